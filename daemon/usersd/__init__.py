@@ -1,0 +1,1 @@
+"""The daemon: the HTTP interface of a users database."""

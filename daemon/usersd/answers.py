@@ -1,0 +1,60 @@
+"""What goes back to a client: a status, headers, bytes; and the headers that every answer has."""
+
+import json
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+Header = tuple[str, str]
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+    headers: tuple[Header, ...] = ()
+
+
+ALWAYS: tuple[Header, ...] = (
+    ("Cache-Control", "no-store"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+)
+JSON: tuple[Header, ...] = (
+    ("Content-Type", "application/json; charset=utf-8"),
+    ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
+    *ALWAYS,
+)
+_PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
+    " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+PAGE: tuple[Header, ...] = (
+    ("Content-Type", "text/html; charset=utf-8"),
+    ("Content-Security-Policy", _PAGE_POLICY),
+    *ALWAYS,
+)
+HSTS: Header = ("Strict-Transport-Security", "max-age=31536000")
+
+STATUS_LINES = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def as_json(value: Any, *headers: Header) -> Answer:
+    return Answer(200, _encode(value).encode(), (*JSON, *headers))
+
+
+def refusal(status: int, message: str, *headers: Header) -> Answer:
+    """The one shape that errors have."""
+    return Answer(
+        status, _encode({"statusCode": status, "statusMessage": message}).encode(), (*JSON, *headers)
+    )
+
+
+def unavailable() -> Answer:
+    """While the database cannot be used."""
+    return refusal(503, "The service is not available right now, please try again", ("Retry-After", "5"))
+
+
+def redirect(target: str, *headers: Header) -> Answer:
+    """`target` comes from the configuration or was checked: it is never taken from a request as it is."""
+    return Answer(302, b"", (*PAGE, ("Location", target), *headers))

@@ -1,0 +1,285 @@
+"""The application from the table: identify, admit, run, refuse as JSON.
+
+Of Bottle it uses the router and the templates. Its request and response objects stay out: they drop bytes of the path,
+believe forwarded headers and forget cookies (see `call`).
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import bottle
+
+from usersctl import errors
+from usersctl.models import Role
+from usersctl.providers import FAILED
+from usersctl.service import Service
+from usersd import access
+from usersd.answers import HSTS, JSON, STATUS_LINES, Answer, Header, as_json, refusal, unavailable
+from usersd.call import BadRequest, Call, new_request_id
+from usersd.figures import LOGINS, SUCCESS, Figures
+from usersd.lanes import Elsewhere, Lane
+from usersd.limits import Limits
+from usersd.log import Log, redacted
+from usersd.oauth import come_back, failure
+from usersd.routes import TABLE, Access, Route
+
+StartResponse = Callable[..., Any]
+
+# What each refusal of the core is to HTTP; the nearest class decides.
+STATUS: dict[type[Exception], int] = {
+    errors.Invalid: 400,
+    errors.Unauthenticated: 401,
+    errors.Forbidden: 403,
+    errors.NotFound: 404,
+    errors.TooMany: 429,
+    errors.Busy: 503,
+    errors.LockedDown: 503,
+    errors.StoreUnusable: 503,
+}
+
+
+class App:
+    """A WSGI application. `listening`: the address that it is reached at, where that is known."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        log: Log,
+        listening: str | None = None,
+        table: tuple[Route, ...] = TABLE,
+        figures: Figures | None = None,
+    ) -> None:
+        self.service = service
+        self.settings = service.settings
+        self.log = log
+        self.listening = listening
+        self.figures = figures
+        self.limits = Limits(service.settings, service.now)
+        self.whitelist = access.Whitelist(service.settings.whitelist)
+        # By its own name only: whoever opens all pages by a pattern has not said that anybody may have an account.
+        self.registration_is_open = access.REGISTRATION in service.settings.whitelist
+        # By path and not by method, so that a wrong method is refused by who asks. Plain paths need no pattern, and a
+        # colon in them is none: Bottle would take it for a wildcard of its old syntax.
+        table = tuple(self._configured(route) for route in table)
+        self._plain: dict[str, dict[str, Route]] = {}
+        self._router = bottle.Router()
+        self._lanes = {
+            (route.method, route.path): route.lane for route in table if route.lane is not Lane.QUICK
+        }
+        patterns: dict[str, dict[str, Route]] = {}
+        for route in table:
+            known = patterns if "<" in route.path else self._plain
+            known.setdefault(route.path, {})[route.method] = route
+        for path, methods in patterns.items():
+            self._router.add(path, "ANY", methods)
+
+    def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        began = time.perf_counter()
+        call = Call(environ, self.settings)
+        try:
+            answer = self._answer(call)
+        except Exception as error:  # noqa: BLE001 - the one place where everything ends as an answer
+            answer = self._refused(call, error)
+        headers = [*answer.headers, ("X-Request-Id", call.request), ("Content-Length", str(len(answer.body)))]
+        headers += call.leaves
+        headers += access.renewed_cookie(call, self.service)
+        headers += self._site_headers(call, answer)
+        took = time.perf_counter() - began
+        self._log_request(call, answer, took)
+        if self.figures is not None:
+            self.figures.request(call.route, answer.status, took)
+        start_response(STATUS_LINES[answer.status], headers)
+        return [] if call.method == "HEAD" else [answer.body]
+
+    def lane(self, method: str, path: str) -> Lane:
+        """Which threads a request is for: who only reads must not wait for those who write."""
+        otherwise = Lane.QUICK if method in access.SAFE_METHODS else Lane.WRITING
+        return self._lanes.get(("GET" if method == "HEAD" else method, path), otherwise)
+
+    def _configured(self, route: Route) -> Route:
+        is_callback = route.handler is come_back
+        return route._replace(path=self.settings.oauth_callback_url) if is_callback else route
+
+    def refuse(self, status: int, message: str) -> tuple[list[Header], bytes]:
+        """What the server refuses before there is a request to speak of: the same headers, a line in the log."""
+        request = new_request_id()
+        self.log.event("request", status=status, request=request)
+        if self.figures is not None:
+            self.figures.request(None, status, 0.0)
+        headers = [*JSON, ("X-Request-Id", request)]
+        return headers + ([HSTS] if self.settings.https else []), refusal(status, message).body
+
+    # --- the way of a request ---
+
+    def _answer(self, call: Call) -> Answer:
+        methods, found = self._match(call.path)
+        route = methods.get("GET" if call.method == "HEAD" else call.method)
+        call.route = route
+        if access.is_cross_site(call):
+            return refusal(403, "Cross-site requests are not allowed")
+        if call.method == "OPTIONS" and methods and access.allowed_origin_headers(call, self.settings)[1:]:
+            return self._preflight(methods)
+        if route is None:
+            return self._without_route(call, methods)
+        refused = self._admit(call, route, found)
+        if refused is not None:
+            return refused
+        return self._run(call, route)
+
+    def _match(self, path: str | None) -> tuple[dict[str, Route], dict[str, str]]:
+        if path is None:
+            return {}, {}
+        if path in self._plain:
+            return self._plain[path], {}
+        try:
+            methods, found = self._router.match({"REQUEST_METHOD": "ANY", "PATH_INFO": path})
+        except bottle.HTTPError:
+            return {}, {}
+        # The end of Bottle's patterns is also before a line end, which is in none of what was found.
+        if path.endswith("\n") and not any(text.endswith("\n") for text in found.values()):
+            return {}, {}
+        return methods, found
+
+    def _admit(self, call: Call, route: Route, found: dict[str, str]) -> Answer | None:
+        """In this order: 401, 400 for an id, 403. What comes after is the handler's."""
+        level = self._level(route)
+        if level is not Access.ANYONE:
+            access.identify(call, self.service)
+            if call.user is None and not self._is_open(call, route):
+                return access.refuse_anonymous(call)
+            if level is Access.REGISTRATION:
+                return refusal(403, "Registration is closed")
+        for name, text in found.items():
+            if name in ("id", "session_id"):
+                call.ids[name] = call.id_from(name, text)
+        call.parts = found
+        if level in (Access.ADMIN, Access.OPERATOR) and call.user and call.user.role != Role.ADMIN:
+            return refusal(403, "Admin access required")
+        return None
+
+    def _level(self, route: Route) -> Access:
+        is_open = route.access is Access.REGISTRATION and self.registration_is_open
+        return Access.ANYONE if is_open else route.access
+
+    def _is_open(self, call: Call, route: Route) -> bool:
+        return route.access is Access.OPERATOR and access.is_at_this_machine(call, self.listening)
+
+    def _run(self, call: Call, route: Route) -> Answer:
+        limit = route.limit
+        if route.once and (call.method == "HEAD" or call.looks_ahead):
+            return refusal(
+                405, "This uses something up, and is done by a GET that is meant", ("Allow", route.method)
+            )
+        try:
+            if limit is not None:
+                self.limits.before(limit, call.ip)
+            result = route.handler(call, self.service)
+        except errors.UsersError as error:
+            if limit is not None:
+                self.limits.failed(limit, call.ip, error)
+            if route.event is not None and not route.signs_in:  # that one has a line of its own
+                self._log_event(call, f"{route.event}-refused", reason=error.code)
+            raise
+        if route.event is not None:
+            self._log_event(call, route.event)
+        return result if isinstance(result, Answer) else as_json(result)
+
+    def _without_route(self, call: Call, methods: dict[str, Route]) -> Answer:
+        """An unknown path, or a known one with a method that it does not have."""
+        if not methods and call.path is not None and call.path in self.whitelist:
+            return refusal(404, "Not found")
+        access.identify(call, self.service)
+        if not methods:
+            return refusal(404, "Not found") if call.user else access.refuse_anonymous(call)
+        # Whoever may use one of its methods may know that there is no other.
+        levels = {self._level(route) for route in methods.values()}
+        is_open = Access.ANYONE in levels or any(self._is_open(call, route) for route in methods.values())
+        if call.user is None and not is_open:
+            return access.refuse_anonymous(call)
+        if levels <= {Access.ADMIN, Access.OPERATOR} and call.user and call.user.role != Role.ADMIN:
+            return refusal(403, "Admin access required")
+        return refusal(405, "Method not allowed", ("Allow", _allowed(methods)))
+
+    def _preflight(self, methods: dict[str, Route]) -> Answer:
+        return Answer(
+            200,
+            b"",
+            (
+                *JSON,
+                ("Access-Control-Allow-Methods", _allowed(methods)),
+                ("Access-Control-Allow-Headers", "Content-Type, Authorization"),
+                ("Access-Control-Max-Age", "600"),
+            ),
+        )
+
+    # --- refusals ---
+
+    def _refused(self, call: Call, error: Exception) -> Answer:
+        if call.in_haste and isinstance(error, errors.Busy):
+            raise Elsewhere from None
+        if isinstance(error, BadRequest):
+            return refusal(error.status, str(error))
+        if call.route is not None and call.route.signs_in:
+            return self._sign_in_refused(call, error)
+        status = next((STATUS[each] for each in type(error).__mro__ if each in STATUS), 500)
+        if status == 500:
+            self.log.error(error, request=call.request, method=call.method, path=_told(call))
+            return refusal(500, "Internal server error")
+        later: tuple[Header, ...] = ()
+        if isinstance(error, errors.TooMany | errors.Busy | errors.LockedDown):
+            later = (("Retry-After", str(error.retry_after)),)
+        if isinstance(error, errors.StoreUnusable):
+            # Its text names files, which are nobody's business outside.
+            self.log.event("database", request=call.request, message=str(error))
+            return unavailable()
+        return refusal(status, str(error), *later)
+
+    def _sign_in_refused(self, call: Call, error: Exception) -> Answer:
+        """A browser is on its way between two sites: whatever happened, it ends at a page."""
+        if not isinstance(error, errors.UsersError):
+            self.log.error(error, request=call.request, method=call.method, path=call.path)
+        code = error.reason if isinstance(error, errors.SignInRefused) else FAILED
+        why = str(error) if isinstance(error, errors.UsersError) else type(error).__name__
+        self.log.event("oauth-refused", ip=call.ip, error=code, why=why, request=call.request)
+        if self.figures is not None:
+            self.figures.login("oauth", code)
+        return failure(self.settings, code)
+
+    def _site_headers(self, call: Call, answer: Answer) -> list[Header]:
+        headers: list[Header] = [HSTS] if self.settings.https else []
+        if answer.status != 302:  # where a page is sent to is no business of another origin
+            headers += access.allowed_origin_headers(call, self.settings)
+        return headers
+
+    def _log_event(self, call: Call, name: str, **more: str) -> None:
+        user = call.user.id if call.user else None
+        self.log.event(name, ip=call.ip, user=user, **call.ids, **call.told, **more, request=call.request)
+        if self.figures is not None and call.route is not None and call.route.event in LOGINS:
+            self.figures.login(LOGINS[call.route.event], more.get("reason", SUCCESS))
+
+    def _log_request(self, call: Call, answer: Answer, seconds: float) -> None:
+        if answer.status == 200 and call.route is not None and call.route.is_a_look:
+            return
+        self.log.event(
+            "request",
+            method=call.method,
+            path=_told(call) + redacted(call.environ.get("QUERY_STRING", "")),
+            status=answer.status,
+            ms=round(seconds * 1000, 1),
+            ip=call.ip,
+            user=call.user.id if call.user else None,
+            request=call.request,
+        )
+
+
+def _allowed(methods: dict[str, Route]) -> str:
+    return ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
+
+
+def _told(call: Call) -> str:
+    """The path for the log. Behind a question mark that somebody encoded there may be a token."""
+    path: str = call.path if call.path is not None else call.environ.get("PATH_INFO", "")
+    before, mark, _ = path.partition("?")
+    return f"{before}?***" if mark else path

@@ -1,0 +1,87 @@
+"""Page access for another application in this process: a WSGI wrapper, and who the current user is.
+
+application = Gate(application, build(settings))
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from usersctl.errors import Busy, StoreUnusable
+from usersctl.service import Service
+from usersd import access, pages
+from usersd.answers import HSTS, STATUS_LINES, Answer, Header, refusal, unavailable
+from usersd.call import Call
+
+WSGI = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+_KEY = "usersd.user"  # not HTTP_..., so no client can set it
+
+
+class Refused(Exception):
+    """What `require_user` and `require_role` raise: a status and the JSON body that goes with it."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = {"statusCode": status, "statusMessage": message}
+
+
+class Gate:
+    """Every path asks for a session, but `/login` and what `auth.whitelist` opens; and for the role that `auth.roleRules`
+    gives it."""
+
+    def __init__(self, app: WSGI, service: Service) -> None:
+        self.app = app
+        self.service = service
+        self.access = access.PageAccess(service.settings.whitelist, service.settings.role_rules)
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        call = Call(environ, self.service.settings)
+        try:
+            access.identify(call, self.service)
+        except (Busy, StoreUnusable):
+            return self._say(call, unavailable(), start_response)
+        verdict = self.access.verdict(call.user, call.path)
+        if verdict == 401:
+            return self._say(call, access.refuse_anonymous(call), start_response)
+        if verdict == 403:
+            is_page = access.wants_a_page(environ, call.method) and not access.is_api(call.path)
+            refused = pages.forbidden(call) if is_page else refusal(403, "Admin access required")
+            return self._say(call, refused, start_response)
+        environ[_KEY] = call.user.as_json() if call.user else None
+        renewed = access.renewed_cookie(call, self.service)
+        if not renewed:
+            return self.app(environ, start_response)
+
+        def start_with_cookie(status: str, headers: list[Header], *rest: Any) -> Any:
+            return start_response(status, [*headers, *renewed], *rest)
+
+        return self.app(environ, start_with_cookie)
+
+    def _say(self, call: Call, answer: Answer, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        headers = [*answer.headers, ("Content-Length", str(len(answer.body)))]
+        if self.service.settings.https:
+            headers.append(HSTS)
+        start_response(STATUS_LINES[answer.status], headers)
+        return [] if call.method == "HEAD" else [answer.body]
+
+
+def current_user(environ: dict[str, Any]) -> dict[str, Any] | None:
+    """The user object, without a password; None where nobody is signed in."""
+    if _KEY not in environ:
+        raise RuntimeError("current_user() needs the application to be wrapped in usersd.gate.Gate")
+    found: dict[str, Any] | None = environ[_KEY]
+    return found
+
+
+def require_user(environ: dict[str, Any]) -> dict[str, Any]:
+    user = current_user(environ)
+    if user is None:
+        raise Refused(401, "Authentication required")
+    return user
+
+
+def require_role(environ: dict[str, Any], role: str) -> dict[str, Any]:
+    user = require_user(environ)
+    if not access.may(user["role"], role):
+        raise Refused(403, f"{role.capitalize()} access required")
+    return user

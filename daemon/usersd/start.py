@@ -1,0 +1,180 @@
+"""`usersctl serve`: from the configuration to a daemon that answers."""
+
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from usersctl import mail
+from usersctl.config import COMMAND_LINE, Loaded, Settings, default_files, is_loopback
+from usersctl.errors import ConfigError, Invalid
+from usersctl.service import Service, build
+from usersctl.store import open_store
+from usersctl.tokens import new_token
+from usersd import pages
+from usersd.access import REGISTRATION
+from usersd.app import App
+from usersd.caretaker import Caretaker
+from usersd.channels import Hosted, nobody_looks
+from usersd.figures import Figures
+from usersd.listening import address_of, listening
+from usersd.log import Forward, Log
+from usersd.notify import Notify
+from usersd.oauth import come_back, redirect_uri
+from usersd.provider import SampleProvider
+from usersd.routes import FOR_DEVELOPMENT, TABLE, Route
+from usersd.server import Serving, serve
+
+if TYPE_CHECKING:
+    from usersd.metrics import Metrics
+
+
+def start(loaded: Loaded, *, dev: bool = False, quiet: bool = False, as_json: bool | None = None) -> int:
+    """Serves until it is told to stop; the exit code."""
+    settings, table = loaded.settings, TABLE
+    if dev:
+        settings = for_development(settings)
+        table += FOR_DEVELOPMENT
+        if not settings.oauth_client_id:
+            provider = SampleProvider(settings.base_url, new_token(), redirect_uri(settings))
+            settings, table = provider.settings(settings), table + provider.routes()
+    check(settings)
+    log = Log(as_json=as_json, quiet=quiet)
+    logging.getLogger().addHandler(Forward(log))
+    notify = Notify.from_environment(os.environ)
+    with listening(settings, os.environ) as listener, measuring(settings, table) as metrics:
+        if dev and not is_loopback(address_of(listener) or ""):
+            raise Invalid("--dev serves this machine only, and takes no socket that others may open")
+        first_run(settings, log, make_an_admin(loaded), at_terminal=sys.stdout.isatty())
+        tell_of_mail(settings, log, dev=dev)
+
+        def ready(url: str) -> None:
+            log.event("listening", url=url, base_url=settings.base_url, database=str(settings.database))
+            if metrics is not None:
+                log.event("metrics", url=metrics.url)
+
+        def make(index: int) -> AbstractContextManager[Hosted]:
+            measure = partial(metrics.of_process, index) if metrics is not None else None
+            return hosted(settings, log, table=table, address=address_of(listener), measure=measure)
+
+        code = serve(
+            listener,
+            make,
+            Serving(threads=settings.threads, processes=settings.processes),
+            ready,
+            notify,
+        )
+    log.event("stopped")
+    return code
+
+
+def for_development(settings: Settings) -> Settings:
+    """Open for trying things out, and so for this machine only."""
+    if not is_loopback(settings.host) or not is_loopback(urlsplit(settings.base_url).hostname or ""):
+        raise Invalid(
+            f"--dev serves this machine only, not {settings.host} as {settings.base_url}",
+            hint="leave --dev out, or --host and --base-url",
+        )
+    if settings.socket is not None:
+        raise Invalid(
+            "--dev is for a browser, which opens no Unix socket", hint="leave --dev out, or add --port 8080"
+        )
+    # Letters are caught, to be read at /dev/mail.
+    return settings._replace(whitelist=(*settings.whitelist, REGISTRATION), mailer_host=None, processes=1)
+
+
+def check(settings: Settings) -> None:
+    """What an operator adds is read before anything else is done: a slip shows now and not in the night."""
+    mail.Writer(settings).check()
+    pages.check(settings)
+    if settings.oauth_callback_url in {route.path for route in TABLE if route.handler is not come_back}:
+        told = f"auth.oauth.callbackUrl = {settings.oauth_callback_url!r}"
+        raise ConfigError(f"{told}: this path is another page of ours; choose one that is free")
+
+
+def make_an_admin(loaded: Loaded) -> str:
+    """The command, for this database and no other."""
+    if loaded.origins["database"].source == COMMAND_LINE:
+        return pages.MAKE_AN_ADMIN + f" --db {shlex.quote(str(loaded.settings.database))}"
+    if loaded.file is not None and loaded.file not in default_files(os.environ):
+        return pages.MAKE_AN_ADMIN + f" --config {shlex.quote(str(loaded.file))}"
+    return pages.MAKE_AN_ADMIN
+
+
+def first_run(settings: Settings, log: Log, command: str, *, at_terminal: bool = False) -> None:
+    """Makes or migrates the database, and helps to the first admin. Over before any process is forked."""
+    service = build(settings)
+    try:
+        migrated = service.store.migrated
+        if migrated is not None:
+            log.event("migrated", accounts=migrated.accounts, backup=str(migrated.backup))
+            for note in migrated.notes:
+                log.event("migrated", message=note)
+        made = service.setup.from_environment(os.environ)
+        if made is not None:
+            log.event("first-admin", user=made.id, email=made.email)
+        if service.setup.needed():
+            log.event("no-admin", message=f"There is no admin yet. Make one with: {command}")
+            if at_terminal:
+                # To the terminal and not to the log: it opens the house for half an hour.
+                told = "Create the first admin here (works once, for 30 minutes):"
+                sys.stdout.write(f"\n{told}\n  {service.setup.link()}\n\n")
+                sys.stdout.flush()
+    finally:
+        service.close()
+
+
+def tell_of_mail(settings: Settings, log: Log, *, dev: bool) -> None:
+    """Where letters go."""
+    if dev:
+        log.event("mail", caught_at=f"{settings.base_url}/dev/mail")
+    elif settings.mailer_host is None:
+        log.event(
+            "mail",
+            message="No mail server: letters are laid into a folder",
+            folder=str(mail.mail_folder(settings)),
+        )
+
+
+def measuring(settings: Settings, table: tuple[Route, ...]) -> "AbstractContextManager[Metrics | None]":
+    if settings.metrics_port is None:
+        return nullcontext()
+    from usersd import metrics  # late: only who wants figures pays for them
+
+    return metrics.measuring(settings.metrics_host, settings.metrics_port, table, settings.processes)
+
+
+@contextmanager
+def hosted(
+    settings: Settings,
+    log: Log,
+    *,
+    address: str | None = None,
+    table: tuple[Route, ...] = TABLE,
+    measure: Callable[[Service], AbstractContextManager[Figures]] | None = None,
+) -> Iterator[Hosted]:
+    """What one process serves. `address`: what it listens at, where that is known."""
+    service = build(settings, store=open_store(settings.database))
+    with closing(service), measure(service) if measure is not None else nullcontext() as figures:
+        app = App(service, log=log, listening=address, table=table, figures=figures)
+        caretaker = Caretaker(service, log=log)
+        service.readiness.parts |= {
+            "worker": caretaker.sends_letters,
+            "scheduler": caretaker.keeps_the_schedule,
+        }
+        caretaker.start()
+        try:
+            yield Hosted(
+                app=app,
+                lane=app.lane,
+                refuse=app.refuse,
+                on_stop=service.stop,
+                on_look=figures.look if figures is not None else nobody_looks,
+            )
+        finally:
+            caretaker.stop()

@@ -1,0 +1,188 @@
+"""What all measures share: a place to work in, processes with their time and memory, and figures beside promises."""
+
+import compileall
+import os
+import shutil
+import sqlite3
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+LONGEST = 900.0  # seconds that a process may take before it is ended
+BARE = "import argparse, json, sqlite3"
+BARE_SERVER = "import bottle, waitress"
+# As the console script has it.
+START = "from usersctl.__main__ import main; main()"
+MOMENT = "2026-11-20T08:22:19.123Z"
+USER_AGENT = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+HASH = "$2b$12$" + "abcdefghijklmnopqrstuv" + "A" * 31  # of the right form, and nobody's
+
+
+class Figure(NamedTuple):
+    what: str
+    values: list[float]  # one of each round
+    unit: str
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def promise(self) -> str:
+        if self.at_most is not None:
+            return f"≤ {self.at_most:,g}"
+        return f"≥ {self.at_least:,g}" if self.at_least is not None else ""
+
+    @property
+    def kept(self) -> bool | None:
+        if self.at_most is not None:
+            return self.median <= self.at_most
+        return self.median >= self.at_least if self.at_least is not None else None
+
+    def as_json(self) -> dict[str, Any]:
+        return {**self._asdict(), "median": self.median, "kept": self.kept}
+
+
+Measure = Callable[["Bench"], Iterator[Figure]]
+
+
+class Ran(NamedTuple):
+    seconds: float
+    peak: float  # MB
+
+
+class Bench:
+    """`quick` makes everything small: it shows that the measures work, and its figures mean nothing."""
+
+    def __init__(self, folder: Path, *, quick: bool) -> None:
+        self.folder = folder
+        self.quick = quick
+        self.installed = folder / "installed"
+        self.sources = folder / "sources"
+        # The packages as an installation has them: with byte code, and with schema.sql inside.
+        for target in (self.installed, self.sources):
+            for package in (ROOT / "usersctl", ROOT / "daemon" / "usersd"):
+                shutil.copytree(package, target / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copy(ROOT / "schema.sql", target / "usersctl")
+        compileall.compile_dir(self.installed, quiet=1)
+
+    def size(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+    def seconds(self, full: float) -> float:
+        return 0.05 if self.quick else full
+
+    def environment(self, database: Path, *, byte_code: bool = True) -> dict[str, str]:
+        # Nothing of who runs this: no configuration, and no coverage, which would be measured as well.
+        ours = ("USERS_", "COV", "PYTHON", "XDG_")
+        env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        return env | {
+            "HOME": str(self.folder),
+            "PYTHONPATH": str(self.installed if byte_code else self.sources),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "USERS_DATABASE": str(database),
+        }
+
+    def run(self, words: Sequence[str], env: Mapping[str, str]) -> Ran:
+        """One Python process, waited for."""
+        began = time.perf_counter()
+        with self.started(words, env) as process:
+            _, status, used = os.wait4(process.pid, 0)
+            seconds = time.perf_counter() - began
+            process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            raise RuntimeError(f"{' '.join(words)}: exit {process.returncode}")
+        # A process counts from what its parent held when it was started, so this one stays smaller than what it measures.
+        return Ran(seconds, used.ru_maxrss / 1024)
+
+    @contextmanager
+    def started(
+        self, words: Sequence[str], env: Mapping[str, str], **streams: Any
+    ) -> Iterator[subprocess.Popen[str]]:
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            env=dict(env),
+            cwd=self.folder,
+            text=True,
+            **({"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL} | streams),
+        )
+        timer = threading.Timer(LONGEST, process.kill)
+        timer.start()
+        try:
+            yield process
+        finally:
+            timer.cancel()
+            if process.returncode is None:
+                process.kill()
+                process.wait()
+
+    def usersctl(self, database: Path, *words: str) -> Ran:
+        return self.run(["-c", START, *words], self.environment(database))
+
+    def database(self, name: str) -> Path:
+        """An empty one, made anew."""
+        path = self.folder / f"{name}.db"
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{path}{suffix}").unlink(missing_ok=True)
+        self.usersctl(path, "db", "init", "--quiet")
+        return path
+
+
+@contextmanager
+def filling(path: Path) -> Iterator[sqlite3.Connection]:
+    """For rows by the million: what a power cut would leave of them does not matter here."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("BEGIN")
+        yield connection
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        connection.close()
+    os.sync()  # what is measured next would wait for it
+
+
+def add_users(connection: sqlite3.Connection, count: int, *, hashed: str = HASH) -> None:
+    connection.executemany(
+        "INSERT INTO users (email, name, password_hash, active, created_at, updated_at) VALUES (?, ?, ?, 1, ?, ?)",
+        ((f"user{n:08}@example.com", f"User Number {n:08}", hashed, MOMENT, MOMENT) for n in range(count)),
+    )
+
+
+def add_sessions(connection: sqlite3.Connection, count: int) -> None:
+    """One for each of so many users, with a token that is known: `benchmark-` and the number of the user."""
+    now = datetime.now(UTC)
+    used, ends = (f"{each:%Y-%m-%dT%H:%M:%S}.000Z" for each in (now, now + timedelta(days=1)))
+    connection.executemany(
+        "INSERT INTO auth_tokens (user_id, token_hash, kind, name, created_at, last_used_at, expires_at, limit_at, ip,"
+        " user_agent) VALUES (?, ?, 'session', 'login', ?, ?, ?, ?, '192.0.2.7', ?)",
+        (
+            (1 + n, sha256(b"benchmark-%08d" % n).digest(), used, used, ends, ends, USER_AGENT)
+            for n in range(count)
+        ),
+    )
+
+
+def rounds(count: int, measures: Mapping[str, Callable[[], Ran]]) -> dict[str, list[Ran]]:
+    """Side by side: each round runs every one of them, so that what else the machine does falls on all alike."""
+    ran: dict[str, list[Ran]] = {name: [] for name in measures}
+    for _ in range(count):
+        for name, measure in measures.items():
+            ran[name].append(measure())
+    return ran
+
+
+def ratios(ran: Iterable[float], beside: Iterable[float]) -> list[float]:
+    return [each / other for each, other in zip(ran, beside, strict=True)]

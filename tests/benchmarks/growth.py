@@ -1,0 +1,109 @@
+"""The same at 1,000, 100,000 and 1,000,000 users and sessions: what a request costs must not hang on how many there are."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tests.benchmarks.daemon import until_it_answers
+from tests.benchmarks.frame import MOMENT, USER_AGENT, Bench, Figure, add_sessions, add_users, filling
+from tests.benchmarks.logins import PASSWORD
+from tests.benchmarks.servers import Order, asking, beside, get, in_turns, post, servers, signed_in, use
+from usersctl.passwords import Hasher
+
+COST = 10  # the least that there is, so that bcrypt hides as little as possible
+EXPIRED = 1_000
+ADMIN = "Cookie: auth_token=benchmark-00000000"
+
+FLAT = 1.5  # times the cheapest: the same, but for caches and trees that are one step higher
+MEASURED = {  # what, and by how much it may grow; None: it reads as many rows as it passes over
+    "session check": 1.11,  # 0.90 of the requests a second
+    "login": FLAT,
+    "list, first page": FLAT,
+    "list, last page": FLAT,
+    "list, page in the middle with `after`": FLAT,
+    "list, page in the middle by its number": None,
+    "search for one": None,
+}
+COMMANDS = {
+    "start of the daemon": FLAT,
+    f"cleanup-tokens of {EXPIRED:,} expired": FLAT,
+    "export of all": None,  # and as many as it writes
+}
+
+
+def measure(bench: Bench) -> Iterator[Figure]:
+    sizes = (100, 400) if bench.quick else (1_000, 100_000, 1_000_000)
+    databases = {size: _filled(bench, size) for size in sizes}
+    took: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))  # milliseconds
+    grown: dict[str, list[float]] = defaultdict(list)
+    for _ in range(bench.size(3, 1)):
+        with servers(bench) as start, asking(bench) as asker:
+            rounds = f"[passwordHashing]\nrounds = {COST}\n"
+            ports = {size: start.daemon(databases[size], configuration=rounds).port for size in sizes}
+            for what in MEASURED:
+                for size in sizes:
+                    use(databases[size], size)
+                orders = {str(size): Order(ports[size], _requests(size)[what]) for size in sizes}
+                rates = in_turns(asker, orders, bench.size(4, 1), bench.seconds(0.3), warm_up=2)
+                for size in sizes:
+                    took[what][size].append(1000 / statistics.median(rates[str(size)]))
+                grown[what].append(beside(rates, str(sizes[0]), str(sizes[-1])))
+        for size in sizes:
+            for what, seconds in _without_a_daemon(bench, databases[size], size).items():
+                took[what][size].append(seconds * 1000)
+        for what in COMMANDS:
+            grown[what].append(took[what][sizes[-1]][-1] / took[what][sizes[0]][-1])
+    for what, at_most in (MEASURED | COMMANDS).items():
+        for size in sizes:
+            yield Figure(f"{what}, {size:,} users", took[what][size], "ms")
+        yield Figure(f"  {sizes[-1]:,} beside {sizes[0]:,}", grown[what], "times", at_most)
+
+
+def _filled(bench: Bench, size: int) -> Path:
+    database = bench.database(f"growth-{size}")
+    with filling(database) as connection:
+        add_users(connection, size, hashed=Hasher(COST).hash(PASSWORD))
+        add_sessions(connection, size)
+        connection.execute("UPDATE users SET role = 'admin' WHERE id = 1")
+    return database
+
+
+def _requests(size: int) -> Mapping[str, list[str]]:
+    pages = size // 10
+    middle = pages // 2
+    step = max(1, size // 1_000)
+    return {
+        "session check": signed_in(size),
+        "login": [
+            post("/api/users/session", {"email": f"user{n:08}@example.com", "password": PASSWORD})
+            for n in range(0, size, step)
+        ],
+        "list, first page": [get("/api/users", ADMIN)],
+        "list, last page": [get(f"/api/users?page={pages}", ADMIN)],
+        # By name, then id, the users of `add_users` come as they were added.
+        "list, page in the middle with `after`": [
+            get(f"/api/users?page={middle + 1}&after={10 * middle}", ADMIN)
+        ],
+        "list, page in the middle by its number": [get(f"/api/users?page={middle + 1}", ADMIN)],
+        "search for one": [get(f"/api/users?search=user{size // 2:08}", ADMIN)],
+    }
+
+
+def _without_a_daemon(bench: Bench, database: Path, size: int) -> dict[str, float]:
+    """Seconds."""
+    env = bench.environment(database)
+    starts = [until_it_answers(bench, env) for _ in range(bench.size(5, 1))]
+    found = {"start of the daemon": statistics.median(starts)}
+    with filling(database) as connection:
+        connection.executemany(
+            "INSERT INTO auth_tokens (user_id, token_hash, kind, name, created_at, expires_at, user_agent)"
+            " VALUES (?, randomblob(32), 'session', 'login', ?2, ?2, ?3)",
+            ((1 + n % size, MOMENT, USER_AGENT) for n in range(EXPIRED)),
+        )
+    cleaned = bench.usersctl(database, "cleanup-tokens", "--quiet")
+    found[f"cleanup-tokens of {EXPIRED:,} expired"] = cleaned.seconds
+    target = bench.folder / "people.jsonl"
+    found["export of all"] = bench.usersctl(database, "export", str(target)).seconds
+    target.unlink()
+    return found

@@ -1,0 +1,168 @@
+"""Servers that are measured side by side, and who asks them: in turns, so that what else the machine does falls on all."""
+
+import json
+import socket
+import sqlite3
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.benchmarks.frame import START, Bench
+
+HERE = Path(__file__).parent
+BESIDE = HERE / "beside"
+TIME_LIMIT = 30.0  # for another process that writes
+STARTS_WITHIN = 60.0  # Django makes its database first
+ACTIVE = 1_000  # sessions that are used, anywhere among those that there are
+
+
+class Order(NamedTuple):
+    """`connections` that ask a server for any of these requests, one after the other."""
+
+    port: int
+    requests: Sequence[str]
+    connections: int = 1
+
+
+class Asker:
+    """Who asks: a process of its own, see `load`."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+
+    def begin(self, order: Order, seconds: float, *, warm_up: int = 5) -> None:
+        told = {**order._asdict(), "seconds": seconds, "warm_up": warm_up}
+        print(json.dumps(told), file=self.process.stdin, flush=True)
+
+    def end(self, *, refusals: bool = False) -> dict[str, Any]:
+        said = self.process.stdout.readline() if self.process.stdout else ""
+        if not said:
+            raise RuntimeError("the process that asks has ended")
+        found: dict[str, Any] = json.loads(said)
+        if found["others"] and not refusals:
+            raise RuntimeError(f"not all answers were 200: {found['others']}")
+        return found
+
+    def ask(self, order: Order, seconds: float, *, warm_up: int = 5) -> dict[str, Any]:
+        self.begin(order, seconds, warm_up=warm_up)
+        return self.end()
+
+
+@contextmanager
+def asking(bench: Bench) -> Iterator[Asker]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with bench.started(
+        [str(HERE / "load.py")], bench.environment(bench.folder / "none.db"), **pipes
+    ) as process:
+        yield Asker(process)
+
+
+class Server(NamedTuple):
+    port: int
+    process: "subprocess.Popen[str]"
+
+    @property
+    def memory(self) -> float:
+        """MB that it has, as `ps` tells it."""
+        told = Path(f"/proc/{self.process.pid}/status").read_text("utf-8")
+        return int(told.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+class Servers:
+    """Starts them, each on a port of its own, and ends them all at the end."""
+
+    def __init__(self, bench: Bench, stack: ExitStack) -> None:
+        self._bench = bench
+        self._stack = stack
+
+    def daemon(self, database: Path, *, configuration: str = "") -> Server:
+        """Ours, as `usersctl serve` starts it, with a log that is written to a file."""
+        port = free_port()
+        file = self._bench.folder / f"users-{port}.toml"
+        file.write_text(configuration, "utf-8")
+        words = ["-c", START, "--config", str(file), "serve", "--port", str(port)]
+        return self._start(port, words, database)
+
+    def beside(self, name: str, *words: str, database: Path) -> Server:
+        port = free_port()
+        return self._start(port, [str(BESIDE / f"{name}.py"), str(port), *words], database)
+
+    def _start(self, port: int, words: Sequence[str], database: Path) -> Server:
+        log = self._stack.enter_context((self._bench.folder / f"server-{port}.log").open("w"))
+        process = self._stack.enter_context(
+            self._bench.started(words, self._bench.environment(database), stderr=log)
+        )
+        answering(port, process)
+        return Server(port, process)
+
+
+@contextmanager
+def servers(bench: Bench) -> Iterator[Servers]:
+    with ExitStack() as stack:
+        yield Servers(bench, stack)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def answering(port: int, process: "subprocess.Popen[str]") -> None:
+    """Waits for the first answer, whatever it is."""
+    until = time.perf_counter() + STARTS_WITHIN
+    while time.perf_counter() < until:
+        try:
+            with socket.create_connection(("127.0.0.1", port), 10) as connection:
+                connection.sendall(get("/api/users/me").encode())
+                if connection.recv(1):
+                    return
+        except OSError:
+            time.sleep(0.001)
+        if process.poll() is not None:
+            break
+    raise RuntimeError(f"{process.args} does not answer")
+
+
+def get(path: str, *headers: str) -> str:
+    return "\r\n".join([f"GET {path} HTTP/1.1", "Host: 127.0.0.1", *headers, "", ""])
+
+
+def post(path: str, body: Mapping[str, Any]) -> str:
+    told = json.dumps(body)
+    head = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json"]
+    return "\r\n".join([*head, f"Content-Length: {len(told)}", "", told])
+
+
+def signed_in(users: int, path: str = "/api/users/me", *headers: str) -> list[str]:
+    """Requests with the sessions of `add_sessions`: some, spread over all of them."""
+    step = max(1, users // ACTIVE)
+    return [get(path, f"Cookie: auth_token=benchmark-{n:08}", *headers) for n in range(0, users, step)]
+
+
+def use(database: Path, users: int) -> None:
+    """Those sessions were used a moment ago, as in a busy service: to note it is work of once a minute."""
+    step = max(1, users // ACTIVE)
+    with closing(sqlite3.connect(database, TIME_LIMIT)) as connection, connection:
+        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}.000Z"
+        connection.execute("UPDATE auth_tokens SET last_used_at = ? WHERE (id - 1) % ? = 0", (now, step))
+
+
+def in_turns(
+    asker: Asker, orders: Mapping[str, Order], turns: int, seconds: float, *, warm_up: int = 5
+) -> dict[str, list[float]]:
+    """Requests a second of each: short turns, one after the other, and each time in the other direction."""
+    rates: dict[str, list[float]] = {name: [] for name in orders}
+    for turn in range(turns):
+        for name in list(orders)[:: -1 if turn % 2 else 1]:
+            rates[name].append(asker.ask(orders[name], seconds, warm_up=warm_up)["rate"])
+    return rates
+
+
+def beside(rates: Mapping[str, list[float]], one: str, other: str) -> float:
+    """The median of what `one` reached of `other` in each turn."""
+    return statistics.median(mine / theirs for mine, theirs in zip(rates[one], rates[other], strict=True))

@@ -1,0 +1,97 @@
+"""A real browser, a real proxy, and an application behind it; and an application of another origin."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from proxies import NAME, House, house
+from visitors import Visitor
+from web import Site, hosting
+
+from usersd.channels import Hosted
+
+DEEP = "/reports/7?from=2026-01-01&q=%C3%A4%26b"
+
+
+@pytest.fixture(scope="module", params=["nginx", "caddy"])
+def here(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with house(request.param, tmp_path_factory.mktemp(request.param)) as found:
+        yield found
+
+
+@pytest.fixture
+def visitor(chromium: Any, here: House) -> Iterator[Visitor]:
+    # Its certificate is signed by nobody whom a browser knows.
+    context = chromium.new_context(ignore_https_errors=True)
+    visitor = Visitor(context, f"https://{NAME}:{here.proxy.port}", here.site)
+    yield visitor
+    context.close()
+    assert visitor.odd == []
+
+
+def told(visitor: Visitor) -> dict[str, Any]:
+    """What the application says to whom it takes the browser for."""
+    found: dict[str, Any] = json.loads(visitor.page.inner_text("body"))
+    return found
+
+
+def test_a_deep_link_survives_the_sign_in(here: House, visitor: Visitor) -> None:
+    visitor.signs_in("ada", at=DEEP)
+    assert visitor.page.url == visitor.base + DEEP
+    assert (told(visitor)["path"], told(visitor)["who"]["email"]) == ("/reports/7", "ada@example.com")
+    visitor.goes("/account")
+    visitor.sees("Your profile")
+    visitor.expected = {403}
+    visitor.goes("/admin/x")
+    visitor.sees({"nginx": "403 Forbidden", "caddy": "This page is for admins"}[here.kind])
+
+
+def test_a_deep_link_survives_the_sign_in_through_the_provider(visitor: Visitor) -> None:
+    visitor.goes(DEEP)
+    visitor.page.get_by_role("link", name=re.compile("provider")).click()
+    visitor.follows("Ada Lovelace")
+    visitor.page.wait_for_url(visitor.base + DEEP)
+    assert told(visitor)["who"]["email"] == "ada@example.com"
+
+
+def test_an_application_of_another_origin_calls_the_interface(
+    house: Callable[..., Site], visit: Callable[..., Visitor]
+) -> None:
+    def application(_environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        body = b"<!doctype html><title>Application</title>"
+        start_response("200 OK", [("Content-Type", "text/html"), ("Content-Length", str(len(body)))])
+        return [body]
+
+    with hosting(Hosted(app=application)) as port:
+        site = house(allowed_origins=(f"http://127.0.0.1:{port}",))
+        site.add()
+        visitor = visit(site)
+        script = """async ([base, method, path, body]) => {
+            const headers = body ? { "Content-Type": "application/json" } : {};
+            const options = { method, headers, body: body && JSON.stringify(body), credentials: "include" };
+            try {
+                const answer = await fetch(base + path, options);
+                return [answer.status, await answer.json()];
+            } catch (error) { return [0, error.name]; }
+        }"""
+
+        def fetch(method: str, path: str, body: Any = None) -> Any:
+            return visitor.page.evaluate(script, [visitor.base, method, path, body])
+
+        visitor.expected = {401}
+        visitor.page.goto(f"http://127.0.0.1:{port}/")
+        assert fetch("GET", "/api/users/me")[0] == 401
+        words = {"email": "ada@example.com", "password": "correct horse battery"}
+        assert fetch("POST", "/api/users/session", words)[0] == 200
+        assert fetch("PATCH", "/api/users/me", {"name": "Ada L."})[1]["name"] == "Ada L."
+        assert fetch("GET", "/api/users/me")[1]["user"]["name"] == "Ada L."
+        visitor.offline = True  # what the browser calls what it does not let a page read
+        assert fetch("GET", "/login") == [0, "TypeError"]
+        visitor.page.goto(f"http://localhost:{port}/")  # another origin, and another site
+        assert fetch("GET", "/api/users/me") == [0, "TypeError"]
+        assert fetch("PATCH", "/api/users/me", {"name": "Eve"}) == [0, "TypeError"]
+        assert site.service.accounts.find("ada@example.com").name == "Ada L."
+        assert [line for line in visitor.odd if "CORS policy" not in line] == []
+        visitor.odd.clear()

@@ -1,0 +1,291 @@
+"""What people come for, from the first page to the last."""
+
+from collections.abc import Callable
+
+import pytest
+from commands import OPERATOR, PASSWORD
+from fakes import FakeClock
+from visitors import Visitor, expect
+from web import Site
+
+Visit = Callable[..., Visitor]
+House = Callable[..., Site]
+
+ANOTHER = "another horse battery"
+
+
+def sees_profile(visitor: Visitor) -> None:
+    visitor.is_at("/")
+    expect(visitor.page.get_by_role("heading", name="Your profile")).to_be_visible()
+
+
+# --- the first admin, and one's own account ---
+
+
+def test_the_first_admin_comes_by_a_link_and_signs_in(house: House, visit: Visit) -> None:
+    site = house()
+    ada = visit(site)
+    ada.goes("/login")
+    ada.sees("usersctl create EMAIL --admin")
+    link = site.service.setup.link()
+    ada.page.goto(link)
+    ada.fills(Name="Ada Lovelace", Email="ada@example.com", Password=PASSWORD)
+    ada.presses("Create admin")
+    ada.sees("Your admin account is there.")
+    ada.follows("Sign in")
+    ada.misses("There is no admin yet")
+    ada.fills(Email="ada@example.com", Password=PASSWORD)
+    ada.presses("Sign in")
+    sees_profile(ada)
+    ada.follows("Users")
+    ada.sees("Page 1 of 1 · 1 in all")
+    ada.page.goto(link)
+    ada.sees("There is an admin already")
+
+
+def test_a_set_up_link_that_is_spent_is_refused_in_words(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.expected = {400}
+    ada.goes("/setup?token=nobodys")
+    ada.fills(Name="Ada", Email="ada@example.com", Password=PASSWORD)
+    ada.presses("Create admin")
+    ada.sees("This link was used already, or is too old.")
+
+
+@pytest.mark.parametrize("remember", [False, True])
+def test_a_login_is_remembered_when_asked_for(house: House, visit: Visit, remember: bool) -> None:
+    site = house()
+    site.add()
+    ada = visit(site)
+    ada.goes("/login")
+    ada.fills(Email="ada@example.com", Password=PASSWORD)
+    if remember:
+        ada.field("Stay signed in on this device").check()
+    ada.presses("Sign in")
+    sees_profile(ada)
+    cookie = ada.cookie()
+    assert cookie is not None
+    assert (cookie["expires"] > 0, cookie["httpOnly"], cookie["sameSite"]) == (remember, True, "Lax")
+
+
+def test_a_person_keeps_their_profile_password_and_sessions(house: House, visit: Visit) -> None:
+    site = house()
+    site.add()
+    phone, ada = visit(site), visit(site)
+    phone.signs_in()
+    ada.signs_in()
+    ada.fills(Name="Ada Lovelace", Email="countess@example.com")
+    ada.presses("Save")
+    ada.sees("Saved.")
+    expect(ada.page.locator(".away")).to_have_value("countess@example.com")
+
+    ada.expected = {400}
+    ada.fills(Current_password="wrong", New_password=ANOTHER, New_password__once_more="x")
+    ada.presses("Change password")
+    ada.sees("New password and confirmation do not match")
+    ada.fills(New_password__once_more=ANOTHER)
+    ada.presses("Change password")
+    ada.sees("Current password is incorrect")
+    ada.has_focus_on(ada.field("Current password"))
+    ada.fills(Current_password=PASSWORD)
+    ada.presses("Change password")
+    ada.sees("Password changed")
+    expect(ada.field("Current password")).to_have_value("")
+
+    # The others have ended; another one comes and is ended by hand.
+    phone.expected = {401}
+    phone.presses("Save")
+    phone.sees("Your session has ended.")
+    phone.follows("Sign in again")
+    phone.fills(Email="countess@example.com", Password=ANOTHER)
+    phone.presses("Sign in")
+    sees_profile(phone)
+    ada.goes("/")
+    sessions = ada.page.get_by_role("listitem").filter(has_text="127.0.0.1")
+    expect(sessions).to_have_count(2)
+    expect(sessions.filter(has_text="this device")).to_have_count(1)
+    ada.page.get_by_role("button", name="End: ").click()
+    ada.sees("The session has ended.")
+    expect(sessions).to_have_count(1)
+    ada.presses("Sign out")
+    ada.is_at("/login")
+    assert ada.cookie() is None
+
+
+# --- by letter ---
+
+
+def test_a_newcomer_registers_confirms_and_signs_in(house: House, visit: Visit) -> None:
+    new = visit(house())
+    new.goes("/login")
+    new.follows("Create an account")
+    new.fills(Name="Grace Hopper", Email="grace@example.com", Password=PASSWORD)
+    new.presses("Create account")
+    new.sees("Open the link in the letter")
+
+    new.expected = {403}
+    new.goes("/login")
+    new.fills(Email="grace@example.com", Password=PASSWORD)
+    new.presses("Sign in")
+    new.sees("Your account is not active yet.")
+    new.presses("Send the confirmation letter again")
+    new.sees("a letter is on its way")
+
+    new.opens_letter("Confirm")
+    new.presses("Confirm")
+    new.sees("Your email address is confirmed.")
+    new.follows("Sign in")
+    new.fills(Email="grace@example.com", Password=PASSWORD)
+    new.presses("Sign in")
+    sees_profile(new)
+
+
+def test_a_letter_that_is_too_old_leads_to_another_one(house: House, visit: Visit, clock: FakeClock) -> None:
+    site = house()
+    site.service.registration.register("grace@example.com", "Grace", PASSWORD, by=OPERATOR)
+    new = visit(site)
+    new.expected = {400}
+    while site.service.outbox.work() is not None:
+        pass
+    clock.move(hours=25)
+    new.opens_letter("Confirm")
+    new.presses("Confirm")
+    new.sees("This link was used already, or is too old.")
+    new.presses("Send the confirmation letter again")
+    new.sees("a letter is on its way")
+    new.opens_letter("Confirm")
+    new.presses("Confirm")
+    new.sees("Your email address is confirmed.")
+
+
+def test_a_forgotten_password_is_set_anew_by_letter(house: House, visit: Visit) -> None:
+    site = house()
+    site.add()
+    ada = visit(site)
+    ada.goes("/login")
+    ada.follows("Forgot your password?")
+    ada.fills(Email="ada@example.com")
+    ada.presses("Send the link")
+    ada.sees("a letter with a link is on its way")
+    ada.opens_letter("Set a new password")
+    letter = ada.page.url
+    ada.fills(New_password=ANOTHER, New_password__once_more=ANOTHER)
+    ada.presses("Set password")
+    ada.sees("Your password is set")
+    ada.follows("Sign in")
+    ada.fills(Email="ada@example.com", Password=ANOTHER)
+    ada.presses("Sign in")
+    sees_profile(ada)
+
+    ada.expected = {400}
+    ada.page.goto(letter)
+    ada.fills(New_password=ANOTHER, New_password__once_more=ANOTHER)
+    ada.presses("Set password")
+    ada.sees("This link was used already, or is too old.")
+    ada.follows("Get another link")
+    ada.is_at("/forgot-password")
+
+
+def test_an_owner_who_did_not_do_it_closes_the_account(house: House, visit: Visit) -> None:
+    site = house()
+    site.add()
+    thief, ada = visit(site), visit(site)
+    thief.signs_in()
+    thief.fills(Current_password=PASSWORD, New_password=ANOTHER, New_password__once_more=ANOTHER)
+    thief.presses("Change password")
+    thief.sees("Password changed")
+    ada.opens_letter("password")
+    ada.presses("Close my account to others")
+    ada.sees("All sessions have ended.")
+    thief.expected = {401}
+    thief.presses("Save")
+    thief.sees("Your session has ended.")
+
+
+@pytest.mark.parametrize("page", ["/confirm-email", "/not-me", "/reset-password"])
+def test_half_a_link_is_told_as_such(house: House, visit: Visit, page: str) -> None:
+    ada = visit(house())
+    ada.expected = {400}
+    ada.goes(page)
+    if page == "/reset-password":
+        ada.fills(New_password=ANOTHER, New_password__once_more=ANOTHER)
+    ada.page.locator("main button:not([type]):visible").first.click()
+    ada.sees("Something is missing in this link.")
+
+
+# --- through a provider ---
+
+
+def test_somebody_signs_in_through_the_provider_and_gets_where_they_wanted_to(
+    house: House, visit: Visit
+) -> None:
+    site = house()
+    ada = visit(site)
+    ada.goes("/?from=here")
+    ada.is_at("/login?redirect=/%3Ffrom%3Dhere")
+    ada.follows("Continue with your provider")
+    ada.follows("Ada Lovelace")
+    ada.is_at("/?from=here")
+    ada.sees("You can also sign in with your provider account.")
+
+
+def test_whoever_cancels_at_the_provider_is_told_so(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.goes("/login")
+    ada.follows("Continue with your provider")
+    ada.follows("Cancel")
+    ada.is_at("/login?error=oauth_failed")
+    ada.sees("or was cancelled")
+
+
+@pytest.mark.parametrize(
+    ("person", "settings", "told"),
+    [
+        ("Alan Turing", {}, "did not work"),
+        ("Grace Hopper", {"oauth_allow_auto_registration": False}, "Nobody is registered here"),
+        ("Ada Lovelace", {}, "This account is not active."),
+    ],
+)
+def test_a_refusal_of_the_provider_way_is_said_in_words(
+    house: House, visit: Visit, person: str, settings: dict[str, bool], told: str
+) -> None:
+    site = house(**settings)
+    site.add(active=False)
+    visitor = visit(site)
+    visitor.goes("/login")
+    visitor.follows("Continue with your provider")
+    visitor.follows(person)
+    visitor.sees(told)
+
+
+# --- where to ---
+
+
+@pytest.mark.parametrize(
+    ("asked", "led_to"),
+    [
+        ("/users%3Fpage%3D2%26search%3Da", "/users?search=a"),
+        ("//evil.example", "/"),
+        ("/%5Cevil.example", "/"),
+    ],
+)
+def test_after_a_login_people_get_where_they_wanted_to_inside_the_site(
+    house: House, visit: Visit, asked: str, led_to: str
+) -> None:
+    site = house()
+    site.add(role="admin")
+    ada = visit(site)
+    ada.signs_in(at=f"/login?redirect={asked}")
+    ada.is_at(led_to)
+
+
+def test_a_plain_user_reads_that_the_page_is_for_admins(house: House, visit: Visit) -> None:
+    site = house()
+    site.add("grace")
+    grace = visit(site)
+    grace.expected = {403}
+    grace.signs_in("grace", at="/login?redirect=/users")
+    grace.sees("This page is for admins")
+    expect(grace.page.get_by_role("link", name="Users", exact=True)).to_have_count(0)
+    grace.page.locator("main").get_by_role("link", name="Profile").click()
+    sees_profile(grace)

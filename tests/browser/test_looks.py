@@ -1,0 +1,391 @@
+"""What designers, screen readers and clocks look at: contrast, names, focus, width, weight, speed, words, brand."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import OPERATOR, PASSWORD
+from visitors import Visitor, expect
+from web import Site
+
+Visit = Callable[..., Visitor]
+House = Callable[..., Site]
+
+PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
+LONG = "w" * 60
+HTML = "<b>Bobby</b> <img src=x onerror=alert(1)> <script>alert(1)</script>"
+LINK = "?token=x&email=ada@example.com"
+
+
+def at(path: str) -> Callable[[Visitor], None]:
+    return lambda visitor: visitor.goes(path)
+
+
+def wrong_login(visitor: Visitor) -> None:
+    visitor.goes("/login?error=account_inactive")
+    visitor.fills(Email="ada@example.com", Password="wrong")
+    visitor.presses("Sign in")
+    visitor.sees("Email or password is wrong.")
+
+
+def weak_registration(visitor: Visitor) -> None:
+    visitor.goes("/register")
+    visitor.fills(Name=LONG, Email=f"{LONG}@{LONG}.example", Password="Password7")
+    visitor.presses("Create account")
+    visitor.sees("Password must have")
+
+
+def old_confirmation(visitor: Visitor) -> None:
+    visitor.goes(f"/confirm-email{LINK}")
+    visitor.presses("Confirm")
+    visitor.sees("This link was used already")
+
+
+def caught_letters(visitor: Visitor) -> None:
+    visitor.site.service.recovery.forgot("ada@example.com")
+    visitor.site.service.outbox.work()
+    visitor.goes("/dev/mail")
+    visitor.sees("Set a new password")
+
+
+def profile(visitor: Visitor) -> None:
+    visitor.signs_in()
+    visitor.presses("Save")
+    visitor.sees("Saved.")
+    visitor.sees("this device")
+
+
+def ended_session(visitor: Visitor) -> None:
+    visitor.signs_in()
+    visitor.context.clear_cookies()
+    visitor.presses("Save")
+    visitor.sees("Your session has ended.")
+
+
+def all_users(visitor: Visitor) -> None:
+    visitor.signs_in(at="/login?redirect=/users")
+    visitor.sees("Page 1 of 1")
+
+
+def one_user(visitor: Visitor) -> None:
+    all_users(visitor)
+    visitor.page.get_by_role("button", name="Manage: ").last.click()
+
+
+def new_user(visitor: Visitor) -> None:
+    all_users(visitor)
+    visitor.presses("New user")
+
+
+def doomed_user(visitor: Visitor) -> None:
+    one_user(visitor)
+    visitor.presses("Delete …")
+
+
+def forbidden(visitor: Visitor) -> None:
+    visitor.signs_in("grace", at="/login?redirect=/users")
+    visitor.sees("This page is for admins")
+
+
+def interface(visitor: Visitor) -> None:
+    visitor.goes("/api/users/docs")
+    for operation in ("patch_api_users_password", "get_api_users_auth_verify", "get_api_users_id"):
+        visitor.page.locator(f"#{operation} > summary").click()
+    visitor.sees("newPasswordConfirmation")
+
+
+SIGHTS: dict[str, Callable[[Visitor], None]] = {
+    "login": at("/login"),
+    "login, refused": wrong_login,
+    "register": at("/register"),
+    "register, refused": weak_registration,
+    "confirm": at(f"/confirm-email{LINK}"),
+    "confirm, refused": old_confirmation,
+    "forgot": at("/forgot-password"),
+    "reset": at(f"/reset-password{LINK}"),
+    "not me": at(f"/not-me{LINK}"),
+    "set-up, over": at("/setup?token=x"),
+    "letters": caught_letters,
+    "provider": at("/api/users/auth/oauth/redirect"),
+    "profile": profile,
+    "session, ended": ended_session,
+    "users": all_users,
+    "user": one_user,
+    "user, new": new_user,
+    "user, doomed": doomed_user,
+    "forbidden": forbidden,
+    "interface": interface,
+}
+
+
+def violations(page: Any) -> list[str]:
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{each['id']}: {node['html']} {node['failureSummary']}" for each in found for node in each["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_every_page_is_accessible_and_fits_in_light_and_dark(house: House, visit: Visit, sight: str) -> None:
+    site = house(require_special_chars=sight == "register, refused")
+    for name, title in ((LONG, "W" * 150), ("bobby", HTML), ("zoe", "Zoë")):
+        site.service.accounts.create(f"{name}@example.com", title, None, by=OPERATOR)
+    if sight != "register, refused":
+        site.add(role="admin")
+        site.add("grace")
+    visitor = visit(site, viewport=PHONE, reduced_motion="reduce")
+    visitor.expected = {400, 401, 403}
+    SIGHTS[sight](visitor)
+    for size, scheme in ((PHONE, "light"), (DESK, "dark")):
+        visitor.page.set_viewport_size(size)
+        visitor.page.emulate_media(color_scheme=scheme)
+        assert violations(visitor.page) == [], (size, scheme)
+        wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert visitor.page.evaluate(wide) == 0, size
+
+
+# --- by keyboard ---
+
+
+def tabs(visitor: Visitor, most: int = 40) -> list[str]:
+    """What the focus comes to, from the first to the last."""
+    name = """() => { const e = document.activeElement;
+        return e === document.body ? '' : e.getAttribute('aria-label') || e.labels?.[0]?.innerText || e.innerText || e.id }"""
+    visitor.page.locator(".skip").focus()
+    found: list[str] = []
+    for _ in range(most):
+        now = visitor.page.evaluate(name)
+        if not now:
+            break
+        found.append(now)
+        assert visitor.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none", (
+            f"no focus to be seen on {now}"
+        )
+        visitor.page.keyboard.press("Tab")
+    return found
+
+
+def test_the_login_is_all_there_by_keyboard(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.site.add()
+    ada.goes("/login")
+    ada.has_focus_on(ada.field("Email"))
+    assert tabs(ada) == [
+        "Skip to the content", "Acme", "Email", "Password", "Show: Password", "Stay signed in on this device", "Sign in",
+        "Continue with your provider", "Forgot your password?", "Create an account",
+    ]  # fmt: skip
+    ada.goes("/login")
+    ada.page.keyboard.type("ada@example.com")
+    ada.page.keyboard.press("Tab")
+    ada.page.keyboard.type(PASSWORD)
+    ada.page.keyboard.press("Tab")
+    ada.page.keyboard.press("Tab")
+    ada.page.keyboard.press("Space")
+    ada.page.keyboard.press("Enter")
+    ada.is_at("/")
+    cookie = ada.cookie()
+    assert cookie is not None
+    assert cookie["expires"] > 0
+
+
+def test_the_skip_link_leads_to_the_content(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.site.add()
+    ada.signs_in()
+    ada.page.keyboard.press("Tab")
+    skip = ada.page.get_by_role("link", name="Skip to the content")
+    expect(skip).to_be_in_viewport()
+    ada.page.keyboard.press("Enter")
+    ada.has_focus_on(ada.page.get_by_role("main"))
+
+
+def test_users_are_managed_by_keyboard(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.site.add(role="admin")
+    ada.site.add("grace")
+    all_users(ada)
+    assert tabs(ada) == [
+        "Skip to the content", "Acme", "Profile", "Users", "Sign out", "Search by name or email", "Show", "New user", "Profile",
+        "Manage: grace@example.com",
+    ]  # fmt: skip
+    ada.button("Manage: grace@example.com").focus()
+    ada.page.keyboard.press("Enter")
+    ada.has_focus_on(ada.field("Name"))
+    inside = [
+        ada.page.keyboard.press("Tab") or ada.page.evaluate("document.activeElement.innerText")
+        for _ in range(6)
+    ]
+    assert inside[-3:] == ["Close", "Deactivate", "End sessions"]
+    ada.page.keyboard.press("Enter")
+    ada.sees("All sessions of grace@example.com have ended.")
+    ada.has_focus_on(ada.button("Manage: grace@example.com"))
+    ada.page.keyboard.press("Enter")
+    ada.page.keyboard.press("Escape")
+    ada.has_focus_on(ada.button("Manage: grace@example.com"))
+
+
+# --- password managers ---
+
+
+def test_password_managers_find_what_they_look_for(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.site.add()
+
+    def fields() -> list[str]:
+        listed = "all => all.filter(e => ['email', 'password'].includes(e.type)).map(e => e.autocomplete)"
+        return list(ada.page.locator("form input").evaluate_all(listed))
+
+    for path, found in (
+        ("/login", ["username", "current-password"]),
+        ("/register", ["username", "new-password"]),
+        ("/forgot-password", ["username"]),
+        (f"/reset-password{LINK}", ["username", "new-password", "new-password"]),
+    ):
+        ada.goes(path)
+        assert fields() == found, path
+        if "reset" in path:
+            expect(ada.page.locator(".away")).to_have_value("ada@example.com")
+    ada.signs_in()
+    assert fields() == ["email", "username", "current-password", "new-password", "new-password"]
+    names = ada.page.locator("form input:not(.away)").evaluate_all("all => all.filter(e => !e.name).length")
+    assert names == 0
+
+
+# --- text stays text, pages stay ours ---
+
+
+def test_html_in_names_and_addresses_stays_text(house: House, visit: Visit) -> None:
+    site = house(brand=f"Brand {HTML}")
+    ada = site.service.accounts.create("ada@example.com", HTML, PASSWORD, role="admin", by=OPERATOR)
+    site.service.accounts.create("b&'/{{b}}@example.com", HTML, None, by=OPERATOR)
+    site.service.sessions.login("ada@example.com", PASSWORD, user_agent=HTML, ip="127.0.0.1")
+    visitor = visit(site)
+    visitor.page.on("dialog", lambda dialog: visitor.odd.append(f"dialog: {dialog.message}"))
+    visitor.signs_in()
+    expect(visitor.field("Name")).to_have_value(ada.name)
+    visitor.sees(HTML)
+    visitor.goes("/users")
+    visitor.sees(HTML)
+    visitor.page.get_by_role("button", name="Manage: ").first.click()
+    visitor.presses("Delete …")
+    assert visitor.page.locator("main img, main script, main b").count() == 0
+
+
+def test_no_page_lets_itself_be_framed(house: House, visit: Visit) -> None:
+    site = house()
+    visitor = visit(site)
+    frame = f'<iframe src="{visitor.base}/login"></iframe>'
+    visitor.page.route("**/elsewhere", lambda route: route.fulfill(content_type="text/html", body=frame))
+    visitor.goes("/elsewhere")
+    visitor.waits(lambda: any("frame-ancestors 'none'" in line for line in visitor.odd))
+    assert visitor.page.frames[1].get_by_label("Password").count() == 0
+    visitor.odd.clear()
+
+
+def test_nothing_comes_from_anywhere_else_and_a_page_is_light(house: House, visit: Visit) -> None:
+    site = house()
+    site.add(role="admin")
+    weight: dict[str, int] = {}
+    ada = visit(site)
+
+    def weigh(response: Any) -> None:
+        assert response.url.startswith((ada.base, "data:")), response.url
+        if response.url.startswith("http") and response.status == 200:
+            weight[response.url] = len(response.body())
+
+    ada.page.on("response", weigh)
+    ada.signs_in(at="/login?redirect=/users")
+    ada.sees("Page 1 of 1")
+    for path in ("/", "/register", f"/reset-password{LINK}", "/login"):
+        ada.goes(path)
+    ada.waits(lambda: f"{ada.base}/login" in weight)
+    assets = sum(size for url, size in weight.items() if "/assets/" in url)
+    pages = {url: size for url, size in weight.items() if "/assets/" not in url and "/api/" not in url}
+    assert len(pages) >= 5
+    assert assets + max(pages.values()) < 40_000, (assets, pages)
+
+
+def test_the_first_paint_is_quick(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.site.add(role="admin")
+    ada.signs_in()
+    painted = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime || 0"
+    for path in ("/login", "/users", "/"):
+        times: list[float] = []
+        # The best of some: whatever else this machine does is not the page's.
+        while len(times) < 20 and min(times, default=100) >= 100:
+            ada.goes(path)
+            ada.waits(lambda: ada.page.evaluate(painted) > 0)
+            times.append(ada.page.evaluate(painted))
+        assert min(times) < 100, (path, times)
+
+
+# --- an operator's own ---
+
+LOGO = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 64 32"><style>.a{fill:#d00}</style><rect class="a" width="64" height="32"/></svg>'
+
+
+@pytest.mark.parametrize("accent", ["#ffcc00", "#0b3d91", "#808080"])
+def test_any_accent_can_be_read(house: House, visit: Visit, tmp_path: Path, accent: str) -> None:
+    logo, own = tmp_path / "logo.svg", tmp_path / "own.css"
+    logo.write_text(LOGO)
+    own.write_text("h1 { letter-spacing: 3px; }")
+    site = house(accent=accent, logo=logo, stylesheet=own, brand="Schiffe")
+    site.add(role="admin")
+    visitor = visit(site)
+    visitor.goes("/login")
+    expect(visitor.page.get_by_role("banner")).to_have_text("Schiffe")
+    expect(visitor.page.get_by_role("heading")).to_have_css("letter-spacing", "3px")
+    assert visitor.page.locator(".brand img").evaluate("image => image.complete && image.naturalWidth") > 0
+    all_users(visitor)
+    for scheme in ("light", "dark"):
+        visitor.page.emulate_media(color_scheme=scheme)
+        assert violations(visitor.page) == [], scheme
+
+
+def test_the_pages_speak_german(house: House, visit: Visit) -> None:
+    site = house(locale="de", require_numbers=True)
+    site.add(role="admin", password="correct horse 7")
+    site.add("grace", password=None)
+    ada = visit(site, locale="de-DE")
+    ada.expected = {400, 401, 429}
+    ada.goes("/login")
+    ada.fills(**{"E-Mail": "ada@example.com"}, Passwort="falsch")
+    ada.presses("Anmelden")
+    ada.sees("E-Mail oder Passwort stimmt nicht.")
+    ada.fills(Passwort="correct horse 7")
+    ada.presses("Anmelden")
+    ada.sees("Wo Sie angemeldet sind")
+    ada.fills(Jetziges_Passwort="x", Neues_Passwort="zu kurz", Neues_Passwort__noch_einmal="zu kurz")
+    ada.presses("Passwort ändern")
+    ada.sees("Das Passwort erfüllt noch nicht alle Regeln.")
+    ada.follows("Benutzer")
+    ada.sees("Seite 1 von 1 · insgesamt 2")
+    ada.presses("Verwalten: grace@example.com")
+    ada.presses("Deaktivieren")
+    ada.sees("grace@example.com ist inaktiv.")
+    assert violations(ada.page) == []
+    for _ in range(10):
+        site.client().login("ada@example.com", "wrong")
+    ada.goes("/login")
+    ada.fills(**{"E-Mail": "ada@example.com"}, Passwort="falsch")
+    ada.presses("Anmelden")
+    ada.sees("Bitte warten Sie 30 Sekunden")
+
+
+def test_a_catalogue_of_ones_own_says_the_rest_in_english(house: House, visit: Visit, tmp_path: Path) -> None:
+    file = tmp_path / "nds.json"
+    file.write_text(
+        json.dumps({"lang": "nds", "login.title": "Moin", "messages": {"Invalid email or password": "Nee"}})
+    )
+    visitor = visit(house(locale=str(file)))
+    visitor.expected = {401}
+    visitor.goes("/login")
+    expect(visitor.page.get_by_role("heading")).to_have_text("Moin")
+    visitor.fills(Email="ada@example.com", Password="x")
+    visitor.presses("Sign in")
+    visitor.sees("Nee")

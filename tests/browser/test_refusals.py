@@ -1,0 +1,278 @@
+"""What goes wrong is said, in plain words and with the way on; never silent, never twice."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from commands import PASSWORD
+from visitors import Visitor, expect
+from web import Site
+
+Visit = Callable[..., Visitor]
+House = Callable[..., Site]
+
+
+@pytest.fixture
+def ada(house: House, visit: Visit) -> Visitor:
+    """At the login page; her account is there."""
+    site = house()
+    site.add()
+    visitor = visit(site)
+    visitor.goes("/login")
+    return visitor
+
+
+def tries(visitor: Visitor, password: str) -> None:
+    visitor.fills(Email="ada@example.com", Password=password)
+    visitor.presses("Sign in")
+
+
+def answers(visitor: Visitor, path: str, **answer: Any) -> None:
+    """What the network answers in the place of the server."""
+    visitor.page.route(f"**{path}", lambda route: route.fulfill(**answer))
+
+
+def test_a_wrong_password_is_said_and_can_be_typed_anew(ada: Visitor) -> None:
+    ada.expected = {401}
+    tries(ada, "wrong")
+    expect(ada.page.get_by_role("alert")).to_have_text("Email or password is wrong.")
+    ada.has_focus_on(ada.field("Password"))
+    ada.page.keyboard.type(PASSWORD)
+    ada.page.keyboard.press("Enter")
+    ada.is_at("/")
+
+
+def test_too_many_tries_are_told_how_long_to_wait(ada: Visitor) -> None:
+    ada.expected = {401, 429}
+    for _ in range(10):
+        ada.site.client().login("ada@example.com", "wrong")
+    tries(ada, PASSWORD)
+    ada.sees("Too many tries. Please wait 30 seconds and try again.")
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ({"status": 429, "headers": {"Retry-After": "600"}}, "Please wait 10 minutes and try again."),
+        ({"status": 429, "body": "<html>"}, "Please wait 60 seconds and try again."),
+        ({"status": 503, "headers": {"Retry-After": "2"}}, "Please try again in 2 seconds."),
+        ({"status": 500, "json": {"statusMessage": "Internal server error"}}, "Something went wrong on our side."),
+        ({"status": 502, "body": "<html>"}, "Something went wrong on our side."),
+        ({"status": 200, "body": "<html>a portal of somebody else's"}, "Something went wrong on our side."),
+        ({"status": 400, "json": {"statusMessage": "Something new"}}, "Something new"),
+    ],
+)  # fmt: skip
+def test_whatever_the_network_answers_is_said(ada: Visitor, answer: dict[str, Any], told: str) -> None:
+    ada.expected = {answer["status"]}
+    answers(ada, "/api/users/session", **answer)
+    tries(ada, PASSWORD)
+    ada.sees(told)
+    ada.is_at("/login")
+    expect(ada.button("Sign in")).not_to_have_attribute("aria-disabled", "true")
+
+
+def test_a_lost_network_is_said_and_over_when_it_is_back(ada: Visitor) -> None:
+    ada.offline = True
+    ada.context.set_offline(True)
+    tries(ada, PASSWORD)
+    ada.sees("The server cannot be reached.")
+    ada.context.set_offline(False)
+    ada.presses("Sign in")
+    ada.is_at("/")
+
+
+# --- not twice ---
+
+
+@contextmanager
+def held_back(visitor: Visitor, path: str) -> Iterator[list[Any]]:
+    """The requests that were sent; they go on at the end."""
+    sent: list[Any] = []
+    visitor.page.route(f"**{path}", lambda route: sent.append(route))  # noqa: PLW0108 - Playwright takes functions only
+    yield sent
+    for route in sent:
+        route.continue_()
+
+
+def test_a_form_is_sent_once_however_often_its_button_is_pressed(ada: Visitor) -> None:
+    ada.goes("/register")
+    ada.fills(Name="Grace", Email="grace@example.com", Password=PASSWORD)
+    with held_back(ada, "/api/users/register") as sent:
+        for _ in range(3):
+            ada.button("Create account").click(force=True)
+            ada.page.keyboard.press("Enter")
+        ada.field("Name").press("Enter")
+        expect(ada.button("Create account")).to_have_attribute("aria-disabled", "true")
+        ada.waits(lambda: bool(sent))
+        ada.page.wait_for_timeout(200)
+        assert len(sent) == 1
+        ada.has_focus_on(ada.field("Name"))  # it stays where it was
+    ada.sees("Open the link in the letter")
+
+
+def test_a_button_beside_a_form_is_not_pressed_twice_either(ada: Visitor) -> None:
+    tries(ada, PASSWORD)
+    ada.is_at("/")
+    with held_back(ada, "/api/users/session") as sent:
+        ada.button("Sign out").click(force=True)
+        ada.button("Sign out").click(force=True)
+        ada.page.wait_for_timeout(200)
+        assert len(sent) == 1
+    ada.is_at("/login")
+
+
+# --- a session that is over ---
+
+
+def test_a_session_that_ended_elsewhere_is_noticed_on_the_way_back_to_the_tab(ada: Visitor) -> None:
+    tries(ada, PASSWORD)
+    ada.is_at("/")
+    ada.expected = {401}
+    ada.site.client(cookies={"auth_token": ada.cookie()["value"]}).delete("/api/users/session")
+    ada.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    ada.sees("Your session has ended.")
+    ada.follows("Sign in again")
+    ada.is_at("/login?redirect=%2F")
+
+
+def test_a_tab_of_somebody_who_has_left_becomes_that_of_who_is_there(ada: Visitor) -> None:
+    ada.site.add("grace")
+    tries(ada, PASSWORD)
+    ada.is_at("/")
+    grace = ada.site.client()
+    grace.login("grace@example.com", PASSWORD)
+    ada.context.add_cookies([{"name": "auth_token", "value": grace.cookies["auth_token"], "url": ada.base}])
+    ada.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(ada.field("Email")).to_have_value("grace@example.com")
+
+
+def test_after_signing_out_the_way_back_shows_nothing(ada: Visitor) -> None:
+    tries(ada, PASSWORD)
+    ada.is_at("/")
+    ada.presses("Sign out")
+    ada.is_at("/login")
+    ada.page.go_back()
+    ada.is_at("/login?redirect=/")
+    ada.misses("Your profile")
+
+
+def test_sessions_that_cannot_be_listed_are_no_silent_gap(ada: Visitor) -> None:
+    ada.expected = {500}
+    answers(ada, "/api/users/me/sessions", status=500, body="")
+    tries(ada, PASSWORD)
+    ada.sees("Something went wrong on our side.")
+
+
+# --- fields ---
+
+
+def test_a_refusal_stands_at_its_field_and_is_tied_to_it(ada: Visitor) -> None:
+    ada.expected = {400}
+    ada.goes("/register")
+    ada.fills(Name="Grace", Email="grace@example", Password=PASSWORD)
+    ada.presses("Create account")
+    email = ada.field("Email")
+    expect(email).to_have_attribute("aria-invalid", "true")
+    expect(email).to_have_accessible_description("This is no email address.")
+    expect(email).to_have_accessible_error_message("This is no email address.")
+    ada.has_focus_on(email)
+    email.fill("ada@example.com")
+    ada.presses("Create account")
+    expect(email).to_have_accessible_error_message("There is an account with this address already.")
+    email.fill("grace@example.com")
+    ada.fills(Password="password")
+    ada.presses("Create account")
+    password = ada.field("Password")
+    expect(password).to_have_accessible_error_message("This password is too common: attackers try it first.")
+    expect(email).not_to_have_attribute("aria-invalid", "true")
+
+
+def test_a_form_without_the_script_puts_no_password_into_an_address(house: House, visit: Visit) -> None:
+    visitor = visit(house(), java_script_enabled=False)
+    visitor.expected = {405}
+    visitor.goes("/login")
+    tries(visitor, PASSWORD)
+    visitor.sees("Method not allowed")
+    assert "password" not in visitor.page.url
+
+
+def test_caps_lock_is_said_while_a_password_is_typed(ada: Visitor) -> None:
+    password = ada.field("Password")
+    for state in (True, False):
+        password.evaluate(
+            "(input, state) => input.dispatchEvent(new KeyboardEvent('keyup', {key: 'A', modifierCapsLock: state}))",
+            state,
+        )
+        expect(ada.page.get_by_role("status").filter(has_text="Caps Lock is on.")).to_have_count(int(state))
+
+
+def test_a_password_can_be_looked_at_and_is_hidden_when_it_is_sent(ada: Visitor) -> None:
+    ada.expected = {401}
+    ada.fills(Email="ada@example.com", Password="wrong")
+    ada.page.get_by_role("button", name="Show: Password").click()
+    expect(ada.field("Password")).to_have_attribute("type", "text")
+    ada.presses("Sign in")
+    ada.sees("Email or password is wrong.")
+    expect(ada.field("Password")).to_have_attribute("type", "password")
+
+
+def test_a_password_can_be_pasted(ada: Visitor) -> None:
+    password = ada.field("Password")
+    allowed = "input => input.dispatchEvent(new ClipboardEvent('paste', {bubbles: true, cancelable: true}))"
+    assert password.evaluate(allowed)
+    password.focus()
+    ada.page.keyboard.insert_text(PASSWORD)
+    expect(password).to_have_value(PASSWORD)
+
+
+ALL_RULES = {
+    "min_length": 10,
+    "require_uppercase": True,
+    "require_lowercase": True,
+    "require_numbers": True,
+    "require_special_chars": True,
+}
+MISSING = {
+    "length": "at least 10 characters",
+    "upper": "an upper-case letter",
+    "lower": "a lower-case letter",
+    "number": "a number",
+    "special": "a special character",
+    "common": "your own",
+    "bytes": "72 bytes",
+}
+PASSWORDS = [
+    "a", "A", "7", "!", "aA7! aA7! ", "ÄÖÜäöü77__", "ǅǅǅǅǅǅǅǅǅǅ", "\u2160\u2161 \u24d0\u24d1 \uff11\uff12\uff13 \uff3f", "日本語日本語日本語日", "😀😀😀😀😀😀😀😀😀", "😀😀😀😀😀😀😀😀😀😀",
+    "grace@example.com", "Grace", "GRACE HOPPER", "x" * 72, "x" * 73, "ä" * 36, "ä" * 37, "½½½½½½½½½½", "\u00a0" * 12, "٣٤٥٦٧٨٩٠١٢",
+]  # fmt: skip
+
+
+def test_the_hints_follow_the_rules_of_the_server(house: House, visit: Visit) -> None:
+    from usersctl.errors import Invalid
+    from usersctl.passwords import check_password
+
+    site = house(**ALL_RULES)
+    grace = visit(site)
+    grace.goes("/register")
+    grace.fills(Name="Grace Hopper", Email="grace@example.com")
+    rules = grace.page.locator("[data-rule]")
+    for password in PASSWORDS:
+        refused = ""
+        try:
+            check_password(site.service.settings, password, email="grace@example.com", name="Grace Hopper")
+        except Invalid as error:
+            refused = str(error)
+        grace.fills(Password=password)
+        broken = rules.evaluate_all(
+            "all => all.filter(rule => rule.classList.contains('broken')).map(rule => rule.dataset.rule)"
+        )
+        if "bytes" in refused:
+            assert "bytes" in broken, password
+        elif "your own" in refused:
+            assert broken == ["common"], password
+        else:
+            # The server names rules before it compares with names and addresses.
+            assert [rule for rule in broken if rule != "common"] == [
+                rule for rule, words in MISSING.items() if words in refused
+            ], password

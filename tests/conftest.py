@@ -1,0 +1,89 @@
+"""What most tests need: a service on a real file, with cheap hashes and a clock that can be moved."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from commands import Command
+from fakes import FakeClock
+from web import Site, running
+
+from usersctl.config import Settings
+from usersctl.models import Actor, User
+from usersctl.service import Service, build
+
+PASSWORD = "correct horse battery"
+OPERATOR = Actor("cli:tester", "terminal")
+
+# On a busy machine one example may take long; that is no failure.
+# At a desk each run tries something new; in CI a change is judged by the same examples as the one before it.
+hypothesis.settings.register_profile("here", deadline=None, derandomize="CI" in os.environ)
+hypothesis.settings.load_profile("here")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def make_service(tmp_path: Path, clock: FakeClock) -> Iterator[Callable[..., Service]]:
+    """Services on one database file; keywords are fields of Settings."""
+    built: list[Service] = []
+
+    def make(**changes: Any) -> Service:
+        values = {
+            "database": tmp_path / "users.db",
+            "base_url": "http://127.0.0.1:8080",
+            "rounds": 4,
+        } | changes
+        built.append(build(Settings(**values), now=clock))
+        return built[-1]
+
+    yield make
+    for service in built:
+        service.close()
+
+
+@pytest.fixture
+def service(make_service: Callable[..., Service]) -> Service:
+    return make_service()
+
+
+@pytest.fixture
+def add(service: Service) -> Callable[..., User]:
+    """An account on `service`; the first argument is the local part of its address."""
+
+    def add(name: str = "ada", **keywords: Any) -> User:
+        password = keywords.pop("password", PASSWORD)
+        return service.accounts.create(f"{name}@example.com", name.title(), password, by=OPERATOR, **keywords)
+
+    return add
+
+
+@pytest.fixture
+def site(service: Service) -> Iterator[Site]:
+    """The daemon on a socket, over the same service that the test holds."""
+    with running(service) as found:
+        yield found
+
+
+@pytest.fixture
+def make_site(make_service: Callable[..., Service]) -> Iterator[Callable[..., Site]]:
+    """Daemons on one database file; keywords are fields of Settings."""
+    with ExitStack() as stack:
+
+        def make(*, listening: str | None = "127.0.0.1", **changes: Any) -> Site:
+            return stack.enter_context(running(make_service(**changes), listening=listening))
+
+        yield make
+
+
+@pytest.fixture
+def usersctl(tmp_path: Path) -> Command:
+    """The command, with a configuration and a database of its own."""
+    return Command(tmp_path)

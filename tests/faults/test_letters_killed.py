@@ -1,0 +1,123 @@
+"""SIGKILL of the daemon at random moments of registrations, with a mail server that comes and goes.
+
+Every account that was answered 200 gets its letter, and each kill costs one duplicate at most. The short version is part
+of every run; `USERSCTL_LONG=1 pytest tests/faults` makes 100 registrations and 30 kills.
+"""
+
+import os
+import random
+import signal
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from commands import PASSWORD, Command
+from daemons import free_port, serving, wait_for
+from postbox import Postbox, smtp_server
+from web import Client
+
+LONG = os.environ.get("USERSCTL_LONG") == "1"
+KILLS, REGISTRATIONS = (30, 100) if LONG else (4, 16)
+TIME_LIMIT = 600 if LONG else 60
+
+
+class Crowd:
+    """Who registers, again and again until each has an answer."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.answered: list[str] = []
+        self.stopping = threading.Event()
+        self.threads = [threading.Thread(target=self._register, args=(share,)) for share in range(2)]
+
+    def _register(self, share: int) -> None:
+        for number in range(share, REGISTRATIONS, 2):
+            email = f"u{number}@example.com"
+            body = {"email": email, "name": "U", "password": PASSWORD}
+            while not self.stopping.is_set():
+                try:
+                    reply = Client(self.port).post("/api/users/register", body)
+                except (OSError, ValueError):
+                    time.sleep(0.05)
+                    continue
+                if reply.status == 200:
+                    self.answered.append(email)
+                if reply.status in (200, 400):  # 400: it was made, and the answer was lost with the daemon
+                    break
+                time.sleep(0.05)
+
+    @property
+    def done(self) -> bool:
+        return not any(thread.is_alive() for thread in self.threads)
+
+
+@contextmanager
+def flapping(box: Postbox) -> Iterator[None]:
+    """Takes a while, refuses for now, and takes again. Never does it swallow a letter without a word."""
+    stopping = threading.Event()
+
+    def flap() -> None:
+        while not stopping.wait(random.uniform(0.05, 0.3)):
+            box.answers.clear()
+            box.answers.update(random.choice([{}, {}, {"RCPT": "450 later"}, {"MAIL": "421 busy"}]))
+        box.answers.clear()
+
+    thread = threading.Thread(target=flap)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join(5)
+
+
+def release(usersctl: Command) -> None:
+    """Two minutes pass, and a quarter of an hour: no letter is in anybody's hands, or put off, any more."""
+    with closing(sqlite3.connect(usersctl.database, isolation_level=None, timeout=10)) as database:
+        database.execute("UPDATE outbox SET due_at = created_at WHERE state = 'waiting'")
+
+
+def waiting(usersctl: Command) -> int:
+    with closing(sqlite3.connect(usersctl.database, timeout=10)) as database:
+        return int(database.execute("SELECT count(*) FROM outbox WHERE state = 'waiting'").fetchone()[0])
+
+
+def test_whoever_was_answered_gets_a_letter_and_a_kill_costs_one_duplicate_at_most(usersctl: Command) -> None:
+    until = time.monotonic() + TIME_LIMIT
+    port, kills = free_port(), 0
+    with smtp_server(Postbox(delay=0.03)) as box:
+        usersctl.configure(
+            f'[auth]\nwhitelist = ["/register"]\n[passwordHashing]\nrounds = 10\n[limits]\nenabled = false\n'
+            f'[mailer]\nhost = "127.0.0.1"\nport = {box.port}\n[server]\nport = {port}\n'
+        )
+        crowd = Crowd(port)
+        with flapping(box):
+            for thread in crowd.threads:
+                thread.start()
+            try:
+                while kills < KILLS:
+                    assert time.monotonic() < until
+                    with serving(usersctl, port=port) as daemon:
+                        time.sleep(random.uniform(0.1, 0.8))
+                        daemon.process.send_signal(signal.SIGKILL)
+                        assert daemon.process.wait(10) == -signal.SIGKILL
+                        kills += 1
+                    release(usersctl)
+                with serving(usersctl, port=port):
+                    wait_for(lambda: crowd.done, until - time.monotonic())
+            finally:
+                crowd.stopping.set()
+                for thread in crowd.threads:
+                    thread.join(30)
+        release(usersctl)
+        with serving(usersctl, port=port):
+            wait_for(lambda: waiting(usersctl) == 0, 30)
+    letters = Counter(each.recipients[0] for each in box.received)
+    assert len(crowd.answered) >= REGISTRATIONS - 2 * kills
+    assert set(crowd.answered) <= set(letters)
+    assert sum(letters.values()) - len(letters) <= kills
+    ids = {each.id: each.recipients[0] for each in box.received}
+    assert len(ids) == len(letters)  # a duplicate has the Message-ID of its twin

@@ -1,0 +1,600 @@
+"""Any sequence of what users, admins and operators do, over HTTP and by commands, with a clock that moves: the service
+and a small model of it agree at each step, and in the end on everything.
+
+A few hundred steps in every run; thousands by `USERSCTL_LONG=1 pytest tests/faults`.
+"""
+
+import contextlib
+import io
+import json
+import os
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest import mock
+from urllib.parse import urlencode
+
+import bcrypt
+import pytest
+from commands import PASSWORD
+from fakes import FakeClock
+from house import LONG
+from hypothesis import HealthCheck, Phase, assume, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from web import Client, running
+
+from usersctl import __main__ as command
+from usersctl.config import Settings
+from usersctl.service import build
+
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller example would take minutes to find
+EXAMPLES, STEPS = (100, 80) if LONG else (4, 30)
+PASSWORDS = [PASSWORD, "another horse battery", "a third battery of horses"]
+WRONG = "nobody's battery of horses"
+NAMES = ["ada", "bea", "cy", "dee"]
+MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
+IDLE = {"session": DAY, "persistent": 30 * DAY}
+
+
+@dataclass
+class Person:
+    id: int
+    email: str
+    name: str
+    password: str
+    role: str = "user"
+    active: bool = True
+    awaiting: bool = False
+
+
+@dataclass
+class Token:
+    owner: int
+    kind: str  # session, persistent, api
+    expires: datetime | None
+    limit: datetime | None
+    used: datetime | None
+
+
+@dataclass
+class Link:
+    kind: str
+    owner: int
+    email: str
+    expires: datetime
+
+
+@dataclass
+class Model:
+    people: dict[int, Person] = field(default_factory=dict)
+    tokens: dict[str, Token] = field(default_factory=dict)
+    links: dict[str, Link] = field(default_factory=dict)
+
+    def by_email(self, email: str) -> Person | None:
+        return next((each for each in self.people.values() if each.email == email.strip().lower()), None)
+
+    def admins(self) -> int:
+        return sum(each.active and each.role == "admin" for each in self.people.values())
+
+    def is_last_admin(self, person: Person) -> bool:
+        return person.active and person.role == "admin" and self.admins() == 1
+
+    def end_tokens(self, owner: int, *, but: str | None = None) -> None:
+        self.tokens = {key: each for key, each in self.tokens.items() if each.owner != owner or key == but}
+
+    def end_links(self, owner: int) -> None:
+        self.links = {key: each for key, each in self.links.items() if each.owner != owner}
+
+    def holder(self, token: str | None, now: datetime) -> Person | None:
+        """Whose token it is, if it is good for anything; using it moves its end on."""
+        found = self.tokens.get(token) if token is not None else None
+        if found is None or (found.expires is not None and found.expires <= now):
+            return None
+        if found.used is None or now - found.used >= MINUTE:
+            found.used = now
+            if found.limit is not None:
+                found.expires = min(now + IDLE[found.kind], found.limit)
+        return self.people[found.owner]
+
+
+class Machine(RuleBasedStateMachine):
+    tokens: Bundle[str] = Bundle("tokens")
+    links: Bundle[str] = Bundle("links")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = ExitStack()
+        self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
+        self.clock = FakeClock()
+        self.model = Model()
+        values = Settings(
+            database=self.folder / "users.db",
+            base_url="http://users.example.com",
+            rounds=4,
+            whitelist=("/register",),
+            limits_enabled=False,
+        )
+        self.service = build(values, now=self.clock)
+        self.stack.callback(self.service.close)
+        self.site = self.stack.enter_context(running(self.service))
+        (self.folder / "users.toml").write_text(
+            'passwordHashing.rounds = 10\nauth.whitelist = ["/register"]\n'
+        )
+
+    def teardown(self) -> None:
+        try:
+            if self.model.people:
+                self.agree()
+        finally:
+            self.stack.close()
+
+    # --- the two ways in ---
+
+    def http(
+        self, method: str, path: str, body: Any = None, token: str | None = None
+    ) -> tuple[int, Any, Client]:
+        client = Client(self.site.port, {"auth_token": token} if token else {})
+        reply = client.send(method, path, body)
+        return reply.status, reply.json, client
+
+    def cli(self, *words: str, stdin: str = "") -> tuple[int, Any]:
+        """In this process, which is quick, and by the clock of the test. Commands in processes of their own are for
+        the other tests of this folder."""
+        out, errors = io.StringIO(), io.StringIO()
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("USERS_")}
+        environment |= {
+            "USERS_DATABASE": str(self.folder / "users.db"),
+            "USERS_CONFIG": str(self.folder / "users.toml"),
+        }
+        with (
+            mock.patch.dict(os.environ, environment, clear=True),
+            mock.patch.object(sys, "argv", ["usersctl", "--json", "--no-input", *words]),
+            mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()))),
+            mock.patch.dict(build.__kwdefaults__ or {}, {"now": self.clock}),
+            mock.patch("bcrypt.gensalt", return_value=bcrypt.gensalt(4)),
+            mock.patch("signal.signal"),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(errors),
+            pytest.raises(SystemExit) as ended,
+        ):
+            command.main()
+        code = ended.value.code
+        assert isinstance(code, int)
+        assert code != 1, errors.getvalue()
+        return code, json.loads(out.getvalue()) if out.getvalue() and code == 0 else None
+
+    def role_of(self, token: str | None) -> str | None:
+        """Of whoever asks over HTTP, as the model has it."""
+        person = self.model.holder(token, self.clock())
+        return person.role if person is not None and person.active else None
+
+    def refused(self, token: str | None, *, needs: str = "user") -> int | None:
+        """The status for those who may not; None: they may."""
+        role = self.role_of(token)
+        if role is None:
+            return 401
+        return 403 if needs == "admin" and role != "admin" else None
+
+    def me(self, token: str | None) -> Person:
+        return (
+            self.model.people[self.model.tokens[token].owner]
+            if token
+            else next(iter(self.model.people.values()))
+        )
+
+    def someone(self, pick: int) -> Person:
+        people = list(self.model.people.values())
+        return people[pick % len(people)]
+
+    def add_token(self, token: str, owner: Person, kind: str) -> str:
+        now = self.clock()
+        self.model.tokens[token] = Token(owner.id, kind, now + IDLE[kind], now + 30 * DAY, now)
+        return token
+
+    # --- accounts are made ---
+
+    @initialize(target=tokens)
+    def an_admin_by_command(self) -> Any:
+        code, made = self.cli(
+            "create", "root@example.com", "--name", "Root", "--admin", "--password-stdin", stdin=PASSWORD
+        )
+        assert code == 0
+        root = Person(made["id"], "root@example.com", "Root", PASSWORD, role="admin")
+        self.model.people[root.id] = root
+        status, _, client = self.http(
+            "POST", "/api/users/session", {"email": root.email, "password": PASSWORD, "rememberMe": True}
+        )
+        assert status == 200
+        return self.add_token(client.cookies["auth_token"], root, "persistent")
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        shout=st.booleans(),
+        password=st.sampled_from(PASSWORDS),
+        admin=st.booleans(),
+    )
+    def create_by_command(self, name: str, shout: bool, password: str, admin: bool) -> None:
+        email = f"{name}@example.com"
+        words = [
+            "create",
+            email.upper() if shout else email,
+            "--name",
+            name,
+            "--password-stdin",
+            *(["--admin"] if admin else []),
+        ]
+        code, made = self.cli(*words, stdin=password)
+        if self.model.by_email(email):
+            assert code == 4
+        else:
+            assert code == 0
+            self.model.people[made["id"]] = Person(
+                made["id"], email, name, password, role="admin" if admin else "user"
+            )
+
+    @rule(
+        token=st.none() | tokens,
+        name=st.sampled_from(NAMES),
+        password=st.sampled_from(PASSWORDS),
+        role=st.sampled_from(["user", "admin"]),
+    )
+    def create_over_http(self, token: str | None, name: str, password: str, role: str) -> None:
+        email = f"{name}@example.com"
+        expected = self.refused(token, needs="admin") or (400 if self.model.by_email(email) else 200)
+        status, told, _ = self.http(
+            "POST", "/api/users", {"email": email, "name": name, "password": password, "role": role}, token
+        )
+        assert status == expected
+        if status == 200:
+            made = told["user"]
+            self.model.people[made["id"]] = Person(made["id"], email, name, password, role=role)
+
+    @rule(name=st.sampled_from(NAMES), password=st.sampled_from(PASSWORDS))
+    def register(self, name: str, password: str) -> None:
+        email = f"{name}@example.com"
+        status, told, _ = self.http(
+            "POST", "/api/users/register", {"email": f" {email}", "name": name, "password": password}
+        )
+        assert status == (400 if self.model.by_email(email) else 200)
+        if status == 200:
+            number = told["user"]["id"]
+            self.model.people[number] = Person(number, email, name, password, active=False, awaiting=True)
+
+    # --- sessions ---
+
+    @rule(
+        target=tokens,
+        pick=st.integers(0, 9),
+        right=st.sampled_from([True, True, True, False]),
+        remember=st.booleans(),
+    )
+    def sign_in(self, pick: int, right: bool, remember: bool) -> Any:
+        person = self.someone(pick)
+        password = person.password if right else WRONG
+        status, _, client = self.http(
+            "POST",
+            "/api/users/session",
+            {"email": person.email, "password": password, "rememberMe": remember},
+        )
+        assert status == (401 if not right else 200 if person.active else 403)
+        if status != 200:
+            return multiple()
+        return self.add_token(client.cookies["auth_token"], person, "persistent" if remember else "session")
+
+    @rule(token=tokens, bearer=st.booleans())
+    def look_at_me(self, token: str, bearer: bool) -> None:
+        person = self.model.holder(token, self.clock())
+        client = Client(
+            self.site.port,
+            {} if bearer else {"auth_token": token},
+            {"Authorization": f"Bearer {token}"} if bearer else {},
+        )
+        reply = client.get("/api/users/me")
+        if person is None:
+            assert reply.status == 401
+        else:
+            assert reply.status == 200
+            self.agrees(person, reply.json["user"])
+
+    @rule(token=tokens)
+    def sign_out(self, token: str) -> None:
+        assert self.http("DELETE", "/api/users/session", token=token)[0] == 200
+        self.model.tokens.pop(token, None)
+
+    @rule(target=tokens, pick=st.integers(0, 9), days=st.none() | st.integers(1, 60))
+    def make_api_token(self, pick: int, days: int | None) -> Any:
+        person = self.someone(pick)
+        code, made = self.cli(
+            "token", "create", person.email, *(["--no-expiry"] if days is None else ["--expires", f"{days}d"])
+        )
+        assert code == (0 if person.active else 5)
+        if code:
+            return multiple()
+        expires = self.clock() + timedelta(days=days) if days is not None else None
+        self.model.tokens[made["token"]] = Token(person.id, "api", expires, None, None)
+        return made["token"]
+
+    @rule(pick=st.integers(0, 9), token=st.none() | tokens)
+    def end_all_sessions(self, pick: int, token: str | None) -> None:
+        """By an admin; without a token by command."""
+        person = self.someone(pick)
+        if token is None:
+            assert self.cli("token", "revoke", str(person.id))[0] == 0
+        else:
+            status = self.http("DELETE", f"/api/users/{person.id}/sessions", token=token)[0]
+            expected = self.refused(token, needs="admin")
+            assert status == (expected or 200)
+            if expected:
+                return
+        self.model.end_tokens(person.id)
+
+    @rule(token=tokens)
+    def see_my_sessions(self, token: str) -> None:
+        expected = self.refused(token)
+        status, told, _ = self.http("GET", "/api/users/me/sessions", token=token)
+        assert status == (expected or 200)
+        if not expected:
+            mine = self.me(token).id
+            now = self.clock()
+            live = [
+                each
+                for each in self.model.tokens.values()
+                if each.owner == mine and (each.expires is None or each.expires > now)
+            ]
+            assert len(told["sessions"]) == len(live)
+
+    # --- accounts change ---
+
+    @rule(
+        pick=st.integers(0, 9),
+        token=st.none() | tokens,
+        change=st.sampled_from(
+            [
+                {"name": "New"},
+                {"role": "admin"},
+                {"role": "user"},
+                {"active": False},
+                {"active": True},
+                {"email": "dee@example.com"},
+                {"email": "eve@example.com", "name": "Eve"},
+                {"role": "user", "name": "Plain"},
+                {"role": "admin", "active": True},
+            ]
+        ),
+    )
+    def change(self, pick: int, token: str | None, change: dict[str, Any]) -> None:
+        """By an admin; without a token by command."""
+        person = self.someone(pick)
+        if token is None:
+            assume("active" not in change or len(change) == 1)
+            if "active" in change:
+                words = ["activate" if change["active"] else "deactivate", person.email]
+            else:
+                words = [
+                    "update",
+                    str(person.id),
+                    *(word for key, value in change.items() for word in (f"--{key}", value)),
+                ]
+            expected, got = self.change_of(person, change, itself=False), self.cli(*words)[0]
+            assert got == {200: 0, 400: 4 if "email" in change else 5}[expected], (got, expected)
+        else:
+            refused = self.refused(token, needs="admin")
+            expected = refused or self.change_of(person, change, itself=self.me(token).id == person.id)
+            assert self.http("PATCH", f"/api/users/{person.id}", change, token)[0] == expected
+        if expected == 200:
+            self.changed(person, change)
+
+    def change_of(self, person: Person, change: dict[str, Any], *, itself: bool) -> int:
+        new = {key: value for key, value in change.items() if getattr(person, key) != value}
+        if "active" in change and person.awaiting:
+            new["active"] = change["active"]
+        if "active" in new and itself:
+            return 403
+        if self.model.is_last_admin(person) and (new.get("role") == "user" or new.get("active") is False):
+            return 400
+        taken = self.model.by_email(new["email"]) if "email" in new else None
+        return 400 if taken is not None else 200
+
+    def changed(self, person: Person, change: dict[str, Any]) -> None:
+        if change.get("active") is False and (person.active or person.awaiting):
+            self.model.end_tokens(person.id)
+            self.model.end_links(person.id)
+        if "active" in change:
+            person.awaiting = False
+        if change.get("email", person.email) != person.email:
+            self.model.end_links(person.id)
+        for key, value in change.items():
+            setattr(person, key, value)
+
+    @rule(token=tokens, name=st.sampled_from(["Countess", "Mother"]))
+    def rename_myself(self, token: str, name: str) -> None:
+        expected = self.refused(token)
+        assert self.http("PATCH", "/api/users/me", {"name": name, "role": "admin", "active": False}, token)[
+            0
+        ] == (expected or 200)
+        if not expected:
+            self.me(token).name = name
+
+    @rule(pick=st.integers(0, 9), token=st.none() | tokens)
+    def delete(self, pick: int, token: str | None) -> None:
+        """By an admin; without a token by command."""
+        person = self.someone(pick)
+        expected = self.refused(token, needs="admin") if token is not None else None
+        expected = expected or (400 if self.model.is_last_admin(person) else 200)
+        if token is None:
+            assert self.cli("delete", "--yes", person.email)[0] == (0 if expected == 200 else 5)
+        else:
+            assert self.http("DELETE", f"/api/users/{person.id}", token=token)[0] == expected
+        if expected == 200:
+            self.model.end_tokens(person.id)
+            self.model.end_links(person.id)
+            del self.model.people[person.id]
+
+    # --- passwords and letters ---
+
+    @rule(pick=st.integers(0, 9), password=st.sampled_from(PASSWORDS))
+    def set_password_by_command(self, pick: int, password: str) -> None:
+        person = self.someone(pick)
+        assert self.cli("set-password", person.email, "--password-stdin", stdin=password)[0] == 0
+        person.password = password
+        self.model.end_tokens(person.id)
+        self.model.end_links(person.id)
+
+    @rule(target=tokens, token=tokens, right=st.booleans(), password=st.sampled_from(PASSWORDS))
+    def change_my_password(self, token: str, right: bool, password: str) -> Any:
+        expected = self.refused(token) or (200 if right else 400)
+        current = self.me(token).password if token in self.model.tokens and right else WRONG
+        body = {"currentPassword": current, "newPassword": password, "newPasswordConfirmation": password}
+        status, _, client = self.http("PATCH", "/api/users/password", body, token)
+        assert status == expected
+        if status != 200:
+            return multiple()
+        person, entry = self.me(token), self.model.tokens[token]
+        person.password = password
+        self.model.end_tokens(person.id, but=token)
+        self.model.end_links(person.id)
+        if entry.kind == "api":
+            return multiple()  # has no cookie to renew, and is kept as it is
+        del self.model.tokens[token]
+        self.model.tokens[client.cookies["auth_token"]] = entry
+        return client.cookies["auth_token"]
+
+    @rule(target=links, pick=st.integers(0, 9), kind=st.sampled_from(["confirm", "reset"]))
+    def print_a_link(self, pick: int, kind: str) -> Any:
+        person = self.someone(pick)
+        code, told = self.cli("link", kind, person.email)
+        if kind == "confirm" and not person.awaiting:
+            assert code != 0
+            return multiple()
+        assert code == 0
+        token = str(told["url"]).partition("token=")[2].partition("&")[0]
+        lifetime = timedelta(hours=24 if kind == "confirm" else 1)
+        self.model.links[token] = Link(kind, person.id, person.email, self.clock() + lifetime)
+        return token
+
+    def good(self, link: str, kind: str) -> Person | None:
+        found = self.model.links.get(link)
+        if found is None or found.kind != kind or found.expires <= self.clock():
+            return None
+        return self.model.people[found.owner]
+
+    @rule(link=links, email=st.sampled_from([f"{name}@example.com" for name in (*NAMES, "root")]))
+    def confirm(self, link: str, email: str) -> None:
+        person = self.good(link, "confirm")
+        fits = person is not None and person.email == email and person.awaiting
+        status = self.http("GET", "/api/users/confirm-email?" + urlencode({"token": link, "email": email}))[0]
+        assert status == (200 if fits else 400)
+        if fits and person:
+            person.active, person.awaiting = True, False
+            self.model.end_links(person.id)
+
+    @rule(link=links, own=st.booleans(), password=st.sampled_from(PASSWORDS))
+    def reset(self, link: str, own: bool, password: str) -> None:
+        person = self.good(link, "reset")
+        fits = person is not None and own
+        email = person.email if person is not None and own else "other@example.com"
+        body = {"token": link, "email": email, "password": password, "password_confirmation": password}
+        status = self.http("POST", "/api/users/password/reset", body)[0]
+        assert status == (200 if fits else 400)
+        if fits and person:
+            person.password = password
+            self.model.end_tokens(person.id)
+            self.model.end_links(person.id)
+
+    @rule(pick=st.integers(0, 9))
+    def forget(self, pick: int) -> None:
+        assert self.http("POST", "/api/users/password/forgot", {"email": self.someone(pick).email})[0] == 200
+
+    # --- time, and what is tidied up ---
+
+    @rule(
+        span=st.sampled_from(
+            [
+                timedelta(seconds=30),
+                timedelta(minutes=2),
+                timedelta(minutes=59, seconds=59),
+                timedelta(hours=6),
+                timedelta(hours=24),
+                timedelta(days=10),
+            ]
+        )
+    )
+    def wait(self, span: timedelta) -> None:
+        self.clock.now += span
+
+    @rule(token=st.none() | tokens, endless=st.booleans())
+    def clean_up(self, token: str | None, endless: bool) -> None:
+        """By an admin; without a token by command."""
+        refused = self.refused(token, needs="admin") if token is not None else None
+        now = self.clock()
+        stale = {
+            key for key, each in self.model.tokens.items() if each.expires is not None and each.expires <= now
+        }
+        for_ever = {key for key, each in self.model.tokens.items() if each.expires is None and endless}
+        if token is None:
+            code, told = self.cli("cleanup-tokens", *(["--include-no-expiration"] if endless else []))
+            assert code == 0
+        else:
+            status, told, _ = self.http(
+                "POST", "/_tasks/users:cleanup-tokens", {"includeNoExpiration": endless}, token
+            )
+            assert status == (refused or 200)
+        if not refused:
+            assert (told["expiredTokensRemoved"], told["noExpirationTokensRemoved"]) == (
+                len(stale),
+                len(for_ever),
+            )
+            self.model.tokens = {
+                key: each for key, each in self.model.tokens.items() if key not in stale | for_ever
+            }
+
+    # --- agreement ---
+
+    def agrees(self, person: Person, told: dict[str, Any]) -> None:
+        seen = {name: told[name] for name in ("id", "email", "name", "role", "active")}
+        assert seen == {name: getattr(person, name) for name in seen}
+
+    @precondition(lambda self: bool(self.model.people))
+    @invariant()
+    def there_is_an_admin(self) -> None:
+        with self.service.store.read() as tx:
+            assert tx.active_admins() == self.model.admins() >= 1
+            assert tx.counts()["users"] == len(self.model.people)
+            assert tx.counts()["auth_tokens"] == len(self.model.tokens)
+
+    def agree(self) -> None:
+        code, listed = self.cli("list")
+        assert code == 0
+        assert {each["id"] for each in listed} == set(self.model.people)
+        for each in listed:
+            self.agrees(self.model.people[each["id"]], each)
+        for token in list(self.model.tokens):
+            self.look_at_me(token, bearer=True)
+
+
+def test_the_service_and_a_model_of_it_agree_whatever_is_done() -> None:
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+            phases=PHASES,
+        ),
+    )

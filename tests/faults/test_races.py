@@ -1,0 +1,60 @@
+"""Two admins who take each other's rights, or delete each other, at the same moment: one of them stays.
+
+150 rounds in every run, 500 by `USERSCTL_LONG=1 pytest tests/faults`.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+from commands import OPERATOR
+from house import LONG, OPEN
+from web import Client, Reply, Site
+
+from usersctl.models import User, UserFilter
+from usersctl.service import Service
+
+ROUNDS = 500 if LONG else 150
+WAYS: tuple[Callable[[Client, int, int], Reply], ...] = (
+    lambda client, _me, other: client.patch(f"/api/users/{other}", {"role": "user"}),
+    lambda client, _me, other: client.patch(f"/api/users/{other}", {"active": False}),
+    lambda client, _me, other: client.delete(f"/api/users/{other}"),
+    lambda client, me, _other: client.patch(f"/api/users/{me}", {"role": "user"}),
+    lambda client, me, _other: client.delete(f"/api/users/{me}"),
+)
+
+
+def only_admins(service: Service, number: int) -> list[User]:
+    def admin(which: int) -> User:
+        return service.accounts.create(f"a{number}-{which}@example.com", "A", None, role="admin", by=OPERATOR)
+
+    users = [admin(0), admin(1)]
+    others = service.accounts.page(UserFilter(role="admin"), limit=100).users
+    service.accounts.delete([each.id for each in others if each not in users], by=OPERATOR)
+    return users
+
+
+def test_two_admins_who_remove_each_other_leave_one(make_site: Callable[..., Site]) -> None:
+    site = make_site(**OPEN)
+    start, statuses = Barrier(2, timeout=20), []
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(ROUNDS):
+            users = only_admins(site.service, number)
+            tokens = [site.service.sessions.open(user, remember=False).token for user in users]
+
+            def act(
+                which: int, number: int = number, users: list[User] = users, tokens: list[str] = tokens
+            ) -> Reply:
+                me, other = users[which].id, users[1 - which].id
+                client = Client(site.port, {"auth_token": tokens[which]})
+                way = WAYS[number % 5] if which == 0 else WAYS[number // 5 % 5]
+                start.wait()
+                return way(client, me, other)
+
+            replies = list(pool.map(act, (0, 1)))
+            with site.service.store.read() as tx:
+                assert tx.active_admins() >= 1, replies
+            assert {reply.status for reply in replies} <= {200, 400, 401, 403, 404}, replies
+            statuses.append(sorted(reply.status for reply in replies))
+            assert 200 in statuses[-1], replies
+    print(f"{ROUNDS} rounds: {sum(each != [200, 200] for each in statuses)} times one of the two was refused")

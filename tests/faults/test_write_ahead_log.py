@@ -1,0 +1,86 @@
+"""A reader that stays for long lets the write-ahead log grow; a minute after it is gone, the log is small again."""
+
+import io
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from commands import OPERATOR, Command
+from daemons import serving, wait_for
+from house import LONG
+
+from usersctl import store
+from usersctl.clock import utc_now
+from usersctl.service import Service
+from usersctl.store import Store
+from usersd import caretaker
+
+PROMISED = 64 * 1024 * 1024
+GROWS_TO = 150 * 1024 * 1024 if LONG else 2 * 1024 * 1024
+
+
+def size(service: Service) -> int:
+    with suppress(FileNotFoundError):
+        return service.store.path.with_name(f"{service.store.path.name}-wal").stat().st_size
+    return 0
+
+
+def grow(service: Service) -> None:
+    """As commands and requests make it grow, a change in each transaction."""
+    number = 0
+    while size(service) < GROWS_TO:
+        number += 1
+        with service.store.write() as tx:
+            for _ in range(400):
+                tx.audit(utc_now().isoformat(), OPERATOR, "update", details="x" * 500)
+        assert number < 5000
+
+
+def test_after_a_long_reader_the_log_is_cut_and_not_before_it_has_read(
+    make_service: Callable[..., Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert store.LONGEST_LOG <= PROMISED
+    monkeypatch.setattr(store, "LONGEST_LOG", GROWS_TO // 4)
+    service, reader = make_service(), make_service()
+    service.accounts.create("ada@example.com", "Ada", None, by=OPERATOR)
+    with reader.store.read() as tx:
+        seen = tx.counts()
+        grow(service)
+        began = time.monotonic()
+        service.store.shorten_log()
+        assert time.monotonic() - began < 5  # it waits for nobody
+        assert tx.counts() == seen
+        assert size(service) >= GROWS_TO
+    service.store.shorten_log()
+    assert size(service) == 0
+    with service.store.write() as tx:
+        assert tx.counts()["audit"] > seen["audit"]
+
+
+def test_the_daemon_looks_after_the_log(usersctl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself, at least three times a minute; the long version waits for it."""
+    assert caretaker.SHORTEN_EVERY <= 20
+    if not LONG:
+        asked: list[Path] = []
+        monkeypatch.setattr(caretaker, "SHORTEN_EVERY", 0.01)
+        monkeypatch.setattr(Store, "shorten_log", lambda each: asked.append(each.path))
+        from usersd.log import Log
+
+        with usersctl.service() as service:
+            each = caretaker.Caretaker(service, log=Log(io.StringIO()))
+            each.start()
+            wait_for(lambda: len(asked) > 2)
+            each.stop()
+        return
+    with serving(usersctl), usersctl.service() as service, usersctl.service() as reader:
+        with reader.store.read() as tx:
+            tx.counts()
+            grow(service)
+        assert size(service) > PROMISED
+        began = time.monotonic()
+        wait_for(lambda: size(service) <= PROMISED, 60)
+        print(
+            f"the log of {GROWS_TO // 2**20} MB was cut {time.monotonic() - began:.1f} s after the reader had ended"
+        )

@@ -1,0 +1,64 @@
+"""What the configuration is, and where each value came from."""
+
+import os
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from usersctl import config
+from usersctl.cli.output import Cell, clean, to_json
+from usersctl.cli.questions import invocation
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        no_args_is_help=True, help="The configuration.", epilog="Example: usersctl config show --origin"
+    )
+    for name, command, example in (
+        ("show", show, "usersctl config show --origin"),
+        ("check", check, "usersctl config check --config users.toml"),
+        ("path", path, "usersctl config path"),
+    ):
+        group.command(name, epilog=f"Example: {example}")(command)
+    app.add_typer(group, name="config", rich_help_panel="Operation")
+
+
+def show(
+    ctx: typer.Context,
+    origin: Annotated[bool, typer.Option("--origin", help="Also tell where each value came from.")] = False,
+) -> None:
+    """Print every setting as it is in force; secrets as ***."""
+    run = invocation(ctx)
+    rows = config.shown(run.loaded)
+    if run.out.json:
+        told = {key: {"value": value, "origin": source} if origin else value for key, value, source in rows}
+        run.out.write_json(told)
+        return
+    for key, value, source in rows:
+        run.out.data(f"{key} = {to_json(value)}" + (f"  # {source}" if origin else ""))
+
+
+def check(ctx: typer.Context) -> None:
+    """Say whether the configuration can be used; a mistake is named with what is allowed."""
+    run = invocation(ctx)
+    file = str(run.loaded.file) if run.loaded.file else None
+    # What `serve` reads at its start, too: templates, catalogue, logo. The daemon is another package.
+    import_module("usersd.start").check(run.loaded.settings)
+    run.out.result(
+        f"{file or 'No configuration file: the defaults'} can be used", {"valid": True, "file": file}
+    )
+
+
+def path(ctx: typer.Context) -> None:
+    """Print the configuration file in use, or where one would be looked for."""
+    run = invocation(ctx)
+    found = config.find_file(run.options.config, os.environ)
+    looked = [str(each) for each in config.default_files(os.environ)]
+    if run.out.json:
+        run.out.write_json({"file": str(found) if found else None, "looked_for": looked})
+    elif found is not None:
+        run.out.data(clean(str(found)))
+    else:
+        told: list[Cell] = ["No configuration file; looked for:", *looked]
+        run.out.note("\n".join(map(str, told)))

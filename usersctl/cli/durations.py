@@ -1,0 +1,31 @@
+"""Spans of time as one types them: 30m, 12h, 90d, 2w, 1y."""
+
+import re
+from datetime import datetime, timedelta
+
+from usersctl.clock import moment
+from usersctl.errors import Invalid
+
+_UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+_UNITS["y"] = timedelta(days=365)
+LONGEST = timedelta(days=36_500)
+
+
+def span(text: str) -> timedelta:
+    found = re.fullmatch(r"([1-9][0-9]{0,6})([mhdwy])", text.strip(), re.ASCII)
+    unit = _UNITS[found[2]] if found else LONGEST
+    if found is None or int(found[1]) > LONGEST / unit:
+        raise Invalid(f"{text!r} is no span of time", hint="write 30m, 12h, 90d, 2w or 1y; 100y at most")
+    return int(found[1]) * unit
+
+
+def since(text: str, now: datetime) -> datetime:
+    """A span back from now, or a date."""
+    try:
+        return now - span(text)
+    except Invalid:
+        pass
+    try:
+        return moment(text.strip())
+    except (ValueError, OverflowError):
+        raise Invalid(f"{text!r} is no span of time and no date", hint="write 7d, or 2026-11-20") from None

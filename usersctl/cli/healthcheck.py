@@ -1,0 +1,156 @@
+"""healthcheck: asks a daemon whether it can do its work, for a container's or a monitor's sake."""
+
+import json
+import math
+import threading
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+from urllib.parse import urlsplit
+
+import typer
+
+from usersctl.cli.questions import invocation
+from usersctl.config import Settings
+from usersctl.errors import Invalid
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
+
+NOT_READY = 7
+PATH = "/ready"
+MOST = 4096  # bytes of an answer that may be another program's
+
+
+class NotReady(Exception):
+    pass
+
+
+class Target(NamedTuple):
+    connection: "HTTPConnection"
+    path: str
+    url: str
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "healthcheck",
+        rich_help_panel="Operation",
+        epilog="Example: usersctl healthcheck http://127.0.0.1:8080",
+    )(healthcheck)
+
+
+def healthcheck(
+    ctx: typer.Context,
+    url: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[URL]",
+            help="Of the daemon, or unix: and the path of its socket; as configured if left out.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, max=600, help="How long it may take at most.")
+    ] = 5,
+) -> None:
+    """Ask a daemon whether it can do its work. Exit code 7 when it cannot, or does not answer."""
+    if math.isnan(timeout):
+        raise Invalid("--timeout nan: not a number of seconds")
+    run = invocation(ctx)
+    target = _from_url(url) if url is not None else configured(run.loaded.settings)
+    began = time.monotonic()
+    try:
+        ask_within(timeout, target)
+    except NotReady as error:
+        run.out.error(NotReady(f"Not ready: {target.url}: {error}"), code="not_ready", url=target.url)
+        raise typer.Exit(NOT_READY) from None
+    took = round((time.monotonic() - began) * 1000)
+    run.out.result(f"Ready: {target.url} ({took} ms)", {"ready": True, "url": target.url, "ms": took})
+
+
+def configured(settings: Settings) -> Target:
+    from http.client import HTTPConnection
+
+    if settings.socket is not None:
+        return _at_socket(str(settings.socket))
+    # Who listens everywhere is asked here.
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host.strip("[]"), settings.host.strip("[]"))  # noqa: S104
+    shown = f"[{host}]" if ":" in host else host
+    return Target(HTTPConnection(host, settings.port), PATH, f"http://{shown}:{settings.port}{PATH}")
+
+
+def _from_url(url: str) -> Target:
+    from http.client import HTTPConnection, HTTPSConnection
+
+    problem = Invalid(f"{url!r} is no URL such as http://127.0.0.1:8080 or unix:/run/usersd/usersd.sock")
+    if url.startswith("unix:/"):
+        return _at_socket(url.removeprefix("unix:"))
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise problem from None
+    if parts.scheme not in ("http", "https") or not host or not all("!" <= c <= "~" for c in url):
+        raise problem
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    path = parts.path if parts.path not in ("", "/") else PATH
+    return Target(kind(host, port), path, f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}")
+
+
+def _at_socket(path: str) -> Target:
+    import socket
+    from http.client import HTTPConnection
+
+    class Through(HTTPConnection):
+        def connect(self) -> None:
+            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.sock.connect(path)
+
+    return Target(Through("localhost"), PATH, f"unix:{path}")
+
+
+def ask_within(seconds: float, target: Target) -> None:
+    """In a thread that is left behind: names that are looked up and answers that drip have no other limit as a whole."""
+    refused: list[NotReady] = []
+
+    def ask() -> None:
+        try:
+            _ask(target)
+        except NotReady as error:
+            refused.append(error)
+        except Exception as error:  # noqa: BLE001 - whatever it was, nobody said that it is ready
+            refused.append(NotReady(type(error).__name__))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise NotReady(f"no answer within {seconds:g} s")
+    if refused:
+        raise refused[0]
+
+
+def _ask(target: Target) -> None:
+    from http.client import HTTPException
+
+    try:
+        with closing(target.connection) as connection:
+            connection.request("GET", target.path)
+            with connection.getresponse() as answer:
+                body = answer.read(MOST)
+    except (OSError, UnicodeError) as error:
+        raise NotReady(getattr(error, "strerror", None) or str(error) or type(error).__name__) from None
+    except HTTPException:
+        raise NotReady("answers something that is not HTTP") from None
+    if answer.status != 200:
+        raise NotReady(_said(body, "statusMessage") or f"answers {answer.status}")
+    if target.path.endswith(PATH) and _said(body, "status") != "ready":
+        raise NotReady("another program answers there")
+
+
+def _said(body: bytes, key: str) -> str:
+    """What the daemon says of itself, where it was the daemon."""
+    try:
+        return str(json.loads(body)[key]).removeprefix("Not ready: ")
+    except (ValueError, TypeError, KeyError):
+        return ""

@@ -1,0 +1,29 @@
+"""openapi: prints what the HTTP interface is, which is written in the daemon's package."""
+
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from usersctl.cli.questions import invocation
+
+
+def register(app: typer.Typer) -> None:
+    app.command("openapi", rich_help_panel="Operation", epilog="Example: usersctl openapi > openapi.json")(
+        openapi
+    )
+
+
+def openapi(
+    ctx: typer.Context,
+    html: Annotated[
+        bool, typer.Option("--html", help="As one page to read, which needs nothing beside it.")
+    ] = False,
+) -> None:
+    """Print the HTTP interface as an OpenAPI document."""
+    run = invocation(ctx)
+    written = import_module("usersd.openapi")
+    if html:
+        run.out.data(written.page(run.loaded.settings))
+    else:
+        run.out.write_json(written.document(run.loaded.settings))

@@ -1,0 +1,21 @@
+"""The only reader of the clock. Moments are stored as ISO 8601 text in UTC, of one width, so that text sorts as time."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def stamp(moment: datetime) -> str:
+    """`2026-11-20T08:22:19.123Z`"""
+    return f"{moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+
+
+def moment(text: str) -> datetime:
+    """The reverse of `stamp`, which also takes other ISO 8601 forms; without an offset they count as UTC."""
+    parsed = datetime.fromisoformat(text)
+    return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)

@@ -1,0 +1,97 @@
+"""What only the network can tell: the mail server, the identity provider, and the way in from outside."""
+
+import shlex
+
+from usersctl.config import is_loopback
+from usersctl.doctor.case import Case, UncheckedError, Verdict, ok, problem, warning
+from usersctl.doctor.reach import callback, is_configured
+from usersctl.mail import ENCRYPTED, GREETED, IN_CLEAR, LOGGED_IN
+from usersctl.providers import Http, OpenIdProvider, make_provider
+from usersctl.tokens import challenge_of, new_token
+
+
+def reachable(case: Case) -> Verdict:
+    url = f"{case.settings.base_url}/api/users/me"
+    status, body = case.ask_web(
+        lambda http: http.look(url), mend="check baseUrl, its name in DNS, and the certificate"
+    )
+    if status == 401 and b'"statusMessage"' in body:
+        return ok(f"{case.settings.base_url} leads to the daemon")
+    return problem(
+        f"{url} answers {status}, and the daemon would say 401: is it this service, and does the proxy pass on"
+        " /api/users/?",
+        f"curl -i {shlex.quote(url)}",
+    )
+
+
+def mail_server(case: Case) -> Verdict | None:
+    if case.settings.mailer_host is None:
+        return None
+    if GREETED in case.probe.passed:
+        return ok("it answers")
+    return problem(
+        f"{case.settings.mailer_host}: {case.probe.error}", "check mailer.host, mailer.port and mailer.secure"
+    )
+
+
+def mail_starttls(case: Case) -> Verdict | None:
+    settings = case.settings
+    if settings.mailer_host is None:
+        return None
+    if GREETED not in case.probe.passed:
+        raise UncheckedError("the mail server does not answer")
+    if ENCRYPTED in case.probe.passed:
+        return ok(
+            "TLS from the start" if settings.mailer_secure else "STARTTLS, with a certificate that holds"
+        )
+    if IN_CLEAR not in case.probe.passed:
+        return problem(f"{case.probe.error}", "check the server's certificate and its name, or mailer.port")
+    if is_loopback(settings.mailer_host):
+        return ok("not offered, and not needed on this machine")
+    return warning(
+        f"{settings.mailer_host} offers no STARTTLS: letters, with their links, travel in clear",
+        "set mailer.secure and its port, or ask whoever runs the server",
+    )
+
+
+def mail_login(case: Case) -> Verdict | None:
+    if case.settings.mailer_host is None or case.settings.mailer_user is None:
+        return None
+    if LOGGED_IN in case.probe.passed:
+        return ok(f"as {case.settings.mailer_user}")
+    if GREETED not in case.probe.passed:
+        raise UncheckedError("the mail server does not answer")
+    if not {ENCRYPTED, IN_CLEAR} & set(case.probe.passed):
+        raise UncheckedError("there is no encryption, and the password is not sent without")
+    return problem(f"{case.probe.error}", "check mailer.auth.user and mailer.auth.pass")
+
+
+def provider_discovery(case: Case) -> Verdict | None:
+    settings = case.settings
+    if not is_configured(settings) or settings.oauth_issuer is None:
+        return None
+    found = case.ask_web(
+        lambda http: OpenIdProvider(settings, http, case.now).endpoints(), mend="check auth.oauth.issuer"
+    )
+    return ok(f"sign-in at {found.authorization}")
+
+
+def provider_redirect(case: Case) -> Verdict | None:
+    settings, uri = case.settings, callback(case.settings)
+    if not is_configured(settings):
+        return None
+
+    def set_out(http: Http) -> int:
+        provider = make_provider(settings, http, case.now)
+        url = provider.authorization_url(
+            redirect_uri=uri, state=new_token(), challenge=challenge_of(new_token())
+        )
+        return http.look(url)[0]
+
+    status = case.ask_web(set_out, mend="check auth.oauth")
+    if status >= 400:
+        return problem(
+            f"the provider answers {status} to whoever sets out: it does not know the client, or the callback",
+            f"register the callback {uri} there, and check auth.oauth.clientId",
+        )
+    return ok(f"the provider lets people set out; {uri} has to be registered there")

@@ -1,0 +1,75 @@
+"""What a field of an account may hold, and the one form in which it is stored."""
+
+from usersctl.errors import Invalid
+from usersctl.models import Role
+
+MAX_NAME = 200
+
+
+def normal_email(value: str) -> str:
+    """The one form in which an address is stored and looked for; Invalid where it is none."""
+    from email_validator import SPECIAL_USE_DOMAIN_NAMES, EmailNotValidError, validate_email
+
+    # An intranet's .local is as good as any other; a domain without a dot is a slip of the pen.
+    SPECIAL_USE_DOMAIN_NAMES.clear()
+    try:
+        found = validate_email(
+            value.strip(), check_deliverability=False, allow_smtputf8=False, globally_deliverable=False
+        )
+    except (EmailNotValidError, UnicodeError):
+        raise Invalid("Invalid email format") from None
+    address = f"{found.local_part}@{found.ascii_domain}"
+    if not address.isascii() or len(found.local_part) > 64 or "." not in found.ascii_domain:
+        raise Invalid("Invalid email format")
+    return address.lower()
+
+
+def looked_up(email: str) -> str:
+    """The same for a look-up: what is no address is nobody's, and that is no news to whoever asks."""
+    try:
+        return normal_email(email)
+    except Invalid:
+        # Surrogates, which a shell's argument may hold, cannot be asked for in SQL.
+        return email.strip().lower().encode("utf-8", "backslashreplace").decode()
+
+
+def normal_name(value: str) -> str:
+    name = value.strip()
+    if not 1 <= len(name) <= MAX_NAME:
+        raise Invalid(f"Name must have 1 to {MAX_NAME} characters")
+    # Control characters, separators of lines, and surrogates, which no text may hold.
+    if any(
+        c < " " or "\x7f" <= c <= "\x9f" or c in "\u2028\u2029" or "\ud800" <= c <= "\udfff" for c in name
+    ):
+        raise Invalid("Name must not contain control characters")
+    return name
+
+
+def normal_role(value: str) -> str:
+    if value not in tuple(Role):
+        raise Invalid(f"Role must be one of {', '.join(Role)}")
+    return str(value)
+
+
+def user_id_of(text: str) -> int | None:
+    """An id as we write it: no sign, no leading zero, no other digits than ASCII's, nothing that overflows."""
+    return int(text) if text.isascii() and text.isdigit() and text[0] != "0" and len(text) <= 18 else None
+
+
+def search_text(value: str) -> str | None:
+    """What lists are searched for; nothing where it is blank."""
+    text = value.strip()
+    if len(text) > MAX_NAME or not is_text(text):
+        raise Invalid(f"search must be a text of at most {MAX_NAME} characters")
+    return text or None
+
+
+def is_text(text: str) -> bool:
+    return "\0" not in text and (text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text))
+
+
+def visible(text: str) -> str:
+    """Control characters made visible, so that no name can move a terminal's cursor or begin a line of a log."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,144 @@
+"""Password rules, and hashing in as many slots as there are cores."""
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+from usersctl.config import Settings
+from usersctl.errors import Busy, Invalid
+
+MAX_BYTES = 72  # bcrypt reads no further
+WAITING_ROOM = 8
+
+_BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|1[0-6])\$[./A-Za-z0-9]{53}", re.ASCII)
+
+
+class Hasher:
+    """bcrypt, bounded: one slot for each core, a waiting room of eight, and Busy for whoever comes after."""
+
+    def __init__(self, rounds: int, *, slots: int | None = None, waiting_room: int = WAITING_ROOM) -> None:
+        self.rounds = rounds
+        self.slots = slots or os.cpu_count() or 1
+        self._slots = threading.BoundedSemaphore(self.slots)
+        self.waiting_room = waiting_room
+        self._room = threading.BoundedSemaphore(self.slots + waiting_room)
+        self._dummy = f"$2b${rounds:02}${'.' * 53}".encode()  # well-formed, and nobody's
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        if not self._room.acquire(blocking=False):
+            raise Busy("Too many logins at once, please try again", retry_after=2)
+        try:
+            with self._slots:
+                yield
+        finally:
+            self._room.release()
+
+    @property
+    def in_use(self) -> int:
+        """How many slots are taken now."""
+        return self.slots - self._slots._value  # noqa: SLF001 - which its repr tells, and nothing else does
+
+    @property
+    def waiting(self) -> int:
+        inside = self.slots + self.waiting_room - self._room._value  # noqa: SLF001
+        return max(0, inside - self.in_use)
+
+    def hash(self, password: str) -> str:
+        with self.slot():
+            return self._hash(password)
+
+    def matches(self, password: str, stored: str | None) -> bool:
+        """Whether the password fits, at the same cost for every answer. To be called in a slot.
+
+        No account (None), an unusable or broken hash and a password that is too long are checked against a hash of
+        nobody's password; a cheaper hash than ours is padded to the work of ours, so that time tells nothing.
+        """
+        import bcrypt
+
+        attempt = _bytes(password)
+        cost = cost_of(stored) if stored is not None else None
+        if stored is not None and cost is not None and len(attempt) <= MAX_BYTES:
+            try:
+                fits = bcrypt.checkpw(attempt, stored.encode())
+            except ValueError:
+                pass  # the shape of a hash, but no salt that bcrypt ever makes
+            else:
+                # Each step of cost doubles the work: 2^c + (2^c + ... + 2^(r-1)) = 2^r.
+                for rounds in range(cost, self.rounds):
+                    bcrypt.hashpw(attempt, bcrypt.gensalt(rounds))
+                return fits
+        bcrypt.checkpw(attempt[:MAX_BYTES], self._dummy)
+        return False
+
+    def needs_renewal(self, stored: str) -> bool:
+        return cost_of(stored) != self.rounds
+
+    def renew(self, password: str) -> str:
+        """A new hash of a password that has just been checked, in the slot of that check."""
+        return self._hash(password)
+
+    def _hash(self, password: str) -> str:
+        import bcrypt
+
+        return bcrypt.hashpw(_bytes(password), bcrypt.gensalt(self.rounds)).decode()
+
+
+def cost_of(stored: str) -> int | None:
+    """The cost of a bcrypt hash; None for anything that bcrypt cannot or should not check."""
+    # Cost 31 would take a week: above 16 a hash counts as broken.
+    return int(stored[4:6]) if _BCRYPT.fullmatch(stored) else None
+
+
+def check_hash(stored: str) -> str:
+    """A hash from elsewhere, to be kept."""
+    if cost_of(stored) is None:
+        raise Invalid("password_hash is not a bcrypt hash ($2a$, $2b$ or $2y$) of cost 4 to 16")
+    return stored
+
+
+def check_password(settings: Settings, password: str, *, email: str, name: str) -> str:
+    """The password, if it meets every rule; else one sentence with all that is missing."""
+    try:
+        length = len(password.encode())
+    except UnicodeEncodeError:
+        raise Invalid("Password must be valid UTF-8 text") from None
+    if "\0" in password:
+        raise Invalid("Password must not contain a NUL character")
+    if length > MAX_BYTES:
+        raise Invalid(f"Password must be at most {MAX_BYTES} bytes long")
+    wanted = [
+        (len(password) >= settings.min_length, f"at least {settings.min_length} characters"),
+        (not settings.require_uppercase or any(c.isupper() for c in password), "an upper-case letter"),
+        (not settings.require_lowercase or any(c.islower() for c in password), "a lower-case letter"),
+        (not settings.require_numbers or any(c.isdigit() for c in password), "a number"),
+        (
+            not settings.require_special_chars or any(not c.isalnum() and not c.isspace() for c in password),
+            "a special character",
+        ),
+    ]
+    missing = [rule for met, rule in wanted if not met]
+    if missing:
+        listed = ", ".join(missing[:-1]) + (" and " if missing[1:] else "") + missing[-1]
+        raise Invalid(f"Password must have {listed}")
+    if settings.prevent_common_passwords:
+        folded = password.casefold()
+        if folded in (email.casefold(), email.partition("@")[0].casefold(), name.casefold()):
+            raise Invalid("Password must not be your own e-mail address or name")
+        if folded in _common_passwords():
+            raise Invalid("Password is too common: it is on lists that attackers try first")
+    return password
+
+
+@cache
+def _common_passwords() -> frozenset[str]:
+    from zxcvbn.frequency_lists import FREQUENCY_LISTS
+
+    return frozenset(FREQUENCY_LISTS["passwords"])
+
+
+def _bytes(password: str) -> bytes:
+    return password.encode("utf-8", "surrogatepass")

@@ -1,0 +1,103 @@
+"""Files of people as rows: CSV, JSON and JSON lines, each row with the place where it stands."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import IO, Any
+
+from usersctl.errors import Invalid
+from usersctl.fields import visible
+
+Row = tuple[str, dict[str, Any] | Invalid]  # where, and what; or what is wrong with it
+
+
+class Format(StrEnum):
+    CSV = "csv"
+    JSON = "json"
+    JSONL = "jsonl"
+
+
+@contextmanager
+def as_text(source: IO[bytes]) -> Iterator[IO[str]]:
+    # A byte that is not UTF-8 becomes a surrogate, which the row's own check names by its line.
+    text = io.TextIOWrapper(source, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    try:
+        yield text
+    finally:
+        text.detach()
+
+
+def csv_rows(
+    text: IO[str], *, delimiter: str = ",", spelled: Callable[[str], str] = str
+) -> tuple[list[str], Iterator[Row]]:
+    """The names of the columns, and the rows."""
+    reader = csv.reader(text, strict=True, delimiter=delimiter)
+    line, header = 1, list[str]()
+    try:
+        for header in reader:  # the first line that is not empty
+            if header:
+                break
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise Invalid(f"line {line}: not CSV: {error}") from None
+    columns = [spelled(name.strip()) for name in header]
+    folded = [name.lower() for name in columns]
+    twice = next((name for name in columns if folded.count(name.lower()) > 1), None)
+    if twice is not None:
+        raise Invalid(f"line {line}: the column {visible(twice)} stands twice")
+    return columns, _csv_body(reader, columns)
+
+
+def _csv_body(reader: Any, columns: list[str]) -> Iterator[Row]:
+    line = reader.line_num + 1
+    while True:
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            # The reader has lost its place: what follows would be guessed.
+            yield f"line {line}", Invalid(f"not CSV: {error}")
+            return
+        if not fields:
+            pass
+        elif len(fields) != len(columns):
+            yield f"line {line}", Invalid(f"{len(fields)} fields instead of {len(columns)}")
+        else:
+            yield f"line {line}", dict(zip(columns, fields, strict=True))
+        line = reader.line_num + 1
+
+
+def json_rows(text: IO[str]) -> Iterator[Row]:
+    try:
+        found = json.load(text, object_pairs_hook=_no_twins)
+    except (ValueError, RecursionError) as error:
+        raise Invalid(f"not JSON: {error}") from None
+    if not isinstance(found, list):
+        raise Invalid("not a JSON array of objects")
+    for number, each in enumerate(found, 1):
+        yield f"entry {number}", each if isinstance(each, dict) else Invalid("not a JSON object")
+
+
+def jsonl_rows(text: IO[str]) -> Iterator[Row]:
+    for number, line in enumerate(text, 1):
+        if line.strip():
+            yield f"line {number}", _object(line)
+
+
+def _object(line: str) -> dict[str, Any] | Invalid:
+    try:
+        found = json.loads(line, object_pairs_hook=_no_twins)
+    except (ValueError, RecursionError) as error:
+        return Invalid(f"not JSON: {error}")
+    return found if isinstance(found, dict) else Invalid("not a JSON object")
+
+
+def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return found

@@ -1,0 +1,87 @@
+"""The composition root: build(settings) -> Service. The only place that wires."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from usersctl.accounts import Accounts
+from usersctl.clock import Clock, utc_now
+from usersctl.config import Settings
+from usersctl.lockdown import Brake
+from usersctl.oauth import OAuthSignIn
+from usersctl.outbox import Outbox
+from usersctl.passwords import Hasher
+from usersctl.providers import Http, Provider, make_provider
+from usersctl.readiness import Readiness
+from usersctl.recovery import Recovery
+from usersctl.registration import Registration
+from usersctl.sessions import Sessions
+from usersctl.setup import Setup
+from usersctl.store import Store, open_store
+from usersctl.throttle import AccountThrottle
+from usersctl.transfer import Transfer
+
+if TYPE_CHECKING:
+    from usersctl.mail import Send
+
+
+@dataclass(frozen=True)
+class Service:
+    settings: Settings
+    store: Store
+    hasher: Hasher
+    throttle: AccountThrottle
+    accounts: Accounts
+    sessions: Sessions
+    transfer: Transfer
+    setup: Setup
+    registration: Registration
+    recovery: Recovery
+    outbox: Outbox
+    oauth: OAuthSignIn
+    brake: Brake
+    http: Http
+    readiness: Readiness
+    now: Clock
+
+    def stop(self) -> None:
+        """The daemon stops: what waits for other servers is given up."""
+        self.readiness.stopping = True
+        self.http.stop()
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def build(
+    settings: Settings,
+    *,
+    store: Store | None = None,
+    provider: Provider | None = None,
+    send: "Send | None" = None,
+    now: Clock = utc_now,
+) -> Service:
+    """A service on the database of the settings, which may be new; or on a store that is open already."""
+    store = store or open_store(settings.database, create=True)
+    hasher = Hasher(settings.rounds)
+    http = Http()
+    throttle = AccountThrottle(
+        store, now, settings.limits_enabled, settings.failures_before_delay, settings.failures_before_lock
+    )
+    return Service(
+        settings=settings,
+        store=store,
+        hasher=hasher,
+        throttle=throttle,
+        accounts=Accounts(store, hasher, throttle, settings, now),
+        sessions=Sessions(store, hasher, throttle, settings, now),
+        transfer=Transfer(store, hasher, settings, now),
+        setup=Setup(store, hasher, settings, now),
+        registration=Registration(store, hasher, settings, now),
+        recovery=Recovery(store, hasher, settings, now),
+        outbox=Outbox(store, settings, now, send),
+        oauth=OAuthSignIn(store, settings, now, provider or make_provider(settings, http, now), http),
+        brake=Brake(store, now),
+        http=http,
+        readiness=Readiness(store),
+        now=now,
+    )
