@@ -102,6 +102,7 @@ class Postbox:
 
     answers: dict[str, str] = field(default_factory=dict)
     delay: float = 0
+    together: int = 1  # so many letters have to be under way at once before the first is taken
     login: tuple[str, str] | None = None
     received: list[Received] = field(default_factory=list)
     at_once: int = 0
@@ -142,6 +143,9 @@ class Postbox:
     async def handle_DATA(self, server: Any, session: Any, envelope: Envelope) -> str:  # noqa: N802
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
+        until = time.monotonic() + 8  # within the time that a client has
+        while self.most_at_once < self.together and time.monotonic() < until:
+            await asyncio.sleep(0.005)
         await asyncio.sleep(self.delay)
         self.at_once -= 1
         answer = self._answer("DATA")

@@ -525,7 +525,7 @@ def test_processes_on_one_database_send_each_letter_once(tmp_path: Path) -> None
     ]
     queued(service, *users)
     context = multiprocessing.get_context("spawn")
-    with smtp_server(Postbox(delay=0.01)) as box:
+    with smtp_server(Postbox(delay=0.01, together=2)) as box:
         start = context.Barrier(3)
         processes = [context.Process(target=work_alone, args=(path, box.port, start)) for _ in range(3)]
         for process in processes:
