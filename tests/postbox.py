@@ -108,6 +108,7 @@ class Postbox:
     at_once: int = 0
     most_at_once: int = 0
     port: int = 0
+    _enough: asyncio.Event = field(default_factory=asyncio.Event)
 
     def ids(self) -> list[str]:
         return [each.id for each in self.received]
@@ -143,9 +144,10 @@ class Postbox:
     async def handle_DATA(self, server: Any, session: Any, envelope: Envelope) -> str:  # noqa: N802
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
-        until = time.monotonic() + 8  # within the time that a client has
-        while self.most_at_once < self.together and time.monotonic() < until:
-            await asyncio.sleep(0.005)
+        if self.at_once >= self.together:
+            self._enough.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._enough.wait(), 8)  # which is within the time that a client has
         await asyncio.sleep(self.delay)
         self.at_once -= 1
         answer = self._answer("DATA")

@@ -25,7 +25,8 @@ from usersctl.models import UNUSABLE, User
 from usersctl.passwords import Hasher
 from usersctl.service import Service
 from usersd.access import inside
-from usersd.routes import TABLE, Access
+from usersd.route import Access
+from usersd.routes import TABLE
 
 NO_LIMITS: dict[str, Any] = {
     "failures_before_delay": 10**6,

@@ -20,7 +20,8 @@ from usersctl.models import User
 from usersctl.service import Service
 from usersd.access import Whitelist
 from usersd.gate import Gate, current_user
-from usersd.routes import TABLE, Access
+from usersd.route import Access
+from usersd.routes import TABLE
 
 CLOSED = [
     route.path.replace("<id>", "1").replace("<session_id>", "1")

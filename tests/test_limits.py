@@ -14,7 +14,7 @@ from web import Reply, Site
 from usersctl.errors import Unauthenticated
 from usersctl.service import Service
 from usersd.limits import Limits
-from usersd.routes import Limit
+from usersd.route import Limit
 
 WRONG = "wrong horse battery"
 OWN_PASSWORD = "/api/users/password"

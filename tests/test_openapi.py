@@ -18,7 +18,8 @@ from web import Site
 from usersctl.config import Settings
 from usersd.openapi import document, page
 from usersd.operations import OPERATIONS
-from usersd.routes import TABLE, Access
+from usersd.route import Access
+from usersd.routes import TABLE
 
 DAEMONS = Settings(database=Path("users.db"), base_url="https://accounts.example.com")
 TOLD = document(DAEMONS)

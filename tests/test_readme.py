@@ -23,7 +23,8 @@ from usersctl.cli.tree import command_tree
 from usersctl.errors import ConfigError
 from usersctl.mail import _SHIPPED, WORDS
 from usersctl.transfer import IMPORTED
-from usersd.routes import FOR_DEVELOPMENT, TABLE, Access
+from usersd.route import Access
+from usersd.routes import FOR_DEVELOPMENT, TABLE
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from usersctl.errors import ConfigError
-from usersd import channels
+from usersd import channels, wire
 from usersd.channels import Hosted, Server
 from usersd.lanes import IN_HASTE, Elsewhere, Lane
 from usersd.listening import _cannot_listen, listen, url_of
@@ -238,7 +238,7 @@ def test_malformed_requests_are_refused_as_json_and_reach_nobody(
 ) -> None:
     head, _, body = running.raw(sent).partition(b"\r\n\r\n")
     assert int(head.split(b" ")[1]) == status
-    assert json.loads(body) == {"statusCode": status, "statusMessage": channels.MESSAGES[status]}
+    assert json.loads(body) == {"statusCode": status, "statusMessage": wire.MESSAGES[status]}
     headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
     assert headers.pop("Date")
     assert headers == {

@@ -18,7 +18,8 @@ from usersd.app import App
 from usersd.channels import Hosted, Server
 from usersd.listening import listen
 from usersd.log import Log
-from usersd.routes import TABLE, Route
+from usersd.route import Route
+from usersd.routes import TABLE
 
 
 @dataclass

@@ -22,7 +22,8 @@ from usersd.lanes import Elsewhere, Lane
 from usersd.limits import Limits
 from usersd.log import Log, redacted
 from usersd.oauth import come_back, failure
-from usersd.routes import TABLE, Access, Route
+from usersd.route import Access, Route
+from usersd.routes import TABLE
 
 StartResponse = Callable[..., Any]
 

@@ -14,7 +14,7 @@ from usersctl.models import Actor, Session, User
 from usersd.lanes import IN_HASTE
 
 if TYPE_CHECKING:
-    from usersd.routes import Route
+    from usersd.route import Route
 
 MAX_BODY = 64 * 1024
 MAX_COOKIE_HEADER = 16 * 1024

@@ -6,12 +6,10 @@ import re
 import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from usersctl.passwords import Hasher
-
-if TYPE_CHECKING:
-    from usersd.routes import Route
+from usersd.route import Route
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
 CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
@@ -60,7 +58,7 @@ class Requests(NamedTuple):
 class Ledger:
     """All figures of all processes. It has to be made before they are forked, and every figure is known by then."""
 
-    def __init__(self, table: Sequence["Route"], processes: int) -> None:
+    def __init__(self, table: Sequence[Route], processes: int) -> None:
         self.routes = [*((route.method, re.sub(r"<(\w+)>", r":\1", route.path)) for route in table), NO_ROUTE]
         # By its handler: the path of one of them is a setting.
         self.places = {(route.method, route.handler): place for place, route in enumerate(table)}

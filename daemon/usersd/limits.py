@@ -6,7 +6,7 @@ from usersctl.clock import Clock
 from usersctl.config import Settings
 from usersctl.errors import LockedDown, Unauthenticated, WrongPassword
 from usersctl.throttle import AddressThrottle
-from usersd.routes import Limit
+from usersd.route import Limit
 
 
 class Limits:

@@ -25,7 +25,7 @@ from usersctl.errors import ConfigError, UsersError
 from usersctl.service import Service
 from usersd.figures import BUCKETS, Figures, Ledger
 from usersd.listening import listen, url_of
-from usersd.routes import Route
+from usersd.route import Route
 
 log = logging.getLogger("usersd")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import bottle
 
@@ -17,10 +17,9 @@ from usersctl.service import Service
 from usersd.access import is_api
 from usersd.answers import ALWAYS, Answer, Header, as_json
 from usersd.call import Call, cookie_name
+from usersd.oauth import come_back
 from usersd.operations import HTML, OPERATIONS, Operation, Schema, named, schemas
-
-if TYPE_CHECKING:
-    from usersd.routes import Route
+from usersd.route import Access, Route
 
 _PAGES = Path(__file__).parent / "pages"
 _CHANGING = ("POST", "PUT", "PATCH", "DELETE")
@@ -126,14 +125,12 @@ def document(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _path(route: "Route", settings: Settings) -> str:
-    from usersd.oauth import come_back
-
+def _path(route: Route, settings: Settings) -> str:
     path = settings.oauth_callback_url if route.handler is come_back else route.path
     return re.sub(r"<(\w+)>", r"{\1}", path)
 
 
-def _operation(route: "Route", told: Operation, path: str) -> dict[str, Any]:
+def _operation(route: Route, told: Operation, path: str) -> dict[str, Any]:
     ids = re.findall(r"{(\w+)}", path)
     found: dict[str, Any] = {
         "operationId": _operation_id(route.method, path),
@@ -160,9 +157,7 @@ def _operation_id(method: str, path: str) -> str:
     return re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_")
 
 
-def _who(route: "Route") -> str:
-    from usersd.routes import Access
-
+def _who(route: Route) -> str:
     return {
         Access.ANYONE: "anyone",
         Access.SIGNED_IN: "whoever is signed in",
@@ -172,15 +167,11 @@ def _who(route: "Route") -> str:
     }[route.access]
 
 
-def _is_for_anyone(route: "Route") -> bool:
-    from usersd.routes import Access
-
+def _is_for_anyone(route: Route) -> bool:
     return route.access is Access.ANYONE
 
 
-def _asks_for_a_session(route: "Route") -> bool:
-    from usersd.routes import Access
-
+def _asks_for_a_session(route: Route) -> bool:
     return route.access in (Access.SIGNED_IN, Access.ADMIN, Access.OPERATOR)
 
 
@@ -192,7 +183,7 @@ def _in_path(name: str) -> Schema:
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-def _responses(route: "Route", told: Operation) -> dict[str, Any]:
+def _responses(route: Route, told: Operation) -> dict[str, Any]:
     found: dict[str, Any] = {}
     cookie = told.sets_cookie or ("A persistent session, renewed." if _asks_for_a_session(route) else "")
     if told.answer is not None:
@@ -213,10 +204,8 @@ def _responses(route: "Route", told: Operation) -> dict[str, Any]:
     return found
 
 
-def _refusals(route: "Route", told: Operation) -> Iterator[int]:
+def _refusals(route: Route, told: Operation) -> Iterator[int]:
     """The statuses that follow from the row."""
-    from usersd.routes import Access
-
     # Whoever signs in is on the way between two sites: but for what the server itself refuses, it ends at a page.
     yield from (each for each in _ALWAYS if each != 500 or not route.signs_in)
     if not _is_for_anyone(route) and is_api(route.path):

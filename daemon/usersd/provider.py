@@ -16,7 +16,7 @@ from usersctl.tokens import challenge_of, new_token
 from usersd import pages
 from usersd.answers import Answer, as_json, redirect, refusal
 from usersd.call import Call
-from usersd.routes import Access, Route
+from usersd.route import Access, Route
 
 PATH = "/dev/provider"
 CLIENT = "dev"

@@ -27,7 +27,8 @@ from usersd.log import Forward, Log
 from usersd.notify import Notify
 from usersd.oauth import come_back, redirect_uri
 from usersd.provider import SampleProvider
-from usersd.routes import FOR_DEVELOPMENT, TABLE, Route
+from usersd.route import Route
+from usersd.routes import FOR_DEVELOPMENT, TABLE
 from usersd.server import Serving, serve
 
 if TYPE_CHECKING:
