@@ -2,13 +2,14 @@
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,13 @@ TIME_LIMIT = 20
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    """Below those that the system gives to outgoing connections, which could take it before its daemon does. Which one
+    is chance, so that two workers hardly ever choose the same."""
+    for _ in range(100):
+        port = 10_000 + secrets.randbelow(20_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("there is no free port")
 
 
 def wait_for(what: Callable[[], Any], seconds: float = TIME_LIMIT) -> Any:

@@ -46,12 +46,18 @@ def test_every_command_has_help_an_example_and_the_options_for_everywhere(path: 
 
 
 def test_help_is_printed_in_a_pipe_without_boxes_and_nothing_is_cut(usersctl: Command) -> None:
-    for words in (["--help"], ["-h"], ["token", "--help"], ["token", "create", "-h"]):
+    groups = [[*path, "--help"] for path, command in COMMANDS if isinstance(command, TyperGroup)]
+    assert len(groups) > 5
+    for words in (*groups, ["-h"], ["token", "create", "-h"]):
         done = usersctl.ok(*words)
         assert done.stdout.startswith("Usage: usersctl")
         assert "╭" not in done.stdout
         assert "..." not in done.stdout.replace("[ARGS]...", "").replace("...]", "")
         assert "Example: usersctl" in done.stdout
+
+
+def test_a_paragraph_of_help_has_no_line_ends_of_its_own() -> None:
+    assert [path for path, command in COMMANDS if "\n" in (command.help or "").replace("\n\n", "")] == []
 
 
 def test_the_examples_can_be_parsed() -> None:

@@ -290,7 +290,14 @@ def test_link_confirm_is_refused_where_it_would_not_work(usersctl: Command) -> N
     configure(usersctl)
     confirmed = usersctl("link", "confirm", "done@example.com", "--json")
     assert confirmed.code == 5
-    assert confirmed.error["message"] == "done@example.com has nothing to confirm"
+    assert confirmed.error == {
+        "code": "forbidden",
+        "hint": None,
+        "message": "done@example.com has nothing to confirm",
+    }
+    usersctl.ok("deactivate", "done@example.com")
+    shut = usersctl("link", "confirm", "done@example.com")
+    assert (shut.code, "usersctl activate" in shut.stderr) == (5, True)
     usersctl.ok("deactivate", ADA)
     assert usersctl("link", "confirm", ADA).code == 5
 

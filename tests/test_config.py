@@ -484,6 +484,15 @@ def test_a_client_needs_an_issuer_or_urls_or_another_provider(written: Written) 
     assert written(OAUTH | {"auth.oauth.provider": "github"})
 
 
+@pytest.mark.parametrize(("host", "metrics"), [("::1", "::"), ("::", "[::1]"), ("a.example", "a.example")])
+def test_the_figures_are_not_where_the_service_listens(written: Written, host: str, metrics: str) -> None:
+    there = {"server.host": host, "server.port": 9180, "metrics.host": metrics}
+    assert "choose another" in refusal(written, there | {"metrics.port": 9180})
+    assert written(there | {"metrics.port": 9181})
+    assert written(there | {"metrics.port": 9180, "server.socket": "/run/usersd/usersd.sock"})
+    assert written(there | {"metrics.port": 9180, "metrics.host": "192.0.2.7"})
+
+
 def test_user_and_password_of_the_mail_server_go_together(written: Written) -> None:
     assert "go together" in refusal(written, {"mailer.auth.user": "mailer"})
     said = refusal(written, {"mailer.auth.pass": "hush"})

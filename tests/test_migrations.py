@@ -503,7 +503,7 @@ def test_a_migration_that_fails_in_the_middle_leaves_the_old_one(
     before = dump(path)
     real = migrations.schema()
     monkeypatch.setattr(migrations, "schema", lambda: real + "\nCREATE TABLE users (again TEXT);\n")
-    monkeypatch.setattr(migrations, "_names_of_schema", lambda: {"users"})
+    monkeypatch.setattr(migrations, "names_of_schema", lambda: {"users"})
     with pytest.raises(sqlite3.OperationalError, match="already exists"):
         open_store(path)
     assert dump(path) == before

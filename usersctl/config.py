@@ -156,6 +156,16 @@ def provider_url(value: Any) -> str:
     return value
 
 
+def host_and_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def near(host: str) -> str:
+    """Where to ask, on this machine, whoever listens there: a listener everywhere has no address of its own."""
+    host = host.strip("[]")
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not listened at
+
+
 def is_loopback(host: str) -> bool:
     import ipaddress
 
@@ -393,6 +403,16 @@ class Settings(NamedTuple):
     def https(self) -> bool:
         return self.base_url.startswith("https:")
 
+    @property
+    def has_provider(self) -> bool:
+        """Whether one signs in through an identity provider."""
+        return bool(self.oauth_client_id and self.oauth_client_secret)
+
+    @property
+    def redirect_uri(self) -> str:
+        """Where the identity provider sends people back to."""
+        return self.base_url + self.oauth_callback_url
+
 
 # By the dotted name in the file: the field of Settings, and its key.
 TABLE: dict[str, tuple[str, Key]] = {
@@ -605,7 +625,7 @@ def _check_together(settings: Settings, written: dict[str, Origin]) -> None:
                 inside = False
             if not inside:
                 refuse(key, "must be a path, or a URL on baseUrl's origin or one of auth.allowedOrigins")
-    if settings.oauth_client_id and settings.oauth_client_secret and settings.oauth_provider == "oidc":
+    if settings.has_provider and settings.oauth_provider == "oidc":
         urls = (settings.oauth_authorization_url, settings.oauth_token_url, settings.oauth_user_info_url)
         if not settings.oauth_issuer and not all(urls):
             refuse(
@@ -614,6 +634,9 @@ def _check_together(settings: Settings, written: dict[str, Origin]) -> None:
             )
     if (settings.mailer_user is None) != (settings.mailer_password is None):
         refuse("mailer.auth.user", "mailer.auth.user and mailer.auth.pass go together")
+    hosts = {near(settings.host), near(settings.metrics_host)}
+    if settings.socket is None and settings.metrics_port == settings.port and len(hosts) == 1:
+        refuse("metrics.port", "is where the service itself listens, see server.port: choose another")
 
 
 def shown(loaded: Loaded) -> list[tuple[str, Any, str]]:

@@ -117,7 +117,7 @@ def _adopt(connection: sqlite3.Connection, path: Path) -> Migrated:
     backup = keep(path, utc_now())
     given = _last_id_given(connection, name)
     # Other tables of the deployment stay. One that has a name of ours gives way; the backup keeps it.
-    ours = _names_of_schema()
+    ours = names_of_schema()
     for table in old.table_names():
         if table.lower() in ours:
             connection.execute(f'DROP TABLE "{table}"')
@@ -196,7 +196,7 @@ def _refuse_twins(users: list[dict[str, Any]], path: Path) -> None:
                 )
 
 
-def _names_of_schema() -> set[str]:
+def names_of_schema() -> set[str]:
     fresh = sqlite3.connect(":memory:")
     try:
         fresh.executescript(schema())

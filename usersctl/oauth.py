@@ -35,10 +35,6 @@ class OAuthSignIn:
     provider: Provider
     http: Http
 
-    @property
-    def is_configured(self) -> bool:
-        return bool(self.settings.oauth_client_id and self.settings.oauth_client_secret)
-
     def way_there(self, *, redirect_uri: str, state: str, challenge: str) -> str:
         return self.http.within_limits(
             lambda: self.provider.authorization_url(

@@ -193,7 +193,7 @@ class Transaction:
         return expired, endless
 
     def count_live_tokens(self, now: str) -> int:
-        """By the index of their expiry alone."""
+        """Sessions and API tokens that have not expired, counted by the index of their expiry alone."""
         live = self._run("SELECT count(*) FROM auth_tokens WHERE expires_at > ?", (now,)).fetchone()[0]
         return int(
             live + self._run("SELECT count(*) FROM auth_tokens WHERE expires_at IS NULL").fetchone()[0]
@@ -495,6 +495,7 @@ class Transaction:
         return Lockdown(row[0], row[1], named if is_admin else None)
 
     def lock_down(self, since: str, actor: str, except_id: int | None) -> None:
+        """Of one that is in force only who is let in changes: it stays whose it was, and as old."""
         self._run(
             "INSERT INTO lockdown (id, except_id, since, actor) VALUES (1, ?, ?, ?) ON CONFLICT (id)"
             " DO UPDATE SET except_id = excluded.except_id",

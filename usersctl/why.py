@@ -62,7 +62,7 @@ class Why:
 
     def _of(self, tx: Transaction, user: User) -> Iterator[Gate]:
         has_password = self._has_password(tx, user)
-        has_provider = self._provider_works and user.oauth_id is not None
+        has_provider = self.settings.has_provider and user.oauth_id is not None
         yield _lockdown(tx, user)
         yield _open("exists", f"user {user.id}, {user.role}, since {user.created_at}")
         yield self._active(user)
@@ -72,10 +72,6 @@ class Why:
         yield self._linked(user, has_password=has_password)
         yield self._letters(tx, user, needed=user.awaiting_confirmation or not (has_password or has_provider))
         yield self._sessions(tx, user)
-
-    @property
-    def _provider_works(self) -> bool:
-        return bool(self.settings.oauth_client_id and self.settings.oauth_client_secret)
 
     def _has_password(self, tx: Transaction, user: User) -> bool:
         found = tx.credentials_of(user.id)
@@ -132,11 +128,11 @@ class Why:
         if user.oauth_id is None:
             then = (
                 "the first sign-in through it links the account"
-                if self._provider_works
+                if self.settings.has_provider
                 else "none is configured"
             )
             return Gate(name, State.NOTE, f"not linked; {then}")
-        if self._provider_works:
+        if self.settings.has_provider:
             return _open(name, f"linked as {user.oauth_id}")
         told = f"linked as {user.oauth_id}, and no provider is configured"
         return Gate(
@@ -204,7 +200,7 @@ class Why:
 
     def _first_sign_in(self) -> Gate:
         name = "provider"
-        if not self._provider_works:
+        if not self.settings.has_provider:
             return Gate(name, State.NOTE, "none is configured")
         if self.settings.oauth_allow_auto_registration:
             return Gate(name, State.NOTE, "a sign-in through it would make the account")

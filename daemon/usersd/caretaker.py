@@ -90,9 +90,8 @@ class Caretaker:
             each.start()
         self._at_work, self._trouble = at_work, ""
         while not self._stop.wait(SHORTEN_EVERY):
-            with suppress(
-                UsersError
-            ):  # whoever asks for something meanwhile is told, and the next look is soon
+            # Whoever asks for something meanwhile is told, and the next look is soon.
+            with suppress(UsersError):
                 self._service.store.shorten_log()
         for each in at_work:
             each.stop()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from usersctl.config import Settings
+from usersctl.config import Settings, host_and_port
 from usersctl.errors import ConfigError
 
 BACKLOG = 1024
@@ -37,7 +37,7 @@ def url_of(listener: socket.socket) -> str:
     if listener.family == socket.AF_UNIX:
         return f"unix:{listener.getsockname()}"
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{host_and_port(host, port)}"
 
 
 def address_of(listener: socket.socket) -> str | None:
@@ -51,7 +51,7 @@ def address_of(listener: socket.socket) -> str | None:
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket, or one line that says why not. Port 0 takes a free one."""
     host = host.strip("[]")
-    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    shown = host_and_port(host, port)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):

@@ -27,11 +27,11 @@ _VERIFIER = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 def go(call: Call, service: Service) -> Answer:
     """To the provider. What must come back waits in a cookie of this browser, one for each flow."""
-    if not service.oauth.is_configured:
+    if not call.settings.has_provider:
         raise SignInRefused(NOT_CONFIGURED, "client id or secret is missing")
     state, verifier = new_token(), new_token()
     url = service.oauth.way_there(
-        redirect_uri=redirect_uri(call.settings), state=state, challenge=challenge_of(verifier)
+        redirect_uri=call.settings.redirect_uri, state=state, challenge=challenge_of(verifier)
     )
     then = inside(call.unchecked_query("redirect"))
     waits = {
@@ -53,7 +53,7 @@ def go(call: Call, service: Service) -> Answer:
 
 def come_back(call: Call, service: Service) -> Answer:
     """From the provider. The cookie goes, whatever comes of it."""
-    if not service.oauth.is_configured:
+    if not call.settings.has_provider:
         raise SignInRefused(NOT_CONFIGURED, "client id or secret is missing")
     told = call.query  # a parameter that comes twice is refused there
     state = told.get("state", "")
@@ -63,7 +63,7 @@ def come_back(call: Call, service: Service) -> Answer:
         raise refused(f"the provider says {told.get('error', 'nothing')[:100]!r}")
     profile = service.oauth.who_came(
         code=told["code"],
-        redirect_uri=redirect_uri(call.settings),
+        redirect_uri=call.settings.redirect_uri,
         verifier=waits["verifier"],
         issuer=told.get("iss"),
     )
@@ -85,10 +85,6 @@ def failure(settings: Settings, code: str) -> Answer:
     kept = [pair for pair in parts.query.split("&") if pair and pair.partition("=")[0] != "error"]
     query = "&".join([*kept, urlencode({"error": code})])
     return redirect(urlunsplit(parts._replace(query=query)))
-
-
-def redirect_uri(settings: Settings) -> str:
-    return settings.base_url + settings.oauth_callback_url
 
 
 def _waiting(call: Call, service: Service, state: str) -> dict[str, Any]:

@@ -17,9 +17,11 @@ ACTOR = Actor("system", "schedule")
 
 
 class Scheduler:
-    """Runs `task` once for each slot. A clock that is set back does not run a slot again, one that jumps ahead runs
-    what it jumped over once; between looks it sleeps. `since`: who did the same before us was at it until then. Only a clock that was wrong by more than a day, as before the
-    first answer of a time server, has its slots counted anew."""
+    """Runs `task` once for each slot, and sleeps between looks. `since`: who did the same before us was at it until then.
+
+    A clock that is set back does not run a slot again, and one that jumps ahead runs what it jumped over once. Only of
+    one that was wrong by more than a day, as before the first answer of a time server, are slots counted anew.
+    """
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from usersd.figures import Figures
 from usersd.listening import address_of, listening
 from usersd.log import Forward, Log
 from usersd.notify import Notify
-from usersd.oauth import come_back, redirect_uri
+from usersd.oauth import come_back
 from usersd.provider import SampleProvider
 from usersd.route import Route
 from usersd.routes import FOR_DEVELOPMENT, TABLE
@@ -42,7 +42,7 @@ def start(loaded: Loaded, *, dev: bool = False, quiet: bool = False, as_json: bo
         settings = for_development(settings)
         table += FOR_DEVELOPMENT
         if not settings.oauth_client_id:
-            provider = SampleProvider(settings.base_url, new_token(), redirect_uri(settings))
+            provider = SampleProvider(settings.base_url, new_token(), settings.redirect_uri)
             settings, table = provider.settings(settings), table + provider.routes()
     check(settings)
     log = Log(as_json=as_json, quiet=quiet)

@@ -328,6 +328,10 @@ def is_all_or_nothing(database: sqlite3.Connection) -> None:
         "SELECT email FROM users WHERE email LIKE 'with-%' AND substr(email, 6) NOT IN (SELECT email FROM users)"
         " AND substr(email, 6) NOT IN (SELECT email FROM audit WHERE action = 'delete')"
     )
+    none(
+        "SELECT email FROM audit WHERE action = 'import' AND email NOT LIKE 'with-%'"
+        " AND 'with-' || email NOT IN (SELECT email FROM users)"
+    )
 
 
 def is_as_answered(database: sqlite3.Connection, account: Known) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from usersctl.cli.durations import since as since_when
 from usersctl.cli.listing import print_json_array
-from usersctl.cli.output import plain, to_json
+from usersctl.cli.output import PARTLY_FAILED, plain, to_json
 from usersctl.cli.questions import complete_user, invocation
 from usersctl.clock import stamp
 from usersctl.errors import Invalid, NotFound
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from usersctl.store import Store
 
 COLUMNS = ("id", "at", "actor", "origin", "action", "user_id", "email")
-PARTLY_FAILED = 7
 LOOK_EVERY = 0.1  # seconds between two looks for new rows; SQLite tells nobody of them
 
 

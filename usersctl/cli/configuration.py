@@ -40,7 +40,7 @@ def show(
 
 
 def check(ctx: typer.Context) -> None:
-    """Say whether the configuration can be used; a mistake is named with what is allowed."""
+    """Say whether the configuration can be used. A mistake is named with what is allowed."""
     run = invocation(ctx)
     file = str(run.loaded.file) if run.loaded.file else None
     # What `serve` reads at its start, too: templates, catalogue, logo. The daemon is another package.
@@ -51,7 +51,7 @@ def check(ctx: typer.Context) -> None:
 
 
 def path(ctx: typer.Context) -> None:
-    """Print the configuration file in use, or where one would be looked for."""
+    """Print the configuration file in use. Without one, where it would be looked for."""
     run = invocation(ctx)
     found = config.find_file(run.options.config, os.environ)
     looked = [str(each) for each in config.default_files(os.environ)]

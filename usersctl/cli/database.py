@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from usersctl.cli.output import clean, code_of
+from usersctl.cli.output import PARTLY_FAILED, clean, code_of
 from usersctl.cli.questions import Yes, confirm, invocation
 from usersctl.clock import utc_now
 from usersctl.database import VERSION
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from usersctl.backup import Checked
     from usersctl.cli.invocation import Invocation
 
-PARTLY_FAILED = 7
 
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="A file that `db backup` made.")]
 

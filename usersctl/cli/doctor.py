@@ -7,7 +7,7 @@ import typer
 
 from usersctl.cli.findings import Line, show
 from usersctl.cli.healthcheck import NotReady, ask_within, configured
-from usersctl.cli.output import Output
+from usersctl.cli.output import PARTLY_FAILED, Output
 from usersctl.cli.questions import invocation
 from usersctl.config import Loaded, Settings
 from usersctl.errors import UsersError
@@ -15,7 +15,6 @@ from usersctl.errors import UsersError
 if TYPE_CHECKING:
     from usersctl.doctor import Finding, Severity
 
-SOMETHING_WRONG = 7
 ANSWERS_WITHIN = 3.0  # seconds: the daemon, on this machine
 
 
@@ -71,7 +70,7 @@ def doctor(
         left = 0 if online else sum(check.online for check in CHECKS)
         run.out.note(_summed_up(counts) + (f"; {left} more checks with --online" if left else ""))
     if counts[Severity.PROBLEM] or counts[Severity.WARNING]:
-        raise typer.Exit(SOMETHING_WRONG)
+        raise typer.Exit(PARTLY_FAILED)
 
 
 def _why_not_ready(settings: Settings) -> str | None:

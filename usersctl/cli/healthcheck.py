@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 
 import typer
 
+from usersctl.cli.output import PARTLY_FAILED
 from usersctl.cli.questions import invocation
-from usersctl.config import Settings
+from usersctl.config import Settings, host_and_port, near
 from usersctl.errors import Invalid
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
-NOT_READY = 7
 PATH = "/ready"
 MOST = 4096  # bytes of an answer that may be another program's
 
@@ -63,7 +63,7 @@ def healthcheck(
         ask_within(timeout, target)
     except NotReady as error:
         run.out.error(NotReady(f"Not ready: {target.url}: {error}"), code="not_ready", url=target.url)
-        raise typer.Exit(NOT_READY) from None
+        raise typer.Exit(PARTLY_FAILED) from None
     took = round((time.monotonic() - began) * 1000)
     run.out.result(f"Ready: {target.url} ({took} ms)", {"ready": True, "url": target.url, "ms": took})
 
@@ -73,10 +73,9 @@ def configured(settings: Settings) -> Target:
 
     if settings.socket is not None:
         return _at_socket(str(settings.socket))
-    # Who listens everywhere is asked here.
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host.strip("[]"), settings.host.strip("[]"))  # noqa: S104
-    shown = f"[{host}]" if ":" in host else host
-    return Target(HTTPConnection(host, settings.port), PATH, f"http://{shown}:{settings.port}{PATH}")
+    host = near(settings.host)
+    url = f"http://{host_and_port(host, settings.port)}{PATH}"
+    return Target(HTTPConnection(host, settings.port), PATH, url)
 
 
 def _from_url(url: str) -> Target:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from usersctl.cli.output import clean
+from usersctl.cli.output import PARTLY_FAILED, clean
 from usersctl.cli.questions import UserArgument, invocation, one_user
 from usersctl.errors import Forbidden, NotFound
 from usersctl.models import Letter
@@ -13,7 +13,6 @@ from usersctl.transaction import Transaction
 
 PANEL = "Letters"
 COLUMNS = ("id", "kind", "email", "state", "attempts", "created_at", "due_at", "last_error")
-PARTLY_FAILED = 7
 
 
 class Purpose(StrEnum):
@@ -39,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_(ctx: typer.Context) -> None:
-    """List the letters that wait, failed, or were finished in the last days."""
+    """List the letters that wait, failed, or ended in the last days."""
     run = invocation(ctx)
     store = run.store(write=False)
     with store.read() as tx:
@@ -56,7 +55,7 @@ def show(
     ctx: typer.Context,
     letter_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="The number of the letter.")],
 ) -> None:
-    """Show one letter: what became of it, and its text where it was laid into a folder."""
+    """Show what became of one letter. Also its text, where it was laid into a folder."""
     from usersctl import mail
 
     run = invocation(ctx)
@@ -116,7 +115,7 @@ def retry(
 def test(
     ctx: typer.Context, to: Annotated[str, typer.Argument(metavar="TO", help="Where to send it.")]
 ) -> None:
-    """Send a letter that says nothing, and tell what the mail server answered. Exit code 7 when it was not taken."""
+    """Send a test letter, and tell what the mail server answered. Exit code 7 when it was not taken."""
     from usersctl import mail
     from usersctl.clock import utc_now
     from usersctl.fields import normal_email
@@ -150,7 +149,8 @@ def link(
     kind = {Purpose.CONFIRM: CONFIRM, Purpose.RESET: RESET}[purpose]
     if kind is CONFIRM:
         if not found.awaiting_confirmation:
-            raise Forbidden(f"{found.email} has nothing to confirm", hint=f"usersctl activate {found.id}")
+            hint = None if found.active else f"usersctl activate {found.id}"
+            raise Forbidden(f"{found.email} has nothing to confirm", hint=hint)
         if "/register" not in run.loaded.settings.whitelist:
             raise Forbidden(
                 "Registration is closed, and its confirmation with it",

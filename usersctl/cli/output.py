@@ -149,6 +149,9 @@ def code_of(error: UsersError) -> int:
     return next(EXIT_CODES[each.__name__] for each in type(error).__mro__ if each.__name__ in EXIT_CODES)
 
 
+# Some of it went wrong, or what was looked at is not as it should be; no error of its own, for the rest was done.
+PARTLY_FAILED = 7
+
 EXIT_CODES = {
     "Invalid": 2,
     "NotFound": 3,

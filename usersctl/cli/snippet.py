@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import typer
 
 from usersctl.cli.questions import invocation
-from usersctl.config import Loaded, Settings
+from usersctl.config import Loaded, Settings, host_and_port, near
 from usersctl.errors import Invalid
 
 FOLDER = Path(__file__).parent.parent / "snippets"
@@ -94,9 +94,13 @@ def register(app: typer.Typer) -> None:
 
 def snippet(
     ctx: typer.Context,
-    name: Annotated[Name, typer.Argument(metavar="NAME", help="What it is for.")],
+    name: Annotated[Name, typer.Argument(metavar="NAME", help="One of these.")],
 ) -> None:
-    """Print what systemd, cron and proxies need to work with it."""
+    """Print what systemd, cron and proxies need to work with it.
+
+    For the daemon: systemd, socket. For the cleanup: cron; or timer and cleanup. For a proxy in front: nginx, caddy,
+    traefik. For an image: dockerfile. Against guessed passwords: fail2ban and jail.
+    """
     run = invocation(ctx)
     text, told = write(name, words_of(run.loaded, this_command())), SNIPPETS[name]
     if run.out.json:
@@ -133,7 +137,6 @@ def words_of(loaded: Loaded, usersctl: Sequence[str]) -> dict[str, str]:
     by_hand = loaded.origins.get("baseUrl")
     told_elsewhere = by_hand is not None and by_hand.source != str(config)
     host, owner = settings.host.strip("[]"), owner_of(database)
-    near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not listened at
     name = urlsplit(settings.base_url).hostname or ""
     return {
         "usersctl": " ".join(usersctl),
@@ -145,19 +148,15 @@ def words_of(loaded: Loaded, usersctl: Sequence[str]) -> dict[str, str]:
         "port": str(settings.port),
         "listen": str(socket)
         if socket
-        else _address("127.0.0.1" if host == "localhost" else host, settings.port),
+        else host_and_port("127.0.0.1" if host == "localhost" else host, settings.port),
         "socket_access": f"SocketUser={owner}\nSocketMode={settings.socket_mode}\n" if socket else "",
-        "upstream": f"unix:{socket}" if socket else _address(near, settings.port),
+        "upstream": f"unix:{socket}" if socket else host_and_port(near(host), settings.port),
         "user": owner,
         "schedule": settings.cleanup_schedule or NIGHTLY,
         "folders": _folders(settings, Path(usersctl[0]), config),
         "socket_folder": _socket_folder(settings),
         "missing_folders": _missing_folders(settings, owner),
     }
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def this_command() -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """The tree of commands, and what Typer itself has to refuse."""
 
 import os
+import re
 import sys
 from copy import copy
 from pathlib import Path
@@ -100,6 +101,8 @@ def command_tree(*, no_color: bool = False) -> TyperGroup:
         groups += (each for each in group.commands.values() if isinstance(each, TyperGroup))
         for each in group.commands.values():
             each.params += shared
+            # Where it draws boxes, Typer would keep the line ends of our sources.
+            each.help = re.sub(r"(?<!\n)\n(?!\n)", " ", each.help) if each.help else None
     return root
 
 

@@ -4,7 +4,6 @@ import shlex
 
 from usersctl.config import is_loopback
 from usersctl.doctor.case import Case, UncheckedError, Verdict, ok, problem, warning
-from usersctl.doctor.reach import callback, is_configured
 from usersctl.mail import ENCRYPTED, GREETED, IN_CLEAR, LOGGED_IN
 from usersctl.providers import Http, OpenIdProvider, make_provider
 from usersctl.tokens import challenge_of, new_token
@@ -68,7 +67,7 @@ def mail_login(case: Case) -> Verdict | None:
 
 def provider_discovery(case: Case) -> Verdict | None:
     settings = case.settings
-    if not is_configured(settings) or settings.oauth_issuer is None:
+    if not settings.has_provider or settings.oauth_issuer is None:
         return None
     found = case.ask_web(
         lambda http: OpenIdProvider(settings, http, case.now).endpoints(), mend="check auth.oauth.issuer"
@@ -77,8 +76,8 @@ def provider_discovery(case: Case) -> Verdict | None:
 
 
 def provider_redirect(case: Case) -> Verdict | None:
-    settings, uri = case.settings, callback(case.settings)
-    if not is_configured(settings):
+    settings, uri = case.settings, case.settings.redirect_uri
+    if not settings.has_provider:
         return None
 
     def set_out(http: Http) -> int:

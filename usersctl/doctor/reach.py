@@ -107,12 +107,4 @@ def provider(case: Case) -> Verdict | None:
         )
     if not settings.oauth_client_id:
         return None
-    return ok(f"{settings.oauth_issuer or settings.oauth_provider}; its callback is {callback(settings)}")
-
-
-def callback(settings: Settings) -> str:
-    return settings.base_url + settings.oauth_callback_url
-
-
-def is_configured(settings: Settings) -> bool:
-    return bool(settings.oauth_client_id and settings.oauth_client_secret)
+    return ok(f"{settings.oauth_issuer or settings.oauth_provider}; its callback is {settings.redirect_uri}")

@@ -45,7 +45,7 @@ def login(call: Call, service: Service) -> Answer:
         closed=service.brake.state() is not None,
         open=REGISTRATION in call.settings.whitelist,
         provider=OAUTH + (f"?{urlencode({'redirect': redirect})}" if redirect else ""),
-        has_provider=service.oauth.is_configured,
+        has_provider=call.settings.has_provider,
         error=catalogue(call.settings.locale).get(f"oauth.{error}"),
     )
 
