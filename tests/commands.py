@@ -7,12 +7,14 @@ import os
 import pty
 import re
 import select
+import sqlite3
 import struct
 import subprocess
 import sys
 import termios
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -26,6 +28,14 @@ HASH = "$2b$04$DZjf2yWbEECu6xQJQPFZwOg3eSwnkIaZkZfkb/aa2KvpeJSf8wCAW"
 OPERATOR = Actor("cli:tester", "local")
 USERSCTL = str(Path(sys.executable).with_name("usersctl"))
 TIME_LIMIT = 30
+
+
+def by_hand(path: Path, *statements: str) -> None:
+    """What somebody does to the database with a tool of his own."""
+    with closing(sqlite3.connect(path)) as db:
+        for statement in statements:
+            db.execute(statement)
+        db.commit()
 
 
 class Result(NamedTuple):

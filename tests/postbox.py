@@ -7,12 +7,14 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email import message_from_bytes
 from email.message import EmailMessage
 from email.policy import SMTP
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -177,43 +179,38 @@ def smtp_server(
     tls: ssl.SSLContext | None = None,
     port: int = 0,
 ) -> Iterator[Postbox]:
-    """A server on a port of its own, in a thread."""
+    """A server on a port of its own, in a thread of its own: in this one a browser's loop may run."""
     box = postbox or Postbox()
-    loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda _loop, _context: None)  # a client that goes away is no news here
+    listener = socket.create_server(("127.0.0.1", port))
+    box.port = listener.getsockname()[1]
 
     def protocol() -> smtp.SMTP:
         return smtp.SMTP(
             box,
-            loop=loop,
             hostname="mail.example.com",
             tls_context=starttls,
             authenticator=box.authenticate,
             auth_require_tls=starttls is not None,
         )
 
-    listener = socket.create_server(("127.0.0.1", port))
-    box.port = listener.getsockname()[1]
-    server = loop.run_until_complete(loop.create_server(protocol, sock=listener, ssl=tls))
-    thread = threading.Thread(target=loop.run_forever, name="smtp")
+    ends: Future[Callable[[], None]] = Future()
+
+    async def serve() -> None:
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        loop.set_exception_handler(lambda _loop, _context: None)  # a client that goes away is no news here
+        server = await loop.create_server(protocol, sock=listener, ssl=tls)
+        ends.set_result(partial(loop.call_soon_threadsafe, over.set))
+        await over.wait()
+        server.close()  # whoever is still talking is cut off with the loop
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="smtp")
     thread.start()
+    end = ends.result(10)
     try:
         yield box
     finally:
-
-        async def end() -> None:
-            server.close()
-            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.sleep(0)
-            loop.stop()
-
-        asyncio.run_coroutine_threadsafe(end(), loop)
+        end()
         thread.join(10)
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
 
 
 Script = Callable[[socket.socket], Any]

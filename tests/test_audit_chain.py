@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import OPERATOR, Command
+from commands import OPERATOR, Command, by_hand
 from daemons import wait_for
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,13 +29,6 @@ def trail(usersctl: Command) -> Command:
     """Six rows of six accounts."""
     usersctl.add(*(f"user{number}" for number in range(1, ROWS + 1)))
     return usersctl
-
-
-def by_hand(path: Path, *statements: str) -> None:
-    with closing(sqlite3.connect(path)) as db:
-        for statement in statements:
-            db.execute(statement)
-        db.commit()
 
 
 def head(path: Path) -> bytes:

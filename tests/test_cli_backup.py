@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from commands import OPERATOR, PASSWORD, Command
+from commands import OPERATOR, PASSWORD, Command, by_hand
 from test_cli_database import old_database
 from web import Site
 
@@ -32,13 +32,6 @@ ME = "/api/users/me"
 def ada(usersctl: Command) -> User:
     (user,) = usersctl.add("ada", role="admin")
     return user
-
-
-def by_hand(path: Path, *statements: str) -> None:
-    with closing(sqlite3.connect(path)) as db:
-        for statement in statements:
-            db.execute(statement)
-        db.commit()
 
 
 def emails(path: Path) -> list[str]:

@@ -1,6 +1,5 @@
 """The emergency brake: pulled in one process, in force at the next request in every other, and who is still let in."""
 
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -10,7 +9,7 @@ import pytest
 from commands import OPERATOR, PASSWORD, Command
 from fakes import FakeClock
 from oauth_site import error_of, oauth_site
-from web import Client, Reply, Site, hosting
+from web import Client, Reply, Site, application, hosting
 
 from usersctl.errors import Forbidden, LockedDown
 from usersctl.letters import CONFIRM, RESET
@@ -18,17 +17,12 @@ from usersctl.models import User
 from usersctl.service import Service
 from usersctl.tokens import digest, new_token
 from usersd.channels import Hosted
-from usersd.gate import Gate, current_user
+from usersd.gate import Gate
 
 ME = "/api/users/me"
 ROOT = "root@example.com"
 CLOSED = "The service is closed for the time being"
 NEW = "another good password"
-
-
-def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-    start_response("200 OK", [("Content-Type", "application/json")])
-    return [json.dumps({"user": current_user(environ)}).encode()]
 
 
 @pytest.fixture

@@ -125,10 +125,11 @@ def test_neither_tells_a_secret_or_a_path_of_the_machine(
         oauth_client_id="known-client",
         oauth_client_secret="hidden-secret",
         oauth_issuer="https://id.example.com",
+        assertion_secret="hidden-between-two-of-at-least-so-many-letters",
     )
     for path in ("/api/users/openapi.json", "/api/users/docs"):
         told = site.client().get(path).body.decode()
-        for hidden in (str(tmp_path), "known-client", "hidden-secret"):
+        for hidden in (str(tmp_path), "known-client", "hidden-secret", "hidden-between"):
             assert hidden not in told
 
 

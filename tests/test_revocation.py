@@ -1,28 +1,21 @@
 """Stop means stop: whatever ends or changes a user, over HTTP or by a command in another process, holds at the next request
 on every surface: by cookie and by bearer, at the API, for forward authentication and behind the gate."""
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 from commands import OPERATOR, PASSWORD, Command
-from web import Client, Site, hosting
+from web import Client, Site, application, hosting
 
 from usersctl.letters import PASSWORD_CHANGED, RESET, Kind
 from usersctl.models import User
 from usersd.channels import Hosted
-from usersd.gate import Gate, current_user
+from usersd.gate import Gate
 
 ME = "/api/users/me"
 VERIFY = "/api/users/auth/verify"
 NEW = "another horse battery"
-
-
-def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-    start_response("200 OK", [("Content-Type", "application/json")])
-    return [json.dumps({"user": current_user(environ)}).encode()]
 
 
 class Surfaces:

@@ -101,6 +101,8 @@ def test_it_prints_the_text_alone_and_where_to_put_it_beside(usersctl: Command) 
         "text": text,
     }
     assert not usersctl.database.exists()
+    named = re.findall(r"[a-z0-9]+", (command_tree().commands["snippet"].help or "").partition("\n\n")[2])
+    assert {str(each) for each in Name} <= set(named)
     done = usersctl("snippet", "apache")
     assert done.code == 2
     assert "'nginx'" in done.stderr
@@ -229,6 +231,18 @@ def test_the_service_is_told_when_it_is_ready_and_while_it_is_alive() -> None:
     assert int(service["TimeoutStopSec"]) > 6
     assert service["StateDirectory"] == "users"
     assert service["EnvironmentFile"] == "-/etc/users/usersd.env"
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        (Name.SYSTEMD, "multi-user.target"),
+        (Name.SOCKET, "sockets.target"),
+        (Name.TIMER, "timers.target"),
+    ],
+)
+def test_a_unit_that_is_enabled_begins_with_the_machine(name: Name, target: str) -> None:
+    assert unit_of(for_the_usual(name))["Install"]["WantedBy"] == target
 
 
 # Does to itself what the unit's hardening does, and then becomes the daemon.

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import resource
 import sqlite3
 import stat
@@ -16,7 +17,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import OPERATOR
+from conftest import OPERATOR, PASSWORD
+from fakes import FakeClock
 
 from usersctl import database
 from usersctl.errors import Busy, NotFound, StoreUnusable
@@ -511,3 +513,37 @@ def test_close_is_for_every_thread_and_the_store_can_be_used_again(service: Serv
         assert staying.result(5) is None
     with pytest.raises(NotFound):
         service.accounts.set_active([1], active=True, by=OPERATOR)
+
+
+# --- how rows are found ---
+
+Operation = Callable[[Service, str, User], object]
+# By what is found, how SQLite gets there. A first page reads an index in its order, and no further than needed.
+FOUND: dict[str, tuple[str, Operation]] = {
+    "a login": (r"SEARCH users USING INDEX \w+ \(email=\?\)", lambda service, _token, user: service.sessions.login(user.email, PASSWORD)),
+    "a session": (r"SEARCH auth_tokens USING INDEX \w+ \(token_hash=\?\)", lambda service, token, _: service.sessions.check(token)),
+    "the first page": (r"SCAN users USING INDEX users_by_name", lambda service, *_: service.accounts.page(UserFilter())),
+    "the first inactive": (r"SCAN users USING INDEX users_inactive_by_name", lambda service, *_: service.accounts.page(UserFilter(active=False))),
+    "the first admins": (r"SCAN users USING INDEX users_admins_by_name", lambda service, *_: service.accounts.page(UserFilter(role="admin"))),
+    "a page after": (r"SEARCH users USING INDEX users_by_name \(.+\)", lambda service, _, user: service.accounts.page(UserFilter(), after=user.id)),
+}  # fmt: skip
+FEW_ROWS = {"lockdown", "user_counts"}
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_no_more_rows_are_read_where_there_are_more_of_them(
+    service: Service, clock: FakeClock, add: Callable[..., User], what: str
+) -> None:
+    ada, _ = add("ada"), add("bob")
+    token = service.sessions.login(ada.email, PASSWORD).token
+    clock.move(minutes=5)  # and so the use of a session is noted
+    expected, operation = FOUND[what]
+    connection, run = service.store._connection(), list[str]()
+    connection.set_trace_callback(run.append)
+    operation(service, token, ada)
+    connection.set_trace_callback(None)
+    statements = [each for each in run if re.match("SELECT|INSERT|UPDATE|DELETE|WITH", each)]
+    plan = [row[3] for each in statements for row in connection.execute(f"EXPLAIN QUERY PLAN {each}")]
+    assert any(re.fullmatch(expected, step) for step in plan), plan
+    assert {step for step in plan if re.fullmatch(r"SCAN \w+", step)} <= {f"SCAN {each}" for each in FEW_ROWS}
+    assert not [step for step in plan if "TEMP B-TREE" in step], plan

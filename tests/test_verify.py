@@ -338,6 +338,33 @@ def test_there_is_none_where_something_is_not_known(make_site: Make, site: Site)
 # --- what is not for a proxy to know ---
 
 
+@pytest.mark.parametrize("ask", [original, forwarded])
+def test_nothing_that_opens_anything_gets_into_the_log(
+    site: Site, ask: Callable[..., dict[str, str]]
+) -> None:
+    user, stranger = site.signed_in(site.add()), "planted-session-of-nobody"
+    link, target = "planted-token-of-a-link", "/page?token=planted-token-of-a-link&x=1"
+    known = user.get(VERIFY, headers=ask(target))
+    issued = told(known)["Remote-Assertion"]
+    assert issued
+    asked = [
+        (200, known),
+        (403, user.get(VERIFY, headers=ask(f"/admin?token={link}"))),
+        (403, user.get(f"{VERIFY}?role=admin&token={link}", headers=ask(target))),
+        (401, site.client().get(VERIFY, headers=ask(target, **{"Remote-Assertion": issued}))),
+        (401, site.client(cookies={"auth_token": stranger}).get(VERIFY, headers=ask(target))),
+        (302, site.client().get(VERIFY, headers=ask(target, **BROWSER))),
+        (302, site.client().get(VERIFY, headers=ask(f"https://other.example{target}", **BROWSER))),
+    ]
+    assert [reply.status for _, reply in asked] == [status for status, _ in asked]
+    assert [line["status"] for line in site.log if str(line.get("path", "")).startswith(VERIFY)] == [
+        status for status, _ in asked
+    ]
+    secrets = {link, stranger, SECRET, issued, issued.partition(".")[2], user.cookies["auth_token"]}
+    text = site.stream.getvalue()
+    assert [secret for secret in secrets if secret in text] == []
+
+
 def test_a_database_that_is_gone_lets_nobody_in(site: Site) -> None:
     client = site.signed_in(site.add())
     site.service.store.close()

@@ -3,13 +3,14 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from ast import literal_eval
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -150,8 +151,7 @@ def test_two_processes_of_another_server_are_one_service(usersctl: Command, serv
             from_each(lambda name=name: forgot(daemon.client(), name), processes)
         wait_for(lambda: len(list(mailbox.glob("*.eml"))) == 6)  # three of a kind to each are sent
         wait_for(lambda: len(daemon.events("letter")) >= 6)
-        letters = [str(line["id"]) for line in daemon.events("letter") if line["state"] == "sent"]
-        assert len(letters) == len(set(letters)) == 6
+        assert len(once(line["id"] for line in daemon.events("letter") if line["state"] == "sent")) == 6
 
         # Each slot of the schedule once.
         with usersctl.service() as service:
@@ -160,7 +160,7 @@ def test_two_processes_of_another_server_are_one_service(usersctl: Command, serv
         wait_for(lambda: [line for line in daemon.events("cleanup-tokens") if line["removed"]])
         cleaned = daemon.events("cleanup-tokens")
         assert sum(int(str(line["removed"])) for line in cleaned) == 1
-        assert len({line["slot"] for line in cleaned}) == len(cleaned)
+        assert once(line["slot"] for line in cleaned)
 
         # When the one that does all that dies, another does, although nobody asks it for anything.
         os.kill(int(str(caretaker["process"])), signal.SIGKILL)
@@ -181,9 +181,46 @@ def test_two_processes_of_another_server_are_one_service(usersctl: Command, serv
         assert daemon.process.wait(20) == 0
         assert "Traceback" not in daemon.file.read_text()
 
+        # And so it was to its end, of the first one and of its successor.
+        assert len(once(line["id"] for line in daemon.events("letter") if line["state"] == "sent")) == 7
+        assert len(once(line["slot"] for line in daemon.events("cleanup-tokens"))) >= len(cleaned)
+
+
+def once(values: Iterable[object]) -> list[object]:
+    """Them, of which no two are the same."""
+    found = list(values)
+    assert len(set(found)) == len(found), found
+    return found
+
 
 def forgot(client: Client, name: str) -> Reply:
     return client.post("/api/users/password/forgot", {"email": f"{name}@example.com"})
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_body_in_chunks_is_read_as_far_as_any_other(usersctl: Command, server: str) -> None:
+    (ada,) = usersctl.add("ada")
+    raw = json.dumps({"email": ada.email, "password": PASSWORD}).encode()
+    with served_by(usersctl, server) as daemon:
+        found = {size: in_chunks(daemon.port, raw.ljust(size)) for size in (100, 65_536, 65_537, 70_000)}
+    assert found == {100: 200, 65_536: 200, 65_537: 413, 70_000: 413}
+
+
+def in_chunks(port: int, raw: bytes) -> int:
+    """The status of a login that does not tell how long it is."""
+    head = (
+        b"POST /api/users/session HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n"
+    )
+    chunks = [raw[at : at + 7_001] for at in range(0, len(raw), 7_001)]
+    got = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client, suppress(ConnectionError):
+        with suppress(ConnectionError):  # it has read enough to refuse the rest
+            client.sendall(head + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in [*chunks, b""]))
+        while some := client.recv(65536):
+            got += some
+    assert got.startswith(b"HTTP/1.1 "), got
+    return int(got[9:12])
 
 
 # --- nothing of ours crosses a fork ---

@@ -5,7 +5,7 @@ import io
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,10 +16,17 @@ from usersctl.models import User
 from usersctl.service import Service
 from usersd.app import App
 from usersd.channels import Hosted, Server
+from usersd.gate import current_user
 from usersd.listening import listen
 from usersd.log import Log
 from usersd.route import Route
 from usersd.routes import TABLE
+
+
+def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+    """What stands behind the gate, and tells who came through it."""
+    start_response("200 OK", [("Content-Type", "application/json")])
+    return [json.dumps({"user": current_user(environ)}).encode()]
 
 
 @dataclass

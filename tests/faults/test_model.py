@@ -42,7 +42,7 @@ from usersctl.config import Settings
 from usersctl.service import build
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller example would take minutes to find
-EXAMPLES, STEPS = (100, 80) if LONG else (4, 30)
+EXAMPLES, STEPS = (100, 80) if LONG else (10, 30)
 PASSWORDS = [PASSWORD, "another horse battery", "a third battery of horses"]
 WRONG = "nobody's battery of horses"
 NAMES = ["ada", "bea", "cy", "dee"]
