@@ -105,6 +105,20 @@ def test_misuse_is_one_line_and_the_way_to_the_help(usersctl: Command, words: li
     assert usersctl("--json", *words).error["code"] == "usage"
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["list", "--limit", "ten"], "'--limit': 'ten' is not a whole number"),
+        (["list", "--sort", "age"], "'--sort': 'age' is not one of 'name', 'email', 'created', 'last-login'"),
+        (["healthcheck", "--timeout", "soon"], "'--timeout': 'soon' is not a number"),
+        (["show"], "Missing argument 'USER'"),
+        (["list", "--limt", "5"], "No such option: --limt (Possible options: --limit"),
+    ],
+)
+def test_misuse_names_the_option_that_is_meant(usersctl: Command, words: list[str], named: str) -> None:
+    assert named in usersctl(*words).stderr
+
+
 # --- the options for everywhere ---
 
 

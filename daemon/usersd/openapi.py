@@ -28,7 +28,7 @@ _CHANGING = ("POST", "PUT", "PATCH", "DELETE")
 _REFUSALS = {
     400: "Malformed, missing or invalid: the message says what.",
     401: "Authentication required.",
-    403: "The role does not suffice, or another site asks.",
+    403: "Another site asks, or the role does not suffice where one is needed.",
     404: "Not found.",
     405: "This uses something up, and is not for HEAD or a browser that looks ahead.",
     413: "The body is over 64 kB.",

@@ -214,7 +214,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         refusals={401: "Invalid email or password.", 403: "Account is inactive, or another site asks."},
     ),
     ("DELETE", "/api/users/session"): Operation(
-        SIGNING_IN, "Sign out", MESSAGE, more="Always succeeds.", sets_cookie="Cleared."
+        SIGNING_IN, "Sign out", MESSAGE, more="Succeeds also without a session.", sets_cookie="Cleared."
     ),
     ("POST", "/api/users/setup"): Operation(
         SIGNING_IN,

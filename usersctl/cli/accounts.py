@@ -140,7 +140,9 @@ def list_(
     inactive: Annotated[bool, typer.Option("--inactive", help="Only inactive accounts.")] = False,
     role: Annotated[Role | None, typer.Option(help="Only this role.")] = None,
     search: Annotated[str | None, typer.Option(metavar="TEXT", help="Part of an address or a name.")] = None,
-    sort: Annotated[Sort, typer.Option(help="What to order by.")] = Sort.NAME,
+    sort: Annotated[
+        Sort, typer.Option(metavar="KEY", help="By name, email, created or last-login.")
+    ] = Sort.NAME,
     desc: Annotated[bool, typer.Option("--desc", help="The other way round.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="So many on a page.")] = None,
     page: Annotated[int, typer.Option(min=1, metavar="N", help="Which page.")] = 1,

@@ -40,8 +40,9 @@ def on(
 ) -> None:
     """End all sessions and let nobody in.
 
-    Nobody signs in, registers or sets a password until `lockdown off`. It holds from the next request on, whichever
-    process it reaches. API tokens are kept, and refused meanwhile. This command goes on working.
+    Nobody but the admin of --except signs in, registers or sets a password until `lockdown off`. It holds from the
+    next request on, whichever process it reaches. API tokens are kept, and refused meanwhile. This command goes on
+    working.
     """
     run = invocation(ctx)
     service = run.service()

@@ -133,6 +133,10 @@ def run_tree(run: Invocation, words: list[str]) -> int:
             # Nothing was asked: the help is the answer, and Typer has printed it where it draws boxes.
             print(refused.format_message(), file=sys.stderr)
         else:
-            run.out.error(refused, code="usage", hint=f"see: {path} --help")
+            said = refused.format_message()  # which names the option
+            said = said.replace("a valid int range", "a whole number").replace(
+                "a valid float range", "a number"
+            )
+            run.out.error(TyperException(said), code="usage", hint=f"see: {path} --help")
         return 2
     return result if isinstance(result, int) else 0
