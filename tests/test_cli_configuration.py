@@ -53,8 +53,21 @@ def test_the_callback_takes_no_page_of_ours_away(usersctl: Command, path: str) -
     for words in (["config", "check"], ["serve"]):
         done = usersctl(*words)
         assert (done.code, done.stdout) == (6, "")
-        assert f"auth.oauth.callbackUrl = '{path}'" in done.stderr
+        assert f"{usersctl.config}: auth.oauth.callbackUrl = '{path}'" in done.stderr
     assert not usersctl.database.exists()
+
+
+@pytest.mark.parametrize(
+    "line", ["locale = 'xx'", "branding.logo = '/gone.svg'", "mailer.templates = '/gone'"]
+)
+def test_a_file_that_is_named_and_cannot_be_used_is_told_with_who_names_it(
+    usersctl: Command, line: str
+) -> None:
+    usersctl.configure(f"{line}\n")
+    for words in (["config", "check"], ["serve"]):
+        done = usersctl(*words)
+        assert (done.code, done.stdout) == (6, "")
+        assert done.stderr.startswith(f"usersctl: {usersctl.config}: {line.partition(' ')[0]} = ")
 
 
 def test_check_path_and_show_tell_which_file_counts(usersctl: Command) -> None:

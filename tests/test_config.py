@@ -14,7 +14,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from usersctl.config import Loaded, Settings, default_files, find_file, is_loopback, load, origin_of, shown
+from usersctl.config import (
+    MOST_BYTES,
+    Loaded,
+    Settings,
+    default_files,
+    find_file,
+    is_loopback,
+    load,
+    origin_of,
+    shown,
+)
 from usersctl.errors import ConfigError, Invalid
 
 SAME_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -479,6 +489,10 @@ def test_a_client_needs_an_issuer_or_urls_or_another_provider(written: Written) 
         for name in ("authorizationUrl", "tokenUrl", "userInfoUrl")
     }
     refusal(written, OAUTH | dict(list(urls.items())[:2]))
+    assert "auth.oauth.issuer" in refusal(
+        written, {"auth.oauth.clientId": "id"}
+    )  # also before there is a secret
+    assert written({"auth.oauth.clientId": "id"} | urls)
     assert written(OAUTH | urls)
     assert written(OAUTH | {"auth.oauth.issuer": "https://id.example.com"})
     assert written(OAUTH | {"auth.oauth.provider": "github"})
@@ -599,6 +613,15 @@ def test_a_file_that_is_asked_for_must_be_there(tmp_path: Path, how: str, what: 
     assert str(path) in str(refused.value)
 
 
+def test_a_file_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "users.toml"
+    path.write_text("#" * (MOST_BYTES + 1))
+    with pytest.raises(ConfigError, match=r"users.toml: is larger than 1024 KiB"):
+        load(config=path, env=ENV)
+    with pytest.raises(ConfigError, match=r"USERS_MAILER_PASS_FILE: /dev/zero: is larger than 1024 KiB"):
+        load(env=ENV | {"USERS_MAILER_PASS_FILE": "/dev/zero"})
+
+
 def test_the_file_is_looked_for_in_this_order(tmp_path: Path) -> None:
     asked, named = tmp_path / "asked.toml", tmp_path / "named.toml"
     home, xdg = tmp_path / "home", tmp_path / "xdg"
@@ -651,6 +674,18 @@ def test_flag_beats_environment_beats_file_beats_default(written: Written, tmp_p
     assert winner(file, flags={key: None}) == ("https://file.example", str(tmp_path / "users.json"))
     assert winner() == ("http://127.0.0.1:8080", "default")
     assert winner(env=ENV | {"USERS_BASE_URL": ""}) == ("http://127.0.0.1:8080", "default")
+
+
+def test_what_is_overridden_has_to_be_right_all_the_same(written: Written) -> None:
+    env = ENV | {"USERS_BASE_URL": "https://environment.example"}
+    assert "users.json: baseUrl = 5: " in refusal(written, {"baseUrl": 5}, env=env)
+    assert "users.json: database = 1: " in refusal(
+        written, {"database": 1}, env=ENV | {"USERS_DATABASE": "/x.db"}
+    )
+    env |= {"USERS_BASE_URL": "nonsense"}
+    assert "USERS_BASE_URL: baseUrl = " in refusal(
+        written, {}, env=env, flags={"baseUrl": "https://flag.example"}
+    )
 
 
 def test_the_base_url_follows_the_port(written: Written) -> None:
@@ -871,7 +906,7 @@ def closed(tmp_path: Path) -> Iterator[Path]:
 @only_root
 def test_a_file_in_a_folder_that_one_may_not_enter_is_refused_by_name_or_passed_over(closed: Path) -> None:
     said = where(NOT_ROOT, {"HOME": "/h"}, str(closed / "users.toml"))
-    assert said == f"refused {closed}/users.toml: no such configuration file"
+    assert said == f"refused {closed}/users.toml: cannot be read: Permission denied"
     assert (
         where(NOT_ROOT, {"HOME": "/h", "XDG_CONFIG_HOME": str(closed)})
         == "/h/.local/share/users/users.db|default"

@@ -440,7 +440,8 @@ def test_a_configuration_that_cannot_be_used_is_a_finding(usersctl: Command) -> 
     }
     usersctl.configure('locale = "xx.json"\n')
     screen = usersctl.on_terminal("doctor", "--db", "other.db", columns=80)
-    assert re.search("problem +config +locale =", screen.text)
+    assert re.search("problem +config +/", screen.text)
+    assert f"{usersctl.config}:locale=" in "".join(screen.text.split())
     assert "   -> usersctl db init --db other.db" in screen.text
 
 

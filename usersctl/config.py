@@ -4,12 +4,14 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from usersctl.errors import ConfigError, Invalid
 
 COMMAND_LINE = "command line"
+MOST_BYTES = 1024 * 1024  # of a file that is read whole: a configuration, or one secret
 UNIX = "unix"  # among the trusted proxies, and where an address is told: whoever came through a Unix socket
 
 
@@ -436,18 +438,22 @@ def load(
     """Flag, environment, file, default: the first that speaks wins. `flags` has dotted keys."""
     env = os.environ if env is None else env
     file = find_file(config, env)
-    written: dict[str, Origin] = {}
-    if file is not None:
-        written |= {key: Origin(str(file), value) for key, value in _read(file).items()}
-    written |= _from_environment(env)
-    written |= {key: Origin(COMMAND_LINE, value) for key, value in (flags or {}).items() if value is not None}
-    if "database" not in written:
+    in_file = _read(file) if file is not None else {}
+    layers = [
+        {key: Origin(str(file), value) for key, value in in_file.items()},
+        _from_environment(env),
+        {key: Origin(COMMAND_LINE, value) for key, value in (flags or {}).items() if value is not None},
+    ]
+    if not any("database" in layer for layer in layers):
         source, path = _default_database(env)
-        written["database"] = Origin(source, str(path))
+        layers.append({"database": Origin(source, str(path))})
 
+    written: dict[str, Origin] = {}
     values: dict[str, Any] = {}
-    for key, (source, value) in written.items():
+    # Also what is overridden has to be right: it may not be, the next time.
+    for key, (source, value) in chain.from_iterable(layer.items() for layer in layers):
         name, rule = TABLE[key]
+        written[key] = Origin(source, value)
         if value is None and Settings._field_defaults.get(name, ...) is None:
             continue
         try:
@@ -468,8 +474,10 @@ def _make_absolute(values: dict[str, Any], written: dict[str, Origin], file: Pat
     for name in ("database", "socket", "mailer_templates", "logo", "stylesheet"):
         if isinstance(values.get(name), Path):
             key = Settings.__annotations__[name].__metadata__[0].name
-            base = file.parent if file is not None and written[key].source == str(file) else Path.cwd()
-            values[name] = base / values[name]
+            if file is not None and written[key].source == str(file):
+                values[name] = file.parent / values[name]
+            else:
+                values[name] = values[name].absolute()
     if file is not None and values.get("locale", "").endswith(".json"):
         values["locale"] = str(file.parent / values["locale"])
 
@@ -477,7 +485,11 @@ def _make_absolute(values: dict[str, Any], written: dict[str, Origin], file: Pat
 def find_file(config: Path | None, env: Mapping[str, str]) -> Path | None:
     named = config or (Path(env["USERS_CONFIG"]) if env.get("USERS_CONFIG") else None)
     if named is not None:
-        if not _is_file(named):
+        try:
+            there = named.is_file()
+        except OSError as error:
+            raise ConfigError(f"{named}: cannot be read: {error.strerror}") from None
+        if not there:
             raise ConfigError(f"{named}: no such configuration file")
         return named.absolute()
     for path in default_files(env):
@@ -519,10 +531,7 @@ def _default_database(env: Mapping[str, str]) -> tuple[str, Path]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    try:
-        text = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    text = _text_of(file, str(file))
     try:
         if file.suffix == ".json":
             tree = json.loads(text, object_pairs_hook=_no_duplicates)
@@ -592,13 +601,21 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, Origin]:
 
 def read_secret(file: Path, what: str) -> str:
     """A secret in a file, without the line end that editors add."""
+    return _text_of(file, f"{what}: {file}").removesuffix("\n").removesuffix("\r")
+
+
+def _text_of(file: Path, named: str) -> str:
     try:
-        text = file.read_bytes().decode()
+        with file.open("rb") as opened:
+            raw = opened.read(MOST_BYTES + 1)  # a device may have no end
+        text = raw.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{what}: {file}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}"
+            f"{named}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}"
         ) from None
-    return text.removesuffix("\n").removesuffix("\r")
+    if len(raw) > MOST_BYTES:
+        raise ConfigError(f"{named}: is larger than {MOST_BYTES // 1024} KiB")
+    return text
 
 
 def _check_together(settings: Settings, written: dict[str, Origin]) -> None:
@@ -625,7 +642,7 @@ def _check_together(settings: Settings, written: dict[str, Origin]) -> None:
                 inside = False
             if not inside:
                 refuse(key, "must be a path, or a URL on baseUrl's origin or one of auth.allowedOrigins")
-    if settings.has_provider and settings.oauth_provider == "oidc":
+    if settings.oauth_client_id and settings.oauth_provider == "oidc":
         urls = (settings.oauth_authorization_url, settings.oauth_token_url, settings.oauth_user_info_url)
         if not settings.oauth_issuer and not all(urls):
             refuse(

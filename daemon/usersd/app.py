@@ -18,7 +18,7 @@ from usersd import access
 from usersd.answers import HSTS, JSON, STATUS_LINES, Answer, Header, as_json, refusal, unavailable
 from usersd.call import BadRequest, Call, new_request_id
 from usersd.figures import LOGINS, SUCCESS, Figures
-from usersd.lanes import Elsewhere, Lane
+from usersd.lanes import TURNED_AWAY, Elsewhere, Lane
 from usersd.limits import Limits
 from usersd.log import Log, redacted
 from usersd.oauth import come_back, failure
@@ -169,6 +169,8 @@ class App:
 
     def _run(self, call: Call, route: Route) -> Answer:
         limit = route.limit
+        if call.environ.get(TURNED_AWAY):
+            raise errors.Busy("Too many sign-ins wait for the provider", retry_after=2)
         if route.once and (call.method == "HEAD" or call.looks_ahead):
             return refusal(
                 405, "This uses something up, and is done by a GET that is meant", ("Allow", route.method)

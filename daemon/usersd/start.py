@@ -44,7 +44,7 @@ def start(loaded: Loaded, *, dev: bool = False, quiet: bool = False, as_json: bo
         if not settings.oauth_client_id:
             provider = SampleProvider(settings.base_url, new_token(), settings.redirect_uri)
             settings, table = provider.settings(settings), table + provider.routes()
-    check(settings)
+    check(loaded._replace(settings=settings))
     log = Log(as_json=as_json, quiet=quiet)
     logging.getLogger().addHandler(Forward(log))
     notify = Notify.from_environment(os.environ)
@@ -89,22 +89,30 @@ def for_development(settings: Settings) -> Settings:
     return settings._replace(whitelist=(*settings.whitelist, REGISTRATION), mailer_host=None, processes=1)
 
 
-def check(settings: Settings) -> None:
+def check(loaded: Loaded) -> None:
     """What an operator adds is read before anything else is done: a slip shows now and not in the night."""
-    mail.Writer(settings).check()
-    pages.check(settings)
-    if settings.oauth_callback_url in {route.path for route in TABLE if route.handler is not come_back}:
-        told = f"auth.oauth.callbackUrl = {settings.oauth_callback_url!r}"
-        raise ConfigError(f"{told}: this path is another page of ours; choose one that is free")
+    settings = loaded.settings
+    try:
+        mail.Writer(settings).check()
+        pages.check(settings)
+        if settings.oauth_callback_url in {route.path for route in TABLE if route.handler is not come_back}:
+            told = f"auth.oauth.callbackUrl = {settings.oauth_callback_url!r}"
+            raise ConfigError(f"{told}: this path is another page of ours; choose one that is free")
+    except ConfigError as error:
+        origin = loaded.origins.get(str(error).partition(" = ")[0])  # where a key is told, and not a file
+        if origin is None:
+            raise
+        raise ConfigError(f"{origin.source}: {error}", hint=error.hint) from None
 
 
 def make_an_admin(loaded: Loaded) -> str:
     """The command, for this database and no other."""
-    if loaded.origins["database"].source == COMMAND_LINE:
-        return pages.MAKE_AN_ADMIN + f" --db {shlex.quote(str(loaded.settings.database))}"
+    command = pages.MAKE_AN_ADMIN
     if loaded.file is not None and loaded.file not in default_files(os.environ):
-        return pages.MAKE_AN_ADMIN + f" --config {shlex.quote(str(loaded.file))}"
-    return pages.MAKE_AN_ADMIN
+        command += f" --config {shlex.quote(str(loaded.file))}"
+    if loaded.origins["database"].source == COMMAND_LINE:
+        command += f" --db {shlex.quote(str(loaded.settings.database))}"
+    return command
 
 
 def first_run(settings: Settings, log: Log, command: str, *, at_terminal: bool = False) -> None:

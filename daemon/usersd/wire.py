@@ -13,7 +13,7 @@ from waitress.utilities import build_http_date
 
 from usersd.answers import STATUS_LINES
 from usersd.call import MAX_BODY
-from usersd.lanes import IN_HASTE, Elsewhere
+from usersd.lanes import IN_HASTE, TURNED_AWAY, Elsewhere
 
 log = logging.getLogger("usersd")
 
@@ -113,6 +113,7 @@ class Task(WSGITask):  # type: ignore[misc]
     def get_environment(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environment()
         environ[IN_HASTE] = self.in_haste
+        environ[TURNED_AWAY] = getattr(self.request, "turned_away", False)
         return environ
 
     def build_response_header(self) -> bytes:

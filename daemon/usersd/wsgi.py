@@ -85,7 +85,7 @@ class Application:
 
 def _application() -> Application:
     loaded = load()
-    check(loaded.settings)
+    check(loaded)
     log = Log()
     logging.getLogger().addHandler(Forward(log))
     return Application(loaded, log)

@@ -44,7 +44,7 @@ def check(ctx: typer.Context) -> None:
     run = invocation(ctx)
     file = str(run.loaded.file) if run.loaded.file else None
     # What `serve` reads at its start, too: templates, catalogue, logo. The daemon is another package.
-    import_module("usersd.start").check(run.loaded.settings)
+    import_module("usersd.start").check(run.loaded)
     run.out.result(
         f"{file or 'No configuration file: the defaults'} can be used", {"valid": True, "file": file}
     )

@@ -62,7 +62,7 @@ class Case:
     loaded: Loaded | UsersError
     options: str  # those of this command, for the commands that mend: ` --config FILE`
     now: Clock
-    check_files: Callable[[Settings], object]  # templates, logo and the like; raises UsersError
+    check_files: Callable[[Loaded], object]  # templates, logo and the like; raises UsersError
     ask_daemon: Callable[[Settings], str | None]  # why it is not ready
 
     def command(self, words: str) -> str:

@@ -22,7 +22,7 @@ LITTLE_ROOM = 100 * 1024 * 1024
 def config(case: Case) -> Verdict:
     if isinstance(case.loaded, UsersError):
         return problem(str(case.loaded), case.loaded.hint or case.command("config check"))
-    case.check_files(case.settings)
+    case.check_files(case.configuration)
     return ok(f"{case.loaded.file or 'no file: the defaults'}")
 
 
