@@ -234,14 +234,17 @@ def test_it_is_refused_for_reading_too(path: Path, make: Callable[[Path], None],
         open_store(path, write=False)
 
 
-def test_an_empty_file_becomes_a_database_where_it_may_be_written(
+def test_an_empty_file_becomes_a_database_where_one_may_be_made(
     path: Path, opened: Callable[..., Store]
 ) -> None:
     path.touch()
-    with pytest.raises(StoreUnusable, match="is empty") as refused:
-        open_store(path, write=False)
-    assert "db migrate" in str(refused.value.hint)
-    with opened(path).read() as tx:
+    for write in (False, True):
+        with pytest.raises(StoreUnusable, match="is empty") as refused:
+            open_store(path, write=write)
+        assert "db init" in str(refused.value.hint)
+        assert "db restore" in str(refused.value.hint)
+    assert path.stat().st_size == 0
+    with opened(path, create=True).read() as tx:
         assert tx.count_users(UserFilter()) == 0
 
 
@@ -324,7 +327,7 @@ def test_a_database_that_one_may_not_see_is_refused_by_name(shared: Path, how: s
     open_store(path, create=True).close()
     assert as_nobody(how, path) == f"{path} cannot be opened: Permission denied"
     path.parent.chmod(0o755)
-    assert as_nobody(how, path) == f"{path} cannot be opened"
+    assert as_nobody(how, path) == f"{path} may not be read by this user"
 
 
 def test_what_is_opened_for_reading_cannot_be_written(path: Path, opened: Callable[..., Store]) -> None:

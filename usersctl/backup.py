@@ -208,7 +208,7 @@ def restore(
                 _prepare(source, present, name=name, kept=kept, keep_tokens=keep_tokens, by=by, now=now)
 
         try:
-            with closing(open_store(path)) as store:
+            with closing(open_store(path, create=True)) as store:  # what is there may have been cut off
                 store.take_over(source, first=first, progress=progress)
         except BaseException as error:
             if kept is not None and _has_happened(source, path):

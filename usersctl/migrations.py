@@ -29,6 +29,7 @@ from usersctl.models import UNUSABLE, USER_FIELDS, Role
 
 def bring_up(connection: sqlite3.Connection, path: Path) -> Migrated | None:
     """An empty or older database becomes a current one. None: there was no older one to migrate."""
+    (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
     _write_ahead(connection)
     connection.execute(
         "PRAGMA foreign_keys = OFF"
@@ -48,6 +49,8 @@ def bring_up(connection: sqlite3.Connection, path: Path) -> Migrated | None:
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+        with suppress(sqlite3.Error):  # as it was, for the application that goes on with it
+            connection.execute(f"PRAGMA journal_mode = {journal}")
         raise
     finally:
         connection.execute("PRAGMA foreign_keys = ON")

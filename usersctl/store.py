@@ -274,6 +274,8 @@ def refusal(error: sqlite3.Error, path: Path) -> UsersError:
         sqlite3.SQLITE_CANTOPEN: "cannot be opened",
         sqlite3.SQLITE_PERM: "may not be opened by this user",
     }.get(primary or -1)
+    if primary == sqlite3.SQLITE_CANTOPEN and path.exists() and not os.access(path, os.R_OK):
+        return StoreUnusable(f"{path} may not be read by this user", hint="see: usersctl doctor")
     if said is None and str(error).startswith("Could not decode"):
         said = "holds text that is not UTF-8"
     if said is None and str(error).startswith("no such table"):
@@ -305,12 +307,15 @@ def open_store(
         with store._refusals():  # noqa: SLF001 - the same room
             connection = store._connection()  # noqa: SLF001
             if not database.is_current(connection, path):
+                if not create and database.is_empty(connection):
+                    # It may be what is left of one that was cut off: only who asks for a new one gets it.
+                    raise StoreUnusable(
+                        f"{path} is empty",
+                        hint="make a new one with: usersctl db init; or restore a backup: usersctl db restore FILE",
+                    )
                 if not write:
                     raise Outdated(
-                        f"{path} is of an older version"
-                        if not database.is_empty(connection)
-                        else f"{path} is empty",
-                        hint="bring it up to date with: usersctl db migrate",
+                        f"{path} is of an older version", hint="bring it up to date with: usersctl db migrate"
                     )
                 from usersctl.migrations import bring_up  # late: hardly ever needed
 

@@ -79,7 +79,7 @@ def create(
     address = normal_email(email)
     full_name = normal_name(name if name is not None else address.partition("@")[0])
     # Nobody is asked for the password of an account that is there already; nor is a database made for one that cannot be.
-    service = run.service() if run.loaded.settings.database.is_file() else None
+    service = run.service(create=True) if run.loaded.settings.database.is_file() else None
     existing = None
     if service is not None:
         with service.store.glance() as tx:
