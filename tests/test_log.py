@@ -4,6 +4,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from ipaddress import ip_network
 from typing import Any
@@ -20,6 +21,7 @@ from usersd.log import Log, redacted
 NOW = "2026-11-20T08:22:19.123Z"
 WRONG = "wrong horse battery"
 NEW = "another horse battery"
+LOGIN = "/api/users/session"
 
 
 def events(site: Site) -> list[dict[str, Any]]:
@@ -65,6 +67,34 @@ def test_what_is_refused_before_it_is_a_request_is_a_line_too(site: Site) -> Non
     assert answer.startswith(b"HTTP/1.1 413 ")
     (line,) = requests(site)
     assert (line["status"], f"X-Request-Id: {line['request']}\r\n".encode() in answer) == (413, True)
+
+
+def test_what_the_server_refuses_for_its_size_tells_who_asked_for_what(
+    make_site: Callable[..., Site],
+) -> None:
+    site = make_site(trusted_proxies=(ip_network("127.0.0.1"),), allowed_origins=("https://app.example",))
+    sent = {"Content-Length": "70000", "X-Forwarded-For": "203.0.113.9", "Origin": "https://app.example"}
+    reply = site.client().send("POST", "/api/users/register?token=x", raw=b"x" * 70_000, headers=sent)
+    assert (reply.status, reply.message) == (413, "Request body is too large")
+    assert reply.header("Access-Control-Allow-Origin") == "https://app.example"
+    (line,) = requests(site)
+    told = {"method": "POST", "path": "/api/users/register?token=***", "status": 413, "ip": "203.0.113.9"}
+    assert told.items() <= line.items()
+    assert line["request"] == reply.header("X-Request-Id")
+
+
+def test_a_login_that_finds_no_room_tells_who_asked(make_site: Callable[..., Site]) -> None:
+    site = make_site(rounds=12, limits_enabled=False, trusted_proxies=(ip_network("127.0.0.1"),))
+    ada = site.add()
+    with ThreadPoolExecutor(40) as pool:
+        headers = {"X-Forwarded-For": "203.0.113.9"}
+        login = {"email": ada.email, "password": "wrong one here"}
+        replies = list(
+            pool.map(lambda _: site.client().send("POST", LOGIN, login, headers=headers), range(40))
+        )
+    assert {reply.status for reply in replies} == {401, 503}
+    for line in requests(site):
+        assert (line["method"], line["path"], line["ip"]) == ("POST", LOGIN, "203.0.113.9")
 
 
 def test_the_address_is_the_clients_where_a_trusted_proxy_tells(make_site: Callable[..., Site]) -> None:

@@ -517,6 +517,10 @@ def test_stopping_does_not_wait_for_ever(
         running.server.stop()
         running.thread.join(5)
         assert not running.thread.is_alive()
+        head, _, body = read_all(client).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert {b"Connection: close", b"Retry-After: 2"} <= set(head.split(b"\r\n"))
+        assert json.loads(body)["statusMessage"] == "Too many logins at once, please try again"
     assert "Connections that were cut off: 1" in caplog.text
     running.app.gate.set()
     wait_until(lambda: not any(each.is_alive() for _, each in running.server.task_dispatcher._threads))
@@ -545,7 +549,7 @@ def app(environ, start_response):
     return [body]
 
 def say(text):
-    print(text, flush=True)
+    os.write(1, f"{text}\\n".encode())  # in one piece: another process writes there, too
 
 @contextlib.contextmanager
 def make(index):

@@ -18,7 +18,7 @@ from usersd import access
 from usersd.answers import HSTS, JSON, STATUS_LINES, Answer, Header, as_json, refusal, unavailable
 from usersd.call import BadRequest, Call, new_request_id
 from usersd.figures import LOGINS, SUCCESS, Figures
-from usersd.lanes import TURNED_AWAY, Elsewhere, Lane
+from usersd.lanes import Elsewhere, Lane
 from usersd.limits import Limits
 from usersd.log import Log, redacted
 from usersd.oauth import come_back, failure
@@ -83,14 +83,10 @@ class App:
             answer = self._answer(call)
         except Exception as error:  # noqa: BLE001 - the one place where everything ends as an answer
             answer = self._refused(call, error)
-        headers = [*answer.headers, ("X-Request-Id", call.request), ("Content-Length", str(len(answer.body)))]
-        headers += call.leaves
-        headers += access.renewed_cookie(call, self.service)
-        headers += self._site_headers(call, answer)
-        took = time.perf_counter() - began
-        self._log_request(call, answer, took)
-        if self.figures is not None:
-            self.figures.request(call.route, answer.status, took)
+        headers = [
+            *self._told(call, answer, time.perf_counter() - began),
+            ("Content-Length", str(len(answer.body))),
+        ]
         start_response(STATUS_LINES[answer.status], headers)
         return [] if call.method == "HEAD" else [answer.body]
 
@@ -103,14 +99,35 @@ class App:
         is_callback = route.handler is come_back
         return route._replace(path=self.settings.oauth_callback_url) if is_callback else route
 
-    def refuse(self, status: int, message: str) -> tuple[list[Header], bytes]:
-        """What the server refuses before there is a request to speak of: the same headers, a line in the log."""
+    def refuse(self, status: int, message: str, environ: dict[str, Any] | None) -> Answer:
+        """What the server refuses by itself: the same headers, a line in the log. `environ`: None where what came is no
+        request to speak of."""
+        if environ is not None:
+            call = Call(environ, self.settings)
+            call.route = self._match(call.path)[0].get("GET" if call.method == "HEAD" else call.method)
+            answer = refusal(status, message)
+            if call.route is not None and call.route.signs_in:
+                answer = self._sign_in_refused(call, errors.Busy(message, retry_after=2))
+            return answer._replace(headers=tuple(self._told(call, answer, 0.0)))
         request = new_request_id()
         self.log.event("request", status=status, request=request)
         if self.figures is not None:
             self.figures.request(None, status, 0.0)
-        headers = [*JSON, ("X-Request-Id", request)]
-        return headers + ([HSTS] if self.settings.https else []), refusal(status, message).body
+        headers = (("X-Request-Id", request), *((HSTS,) if self.settings.https else ()))
+        return refusal(status, message, *headers)
+
+    def _told(self, call: Call, answer: Answer, took: float) -> list[Header]:
+        """The log and the figures are told; the headers that the answer goes out with."""
+        self._log_request(call, answer, took)
+        if self.figures is not None:
+            self.figures.request(call.route, answer.status, took)
+        return [
+            *answer.headers,
+            ("X-Request-Id", call.request),
+            *call.leaves,
+            *access.renewed_cookie(call, self.service),
+            *self._site_headers(call, answer),
+        ]
 
     # --- the way of a request ---
 
@@ -169,8 +186,6 @@ class App:
 
     def _run(self, call: Call, route: Route) -> Answer:
         limit = route.limit
-        if call.environ.get(TURNED_AWAY):
-            raise errors.Busy("Too many sign-ins wait for the provider", retry_after=2)
         if route.once and (call.method == "HEAD" or call.looks_ahead):
             return refusal(
                 405, "This uses something up, and is done by a GET that is meant", ("Allow", route.method)
@@ -228,7 +243,7 @@ class App:
             return self._sign_in_refused(call, error)
         status = next((STATUS[each] for each in type(error).__mro__ if each in STATUS), 500)
         if status == 500:
-            self.log.error(error, request=call.request, method=call.method, path=_told(call))
+            self.log.error(error, request=call.request, method=call.method, path=_path_told(call))
             return refusal(500, "Internal server error")
         later: tuple[Header, ...] = ()
         if isinstance(error, errors.TooMany | errors.Busy | errors.LockedDown):
@@ -268,7 +283,7 @@ class App:
         self.log.event(
             "request",
             method=call.method,
-            path=_told(call) + redacted(call.environ.get("QUERY_STRING", "")),
+            path=_path_told(call) + redacted(call.environ.get("QUERY_STRING", "")),
             status=answer.status,
             ms=round(seconds * 1000, 1),
             ip=call.ip,
@@ -281,7 +296,7 @@ def _allowed(methods: dict[str, Route]) -> str:
     return ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
 
 
-def _told(call: Call) -> str:
+def _path_told(call: Call) -> str:
     """The path for the log. Behind a question mark that somebody encoded there may be a token."""
     path: str = call.path if call.path is not None else call.environ.get("PATH_INFO", "")
     before, mark, _ = path.partition("?")

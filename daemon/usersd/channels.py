@@ -19,9 +19,9 @@ from waitress.channel import ClientDisconnected, HTTPChannel
 from waitress.server import TcpWSGIServer
 
 from usersctl.config import UNIX
-from usersd.answers import refusal
+from usersd.answers import Answer, refusal
 from usersd.call import MAX_BODY
-from usersd.lanes import Lane, Lanes
+from usersd.lanes import Lane, Lanes, TurnedAway
 from usersd.wire import Parser, Task
 
 log = logging.getLogger("usersd")
@@ -47,10 +47,9 @@ LOOK_EVERY = 0.5  # seconds between two looks of the watchdog
 LOOKAHEAD = 2  # requests on one connection beyond which no more is read
 
 
-def plain_refusal(status: int, message: str) -> tuple[Headers, bytes]:
-    """Headers and body of an error that is answered here, before or instead of the application."""
-    answer = refusal(status, message)
-    return list(answer.headers), answer.body
+def plain_refusal(status: int, message: str, _environ: dict[str, Any] | None) -> Answer:
+    """An error that is answered here, before or instead of the application."""
+    return refusal(status, message)
 
 
 def nothing() -> None:
@@ -67,7 +66,7 @@ class Hosted:
 
     app: WSGIApp
     lane: Callable[[str, str], Lane] = lambda _method, _path: Lane.QUICK  # by method and path
-    refuse: Callable[[int, str], tuple[Headers, bytes]] = plain_refusal
+    refuse: Callable[[int, str, dict[str, Any] | None], Answer] = plain_refusal
     on_stop: Callable[[], None] = nothing  # once, before the last requests are answered
     on_look: Callable[[int], None] = nobody_looks  # now and then: how many wait for a thread that hashes
 
@@ -92,6 +91,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
     buffered = False  # the client did not take all of an answer at once
     ended = False  # the client sends no more, but may still read
     unread = False  # a refused request was not read to its end
+    begun = False  # something of the answer to the first request is out
     lingers = False
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
@@ -147,6 +147,14 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         if self.will_close:
             self.handle_close()
 
+    def cut_off(self) -> None:
+        """The time to stop is over. Whoever has nothing of an answer yet is told to come back."""
+        with self.outbuf_lock:  # a thread that is at work for it has the word now, or not any more
+            if self.connected and self.requests and not self.begun:
+                self.requests[0].error = TurnedAway()
+                self.task_class(self, self.requests[0]).service()
+            self.handle_close()
+
     def _linger(self) -> bool:
         try:
             self.socket.shutdown(socket.SHUT_WR)
@@ -172,6 +180,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
     # in a thread of a lane
 
     def write_soon(self, data: Any) -> int:
+        self.begun = True
         if isinstance(data, bytes) and not self.total_outbufs_len:
             with self.outbuf_lock:
                 if self.connected and not self.total_outbufs_len:
@@ -191,6 +200,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
     def service(self, *, in_haste: bool = False) -> None:
         """As waitress has it, but for the wake-up at the end, which costs as much as a small answer."""
         request = self.requests[0]
+        self.begun = False
         task = self.task_class(self, request)
         task.in_haste = in_haste
         if self.connected:
@@ -324,7 +334,7 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
         if self.active_channels:
             log.warning("Connections that were cut off: %d", len(self.active_channels))
         for channel in list(self.active_channels.values()):
-            channel.handle_close()
+            channel.cut_off()
         # A thread that still runs may pull the trigger, and its descriptor must not have become another file's.
         ended: bool = self.task_dispatcher.stop(TO_LEAVE)
         if ended:

@@ -21,11 +21,6 @@ AWAY_THREADS = 32  # and no waiting room: who waited there for others to be give
 IN_HASTE = "usersd.in_haste"  # in the environ: the main thread asks, and waits for nothing; raise Elsewhere if you must
 
 
-TURNED_AWAY = (
-    "usersd.turned_away"  # in the environ: there is no room for what is asked; refuse it in your own way
-)
-
-
 class Lane(Enum):
     HERE = "here"  # reads a row: the main thread answers it, as a hand-over would cost as much as the answer
     QUICK = "quick"
@@ -71,17 +66,8 @@ class Lanes:
         if room is None or room.acquire(blocking=False):
             self._queues[lane].put(channel)
         else:
-            self._refuse(channel, lane)
-
-    def _refuse(self, channel: Any, lane: Lane) -> None:
-        request = channel.requests[0]
-        if lane is Lane.AWAY:
-            request.turned_away = (
-                True  # a browser between two sites: only the application knows where it is to end
-            )
-        else:
             request.error = TurnedAway()
-        self._turned_away.append(channel)
+            self._turned_away.append(channel)
 
     def answer_here(self) -> None:
         """In the main thread, which waits for nothing: what turns out to have to goes to a thread after all."""
@@ -107,8 +93,9 @@ class Lanes:
             with contextlib.suppress(Empty):
                 while True:
                     channel = self._queues[lane].get_nowait()
+                    channel.requests[0].error = TurnedAway()
                     room.release()
-                    self._refuse(channel, lane)
+                    self._turned_away.append(channel)
         self.turn_away()
 
     def _work(self, lane: Lane) -> None:

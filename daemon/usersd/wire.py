@@ -13,7 +13,7 @@ from waitress.utilities import build_http_date
 
 from usersd.answers import STATUS_LINES
 from usersd.call import MAX_BODY
-from usersd.lanes import IN_HASTE, TURNED_AWAY, Elsewhere
+from usersd.lanes import IN_HASTE, Elsewhere
 
 log = logging.getLogger("usersd")
 
@@ -24,6 +24,7 @@ MESSAGES = {
     500: "Internal server error",
     503: "Too many logins at once, please try again",
 }
+WHOSE = (413, 503)  # refused only after the headers were understood: it is known who asks for what
 
 # waitress takes absolute and asterisk forms, control characters and any version.
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Z-]+ /[!\"$-~]* HTTP/1\.[01]\r\n")
@@ -99,21 +100,21 @@ class Task(WSGITask):  # type: ignore[misc]
     def _refuse(self, status: int) -> None:
         if status not in MESSAGES:
             status = 400
-        headers, body = self.channel.server.hosted.refuse(status, MESSAGES[status])
+        environ = self.get_environment() if status in WHOSE else None
+        answer = self.channel.server.hosted.refuse(status, MESSAGES[status], environ)
         self.complete = True
-        self.status = STATUS_LINES[status]
-        self.response_headers = [*headers, ("Content-Length", str(len(body)))]
-        if status == 503:
+        self.status = STATUS_LINES[answer.status]
+        self.response_headers = [*answer.headers, ("Content-Length", str(len(answer.body)))]
+        if answer.status == 503:
             self.response_headers.append(("Retry-After", "2"))
-        else:
+        if status != 503:
             self.set_close_on_finish()
-        self.content_length = len(body)
-        self.write(b"" if getattr(self.request, "command", "") == "HEAD" else body)
+        self.content_length = len(answer.body)
+        self.write(b"" if getattr(self.request, "command", "") == "HEAD" else answer.body)
 
     def get_environment(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environment()
         environ[IN_HASTE] = self.in_haste
-        environ[TURNED_AWAY] = getattr(self.request, "turned_away", False)
         return environ
 
     def build_response_header(self) -> bytes:
