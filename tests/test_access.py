@@ -65,6 +65,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("GET", "/not-me"): (ANYONE, 200),
     ("GET", "/setup"): (ANYONE, 200),
     ("GET", "/assets/<name>"): (ANYONE, 200),
+    ("GET", "/account"): (USER, 200),
     ("GET", "/"): (USER, 200),
     ("GET", "/users"): (ADMINS_PAGE, 200),
 }

@@ -763,7 +763,7 @@ def test_a_password_that_changes_while_it_is_checked_no_longer_speaks_for_anybod
 
 # --- the audit ---
 
-ME = Actor("user:7", "192.0.2.9", 7)
+ME = Actor("user:2", "192.0.2.9", 2)
 
 
 @pytest.mark.parametrize(
@@ -802,13 +802,39 @@ def test_each_change_is_noted_once_with_who_what_whom_when_and_from_where(
     details: dict[str, Any],
 ) -> None:
     user = add("ada")
+    add("me", role="admin")
     clock.move(minutes=5)
     changed = change(service.accounts, user)
     changed = changed[0] if isinstance(changed, list) else changed
-    (row,) = audit(service)[1:]
+    (row,) = audit(service)[2:]
     assert row == AuditRow(
-        2, stamp(clock()), "user:7", "192.0.2.9", action, changed.id, changed.email, details, row.hash
+        3, stamp(clock()), "user:2", "192.0.2.9", action, changed.id, changed.email, details, row.hash
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"), [({"role": "user"}, Forbidden), ({"active": False}, Unauthenticated)]
+)
+def test_an_admin_who_loses_the_right_while_a_password_is_hashed_makes_nobody(
+    service: Service,
+    add: Callable[..., User],
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+    refused: type[UsersError],
+) -> None:
+    add("root", role="admin")
+    me, real = add("me", role="admin"), Hasher.hash
+
+    def meanwhile(hasher: Hasher, password: str) -> str:
+        service.accounts.update(me.id, **change, by=OPERATOR)
+        return real(hasher, password)
+
+    monkeypatch.setattr(Hasher, "hash", meanwhile)
+    with pytest.raises(refused):
+        service.accounts.create(
+            "new@example.com", "New", PASSWORD, role="admin", by=Actor(f"user:{me.id}", None, me.id)
+        )
+    assert service.accounts.page(UserFilter(), page=1, limit=10).total == 2
 
 
 def test_several_at_once_are_noted_one_by_one(service: Service, add: Callable[..., User]) -> None:

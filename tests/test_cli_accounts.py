@@ -1,13 +1,28 @@
 """create, list, show, update, activate, deactivate, delete, set-password, unlock: as a script calls them."""
 
 import csv
+import fcntl
 import io
 import json
 import re
+import struct
+import subprocess
+import termios
 from pathlib import Path
+from typing import IO
 
 import pytest
-from commands import PASSWORD, Command
+from commands import OPERATOR, PASSWORD, Command, by_hand
+from daemons import wait_for
+
+
+def tell(pipe: IO[bytes] | None, line: bytes) -> None:
+    """Until it has been read, and so all that comes before reading is done."""
+    assert pipe is not None
+    pipe.write(line)
+    pipe.flush()
+    wait_for(lambda: fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) == struct.pack("i", 0))
+
 
 # --- create ---
 
@@ -154,6 +169,40 @@ def test_with_generate_nothing_but_a_password_is_on_stdout_also_if_the_account_i
     assert "there already" in done.stderr
 
 
+def test_of_several_that_create_an_account_at_once_one_does_and_the_others_find_it(usersctl: Command) -> None:
+    words = ("create", "ada@example.com", "--if-missing", "--generate")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    started = [usersctl.start(*words, **pipes) for _ in range(5)]
+    ended = [(*process.communicate(timeout=30), process.returncode) for process in started]
+    assert [code for _, _, code in ended] == [0] * 5, ended
+    (made,) = [out.decode().strip() for out, _, _ in ended if out]
+    assert usersctl.can_log_in("ada@example.com", made)
+    assert sum(b"is there already, as user 1" in err for _, err, _ in ended) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--if-missing"], 0, "ada@example.com is there already, as user 1"),
+        ([], 4, "ada@example.com is taken by user 1"),
+    ],
+)
+def test_an_account_that_another_process_makes_meanwhile_is_there(
+    usersctl: Command, words: list[str], code: int, told: str
+) -> None:
+    usersctl.ok("db", "init")
+    process = usersctl.start(
+        "create", "ada@example.com", "--password-stdin", *words,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    tell(process.stdin, b"correct horse")
+    usersctl.add("ada")
+    out, err = process.communicate(b" in the meantime", timeout=30)
+    assert process.returncode == code
+    assert told in (out + err).decode()
+    assert usersctl.can_log_in("ada@example.com", PASSWORD)
+
+
 # --- the value of an option is a value, whatever it looks like ---
 
 
@@ -236,6 +285,8 @@ def test_lists_are_filtered_searched_and_sorted(usersctl: Command) -> None:
         ["--json", "--csv"],
         ["--csv", "--jsonl"],
         ["--all", "--limit", "3"],
+        ["--all", "--page", "2"],
+        ["--all", "--page", "1"],
         ["--limit", "0"],
         ["--page", "0"],
         ["--page", "-1"],
@@ -277,8 +328,42 @@ def test_an_unknown_user_is_not_found(usersctl: Command, user: str) -> None:
 
 def test_one_user_is_wanted_and_not_two(usersctl: Command) -> None:
     usersctl.add("ada", "eve")
-    assert usersctl("show", "-", stdin="1\n2\n").code == 2
-    assert usersctl("show", "-", stdin="").code == 2
+    for words in (["show"], ["why"], ["audit", "--user"]):
+        for stdin in ("1\n2\n", "1\n1\n", "", "\n \n"):
+            done = usersctl(*words, "-", stdin=stdin)
+            assert (done.code, done.stdout) == (2, "")
+            assert "Expected one user on standard input" in done.stderr
+
+
+@pytest.mark.parametrize("words", ["show -", "delete - --yes --if-exists", "why -", "audit --user -"])
+def test_what_has_no_end_names_no_user(usersctl: Command, words: str) -> None:
+    usersctl.add("ada")
+    told = "usersctl: A line on standard input is longer than 1000 characters, and no user\n"
+    # With little memory: a command that reads on shall not take the machine's.
+    done = usersctl.shell(f"ulimit -v 2000000; usersctl {words} </dev/zero")
+    assert (done.code, done.stdout, done.stderr) == (2, "", told)
+    assert usersctl("show", "-", stdin="x" * 1000 + "\n").code == 3
+    assert usersctl("show", "-", stdin="x" * 1001 + "\n").code == 2
+
+
+# --- why ---
+
+
+def test_why_takes_the_user_from_standard_input(usersctl: Command) -> None:
+    usersctl.add("ada")
+    assert usersctl.ok("why", "-", "--json", stdin="ada@example.com\n").json["user"]["id"] == 1
+    done = usersctl("why", "-", stdin="nobody@example.com\n")
+    assert done.code == 3
+    assert "usersctl: No user 'nobody@example.com'" in done.stderr
+
+
+@pytest.mark.parametrize(("attempts", "told"), [(0, "0 times"), (1, "1 time"), (2, "2 times")])
+def test_how_often_a_letter_was_tried(usersctl: Command, attempts: int, told: str) -> None:
+    with usersctl.service() as service:
+        service.registration.register("ada@example.com", "Ada", PASSWORD, by=OPERATOR)
+    by_hand(usersctl.database, f"UPDATE outbox SET attempts = {attempts}")  # noqa: S608 - our own number
+    (letter,) = [gate for gate in usersctl.ok("why", "1", "--json").json["gates"] if gate["name"] == "letter"]
+    assert letter["message"].endswith(f": waiting, tried {told}")
 
 
 # --- update ---
@@ -364,6 +449,48 @@ def test_deleted_is_deleted(usersctl: Command) -> None:
     assert usersctl.emails() == ["grace@example.com"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "more", "code", "told", "left"),
+    [
+        ("ada", ["--if-exists"], 0, "No such user; nothing to do\n", ["eve@example.com"]),
+        ("ada eve", ["--if-exists"], 0, "Deleted eve@example.com\n", []),
+        ("ada eve", [], 3, "", ["eve@example.com"]),
+    ],
+)
+def test_whom_another_process_deletes_meanwhile_is_passed_over_where_that_was_asked_for(
+    usersctl: Command, asked: str, more: list[str], code: int, told: str, left: list[str]
+) -> None:
+    usersctl.add("ada", "eve")
+    process = usersctl.start(
+        "delete", "-", "--yes", *more, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    # A line is read when the user of the one before was found.
+    for name in asked.split():
+        tell(process.stdin, f"{name}@example.com\n".encode())
+    tell(process.stdin, b"\n")
+    usersctl.ok("delete", "ada@example.com", "--yes")
+    out, _ = process.communicate(timeout=30)
+    assert (process.returncode, out.decode()) == (code, told)
+    assert usersctl.emails() == left
+
+
+def test_two_that_delete_at_once_both_succeed(usersctl: Command) -> None:
+    usersctl.add("ada")
+    words = ("delete", "ada@example.com", "--yes", "--if-exists")
+    started = [usersctl.start(*words, stdout=subprocess.PIPE) for _ in range(2)]
+    told = sorted(process.communicate(timeout=30)[0] for process in started)
+    assert [process.returncode for process in started] == [0, 0]
+    assert told == [b"Deleted ada@example.com\n", b"No such user; nothing to do\n"]
+
+
+def test_all_admins_together_are_not_deleted(usersctl: Command) -> None:
+    usersctl.add("ada", "eve", role="admin")
+    for words in (["--yes"], ["--dry-run"]):
+        assert usersctl("delete", "1", "2", *words).code == 5
+    assert usersctl.ok("delete", "1", "--dry-run").stdout == "Would delete ada@example.com\n"
+    assert len(usersctl.emails()) == 2
+
+
 def test_an_id_is_never_given_twice(usersctl: Command) -> None:
     usersctl.add("ada")
     usersctl.ok("delete", "1", "--yes")
@@ -392,6 +519,16 @@ def test_set_password_refuses(usersctl: Command) -> None:
     assert usersctl("set-password", "1").code == 2
     assert usersctl("set-password", "1", "--password-stdin", stdin="ada").code == 2
     assert usersctl.can_log_in("ada@example.com")
+
+
+def test_standard_input_is_either_the_user_or_the_password(usersctl: Command) -> None:
+    usersctl.add("ada")
+    typed = "ada@example.com\\na secret that nobody may see\\n"
+    done = usersctl.shell(f"printf '{typed}' | {{ usersctl set-password - --password-stdin; echo $?; cat; }}")
+    assert done.stdout == f"2\n{typed}".replace("\\n", "\n")  # nothing of it was read
+    assert done.stderr.startswith("usersctl: Standard input cannot be both the user and the password\n  ")
+    assert "secret" not in done.stderr
+    usersctl.ok("set-password", "-", "--generate", stdin="1\n")
 
 
 def test_unlock_opens_what_failed_logins_have_locked(usersctl: Command) -> None:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import OPERATOR, PASSWORD, USERSCTL, Command
+from commands import OPERATOR, PASSWORD, USERSCTL, Command, by_hand
 
 TASK_KEYS = [
     "result",
@@ -138,8 +138,10 @@ def test_tokens_are_listed_of_all_or_of_one(with_tokens: Command) -> None:
 def test_tokens_are_revoked_by_user_or_by_id(with_tokens: Command) -> None:
     with_tokens.add("eve")
     assert with_tokens.ok("token", "revoke", "--id", "3").stdout == "Revoked token 3 of user 1\n"
-    for number in ("3", "0", "-1", "9" * 30):
-        assert with_tokens("token", "revoke", "--id", number).code == 3, number
+    for number in ("3", "0", "-1", "9" * 30, "-" + "9" * 30):
+        done = with_tokens("token", "revoke", "--id", number)
+        assert (done.code, done.stdout) == (3, ""), number
+        assert done.stderr == "usersctl: Session not found\n  see: usersctl token list USER\n"
     done = with_tokens.ok("token", "revoke", "ada@example.com", "2")
     assert done.stdout == "Revoked 3 of ada@example.com\nRevoked 0 of eve@example.com\n"
     assert with_tokens.ok("token", "revoke", "-", "--json", stdin="1\n2\n").json == {"revoked": 0}
@@ -164,6 +166,25 @@ def test_the_trail_is_found_by_user_also_a_deleted_one_and_by_time(usersctl: Com
     assert len(usersctl.ok("audit", "--since", "1h").rows) == 3
     assert usersctl.ok("audit", "--since", "2999-01-01", "--json").stdout == "[]\n"
     assert usersctl("audit", "--user", "nobody@example.com").code == 3
+    usersctl.ok("update", "2", "--name", "Eve L")
+    for typed in ("2\n", "EVE@example.com\n"):
+        found = usersctl.ok("audit", "--user", "-", "--json", stdin=typed).json
+        assert [row["action"] for row in found] == ["create", "update"]
+    done = usersctl("audit", "--user", "-", stdin="nobody@example.com\n")
+    assert "No user 'nobody@example.com', now or earlier" in done.stderr
+
+
+def test_one_row_is_one(usersctl: Command) -> None:
+    usersctl.add("ada")
+    assert usersctl.ok("audit", "verify").stdout.startswith("1 row, unbroken up to ")
+    usersctl.ok("update", "1", "--name", "Ada L")
+    assert usersctl.ok("audit", "verify").stdout.startswith("2 rows, unbroken up to ")
+    by_hand(
+        usersctl.database,
+        "UPDATE audit SET action = 'delete' WHERE id = 2",
+    )
+    done = usersctl("audit", "verify")
+    assert (done.code, done.stderr.partition(" up to ")[0]) == (7, "Unbroken is 1 row")
 
 
 @pytest.mark.parametrize("when", ["yesterday", "7", "0001-01-01T00:00:00+14:00", "9999999y", ""])

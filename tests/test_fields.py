@@ -56,6 +56,8 @@ def test_an_address_has_one_form(written: str, stored: str) -> None:
         "ada@",
         "@example.com",
         "ada@localhost",
+        "ada@127.0.0.1",
+        "ada@example.7",
         "ada@com",
         "ada@@example.com",
         "ada@bob@example.com",

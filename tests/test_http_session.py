@@ -177,9 +177,16 @@ def test_an_address_may_be_written_in_any_way(site: Site, email: str) -> None:
 
 def test_remember_me_sets_a_cookie_that_outlives_the_browser(site: Site) -> None:
     ada = site.add()
-    for remember, lifetime in ((True, {f"Max-Age={30 * 86400}"}), (False, set()), (None, set())):
-        _, rest = attributes(site.client().login(ada.email, PASSWORD, rememberMe=remember))
+    for more, lifetime in (
+        ({"rememberMe": True}, {f"Max-Age={30 * 86400}"}),
+        ({"rememberMe": False}, set()),
+        ({}, set()),
+    ):
+        _, rest = attributes(site.client().login(ada.email, PASSWORD, **more))
         assert rest - {"Path=/", "HttpOnly", "SameSite=Lax"} == lifetime
+    for odd in (None, 1, "true", []):
+        refused = site.client().login(ada.email, PASSWORD, rememberMe=odd)
+        assert (refused.status, "rememberMe" in refused.message) == (400, True)
     kinds = [(each.kind, each.expires_at) for each in site.service.sessions.listed(ada.id)]
     assert kinds == [
         ("persistent", "2026-12-20T08:22:19.123Z"),

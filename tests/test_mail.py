@@ -782,3 +782,7 @@ def test_letters_follow_the_locale_and_the_accent_of_the_pages() -> None:
     html = found.get_content()
     assert '<html lang="de">' in html
     assert "background:#ffcc00;color:#000000" in html
+    assert (
+        ".button {" in html
+    )  # in the dark, where the style sheet has a colour of its own for what is not branded
+    assert 'class="button"' not in html

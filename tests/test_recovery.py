@@ -324,6 +324,50 @@ def test_the_old_address_can_say_not_me_and_the_new_one_gets_no_letter_from_that
     assert sent(service, "eve@example.com") == []
 
 
+@pytest.mark.parametrize("then", ["password", "address", "reset there"])
+def test_an_intruder_cannot_take_the_link_of_the_notice_away(service: Service, ada: User, then: str) -> None:
+    service.accounts.update(ada.id, email="eve@example.com", by=WEB)
+    session = service.sessions.login("eve@example.com", PASSWORD)
+    link = notice(service)
+    email = "eve@example.com"
+    if then == "password":
+        service.accounts.change_password(
+            ada.id, PASSWORD, NEW, session_id=session.session.id, by=WEB, renew=None
+        )
+    elif then == "address":
+        email = "mallory@example.com"
+        service.accounts.update(ada.id, email=email, by=WEB)
+    else:
+        reset(service, forgotten(service, email))
+    current = service.sessions.login(email, PASSWORD if then == "address" else NEW).token
+    not_me(service, link)
+    assert service.sessions.check(current) is None
+    assert not can_log_in(service, NEW, email)
+    assert not can_log_in(service, PASSWORD, email)
+
+
+def test_many_changes_leave_the_links_of_the_first_notices_alive(service: Service, ada: User) -> None:
+    for number in range(6):
+        service.accounts.set_password(ada.id, f"{NEW} {number}", by=OPERATOR)
+    first, *_ = [link_in(" ".join(each.parts)) for each in sent(service, ADA)]
+    not_me(service, first)
+    assert not can_log_in(service, f"{NEW} 5")
+
+
+def test_the_links_of_notices_end_with_a_reset_by_who_reads_them_and_with_a_deactivation(
+    service: Service, ada: User
+) -> None:
+    service.accounts.set_password(ada.id, NEW, by=OPERATOR)
+    before_reset = notice(service)
+    reset(service, forgotten(service))
+    after_reset = notice(service)
+    with pytest.raises(Invalid, match=NO_LINK):
+        not_me(service, before_reset)
+    service.accounts.set_active([ada.id], active=False, by=OPERATOR)
+    with pytest.raises(Invalid, match=NO_LINK):
+        not_me(service, after_reset)
+
+
 def test_not_me_ends_the_sign_in_through_the_provider(service: Service, ada: User, clock: FakeClock) -> None:
     with service.store.write() as tx:
         linked = tx.change_user(ada.id, stamp(clock()), oauth_id="them")
@@ -335,9 +379,12 @@ def test_not_me_ends_the_sign_in_through_the_provider(service: Service, ada: Use
 def test_not_me_ends_the_other_links(service: Service, ada: User) -> None:
     service.accounts.set_password(ada.id, NEW, by=OPERATOR)
     link = notice(service)
-    waiting = forgotten(service)
+    service.accounts.set_password(ada.id, PASSWORD, by=OPERATOR)
+    other, waiting = notice(service), forgotten(service)
     not_me(service, link)
     refused(service, waiting)
+    with pytest.raises(Invalid, match=NO_LINK):
+        not_me(service, other)
 
 
 def test_not_me_leaves_an_inactive_account_inactive(service: Service, add: Callable[..., User]) -> None:

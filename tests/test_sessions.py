@@ -330,6 +330,22 @@ def test_a_session_of_a_minute_lives_as_long_as_it_is_used(
     assert service.sessions.check(opened.token) is None
 
 
+@pytest.mark.parametrize("minutes", [2, 5, 1440])
+def test_the_use_of_a_session_is_noted_once_a_minute_at_most(
+    make_service: Callable[..., Service], clock: FakeClock, minutes: int
+) -> None:
+    service = make_service(token_expiration=timedelta(minutes=minutes))
+    service.accounts.create(ADA, "Ada", PASSWORD, by=OPERATOR)
+    opened = service.sessions.login(ADA, PASSWORD)
+    noted = set()
+    for _ in range(40):  # for four minutes
+        clock.move(seconds=6)
+        found = service.sessions.check(opened.token)
+        assert found is not None
+        noted.add(found[0].last_used_at)
+    assert len(noted) <= 5
+
+
 def test_a_session_that_is_not_used_ends_at_the_absolute_limit_too(
     make_service: Callable[..., Service], clock: FakeClock
 ) -> None:

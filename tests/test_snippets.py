@@ -182,6 +182,23 @@ def test_an_address_as_name_of_the_site_has_its_brackets() -> None:
     assert "return 301 https://[2001:db8::1]$request_uri;" in nginx
 
 
+def test_the_port_of_the_site_is_the_proxys() -> None:
+    def for_url(name: Name, url: str) -> str:
+        changed = USUAL._replace(settings=USUAL.settings._replace(base_url=url))
+        return write(name, words_of(changed, COMMAND))
+
+    url = "https://id.example.com:8443"
+    for name in (Name.NGINX, Name.CADDY, Name.TRAEFIK):
+        assert f'baseUrl = "{url}"' in for_url(name, url)
+        assert 'baseUrl = "https://id.example.com"' in for_url(name, "http://id.example.com:8080")
+    nginx = for_url(Name.NGINX, url)
+    assert re.findall("listen (.*);", nginx) == ["80", "[::]:80", "8443 ssl", "[::]:8443 ssl"]
+    assert f"return 301 {url}$request_uri;" in nginx
+    assert "server_name id.example.com;" in nginx
+    assert "\nid.example.com:8443 {\n" in for_url(Name.CADDY, url)
+    assert "Host(`id.example.com`)" in for_url(Name.TRAEFIK, url)
+
+
 def test_a_home_folder_is_seen_where_something_is_in_it(tmp_path: Path) -> None:
     def protected(command: str, database: str) -> str:
         changed = USUAL._replace(settings=USUAL.settings._replace(database=Path(database)))

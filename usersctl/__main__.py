@@ -4,16 +4,14 @@ import errno
 import os
 import signal
 import sys
-from io import TextIOWrapper
+from io import BufferedWriter, FileIO, TextIOWrapper
 from types import FrameType, TracebackType
-from typing import IO
+from typing import IO, Any
 
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.options import take
-from usersctl.cli.output import code_of
+from usersctl.cli.output import INTERRUPTED, code_of
 from usersctl.errors import UsersError
-
-INTERRUPTED = 130
 
 
 def main() -> None:
@@ -33,9 +31,10 @@ def main() -> None:
         # The reader has seen enough.
         _drop_output()
         code = 0
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as keys:
         _drop_output()  # the same keys may have ended the reader
-        print(file=sys.stderr)
+        if not run.endless:
+            run.out.interrupted(*keys.args)
         code = INTERRUPTED
     except UsersError as error:
         run.out.error(error, code=error.code, hint=error.hint)
@@ -69,7 +68,8 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 def _prepare_streams() -> None:
     """UTF-8 whatever the locale is, and a stream in the place of one that the caller closed.
 
-    Without that, what belongs on a closed stderr would be printed among the data.
+    Without that, what belongs on a closed stderr would be printed among the data. No result and no exit code hangs on
+    what nobody can read there.
     """
     sys.stdin = sys.stdin or _nowhere("r")
     sys.stdout = sys.stdout or _nowhere("w")
@@ -77,6 +77,25 @@ def _prepare_streams() -> None:
     for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors=errors)
+    if isinstance(sys.stderr, TextIOWrapper):
+        sys.stderr = TextIOWrapper(
+            BufferedWriter(_Forgiving(sys.stderr.fileno(), "w", closefd=False)),
+            encoding=sys.stderr.encoding,
+            errors=sys.stderr.errors,
+            line_buffering=True,
+            write_through=sys.stderr.write_through,
+        )
+
+
+class _Forgiving(FileIO):
+    """What cannot be written, because the disk is full or the reader has gone, counts as written."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            written: int | None = super().write(data)
+        except OSError:
+            written = None
+        return len(data) if written is None else written
 
 
 def _nowhere(mode: str) -> IO[str]:

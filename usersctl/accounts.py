@@ -7,7 +7,7 @@ from typing import Any
 
 from usersctl.clock import Clock, stamp
 from usersctl.config import Settings
-from usersctl.errors import Forbidden, LastAdmin, NotFound, Taken, WrongPassword
+from usersctl.errors import Forbidden, LastAdmin, NotFound, Taken, Unauthenticated, WrongPassword
 from usersctl.fields import looked_up, normal_email, normal_name, normal_role, user_id_of
 from usersctl.letters import EMAIL_CHANGED, PASSWORD_CHANGED, RESET, queue
 from usersctl.models import UNUSABLE, Actor, NewUser, Page, Role, User, UserFilter
@@ -93,6 +93,7 @@ class Accounts:
         password_hash = UNUSABLE if password is None else self.hasher.hash(password)
         now = stamp(self.now())
         with self.store.write() as tx:
+            _refuse_who_lost_the_right(tx, by)
             user = tx.add_user(NewUser(email, name, password_hash, role, active, now))
             if user is None:
                 raise _taken()
@@ -147,6 +148,7 @@ class Accounts:
             tx.drop_one_time_tokens(user_id, stamp(now))
         if changes.get("active") is False:
             tx.delete_tokens_of(user_id)
+            tx.drop_notices(user_id)
         changed = tx.change_user(user_id, stamp(now), **changes)
         if "email" in changes:
             queue(tx, EMAIL_CHANGED, changed, user.email, now)
@@ -158,17 +160,21 @@ class Accounts:
         tx.audit(stamp(self.now()), by, _action(changes), changed, **told)
         return changed
 
-    def delete(self, user_ids: Iterable[int], *, dry_run: bool = False, by: Actor) -> list[User]:
-        """With all that hangs on them; all of them, or none."""
-        with self.store.trial() if dry_run else self.store.write() as tx:
-            return [self._delete(tx, user_id, by) for user_id in user_ids]
-
-    def _delete(self, tx: Transaction, user_id: int, by: Actor) -> User:
-        user = _found(tx.user(user_id))
-        self._refuse_last_admin(tx, user, {"active": False})
-        tx.delete_user(user_id)
-        tx.audit(stamp(self.now()), by, "delete", user)
-        return user
+    def delete(
+        self, user_ids: Iterable[int], *, if_exists: bool = False, dry_run: bool = False, by: Actor
+    ) -> list[User]:
+        """With all that hangs on them; all of them, or none. Whom it was done to."""
+        with self.store.read() if dry_run else self.store.write() as tx:
+            asked = [tx.user(user_id) for user_id in dict.fromkeys(user_ids)]
+            users = [_found(user) for user in asked if user is not None or not if_exists]
+            admins = sum(user.active and user.role == Role.ADMIN for user in users)
+            if admins and admins == tx.active_admins():
+                raise LastAdmin
+            if not dry_run:
+                for user in users:
+                    tx.delete_user(user.id)
+                    tx.audit(stamp(self.now()), by, "delete", user)
+        return users
 
     def set_password(
         self, user_id: int, password: str, *, tell: Callable[[User], object] = id, by: Actor
@@ -264,6 +270,17 @@ def _found(user: User | None) -> User:
     if user is None:
         raise NotFound("User not found")
     return user
+
+
+def _refuse_who_lost_the_right(tx: Transaction, by: Actor) -> None:
+    """What an admin asked for may have taken a while, and who is one now counts."""
+    if by.user_id is None:
+        return
+    actor = tx.user(by.user_id)
+    if actor is None or not actor.active:
+        raise Unauthenticated("Authentication required")
+    if actor.role != Role.ADMIN:
+        raise Forbidden("Admin access required")
 
 
 def _taken() -> Taken:

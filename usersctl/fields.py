@@ -19,7 +19,13 @@ def normal_email(value: str) -> str:
     except (EmailNotValidError, UnicodeError):
         raise Invalid("Invalid email format") from None
     address = f"{found.local_part}@{found.ascii_domain}"
-    if not address.isascii() or len(found.local_part) > 64 or "." not in found.ascii_domain:
+    last = found.ascii_domain.rpartition(".")[2]
+    if (
+        not address.isascii()
+        or len(found.local_part) > 64
+        or last in ("", found.ascii_domain)
+        or last.isdigit()
+    ):
         raise Invalid("Invalid email format")
     return address.lower()
 

@@ -108,7 +108,7 @@ class Writer:
         label = _inner(_line(head, "Button") or "Continue", safe)
         parts = (part.strip() for part in body.split("\n\n"))
         content = "\n".join(
-            _button(label, safe["link"], self.settings.accent or ACCENT)
+            _button(label, safe["link"], self.settings.accent)
             if part in ("$link", "${link}")
             else f"<p>{_inner(part, safe)}</p>"
             for part in parts
@@ -194,12 +194,14 @@ def _inner(text: str, safe: dict[str, str]) -> str:
     return _filled(Template(html.escape(text)), safe)
 
 
-def _button(label: str, link: str, colour: str) -> str:
-    # Not every mail program reads a style sheet: what a button needs to be one stands in it.
+def _button(label: str, link: str, accent: str | None) -> str:
+    # Not every mail program reads a style sheet: what a button needs to be one stands in it. The style sheet has another
+    # colour for the dark; that of a brand stays.
+    name, colour = ("branded", accent) if accent else ("button", ACCENT)
     look = f"background:{colour};color:{readable_on(colour)};border-radius:6px;text-decoration:none;font-weight:600"
     style = f"display:inline-block;padding:12px 20px;{look}"
     return (
-        f'<p><a class="button" href="{link}" style="{style}">{label}</a></p>\n'
+        f'<p><a class="{name}" href="{link}" style="{style}">{label}</a></p>\n'
         f'<p class="quiet" style="font-size:13px;color:#59636e;word-break:break-all">{link}</p>'
     )
 

@@ -98,6 +98,7 @@ class OAuthSignIn:
             changes["password_hash"] = UNUSABLE
             tx.delete_tokens_of(user.id)
             tx.drop_one_time_tokens(user.id, stamp(now))
+            tx.drop_notices(user.id)
         linked = tx.change_user(user.id, stamp(now), **changes)
         queue(tx, ACCOUNT_LINKED, linked, linked.email, now)
         tx.audit(stamp(now), by, "link", linked, password_replaced="password_hash" in changes)

@@ -9,7 +9,7 @@ from usersctl.fields import looked_up
 from usersctl.letters import PASSWORD_CHANGED, RESET, queue
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.models import UNUSABLE, Actor, User
-from usersctl.passwords import Hasher, check_password
+from usersctl.passwords import Hasher, check_password, cost_of
 from usersctl.store import Store
 from usersctl.throttle import account_key
 from usersctl.tokens import digest
@@ -23,6 +23,12 @@ class Recovery:
     hasher: Hasher
     settings: Settings
     now: Clock
+
+    def has_password(self, user_id: int) -> bool:
+        """Whether there is one that could fit. Who came in through the identity provider may have none to change."""
+        with self.store.glance() as tx:
+            found = tx.credentials_of(user_id)
+        return found is not None and cost_of(found.password_hash) is not None
 
     def forgot(self, email: str) -> None:
         """The same work for every address: who has an account is found out when the letter is due."""
@@ -50,6 +56,9 @@ class Recovery:
             if current is None or current.email != taken[1]:
                 raise _no_link()
             tx.drop_one_time_tokens(user.id, stamp(now))
+            tx.drop_notices(
+                user.id, current.email
+            )  # who reads them there is who resets; elsewhere it may be the owner
             tx.delete_tokens_of(user.id)
             tx.clear_failures(account_key(current, current.email))
             changed = tx.change_user(
@@ -70,6 +79,7 @@ class Recovery:
                 raise _no_link()
             tx.delete_tokens_of(user.id)
             tx.drop_one_time_tokens(user.id, stamp(now))
+            tx.drop_notices(user.id)
             # Who came in through the identity provider must not come in there again.
             changed = tx.change_user(user.id, stamp(now), password_hash=UNUSABLE, oauth_id=None)
             if user.email == email:

@@ -13,6 +13,10 @@ from usersctl.fields import visible
 
 Row = tuple[str, dict[str, Any] | Invalid]  # where, and what; or what is wrong with it
 
+# What is read as a whole has an end, also where somebody names a device or the file of a disk. In characters.
+LONGEST_LINE = 1024 * 1024
+LONGEST_DOCUMENT = 256 * 1024 * 1024
+
 
 class Format(StrEnum):
     CSV = "csv"
@@ -30,11 +34,19 @@ def as_text(source: IO[bytes]) -> Iterator[IO[str]]:
         text.detach()
 
 
+def lines(text: IO[str], at_most: int = LONGEST_LINE) -> Iterator[str]:
+    """One by one, with their ends. Where the one stands that is too long, the caller knows."""
+    while line := text.readline(at_most + 1):
+        if len(line) > at_most and line[-1] not in "\r\n":
+            raise Invalid(f"longer than {at_most} characters")
+        yield line
+
+
 def csv_rows(
     text: IO[str], *, delimiter: str = ",", spelled: Callable[[str], str] = str
 ) -> tuple[list[str], Iterator[Row]]:
     """The names of the columns, and the rows."""
-    reader = csv.reader(text, strict=True, delimiter=delimiter)
+    reader = csv.reader(lines(text), strict=True, delimiter=delimiter)
     line, header = 1, list[str]()
     try:
         for header in reader:  # the first line that is not empty
@@ -43,6 +55,8 @@ def csv_rows(
             line = reader.line_num + 1
     except csv.Error as error:
         raise Invalid(f"line {line}: not CSV: {error}") from None
+    except Invalid as error:
+        raise Invalid(f"line {reader.line_num + 1}: {error}") from None
     columns = [spelled(name.strip()) for name in header]
     folded = [name.lower() for name in columns]
     twice = next((name for name in columns if folded.count(name.lower()) > 1), None)
@@ -62,18 +76,26 @@ def _csv_body(reader: Any, columns: list[str]) -> Iterator[Row]:
             # The reader has lost its place: what follows would be guessed.
             yield f"line {line}", Invalid(f"not CSV: {error}")
             return
+        except Invalid as error:
+            yield f"line {reader.line_num + 1}", error
+            return
         if not fields:
             pass
         elif len(fields) != len(columns):
-            yield f"line {line}", Invalid(f"{len(fields)} fields instead of {len(columns)}")
+            count = f"{len(fields)} field{'s' * (len(fields) != 1)}"
+            yield f"line {line}", Invalid(f"{count} instead of {len(columns)}")
         else:
             yield f"line {line}", dict(zip(columns, fields, strict=True))
         line = reader.line_num + 1
 
 
 def json_rows(text: IO[str]) -> Iterator[Row]:
+    document = text.read(LONGEST_DOCUMENT + 1)
+    if len(document) > LONGEST_DOCUMENT:
+        most = LONGEST_DOCUMENT // 1024 // 1024
+        raise Invalid(f"more than {most} MiB, which is too much for one JSON document: use JSON lines")
     try:
-        found = json.load(text, object_pairs_hook=_no_twins)
+        found = json.loads(document, object_pairs_hook=_no_twins)
     except (ValueError, RecursionError) as error:
         raise Invalid(f"not JSON: {error}") from None
     if not isinstance(found, list):
@@ -83,9 +105,13 @@ def json_rows(text: IO[str]) -> Iterator[Row]:
 
 
 def jsonl_rows(text: IO[str]) -> Iterator[Row]:
-    for number, line in enumerate(text, 1):
-        if line.strip():
-            yield f"line {number}", _object(line)
+    number = 0
+    try:
+        for number, line in enumerate(lines(text), 1):
+            if line.strip():
+                yield f"line {number}", _object(line)
+    except Invalid as error:
+        yield f"line {number + 1}", error
 
 
 def _object(line: str) -> dict[str, Any] | Invalid:

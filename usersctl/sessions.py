@@ -191,10 +191,10 @@ class Sessions:
         return renews and session.kind == "persistent" and session.expires_at < self._moved_by(session, noted)
 
     def _pause(self, session: Session) -> timedelta:
-        """Between two notes. Shorter for a session that ends within minutes, or it would end amid its use."""
+        """Between two notes. Shorter only for a session of one minute, which would end amid its use."""
         if session.limit_at is None:
             return USE_IS_NOTED_EVERY
-        return min(USE_IS_NOTED_EVERY, self.idle_time(session.kind) / 10)
+        return min(USE_IS_NOTED_EVERY, self.idle_time(session.kind) / 2)
 
     def _moved_by(self, session: Session, used: datetime) -> Any:
         """The expiry that a use at this time leads to; an API token keeps the one that it was given."""

@@ -38,6 +38,11 @@ class Setup:
             tx.add_one_time_token(digest(token), PURPOSE, None, "", stamp(now), stamp(now + LIFETIME))
         return f"{self.settings.base_url}/setup?token={token}"
 
+    def opens(self, token: str) -> bool:
+        """Whether a link with this token would be taken now. Asking does not use it up."""
+        with self.store.glance() as tx:
+            return tx.one_time_token(PURPOSE, digest(token), stamp(self.now())) is not None
+
     def first_admin(self, token: str, email: str, name: str, password: str, *, by: Actor) -> User:
         email, name = normal_email(email), normal_name(name)
         check_password(self.settings, password, email=email, name=name)

@@ -252,12 +252,20 @@ class Transaction:
         self._run("DELETE FROM one_time_tokens WHERE purpose = 'setup'")
 
     def drop_one_time_tokens(self, user_id: int, now: str) -> None:
-        """Those that were sent, and the letters that would send more."""
-        self._run("DELETE FROM one_time_tokens WHERE user_id = ?", (user_id,))
+        """Those that were sent, and the letters that would send more. But for the owner's "this wasn't me": an intruder
+        who changes more than one thing would take it away."""
+        self._run("DELETE FROM one_time_tokens WHERE user_id = ? AND purpose != 'not_me'", (user_id,))
         self._run(
             "UPDATE outbox SET state = 'dropped', finished_at = ? WHERE user_id = ? AND state = 'waiting'"
             " AND kind IN ('confirm', 'reset')",
             (now, user_id),
+        )
+
+    def drop_notices(self, user_id: int, email: str | None = None) -> None:
+        """The links by which somebody may say "this wasn't me"; with `email` only those that were sent there."""
+        self._run(
+            "DELETE FROM one_time_tokens WHERE user_id = ? AND purpose = 'not_me' AND email = ifnull(?, email)",
+            (user_id, email),
         )
 
     def delete_expired_one_time_tokens(self, now: str, at_most: int) -> int:

@@ -45,12 +45,11 @@ class Problem(NamedTuple):
 class BrokenRows(Invalid):
     """Rows that cannot be imported; nothing was written."""
 
-    def __init__(self, count: int, *, taken: bool = False) -> None:
+    def __init__(self, count: int, *, taken: bool = False, hint: str | None = None) -> None:
         rows = f"{count} row{'s' if count != 1 else ''}"
         if taken:
             super().__init__(
-                f"{rows} with an address or provider id that is taken; nothing was imported",
-                hint="choose with --on-conflict skip or --on-conflict update",
+                f"{rows} with an address or provider id that is taken; nothing was imported", hint=hint
             )
         else:
             super().__init__(f"{rows} cannot be imported; nothing was imported")
@@ -167,6 +166,7 @@ class Transfer:
         report: Callable[[Problem], Any],
     ) -> Imported:
         created = updated = skipped = without = taken = first = 0
+        way_on = "give each row an oauth_id of its own, or free it with: usersctl update USER --unlink"
         with self.store.trial() if dry_run else self.store.write() as tx:
             had_admin = tx.active_admins() > 0
             for line in waiting:
@@ -185,6 +185,7 @@ class Transfer:
                     without += "password_hash" not in row
                 elif on_conflict == "fail":
                     taken += 1
+                    way_on = "choose with --on-conflict skip or --on-conflict update"
                     who = "an earlier row" if first and known.id >= first else f"user {known.id}"
                     report(Problem(where, f"{known.email} is taken by {who}"))
                 elif on_conflict == "update":
@@ -192,7 +193,7 @@ class Transfer:
                 else:
                     skipped += 1
             if taken:
-                raise BrokenRows(taken, taken=True)
+                raise BrokenRows(taken, taken=True, hint=way_on)
             if had_admin and tx.active_admins() == 0:
                 raise LastAdmin
         return Imported(created, updated, skipped, without)
@@ -229,6 +230,8 @@ class Transfer:
         if changes.get("active") is False or "password_hash" in changes:
             tx.delete_tokens_of(known.id)
             tx.drop_one_time_tokens(known.id, stamp(self.now()))
+        if changes.get("active") is False:
+            tx.drop_notices(known.id)
         user = tx.change_user(known.id, stamp(self.now()), **changes)
         told = {name: value for name, value in changes.items() if name in ("name", "role", "active")}
         tx.audit(stamp(self.now()), by, "import-update", user, **told, password="password_hash" in changes)
@@ -280,6 +283,13 @@ def _time(value: str) -> str:
         raise Invalid(f"{value!r} is not an ISO 8601 time") from None
 
 
+def _picture(value: str) -> str:
+    # It is shown by other programs, to which an address may be anything.
+    if not re.match("https?://", value):
+        raise Invalid(f"profile_picture {value[:40]!r} is no web address: it begins with https:// or http://")
+    return value
+
+
 _CHECKS: dict[str, Callable[[str], Any]] = {
     "email": normal_email,
     "name": normal_name,
@@ -291,5 +301,5 @@ _CHECKS: dict[str, Callable[[str], Any]] = {
     "created_at": _time,
     "last_login_at": _time,
     "oauth_id": str,
-    "profile_picture": str,
+    "profile_picture": _picture,
 }

@@ -220,5 +220,9 @@ def _lockdown(tx: Transaction, user: User | None) -> Gate:
 
 def _state_of(letter: Letter) -> str:
     said = f" ({letter.last_error})" if letter.last_error else ""
-    when = f" at {letter.finished_at}" if letter.finished_at else f", tried {letter.attempts} times"
+    when = (
+        f" at {letter.finished_at}"
+        if letter.finished_at
+        else f", tried {letter.attempts} time{'s' * (letter.attempts != 1)}"
+    )
     return f"{letter.state}{when}{said}"

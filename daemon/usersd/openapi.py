@@ -59,7 +59,7 @@ _DESCRIPTION = """\
 Bodies are JSON objects of at most 64 kB, sent as `application/json`; every error is `{statusCode, statusMessage}`. Sign in
 with a cookie, or send the same token, or one that `usersctl token create` made, as a bearer. Without a session, whatever is
 not said to be for anyone is 401, also what does not exist. A change that a browser sends for another site is 403. HEAD is
-answered wherever GET is."""
+answered wherever GET is and uses nothing up."""
 
 
 # --- the handlers ---

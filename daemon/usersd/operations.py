@@ -453,6 +453,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/assets/<name>"): Operation(
         PAGES, "Style sheet, script and logo", "*/*", refusals={404: "Not found."}
     ),
-    ("GET", "/"): page("Your profile, password and sessions"),
+    ("GET", "/account"): page("Your profile, password and sessions"),
+    ("GET", "/"): page("The same, where no application has this path"),
     ("GET", "/users"): page("User management", refusals={403: "For admins only."}, as_page=frozenset({403})),
 }

@@ -118,6 +118,8 @@ TABLE: tuple[Route, ...] = (
     Route("GET", "/not-me", Access.ANYONE, pages.not_me),
     Route("GET", "/setup", Access.ANYONE, pages.setup),
     Route("GET", "/assets/<name>", Access.ANYONE, pages.asset),
+    # Where an application has /, too.
+    Route("GET", "/account", Access.SIGNED_IN, pages.profile),
     Route("GET", "/", Access.SIGNED_IN, pages.profile),
     Route("GET", "/users", Access.SIGNED_IN, pages.users),
 )

@@ -13,7 +13,7 @@ from usersd.call import Call, cleared_cookie, cookie
 
 def login(call: Call, service: Service) -> Answer:
     email, password = call.texts("email", "password", otherwise="Email and password are required")
-    remember = bool(call.boolean("rememberMe"))
+    remember = call.given("rememberMe") and bool(call.boolean("rememberMe"))
     with suppress(Invalid):  # what is no address may be a password in the wrong field
         call.told["email"] = normal_email(email)
     opened = service.sessions.login(

@@ -14,8 +14,8 @@ House = Callable[..., Site]
 ANOTHER = "another horse battery"
 
 
-def sees_profile(visitor: Visitor) -> None:
-    visitor.is_at("/")
+def sees_profile(visitor: Visitor, at: str = "/") -> None:
+    visitor.is_at(at)
     expect(visitor.page.get_by_role("heading", name="Your profile")).to_be_visible()
 
 
@@ -29,12 +29,12 @@ def test_the_first_admin_comes_by_a_link_and_signs_in(house: House, visit: Visit
     ada.sees("usersctl create EMAIL --admin")
     link = site.service.setup.link()
     ada.page.goto(link)
-    ada.fills(Name="Ada Lovelace", Email="ada@example.com", Password=PASSWORD)
+    ada.fills(Name="Ada Lovelace", E_mail="ada@example.com", Password=PASSWORD)
     ada.presses("Create admin")
     ada.sees("Your admin account is there.")
     ada.follows("Sign in")
     ada.misses("There is no admin yet")
-    ada.fills(Email="ada@example.com", Password=PASSWORD)
+    ada.fills(E_mail="ada@example.com", Password=PASSWORD)
     ada.presses("Sign in")
     sees_profile(ada)
     ada.follows("Users")
@@ -43,13 +43,39 @@ def test_the_first_admin_comes_by_a_link_and_signs_in(house: House, visit: Visit
     ada.sees("There is an admin already")
 
 
-def test_a_set_up_link_that_is_spent_is_refused_in_words(house: House, visit: Visit) -> None:
+@pytest.mark.parametrize("query", ["", "?token=nobodys", "?token=%ff", "?token=a&token=b"])
+def test_a_set_up_link_that_is_wrong_shows_no_form_but_the_way_on(
+    house: House, visit: Visit, query: str
+) -> None:
     ada = visit(house())
+    ada.goes(f"/setup{query}")
+    ada.sees("This link was used already, or is too old.")
+    ada.sees("usersctl create EMAIL --admin")
+    expect(ada.page.locator("form")).to_have_count(0)
+
+
+def test_to_look_at_the_set_up_page_does_not_use_its_link_up(house: House, visit: Visit) -> None:
+    site = house()
+    ada = visit(site)
+    link = site.service.setup.link()
+    for _ in range(3):
+        ada.page.goto(link)
+    ada.fills(Name="Ada", E_mail="ada@example.com", Password=PASSWORD)
+    ada.presses("Create admin")
+    ada.sees("Your admin account is there.")
+
+
+def test_a_set_up_link_that_is_over_by_now_is_refused_in_words(house: House, visit: Visit) -> None:
+    site = house()
+    ada = visit(site)
     ada.expected = {400}
-    ada.goes("/setup?token=nobodys")
-    ada.fills(Name="Ada", Email="ada@example.com", Password=PASSWORD)
+    ada.page.goto(site.service.setup.link())
+    site.service.setup.link()
+    ada.fills(Name="Ada", E_mail="ada@example.com", Password=PASSWORD)
     ada.presses("Create admin")
     ada.sees("This link was used already, or is too old.")
+    ada.sees("usersctl create EMAIL --admin")
+    expect(ada.button("Create admin")).to_have_count(0)
 
 
 @pytest.mark.parametrize("remember", [False, True])
@@ -58,7 +84,7 @@ def test_a_login_is_remembered_when_asked_for(house: House, visit: Visit, rememb
     site.add()
     ada = visit(site)
     ada.goes("/login")
-    ada.fills(Email="ada@example.com", Password=PASSWORD)
+    ada.fills(E_mail="ada@example.com", Password=PASSWORD)
     if remember:
         ada.field("Stay signed in on this device").check()
     ada.presses("Sign in")
@@ -74,7 +100,7 @@ def test_a_person_keeps_their_profile_password_and_sessions(house: House, visit:
     phone, ada = visit(site), visit(site)
     phone.signs_in()
     ada.signs_in()
-    ada.fills(Name="Ada Lovelace", Email="countess@example.com")
+    ada.fills(Name="Ada Lovelace", E_mail="countess@example.com")
     ada.presses("Save")
     ada.sees("Saved.")
     expect(ada.page.locator(".away")).to_have_value("countess@example.com")
@@ -89,7 +115,7 @@ def test_a_person_keeps_their_profile_password_and_sessions(house: House, visit:
     ada.has_focus_on(ada.field("Current password"))
     ada.fills(Current_password=PASSWORD)
     ada.presses("Change password")
-    ada.sees("Password changed")
+    ada.sees("Your password is changed.")
     expect(ada.field("Current password")).to_have_value("")
 
     # The others have ended; another one comes and is ended by hand.
@@ -97,7 +123,7 @@ def test_a_person_keeps_their_profile_password_and_sessions(house: House, visit:
     phone.presses("Save")
     phone.sees("Your session has ended.")
     phone.follows("Sign in again")
-    phone.fills(Email="countess@example.com", Password=ANOTHER)
+    phone.fills(E_mail="countess@example.com", Password=ANOTHER)
     phone.presses("Sign in")
     sees_profile(phone)
     ada.goes("/")
@@ -119,23 +145,23 @@ def test_a_newcomer_registers_confirms_and_signs_in(house: House, visit: Visit) 
     new = visit(house())
     new.goes("/login")
     new.follows("Create an account")
-    new.fills(Name="Grace Hopper", Email="grace@example.com", Password=PASSWORD)
+    new.fills(Name="Grace Hopper", E_mail="grace@example.com", Password=PASSWORD)
     new.presses("Create account")
-    new.sees("Open the link in the letter")
+    new.sees("Open the link in the e-mail that is on its way to grace@example.com.")
 
     new.expected = {403}
     new.goes("/login")
-    new.fills(Email="grace@example.com", Password=PASSWORD)
+    new.fills(E_mail="grace@example.com", Password=PASSWORD)
     new.presses("Sign in")
     new.sees("Your account is not active yet.")
-    new.presses("Send the confirmation letter again")
-    new.sees("a letter is on its way")
+    new.presses("Send the confirmation e-mail again")
+    new.sees("If grace@example.com waits for its confirmation, an e-mail is on its way.")
 
     new.opens_letter("Confirm")
     new.presses("Confirm")
-    new.sees("Your email address is confirmed.")
+    new.sees("Your e-mail address is confirmed.")
     new.follows("Sign in")
-    new.fills(Email="grace@example.com", Password=PASSWORD)
+    new.fills(E_mail="grace@example.com", Password=PASSWORD)
     new.presses("Sign in")
     sees_profile(new)
 
@@ -151,11 +177,12 @@ def test_a_letter_that_is_too_old_leads_to_another_one(house: House, visit: Visi
     new.opens_letter("Confirm")
     new.presses("Confirm")
     new.sees("This link was used already, or is too old.")
-    new.presses("Send the confirmation letter again")
-    new.sees("a letter is on its way")
+    expect(new.button("Confirm")).to_have_count(0)
+    new.presses("Send the confirmation e-mail again")
+    new.sees("an e-mail is on its way")
     new.opens_letter("Confirm")
     new.presses("Confirm")
-    new.sees("Your email address is confirmed.")
+    new.sees("Your e-mail address is confirmed.")
 
 
 def test_a_forgotten_password_is_set_anew_by_letter(house: House, visit: Visit) -> None:
@@ -164,16 +191,16 @@ def test_a_forgotten_password_is_set_anew_by_letter(house: House, visit: Visit) 
     ada = visit(site)
     ada.goes("/login")
     ada.follows("Forgot your password?")
-    ada.fills(Email="ada@example.com")
+    ada.fills(E_mail="ada@example.com")
     ada.presses("Send the link")
-    ada.sees("a letter with a link is on its way")
+    ada.sees("If ada@example.com has an account, an e-mail with a link is on its way.")
     ada.opens_letter("Set a new password")
     letter = ada.page.url
     ada.fills(New_password=ANOTHER, New_password__once_more=ANOTHER)
     ada.presses("Set password")
-    ada.sees("Your password is set")
+    ada.sees("Your password is set.")
     ada.follows("Sign in")
-    ada.fills(Email="ada@example.com", Password=ANOTHER)
+    ada.fills(E_mail="ada@example.com", Password=ANOTHER)
     ada.presses("Sign in")
     sees_profile(ada)
 
@@ -182,6 +209,7 @@ def test_a_forgotten_password_is_set_anew_by_letter(house: House, visit: Visit) 
     ada.fills(New_password=ANOTHER, New_password__once_more=ANOTHER)
     ada.presses("Set password")
     ada.sees("This link was used already, or is too old.")
+    expect(ada.button("Set password")).to_have_count(0)
     ada.follows("Get another link")
     ada.is_at("/forgot-password")
 
@@ -193,10 +221,18 @@ def test_an_owner_who_did_not_do_it_closes_the_account(house: House, visit: Visi
     thief.signs_in()
     thief.fills(Current_password=PASSWORD, New_password=ANOTHER, New_password__once_more=ANOTHER)
     thief.presses("Change password")
-    thief.sees("Password changed")
+    thief.sees("Your password is changed.")
     ada.opens_letter("password")
+    link = ada.page.url
     ada.presses("Close my account to others")
     ada.sees("All sessions have ended.")
+    ada.expected = {400}
+    ada.page.goto(link)
+    ada.presses("Close my account to others")
+    ada.sees("This link was used already, or is too old. If you are still worried, set a new password.")
+    expect(ada.button("Close my account to others")).to_have_count(0)
+    ada.follows("Set a new password")
+    ada.is_at("/forgot-password")
     thief.expected = {401}
     thief.presses("Save")
     thief.sees("Your session has ended.")
@@ -226,7 +262,33 @@ def test_somebody_signs_in_through_the_provider_and_gets_where_they_wanted_to(
     ada.follows("Continue with your provider")
     ada.follows("Ada Lovelace")
     ada.is_at("/?from=here")
-    ada.sees("You can also sign in with your provider account.")
+    ada.sees("You can sign in with your provider account.")
+
+
+def test_whoever_came_through_the_provider_sets_a_first_password_by_e_mail(
+    house: House, visit: Visit
+) -> None:
+    site = house()
+    ada = visit(site)
+    ada.goes("/login?redirect=/account")
+    ada.follows("Continue with your provider")
+    ada.follows("Ada Lovelace")
+    ada.is_at("/account")
+    ada.sees("This account has no password yet.")
+    expect(ada.field("Current password")).to_have_count(0)
+    ada.fills(E_mail="countess@example.com")
+    ada.presses("Save")
+    ada.sees("Saved.")
+    ada.presses("Send the link")
+    ada.sees("A link to set a password is on its way to countess@example.com.")
+    expect(ada.button("Send the link")).to_have_count(0)
+    ada.opens_letter("Set a new password")
+    ada.fills(New_password=PASSWORD, New_password__once_more=PASSWORD)
+    ada.presses("Set password")
+    ada.sees("Your password is set.")
+    ada.signs_in("countess", at="/login?redirect=/account")
+    expect(ada.field("Current password")).to_have_count(1)
+    ada.misses("This account has no password yet.")
 
 
 def test_whoever_cancels_at_the_provider_is_told_so(house: House, visit: Visit) -> None:
@@ -236,6 +298,48 @@ def test_whoever_cancels_at_the_provider_is_told_so(house: House, visit: Visit) 
     ada.follows("Cancel")
     ada.is_at("/login?error=oauth_failed")
     ada.sees("or was cancelled")
+
+
+@pytest.mark.parametrize("again", ["with the password", "through the provider"])
+def test_whoever_cancels_at_the_provider_still_gets_where_they_wanted_to(
+    house: House, visit: Visit, again: str
+) -> None:
+    site = house()
+    site.add(role="admin")
+    ada = visit(site)
+    ada.goes("/users?search=a%26b")
+    for _ in range(2):
+        ada.follows("Continue with your provider")
+        ada.follows("Cancel")
+        ada.sees("or was cancelled")
+    ada.page.reload()
+    if again == "with the password":
+        ada.fills(E_mail="ada@example.com", Password=PASSWORD)
+        ada.presses("Sign in")
+    else:
+        ada.follows("Continue with your provider")
+        ada.follows("Ada Lovelace")
+    ada.is_at("/users?search=a%26b")
+    ada.presses("Sign out")
+    ada.is_at("/login")
+    ada.follows("Continue with your provider")
+    ada.follows("Cancel")
+    ada.is_at("/login?error=oauth_failed")  # that way is forgotten
+
+
+def test_what_the_browser_kept_leads_nobody_to_another_site(house: House, visit: Visit) -> None:
+    site = house()
+    site.add()
+    ada = visit(site)
+    for kept in ("//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"):
+        ada.goes("/login")
+        ada.page.evaluate("kept => sessionStorage.setItem('then', kept)", kept)
+        ada.goes("/login?error=oauth_failed")
+        ada.fills(E_mail="ada@example.com", Password=PASSWORD)
+        ada.presses("Sign in")
+        sees_profile(ada)
+        ada.presses("Sign out")
+        ada.is_at("/login")
 
 
 @pytest.mark.parametrize(
@@ -288,4 +392,61 @@ def test_a_plain_user_reads_that_the_page_is_for_admins(house: House, visit: Vis
     grace.sees("This page is for admins")
     expect(grace.page.get_by_role("link", name="Users", exact=True)).to_have_count(0)
     grace.page.locator("main").get_by_role("link", name="Profile").click()
-    sees_profile(grace)
+    sees_profile(grace, at="/account")
+
+
+# --- somebody who is signed in already ---
+
+
+@pytest.mark.parametrize(
+    ("at", "led_to"),
+    [
+        ("/login", "/account"),
+        ("/login?redirect=/users%3Fsearch%3Da", "/users?search=a"),
+        ("/login?redirect=/login", "/account"),
+        ("/login?redirect=/login%3Fredirect%3D/users", "/account"),
+        ("/login?redirect=//evil.example", "/account"),
+    ],
+)
+def test_whoever_is_signed_in_is_told_so_and_goes_on(
+    house: House, visit: Visit, at: str, led_to: str
+) -> None:
+    site = house()
+    site.add(role="admin")
+    ada = visit(site)
+    ada.signs_in()
+    ada.goes(at)
+    ada.sees("You are signed in")
+    ada.sees("ada@example.com")
+    expect(ada.field("Password")).to_have_count(0)
+    ada.follows("Continue")
+    ada.is_at(led_to)
+
+
+def test_whoever_is_signed_in_makes_room_for_somebody_else(house: House, visit: Visit) -> None:
+    site = house()
+    for name in ("ada", "grace"):
+        site.add(name, role="admin")
+    visitor = visit(site)
+    visitor.signs_in()
+    visitor.goes("/login?redirect=/users")
+    visitor.presses("Sign in as somebody else")
+    visitor.is_at("/login?redirect=%2Fusers")
+    assert visitor.cookie() is None
+    visitor.fills(E_mail="grace@example.com", Password=PASSWORD)
+    visitor.presses("Sign in")
+    visitor.is_at("/users")
+    visitor.goes("/login")
+    visitor.presses("Sign out")
+    visitor.is_at("/login")
+    expect(visitor.field("Password")).to_have_count(1)
+
+
+def test_a_sign_in_that_should_lead_to_the_sign_in_leads_home(house: House, visit: Visit) -> None:
+    site = house()
+    site.add()
+    ada = visit(site)
+    ada.goes("/login?redirect=/login")
+    ada.fills(E_mail="ada@example.com", Password=PASSWORD)
+    ada.presses("Sign in")
+    sees_profile(ada)

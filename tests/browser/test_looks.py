@@ -25,14 +25,14 @@ def at(path: str) -> Callable[[Visitor], None]:
 
 def wrong_login(visitor: Visitor) -> None:
     visitor.goes("/login?error=account_inactive")
-    visitor.fills(Email="ada@example.com", Password="wrong")
+    visitor.fills(E_mail="ada@example.com", Password="wrong")
     visitor.presses("Sign in")
-    visitor.sees("Email or password is wrong.")
+    visitor.sees("E-mail or password is wrong.")
 
 
 def weak_registration(visitor: Visitor) -> None:
     visitor.goes("/register")
-    visitor.fills(Name=LONG, Email=f"{LONG}@{LONG}.example", Password="Password7")
+    visitor.fills(Name=LONG, E_mail=f"{LONG}@{LONG}.example", Password="Password7")
     visitor.presses("Create account")
     visitor.sees("Password must have")
 
@@ -173,9 +173,9 @@ def test_the_login_is_all_there_by_keyboard(house: House, visit: Visit) -> None:
     ada = visit(house())
     ada.site.add()
     ada.goes("/login")
-    ada.has_focus_on(ada.field("Email"))
+    ada.has_focus_on(ada.field("E-mail"))
     assert tabs(ada) == [
-        "Skip to the content", "Acme", "Email", "Password", "Show: Password", "Stay signed in on this device", "Sign in",
+        "Skip to the content", "Acme", "E-mail", "Password", "Show: Password", "Stay signed in on this device", "Sign in",
         "Continue with your provider", "Forgot your password?", "Create an account",
     ]  # fmt: skip
     ada.goes("/login")
@@ -209,7 +209,7 @@ def test_users_are_managed_by_keyboard(house: House, visit: Visit) -> None:
     ada.site.add("grace")
     all_users(ada)
     assert tabs(ada) == [
-        "Skip to the content", "Acme", "Profile", "Users", "Sign out", "Search by name or email", "Show", "New user", "Profile",
+        "Skip to the content", "Acme", "Profile", "Users", "Sign out", "Search by name or e-mail", "Show", "New user", "Profile",
         "Manage: grace@example.com",
     ]  # fmt: skip
     ada.button("Manage: grace@example.com").focus()
@@ -371,7 +371,8 @@ def test_the_pages_speak_german(house: House, visit: Visit) -> None:
     assert violations(ada.page) == []
     for _ in range(10):
         site.client().login("ada@example.com", "wrong")
-    ada.goes("/login")
+    ada.presses("Abmelden")
+    ada.is_at("/login")
     ada.fills(**{"E-Mail": "ada@example.com"}, Passwort="falsch")
     ada.presses("Anmelden")
     ada.sees("Bitte warten Sie 30 Sekunden")
@@ -386,6 +387,6 @@ def test_a_catalogue_of_ones_own_says_the_rest_in_english(house: House, visit: V
     visitor.expected = {401}
     visitor.goes("/login")
     expect(visitor.page.get_by_role("heading")).to_have_text("Moin")
-    visitor.fills(Email="ada@example.com", Password="x")
+    visitor.fills(E_mail="ada@example.com", Password="x")
     visitor.presses("Sign in")
     visitor.sees("Nee")

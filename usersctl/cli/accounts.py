@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,7 @@ from usersctl.cli.questions import (
     invocation,
     one_user,
     password,
+    refuse_both_from_stdin,
     users,
 )
 from usersctl.clock import stamp
@@ -27,6 +28,9 @@ from usersctl.errors import Invalid, Taken
 from usersctl.fields import normal_email, normal_name, search_text
 from usersctl.models import Role, User, UserFilter
 from usersctl.passwords import check_password, cost_of
+
+if TYPE_CHECKING:
+    from usersctl.service import Service
 
 PANEL = "Accounts"
 MOST = 2**62  # accounts: more than any table holds
@@ -80,34 +84,42 @@ def create(
     full_name = normal_name(name if name is not None else address.partition("@")[0])
     # Nobody is asked for the password of an account that is there already; nor is a database made for one that cannot be.
     service = run.service(create=True) if run.loaded.settings.database.is_file() else None
-    existing = None
-    if service is not None:
-        with service.store.glance() as tx:
-            existing = tx.user_by_email(address)
-    if existing is not None:
-        if not if_missing:
-            raise Taken(
-                f"{address} is taken by user {existing.id}",
-                hint="change that account with: usersctl update, or usersctl set-password",
+    existing = _owner(service, address) if service is not None else None
+    if existing is None:
+        chosen = _password(run, address, full_name, password_stdin, password_file, generate)
+        service = service or run.service(create=True)
+        try:
+            user = service.accounts.create(
+                address,
+                full_name,
+                chosen,
+                role=Role.ADMIN if admin else role or Role.USER,
+                active=not inactive,
+                tell=lambda user: _tell_generated(run, user, chosen) if generate else None,
+                by=run.actor,
             )
-        told = f"{address} is there already, as user {existing.id}"
-        if generate and not run.out.json:
-            run.out.note(told)  # whoever waits for a password on stdout must not take this for one
+        except Taken:
+            existing = _owner(service, address)  # another process was quicker
+            if existing is None:
+                raise
         else:
-            run.out.result(told, existing.as_json())
-        return
-    chosen = _password(run, address, full_name, password_stdin, password_file, generate)
-    service = service or run.service(create=True)
-    user = service.accounts.create(
-        address,
-        full_name,
-        chosen,
-        role=Role.ADMIN if admin else role or Role.USER,
-        active=not inactive,
-        tell=lambda user: _tell_generated(run, user, chosen) if generate else None,
-        by=run.actor,
-    )
-    _say(run, f"Created {_described(user)}", user, generated=generate)
+            _say(run, f"Created {_described(user)}", user, generated=generate)
+            return
+    if not if_missing:
+        raise Taken(
+            f"{address} is taken by user {existing.id}",
+            hint="change that account with: usersctl update, or usersctl set-password",
+        )
+    told = f"{address} is there already, as user {existing.id}"
+    if generate and not run.out.json:
+        run.out.note(told)  # whoever waits for a password on stdout must not take this for one
+    else:
+        run.out.result(told, existing.as_json())
+
+
+def _owner(service: "Service", address: str) -> User | None:
+    with service.store.glance() as tx:
+        return tx.user_by_email(address)
 
 
 def _tell_generated(run: Invocation, user: User, chosen: str) -> None:
@@ -145,7 +157,9 @@ def list_(
     ] = Sort.NAME,
     desc: Annotated[bool, typer.Option("--desc", help="The other way round.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="So many on a page.")] = None,
-    page: Annotated[int, typer.Option(min=1, metavar="N", help="Which page.")] = 1,
+    page: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Which page; the first if left out.")
+    ] = None,
     everyone: Annotated[bool, typer.Option("--all", help="All of them, also on a terminal.")] = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object a line.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Comma-separated, with a header line.")] = False,
@@ -156,8 +170,10 @@ def list_(
         raise Invalid("--active and --inactive contradict each other")
     if run.options.json + jsonl + csv > 1:
         raise Invalid("Choose one of --json, --jsonl and --csv")
-    if everyone and limit is not None:
-        raise Invalid("--all and --limit contradict each other")
+    for option, given in (("--limit", limit), ("--page", page)):
+        if everyone and given is not None:
+            raise Invalid(f"--all and {option} contradict each other")
+    page = page or 1
     form = "json" if run.options.json else "jsonl" if jsonl else "csv" if csv else None
     if page > 1 and limit is None:
         limit = 50
@@ -260,22 +276,22 @@ def delete(
 ) -> None:
     """Delete accounts, with their sessions and tokens. All of them, or none."""
     run = invocation(ctx)
-    service = run.service()
+    service = run.service(write=not dry_run)
     found = users(service, user, if_exists=if_exists)
-    names = ", ".join(each.email for each in found[:10]) + (
-        f" and {len(found) - 10} more" if found[10:] else ""
-    )
-    if not found:
-        run.out.result("No such user; nothing to do", [])
-        return
+    if found and not dry_run:
+        confirm(run, f"Delete {_names(found)} with all sessions and tokens?", yes=yes)
     ids = [each.id for each in found]
-    if dry_run:
-        service.accounts.delete(ids, dry_run=True, by=run.actor)
-        run.out.result(f"Would delete {names}", [each.as_json() for each in found])
-        return
-    confirm(run, f"Delete {names} with all sessions and tokens?", yes=yes)
-    deleted = service.accounts.delete(ids, by=run.actor)
-    run.out.result(f"Deleted {names}", [each.as_json() for each in deleted])
+    # Fewer than were found, where another process is deleting, too.
+    deleted = (
+        service.accounts.delete(ids, if_exists=if_exists, dry_run=dry_run, by=run.actor) if found else []
+    )
+    told = f"{'Would delete' if dry_run else 'Deleted'} {_names(deleted)}"
+    run.out.result(told if deleted else "No such user; nothing to do", [each.as_json() for each in deleted])
+
+
+def _names(listed: list[User]) -> str:
+    more = f" and {len(listed) - 10} more" if listed[10:] else ""
+    return ", ".join(each.email for each in listed[:10]) + more
 
 
 def set_password(
@@ -287,6 +303,7 @@ def set_password(
 ) -> None:
     """Set a password. Ends all sessions and tokens of the account."""
     run = invocation(ctx)
+    refuse_both_from_stdin(user, password_stdin=password_stdin)
     service = run.service()
     found = one_user(service, user)
     chosen = _password(run, found.email, found.name, password_stdin, password_file, generate)

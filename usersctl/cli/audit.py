@@ -1,7 +1,8 @@
 """Who did what to whom, when and from where; and whether that trail is whole."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from usersctl.cli.durations import since as since_when
 from usersctl.cli.listing import print_json_array
 from usersctl.cli.output import PARTLY_FAILED, plain, to_json
-from usersctl.cli.questions import complete_user, invocation
+from usersctl.cli.questions import complete_user, invocation, one_reference
 from usersctl.clock import stamp
 from usersctl.errors import Invalid, NotFound
 from usersctl.fields import looked_up, user_id_of
@@ -56,20 +57,21 @@ def audit(
     run = invocation(ctx)
     service = run.service(write=False)
     after = stamp(since_when(since, service.now())) if since is not None else None
-    user_id = _user_id(service, user) if user is not None else None
+    user_id = _user_id(service, one_reference(user)) if user is not None else None
     if follow:
-        rows = _followed(service.store, user_id=user_id, since=after)
-        _print_as_they_come(run, rows, as_json=jsonl or run.out.json)
+        run.endless = True
+        with closing(_followed(service.store, user_id=user_id, since=after)) as rows:
+            _print_as_they_come(run, rows, as_json=jsonl or run.out.json)
         return
     with service.store.read() as tx:
-        rows = tx.audit_rows(user_id=user_id, since=after)
+        found = tx.audit_rows(user_id=user_id, since=after)
         if jsonl:
-            for row in rows:
+            for row in found:
                 print(to_json(row._asdict()))
         elif run.out.json:
-            print_json_array(row._asdict() for row in rows)
+            print_json_array(row._asdict() for row in found)
         else:
-            run.out.table((*COLUMNS, "details"), map(_cells, rows), empty="Nothing yet.")
+            run.out.table((*COLUMNS, "details"), map(_cells, found), empty="Nothing yet.")
 
 
 def verify(
@@ -99,13 +101,15 @@ def verify(
         "problem": found.problem,
     }
     if found.problem is None:
-        run.out.result(f"{found.rows} rows, unbroken up to {found.head.hex()}", told)
+        rows = f"{found.rows} row{'s' * (found.rows != 1)}"
+        run.out.result(f"{rows}, unbroken up to {found.head.hex()}", told)
         return
     if run.out.json:
         run.out.write_json(told)
     else:
         run.out.data(f"Broken: {found.problem}")
-        run.out.note(f"Unbroken are {found.rows} rows up to {found.head.hex()}")
+        whole = "is 1 row" if found.rows == 1 else f"are {found.rows} rows"
+        run.out.note(f"Unbroken {whole} up to {found.head.hex()}")
     raise typer.Exit(PARTLY_FAILED)
 
 
@@ -119,7 +123,7 @@ def _hash(text: str) -> bytes:
     return found
 
 
-def _followed(store: "Store", *, user_id: int | None, since: str | None) -> Iterator[AuditRow]:
+def _followed(store: "Store", *, user_id: int | None, since: str | None) -> Generator[AuditRow, None, None]:
     """Rows since then, or from now on, as they come. Ends only with the process."""
     with store.read() as tx:
         seen = tx.last_audit_row()

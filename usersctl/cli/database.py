@@ -153,6 +153,8 @@ def restore(
 
     run = invocation(ctx)
     path = run.loaded.settings.database
+    if file.exists() and path.exists() and file.samefile(path):
+        raise Invalid(f"{file} is the database itself", hint="name a file that usersctl db backup made")
     with backups.checked_copy(file) as (found, copy):
         if found.problems:
             refused = StoreUnusable(

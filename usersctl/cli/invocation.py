@@ -20,6 +20,7 @@ class Invocation:
         self.options = options
         self.out = Output(options)
         self.flags: dict[str, Any] = {}  # settings that a command takes as options
+        self.endless = False  # these keys are the way to end it, of which there is nothing to tell
         self._store: Store | None = None
 
     @cached_property
@@ -38,8 +39,9 @@ class Invocation:
         if store.migrated is not None:
             for note in store.migrated.notes:
                 self.out.note(f"Note: {note}")
+            count = store.migrated.accounts
             self.out.note(
-                f"Migrated {path} with {store.migrated.accounts} accounts; as it was: {store.migrated.backup}"
+                f"Migrated {path} with {count} account{'s' * (count != 1)}; as it was: {store.migrated.backup}"
             )
         return store
 

@@ -99,6 +99,12 @@ class Output:
         if hint:
             print(f"  {clean(hint)}", file=sys.stderr)
 
+    def interrupted(self, consequence: str = "") -> None:
+        """By the keys that end a command. Behind a question the line has ended already, elsewhere stands a ^C."""
+        if not consequence and sys.stderr.isatty():
+            print(file=sys.stderr)
+        self.error(UsersError("; ".join(filter(None, ("interrupted", consequence)))), code="interrupted")
+
     @contextmanager
     def progress(self, what: str) -> Iterator[Draw]:
         """A bar on stderr for long work, drawn only where somebody looks."""
@@ -151,6 +157,8 @@ def code_of(error: UsersError) -> int:
 
 # Some of it went wrong, or what was looked at is not as it should be; no error of its own, for the rest was done.
 PARTLY_FAILED = 7
+
+INTERRUPTED = 130
 
 EXIT_CODES = {
     "Invalid": 2,

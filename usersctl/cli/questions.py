@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,11 +14,13 @@ from usersctl.cli.output import clean
 from usersctl.config import read_secret
 from usersctl.errors import ConfigError, Forbidden, Invalid, NotFound
 from usersctl.models import User
+from usersctl.rows import lines
 
 if TYPE_CHECKING:
     from usersctl.service import Service
 
 MOST = 1_000_000  # of what is read as a password: enough for any, not for a disk by mistake
+LONGEST_USER = 1000  # characters of a line that names a user
 
 PasswordStdin = Annotated[
     bool, typer.Option("--password-stdin", help="Read the password from standard input.")
@@ -84,18 +86,35 @@ def users(service: "Service", references: Iterable[str], *, if_exists: bool = Fa
 
 
 def one_user(service: "Service", reference: str) -> User:
-    listed = users(service, [reference])
-    if len(listed) != 1:
-        raise Invalid(f"Expected one user on standard input, got {len(listed)}")
-    return listed[0]
+    return service.accounts.find(one_reference(reference))
 
 
-def _expanded(references: Iterable[str]) -> Iterable[str]:
+def one_reference(reference: str) -> str:
+    """Of a user, who need not be there."""
+    found = list(islice(_expanded([reference]), 2))
+    if len(found) != 1:
+        raise Invalid(f"Expected one user on standard input, got {'more' if found else 'none'}")
+    return found[0]
+
+
+def _expanded(references: Iterable[str]) -> Iterator[str]:
     for reference in references:
-        if reference == "-":
-            yield from (word for line in sys.stdin if (word := line.strip()))
-        else:
+        if reference != "-":
             yield reference
+            continue
+        try:
+            yield from (word for line in lines(sys.stdin, LONGEST_USER) if (word := line.strip()))
+        except Invalid as error:
+            raise Invalid(f"A line on standard input is {error}, and no user") from None
+
+
+def refuse_both_from_stdin(user: str, *, password_stdin: bool) -> None:
+    """Before anything is read: what is meant as a password would be looked for as a user, and told."""
+    if user == "-" and password_stdin:
+        raise Invalid(
+            "Standard input cannot be both the user and the password",
+            hint="name the USER, or give the password with --password-file FILE",
+        )
 
 
 def password(
@@ -159,5 +178,10 @@ def confirm(run: Invocation, question: str, *, yes: bool) -> None:
         raise Forbidden(
             f"{question} Nothing was done", hint="without a terminal to ask at, say so with --yes"
         )
-    if not typer.confirm(clean(question), err=True):
+    try:
+        agreed = typer.confirm(clean(question), err=True)
+    except typer.Abort:
+        print(file=sys.stderr)  # as Typer does behind what is typed unseen
+        raise
+    if not agreed:
         raise Forbidden("Declined; nothing was done")

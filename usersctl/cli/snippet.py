@@ -137,14 +137,20 @@ def words_of(loaded: Loaded, usersctl: Sequence[str]) -> dict[str, str]:
     by_hand = loaded.origins.get("baseUrl")
     told_elsewhere = by_hand is not None and by_hand.source != str(config)
     host, owner = settings.host.strip("[]"), owner_of(database)
-    name = urlsplit(settings.base_url).hostname or ""
+    site = urlsplit(settings.base_url)
+    name = f"[{site.hostname}]" if ":" in (site.hostname or "") else site.hostname or ""
+    site_port = (
+        site.port if settings.https else None
+    )  # that of http is the daemon's own: in front of it stands https
     return {
         "usersctl": " ".join(usersctl),
         "options": options,
         "serve": "serve" + (f" --base-url {settings.base_url}" if told_elsewhere else ""),
         "state_dir": str(database.parent),
         "base_url": settings.base_url,
-        "server_name": f"[{name}]" if ":" in name else name,
+        "server_name": name,
+        "site": f"{name}:{site_port}" if site_port else name,
+        "site_port": str(site_port or 443),
         "port": str(settings.port),
         "listen": str(socket)
         if socket

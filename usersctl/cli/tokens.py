@@ -124,9 +124,12 @@ def revoke(
         raise Invalid("Name users, or one token with --id N")
     service = run.service()
     if token_id is not None:
-        if token_id >= 2**63:  # SQLite's integers end there
-            raise NotFound("Session not found")
-        ended = service.sessions.revoke(token_id, by=run.actor)
+        try:
+            if not 0 < token_id < 2**63:  # SQLite's integers end there
+                raise NotFound("Session not found")
+            ended = service.sessions.revoke(token_id, by=run.actor)
+        except NotFound as error:
+            raise NotFound(str(error), hint="see: usersctl token list USER") from None
         run.out.result(f"Revoked token {ended.id} of user {ended.user_id}", {"revoked": 1})
         return
     found = users(service, user or [])

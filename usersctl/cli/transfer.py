@@ -4,7 +4,7 @@ import csv
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -98,8 +98,9 @@ def import_(
     if table is not None or columns or roles:
         raise Invalid("--table, --map and --map-role go with --from")
     chosen = form or _by_suffix(file or "")
-    with _opened(file or "") as opened:
-        _import(run, _rows(opened, chosen), None, dry_run=dry_run, on_conflict=on_conflict)
+    # Rows let go of a file before it is closed, also where a signal ends it all.
+    with _opened(file or "") as opened, closing(_rows(opened, chosen)) as rows:
+        _import(run, rows, None, dry_run=dry_run, on_conflict=on_conflict)
 
 
 def _import(
@@ -144,16 +145,21 @@ def _import(
 
 @contextmanager
 def _service(run: Invocation, *, dry_run: bool) -> Iterator["Service"]:
-    """A dry run makes no database: where there is none, it is tried on one that nobody sees."""
-    settings = run.loaded.settings
-    if not dry_run or settings.database.exists():
-        yield run.service(create=not dry_run)
+    """A dry run neither makes nor changes a database: it is tried on a copy that nobody sees, or on a new one."""
+    if not dry_run:
+        yield run.service(create=True)
         return
     from usersctl.service import build
 
+    settings = run.loaded.settings
     with tempfile.TemporaryDirectory() as folder:
-        service = build(settings._replace(database=Path(folder) / "users.db"))
-        with closing(service):
+        aside = Path(folder) / "users.db"
+        found = settings.database
+        if found.is_dir() or (
+            found.exists() and found.stat().st_size > 0
+        ):  # what is empty, an import would fill
+            run.store(write=False).copy(aside)
+        with closing(build(settings._replace(database=aside))) as service:
             yield service
 
 
@@ -242,7 +248,7 @@ def _opened(file: str) -> Iterator[IO[bytes]]:
         yield source
 
 
-def _rows(source: IO[bytes], form: Format) -> Iterator[Row]:
+def _rows(source: IO[bytes], form: Format) -> Generator[Row, None, None]:
     with as_text(source) as text:
         if form is Format.CSV:
             columns, rows = csv_rows(text, spelled=str.lower)
@@ -289,22 +295,24 @@ def _replaced(path: Path) -> Iterator[IO[str]]:
         if path.exists() and not path.is_file():
             number = os.open(path, os.O_WRONLY)
         else:
+            there = Path(os.path.realpath(path))  # a link stays, and leads to the new file
             # mkstemp makes it 0600.
-            number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            number, name = tempfile.mkstemp(prefix=f".{there.name}.", dir=there.parent)
     except OSError as error:
         raise Invalid(f"{path} cannot be written: {error.strerror}") from None
-    if name is None:
-        with os.fdopen(number, "w", encoding="utf-8", newline="") as target:
-            yield target
-        return
     try:
         with os.fdopen(number, "w", encoding="utf-8", newline="") as target:
             yield target
-            target.flush()
-            os.fsync(target.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
+            if name is not None:
+                target.flush()
+                os.fsync(target.fileno())
+        if name is not None:
+            Path(name).replace(there)
+    except BaseException as error:
+        if name is not None:
+            Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
 
 

@@ -28,8 +28,8 @@ from usersctl.cli import (
     why,
 )
 from usersctl.cli.invocation import Invocation
+from usersctl.cli.output import INTERRUPTED
 
-INTERRUPTED = 130
 SHARED = (
     "_config",
     "_db",
@@ -123,9 +123,8 @@ def run_tree(run: Invocation, words: list[str]) -> int:
         if isinstance(ended.__context__, BrokenPipeError):  # Typer's word for it is a plain 1
             raise ended.__context__ from None
         raise
-    except Abort:
-        print(file=sys.stderr)
-        return INTERRUPTED
+    except Abort:  # Ctrl-C or Ctrl-D at a question
+        raise KeyboardInterrupt("nothing was done") from None
     except TyperException as refused:
         ctx = getattr(refused, "ctx", None)
         path = ctx.command_path if ctx is not None else "usersctl"
@@ -139,4 +138,6 @@ def run_tree(run: Invocation, words: list[str]) -> int:
             )
             run.out.error(TyperException(said), code="usage", hint=f"see: {path} --help")
         return 2
+    if result == INTERRUPTED:  # Typer's word for it
+        raise KeyboardInterrupt
     return result if isinstance(result, int) else 0

@@ -4,7 +4,7 @@ import typer
 
 from usersctl.cli.findings import Line, show
 from usersctl.cli.options import Options
-from usersctl.cli.questions import UserArgument, invocation
+from usersctl.cli.questions import UserArgument, invocation, one_reference
 from usersctl.errors import NotFound
 
 NOTHING = "Nothing is in the way here: it is the password, or the browser"
@@ -24,6 +24,7 @@ def why(ctx: typer.Context, user: UserArgument) -> None:
 
     run = invocation(ctx)
     service = run.service(write=False)
+    user = one_reference(user)
     found = Why(service.store, service.throttle, service.settings, service.now).explain(user)
     stopped_by = found.shut.name if found.shut else None
     lines = [

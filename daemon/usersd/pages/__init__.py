@@ -7,7 +7,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import bottle
 
@@ -17,7 +17,14 @@ from usersctl.errors import ConfigError, NotFound
 from usersctl.models import Role
 from usersctl.passwords import MAX_BYTES
 from usersctl.service import Service
-from usersd.access import REGISTRATION, inside, is_at_this_machine
+from usersd.access import (
+    REGISTRATION,
+    identify,
+    inside,
+    is_api,
+    is_at_this_machine,
+    wants_a_page,
+)
 from usersd.answers import ALWAYS, PAGE, Answer
 from usersd.call import Call
 
@@ -25,18 +32,50 @@ _HERE = Path(__file__).parent
 _CSS, _JS = "text/css; charset=utf-8", "text/javascript; charset=utf-8"
 _IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp"}
 MOST_BYTES = 512 * 1024  # of what an operator adds
+LOGIN = "/login"
 OAUTH = "/api/users/auth/oauth/redirect"
 MAKE_AN_ADMIN = "usersctl create EMAIL --admin"
 
-# What the script says by itself; the rest of the catalogue stands in the templates.
-_FOR_SCRIPT = ("say.", "hint.", "profile.", "users.", "role.", "nav.profile", "setup.done", "messages")
+# What the script says on each page beside what stands in the template: of the catalogue's keys and of the refusals that
+# the server may answer with there, how they begin.
+_ANYWHERE = ("say.", "Cross-site", "The service is closed")
+_RESEND = ("Account is", "Authentication", "Email is required", "Registration is closed")
+_PERSON = ("Email is already", "Invalid email format", "Name must")
+_NEW_PASSWORD = ("hint.", "Password ")
+_LINK = ("Invalid or expired link", "Token")
+_FOR_SCRIPT: dict[str, tuple[str, ...]] = {
+    "login": ("hint.", "Email and", "Invalid email or", *_RESEND),
+    "register": ("Email, name", *_PERSON, *_NEW_PASSWORD, *_RESEND),
+    "confirm_email": ("Invalid or expired confirmation", "Token and", *_RESEND),
+    "forgot_password": ("Email is required",),
+    "reset_password": (*_LINK, *_NEW_PASSWORD),
+    "not_me": _LINK,
+    "setup": (*_LINK, *_PERSON, *_NEW_PASSWORD),
+    "profile": (
+        *("profile.here", "profile.last-used", "profile.end", "users.never"),
+        *("Current password", "Email is required", "New password", "Session not", "User not"),
+        *_PERSON,
+        *_NEW_PASSWORD,
+    ),
+    "users": (
+        *("nav.profile", "role.", "users.active", "users.inactive", "users.never", "users.last-login"),
+        *("users.manage", "users.activate", "users.deactivate", "users.none", "users.page"),
+        *("users.did.activate", "users.did.deactivate", "users.did.end", "users.did.delete"),
+        *("Admin access", "Email, name", "The last active admin", "User not", "You cannot"),
+        *_PERSON,
+        *_NEW_PASSWORD,
+    ),
+}
 
 
 # --- the pages ---
 
 
 def login(call: Call, service: Service) -> Answer:
-    redirect = inside(call.unchecked_query("redirect"))
+    identify(call, service)
+    then = inside(call.unchecked_query("redirect"))
+    if urlsplit(then).path == LOGIN:
+        then = ""  # whoever has signed in would only come back here
     error = call.unchecked_query("error")
     return _page(
         call,
@@ -44,7 +83,9 @@ def login(call: Call, service: Service) -> Answer:
         command=MAKE_AN_ADMIN if service.setup.needed() else None,
         closed=service.brake.state() is not None,
         open=REGISTRATION in call.settings.whitelist,
-        provider=OAUTH + (f"?{urlencode({'redirect': redirect})}" if redirect else ""),
+        then=then,
+        onward=f"?{urlencode({'redirect': then})}" if then else "",
+        provider=OAUTH,
         has_provider=call.settings.has_provider,
         error=catalogue(call.settings.locale).get(f"oauth.{error}"),
     )
@@ -71,11 +112,13 @@ def not_me(call: Call, _service: Service) -> Answer:
 
 
 def setup(call: Call, service: Service) -> Answer:
-    return _page(call, "setup", needed=service.setup.needed())
+    opens = service.setup.opens(call.unchecked_query("token") or "")
+    return _page(call, "setup", needed=service.setup.needed(), opens=opens, command=MAKE_AN_ADMIN)
 
 
-def profile(call: Call, _service: Service) -> Answer:
-    return _page(call, "profile", width="middle")
+def profile(call: Call, service: Service) -> Answer:
+    has_password = service.recovery.has_password(call.signed_in.id)
+    return _page(call, "profile", width="middle", has_password=has_password)
 
 
 def users(call: Call, _service: Service) -> Answer:
@@ -85,7 +128,20 @@ def users(call: Call, _service: Service) -> Answer:
 
 
 def forbidden(call: Call) -> Answer:
-    return _page(call, "forbidden")._replace(status=403)
+    return _refused(call, "forbidden", 403)
+
+
+def instead(call: Call, answer: Answer) -> Answer:
+    """The same refusal as a page, where a browser is about to show it: an unknown one, or registration that is closed."""
+    if answer.status not in (403, 404) or is_api(call.path) or not wants_a_page(call.environ, call.method):
+        return answer
+    if ("Content-Type", "text/html; charset=utf-8") in answer.headers:
+        return answer
+    return _refused(call, "gone" if answer.status == 404 else "closed", answer.status)
+
+
+def _refused(call: Call, why: str, status: int) -> Answer:
+    return _page(call, "refused", why=why)._replace(status=status)
 
 
 def dev_mail(call: Call, service: Service) -> Answer:
@@ -106,7 +162,7 @@ def _page(call: Call, name: str, *, width: str = "narrow", **values: object) -> 
     html = _template(name).render(
         t=texts.__getitem__,
         lang=texts["lang"],
-        texts=_for_script(settings),
+        texts=_for_script(settings, name),
         rules=_rules(settings),
         brand=settings.brand,
         asset=lambda asset: f"/assets/{asset}?v={_version(settings, asset)}",
@@ -143,10 +199,10 @@ def asset(call: Call, _service: Service) -> Answer:
 @cache
 def _asset(settings: Settings, name: str) -> tuple[str, bytes]:
     """Media type and content: two files of ours, and two that an operator may add."""
-    if name == "style.css":
-        return _CSS, (_HERE / name).read_bytes()
-    if name == "script.js":
-        return _JS, (_HERE / name).read_bytes()
+    if name in ("style.css", "script.js"):
+        # Without indentation and comments, and line by line, so that a browser names the lines that stand in the file.
+        lean = re.sub(r"^ +(//.*)?|^//.*", "", (_HERE / name).read_text("utf-8"), flags=re.MULTILINE)
+        return _CSS if name == "style.css" else _JS, lean.encode()
     if name == "brand.css" and (settings.accent is not None or settings.stylesheet is not None):
         own = settings.stylesheet.read_bytes() if settings.stylesheet is not None else b""
         return _CSS, _accent(settings.accent).encode() + own
@@ -205,8 +261,11 @@ def _fits(english: object, own: object) -> bool:
 
 
 @cache
-def _for_script(settings: Settings) -> str:
-    texts = {key: value for key, value in catalogue(settings.locale).items() if key.startswith(_FOR_SCRIPT)}
+def _for_script(settings: Settings, page: str) -> str:
+    said = _ANYWHERE + _FOR_SCRIPT.get(page, ())
+    words = catalogue(settings.locale)
+    texts = {key: value for key, value in words.items() if key.startswith(said)}
+    texts["messages"] = {key: value for key, value in words["messages"].items() if key.startswith(said)}
     told = json.dumps(texts | {"rules.min": settings.min_length}, ensure_ascii=False, separators=(",", ":"))
     # In a script element nothing is escaped, but "</script" would end it.
     return told.replace("<", "\\u003c")

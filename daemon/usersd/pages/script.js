@@ -17,13 +17,17 @@ function make(tag, className, ...content) {
 // --- words ---
 
 function t(name, values = {}) {
-  return (texts[name] || "").replace(/{(\w+)}/g, (_, key) => values[key] ?? "");
+  return filled(texts[name] || "", values);
+}
+
+function filled(text, values) {
+  return text.replace(/{(\w+)}/g, (_, key) => values[key] ?? "");
 }
 
 // What the server says, in the words of this page where it has some.
 function words(message) {
   const { messages } = texts;
-  return messages[message] || messages[message.replace(/^(Password must have) .*/, "$1")] || message;
+  return messages[message] || messages[message.replace(/^(Password must have) .*/, "$1")] || message.replace(/[^.]$/, "$&.");
 }
 
 function inWords(answer, message) {
@@ -39,6 +43,7 @@ function inWords(answer, message) {
 // Where it is seen and heard: not behind a dialog.
 function say(text, { bad = false, way } = {}) {
   document.querySelector("dialog[open]")?.close();
+  hush();
   const note = make("p", bad ? "note bad" : "note", text);
   note.tabIndex = -1;
   if (way) {
@@ -48,6 +53,13 @@ function say(text, { bad = false, way } = {}) {
   }
   said.replaceChildren(note);
   return note;
+}
+
+// One message at a time.
+function hush() {
+  said.replaceChildren();
+  for (const place of document.querySelectorAll(".refused, .error")) place.hidden = true;
+  for (const input of document.querySelectorAll("[aria-invalid]")) input.removeAttribute("aria-invalid");
 }
 
 function when(text) {
@@ -103,7 +115,8 @@ function leave(target) {
   return true;
 }
 
-// --- forms: data-api, data-method, data-query (what comes from the address), data-then, data-keep, data-done ---
+// --- forms: data-api, data-method, data-query (what comes from the address); and what follows: data-then (where to go),
+// data-done (what to say), data-keep (the form stays), data-over (what to say as well when the link is dead) ---
 
 function fields(form) {
   const found = {};
@@ -116,22 +129,24 @@ function fields(form) {
 
 async function send(form) {
   for (const shown of form.querySelectorAll(".show[aria-pressed=true]")) shown.click();
-  forgive(form);
-  said.replaceChildren();
+  hush();
   const found = fields(form);
   const method = form.dataset.method || "POST";
   const isGet = method === "GET";
   const path = form.dataset.api + (isGet ? "?" + new URLSearchParams(found) : "");
   const told = await ask(method, path, isGet ? undefined : found, (text, message = "") => {
-    refuse(form, text, message);
-    if (/^Account is inactive|confirmation link$/.test(message)) offerResend(form, found.email);
+    const isDead = form.dataset.query && /link$|^Token/.test(message);
+    (isDead ? giveUp : refuse)(form, text, message);
+    if (isDead || message === "Account is inactive") offerResend(form, found.email);
   });
   return told ? finish(form, told, found) : false;
 }
 
-function forgive(form) {
-  for (const place of form.querySelectorAll(".refused, .error")) place.hidden = true;
-  for (const input of form.querySelectorAll("[aria-invalid]")) input.removeAttribute("aria-invalid");
+// A link that is over stays so: the way on takes the place of the form.
+function giveUp(form, text) {
+  form.hidden = true;
+  say([text, form.dataset.over].join(" ").trim(), { bad: true }).focus();
+  document.querySelector("[data-way]")?.classList.add("button", "primary");
 }
 
 // At the field that it speaks of, or above all of them.
@@ -164,10 +179,10 @@ function wrongField(form, message) {
 
 // Whether it leaves the page.
 function finish(form, told, found) {
-  if (form.dataset.then === "redirect") {
-    return leave(inside(query.get("redirect")));
+  if ("then" in form.dataset) {
+    return leave(inside(form.dataset.then));
   }
-  const text = t(form.dataset.done, told.user || told) || words(told.message);
+  const text = filled(form.dataset.done, { ...found, ...told, ...told.user });
   if ("keep" in form.dataset) {
     say(text);
     for (const input of form.querySelectorAll("[type=password]")) empty(input);
@@ -188,23 +203,30 @@ function empty(input) {
 // The way on for an account that waits for its confirmation: another letter.
 function offerResend(form, email) {
   const resend = document.querySelector("[data-resend]");
-  if (!resend || resend === form) return;
+  if (!resend || resend === form || !email) return;
   resend.elements.email.value = email;
   resend.hidden = false;
 }
 
-for (const form of document.querySelectorAll("form[data-keep], form[data-api]")) {
+for (const form of document.querySelectorAll("form[data-done], form[data-then]")) {
+  const button = form.querySelector("button:not([type])");
+  button.disabled = false; // without this script it stays so
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    once(form.querySelector("button:not([type])"), () => send(form));
+    once(button, () => send(form));
   });
 }
+// A key that is held presses once, and not also what comes up under it.
+addEventListener("keydown", (event) => {
+  if (event.repeat && event.key === "Enter") event.preventDefault();
+});
 for (const input of document.querySelectorAll("[data-from-query]")) input.value = query.get(input.dataset.fromQuery) || "";
 
 // --- the session, which another tab may have ended or changed ---
 
-const logout = document.querySelector("[data-logout]");
-logout?.addEventListener("click", () => once(logout, async () => Boolean(await ask("DELETE", "/api/users/session")) && leave("/login")));
+for (const logout of document.querySelectorAll("[data-logout]")) {
+  logout.addEventListener("click", () => once(logout, async () => Boolean(await ask("DELETE", "/api/users/session")) && leave(logout.dataset.logout)));
+}
 
 document.addEventListener("visibilitychange", async () => {
   if (!signedIn || document.hidden) return;
@@ -216,6 +238,22 @@ document.addEventListener("visibilitychange", async () => {
 addEventListener("pageshow", (event) => {
   if (event.persisted) location.reload();
 });
+
+// --- through the provider: who comes back with an error has lost the address that told where to go ---
+
+const provider = document.querySelector("[data-provider]");
+if (provider) {
+  const form = document.querySelector("[data-then]");
+  const kept = query.has("error") && sessionStorage.getItem("then");
+  if (kept && !form.dataset.then) {
+    query.set("redirect", inside(kept));
+    history.replaceState(null, "", "?" + query);
+    form.dataset.then = query.get("redirect");
+    provider.search = "?" + new URLSearchParams({ redirect: form.dataset.then });
+    sessionStorage.removeItem("then");
+  }
+  provider.addEventListener("click", () => sessionStorage.setItem("then", form.dataset.then));
+}
 
 // --- passwords: which rules are met, Caps Lock, and a look at what was typed ---
 
@@ -297,7 +335,7 @@ function sessionItem(session) {
 if (sessionList) {
   listSessions();
   document.addEventListener("changed", (event) => {
-    if (event.detail.email) document.querySelector(".away").value = event.detail.email;
+    if (event.detail.email) document.querySelector("[data-own-email]").value = event.detail.email;
     listSessions();
   });
 }
@@ -370,7 +408,7 @@ function manageUsers() {
 
   function mine() {
     const link = make("a", "button", t("nav.profile"));
-    link.href = "/";
+    link.href = "/account";
     return link;
   }
 
@@ -385,7 +423,7 @@ function manageUsers() {
 
   function open(user) {
     chosen = user;
-    forgive(form);
+    hush();
     form.dataset.api = "/api/users/" + user.id;
     for (const name of ["name", "email", "role"]) form.elements[name].value = user[name];
     document.getElementById("one-title").textContent = user.name;
@@ -414,7 +452,7 @@ function manageUsers() {
   document.getElementById("new").addEventListener("click", () => {
     const created = create.querySelector("form");
     created.reset();
-    forgive(created);
+    hush();
     empty(created.elements.password);
     create.showModal();
   });
