@@ -2,32 +2,21 @@
 
 import json
 import os
-import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from commands import Command
+from ports import free_port
 from web import Client
 
 TIME_LIMIT = 20
-
-
-def free_port() -> int:
-    """Below those that the system gives to outgoing connections, which could take it before its daemon does. Which one
-    is chance, so that two workers hardly ever choose the same."""
-    for _ in range(100):
-        port = 10_000 + secrets.randbelow(20_000)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise AssertionError("there is no free port")
 
 
 def wait_for(what: Callable[[], Any], seconds: float = TIME_LIMIT) -> Any:

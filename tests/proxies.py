@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import re
 import shutil
 import signal
 import socket
@@ -160,15 +161,23 @@ def _answers(port: int) -> bool:
     return False
 
 
+def port_told(snippet: str, pattern: str, port: int) -> str:
+    """The port that it gives the site, which is that of baseUrl; nothing where it names none."""
+    found = re.search(pattern, snippet, re.MULTILINE)
+    assert found is None or found[1] in ("443", str(port))
+    return found[1] if found else ""
+
+
 @contextmanager
 def nginx(folder: Path, snippet: str, port: int, application: int) -> Iterator[Proxy]:
     """The snippet as it is, but for the ports, the certificate's place, and IPv6, which not every machine has."""
     program, certificate = needed("nginx"), certified(folder)
+    told = port_told(snippet, r"listen (\d+) ssl;", port)
     for old, new in (
         ("listen [::]:80;", ""),
-        ("listen [::]:443 ssl;", ""),
+        (f"listen [::]:{told} ssl;", ""),
         ("listen 80;", f"listen 127.0.0.1:{free_port()};"),
-        ("listen 443 ssl;", f"listen 127.0.0.1:{port} ssl;"),
+        (f"listen {told} ssl;", f"listen 127.0.0.1:{port} ssl;"),
         (f"/etc/letsencrypt/live/{NAME}", str(folder)),
         (APPLICATION, f"127.0.0.1:{application}"),
     ):
@@ -194,8 +203,12 @@ def nginx(folder: Path, snippet: str, port: int, application: int) -> Iterator[P
 def caddy(folder: Path, snippet: str, port: int, application: int) -> Iterator[Proxy]:
     """The snippet as it is, but for the ports and the certificate, which Caddy would fetch itself."""
     program, certificate = needed("caddy"), certified(folder)
+    told = port_told(snippet, rf"^{re.escape(NAME)}:(\d+) {{$", port)
     for old, new in (
-        (f"{NAME} {{\n", f"{NAME}:{port} {{\n\tbind 127.0.0.1\n\ttls {certificate[0]} {certificate[1]}\n"),
+        (
+            f"{NAME}{told and f':{told}'} {{\n",
+            f"{NAME}:{port} {{\n\tbind 127.0.0.1\n\ttls {certificate[0]} {certificate[1]}\n",
+        ),
         (APPLICATION, f"127.0.0.1:{application}"),
     ):
         assert old in snippet, old

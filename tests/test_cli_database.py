@@ -21,6 +21,11 @@ EVERY_READER = [
     ["db", "status"],
     ["cleanup-tokens", "--dry-run"],
 ]
+EVERY_DRY_RUN = [
+    ["delete", "1", "--dry-run"],
+    ["import", "-", "--dry-run"],
+    ["cleanup-tokens", "--dry-run"],
+]
 EVERY_WRITER = [
     ["update", "1", "--name", "x"],
     ["activate", "1"],
@@ -189,6 +194,8 @@ def test_a_read_only_database_can_be_read_and_says_so_when_written(usersctl: Com
         if as_nobody("--version").returncode != 0:
             pytest.skip("another user cannot run this Python")
         assert "ada@example.com" in as_nobody("list").stdout
+        for words in EVERY_DRY_RUN:
+            assert as_nobody(*words).returncode == 0, words
         done = as_nobody("update", "1", "--name", "x")
         assert done.returncode == 6, done
         assert "read-only" in done.stderr
@@ -211,6 +218,29 @@ def test_a_reader_refuses_an_old_database_and_a_writer_migrates_it(usersctl: Com
     assert usersctl.ok("show", "ada@example.com", "--json").json["name"] == "Ada L"
     assert usersctl.ok("db", "migrate").stdout.endswith("already\n")
     assert len(list(usersctl.folder.glob("users.db.before-*"))) == 1
+
+
+@pytest.mark.parametrize("words", EVERY_DRY_RUN, ids=" ".join)
+def test_a_dry_run_migrates_nothing(usersctl: Command, words: list[str]) -> None:
+    old_database(usersctl.database)
+    before = usersctl.database.read_bytes()
+    done = usersctl(*words)
+    assert (done.code, done.stdout) == (6, "")
+    assert "older version" in done.stderr
+    assert "usersctl db migrate" in done.stderr
+    assert usersctl.database.read_bytes() == before
+    assert {each.name for each in usersctl.folder.glob("users.db*")} == {"users.db"}
+
+
+@pytest.mark.parametrize("words", EVERY_DRY_RUN, ids=" ".join)
+def test_a_dry_run_waits_for_nobody_who_writes(usersctl: Command, words: list[str]) -> None:
+    usersctl.add("ada")
+    connection = sqlite3.connect(usersctl.database, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        usersctl.ok(*words)
+    finally:
+        connection.close()
 
 
 def test_migrate_tells_what_it_did(usersctl: Command) -> None:

@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from commands import USERSCTL, Command
+from test_cli_accounts import tell
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from usersctl import __version__
@@ -192,6 +194,69 @@ def test_what_belongs_on_a_closed_stderr_is_not_among_the_data(usersctl: Command
     assert usersctl.shell("usersctl show nobody 2>&-") == (3, "", "")
 
 
+@pytest.fixture(params=["full", "without a reader", "not for writing"])
+def stderr(request: pytest.FixtureRequest) -> Iterator[IO[bytes]]:
+    """Where nothing can be told."""
+    if request.param == "without a reader":
+        reader, writer = os.pipe()
+        os.close(reader)
+        opened: IO[bytes] = os.fdopen(writer, "wb", buffering=0)
+    else:
+        opened = Path("/dev/full").open("wb" if request.param == "full" else "rb", buffering=0)  # noqa: SIM115
+    with opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("list", 0),
+        ("show nobody", 3),
+        ("show nobody --json", 3),
+        ("delete 1", 5),
+        ("why 1", 0),
+        ("why nobody", 3),
+        ("doctor", 7),
+        ("snippet cron", 0),
+        ("import --from csv:nowhere.csv", 2),
+        ("cleanup-tokens --quiet --db /nowhere/users.db", 6),
+        ("nonsense", 2),
+        ("token", 2),
+        ("list --debug --db /nowhere/users.db", 6),
+    ],
+)
+def test_what_nobody_can_read_on_stderr_changes_nothing(
+    usersctl: Command, stderr: IO[bytes], words: str, code: int
+) -> None:
+    usersctl.add("ada")
+    process = usersctl.start(*words.split(), stdout=subprocess.PIPE, stderr=stderr, stdin=subprocess.DEVNULL)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == code
+    # What a line begins with is the same each time.
+    told, as_ever = (
+        [line.split("\t")[0] for line in text.splitlines()]
+        for text in (out.decode(), usersctl(*words.split()).stdout)
+    )
+    assert told == as_ever
+
+
+def test_a_secret_is_told_and_counts_where_nothing_else_can_be_told(
+    usersctl: Command, stderr: IO[bytes]
+) -> None:
+    def told(*words: str) -> str:
+        process = usersctl.start(*words, stdout=subprocess.PIPE, stderr=stderr)
+        out, _ = process.communicate(timeout=30)
+        assert process.returncode == 0
+        return out.decode().strip()
+
+    made = told("create", "ada@example.com", "--generate")
+    assert usersctl.can_log_in("ada@example.com", made)
+    token = told("token", "create", "1", "--no-expiry")
+    with usersctl.service() as service:
+        assert service.sessions.check(token) is not None
+    assert told("create", "ada@example.com", "--generate", "--if-missing") == ""
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -242,15 +307,51 @@ def test_ctrl_c_is_130_without_a_trace(usersctl: Command) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    assert process.stdin is not None
-    process.stdin.write(b"email\neve@example.com\n")
-    process.stdin.flush()
-    time.sleep(1)
+    tell(process.stdin, b"email\neve@example.com\n")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (130, b"", b"usersctl: interrupted\n")
+    assert usersctl.emails() == ["ada@example.com"]
+
+
+def test_ctrl_c_is_an_error_in_json_where_that_is_asked_for(usersctl: Command) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = usersctl.start("import", "-", "--json", measured=False, **pipes)
+    tell(process.stdin, b"email\neve@example.com\n")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, b"")
-    assert b"Traceback" not in err
-    assert usersctl.emails() == ["ada@example.com"]
+    assert json.loads(err) == {"error": {"code": "interrupted", "message": "interrupted", "hint": None}}
+
+
+# --- a working folder that is gone ---
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("list", 0),
+        ("list --json", 0),
+        ("show 1", 0),
+        ("why 1", 0),
+        ("audit", 0),
+        ("create eve@example.com --generate", 0),
+        ("import - --dry-run", 0),
+        ("import {folder}/people.csv", 0),
+        ("import --from csv:{folder}/people.csv --dry-run", 0),
+        ("export {folder}/all.csv", 0),
+        ("export all.csv", 2),
+        ("db status", 0),
+        ("db verify", 0),
+        ("config show", 0),
+    ],
+)
+def test_a_command_needs_no_working_folder(usersctl: Command, words: str, code: int) -> None:
+    usersctl.add("ada")
+    (usersctl.folder / "people.csv").write_text("email\ngrace@example.com\n")
+    words = words.format(folder=usersctl.folder)
+    done = usersctl.shell(f"mkdir gone && cd gone && rmdir ../gone; usersctl {words}")
+    assert done.code == code, done
 
 
 # --- a bug of ours ---

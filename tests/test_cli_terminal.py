@@ -1,5 +1,6 @@
 """On a terminal: questions, tables, bars, and the keys that end them."""
 
+import json
 import re
 
 import pytest
@@ -13,12 +14,15 @@ def people(usersctl: Command, count: int) -> None:
 
 # --- passwords ---
 
+# Whole, with the space behind: the rest of a prompt may be there before the echo is off, which drops what was typed.
+PROMPT, AGAIN = "Password for ada@example.com: ", "Once more: "
+
 
 def test_a_password_is_asked_twice_and_not_shown(usersctl: Command) -> None:
     screen = usersctl.on_terminal(
         "create",
         "ada@example.com",
-        typed=[("Password for ada@example.com: ", f"{PASSWORD}\n"), ("Once more: ", f"{PASSWORD}\n")],
+        typed=[(PROMPT, f"{PASSWORD}\n"), (AGAIN, f"{PASSWORD}\n")],
     )
     assert screen.code == 0
     assert PASSWORD not in screen.raw
@@ -31,13 +35,13 @@ def test_a_slip_and_a_weak_password_are_told_and_asked_again(usersctl: Command) 
         "create",
         "ada@example.com",
         typed=[
-            ("Password", "short\n"),
+            (PROMPT, "short\n"),
             ("at least 8 characters", ""),
-            ("Password", f"{PASSWORD}\n"),
-            ("Once more", "something else\n"),
+            (PROMPT, f"{PASSWORD}\n"),
+            (AGAIN, "something else\n"),
             ("not the same", ""),
-            ("Password", f"{PASSWORD}\n"),
-            ("Once more", f"{PASSWORD}\n"),
+            (PROMPT, f"{PASSWORD}\n"),
+            (AGAIN, f"{PASSWORD}\n"),
         ],
     )
     assert screen.code == 0
@@ -45,7 +49,7 @@ def test_a_slip_and_a_weak_password_are_told_and_asked_again(usersctl: Command) 
 
 
 def test_after_three_tries_it_is_over(usersctl: Command) -> None:
-    typed = [("Password for", "short\n")] * 3
+    typed = [(PROMPT, "short\n")] * 3
     screen = usersctl.on_terminal("create", "ada@example.com", typed=typed)
     assert screen.code == 2
     assert "three tries" in screen.text
@@ -53,20 +57,29 @@ def test_after_three_tries_it_is_over(usersctl: Command) -> None:
 
 
 @pytest.mark.parametrize("key", ["\x03", "\x04"])
-@pytest.mark.parametrize("prompt", ["Password for", "Once more"])
+@pytest.mark.parametrize("prompt", [PROMPT, AGAIN])
 def test_ctrl_c_and_the_end_of_input_at_the_prompt_do_nothing(
     usersctl: Command, prompt: str, key: str
 ) -> None:
-    typed = [("Password for", f"{PASSWORD}\n")] if prompt == "Once more" else []
+    typed = [(PROMPT, f"{PASSWORD}\n")] if prompt == AGAIN else []
     screen = usersctl.on_terminal("create", "ada@example.com", typed=[*typed, (prompt, key)])
     assert screen.code == 130
-    assert "Traceback" not in screen.text
+    *prompts, told = screen.lines
+    assert told == "usersctl: interrupted; nothing was done"
+    assert prompts == ["Password for ada@example.com:", "Once more:"][: len(prompts)]
     assert not usersctl.database.exists()
+
+
+def test_ctrl_c_at_a_prompt_is_an_error_in_json_where_that_is_asked_for(usersctl: Command) -> None:
+    screen = usersctl.on_terminal("create", "ada@example.com", "--json", typed=[(PROMPT, "\x03")])
+    assert screen.code == 130
+    told = {"code": "interrupted", "message": "interrupted; nothing was done", "hint": None}
+    assert json.loads(screen.lines[-1]) == {"error": told}
 
 
 def test_ctrl_c_at_set_password_leaves_the_old_one(usersctl: Command) -> None:
     usersctl.add("ada")
-    assert usersctl.on_terminal("set-password", "1", typed=[("Password for", "\x03")]).code == 130
+    assert usersctl.on_terminal("set-password", "1", typed=[(PROMPT, "\x03")]).code == 130
     assert usersctl.can_log_in("ada@example.com")
 
 
@@ -94,7 +107,10 @@ def test_delete_asks(usersctl: Command, answer: str, code: int) -> None:
     usersctl.add("ada")
     screen = usersctl.on_terminal("delete", "1", typed=[("[y/N]: ", answer)])
     assert screen.code == code
-    assert "Delete ada@example.com" in screen.text
+    assert screen.lines[0].startswith("Delete ada@example.com with all sessions and tokens? [y/N]:")
+    assert len(screen.lines) == 2
+    if code == 130:
+        assert screen.lines[1] == "usersctl: interrupted; nothing was done"
     assert usersctl.emails() == ([] if code == 0 else ["ada@example.com"])
 
 
@@ -187,7 +203,15 @@ def test_ctrl_c_while_passwords_are_hashed_imports_nothing(usersctl: Command) ->
     screen = usersctl.on_terminal("import", file, typed=[("/200", "\x03")])
     assert screen.code == 130
     assert "Traceback" not in screen.text
+    assert screen.lines[-1] == "usersctl: interrupted"
     assert usersctl.emails() == []
+
+
+def test_ctrl_c_is_how_one_stops_to_follow_the_trail(usersctl: Command) -> None:
+    usersctl.add("ada")
+    screen = usersctl.on_terminal("audit", "--follow", "--since", "1h", typed=[("create", "\x03")])
+    assert screen.code == 130
+    assert "interrupted" not in screen.text
 
 
 # --- the way by help alone ---

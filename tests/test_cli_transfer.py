@@ -2,16 +2,22 @@
 
 import contextlib
 import csv
+import fcntl
 import io
 import json
+import signal
 import stat
+import struct
+import subprocess
 import tempfile
+import termios
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import bcrypt
 import pytest
 from commands import HASH, OPERATOR, PASSWORD, Command
+from daemons import wait_for
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -129,6 +135,15 @@ def test_every_broken_row_is_named_by_its_line_and_nothing_is_written(usersctl: 
         ("csv", 'email\n"ada"@example.com\n', "line 2: not CSV"),
         ("csv", "email,name\nada@example.com," + "n" * 200_000, "line 2: not CSV"),
         ("csv", "email\n".encode("utf-16"), "no column email"),
+        ("csv", "email,name\nada@example.com\n", "line 2: 1 field instead of 2"),
+        ("csv", "email\nada@example.com,Ada\n", "line 2: 2 fields instead of 1"),
+        ("csv", "email,name\n\n" + "," * 1_100_000, "line 3: longer than 1048576 characters"),
+        ("csv", "email" + "," * 1_100_000, "line 1: longer than 1048576 characters"),
+        (
+            "jsonl",
+            '{"email": "a@example.com"}\n\n' + "[" * 1_100_000,
+            "line 3: longer than 1048576 characters",
+        ),
         ("json", "{", "not JSON"),
         ("json", '{"email": "ada@example.com"}', "not a JSON array"),
         ("json", "[" * 100_000, "not JSON"),
@@ -141,6 +156,16 @@ def test_every_broken_row_is_named_by_its_line_and_nothing_is_written(usersctl: 
         ("jsonl", '{"email": "a@example.com", "name": "\\ud800"}', "line 1: name is not valid text"),
         ("jsonl", '{"email": "a@example.com", "oauth_id": "1\\r2"}', "line 1: oauth_id is not valid text"),
         ("csv", "email,profile_picture\na@example.com,a\x1bb\n", "line 2: profile_picture is not valid text"),
+        (
+            "csv",
+            "email,profile_picture\na@example.com,javascript:alert(1)\n",
+            "line 2: profile_picture 'javascript:",
+        ),
+        (
+            "jsonl",
+            '{"email": "a@example.com", "profile_picture": "//x/a.png"}',
+            "line 1: profile_picture '//x/a.png'",
+        ),
         ("jsonl", '{"email": "a@example.com", "name": NaN}', "line 1: name must be a text"),
         ("jsonl", '{"email": "a@example.com", "active": 2}', "line 1: active must be true or false"),
         ("jsonl", "[" * 100_000, "line 1: not JSON"),
@@ -153,6 +178,26 @@ def test_what_is_no_table_of_people_is_refused(
     assert done.code == 2
     assert told in done.stderr
     assert usersctl.emails() == []
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
+def test_what_has_no_end_is_refused(usersctl: Command, form: str) -> None:
+    # With little memory: a command that reads on shall not take the machine's.
+    done = usersctl.shell(f"ulimit -v 4000000; usersctl import - --format {form} </dev/zero")
+    assert (done.code, done.stdout) == (2, "")
+    told = "use JSON lines" if form == "json" else "line 1: longer than 1048576 characters"
+    assert told in done.stderr
+    done = usersctl.shell("ulimit -v 4000000; usersctl import --from csv:/dev/zero")
+    assert (done.code, done.stderr) == (2, "usersctl: line 1: longer than 1048576 characters\n")
+
+
+def test_a_long_line_is_none_too_many(usersctl: Command) -> None:
+    name = "n" * (1024 * 1024 - len('{"email": "ada@example.com", "name": ""}'))
+    line = f'{{"email": "ada@example.com", "name": "{name}"}}'
+    for end in ("", "\n", "\r\n"):
+        done = usersctl("import", "-", "--format", "jsonl", stdin=line + end)
+        assert "line 1: Name must have" in done.stderr
+    assert "longer than" in usersctl("import", "-", "--format", "jsonl", stdin=f" {line}\n").stderr
 
 
 # --- conflicts ---
@@ -197,6 +242,11 @@ def test_a_provider_account_that_another_has_is_taken(usersctl: Command) -> None
         done = usersctl("import", "-", "--on-conflict", choice, stdin="email,oauth_id\neve@example.com,123\n")
         assert done.code == 4
         assert "oauth_id is taken by ada@example.com" in done.stderr
+        # Of which no choice makes anything but a conflict.
+        assert "--on-conflict" not in done.stderr
+        assert done.stderr.endswith("or free it with: usersctl update USER --unlink\n")
+    both = "email,oauth_id\neve@example.com,123\nada@example.com,123\n"
+    assert "choose with --on-conflict skip" in usersctl("import", "-", stdin=both).stderr
 
 
 def test_the_last_admin_is_not_imported_away(usersctl: Command) -> None:
@@ -224,6 +274,70 @@ def test_a_dry_run_says_what_would_be_and_writes_nothing(usersctl: Command) -> N
     assert done.stdout == "Would import: 1 created, 1 updated, 0 skipped\n"
     assert usersctl.ok("show", "1", "--json").json["name"] == "Ada"
     assert usersctl.emails() == ["ada@example.com"]
+    twice = usersctl("import", "-", "--dry-run", stdin="email\neve@example.com\nEve@example.com\n")
+    assert "line 3: eve@example.com is taken by an earlier row" in twice.stderr
+
+
+def test_a_dry_run_makes_no_database(usersctl: Command) -> None:
+    told = "Would import: 1 created, 0 updated, 0 skipped\n"
+    people = "email\nada@example.com\n"
+    assert usersctl.ok("import", "-", "--dry-run", stdin=people).stdout == told
+    assert not usersctl.database.exists()
+    usersctl.database.touch()  # which an import makes a database of
+    assert usersctl.ok("import", "-", "--dry-run", stdin=people).stdout == told
+    assert usersctl.database.stat().st_size == 0
+
+
+# --- stopped ---
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_import_that_is_stopped_while_it_reads_shows_no_trace(
+    usersctl: Command, number: int, code: int
+) -> None:
+    usersctl.add("ada")
+    people = written(usersctl, "p.csv", "email\n" + "nonsense\n" * 100_000)
+    process = usersctl.start("import", people, measured=False, stderr=subprocess.PIPE)
+    until_it_is_full(process.stderr)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    told = [line for line in err.decode().splitlines() if "Invalid email format" not in line]
+    assert told == (["usersctl: interrupted"] if number == signal.SIGINT else [])
+    assert usersctl.emails() == ["ada@example.com"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_following_the_trail_shows_no_trace_when_it_is_stopped(
+    usersctl: Command, number: int, code: int
+) -> None:
+    rows = "".join(f"user{number}@example.com\n" for number in range(1000))
+    usersctl.ok("import", "-", stdin=f"email\n{rows}")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = usersctl.start("audit", "--follow", "--since", "1h", measured=False, **pipes)
+    until_it_is_full(process.stdout)
+    process.send_signal(number)
+    assert process.communicate(timeout=30)[1] == b""
+    assert process.returncode == code
+
+
+def until_it_is_full(pipe: IO[bytes] | None) -> None:
+    """And so whoever writes into it waits there, in the midst of its work."""
+    assert pipe is not None
+    size = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
+
+    def waiting() -> int:
+        (found,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+        return int(found)
+
+    seen = 0
+
+    def no_more() -> bool:
+        nonlocal seen
+        before, seen = seen, waiting()
+        return seen == before and seen > size * 0.9
+
+    wait_for(no_more)
 
 
 # --- passwords ---
@@ -318,8 +432,41 @@ def test_export_to_where_nothing_can_be_written_is_refused(usersctl: Command) ->
     assert usersctl("export", "/proc/p.csv").code == 2
     assert usersctl("export", "people").code == 2
     done = usersctl("export", "/dev/full", "--format", "csv")
-    assert done.code == 6
-    assert "No space left" in done.stderr
+    assert (done.code, done.stderr) == (6, "usersctl: '/dev/full': No space left on device\n")
+
+
+def test_an_export_that_a_disk_has_no_room_for_names_its_file_and_leaves_the_old_one(
+    usersctl: Command,
+) -> None:
+    rows = "".join(f"user{number}@example.com\n" for number in range(1000))
+    usersctl.ok("import", "-", stdin=f"email\n{rows}")
+    file = written(usersctl, "p.csv", "before")
+    # A limit of the shell stands for a disk that is full. No measuring writes files of its own meanwhile.
+    done = usersctl.shell("unset ${!COVERAGE@}; ulimit -f 50; usersctl export p.csv")
+    assert (done.code, done.stderr) == (6, "usersctl: 'p.csv': File too large\n")
+    assert file.read_text() == "before"
+    assert not list(usersctl.folder.glob(".p.csv.*"))
+
+
+@pytest.mark.parametrize("before", ["before", None])
+def test_an_export_follows_a_link(usersctl: Command, before: str | None) -> None:
+    usersctl.add("ada")
+    kept = usersctl.folder / "kept"
+    kept.mkdir()
+    if before is not None:
+        (kept / "real.csv").write_text(before)
+    link = usersctl.folder / "link.csv"
+    link.symlink_to("kept/real.csv")
+    assert usersctl.ok("export", "link.csv").stdout == "Exported 1 user to link.csv\n"
+    assert link.is_symlink()
+    assert "ada@example.com" in (kept / "real.csv").read_text()
+    assert stat.S_IMODE((kept / "real.csv").stat().st_mode) == 0o600
+    assert [each.name for each in kept.iterdir()] == ["real.csv"]
+
+
+def test_an_export_to_standard_output_by_name_is_one(usersctl: Command) -> None:
+    usersctl.add("ada")
+    assert "ada@example.com" in usersctl.ok("export", "/dev/stdout", "--format", "jsonl").stdout
 
 
 def test_an_export_that_is_stopped_leaves_the_old_file_and_no_other(usersctl: Command) -> None:
@@ -380,7 +527,7 @@ people = st.lists(
             "password_hash": st.just(HASH),
             "last_login_at": times,
             "oauth_id": texts.map(str.strip).filter(bool),
-            "profile_picture": texts.map(str.strip).filter(bool),
+            "profile_picture": texts.map(lambda text: f"https://example.com/{text}".strip()),
         },
     ),
     max_size=8,

@@ -13,6 +13,7 @@ from commands import OPERATOR, PASSWORD, Command
 from daemons import free_port
 from proxies import NAME, House, caddy, house, nginx
 from test_attacks_paths import other_spellings
+from test_readme import section
 from web import Client, Reply, hosting
 
 from usersd.channels import Hosted
@@ -163,8 +164,9 @@ def test_the_pages_of_the_daemon_are_where_they_belong(here: House) -> None:
     (script,) = re.findall(r'src="(/assets/[^"]+)"', login)
     assert nobody.get(script).header("Content-Type") == "text/javascript; charset=utf-8"
     assert nobody.get("/forgot-password").status == 200
-    assert nobody.get("/account", headers=BROWSER).header("Location") == "/login?redirect=/"
+    assert nobody.get("/account", headers=BROWSER).header("Location") == "/login?redirect=/account"
     assert b'data-signed-in="1"' in ada.get("/account", headers=BROWSER).body
+    assert seen(ada.get("/", headers=BROWSER))["path"] == "/"
     assert ada.get("/users", headers=BROWSER).status == 403
     assert ada.get("/api/users/me").json["user"]["email"] == "ada@example.com"
     assert here.visitor(here.root).get("/api/users").json["pagination"]["total"] == 2
@@ -342,7 +344,6 @@ FIELDS = {
     "routers": {"rule", "priority", "entryPoints", "tls", "middlewares", "service"},
     "tls": {"certResolver", "options", "domains"},
     "headers": {"customRequestHeaders"},
-    "replacePath": {"path"},
     "forwardAuth": {
         "address", "trustForwardHeader", "authResponseHeaders", "authResponseHeadersRegex", "authRequestHeaders", "tls",
         "addAuthCookiesToResponse", "headerField", "forwardBody", "maxBodySize", "preserveLocationHeader", "preserveRequestMethod",
@@ -369,7 +370,7 @@ def test_the_file_for_traefik_is_of_its_form(usersctl: Command) -> None:
         assert router["middlewares"][0] == "users-nobodys-own"
         assert set(router["middlewares"]) <= set(middlewares)
     kinds = {kind for each in middlewares.values() for kind in each}
-    assert kinds == {"headers", "replacePath", "forwardAuth"}
+    assert kinds == {"headers", "forwardAuth"}
     for each in middlewares.values():
         ((kind, options),) = each.items()
         assert set(options) <= FIELDS[kind]
@@ -393,17 +394,34 @@ def test_the_file_for_traefik_is_of_its_form(usersctl: Command) -> None:
     assert services["usersd"]["loadBalancer"]["servers"] == [{"url": "http://[::1]:8081"}]
 
 
+# What belongs to the daemon where an application has the rest: a path, and with / at its end all that is below it.
+FROM_OUTSIDE = {"/api/users/", "/assets/"} | {
+    route.path
+    for route in TABLE
+    if not route.path.startswith(("/api/users/", "/assets/", "/_tasks/"))
+    and route.path not in ("/", "/health", "/ready")
+}
+
+
 @pytest.mark.parametrize("kind", ["nginx", "caddy", "traefik"])
 def test_every_page_of_the_daemon_is_behind_the_proxy_and_nothing_else(usersctl: Command, kind: str) -> None:
     """As the table has them: a page that is added has to be added there, too."""
     usersctl.configure(f'baseUrl = "https://{NAME}"\n')
     text = usersctl("snippet", kind).stdout
-    pages = {
-        route.path.split("/")[1]
-        for route in TABLE
-        if route.path.count("/") == 1 and route.path not in ("/", "/health", "/ready")
-    }
-    for page in pages:
-        assert re.search(rf"[/(|]{page}[ |)\n]", text), page
+    for path in FROM_OUTSIDE - {"/api/users/", "/assets/"}:
+        assert re.search(rf"[/(|]{path[1:]}[ |)\n]", text), path
     for inside in ("/health", "/ready", "/metrics", "/_tasks"):
         assert inside not in text
+
+
+def test_whoever_has_a_proxy_of_his_own_is_told_every_path_of_the_daemon_and_no_other() -> None:
+    text = section("Inside your own application (Python)")
+    told = text.partition("Let your proxy send")[2].partition("Then one cookie")[0]
+    assert set(re.findall(r"`(/[^`]*)`", told)) == FROM_OUTSIDE
+
+
+def test_every_route_that_is_for_outside_is_one_of_these() -> None:
+    for route in TABLE:
+        below = any(each.endswith("/") and route.path.startswith(each) for each in FROM_OUTSIDE)
+        is_for_inside = route.path in ("/", "/health", "/ready") or route.path.startswith("/_tasks/")
+        assert (below or route.path in FROM_OUTSIDE) != is_for_inside, route.path

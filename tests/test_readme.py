@@ -165,7 +165,7 @@ _CHANGING = (
 
 def at_a_terminal(folder: Path, line: str) -> str:
     """What a line of a shell shows on a terminal of 100 columns. Questions are answered as the tour answers them."""
-    typed = [("Password for", f"{PASSWORD}\n"), ("Once more", f"{PASSWORD}\n")]
+    typed = [("Password for ada@example.com: ", f"{PASSWORD}\n"), ("Once more: ", f"{PASSWORD}\n")]
     if "usersctl create" not in line or re.search("--(generate|password)", line):
         typed = [("[y/N]", "y\n")] if "usersctl delete" in line and "--yes" not in line else []
     env = {

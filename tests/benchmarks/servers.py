@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.benchmarks.frame import START, Bench
+from tests.ports import free_port
 
 HERE = Path(__file__).parent
 BESIDE = HERE / "beside"
@@ -105,11 +106,6 @@ class Servers:
 def servers(bench: Bench) -> Iterator[Servers]:
     with ExitStack() as stack:
         yield Servers(bench, stack)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 def answering(port: int, process: "subprocess.Popen[str]") -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from commands import PASSWORD
 from proxies import NAME, House, house
 from visitors import Visitor
 from web import Site, hosting
@@ -43,9 +44,39 @@ def test_a_deep_link_survives_the_sign_in(here: House, visitor: Visitor) -> None
     assert (told(visitor)["path"], told(visitor)["who"]["email"]) == ("/reports/7", "ada@example.com")
     visitor.goes("/account")
     visitor.sees("Your profile")
+    visitor.goes("/login")
+    visitor.follows("Continue")
+    visitor.is_at("/account")
     visitor.expected = {403}
     visitor.goes("/admin/x")
     visitor.sees({"nginx": "403 Forbidden", "caddy": "This page is for admins"}[here.kind])
+
+
+def test_every_way_to_ones_own_profile_leads_there(visitor: Visitor) -> None:
+    """And not to /, where the application is."""
+    visitor.goes("/account")
+    visitor.is_at("/login?redirect=/account")
+    visitor.fills(E_mail="root@example.com", Password=PASSWORD)
+    visitor.presses("Sign in")
+    visitor.is_at("/account")
+    visitor.sees("Your profile")
+    visitor.page.get_by_role("navigation").get_by_role("link", name="Users").click()
+    visitor.sees("Page 1 of 1")
+    visitor.page.get_by_role("navigation").get_by_role("link", name="Profile").click()
+    visitor.is_at("/account")
+    visitor.page.get_by_role("navigation").get_by_role("link", name="Users").click()
+    visitor.page.get_by_role("row").get_by_role("link", name="Profile").click()
+    visitor.is_at("/account")
+    visitor.presses("Sign out")
+    visitor.is_at("/login")
+    visitor.expected = {403}
+    visitor.signs_in("ada", at="/login?redirect=/users")
+    visitor.sees("This page is for admins")
+    visitor.page.get_by_role("main").get_by_role("link", name="Profile").click()
+    visitor.is_at("/account")
+    visitor.sees("Your profile")
+    visitor.goes("/")
+    assert told(visitor)["path"] == "/"
 
 
 def test_a_deep_link_survives_the_sign_in_through_the_provider(visitor: Visitor) -> None:

@@ -155,9 +155,8 @@ def _service(run: Invocation, *, dry_run: bool) -> Iterator["Service"]:
     with tempfile.TemporaryDirectory() as folder:
         aside = Path(folder) / "users.db"
         found = settings.database
-        if found.is_dir() or (
-            found.exists() and found.stat().st_size > 0
-        ):  # what is empty, an import would fill
+        # Of an empty file an import would make a database.
+        if found.is_dir() or (found.exists() and found.stat().st_size > 0):
             run.store(write=False).copy(aside)
         with closing(build(settings._replace(database=aside))) as service:
             yield service

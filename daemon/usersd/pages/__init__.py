@@ -25,7 +25,7 @@ from usersd.access import (
     is_at_this_machine,
     wants_a_page,
 )
-from usersd.answers import ALWAYS, PAGE, Answer
+from usersd.answers import ALWAYS, JSON, PAGE, Answer
 from usersd.call import Call
 
 _HERE = Path(__file__).parent
@@ -135,9 +135,10 @@ def instead(call: Call, answer: Answer) -> Answer:
     """The same refusal as a page, where a browser is about to show it: an unknown one, or registration that is closed."""
     if answer.status not in (403, 404) or is_api(call.path) or not wants_a_page(call.environ, call.method):
         return answer
-    if ("Content-Type", "text/html; charset=utf-8") in answer.headers:
-        return answer
-    return _refused(call, "gone" if answer.status == 404 else "closed", answer.status)
+    if answer.headers[: len(JSON)] != JSON:
+        return answer  # a page already
+    page = _refused(call, "gone" if answer.status == 404 else "closed", answer.status)
+    return page._replace(headers=page.headers + answer.headers[len(JSON) :])
 
 
 def _refused(call: Call, why: str, status: int) -> Answer:
