@@ -27,6 +27,8 @@ from fakes import FakeClock
 from web import Client, Site
 
 from usersctl.clock import moment
+from usersctl.config import load
+from usersd.start import make_an_admin
 
 USERSD = str(Path(sys.executable).with_name("usersd"))
 MAKE_ONE = "usersctl create EMAIL --admin"
@@ -111,11 +113,27 @@ def test_usersd_is_a_command_too(usersctl: Command) -> None:
 # --- the first admin ---
 
 
+def test_the_command_is_for_the_configuration_and_the_database_that_the_daemon_was_given(
+    tmp_path: Path,
+) -> None:
+    file, database = tmp_path / "users.toml", tmp_path / "x y.db"
+    file.touch()
+    flags = {"database": str(database)}
+    assert make_an_admin(load(env={"HOME": "/nowhere"})) == MAKE_ONE
+    assert make_an_admin(load(config=file, env={"HOME": "/nowhere"})) == f"{MAKE_ONE} --config {file}"
+    assert (
+        make_an_admin(load(config=file, flags=flags, env={}))
+        == f"{MAKE_ONE} --config {file} --db '{database}'"
+    )
+
+
 def test_while_there_is_no_admin_the_log_and_the_login_say_how_to_make_one(usersctl: Command) -> None:
     with serving(usersctl) as daemon:
         (told,) = daemon.events("no-admin")
-        assert MAKE_ONE in told["message"]
-        assert MAKE_ONE.encode() in daemon.client().get("/login").body
+        page = daemon.client().get("/login").body.decode()
+        (command,) = re.findall("<code>(usersctl create .*)</code>", page)
+        assert told["message"] == f"There is no admin yet. Make one with: {command}"
+        assert command.startswith(MAKE_ONE)
         usersctl.ok("create", "ada@example.com", "--admin", "--password-stdin", stdin=PASSWORD)
         assert MAKE_ONE.encode() not in daemon.client().get("/login").body
         assert b"setup?token" not in daemon.file.read_bytes()

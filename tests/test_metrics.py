@@ -22,6 +22,7 @@ from fakes import FakeClock
 from prometheus_client.parser import text_string_to_metric_families
 from web import Client, hosting
 
+from usersctl.config import Loaded, Origin
 from usersctl.models import User
 from usersctl.service import Service
 from usersd import metrics
@@ -165,9 +166,10 @@ def test_each_outcome_of_a_login_has_its_figure(
     add("ada")
     add("grace", active=False)
     service, port = make_service(failures_before_delay=2), free_port()
+    loaded = Loaded(service.settings, None, {"database": Origin("default", None)})
     with (
         metrics.measuring("127.0.0.1", port, TABLE, 1) as told,
-        hosted(service.settings, Log(io.StringIO()), measure=partial(told.of_process, 0)) as served,
+        hosted(loaded, Log(io.StringIO()), measure=partial(told.of_process, 0)) as served,
         hosting(served) as site,
     ):
         client = Client(site)

@@ -19,6 +19,7 @@ from usersctl import colours
 from usersctl.config import Settings
 from usersctl.errors import ConfigError
 from usersctl.service import Service
+from usersctl.setup import MAKE_AN_ADMIN
 from usersd import pages
 from usersd.answers import PAGE, Answer, as_json, refusal
 from usersd.call import Call
@@ -118,7 +119,7 @@ def test_the_set_up_page_knows_a_link_that_is_over(site: Site, clock: FakeClock)
     def opens(path: str) -> bool:
         page = site.client().get(path).body.decode()
         told = f'<p class="note bad">{ENGLISH["messages"]["Invalid or expired link"]}' in page
-        assert told == ("<form" not in page) == (f"<code>{pages.MAKE_AN_ADMIN}</code>" in page)
+        assert told == ("<form" not in page) == (f"<code>{MAKE_AN_ADMIN}</code>" in page)
         return not told
 
     old, new = (site.service.setup.link().removeprefix(site.service.settings.base_url) for _ in range(2))

@@ -17,6 +17,7 @@ from usersctl.tokens import digest, new_token
 
 LIFETIME = timedelta(minutes=30)
 PURPOSE = "setup"
+MAKE_AN_ADMIN = "usersctl create EMAIL --admin"
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Setup:
     hasher: Hasher
     settings: Settings
     now: Clock
+    command: str = MAKE_AN_ADMIN  # the other way to one: on the server, for this database and no other
 
     def needed(self) -> bool:
         with self.store.glance() as tx:

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from usersctl import mail
 from usersctl.config import COMMAND_LINE, Loaded, Settings, default_files, is_loopback
 from usersctl.errors import ConfigError, Invalid
 from usersctl.service import Service, build
+from usersctl.setup import MAKE_AN_ADMIN
 from usersctl.store import open_store
 from usersctl.tokens import new_token
 from usersd import pages
@@ -44,14 +46,15 @@ def start(loaded: Loaded, *, dev: bool = False, quiet: bool = False, as_json: bo
         if not settings.oauth_client_id:
             provider = SampleProvider(settings.base_url, new_token(), settings.redirect_uri)
             settings, table = provider.settings(settings), table + provider.routes()
-    check(loaded._replace(settings=settings))
+    loaded = loaded._replace(settings=settings)
+    check(loaded)
     log = Log(as_json=as_json, quiet=quiet)
     logging.getLogger().addHandler(Forward(log))
     notify = Notify.from_environment(os.environ)
     with listening(settings, os.environ) as listener, measuring(settings, table) as metrics:
         if dev and not is_loopback(address_of(listener) or ""):
             raise Invalid("--dev serves this machine only, and takes no socket that others may open")
-        first_run(settings, log, make_an_admin(loaded), at_terminal=sys.stdout.isatty())
+        first_run(loaded, log, at_terminal=sys.stdout.isatty())
         tell_of_mail(settings, log, dev=dev)
 
         def ready(url: str) -> None:
@@ -61,7 +64,7 @@ def start(loaded: Loaded, *, dev: bool = False, quiet: bool = False, as_json: bo
 
         def make(index: int) -> AbstractContextManager[Hosted]:
             measure = partial(metrics.of_process, index) if metrics is not None else None
-            return hosted(settings, log, table=table, address=address_of(listener), measure=measure)
+            return hosted(loaded, log, table=table, address=address_of(listener), measure=measure)
 
         code = serve(
             listener,
@@ -107,7 +110,7 @@ def check(loaded: Loaded) -> None:
 
 def make_an_admin(loaded: Loaded) -> str:
     """The command, for this database and no other."""
-    command = pages.MAKE_AN_ADMIN
+    command = MAKE_AN_ADMIN
     if loaded.file is not None and loaded.file not in default_files(os.environ):
         command += f" --config {shlex.quote(str(loaded.file))}"
     if loaded.origins["database"].source == COMMAND_LINE:
@@ -115,9 +118,9 @@ def make_an_admin(loaded: Loaded) -> str:
     return command
 
 
-def first_run(settings: Settings, log: Log, command: str, *, at_terminal: bool = False) -> None:
+def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False) -> None:
     """Makes or migrates the database, and helps to the first admin. Over before any process is forked."""
-    service = build(settings)
+    service = build(loaded.settings)
     try:
         migrated = service.store.migrated
         if migrated is not None:
@@ -128,7 +131,7 @@ def first_run(settings: Settings, log: Log, command: str, *, at_terminal: bool =
         if made is not None:
             log.event("first-admin", user=made.id, email=made.email)
         if service.setup.needed():
-            log.event("no-admin", message=f"There is no admin yet. Make one with: {command}")
+            log.event("no-admin", message=f"There is no admin yet. Make one with: {make_an_admin(loaded)}")
             if at_terminal:
                 # To the terminal and not to the log: it opens the house for half an hour.
                 told = "Create the first admin here (works once, for 30 minutes):"
@@ -160,7 +163,7 @@ def measuring(settings: Settings, table: tuple[Route, ...]) -> "AbstractContextM
 
 @contextmanager
 def hosted(
-    settings: Settings,
+    loaded: Loaded,
     log: Log,
     *,
     address: str | None = None,
@@ -168,7 +171,8 @@ def hosted(
     measure: Callable[[Service], AbstractContextManager[Figures]] | None = None,
 ) -> Iterator[Hosted]:
     """What one process serves. `address`: what it listens at, where that is known."""
-    service = build(settings, store=open_store(settings.database))
+    service = build(loaded.settings, store=open_store(loaded.settings.database))
+    service = replace(service, setup=replace(service.setup, command=make_an_admin(loaded)))
     with closing(service), measure(service) if measure is not None else nullcontext() as figures:
         app = App(service, log=log, listening=address, table=table, figures=figures)
         caretaker = Caretaker(service, log=log)

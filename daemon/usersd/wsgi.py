@@ -13,7 +13,7 @@ from usersd.answers import HSTS, STATUS_LINES, unavailable
 from usersd.call import new_request_id
 from usersd.channels import Hosted
 from usersd.log import Forward, Log
-from usersd.start import check, first_run, hosted, make_an_admin, tell_of_mail
+from usersd.start import check, first_run, hosted, tell_of_mail
 
 BEGIN_AFTER = 1.0  # seconds without a request
 LOOK_EVERY = 0.5
@@ -57,9 +57,9 @@ class Application:
         with self._lock:
             if self._hosted is None:
                 settings = self._loaded.settings
-                first_run(settings, self._log, make_an_admin(self._loaded))
+                first_run(self._loaded, self._log)
                 tell_of_mail(settings, self._log, dev=False)
-                self._hosted = self._open.enter_context(hosted(settings, self._log))
+                self._hosted = self._open.enter_context(hosted(self._loaded, self._log))
                 self._log.event("serving", base_url=settings.base_url, process=os.getpid())
             return self._hosted
 

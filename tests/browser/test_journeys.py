@@ -311,6 +311,7 @@ def test_whoever_cancels_at_the_provider_still_gets_where_they_wanted_to(
         ada.follows("Continue with your provider")
         ada.follows("Cancel")
         ada.sees("or was cancelled")
+        assert ada.page.evaluate("sessionStorage.length") == 0
     ada.page.reload()
     if again == "with the password":
         ada.fills(E_mail="ada@example.com", Password=PASSWORD)

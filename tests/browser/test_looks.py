@@ -43,6 +43,36 @@ def old_confirmation(visitor: Visitor) -> None:
     visitor.sees("This link was used already")
 
 
+def old_notice(visitor: Visitor) -> None:
+    visitor.goes(f"/not-me{LINK}")
+    visitor.presses("Close my account to others")
+    visitor.sees("If you are still worried")
+
+
+def old_reset(visitor: Visitor) -> None:
+    visitor.goes(f"/reset-password{LINK}")
+    visitor.fills(New_password=PASSWORD, New_password__once_more=PASSWORD)
+    visitor.presses("Set password")
+    visitor.sees("This link was used already")
+
+
+def registered(visitor: Visitor) -> None:
+    visitor.goes("/register")
+    visitor.fills(Name=LONG, E_mail=f"x{LONG}@example.com", Password=PASSWORD)
+    visitor.presses("Create account")
+    visitor.sees("Your account is made.")
+
+
+def signed_in_already(visitor: Visitor) -> None:
+    visitor.signs_in()
+    visitor.goes("/login?redirect=/users&error=oauth_failed")
+    visitor.sees("You are signed in")
+
+
+def first_admin(visitor: Visitor) -> None:
+    visitor.page.goto(visitor.site.service.setup.link())
+
+
 def caught_letters(visitor: Visitor) -> None:
     visitor.site.service.recovery.forgot("ada@example.com")
     visitor.site.service.outbox.work()
@@ -54,6 +84,15 @@ def profile(visitor: Visitor) -> None:
     visitor.signs_in()
     visitor.presses("Save")
     visitor.sees("Saved.")
+    visitor.sees("this device")
+
+
+def no_password(visitor: Visitor) -> None:
+    visitor.goes("/login?redirect=/account")
+    visitor.follows("Continue with your provider")
+    visitor.follows("Ada Lovelace")
+    visitor.presses("Send the link")
+    visitor.sees("A link to set a password is on its way")
     visitor.sees("this device")
 
 
@@ -99,17 +138,24 @@ def interface(visitor: Visitor) -> None:
 SIGHTS: dict[str, Callable[[Visitor], None]] = {
     "login": at("/login"),
     "login, refused": wrong_login,
+    "login, signed in": signed_in_already,
     "register": at("/register"),
     "register, refused": weak_registration,
+    "registered": registered,
     "confirm": at(f"/confirm-email{LINK}"),
     "confirm, refused": old_confirmation,
     "forgot": at("/forgot-password"),
     "reset": at(f"/reset-password{LINK}"),
+    "reset, refused": old_reset,
     "not me": at(f"/not-me{LINK}"),
+    "not me, refused": old_notice,
+    "set-up": first_admin,
+    "set-up, refused": at("/setup?token=x"),
     "set-up, over": at("/setup?token=x"),
     "letters": caught_letters,
     "provider": at("/api/users/auth/oauth/redirect"),
     "profile": profile,
+    "profile, no password": no_password,
     "session, ended": ended_session,
     "users": all_users,
     "user": one_user,
@@ -134,8 +180,8 @@ def test_every_page_is_accessible_and_fits_in_light_and_dark(house: House, visit
     site = house(require_special_chars=sight == "register, refused")
     for name, title in ((LONG, "W" * 150), ("bobby", HTML), ("zoe", "Zoë")):
         site.service.accounts.create(f"{name}@example.com", title, None, by=OPERATOR)
-    if sight != "register, refused":
-        site.add(role="admin")
+    if sight not in ("register, refused", "set-up", "set-up, refused"):
+        site.add(role="admin", password=None if sight == "profile, no password" else PASSWORD)
         site.add("grace")
     visitor = visit(site, viewport=PHONE, reduced_motion="reduce")
     visitor.expected = {400, 401, 403}
@@ -179,6 +225,7 @@ def test_the_login_is_all_there_by_keyboard(house: House, visit: Visit) -> None:
         "Continue with your provider", "Forgot your password?", "Create an account",
     ]  # fmt: skip
     ada.goes("/login")
+    ada.has_focus_on(ada.field("E-mail"))
     ada.page.keyboard.type("ada@example.com")
     ada.page.keyboard.press("Tab")
     ada.page.keyboard.type(PASSWORD)
@@ -190,6 +237,25 @@ def test_the_login_is_all_there_by_keyboard(house: House, visit: Visit) -> None:
     cookie = ada.cookie()
     assert cookie is not None
     assert cookie["expires"] > 0
+
+
+def test_whoever_is_signed_in_goes_on_by_keyboard(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.site.add()
+    ada.signs_in()
+    ada.goes("/login")
+    assert tabs(ada) == [
+        *("Skip to the content", "Acme", "Profile", "Sign out"),
+        *("Continue", "Sign in as somebody else"),
+    ]
+
+
+def test_a_long_name_of_the_site_stands_in_the_middle(house: House, visit: Visit) -> None:
+    ada = visit(house(brand="Society for the Encouragement of Long Walks and Longer Names"), viewport=PHONE)
+    ada.goes("/login")
+    expect(ada.page.locator(".brand")).to_have_css("text-align", "center")
+    middle = "e => { const box = e.getBoundingClientRect(); return box.left + box.width / 2; }"
+    assert abs(ada.page.locator(".brand").evaluate(middle) - PHONE["width"] / 2) < 1
 
 
 def test_the_skip_link_leads_to_the_content(house: House, visit: Visit) -> None:

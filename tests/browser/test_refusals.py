@@ -249,6 +249,21 @@ def test_of_a_refusal_and_what_came_of_it_only_the_last_stands_there(house: Hous
     assert len(messages(ada)) == 1
 
 
+def test_what_is_said_of_something_else_takes_the_place_of_a_refusal(ada: Visitor) -> None:
+    ada.site.signed_in(ada.site.service.accounts.find("ada@example.com"))
+    ada.expected = {400}
+    tries(ada, PASSWORD)
+    ada.is_at("/")
+    ada.fills(Current_password="wrong", New_password="another horse", New_password__once_more="another horse")
+    ada.presses("Change password")
+    ada.sees("Current password is incorrect.")
+    assert len(messages(ada)) == 1
+    ada.page.get_by_role("button", name="End: ").click()
+    ada.sees("The session has ended.")
+    assert len(messages(ada)) == 1
+    expect(ada.field("Current password")).not_to_have_attribute("aria-invalid", "true")
+
+
 def test_caps_lock_is_said_while_a_password_is_typed(ada: Visitor) -> None:
     password = ada.field("Password")
     for state in (True, False):

@@ -34,7 +34,6 @@ _IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", "
 MOST_BYTES = 512 * 1024  # of what an operator adds
 LOGIN = "/login"
 OAUTH = "/api/users/auth/oauth/redirect"
-MAKE_AN_ADMIN = "usersctl create EMAIL --admin"
 
 # What the script says on each page beside what stands in the template: of the catalogue's keys and of the refusals that
 # the server may answer with there, how they begin.
@@ -80,7 +79,7 @@ def login(call: Call, service: Service) -> Answer:
     return _page(
         call,
         "login",
-        command=MAKE_AN_ADMIN if service.setup.needed() else None,
+        command=service.setup.command if service.setup.needed() else None,
         closed=service.brake.state() is not None,
         open=REGISTRATION in call.settings.whitelist,
         then=then,
@@ -113,7 +112,7 @@ def not_me(call: Call, _service: Service) -> Answer:
 
 def setup(call: Call, service: Service) -> Answer:
     opens = service.setup.opens(call.unchecked_query("token") or "")
-    return _page(call, "setup", needed=service.setup.needed(), opens=opens, command=MAKE_AN_ADMIN)
+    return _page(call, "setup", needed=service.setup.needed(), opens=opens, command=service.setup.command)
 
 
 def profile(call: Call, service: Service) -> Answer:
