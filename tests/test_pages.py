@@ -224,6 +224,29 @@ def test_whatever_is_no_page_stays_as_it_is(asked: Call, answer: Answer) -> None
     assert pages.instead(asked, answer) is answer
 
 
+def test_a_browser_reads_what_is_not_there_as_a_page(site: Site) -> None:
+    browser = {"Accept": "text/html", "Sec-Fetch-Mode": "navigate"}
+    user = site.signed_in(site.add())
+    for path, status, told in (
+        ("/nowhere", 404, "There is no such page"),
+        ("/users/", 404, "There is no such page"),
+        ("/register", 403, "Registration is closed"),
+        ("/confirm-email?token=x&email=y", 403, "Registration is closed"),
+    ):
+        plain, page = user.get(path), user.get(path, headers=browser)
+        assert (plain.status, page.status) == (status, status)
+        assert plain.json["statusCode"] == status
+        assert page.header("Content-Type") == "text/html; charset=utf-8"
+        assert f"<h1>{told}</h1>" in page.body.decode()
+        assert b'href="/account"' in page.body
+        shared = ("Cache-Control", "X-Content-Type-Options", "Referrer-Policy")
+        assert [page.header(name) for name in shared] == [plain.header(name) for name in shared]
+        assert user.send("HEAD", path, headers=browser).body == b""
+    for path in ("/api/nowhere", "/api", "/_tasks/nowhere", "/api/users/999"):
+        assert user.get(path, headers=browser).json["statusCode"] in (403, 404)
+    assert site.client().get("/nowhere", headers=browser).status == 302
+
+
 # --- what a page is ---
 
 

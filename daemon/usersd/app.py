@@ -14,7 +14,7 @@ from usersctl import errors
 from usersctl.models import Role
 from usersctl.providers import FAILED
 from usersctl.service import Service
-from usersd import access
+from usersd import access, pages
 from usersd.answers import HSTS, JSON, STATUS_LINES, Answer, Header, as_json, refusal, unavailable
 from usersd.call import BadRequest, Call, new_request_id
 from usersd.figures import LOGINS, SUCCESS, Figures
@@ -83,6 +83,7 @@ class App:
             answer = self._answer(call)
         except Exception as error:  # noqa: BLE001 - the one place where everything ends as an answer
             answer = self._refused(call, error)
+        answer = pages.instead(call, answer)
         headers = [
             *self._told(call, answer, time.perf_counter() - began),
             ("Content-Length", str(len(answer.body))),

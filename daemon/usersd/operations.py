@@ -179,6 +179,7 @@ BY_LETTER = (
     asked("email", EMAIL, "From the letter's link.", required=True),
 )
 NO_SUCH_USER = {404: "User not found."}
+CLOSED = {403: "Registration is closed."}
 SINGLE_USER = {
     "read": ("GET", "/api/users/{id}", "$response.body#/user/id"),
     "change": ("PATCH", "/api/users/{id}", "$response.body#/user/id"),
@@ -444,8 +445,10 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
             asked("error", text("oauth_failed"), "Why a sign-in through the provider failed."),
         ),
     ),
-    ("GET", "/register"): page("Create an account"),
-    ("GET", "/confirm-email"): page("Where the confirmation letter leads"),
+    ("GET", "/register"): page("Create an account", refusals=CLOSED, as_page=frozenset({403})),
+    ("GET", "/confirm-email"): page(
+        "Where the confirmation letter leads", refusals=CLOSED, as_page=frozenset({403})
+    ),
     ("GET", "/forgot-password"): page("Ask for a reset letter"),
     ("GET", "/reset-password"): page("Where the reset letter leads"),
     ("GET", "/not-me"): page("Where the link of a notice leads"),
