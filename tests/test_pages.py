@@ -514,12 +514,12 @@ def test_every_page_with_a_form_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CATALOGUES))
-def test_people_read_of_e_mails_and_not_of_letters(name: str) -> None:
+def test_people_read_of_emails_and_not_of_letters(name: str) -> None:
     catalogue = CATALOGUES[name]
     words = {key: text for key, text in catalogue.items() if isinstance(text, str)} | catalogue["messages"]
     of_the_alphabet = {"rules.upper", "rules.lower"}
     for key, text in words.items():
-        paper = re.search(r"(?i)\bletters?\b|brief|\bemail\b(?!})", text)
+        paper = re.search(r"(?i)\bletters?\b|brief", text)
         assert key in of_the_alphabet or paper is None, key
 
 

@@ -56,7 +56,7 @@ def test_every_way_to_ones_own_profile_leads_there(visitor: Visitor) -> None:
     """And not to /, where the application is."""
     visitor.goes("/account")
     visitor.is_at("/login?redirect=/account")
-    visitor.fills(E_mail="root@example.com", Password=PASSWORD)
+    visitor.fills(Email="root@example.com", Password=PASSWORD)
     visitor.presses("Sign in")
     visitor.is_at("/account")
     visitor.sees("Your profile")

@@ -29,12 +29,12 @@ def test_the_first_admin_comes_by_a_link_and_signs_in(house: House, visit: Visit
     ada.sees("usersctl create EMAIL --admin")
     link = site.service.setup.link()
     ada.page.goto(link)
-    ada.fills(Name="Ada Lovelace", E_mail="ada@example.com", Password=PASSWORD)
+    ada.fills(Name="Ada Lovelace", Email="ada@example.com", Password=PASSWORD)
     ada.presses("Create admin")
     ada.sees("Your admin account is there.")
     ada.follows("Sign in")
     ada.misses("There is no admin yet")
-    ada.fills(E_mail="ada@example.com", Password=PASSWORD)
+    ada.fills(Email="ada@example.com", Password=PASSWORD)
     ada.presses("Sign in")
     sees_profile(ada)
     ada.follows("Users")
@@ -60,7 +60,7 @@ def test_to_look_at_the_set_up_page_does_not_use_its_link_up(house: House, visit
     link = site.service.setup.link()
     for _ in range(3):
         ada.page.goto(link)
-    ada.fills(Name="Ada", E_mail="ada@example.com", Password=PASSWORD)
+    ada.fills(Name="Ada", Email="ada@example.com", Password=PASSWORD)
     ada.presses("Create admin")
     ada.sees("Your admin account is there.")
 
@@ -71,7 +71,7 @@ def test_a_set_up_link_that_is_over_by_now_is_refused_in_words(house: House, vis
     ada.expected = {400}
     ada.page.goto(site.service.setup.link())
     site.service.setup.link()
-    ada.fills(Name="Ada", E_mail="ada@example.com", Password=PASSWORD)
+    ada.fills(Name="Ada", Email="ada@example.com", Password=PASSWORD)
     ada.presses("Create admin")
     ada.sees("This link was used already, or is too old.")
     ada.sees("usersctl create EMAIL --admin")
@@ -84,7 +84,7 @@ def test_a_login_is_remembered_when_asked_for(house: House, visit: Visit, rememb
     site.add()
     ada = visit(site)
     ada.goes("/login")
-    ada.fills(E_mail="ada@example.com", Password=PASSWORD)
+    ada.fills(Email="ada@example.com", Password=PASSWORD)
     if remember:
         ada.field("Stay signed in on this device").check()
     ada.presses("Sign in")
@@ -100,7 +100,7 @@ def test_a_person_keeps_their_profile_password_and_sessions(house: House, visit:
     phone, ada = visit(site), visit(site)
     phone.signs_in()
     ada.signs_in()
-    ada.fills(Name="Ada Lovelace", E_mail="countess@example.com")
+    ada.fills(Name="Ada Lovelace", Email="countess@example.com")
     ada.presses("Save")
     ada.sees("Saved.")
     expect(ada.page.locator(".away")).to_have_value("countess@example.com")
@@ -123,7 +123,7 @@ def test_a_person_keeps_their_profile_password_and_sessions(house: House, visit:
     phone.presses("Save")
     phone.sees("Your session has ended.")
     phone.follows("Sign in again")
-    phone.fills(E_mail="countess@example.com", Password=ANOTHER)
+    phone.fills(Email="countess@example.com", Password=ANOTHER)
     phone.presses("Sign in")
     sees_profile(phone)
     ada.goes("/")
@@ -145,23 +145,23 @@ def test_a_newcomer_registers_confirms_and_signs_in(house: House, visit: Visit) 
     new = visit(house())
     new.goes("/login")
     new.follows("Create an account")
-    new.fills(Name="Grace Hopper", E_mail="grace@example.com", Password=PASSWORD)
+    new.fills(Name="Grace Hopper", Email="grace@example.com", Password=PASSWORD)
     new.presses("Create account")
-    new.sees("Open the link in the e-mail that is on its way to grace@example.com.")
+    new.sees("Open the link in the email that is on its way to grace@example.com.")
 
     new.expected = {403}
     new.goes("/login")
-    new.fills(E_mail="grace@example.com", Password=PASSWORD)
+    new.fills(Email="grace@example.com", Password=PASSWORD)
     new.presses("Sign in")
     new.sees("Your account is not active yet.")
-    new.presses("Send the confirmation e-mail again")
-    new.sees("If grace@example.com waits for its confirmation, an e-mail is on its way.")
+    new.presses("Send the confirmation email again")
+    new.sees("If grace@example.com waits for its confirmation, an email is on its way.")
 
     new.opens_letter("Confirm")
     new.presses("Confirm")
-    new.sees("Your e-mail address is confirmed.")
+    new.sees("Your email address is confirmed.")
     new.follows("Sign in")
-    new.fills(E_mail="grace@example.com", Password=PASSWORD)
+    new.fills(Email="grace@example.com", Password=PASSWORD)
     new.presses("Sign in")
     sees_profile(new)
 
@@ -178,11 +178,11 @@ def test_a_letter_that_is_too_old_leads_to_another_one(house: House, visit: Visi
     new.presses("Confirm")
     new.sees("This link was used already, or is too old.")
     expect(new.button("Confirm")).to_have_count(0)
-    new.presses("Send the confirmation e-mail again")
-    new.sees("an e-mail is on its way")
+    new.presses("Send the confirmation email again")
+    new.sees("an email is on its way")
     new.opens_letter("Confirm")
     new.presses("Confirm")
-    new.sees("Your e-mail address is confirmed.")
+    new.sees("Your email address is confirmed.")
 
 
 def test_a_forgotten_password_is_set_anew_by_letter(house: House, visit: Visit) -> None:
@@ -191,16 +191,16 @@ def test_a_forgotten_password_is_set_anew_by_letter(house: House, visit: Visit) 
     ada = visit(site)
     ada.goes("/login")
     ada.follows("Forgot your password?")
-    ada.fills(E_mail="ada@example.com")
+    ada.fills(Email="ada@example.com")
     ada.presses("Send the link")
-    ada.sees("If ada@example.com has an account, an e-mail with a link is on its way.")
+    ada.sees("If ada@example.com has an account, an email with a link is on its way.")
     ada.opens_letter("Set a new password")
     letter = ada.page.url
     ada.fills(New_password=ANOTHER, New_password__once_more=ANOTHER)
     ada.presses("Set password")
     ada.sees("Your password is set.")
     ada.follows("Sign in")
-    ada.fills(E_mail="ada@example.com", Password=ANOTHER)
+    ada.fills(Email="ada@example.com", Password=ANOTHER)
     ada.presses("Sign in")
     sees_profile(ada)
 
@@ -265,9 +265,7 @@ def test_somebody_signs_in_through_the_provider_and_gets_where_they_wanted_to(
     ada.sees("You can sign in with your provider account.")
 
 
-def test_whoever_came_through_the_provider_sets_a_first_password_by_e_mail(
-    house: House, visit: Visit
-) -> None:
+def test_whoever_came_through_the_provider_sets_a_first_password_by_email(house: House, visit: Visit) -> None:
     site = house()
     ada = visit(site)
     ada.goes("/login?redirect=/account")
@@ -276,7 +274,7 @@ def test_whoever_came_through_the_provider_sets_a_first_password_by_e_mail(
     ada.is_at("/account")
     ada.sees("This account has no password yet.")
     expect(ada.field("Current password")).to_have_count(0)
-    ada.fills(E_mail="countess@example.com")
+    ada.fills(Email="countess@example.com")
     ada.presses("Save")
     ada.sees("Saved.")
     ada.presses("Send the link")
@@ -314,7 +312,7 @@ def test_whoever_cancels_at_the_provider_still_gets_where_they_wanted_to(
         assert ada.page.evaluate("sessionStorage.length") == 0
     ada.page.reload()
     if again == "with the password":
-        ada.fills(E_mail="ada@example.com", Password=PASSWORD)
+        ada.fills(Email="ada@example.com", Password=PASSWORD)
         ada.presses("Sign in")
     else:
         ada.follows("Continue with your provider")
@@ -335,7 +333,7 @@ def test_what_the_browser_kept_leads_nobody_to_another_site(house: House, visit:
         ada.goes("/login")
         ada.page.evaluate("kept => sessionStorage.setItem('then', kept)", kept)
         ada.goes("/login?error=oauth_failed")
-        ada.fills(E_mail="ada@example.com", Password=PASSWORD)
+        ada.fills(Email="ada@example.com", Password=PASSWORD)
         ada.presses("Sign in")
         sees_profile(ada)
         ada.presses("Sign out")
@@ -433,7 +431,7 @@ def test_whoever_is_signed_in_makes_room_for_somebody_else(house: House, visit: 
     visitor.presses("Sign in as somebody else")
     visitor.is_at("/login?redirect=%2Fusers")
     assert visitor.cookie() is None
-    visitor.fills(E_mail="grace@example.com", Password=PASSWORD)
+    visitor.fills(Email="grace@example.com", Password=PASSWORD)
     visitor.presses("Sign in")
     visitor.is_at("/users")
     visitor.goes("/login")
@@ -447,6 +445,6 @@ def test_a_sign_in_that_should_lead_to_the_sign_in_leads_home(house: House, visi
     site.add()
     ada = visit(site)
     ada.goes("/login?redirect=/login")
-    ada.fills(E_mail="ada@example.com", Password=PASSWORD)
+    ada.fills(Email="ada@example.com", Password=PASSWORD)
     ada.presses("Sign in")
     sees_profile(ada)

@@ -25,14 +25,14 @@ def at(path: str) -> Callable[[Visitor], None]:
 
 def wrong_login(visitor: Visitor) -> None:
     visitor.goes("/login?error=account_inactive")
-    visitor.fills(E_mail="ada@example.com", Password="wrong")
+    visitor.fills(Email="ada@example.com", Password="wrong")
     visitor.presses("Sign in")
-    visitor.sees("E-mail or password is wrong.")
+    visitor.sees("Email or password is wrong.")
 
 
 def weak_registration(visitor: Visitor) -> None:
     visitor.goes("/register")
-    visitor.fills(Name=LONG, E_mail=f"{LONG}@{LONG}.example", Password="Password7")
+    visitor.fills(Name=LONG, Email=f"{LONG}@{LONG}.example", Password="Password7")
     visitor.presses("Create account")
     visitor.sees("Password must have")
 
@@ -58,7 +58,7 @@ def old_reset(visitor: Visitor) -> None:
 
 def registered(visitor: Visitor) -> None:
     visitor.goes("/register")
-    visitor.fills(Name=LONG, E_mail=f"x{LONG}@example.com", Password=PASSWORD)
+    visitor.fills(Name=LONG, Email=f"x{LONG}@example.com", Password=PASSWORD)
     visitor.presses("Create account")
     visitor.sees("Your account is made.")
 
@@ -219,13 +219,13 @@ def test_the_login_is_all_there_by_keyboard(house: House, visit: Visit) -> None:
     ada = visit(house())
     ada.site.add()
     ada.goes("/login")
-    ada.has_focus_on(ada.field("E-mail"))
+    ada.has_focus_on(ada.field("Email"))
     assert tabs(ada) == [
-        "Skip to the content", "Acme", "E-mail", "Password", "Show: Password", "Stay signed in on this device", "Sign in",
+        "Skip to the content", "Acme", "Email", "Password", "Show: Password", "Stay signed in on this device", "Sign in",
         "Continue with your provider", "Forgot your password?", "Create an account",
     ]  # fmt: skip
     ada.goes("/login")
-    ada.has_focus_on(ada.field("E-mail"))
+    ada.has_focus_on(ada.field("Email"))
     ada.page.keyboard.type("ada@example.com")
     ada.page.keyboard.press("Tab")
     ada.page.keyboard.type(PASSWORD)
@@ -275,7 +275,7 @@ def test_users_are_managed_by_keyboard(house: House, visit: Visit) -> None:
     ada.site.add("grace")
     all_users(ada)
     assert tabs(ada) == [
-        "Skip to the content", "Acme", "Profile", "Users", "Sign out", "Search by name or e-mail", "Show", "New user", "Profile",
+        "Skip to the content", "Acme", "Profile", "Users", "Sign out", "Search by name or email", "Show", "New user", "Profile",
         "Manage: grace@example.com",
     ]  # fmt: skip
     ada.button("Manage: grace@example.com").focus()
@@ -453,6 +453,6 @@ def test_a_catalogue_of_ones_own_says_the_rest_in_english(house: House, visit: V
     visitor.expected = {401}
     visitor.goes("/login")
     expect(visitor.page.get_by_role("heading")).to_have_text("Moin")
-    visitor.fills(E_mail="ada@example.com", Password="x")
+    visitor.fills(Email="ada@example.com", Password="x")
     visitor.presses("Sign in")
     visitor.sees("Nee")

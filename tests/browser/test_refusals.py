@@ -24,7 +24,7 @@ def ada(house: House, visit: Visit) -> Visitor:
 
 
 def tries(visitor: Visitor, password: str) -> None:
-    visitor.fills(E_mail="ada@example.com", Password=password)
+    visitor.fills(Email="ada@example.com", Password=password)
     visitor.presses("Sign in")
 
 
@@ -36,7 +36,7 @@ def answers(visitor: Visitor, path: str, **answer: Any) -> None:
 def test_a_wrong_password_is_said_and_can_be_typed_anew(ada: Visitor) -> None:
     ada.expected = {401}
     tries(ada, "wrong")
-    expect(ada.page.get_by_role("alert")).to_have_text("E-mail or password is wrong.")
+    expect(ada.page.get_by_role("alert")).to_have_text("Email or password is wrong.")
     ada.has_focus_on(ada.field("Password"))
     ada.page.keyboard.type(PASSWORD)
     ada.page.keyboard.press("Enter")
@@ -97,7 +97,7 @@ def held_back(visitor: Visitor, path: str) -> Iterator[list[Any]]:
 
 def test_a_form_is_sent_once_however_often_its_button_is_pressed(ada: Visitor) -> None:
     ada.goes("/register")
-    ada.fills(Name="Grace", E_mail="grace@example.com", Password=PASSWORD)
+    ada.fills(Name="Grace", Email="grace@example.com", Password=PASSWORD)
     with held_back(ada, "/api/users/register") as sent:
         for _ in range(3):
             ada.button("Create account").click(force=True)
@@ -108,7 +108,7 @@ def test_a_form_is_sent_once_however_often_its_button_is_pressed(ada: Visitor) -
         ada.page.wait_for_timeout(200)
         assert len(sent) == 1
         ada.has_focus_on(ada.field("Name"))  # it stays where it was
-    ada.sees("Open the link in the e-mail")
+    ada.sees("Open the link in the email")
 
 
 def test_a_button_beside_a_form_is_not_pressed_twice_either(ada: Visitor) -> None:
@@ -144,7 +144,7 @@ def test_a_tab_of_somebody_who_has_left_becomes_that_of_who_is_there(ada: Visito
     grace.login("grace@example.com", PASSWORD)
     ada.context.add_cookies([{"name": "auth_token", "value": grace.cookies["auth_token"], "url": ada.base}])
     ada.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    expect(ada.field("E-mail")).to_have_value("grace@example.com")
+    expect(ada.field("Email")).to_have_value("grace@example.com")
 
 
 def test_after_signing_out_the_way_back_shows_nothing(ada: Visitor) -> None:
@@ -170,12 +170,12 @@ def test_sessions_that_cannot_be_listed_are_no_silent_gap(ada: Visitor) -> None:
 def test_a_refusal_stands_at_its_field_and_is_tied_to_it(ada: Visitor) -> None:
     ada.expected = {400}
     ada.goes("/register")
-    ada.fills(Name="Grace", E_mail="grace@example", Password=PASSWORD)
+    ada.fills(Name="Grace", Email="grace@example", Password=PASSWORD)
     ada.presses("Create account")
-    email = ada.field("E-mail")
+    email = ada.field("Email")
     expect(email).to_have_attribute("aria-invalid", "true")
-    expect(email).to_have_accessible_description("This is no e-mail address.")
-    expect(email).to_have_accessible_error_message("This is no e-mail address.")
+    expect(email).to_have_accessible_description("This is no email address.")
+    expect(email).to_have_accessible_error_message("This is no email address.")
     ada.has_focus_on(email)
     email.fill("ada@example.com")
     ada.presses("Create account")
@@ -198,10 +198,10 @@ def test_a_form_is_not_sent_without_the_script(house: House, visit: Visit) -> No
     visitor = visit(house(), java_script_enabled=False)
     sent: list[str] = []
     visitor.page.on("request", lambda request: sent.append(request.method))
-    for page, field in (("/login", "Password"), ("/forgot-password", "E-mail"), ("/register", "Password")):
+    for page, field in (("/login", "Password"), ("/forgot-password", "Email"), ("/register", "Password")):
         visitor.goes(page)
         assert needs_the_script(visitor)
-        visitor.fills(E_mail="ada@example.com")
+        visitor.fills(Email="ada@example.com")
         expect(visitor.page.locator("main form button:not([type])").first).to_be_disabled()
         visitor.field(field).press("Enter")
         visitor.page.wait_for_timeout(100)
@@ -236,13 +236,13 @@ def test_of_a_refusal_and_what_came_of_it_only_the_last_stands_there(house: Hous
     ada.goes("/login?error=account_inactive")
     assert len(messages(ada)) == 1
     tries(ada, "wrong")
-    ada.sees("E-mail or password is wrong.")
+    ada.sees("Email or password is wrong.")
     assert len(messages(ada)) == 1
     tries(ada, PASSWORD)
     ada.sees("Your account is not active yet.")
     assert len(messages(ada)) == 1
-    ada.presses("Send the confirmation e-mail again")
-    ada.sees("If ada@example.com waits for its confirmation, an e-mail is on its way.")
+    ada.presses("Send the confirmation email again")
+    ada.sees("If ada@example.com waits for its confirmation, an email is on its way.")
     assert len(messages(ada)) == 1
     tries(ada, PASSWORD)
     ada.sees("Your account is not active yet.")
@@ -276,11 +276,11 @@ def test_caps_lock_is_said_while_a_password_is_typed(ada: Visitor) -> None:
 
 def test_a_password_can_be_looked_at_and_is_hidden_when_it_is_sent(ada: Visitor) -> None:
     ada.expected = {401}
-    ada.fills(E_mail="ada@example.com", Password="wrong")
+    ada.fills(Email="ada@example.com", Password="wrong")
     ada.page.get_by_role("button", name="Show: Password").click()
     expect(ada.field("Password")).to_have_attribute("type", "text")
     ada.presses("Sign in")
-    ada.sees("E-mail or password is wrong.")
+    ada.sees("Email or password is wrong.")
     expect(ada.field("Password")).to_have_attribute("type", "password")
 
 
@@ -322,7 +322,7 @@ def test_the_hints_follow_the_rules_of_the_server(house: House, visit: Visit) ->
     site = house(**ALL_RULES)
     grace = visit(site)
     grace.goes("/register")
-    grace.fills(Name="Grace Hopper", E_mail="grace@example.com")
+    grace.fills(Name="Grace Hopper", Email="grace@example.com")
     rules = grace.page.locator("[data-rule]")
     for password in PASSWORDS:
         refused = ""
