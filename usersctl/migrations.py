@@ -31,9 +31,8 @@ def bring_up(connection: sqlite3.Connection, path: Path) -> Migrated | None:
     """An empty or older database becomes a current one. None: there was no older one to migrate."""
     (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
     _write_ahead(connection)
-    connection.execute(
-        "PRAGMA foreign_keys = OFF"
-    )  # the old table of users is replaced under those that point to it
+    # The old table of users is replaced under those that point to it.
+    connection.execute("PRAGMA foreign_keys = OFF")
     connection.execute("BEGIN IMMEDIATE")
     try:
         migrated = None

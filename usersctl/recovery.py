@@ -56,9 +56,8 @@ class Recovery:
             if current is None or current.email != taken[1]:
                 raise _no_link()
             tx.drop_one_time_tokens(user.id, stamp(now))
-            tx.drop_notices(
-                user.id, current.email
-            )  # who reads them there is who resets; elsewhere it may be the owner
+            # Whoever resets reads what was sent there; elsewhere it may be the owner.
+            tx.drop_notices(user.id, current.email)
             tx.delete_tokens_of(user.id)
             tx.clear_failures(account_key(current, current.email))
             changed = tx.change_user(

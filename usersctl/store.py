@@ -13,9 +13,7 @@ from usersctl import database
 from usersctl.errors import Busy, OtherVersion, Outdated, StoreUnusable, UsersError
 from usersctl.transaction import Transaction
 
-LONGEST_LOG = (
-    32 * 1024 * 1024
-)  # bytes of the write-ahead log; a longer one is cut when nobody needs it any more
+LONGEST_LOG = 32 * 1024 * 1024  # bytes of the write-ahead log; a longer one is cut when nobody needs it
 FOLDING_PATIENCE = 0.05  # seconds for a writer, and with all of them for a reader, to come to an end
 LEAST_SPACE = 1024 * 1024  # bytes on the disk, below which it counts as full
 

@@ -208,9 +208,8 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         else:
             task.close_on_finish = True
         if self.current_outbuf_count:
-            self.current_outbuf_count = (
-                self.adj.outbuf_high_watermark
-            )  # the next answer gets a buffer of its own
+            # The next answer gets a buffer of its own.
+            self.current_outbuf_count = self.adj.outbuf_high_watermark
         request.close()
         with self.requests_lock:
             wake = self.buffered or len(self.requests) > LOOKAHEAD

@@ -16,9 +16,7 @@ HTML = "text/html"
 class Operation:
     topic: str
     summary: str
-    answer: (
-        Schema | str | None
-    )  # of a 200: a schema of JSON, a media type, or None where the answer is a redirect
+    answer: Schema | str | None  # of a 200: a schema of JSON, a media type, or None where it is a redirect
     body: Schema | None = None
     query: tuple[Schema, ...] = ()
     more: str = ""

@@ -48,9 +48,8 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
             self.expect_continue = False
             raise
         if self.body_rcv is None or self.content_length > MAX_BODY:
-            self.expect_continue = (
-                False  # "100 Continue" would wait for a body that never comes, or that we refuse
-            )
+            # "100 Continue" would wait for a body that never comes, or that we refuse.
+            self.expect_continue = False
 
     def _check_framing(self, header_plus: bytes) -> None:
         """Where the request ends must be beyond doubt for whoever stands in front of us, too."""

@@ -14,7 +14,6 @@ from usersctl.cli.output import clean
 from usersctl.config import read_secret
 from usersctl.errors import ConfigError, Forbidden, Invalid, NotFound
 from usersctl.models import User
-from usersctl.rows import lines
 
 if TYPE_CHECKING:
     from usersctl.service import Service
@@ -102,6 +101,8 @@ def _expanded(references: Iterable[str]) -> Iterator[str]:
         if reference != "-":
             yield reference
             continue
+        from usersctl.rows import lines  # late, with the formats of files that it brings
+
         try:
             yield from (word for line in lines(sys.stdin, LONGEST_USER) if (word := line.strip()))
         except Invalid as error:

@@ -139,9 +139,8 @@ def words_of(loaded: Loaded, usersctl: Sequence[str]) -> dict[str, str]:
     host, owner = settings.host.strip("[]"), owner_of(database)
     site = urlsplit(settings.base_url)
     name = f"[{site.hostname}]" if ":" in (site.hostname or "") else site.hostname or ""
-    site_port = (
-        site.port if settings.https else None
-    )  # that of http is the daemon's own: in front of it stands https
+    # That of http is the daemon's own: in front of it stands https.
+    site_port = site.port if settings.https else None
     return {
         "usersctl": " ".join(usersctl),
         "options": options,

@@ -30,13 +30,8 @@ from usersctl.cli import (
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.output import INTERRUPTED
 
-SHARED = (
-    "_config",
-    "_db",
-    "_json",
-    "_quiet",
-    "_no_input",
-)  # what is asked for less often, `usersctl --help` tells
+# What is asked for less often, `usersctl --help` tells.
+SHARED = ("_config", "_db", "_json", "_quiet", "_no_input")
 
 
 def build_tree(*, no_color: bool = False) -> typer.Typer:
