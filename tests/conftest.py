@@ -1,7 +1,8 @@
 """What most tests need: a service on a real file, with cheap hashes and a clock that can be moved."""
 
+import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,21 @@ OPERATOR = Actor("cli:tester", "terminal")
 # At a desk each run tries something new; in CI a change is judged by the same examples as the one before it.
 hypothesis.settings.register_profile("here", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("here")
+
+
+# Two files that are there anyhow, to be locked: the workers have nothing else in common.
+GATE, ROOM = Path(__file__), Path(__file__).with_name("commands.py")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that measures time waits until all workers are done with theirs, and they wait for it."""
+    with GATE.open() as gate, ROOM.open() as room:
+        # Whoever waits for the room holds the gate, so that nobody else slips in.
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        fcntl.flock(room, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        return (yield)
 
 
 @pytest.fixture

@@ -102,6 +102,7 @@ def test_no_limit_tells_who_exists(
     assert [each[0] for each in seen["unknown"]].count(429) > 3
 
 
+@pytest.mark.alone
 def test_the_time_of_a_refusal_tells_nothing(
     make_service: Callable[..., Service], refused: dict[str, tuple[str, str]]
 ) -> None:

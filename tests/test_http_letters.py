@@ -305,6 +305,7 @@ def paces(site: Site, emails: dict[str, list[str]]) -> dict[str, float]:
     return {kind: statistics.quantiles(each, n=4)[0] for kind, each in took.items()}
 
 
+@pytest.mark.alone
 def test_forgot_takes_the_same_time_for_everyone(posting: Callable[..., tuple[Site, Postbox]]) -> None:
     site, _ = posting(limits_enabled=False)
     kinds = ("known", "inactive", "unknown")
@@ -370,6 +371,7 @@ def test_a_mail_server_that_is_slow_makes_nobody_wait(posting: Callable[..., tup
     quick(site)
 
 
+@pytest.mark.alone
 def test_the_worker_is_awake_within_200_ms(posting: Callable[..., tuple[Site, Postbox]]) -> None:
     site, box = posting(limits_enabled=False)
     took = []
@@ -383,6 +385,7 @@ def test_the_worker_is_awake_within_200_ms(posting: Callable[..., tuple[Site, Po
     assert sorted(took)[1] < 0.2
 
 
+@pytest.mark.alone
 def test_a_letter_that_another_process_wrote_is_found_soon(
     posting: Callable[..., tuple[Site, Postbox]], make_site: Callable[..., Site]
 ) -> None:

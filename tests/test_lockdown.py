@@ -264,6 +264,7 @@ def test_guessing_is_counted_alike_for_everybody(
     assert service.sessions.login("ada@example.com", PASSWORD)
 
 
+@pytest.mark.alone
 def test_a_refused_login_costs_the_same_for_all(
     make_service: Callable[..., Service], add: Callable[..., User]
 ) -> None:

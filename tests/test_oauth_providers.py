@@ -567,6 +567,7 @@ def test_within_ten_seconds_whatever_drips(
         wait_for(lambda: not errands(), 5)
 
 
+@pytest.mark.alone
 def test_others_notice_nothing_of_calls_that_hang(
     make_visit: Callable[..., Visit], provider: Hostile
 ) -> None:
