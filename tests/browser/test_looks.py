@@ -294,6 +294,20 @@ def test_users_are_managed_by_keyboard(house: House, visit: Visit) -> None:
     ada.has_focus_on(ada.button("Manage: grace@example.com"))
 
 
+def test_the_focus_comes_back_to_a_row_that_was_drawn_anew_meanwhile(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.site.add(role="admin")
+    ada.site.add("grace")
+    all_users(ada)
+    ada.button("Manage: grace@example.com").focus()
+    ada.page.keyboard.press("Enter")
+    ada.has_focus_on(ada.field("Name"))
+    with ada.page.expect_response("**/api/users?*"):
+        ada.page.evaluate("document.dispatchEvent(new CustomEvent('changed', { detail: {} }))")
+    ada.page.keyboard.press("Escape")
+    ada.has_focus_on(ada.button("Manage: grace@example.com"))
+
+
 # --- password managers ---
 
 

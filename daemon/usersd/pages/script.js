@@ -456,6 +456,13 @@ function manageUsers() {
     empty(created.elements.password);
     create.showModal();
   });
+  // The button that it was opened from may have been drawn anew meanwhile.
+  for (const each of [one, doomed]) {
+    each.addEventListener("close", () => {
+      const from = document.activeElement;
+      if (from === document.body || each.contains(from)) table.querySelector(`[data-id="${chosen.id}"]`)?.focus();
+    });
+  }
   for (const each of document.querySelectorAll("[data-close]")) {
     each.addEventListener("click", () => each.closest("dialog").close());
   }
