@@ -1,11 +1,8 @@
-"""Accounts: made, found, changed, deleted; each change whole, noted once, and never without an admin left."""
+"""Accounts: made, found, changed, deleted; each change whole, and never without an admin left."""
 
-import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +10,7 @@ from conftest import OPERATOR, PASSWORD
 from fakes import FakeClock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tables import LATER, audit, plant_link, query
 
 from usersctl.clock import stamp
 from usersctl.errors import (
@@ -21,36 +19,15 @@ from usersctl.errors import (
     LastAdmin,
     NotFound,
     Taken,
-    TooMany,
     Unauthenticated,
     UsersError,
 )
-from usersctl.models import Actor, AuditRow, NewUser, User, UserFilter
+from usersctl.models import Actor, NewUser, User, UserFilter
 from usersctl.passwords import Hasher
 from usersctl.service import Service
-from usersctl.tokens import digest
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()))
 SAME_SERVICE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-LATER = "2999-01-01T00:00:00.000Z"
-
-
-def audit(service: Service) -> list[AuditRow]:
-    with service.store.read() as tx:
-        return list(tx.audit_rows())
-
-
-def query(service: Service, sql: str, *values: object) -> list[tuple[Any, ...]]:
-    with service.store.read() as tx:
-        return tx._run(sql, values).fetchall()
-
-
-def plant_link(service: Service, user: User, purpose: str = "reset") -> None:
-    with service.store.write() as tx:
-        tx._run(
-            "INSERT INTO one_time_tokens VALUES (?, ?, ?, ?, ?, ?)",
-            (digest(f"{purpose} {user.id}"), purpose, user.id, user.email, LATER, LATER),
-        )
 
 
 def unconfirmed(service: Service, name: str = "eve") -> User:
@@ -149,6 +126,31 @@ def test_an_id_is_never_given_twice(service: Service, add: Callable[..., User]) 
     last = add("bob")
     service.accounts.delete([last.id], by=OPERATOR)
     assert add("bob").id == last.id + 1
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"), [({"role": "user"}, Forbidden), ({"active": False}, Unauthenticated)]
+)
+def test_an_admin_who_loses_the_right_while_a_password_is_hashed_makes_nobody(
+    service: Service,
+    add: Callable[..., User],
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+    refused: type[UsersError],
+) -> None:
+    add("root", role="admin")
+    me, real = add("me", role="admin"), Hasher.hash
+
+    def meanwhile(hasher: Hasher, password: str) -> str:
+        service.accounts.update(me.id, **change, by=OPERATOR)
+        return real(hasher, password)
+
+    monkeypatch.setattr(Hasher, "hash", meanwhile)
+    with pytest.raises(refused):
+        service.accounts.create(
+            "new@example.com", "New", PASSWORD, role="admin", by=Actor(f"user:{me.id}", None, me.id)
+        )
+    assert service.accounts.page(UserFilter(), page=1, limit=10).total == 2
 
 
 # --- found ---
@@ -639,267 +641,3 @@ def test_the_counts_of_the_database_follow_every_change(service: Service, add: C
     assert agree()
     service.accounts.delete(ids[1:], by=OPERATOR)
     assert agree()
-
-
-# --- passwords ---
-
-
-def test_a_password_set_by_an_operator_ends_everything_else(
-    service: Service, add: Callable[..., User], clock: FakeClock
-) -> None:
-    user = add("ada")
-    tokens = [
-        service.sessions.login(user.email, PASSWORD).token,
-        service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR).token,
-    ]
-    plant_link(service, user)
-    clock.move(hours=1)
-    changed = service.accounts.set_password(user.id, "another sentence", by=OPERATOR)
-    assert changed.updated_at == stamp(clock())
-    assert [service.sessions.check(token) for token in tokens] == [None, None]
-    assert query(service, "SELECT * FROM one_time_tokens") == []
-    with pytest.raises(Unauthenticated):
-        service.sessions.login(user.email, PASSWORD)
-    assert service.sessions.login(user.email, "another sentence")
-
-
-@pytest.mark.parametrize("password", ["short", "x" * 73, "password", "ada@example.com", "\ud800" * 9])
-def test_a_password_that_breaks_a_rule_is_not_set(
-    service: Service, add: Callable[..., User], password: str
-) -> None:
-    user = add("ada")
-    opened = service.sessions.login(user.email, PASSWORD)
-    with pytest.raises(Invalid):
-        service.accounts.set_password(user.id, password, by=OPERATOR)
-    with pytest.raises(Invalid):
-        change_password(service, opened, PASSWORD, password)
-    assert service.sessions.check(opened.token)
-
-
-def change_password(service: Service, opened: Any, current: str, new: str) -> str:
-    """As the endpoint does it; the new token."""
-    token, renew = service.sessions.renewal(opened.session)
-    service.accounts.change_password(
-        opened.user.id, current, new, session_id=opened.session.id, by=Actor("user:1", None, 1), renew=renew
-    )
-    return token
-
-
-def test_an_owner_who_changes_the_password_keeps_one_session_with_a_new_token(
-    service: Service, add: Callable[..., User]
-) -> None:
-    user = add("ada")
-    here = service.sessions.login(user.email, PASSWORD, remember=True)
-    others = [
-        service.sessions.login(user.email, PASSWORD).token,
-        service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR).token,
-    ]
-    plant_link(service, user)
-    renewed = change_password(service, here, PASSWORD, "another sentence")
-    assert [service.sessions.check(token) for token in (here.token, *others)] == [None] * 3
-    found = service.sessions.check(renewed)
-    assert found is not None
-    assert (found[0].id, found[0].kind) == (here.session.id, "persistent")
-    assert query(service, "SELECT * FROM one_time_tokens") == []
-    assert service.sessions.login(user.email, "another sentence")
-
-
-def test_a_wrong_current_password_changes_nothing(service: Service, add: Callable[..., User]) -> None:
-    opened = service.sessions.login(add("ada").email, PASSWORD)
-    with pytest.raises(Invalid, match=r"^Current password is incorrect$"):
-        change_password(service, opened, "wrong", "another sentence")
-    assert service.sessions.check(opened.token)
-    assert service.sessions.login("ada@example.com", PASSWORD)
-
-
-def test_a_session_that_ended_in_the_meantime_changes_no_password(
-    service: Service, add: Callable[..., User]
-) -> None:
-    opened = service.sessions.login(add("ada").email, PASSWORD)
-    service.sessions.end(opened.token)
-    with pytest.raises(Unauthenticated):
-        change_password(service, opened, PASSWORD, "another sentence")
-    assert service.sessions.login("ada@example.com", PASSWORD)
-
-
-def test_of_two_changes_at_once_one_wins_and_the_old_password_is_gone(
-    service: Service, add: Callable[..., User]
-) -> None:
-    user = add("ada")
-    opened = [service.sessions.login(user.email, PASSWORD) for _ in range(4)]
-
-    def attempt(number: int) -> int | None:
-        try:
-            change_password(service, opened[number], PASSWORD, f"new sentence {number}")
-        except (Invalid, TooMany, Unauthenticated):
-            return None
-        return number
-
-    with ThreadPoolExecutor(4) as pool:
-        winners = [number for number in pool.map(attempt, range(4)) if number is not None]
-    assert len(winners) == 1
-    assert service.sessions.login(user.email, f"new sentence {winners[0]}")
-    with pytest.raises(Unauthenticated):
-        service.sessions.login(user.email, PASSWORD)
-
-
-def test_a_password_that_changes_while_it_is_checked_no_longer_speaks_for_anybody(
-    service: Service, add: Callable[..., User]
-) -> None:
-    user = add("ada")
-    opened = service.sessions.login(user.email, PASSWORD)
-
-    class Slow(Hasher):
-        def matches(self, password: str, stored: str | None) -> bool:
-            with service.store.write() as tx:
-                tx.change_user(user.id, user.updated_at, password_hash="changed meanwhile")
-            return super().matches(password, stored)
-
-    slow = replace(service, accounts=replace(service.accounts, hasher=Slow(4)))
-    with pytest.raises(Invalid, match=r"^Current password is incorrect$"):
-        change_password(slow, opened, PASSWORD, "another sentence")
-    assert query(service, "SELECT password_hash FROM users") == [("changed meanwhile",)]
-
-
-# --- the audit ---
-
-ME = Actor("user:2", "192.0.2.9", 2)
-
-
-@pytest.mark.parametrize(
-    ("change", "action", "details"),
-    [
-        (
-            lambda a, _: a.create("new@example.com", "New", PASSWORD, by=ME),
-            "create",
-            {"role": "user", "active": True},
-        ),
-        (lambda a, u: a.update(u.id, name="X", by=ME), "update", {"name": "X"}),
-        (
-            lambda a, u: a.update(u.id, email="x@example.com", by=ME),
-            "update",
-            {"email": "x@example.com", "old_email": "ada@example.com"},
-        ),
-        (lambda a, u: a.update(u.id, role="admin", by=ME), "update", {"role": "admin"}),
-        (
-            lambda a, u: a.update(u.id, name="X", role="admin", active=False, by=ME),
-            "update",
-            {"name": "X", "role": "admin", "active": False},
-        ),
-        (lambda a, u: a.set_active([u.id], active=False, by=ME), "deactivate", {"active": False}),
-        (lambda a, u: a.update(u.id, active=False, by=ME), "deactivate", {"active": False}),
-        (lambda a, u: a.delete([u.id], by=ME), "delete", {}),
-        (lambda a, u: a.set_password(u.id, "another sentence", by=ME), "set-password", {}),
-    ],
-    ids=["create", "name", "email", "role", "all", "deactivate", "active", "delete", "password"],
-)
-def test_each_change_is_noted_once_with_who_what_whom_when_and_from_where(
-    service: Service,
-    add: Callable[..., User],
-    clock: FakeClock,
-    change: Callable[[Any, User], Any],
-    action: str,
-    details: dict[str, Any],
-) -> None:
-    user = add("ada")
-    add("me", role="admin")
-    clock.move(minutes=5)
-    changed = change(service.accounts, user)
-    changed = changed[0] if isinstance(changed, list) else changed
-    (row,) = audit(service)[2:]
-    assert row == AuditRow(
-        3, stamp(clock()), "user:2", "192.0.2.9", action, changed.id, changed.email, details, row.hash
-    )
-
-
-@pytest.mark.parametrize(
-    ("change", "refused"), [({"role": "user"}, Forbidden), ({"active": False}, Unauthenticated)]
-)
-def test_an_admin_who_loses_the_right_while_a_password_is_hashed_makes_nobody(
-    service: Service,
-    add: Callable[..., User],
-    monkeypatch: pytest.MonkeyPatch,
-    change: dict[str, Any],
-    refused: type[UsersError],
-) -> None:
-    add("root", role="admin")
-    me, real = add("me", role="admin"), Hasher.hash
-
-    def meanwhile(hasher: Hasher, password: str) -> str:
-        service.accounts.update(me.id, **change, by=OPERATOR)
-        return real(hasher, password)
-
-    monkeypatch.setattr(Hasher, "hash", meanwhile)
-    with pytest.raises(refused):
-        service.accounts.create(
-            "new@example.com", "New", PASSWORD, role="admin", by=Actor(f"user:{me.id}", None, me.id)
-        )
-    assert service.accounts.page(UserFilter(), page=1, limit=10).total == 2
-
-
-def test_several_at_once_are_noted_one_by_one(service: Service, add: Callable[..., User]) -> None:
-    ids = [add(name).id for name in ("ada", "bob")]
-    service.accounts.delete(ids, by=OPERATOR)
-    assert [(row.action, row.user_id) for row in audit(service)[2:]] == [("delete", 1), ("delete", 2)]
-
-
-def test_the_audit_can_be_asked_by_user_and_time(
-    service: Service, add: Callable[..., User], clock: FakeClock
-) -> None:
-    ids = [add(name).id for name in ("ada", "bob")]
-    clock.move(days=1)
-    service.accounts.delete(ids, by=OPERATOR)
-    with service.store.read() as tx:
-        assert [row.action for row in tx.audit_rows(user_id=1)] == ["create", "delete"]
-        assert [row.user_id for row in tx.audit_rows(since=stamp(clock()))] == [1, 2]
-        assert [row.id for row in tx.audit_rows(user_id=2, since=stamp(clock()))] == [4]
-
-
-def test_no_secret_is_anywhere_in_the_files(
-    service: Service, add: Callable[..., User], tmp_path: Path
-) -> None:
-    secrets = [
-        "planted first password",
-        "planted second password",
-        "planted wrong password",
-        "planted third password",
-    ]
-    user = add("ada", password=secrets[0])
-    opened = service.sessions.login(user.email, secrets[0], user_agent="planted agent")
-    secrets.append(opened.token)
-    with pytest.raises(Unauthenticated):
-        service.sessions.login(user.email, secrets[2])
-    with pytest.raises(Unauthenticated):
-        service.sessions.login(secrets[2], secrets[2])
-    secrets.append(change_password(service, opened, secrets[0], secrets[1]))
-    service.accounts.set_password(user.id, secrets[3], by=OPERATOR)
-    api = service.sessions.create_api_token(user.id, name="planted name", lifetime=None, by=OPERATOR)
-    secrets.append(api.token)
-    service.sessions.check(api.token)
-    service.sessions.revoke(api.session.id, by=OPERATOR)
-    service.accounts.delete([user.id], by=OPERATOR)
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert {path.name for path in files} >= {"users.db", "users.db-wal"}
-    held = b"".join(path.read_bytes() for path in files)
-    assert b"planted agent" in held  # the search finds what is there
-    assert b"planted name" in held
-    for secret in secrets:
-        assert secret.encode() not in held
-        assert secret.encode()[:12] not in held.replace(b"planted agent", b"").replace(b"planted name", b"")
-
-
-def test_text_of_users_comes_back_as_it_was_also_from_the_audit(
-    service: Service, add: Callable[..., User]
-) -> None:
-    name = 'Ünï "quoted" \\ \'); DROP TABLE users; -- {} % 🦊'
-    user = service.accounts.update(add("ada").id, name=name, by=OPERATOR)
-    assert user.name == name
-    assert audit(service)[-1].details == {"name": name}
-    assert json.dumps(user.as_json())
-
-
-@SAME_SERVICE
-@given(reference=ANY_TEXT)
-def test_no_reference_breaks_the_look_up(service: Service, reference: str) -> None:
-    with pytest.raises(NotFound):
-        service.accounts.find(reference)

@@ -25,7 +25,7 @@ ROOMS = {
     "colours": "",
     "fields": "errors models",
     "config": "errors schedule",
-    "passwords": "config errors",
+    "passwords": "config errors models",
     "mail": BOTTOM,
     "database": "errors",
     "migrations": "errors models clock fields database",

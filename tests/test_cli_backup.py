@@ -347,6 +347,27 @@ def test_it_asks_first_and_a_trial_changes_nothing(usersctl: Command) -> None:
     assert len(emails(usersctl.database)) == 2
 
 
+def test_the_database_is_no_backup_of_itself(usersctl: Command) -> None:
+    usersctl.add("ada")
+    other = usersctl.folder / "other-name.db"
+    other.hardlink_to(usersctl.database)
+    for file in (usersctl.database, other):
+        done = usersctl("db", "restore", file, "--yes")
+        assert (done.code, done.stdout) == (2, "")
+        assert "is the database itself" in done.stderr
+    other.unlink()
+    assert usersctl.emails() == ["ada@example.com"]
+
+
+def test_a_database_that_was_cut_off_is_restored(usersctl: Command) -> None:
+    usersctl.add("ada")
+    usersctl.ok("db", "backup", "saved.db")
+    usersctl.database.write_bytes(b"")
+    assert usersctl("list").code == 6
+    usersctl.ok("db", "restore", "saved.db", "--yes")
+    assert usersctl.emails() == ["ada@example.com"]
+
+
 def test_a_running_daemon_goes_on_with_what_was_restored(site: Site, usersctl: Command) -> None:
     ada, bob = site.add("ada", role="admin"), site.add("bob")
     client = site.signed_in(ada)

@@ -11,7 +11,7 @@ from usersctl.errors import Forbidden, LastAdmin, NotFound, Taken, Unauthenticat
 from usersctl.fields import looked_up, normal_email, normal_name, normal_role, user_id_of
 from usersctl.letters import EMAIL_CHANGED, PASSWORD_CHANGED, RESET, queue
 from usersctl.models import UNUSABLE, Actor, NewUser, Page, Role, User, UserFilter
-from usersctl.passwords import Hasher, check_password, cost_of
+from usersctl.passwords import Hasher, check_password, password_is_set
 from usersctl.store import Store
 from usersctl.throttle import AccountThrottle, account_key
 from usersctl.transaction import Transaction
@@ -137,7 +137,7 @@ class Accounts:
             raise Forbidden("You cannot change your own active status")
         if not changes:
             return user
-        self._refuse_last_admin(tx, user, changes)
+        self._refuse_last_admin(tx, [user], changes)
         told = {key: value for key, value in changes.items() if key in asked}
         if "email" in changes:
             _refuse_taken(tx.user_by_email(changes["email"]))
@@ -155,7 +155,7 @@ class Accounts:
         if "oauth_id" in changes:
             told["unlinked"] = True
             stored = tx.credentials_of(user_id)
-            if stored is not None and cost_of(stored.password_hash) is None:
+            if not password_is_set(stored):
                 queue(tx, RESET, changed, changed.email, now)  # the link was the last way in
         tx.audit(stamp(self.now()), by, _action(changes), changed, **told)
         return changed
@@ -167,9 +167,7 @@ class Accounts:
         with self.store.read() if dry_run else self.store.write() as tx:
             asked = [tx.user(user_id) for user_id in dict.fromkeys(user_ids)]
             users = [_found(user) for user in asked if user is not None or not if_exists]
-            admins = sum(user.active and user.role == Role.ADMIN for user in users)
-            if admins and admins == tx.active_admins():
-                raise LastAdmin
+            self._refuse_last_admin(tx, users, {"active": False})
             if not dry_run:
                 for user in users:
                     tx.delete_user(user.id)
@@ -235,9 +233,10 @@ class Accounts:
 
     # --- rules ---
 
-    def _refuse_last_admin(self, tx: Transaction, user: User, changes: dict[str, Any]) -> None:
-        leaves = changes.get("active") is False or changes.get("role", Role.ADMIN) != Role.ADMIN
-        if leaves and user.role == Role.ADMIN and user.active and tx.active_admins() == 1:
+    def _refuse_last_admin(self, tx: Transaction, users: list[User], changes: dict[str, Any]) -> None:
+        leave = changes.get("active") is False or changes.get("role", Role.ADMIN) != Role.ADMIN
+        admins = sum(user.active and user.role == Role.ADMIN for user in users)
+        if leave and admins and admins == tx.active_admins():
             raise LastAdmin
 
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from usersctl.clock import moment, stamp
 from usersctl.config import Settings
 from usersctl.errors import Invalid
+from usersctl.fields import is_web_address
 from usersctl.foreign import EXTERNAL, Table, folded
 from usersctl.models import Role
 from usersctl.passwords import cost_of
@@ -199,7 +200,7 @@ def _time(adoption: Adoption, value: Any, column: str) -> str | None:
 
 def _picture(adoption: Adoption, value: Any, _column: str) -> str | None:
     text = _text(value).strip()
-    if text and not re.match("https?://", text):
+    if text and not is_web_address(text):
         adoption.left_pictures += 1
         return None
     return text or None

@@ -57,6 +57,11 @@ def normal_role(value: str) -> str:
     return str(value)
 
 
+def is_web_address(text: str) -> bool:
+    """Of a picture, which other programs show: to them an address may be anything, a script too."""
+    return text.startswith(("https://", "http://"))
+
+
 def user_id_of(text: str) -> int | None:
     """An id as we write it: no sign, no leading zero, no other digits than ASCII's, nothing that overflows."""
     return int(text) if text.isascii() and text.isdigit() and text[0] != "0" and len(text) <= 18 else None

@@ -9,6 +9,7 @@ from functools import cache
 
 from usersctl.config import Settings
 from usersctl.errors import Busy, Invalid
+from usersctl.models import Credentials
 
 MAX_BYTES = 72  # bcrypt reads no further
 WAITING_ROOM = 8
@@ -85,6 +86,11 @@ class Hasher:
         import bcrypt
 
         return bcrypt.hashpw(_bytes(password), bcrypt.gensalt(self.rounds)).decode()
+
+
+def password_is_set(stored: Credentials | None) -> bool:
+    """Whether there is a password that could fit: who came in through the identity provider has none."""
+    return stored is not None and cost_of(stored.password_hash) is not None
 
 
 def cost_of(stored: str) -> int | None:

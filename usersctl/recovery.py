@@ -9,7 +9,7 @@ from usersctl.fields import looked_up
 from usersctl.letters import PASSWORD_CHANGED, RESET, queue
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.models import UNUSABLE, Actor, User
-from usersctl.passwords import Hasher, check_password, cost_of
+from usersctl.passwords import Hasher, check_password, password_is_set
 from usersctl.store import Store
 from usersctl.throttle import account_key
 from usersctl.tokens import digest
@@ -27,8 +27,7 @@ class Recovery:
     def has_password(self, user_id: int) -> bool:
         """Whether there is one that could fit. Who came in through the identity provider may have none to change."""
         with self.store.glance() as tx:
-            found = tx.credentials_of(user_id)
-        return found is not None and cost_of(found.password_hash) is not None
+            return password_is_set(tx.credentials_of(user_id))
 
     def forgot(self, email: str) -> None:
         """The same work for every address: who has an account is found out when the letter is due."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from usersctl.clock import Clock, moment, stamp
 from usersctl.config import Settings
 from usersctl.errors import Invalid, LastAdmin, UsersError
-from usersctl.fields import is_text, normal_email, normal_name, normal_role
+from usersctl.fields import is_text, is_web_address, normal_email, normal_name, normal_role
 from usersctl.models import UNUSABLE, Actor, Credentials, NewUser, Role, User
 from usersctl.passwords import Hasher, check_hash, check_password, cost_of
 from usersctl.store import Store
@@ -284,8 +284,7 @@ def _time(value: str) -> str:
 
 
 def _picture(value: str) -> str:
-    # It is shown by other programs, to which an address may be anything.
-    if not re.match("https?://", value):
+    if not is_web_address(value):
         raise Invalid(f"profile_picture {value[:40]!r} is no web address: it begins with https:// or http://")
     return value
 

@@ -11,7 +11,7 @@ from usersctl.errors import Invalid
 from usersctl.fields import looked_up, normal_email, user_id_of
 from usersctl.letters import CONFIRM, KINDS, RESET
 from usersctl.models import Letter, User
-from usersctl.passwords import cost_of
+from usersctl.passwords import password_is_set
 from usersctl.store import Store
 from usersctl.throttle import AccountThrottle, account_key
 from usersctl.transaction import Transaction
@@ -61,7 +61,7 @@ class Why:
             return Explanation(user, list(self._of(tx, user)))
 
     def _of(self, tx: Transaction, user: User) -> Iterator[Gate]:
-        has_password = self._has_password(tx, user)
+        has_password = password_is_set(tx.credentials_of(user.id))
         has_provider = self.settings.has_provider and user.oauth_id is not None
         yield _lockdown(tx, user)
         yield _open("exists", f"user {user.id}, {user.role}, since {user.created_at}")
@@ -72,10 +72,6 @@ class Why:
         yield self._linked(user, has_password=has_password)
         yield self._letters(tx, user, needed=user.awaiting_confirmation or not (has_password or has_provider))
         yield self._sessions(tx, user)
-
-    def _has_password(self, tx: Transaction, user: User) -> bool:
-        found = tx.credentials_of(user.id)
-        return found is not None and cost_of(found.password_hash) is not None
 
     def _active(self, user: User) -> Gate:
         if user.active:

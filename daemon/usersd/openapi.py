@@ -207,7 +207,7 @@ def _responses(route: Route, told: Operation) -> dict[str, Any]:
 def _refusals(route: Route, told: Operation) -> Iterator[int]:
     """The statuses that follow from the row."""
     # Whoever signs in is on the way between two sites: but for what the server itself refuses, it ends at a page.
-    yield from (each for each in _ALWAYS if each != 500 or not route.signs_in)
+    yield from (each for each in _ALWAYS if each not in (413, 500) or not route.signs_in)
     if not _is_for_anyone(route) and is_api(route.path):
         yield 401
     if route.access not in (Access.ANYONE, Access.SIGNED_IN) or route.method in _CHANGING:

@@ -27,7 +27,7 @@ from usersctl.clock import stamp
 from usersctl.errors import Invalid, Taken
 from usersctl.fields import normal_email, normal_name, search_text
 from usersctl.models import Role, User, UserFilter
-from usersctl.passwords import check_password, cost_of
+from usersctl.passwords import check_password, password_is_set
 
 if TYPE_CHECKING:
     from usersctl.service import Service
@@ -205,7 +205,7 @@ def show(ctx: typer.Context, user: UserArgument) -> None:
     facts += [
         ("email_proven_at", found.email_proven_at),
         ("awaiting_confirmation", found.awaiting_confirmation),
-        ("has_password", stored is not None and cost_of(stored.password_hash) is not None),
+        ("has_password", password_is_set(stored)),
         ("sessions", sum(each.kind != "api" for each in sessions)),
         ("api_tokens", sum(each.kind == "api" for each in sessions)),
         ("login_locked", wait is not None),
