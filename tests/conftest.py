@@ -9,11 +9,11 @@ from typing import Any
 
 import hypothesis
 import pytest
-from commands import Command
-from fakes import FakeClock
-from web import Site, running
+from support.commands import Command
+from support.fakes import FakeClock
+from support.web import Site, running
 
-from usersctl.config import Settings
+from usersctl.config.settings import Settings
 from usersctl.models import Actor, User
 from usersctl.service import Service, build
 
@@ -27,7 +27,7 @@ hypothesis.settings.load_profile("here")
 
 
 # Two files that are there anyhow, to be locked: the workers have nothing else in common.
-GATE, ROOM = Path(__file__), Path(__file__).with_name("commands.py")
+GATE, ROOM = Path(__file__), Path(__file__).with_name("support") / "commands.py"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -83,7 +83,7 @@ def test_a_command_is_installed_and_leads_somewhere(name: str) -> None:
 
 
 def test_the_schema_is_found_from_another_folder(tmp_path: Path) -> None:
-    code = "from usersctl.migrations import schema; print(schema())"
+    code = "from usersctl.store.upgrade import schema; print(schema())"
     assert elsewhere(tmp_path, "-c", code) == (ROOT / "schema.sql").read_text("utf-8").strip()
 
 

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.options import take
-from usersctl.cli.output import INTERRUPTED, code_of
+from usersctl.cli.show.output import INTERRUPTED, code_of
 from usersctl.errors import UsersError
 
 
@@ -116,7 +116,7 @@ def _run(run: Invocation, rest: list[str]) -> int:
     if rest == ["list"] and run.options.json:
         # What scripts ask most often. Importing Typer would take twice the time of the answer; the tree of commands
         # gets the same words to the same function.
-        from usersctl.cli.listing import list_users
+        from usersctl.cli.show.listing import list_users
         from usersctl.models import UserFilter
 
         list_users(run, UserFilter(), form="json")

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from usersctl.clock import Clock, stamp
-from usersctl.config import Settings
+from usersctl.config.settings import Settings
 from usersctl.errors import Forbidden, LastAdmin, NotFound, Taken, Unauthenticated, WrongPassword
 from usersctl.fields import looked_up, normal_email, normal_name, normal_role, user_id_of
-from usersctl.letters import EMAIL_CHANGED, PASSWORD_CHANGED, RESET, queue
+from usersctl.mail.kinds import EMAIL_CHANGED, PASSWORD_CHANGED, RESET, queue
 from usersctl.models import UNUSABLE, Actor, NewUser, Page, Role, User, UserFilter
 from usersctl.passwords import Hasher, check_password, password_is_set
-from usersctl.store import Store
+from usersctl.store.store import Store
+from usersctl.store.transaction import Transaction
 from usersctl.throttle import AccountThrottle, account_key
-from usersctl.transaction import Transaction
 
 
 @dataclass(frozen=True)

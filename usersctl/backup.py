@@ -10,13 +10,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from usersctl import database
 from usersctl.clock import Clock, stamp
 from usersctl.errors import StoreUnusable, UsersError
-from usersctl.migrations import schema
 from usersctl.models import Actor
-from usersctl.store import Store, open_store, refusal
-from usersctl.transaction import Transaction
+from usersctl.store import file as database
+from usersctl.store.store import Store, open_store, refusal
+from usersctl.store.transaction import Transaction
+from usersctl.store.upgrade import schema
 
 MOST_PROBLEMS = 20  # of one kind; a file that is torn has thousands
 

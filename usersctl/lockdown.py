@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from usersctl.clock import Clock, stamp
 from usersctl.errors import Forbidden, LockedDown
 from usersctl.models import Actor, Lockdown, Role, User
-from usersctl.store import Store
-from usersctl.transaction import Transaction
+from usersctl.store.store import Store
+from usersctl.store.transaction import Transaction
 
 
 def refuse_in_lockdown(tx: Transaction, user: User | None = None) -> None:

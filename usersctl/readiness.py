@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from usersctl.errors import Busy, OtherVersion, StoreUnusable
-from usersctl.store import Store
+from usersctl.store.store import Store
 
 FRESH = 1.0  # seconds: whoever asks more often is told the same
 

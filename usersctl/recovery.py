@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 
 from usersctl.clock import Clock, stamp
-from usersctl.config import Settings
+from usersctl.config.settings import Settings
 from usersctl.errors import Invalid
 from usersctl.fields import looked_up
-from usersctl.letters import PASSWORD_CHANGED, RESET, queue
 from usersctl.lockdown import refuse_in_lockdown
+from usersctl.mail.kinds import PASSWORD_CHANGED, RESET, queue
 from usersctl.models import UNUSABLE, Actor, User
 from usersctl.passwords import Hasher, check_password, password_is_set
-from usersctl.store import Store
+from usersctl.secrets import digest
+from usersctl.store.store import Store
 from usersctl.throttle import account_key
-from usersctl.tokens import digest
 
 NOT_ME = PASSWORD_CHANGED.purpose
 

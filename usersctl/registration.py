@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 
 from usersctl.clock import Clock, stamp
-from usersctl.config import Settings
+from usersctl.config.settings import Settings
 from usersctl.errors import Invalid, Taken
 from usersctl.fields import looked_up, normal_email, normal_name
-from usersctl.letters import CONFIRM, queue
 from usersctl.lockdown import refuse_in_lockdown
+from usersctl.mail.kinds import CONFIRM, queue
 from usersctl.models import Actor, NewUser, Role, User
 from usersctl.passwords import Hasher, check_password
-from usersctl.store import Store
-from usersctl.tokens import digest
+from usersctl.secrets import digest
+from usersctl.store.store import Store
 
 
 @dataclass(frozen=True)

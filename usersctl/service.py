@@ -5,23 +5,23 @@ from typing import TYPE_CHECKING
 
 from usersctl.accounts import Accounts
 from usersctl.clock import Clock, utc_now
-from usersctl.config import Settings
+from usersctl.config.settings import Settings
+from usersctl.first_admin import Setup
 from usersctl.lockdown import Brake
-from usersctl.oauth import OAuthSignIn
-from usersctl.outbox import Outbox
+from usersctl.mail.outbox import Outbox
+from usersctl.oauth.providers import Http, Provider, make_provider
+from usersctl.oauth.sign_in import OAuthSignIn
 from usersctl.passwords import Hasher
-from usersctl.providers import Http, Provider, make_provider
 from usersctl.readiness import Readiness
 from usersctl.recovery import Recovery
 from usersctl.registration import Registration
 from usersctl.sessions import Sessions
-from usersctl.setup import Setup
-from usersctl.store import Store, open_store
+from usersctl.store.store import Store, open_store
 from usersctl.throttle import AccountThrottle
-from usersctl.transfer import Transfer
+from usersctl.transfer.transfer import Transfer
 
 if TYPE_CHECKING:
-    from usersctl.mail import Send
+    from usersctl.mail.writer import Send
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from usersctl.clock import Clock, moment, stamp
-from usersctl.config import Settings
+from usersctl.config.settings import Settings
 from usersctl.errors import Busy, Forbidden, LockedDown, NotFound, StoreUnusable, Unauthenticated
 from usersctl.fields import looked_up
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.models import Actor, Cleanup, Session, User
 from usersctl.passwords import Hasher
-from usersctl.store import Store
+from usersctl.secrets import digest, new_token
+from usersctl.store.store import Store
+from usersctl.store.transaction import Transaction
 from usersctl.throttle import KEPT_ADDRESSES, AccountThrottle, account_key
-from usersctl.tokens import digest, new_token
-from usersctl.transaction import Transaction
 
 ABSOLUTE_LIMIT = timedelta(days=30)
 USE_IS_NOTED_EVERY = timedelta(minutes=1)

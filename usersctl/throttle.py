@@ -9,9 +9,9 @@ from datetime import timedelta
 from usersctl.clock import Clock, moment, stamp
 from usersctl.errors import TooMany
 from usersctl.models import Actor, User
-from usersctl.store import Store
-from usersctl.tokens import digest
-from usersctl.transaction import Transaction
+from usersctl.secrets import digest
+from usersctl.store.store import Store
+from usersctl.store.transaction import Transaction
 
 FIRST_DELAY = timedelta(seconds=30)
 LONGEST_DELAY = timedelta(minutes=15)

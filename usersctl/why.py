@@ -6,15 +6,15 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from usersctl.clock import Clock, stamp
-from usersctl.config import Settings
+from usersctl.config.settings import Settings
 from usersctl.errors import Invalid
 from usersctl.fields import looked_up, normal_email, user_id_of
-from usersctl.letters import CONFIRM, KINDS, RESET
+from usersctl.mail.kinds import CONFIRM, KINDS, RESET
 from usersctl.models import Letter, User
 from usersctl.passwords import password_is_set
-from usersctl.store import Store
+from usersctl.store.store import Store
+from usersctl.store.transaction import Transaction
 from usersctl.throttle import AccountThrottle, account_key
-from usersctl.transaction import Transaction
 
 
 class State(StrEnum):

@@ -8,11 +8,11 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from usersctl.clock import moment
-from usersctl.config import Settings, is_loopback
+from usersctl.config.settings import Settings, is_loopback
 from usersctl.models import Role, User
 from usersctl.service import Service
-from usersd.answers import Answer, Header, redirect, refusal
-from usersd.call import Call, cookie
+from usersd.request import Call, cookie
+from usersd.response import Answer, Header, redirect, refusal
 
 API = ("/api/", "/_tasks/")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")

@@ -12,18 +12,19 @@ import bottle
 
 from usersctl import errors
 from usersctl.models import Role
-from usersctl.providers import FAILED
+from usersctl.oauth.providers import FAILED
 from usersctl.service import Service
-from usersd import access, pages
-from usersd.answers import HSTS, JSON, STATUS_LINES, Answer, Header, as_json, refusal, unavailable
-from usersd.call import BadRequest, Call, new_request_id
-from usersd.figures import LOGINS, SUCCESS, Figures
-from usersd.lanes import Elsewhere, Lane
-from usersd.limits import Limits
+from usersd import access
+from usersd.counters import LOGINS, SUCCESS, Figures
+from usersd.handlers.oauth import come_back, failure
 from usersd.log import Log, redacted
-from usersd.oauth import come_back, failure
-from usersd.route import Access, Route
+from usersd.pages import pages
+from usersd.rate_limits import Limits
+from usersd.request import BadRequest, Call, new_request_id
+from usersd.response import HSTS, JSON, STATUS_LINES, Answer, Header, as_json, refusal, unavailable
 from usersd.routes import TABLE
+from usersd.routing import Access, Route
+from usersd.server.lanes import Elsewhere, Lane
 
 StartResponse = Callable[..., Any]
 

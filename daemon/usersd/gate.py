@@ -8,9 +8,10 @@ from typing import Any
 
 from usersctl.errors import Busy, StoreUnusable
 from usersctl.service import Service
-from usersd import access, pages
-from usersd.answers import HSTS, STATUS_LINES, Answer, Header, refusal, unavailable
-from usersd.call import Call
+from usersd import access
+from usersd.pages import pages
+from usersd.request import Call
+from usersd.response import HSTS, STATUS_LINES, Answer, Header, refusal, unavailable
 
 WSGI = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _KEY = "usersd.user"  # not HTTP_..., so no client can set it

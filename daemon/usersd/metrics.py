@@ -23,9 +23,9 @@ from usersctl import __version__
 from usersctl.clock import moment, stamp
 from usersctl.errors import ConfigError, UsersError
 from usersctl.service import Service
-from usersd.figures import BUCKETS, Figures, Ledger
-from usersd.listening import listen, url_of
-from usersd.route import Route
+from usersd.counters import BUCKETS, Figures, Ledger
+from usersd.routing import Route
+from usersd.server.listener import listen, url_of
 
 log = logging.getLogger("usersd")
 

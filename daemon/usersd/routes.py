@@ -3,9 +3,12 @@
 What has no row is refused before it is not found.
 """
 
-from usersd import health, oauth, openapi, pages, recovery, registration, session, setup, tasks, users, verify
-from usersd.lanes import Lane
-from usersd.route import Access, Limit, Route
+from usersd.handlers import first_admin as setup
+from usersd.handlers import health, oauth, recovery, registration, session, tasks, users, verify
+from usersd.openapi import document as openapi
+from usersd.pages import pages
+from usersd.routing import Access, Limit, Route
+from usersd.server.lanes import Lane
 
 # The specific before the general: /api/users/me is not the user "me".
 TABLE: tuple[Route, ...] = (

@@ -11,27 +11,27 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from usersctl import mail
-from usersctl.config import COMMAND_LINE, Loaded, Settings, default_files, is_loopback
+from usersctl.config.settings import COMMAND_LINE, Loaded, Settings, default_files, is_loopback
 from usersctl.errors import ConfigError, Invalid
+from usersctl.first_admin import MAKE_AN_ADMIN
+from usersctl.mail import writer as mail
+from usersctl.secrets import new_token
 from usersctl.service import Service, build
-from usersctl.setup import MAKE_AN_ADMIN
-from usersctl.store import open_store
-from usersctl.tokens import new_token
-from usersd import pages
+from usersctl.store.store import open_store
 from usersd.access import REGISTRATION
 from usersd.app import App
-from usersd.caretaker import Caretaker
-from usersd.channels import Hosted, nobody_looks
-from usersd.figures import Figures
-from usersd.listening import address_of, listening
+from usersd.background.leader import Caretaker
+from usersd.counters import Figures
+from usersd.dev_provider import SampleProvider
+from usersd.handlers.oauth import come_back
 from usersd.log import Forward, Log
-from usersd.notify import Notify
-from usersd.oauth import come_back
-from usersd.provider import SampleProvider
-from usersd.route import Route
+from usersd.pages import pages
 from usersd.routes import FOR_DEVELOPMENT, TABLE
-from usersd.server import Serving, serve
+from usersd.routing import Route
+from usersd.server.connections import Hosted, nobody_looks
+from usersd.server.listener import address_of, listening
+from usersd.server.processes import Serving, serve
+from usersd.server.systemd import Notify
 
 if TYPE_CHECKING:
     from usersd.metrics import Metrics

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
 
-from usersctl.config import Loaded, load
+from usersctl.config.settings import Loaded, load
 from usersctl.errors import UsersError
-from usersd.answers import HSTS, STATUS_LINES, unavailable
-from usersd.call import new_request_id
-from usersd.channels import Hosted
 from usersd.log import Forward, Log
+from usersd.request import new_request_id
+from usersd.response import HSTS, STATUS_LINES, unavailable
+from usersd.server.connections import Hosted
 from usersd.start import check, first_run, hosted, tell_of_mail
 
 BEGIN_AFTER = 1.0  # seconds without a request

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.benchmarks.frame import START, Bench
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 HERE = Path(__file__).parent
 BESIDE = HERE / "beside"

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from visitors import Visitor
-from web import Site, running
+from support.visitors import Visitor
+from support.web import Site, running
 
-from usersctl.config import Settings
+from usersctl.config.settings import Settings
 from usersctl.service import Service
-from usersd.listening import listen
-from usersd.provider import SampleProvider
+from usersd.dev_provider import SampleProvider
 from usersd.routes import FOR_DEVELOPMENT, TABLE
+from usersd.server.listener import listen
 
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from commands import PASSWORD
-from proxies import NAME, House, house
-from visitors import Visitor
-from web import Site, hosting
+from support.commands import PASSWORD
+from support.proxies import NAME, House, house
+from support.visitors import Visitor
+from support.web import Site, hosting
 
-from usersd.channels import Hosted
+from usersd.server.connections import Hosted
 
 DEEP = "/reports/7?from=2026-01-01&q=%C3%A4%26b"
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from commands import OPERATOR, PASSWORD
-from fakes import FakeClock
-from visitors import Visitor, expect
-from web import Site
+from support.commands import OPERATOR, PASSWORD
+from support.fakes import FakeClock
+from support.visitors import Visitor, expect
+from support.web import Site
 
 Visit = Callable[..., Visitor]
 House = Callable[..., Site]

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import OPERATOR, PASSWORD
-from visitors import Visitor, expect
-from web import Site
+from support.commands import OPERATOR, PASSWORD
+from support.visitors import Visitor, expect
+from support.web import Site
 
 Visit = Callable[..., Visitor]
 House = Callable[..., Site]

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from commands import PASSWORD
-from visitors import Visitor, expect
-from web import Site
+from support.commands import PASSWORD
+from support.visitors import Visitor, expect
+from support.web import Site
 
 Visit = Callable[..., Visitor]
 House = Callable[..., Site]

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 
 import pytest
-from commands import PASSWORD
-from visitors import Visitor, expect
-from web import Site
+from support.commands import PASSWORD
+from support.visitors import Visitor, expect
+from support.web import Site
 
 Visit = Callable[..., Visitor]
 House = Callable[..., Site]

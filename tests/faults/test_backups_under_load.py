@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
-from commands import OPERATOR, PASSWORD, Command
-from house import FORGOT, LONG, ME, OPEN
-from web import Client, Site
+from support.commands import OPERATOR, PASSWORD, Command
+from support.faults import FORGOT, LONG, ME, OPEN
+from support.web import Client, Site
 
 BACKUPS = 25 if LONG else 1
 WRITERS = 4

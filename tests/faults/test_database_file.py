@@ -18,15 +18,15 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from commands import OPERATOR, PASSWORD, Command
-from daemons import free_port, serving
-from fakes import FakeClock
-from house import FORGOT, LONG, ME, OPEN, House, all_done, ask, done, none_done, told_to_come_back
-from web import Client, Site
+from support.commands import OPERATOR, PASSWORD, Command
+from support.daemons import free_port, serving
+from support.fakes import FakeClock
+from support.faults import FORGOT, LONG, ME, OPEN, House, all_done, ask, done, none_done, told_to_come_back
+from support.web import Client, Site
 
-from usersctl import database
 from usersctl.errors import StoreUnusable
 from usersctl.service import Service
+from usersctl.store import file as database
 from usersd.app import App
 from usersd.log import Log
 

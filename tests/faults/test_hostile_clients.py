@@ -20,10 +20,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from commands import OPERATOR, PASSWORD, Command
-from daemons import Daemon, serving, wait_for
-from house import FORGOT, LONG, ME, cheaply_serving, done
-from web import Reply
+from support.commands import OPERATOR, PASSWORD, Command
+from support.daemons import Daemon, serving, wait_for
+from support.faults import FORGOT, LONG, ME, cheaply_serving, done
+from support.web import Reply
 
 ABORTED, MUTATED, ADDRESSES = (10_000, 100_000, 200_000) if LONG else (100, 500, 400)
 MEMORY = 30 if LONG else 8  # MB more than before

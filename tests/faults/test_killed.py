@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from commands import HASH, OPERATOR, PASSWORD, Command
-from daemons import free_port
-from house import LONG, cheaply_serving
-from web import Client, Reply
+from support.commands import HASH, OPERATOR, PASSWORD, Command
+from support.daemons import free_port
+from support.faults import LONG, cheaply_serving
+from support.web import Client, Reply
 
 from usersctl.backup import check
-from usersctl.tokens import digest
+from usersctl.secrets import digest
 
 KILLS = 200 if LONG else 3
 TIME_LIMIT = 580 if LONG else 60

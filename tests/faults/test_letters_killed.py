@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from commands import PASSWORD, Command
-from daemons import free_port, serving, wait_for
-from postbox import Postbox, smtp_server
-from web import Client
+from support.commands import PASSWORD, Command
+from support.daemons import free_port, serving, wait_for
+from support.postbox import Postbox, smtp_server
+from support.web import Client
 
 LONG = os.environ.get("USERSCTL_LONG") == "1"
 KILLS, REGISTRATIONS = (30, 100) if LONG else (4, 16)

@@ -11,19 +11,19 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from commands import HASH
-from house import LONG
-from test_migrations import OLD
+from core.test_upgrade import OLD
+from support.commands import HASH
+from support.faults import LONG
 
 from usersctl.backup import check
-from usersctl.store import open_store
+from usersctl.store.store import open_store
 
 # It forks, so it must have no threads and no database open: a process of its own.
 KILL_AT_EACH = """
 import os, shutil, signal, sys
 from pathlib import Path
-from usersctl import database
-from usersctl.store import open_store
+from usersctl.store import file as database
+from usersctl.store.store import open_store
 import sqlite_utils, usersctl.migrations  # once, and not in each of those that are killed
 
 old, work, step = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])

@@ -20,9 +20,6 @@ from urllib.parse import urlencode
 
 import bcrypt
 import pytest
-from commands import PASSWORD
-from fakes import FakeClock
-from house import LONG
 from hypothesis import HealthCheck, Phase, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -35,10 +32,13 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from web import Client, running
+from support.commands import PASSWORD
+from support.fakes import FakeClock
+from support.faults import LONG
+from support.web import Client, running
 
 from usersctl import __main__ as command
-from usersctl.config import Settings
+from usersctl.config.settings import Settings
 from usersctl.service import build
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller example would take minutes to find

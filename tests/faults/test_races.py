@@ -7,9 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from commands import OPERATOR
-from house import LONG, OPEN
-from web import Client, Reply, Site
+from support.commands import OPERATOR
+from support.faults import LONG, OPEN
+from support.web import Client, Reply, Site
 
 from usersctl.models import User, UserFilter
 from usersctl.service import Service

@@ -7,12 +7,12 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import parse_qs, quote, quote_plus, urlsplit
 
-from commands import Command
-from daemons import serving, wait_for
-from hostile import hostile
-from house import LONG
-from postbox import Link, Postbox, smtp_server
-from web import Client
+from support.commands import Command
+from support.daemons import serving, wait_for
+from support.faults import LONG
+from support.hostile import hostile
+from support.postbox import Link, Postbox, smtp_server
+from support.web import Client
 
 GO, BACK = "/api/users/auth/oauth/redirect", "/api/users/auth/oauth/callback"
 # Text that is like nothing else, with what has to be escaped in JSON, in a URL and in a header.

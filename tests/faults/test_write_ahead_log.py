@@ -7,15 +7,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from commands import OPERATOR, Command
-from daemons import serving, wait_for
-from house import LONG
+from support.commands import OPERATOR, Command
+from support.daemons import serving, wait_for
+from support.faults import LONG
 
-from usersctl import store
 from usersctl.clock import utc_now
 from usersctl.service import Service
-from usersctl.store import Store
-from usersd import caretaker
+from usersctl.store import store
+from usersctl.store.store import Store
+from usersd.background import leader as caretaker
 
 PROMISED = 64 * 1024 * 1024
 GROWS_TO = 150 * 1024 * 1024 if LONG else 2 * 1024 * 1024

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from usersctl.cli.invocation import Invocation
-from usersctl.cli.listing import list_users
-from usersctl.cli.output import Cell
 from usersctl.cli.questions import (
     Generate,
     PasswordFile,
@@ -23,6 +21,8 @@ from usersctl.cli.questions import (
     refuse_both_from_stdin,
     users,
 )
+from usersctl.cli.show.listing import list_users
+from usersctl.cli.show.output import Cell
 from usersctl.clock import stamp
 from usersctl.errors import Invalid, Taken
 from usersctl.fields import normal_email, normal_name, search_text

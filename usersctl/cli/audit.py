@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from usersctl.cli.durations import since as since_when
-from usersctl.cli.listing import print_json_array
-from usersctl.cli.output import PARTLY_FAILED, plain, to_json
 from usersctl.cli.questions import complete_user, invocation, one_reference
+from usersctl.cli.show.listing import print_json_array
+from usersctl.cli.show.output import PARTLY_FAILED, plain, to_json
 from usersctl.clock import stamp
 from usersctl.errors import Invalid, NotFound
 from usersctl.fields import looked_up, user_id_of
@@ -19,7 +19,7 @@ from usersctl.models import AuditRow
 if TYPE_CHECKING:
     from usersctl.cli.invocation import Invocation
     from usersctl.service import Service
-    from usersctl.store import Store
+    from usersctl.store.store import Store
 
 COLUMNS = ("id", "at", "actor", "origin", "action", "user_id", "email")
 LOOK_EVERY = 0.1  # seconds between two looks for new rows; SQLite tells nobody of them

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from usersctl import config
-from usersctl.cli.output import Cell, clean, to_json
 from usersctl.cli.questions import invocation
+from usersctl.cli.show.output import Cell, clean, to_json
+from usersctl.config import settings as config
 
 
 def register(app: typer.Typer) -> None:

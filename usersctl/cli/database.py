@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from usersctl.cli.output import PARTLY_FAILED, clean, code_of
 from usersctl.cli.questions import Yes, confirm, invocation
+from usersctl.cli.show.output import PARTLY_FAILED, clean, code_of
 from usersctl.clock import utc_now
-from usersctl.database import VERSION
 from usersctl.errors import Invalid, StoreUnusable
+from usersctl.store.file import VERSION
 
 if TYPE_CHECKING:
     from usersctl.backup import Checked

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from usersctl.cli.findings import Line, show
 from usersctl.cli.healthcheck import NotReady, ask_within, configured
-from usersctl.cli.output import PARTLY_FAILED, Output
 from usersctl.cli.questions import invocation
-from usersctl.config import Loaded, Settings
+from usersctl.cli.show.findings import Line, show
+from usersctl.cli.show.output import PARTLY_FAILED, Output
+from usersctl.config.settings import Loaded, Settings
 from usersctl.errors import UsersError
 
 if TYPE_CHECKING:

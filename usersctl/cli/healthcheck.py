@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from usersctl.cli.output import PARTLY_FAILED
 from usersctl.cli.questions import invocation
-from usersctl.config import Settings, host_and_port, near
+from usersctl.cli.show.output import PARTLY_FAILED
+from usersctl.config.settings import Settings, host_and_port, near
 from usersctl.errors import Invalid
 
 if TYPE_CHECKING:

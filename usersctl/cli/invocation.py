@@ -5,11 +5,11 @@ import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from usersctl import config
 from usersctl.cli.options import Options
-from usersctl.cli.output import Output, clean
+from usersctl.cli.show.output import Output, clean
+from usersctl.config import settings as config
 from usersctl.models import Actor
-from usersctl.store import Store, open_store
+from usersctl.store.store import Store, open_store
 
 if TYPE_CHECKING:
     from usersctl.service import Service

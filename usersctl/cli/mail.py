@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from usersctl.cli.output import PARTLY_FAILED, clean
 from usersctl.cli.questions import UserArgument, invocation, one_user
+from usersctl.cli.show.output import PARTLY_FAILED, clean
 from usersctl.errors import Forbidden, NotFound
 from usersctl.models import Letter
-from usersctl.transaction import Transaction
+from usersctl.store.transaction import Transaction
 
 PANEL = "Letters"
 COLUMNS = ("id", "kind", "email", "state", "attempts", "created_at", "due_at", "last_error")
@@ -56,7 +56,7 @@ def show(
     letter_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="The number of the letter.")],
 ) -> None:
     """Show what became of one letter. Also its text, where it was laid into a folder."""
-    from usersctl import mail
+    from usersctl.mail import writer as mail
 
     run = invocation(ctx)
     store = run.store(write=False)
@@ -86,8 +86,8 @@ def retry(
     ] = None,
 ) -> None:
     """Send letters now, also while no daemon runs. Exit code 7 when one could not be sent."""
-    from usersctl import mail
     from usersctl.clock import stamp
+    from usersctl.mail import writer as mail
 
     run = invocation(ctx)
     service = run.service()
@@ -116,10 +116,10 @@ def test(
     ctx: typer.Context, to: Annotated[str, typer.Argument(metavar="TO", help="Where to send it.")]
 ) -> None:
     """Send a test letter, and tell what the mail server answered. Exit code 7 when it was not taken."""
-    from usersctl import mail
     from usersctl.clock import utc_now
     from usersctl.fields import normal_email
-    from usersctl.tokens import new_message_id
+    from usersctl.mail import writer as mail
+    from usersctl.secrets import new_message_id
 
     run = invocation(ctx)
     address, settings = normal_email(to), run.loaded.settings
@@ -141,7 +141,7 @@ def link(
     user: UserArgument,
 ) -> None:
     """Print a working link, for a user whom no letter reaches. It is good once, like the letter's."""
-    from usersctl.letters import CONFIRM, RESET
+    from usersctl.mail.kinds import CONFIRM, RESET
 
     run = invocation(ctx)
     service = run.service()

@@ -22,7 +22,7 @@ def openapi(
 ) -> None:
     """Print the HTTP interface as an OpenAPI document."""
     run = invocation(ctx)
-    written = import_module("usersd.openapi")
+    written = import_module("usersd.openapi.document")
     if html:
         run.out.data(written.page(run.loaded.settings))
     else:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from usersctl.cli.invocation import Invocation
-from usersctl.cli.output import clean
-from usersctl.config import read_secret
+from usersctl.cli.show.output import clean
+from usersctl.config.settings import read_secret
 from usersctl.errors import ConfigError, Forbidden, Invalid, NotFound
 from usersctl.models import User
 
@@ -101,7 +101,7 @@ def _expanded(references: Iterable[str]) -> Iterator[str]:
         if reference != "-":
             yield reference
             continue
-        from usersctl.rows import lines  # late, with the formats of files that it brings
+        from usersctl.transfer.rows import lines  # late, with the formats of files that it brings
 
         try:
             yield from (word for line in lines(sys.stdin, LONGEST_USER) if (word := line.strip()))
@@ -131,7 +131,7 @@ def password(
     if stdin + (file is not None) + generate > 1:
         raise Invalid("Choose one of --password-stdin, --password-file and --generate")
     if generate:
-        from usersctl.tokens import new_password  # late, with the cryptography that it brings
+        from usersctl.secrets import new_password  # late, with the cryptography that it brings
 
         return new_password(max(20, run.loaded.settings.min_length))
     if stdin:

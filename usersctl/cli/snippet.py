@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import typer
 
 from usersctl.cli.questions import invocation
-from usersctl.config import Loaded, Settings, host_and_port, near
+from usersctl.config.settings import Loaded, Settings, host_and_port, near
 from usersctl.errors import Invalid
 
 FOLDER = Path(__file__).parent.parent / "snippets"

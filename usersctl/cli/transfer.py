@@ -13,17 +13,17 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from usersctl.cli.invocation import Invocation
-from usersctl.cli.listing import print_json_array
-from usersctl.cli.output import Cell, code_of, to_json
 from usersctl.cli.questions import invocation
+from usersctl.cli.show.listing import print_json_array
+from usersctl.cli.show.output import Cell, code_of, to_json
 from usersctl.errors import Invalid
 from usersctl.fields import normal_role
-from usersctl.rows import Format, Row, as_text, csv_rows, json_rows, jsonl_rows
-from usersctl.transfer import COLUMNS, IGNORED, IMPORTED, BrokenRows, Problem
+from usersctl.transfer.rows import Format, Row, as_text, csv_rows, json_rows, jsonl_rows
+from usersctl.transfer.transfer import COLUMNS, IGNORED, IMPORTED, BrokenRows, Problem
 
 if TYPE_CHECKING:
-    from usersctl.adoption import Adoption
     from usersctl.service import Service
+    from usersctl.transfer.adoption import Adoption
 
 PANEL = "Accounts"
 
@@ -166,7 +166,7 @@ def _service(run: Invocation, *, dry_run: bool) -> Iterator["Service"]:
 def _foreign(
     run: Invocation, source: str, table: str | None, columns: list[str], roles: list[str]
 ) -> Iterator["Adoption"]:
-    from usersctl import adoption, foreign
+    from usersctl.transfer import adoption, foreign
 
     kind, colon, name = source.partition(":")
     if not colon or not name or kind not in tuple(foreign.Kind):
@@ -273,7 +273,7 @@ def _check_header(header: list[str]) -> None:
 
 
 def _shown(text: str) -> str:
-    from usersctl.cli.output import clean
+    from usersctl.cli.show.output import clean
 
     return clean(text).replace("\n", "\\n")
 

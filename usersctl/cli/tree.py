@@ -28,7 +28,7 @@ from usersctl.cli import (
     why,
 )
 from usersctl.cli.invocation import Invocation
-from usersctl.cli.output import INTERRUPTED
+from usersctl.cli.show.output import INTERRUPTED
 
 # What is asked for less often, `usersctl --help` tells.
 SHARED = ("_config", "_db", "_json", "_quiet", "_no_input")

@@ -2,9 +2,9 @@
 
 import typer
 
-from usersctl.cli.findings import Line, show
 from usersctl.cli.options import Options
 from usersctl.cli.questions import UserArgument, invocation, one_reference
+from usersctl.cli.show.findings import Line, show
 from usersctl.errors import NotFound
 
 NOTHING = "Nothing is in the way here: it is the password, or the browser"

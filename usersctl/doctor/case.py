@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from usersctl.clock import Clock
-from usersctl.config import Loaded, Settings
+from usersctl.config.settings import Loaded, Settings
 from usersctl.errors import Invalid, SignInRefused, UsersError
-from usersctl.mail import Probe, SmtpSender
-from usersctl.providers import Errand, Http
-from usersctl.store import Store, open_store
-from usersctl.transaction import Transaction
+from usersctl.mail.writer import Probe, SmtpSender
+from usersctl.oauth.providers import Errand, Http
+from usersctl.store.store import Store, open_store
+from usersctl.store.transaction import Transaction
 
 T = TypeVar("T")
 

@@ -10,10 +10,10 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from usersctl import migrations
-from usersctl.config import TABLE
+from usersctl.config.settings import TABLE
 from usersctl.doctor.case import Case, UncheckedError, Verdict, hint, ok, problem, warning
 from usersctl.errors import Outdated, UsersError
+from usersctl.store import upgrade as migrations
 
 LARGE_LOG = 64 * 1024 * 1024
 LITTLE_ROOM = 100 * 1024 * 1024

@@ -2,11 +2,11 @@
 
 import shlex
 
-from usersctl.config import is_loopback
+from usersctl.config.settings import is_loopback
 from usersctl.doctor.case import Case, UncheckedError, Verdict, ok, problem, warning
-from usersctl.mail import ENCRYPTED, GREETED, IN_CLEAR, LOGGED_IN
-from usersctl.providers import Http, OpenIdProvider, make_provider
-from usersctl.tokens import challenge_of, new_token
+from usersctl.mail.writer import ENCRYPTED, GREETED, IN_CLEAR, LOGGED_IN
+from usersctl.oauth.providers import Http, OpenIdProvider, make_provider
+from usersctl.secrets import challenge_of, new_token
 
 
 def reachable(case: Case) -> Verdict:

@@ -1,0 +1,1 @@
+"""What one process does for all: send emails and run the schedule."""

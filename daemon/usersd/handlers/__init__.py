@@ -1,0 +1,1 @@
+"""One file for each topic of the HTTP interface."""

@@ -1,0 +1,183 @@
+"""The listening socket: at an address, at a path, or opened by systemd before we were started."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+from collections.abc import Iterator, MutableMapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from usersctl.config.settings import Settings, host_and_port
+from usersctl.errors import ConfigError
+
+BACKLOG = 1024
+FIRST_OF_SYSTEMD = 3  # the descriptor
+LONGEST_PATH = 107  # bytes of a Unix socket's address
+
+
+@contextmanager
+def listening(settings: Settings, environ: MutableMapping[str, str]) -> Iterator[socket.socket]:
+    """The one that systemd gives, if it does; else the one of the configuration. Closed at the end, its file removed."""
+    inherited = from_systemd(environ)
+    if inherited is not None:
+        with closing(inherited):
+            yield inherited
+    elif settings.socket is not None:
+        with _listening_at(settings.socket, int(settings.socket_mode, 8)) as listener:
+            yield listener
+    else:
+        with closing(listen(settings.host, settings.port)) as listener:
+            yield listener
+
+
+def url_of(listener: socket.socket) -> str:
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
+    host, port = listener.getsockname()[:2]
+    return f"http://{host_and_port(host, port)}"
+
+
+def address_of(listener: socket.socket) -> str | None:
+    """What it listens at, as a fact and not as configured; None for a Unix socket, which says nothing of who comes."""
+    return None if listener.family == socket.AF_UNIX else str(listener.getsockname()[0])
+
+
+# --- an address ---
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket, or one line that says why not. Port 0 takes a free one."""
+    host = host.strip("[]")
+    shown = host_and_port(host, port)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        raise ConfigError(f"{host}: no such host", hint="choose another with --host") from None
+    # A name with both is most often asked for by IPv4: localhost.
+    family, *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address[0] != "::")
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _cannot_listen(shown, host, error) from None
+    return listener
+
+
+def _cannot_listen(shown: str, host: str, error: OSError) -> ConfigError:
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(
+            f"{shown} is already in use", hint="another usersd? choose another port with --port"
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return ConfigError(
+            f"{shown}: {host} is not an address of this machine", hint="choose another with --host"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return ConfigError(
+            f"{shown}: this user may not open that port",
+            hint="choose a port from 1024 on with --port, and let a proxy take the other",
+        )
+    return ConfigError(f"{shown}: {error.strerror}")
+
+
+# --- a path ---
+
+
+@contextmanager
+def _listening_at(path: Path, mode: int) -> Iterator[socket.socket]:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with closing(listener):
+        if len(os.fsencode(path)) > LONGEST_PATH:
+            raise ConfigError(f"{path} is too long for a Unix socket, which may have {LONGEST_PATH} bytes")
+        try:
+            with _one_at_a_time(path):
+                _make_room(path)
+                _bind(listener, path, mode)
+                ours = _identity(path)
+        except OSError as error:
+            hint = "make the folder, for the daemon's user to write" if error.errno == errno.ENOENT else None
+            raise ConfigError(f"{path}: cannot listen there: {error.strerror}", hint=hint) from None
+        try:
+            yield listener
+        finally:
+            listener.close()
+            with contextlib.suppress(OSError), _one_at_a_time(path):
+                if _identity(path) == ours:  # not that of who was started while we stopped
+                    path.unlink()
+
+
+@contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """Of two daemons that start at once, neither may remove what the other has just made. A file of its own, which
+    nobody else can open, and so not the folder: whoever may read that could lock it for ever."""
+    handle = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _make_room(path: Path) -> None:
+    """A socket that nobody listens at any more is removed; anything else that is there stays."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise ConfigError(f"{path} is there, and is no socket", hint="choose another with --socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.settimeout(1)
+        answer = caller.connect_ex(os.fspath(path))
+    if answer != errno.ECONNREFUSED:
+        raise ConfigError(f"{path} is already in use", hint="another usersd? choose another with --socket")
+    path.unlink()
+
+
+def _bind(listener: socket.socket, path: Path, mode: int) -> None:
+    before = os.umask(0o177)  # nobody else may come in before it has its mode
+    try:
+        listener.bind(os.fspath(path))
+    finally:
+        os.umask(before)
+    path.chmod(mode)
+    listener.listen(BACKLOG)
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    found = path.lstat()
+    return found.st_dev, found.st_ino, found.st_ctime_ns
+
+
+# --- systemd's ---
+
+
+def from_systemd(environ: MutableMapping[str, str]) -> socket.socket | None:
+    """The socket of a `.socket` unit; None where there is none, or it is meant for another process."""
+    pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
+    environ.pop("LISTEN_FDNAMES", None)
+    if pid != str(os.getpid()):
+        return None
+    if count != "1":
+        raise ConfigError(
+            f"systemd hands over {count} sockets", hint="keep one ListenStream in usersd.socket"
+        )
+    try:
+        os.set_inheritable(FIRST_OF_SYSTEMD, False)
+        listener = socket.socket(fileno=FIRST_OF_SYSTEMD)
+    except OSError as error:
+        raise ConfigError(
+            f"systemd hands over no socket: {error.strerror}", hint="it takes ListenStream"
+        ) from None
+    if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        listener.close()
+        raise ConfigError("systemd hands over a socket that does not listen", hint="it takes ListenStream")
+    return listener

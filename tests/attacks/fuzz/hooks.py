@@ -1,0 +1,97 @@
+"""What schemathesis loads: whoever asks has a session that is good, also after a request that ended the last one."""
+
+import os
+import re
+import secrets
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import schemathesis
+from hypothesis import strategies as st
+
+from usersctl.config.settings import Settings
+from usersctl.models import Actor, User
+from usersctl.service import Service, build
+
+OPERATOR = Actor("cli:tester", "local")
+PASSWORD = "correct horse battery"
+
+
+@cache
+def service() -> Service:
+    return build(
+        Settings(database=Path(os.environ["USERS_DATABASE"]), base_url="http://127.0.0.1:8080", rounds=4)
+    )
+
+
+class Caller:
+    """Somebody with this role, whatever was done to them meanwhile."""
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+        self.user: User | None = None
+        self.token = ""
+
+    def good_token(self) -> str:
+        found = service().sessions.check(self.token, use=False) if self.token else None
+        if found is None or found[1].role != self.role:
+            self.token = self._new_token()
+        return self.token
+
+    def _new_token(self) -> str:
+        user = service().accounts.create(
+            f"{secrets.token_hex(6)}@example.com", "Caller", PASSWORD, role=self.role, by=OPERATOR
+        )
+        opened = service().sessions.create_api_token(
+            user.id, name="fuzz", lifetime=timedelta(days=1), by=OPERATOR
+        )
+        return opened.token
+
+
+# What is well-formed, but would hardly ever be let through: an address of any domain, a password of any script.
+_LIKELY: dict[str, tuple[re.Pattern[str], st.SearchStrategy[str]]] = {
+    "email": (
+        re.compile(r"(?=.{6,254}$)[^@\s]+@[^@\s]+\.[^@\s]+"),
+        st.one_of(st.just("ada@example.com"), st.integers(1, 10**6).map(lambda n: f"u{n}@example.com")),
+    ),
+    "name": (
+        re.compile(r".{1,200}", re.DOTALL),
+        st.sampled_from(["Ada", "\u00c9milie", "\u5b50", "<b>Tim</b>"]),
+    ),
+}
+for _field in (
+    "password",
+    "password_confirmation",
+    "currentPassword",
+    "newPassword",
+    "newPasswordConfirmation",
+):
+    _LIKELY[_field] = re.compile(r".{8,72}", re.DOTALL), st.sampled_from([PASSWORD, "another horse battery"])
+
+
+@schemathesis.hook
+def flatmap_body(_context: Any, body: Any) -> st.SearchStrategy[Any]:
+    """As it was made, or with what is well-formed in it replaced."""
+    if not isinstance(body, dict):
+        return st.just(body)
+    likely = {
+        name: strategy
+        for name, (form, strategy) in _LIKELY.items()
+        if isinstance(body.get(name), str) and form.fullmatch(body[name])
+    }
+    return st.one_of(st.just(body), st.fixed_dictionaries(likely).map(lambda found: body | found))
+
+
+_caller = Caller(os.environ["FUZZ_AS"])
+
+if _caller.role != "nobody":
+
+    @schemathesis.auth(refresh_interval=None)
+    class Signed:
+        def get(self, _case: Any, _context: Any) -> str:
+            return _caller.good_token()
+
+        def set(self, case: Any, token: str, _context: Any) -> None:
+            case.headers = {**(case.headers or {}), "Authorization": f"Bearer {token}"}

@@ -1,0 +1,394 @@
+"""Attacks from another site's page: what a browser can be made to send must change nothing, and nobody else may read."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from conftest import OPERATOR, PASSWORD
+from support.web import Client, Reply, Site, running
+
+from usersctl.service import Service
+from usersd.routes import FOR_DEVELOPMENT, TABLE
+
+OURS = "http://127.0.0.1:8080"
+FRIEND = "https://app.example"
+EVIL = "https://evil.example"
+JSON = {"Content-Type": "application/json"}
+
+CHANGES = [
+    (route.method, route.path.replace("<id>", "2").replace("<session_id>", "1"))
+    for route in TABLE
+    if route.method != "GET"
+]
+READS = [
+    route.path.replace("<id>", "2").replace("<name>", "style.css") for route in TABLE if route.method == "GET"
+]
+
+# What the browsers of some victims send along with another site's request.
+CROSS_SITE: list[dict[str, str]] = [
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "cross-site", "Origin": EVIL},
+    {"Sec-Fetch-Site": "cross-site", "Origin": OURS},
+    {"Sec-Fetch-Site": "same-site", "Origin": "http://127.0.0.1:8081"},
+    {"Sec-Fetch-Site": "cross-site", "Origin": "null"},
+    {"Sec-Fetch-Site": ""},
+    {"Sec-Fetch-Site": "Same-Origin"},
+    {"Sec-Fetch-Site": "same-origin, cross-site"},
+    {"Sec-Fetch-Site": "same-originx"},
+    {"Origin": EVIL},
+    {"Origin": "null"},
+    {"Origin": ""},
+    {"Origin": "http://127.0.0.1"},
+    {"Origin": "http://127.0.0.1:8081"},
+    {"Origin": "https://127.0.0.1:8080"},
+    {"Origin": "http://localhost:8080"},
+    {"Origin": "http://127.0.0.1:8080.evil.example"},
+    {"Origin": "http://evil.example#http://127.0.0.1:8080"},
+    {"Origin": "http://127.0.0.1:8080@evil.example"},
+    {"Origin": "http://127.0.0.1:8080/"},
+    {"Origin": "http://127.0.0.1:80800"},
+    {"Origin": f"{OURS} {EVIL}"},
+    {"Origin": f"{OURS},{EVIL}"},
+    {"Origin": "file://"},
+    {"Origin": "*"},
+]
+
+
+@pytest.fixture
+def make_site(make_service: Callable[..., Service]) -> Iterator[Callable[..., Site]]:
+    with ExitStack() as stack:
+
+        def make(**changes: Any) -> Site:
+            service = make_service(whitelist=("/register",), limits_enabled=False, **changes)
+            for name, role in (("ada", "admin"), ("bob", "user")):
+                service.accounts.create(f"{name}@example.com", name.title(), PASSWORD, role=role, by=OPERATOR)
+            return stack.enter_context(running(service))
+
+        yield make
+
+
+@pytest.fixture
+def site(make_site: Callable[..., Site]) -> Site:
+    return make_site()
+
+
+@pytest.fixture
+def ada(site: Site) -> Client:
+    """The victim: an admin whose browser sends the cookie along, as an old one or a sibling's page might."""
+    client = site.client()
+    client.login("ada@example.com", PASSWORD)
+    return client
+
+
+def state(site: Site) -> dict[str, Any]:
+    with site.service.store.read() as tx:
+        rows = [tx.credentials_of(each) for each in (1, 2)]
+        return {"rows": rows, "tokens": [each.id for each in tx.tokens()], **tx.counts()}
+
+
+def words(path: str) -> dict[str, Any]:
+    return {"email": "eve@example.com", "name": "Eve", "password": PASSWORD, "currentPassword": PASSWORD, "active": False,
+            "newPassword": "another sentence", "newPasswordConfirmation": "another sentence", "role": "admin"} | (
+        {"email": "bob@example.com"} if path.endswith("/session") else {}
+    )  # fmt: skip
+
+
+# --- changes ---
+
+
+@pytest.mark.parametrize("endpoint", CHANGES, ids=" ".join)
+def test_another_site_changes_nothing(site: Site, ada: Client, endpoint: tuple[str, str]) -> None:
+    before = state(site)
+    for headers in CROSS_SITE:
+        reply = ada.send(*endpoint, words(endpoint[1]), headers=headers)
+        assert (reply.status, reply.message) == (403, "Cross-site requests are not allowed"), headers
+        assert not reply.all("Set-Cookie")
+    assert state(site) == before
+    assert ada.get("/api/users/me").status == 200
+
+
+@pytest.mark.parametrize("endpoint", [each for each in CHANGES if each[0] == "POST"], ids=" ".join)
+@pytest.mark.parametrize(
+    ("media", "raw"),
+    [
+        ("application/x-www-form-urlencoded", b"email=bob%40example.com&password=correct+horse+battery&name=Eve"),
+        ("application/x-www-form-urlencoded", b'{"email": "bob@example.com", "name": "Eve", "password": "correct horse battery", "x": "=="}'),
+        ("text/plain", b'{"email": "bob@example.com", "name": "Eve", "password": "correct horse battery", "x": "="}'),
+        ("text/plain;application/json", b'{"email": "bob@example.com", "name": "Eve", "password": "correct horse battery"}'),
+        ("multipart/form-data; boundary=x", b'--x\r\nContent-Disposition: form-data; name="email"\r\n\r\nbob@example.com\r\n--x--\r\n'),
+        (None, b'{"email": "bob@example.com", "name": "Eve", "password": "correct horse battery"}'),
+        ("", b'{"email": "bob@example.com", "name": "Eve", "password": "correct horse battery"}'),
+    ],
+)  # fmt: skip
+def test_what_a_form_can_send_is_no_body(
+    site: Site, ada: Client, endpoint: tuple[str, str], media: str | None, raw: bytes
+) -> None:
+    """From a browser so old that it says nothing of where the form is."""
+    before = state(site)
+    reply = ada.send(*endpoint, raw=raw, headers={} if media is None else {"Content-Type": media})
+    assert reply.status == 415
+    assert reply.message
+    assert state(site) == before
+
+
+def test_nobody_is_signed_in_as_the_attacker(site: Site) -> None:
+    victim = site.client()
+    for headers in CROSS_SITE:
+        reply = victim.post(
+            "/api/users/session", {"email": "bob@example.com", "password": PASSWORD}, headers=headers
+        )
+        assert reply.status == 403
+    assert victim.cookies == {}
+
+
+@pytest.mark.parametrize("headers", [{}, {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}, {"Origin": OURS},
+                                     {"Sec-Fetch-Site": "same-origin", "Origin": OURS}])  # fmt: skip
+def test_our_own_pages_and_programs_are_let_through(ada: Client, headers: dict[str, str]) -> None:
+    assert ada.patch("/api/users/me", {"name": "Ada L."}, headers=headers).status == 200
+
+
+@pytest.mark.parametrize("path", READS)
+def test_a_get_changes_nothing(site: Site, ada: Client, path: str) -> None:
+    before = state(site)
+    for method in ("GET", "HEAD", "OPTIONS"):
+        for query in (
+            "",
+            "?_method=DELETE",
+            "?active=false&role=user",
+            "?email=bob@example.com&token=x",
+            "?logout",
+        ):
+            for headers in (
+                {},
+                {"X-HTTP-Method-Override": "DELETE"},
+                {"X-Method-Override": "PATCH"},
+                {"Sec-Fetch-Site": "cross-site"},
+            ):
+                assert (
+                    ada.send(
+                        method, path + query, {"active": False, "_method": "DELETE"}, headers=headers
+                    ).status
+                    < 500
+                )
+    assert state(site) == before
+
+
+@pytest.mark.parametrize("endpoint", CHANGES, ids=" ".join)
+def test_no_other_method_does_what_a_change_does(site: Site, ada: Client, endpoint: tuple[str, str]) -> None:
+    before = state(site)
+    for method in (
+        "GET",
+        "HEAD",
+        "OPTIONS",
+        "TRACE",
+        "get",
+        "Post",
+        "PUT",
+        "SEARCH",
+        "LINK",
+        "X-POST",
+        "A,GET",
+    ):
+        assert ada.send(method, endpoint[1], words(endpoint[1])).status < 500
+        assert state(site) == before
+
+
+# --- reading: CORS ---
+
+
+def cors(reply: Reply) -> dict[str, str]:
+    return {name: value for name, value in reply.headers if name.lower().startswith("access-control")}
+
+
+def test_without_named_origins_nobody_gets_a_cors_header(ada: Client) -> None:
+    for origin in (EVIL, "null", OURS, "*", FRIEND):
+        for method, path in (("GET", "/api/users/me"), ("GET", "/login"), ("GET", "/nowhere"), *CHANGES):
+            assert cors(ada.send(method, path, headers={"Origin": origin})) == {}
+        preflight = {
+            "Origin": origin,
+            "Access-Control-Request-Method": "DELETE",
+            "Access-Control-Request-Headers": "content-type",
+        }
+        for path in ("/api/users/me", "/api/users/2", "/api/users/session", "/nowhere"):
+            reply = ada.send("OPTIONS", path, headers=preflight)
+            assert cors(reply) == {}
+            assert reply.status in (401, 404, 405)
+
+
+def test_a_named_origin_may_ask_and_read_and_no_other(make_site: Callable[..., Site]) -> None:
+    site = make_site(allowed_origins=(FRIEND,))
+    browser = site.client()
+    told = {"Access-Control-Allow-Origin": FRIEND, "Access-Control-Allow-Credentials": "true"}
+    for fetch in ({}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}):
+        headers = {"Origin": FRIEND, **fetch}
+        reply = browser.post(
+            "/api/users/session", {"email": "ada@example.com", "password": PASSWORD}, headers=headers
+        )
+        assert reply.status == 200
+        assert cors(reply) == told
+        assert cors(browser.get("/api/users/me", headers=headers)) == told
+        assert cors(browser.get("/api/users/x", headers=headers)) == told  # a refusal can be read, too
+    for origin in (EVIL, "null", "https://app.example.evil.example", "https://app.example:8443", "http://app.example", "https://APP.example",
+                   "https://xapp.example", "https://app.example/", f"{FRIEND}, {EVIL}", f"{FRIEND} {EVIL}", "*", "", OURS):  # fmt: skip
+        reply = browser.get("/api/users/me", headers={"Origin": origin})
+        assert cors(reply) == {}, origin
+        assert reply.header("Vary") == "Origin"
+        if origin != OURS:
+            refused = browser.patch("/api/users/me", {"name": "Eve"}, headers={"Origin": origin})
+            assert refused.status == 403, origin
+            assert cors(refused) == {}
+        assert (
+            cors(
+                browser.send(
+                    "OPTIONS",
+                    "/api/users/me",
+                    headers={"Origin": origin, "Access-Control-Request-Method": "PATCH"},
+                )
+            )
+            == {}
+        )
+    reply = browser.get("/api/users/me")
+    assert cors(reply) == {}
+    assert reply.header("Vary") == "Origin"
+
+
+def test_a_preflight_of_a_named_origin_is_answered_without_a_session(make_site: Callable[..., Site]) -> None:
+    site = make_site(allowed_origins=(FRIEND,))
+    headers = {"Origin": FRIEND, "Access-Control-Request-Method": "PATCH", "Sec-Fetch-Site": "cross-site"}
+    for path in ("/api/users/me", "/api/users/2", "/api/users/session"):
+        reply = site.client().send("OPTIONS", path, headers=headers)
+        assert reply.status == 200
+        assert reply.body == b""
+        found = cors(reply)
+        assert found["Access-Control-Allow-Origin"] == FRIEND
+        assert found["Access-Control-Allow-Credentials"] == "true"
+        assert "*" not in "".join(found.values())
+        assert found["Access-Control-Allow-Headers"] == "Content-Type, Authorization"
+        assert reply.header("X-Content-Type-Options") == "nosniff"
+    # Of what there is not, and to whom it is not said, nothing is told.
+    for path in ("/nowhere", "/api/nowhere", "/api/users/", "/api", "/users"):
+        reply = site.client().send("OPTIONS", path, headers=headers)
+        assert (reply.status, reply.message) == (401, "Authentication required")
+        assert "Access-Control-Allow-Methods" not in cors(reply)
+    for path in ("/login", "/assets/style.css"):
+        reply = site.client().send("OPTIONS", path, headers=headers)
+        assert (reply.status, cors(reply)) == (405, {})
+
+
+def test_a_preflight_tells_which_methods_there_are(make_site: Callable[..., Site]) -> None:
+    site = make_site(allowed_origins=(FRIEND,))
+    for path, methods in (
+        ("/api/users/me", "GET, HEAD, PATCH"),
+        ("/api/users/2", "DELETE, GET, HEAD, PATCH"),
+        ("/api/users/session", "DELETE, POST"),
+        ("/api/users/auth/verify", "GET, HEAD"),
+    ):
+        asked = {"Origin": FRIEND, "Access-Control-Request-Method": "PATCH"}
+        reply = site.client().send("OPTIONS", path, headers=asked)
+        assert cors(reply)["Access-Control-Allow-Methods"] == methods
+        assert cors(reply)["Access-Control-Max-Age"] == "600"
+        assert reply.header("Vary") == "Origin"
+
+
+def test_pages_and_redirects_are_for_no_other_origin(make_site: Callable[..., Site]) -> None:
+    """A named origin calls the interface. What a browser shows, and where it is sent, stays between it and us."""
+    site = make_site(allowed_origins=(FRIEND,))
+    ada = site.client()
+    ada.login("ada@example.com", PASSWORD)
+    for client in (site.client(), ada):
+        for path in (
+            "/", "/users", "/login", "/nowhere", "/forgot-password", "/assets/script.js", "/api/users/auth/oauth/redirect",
+            "/api/users/auth/oauth/callback?error=x",
+        ):  # fmt: skip
+            assert cors(client.get(path, headers={"Origin": FRIEND})) == {}, path
+    browser = {"Origin": FRIEND, "Accept": "text/html", "Sec-Fetch-Mode": "navigate"}
+    reply = site.client().get("/api/users/auth/verify", headers=browser)
+    assert (reply.status, cors(reply)) == (302, {})
+
+
+def test_an_application_of_a_named_origin_signs_in_works_and_signs_out(
+    make_site: Callable[..., Site],
+) -> None:
+    """Call by call what a browser sends: a preflight, then the request with the cookie."""
+    site = make_site(allowed_origins=(FRIEND,))
+    browser = site.client()
+
+    def fetch(method: str, path: str, body: Any = None, *, simple: bool = False) -> Reply:
+        origin = {"Origin": FRIEND, "Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}
+        if not simple:
+            asked = {
+                "Access-Control-Request-Method": method,
+                "Access-Control-Request-Headers": "content-type",
+            }
+            preflight = site.client().send("OPTIONS", path, headers=origin | asked)
+            assert preflight.status == 200
+            assert method in cors(preflight)["Access-Control-Allow-Methods"].split(", ")
+        reply = browser.send(method, path, body, headers=origin)
+        assert cors(reply)["Access-Control-Allow-Origin"] == FRIEND
+        assert cors(reply)["Access-Control-Allow-Credentials"] == "true"
+        return reply
+
+    assert fetch("GET", "/api/users/me", simple=True).message == "Authentication required"
+    words = {"email": "bob@example.com", "password": PASSWORD}
+    assert (
+        fetch("POST", "/api/users/session", words | {"password": "wrong"}).message
+        == "Invalid email or password"
+    )
+    assert fetch("POST", "/api/users/session", words).status == 200
+    assert fetch("PATCH", "/api/users/me", {"name": "Bob B."}).json["name"] == "Bob B."
+    assert fetch("GET", "/api/users/me", simple=True).json["user"]["name"] == "Bob B."
+    assert fetch("GET", "/api/users", simple=True).status == 403
+    assert fetch("DELETE", "/api/users/session").status == 200
+    assert fetch("GET", "/api/users/me", simple=True).status == 401
+
+
+def test_what_a_named_origin_may_it_may_not_for_the_machines_own_tasks(
+    make_site: Callable[..., Site],
+) -> None:
+    """The open door of a fresh installation is for whoever sits there, and not for every page in his browser."""
+    site = make_site()
+    assert site.client().get("/_tasks/").status == 200
+    for headers in CROSS_SITE:
+        assert site.client().post("/_tasks/users:cleanup-tokens", headers=headers).status == 403
+    assert site.client().post("/_tasks/users:cleanup-tokens").status == 200
+
+
+TURNED = [
+    "evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example:8080", "192.0.2.1", "",
+    "127.0.0.1@evil.example", "[2001:db8::1]:8080", "0.0.0.0:8080", "[::1", "x]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("host", TURNED)
+def test_a_page_whose_name_was_turned_to_this_machine_is_not_at_this_machine(
+    make_service: Callable[..., Service], host: str
+) -> None:
+    """DNS rebinding: to the browser it is the same origin."""
+    doors = (("GET", "/_tasks/"), ("POST", "/_tasks/users:cleanup-tokens"), ("GET", "/dev/mail"))
+    with running(make_service(), table=TABLE + FOR_DEVELOPMENT) as site:
+        for method, path in doors:
+            answer = as_host(
+                site, method, path, host, "Sec-Fetch-Site: same-origin", f"Origin: http://{host}"
+            )
+            assert answer.startswith((b"HTTP/1.1 401 ", b"HTTP/1.1 400 ", b"HTTP/1.1 404 ")), answer
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:8080", "localhost", "localhost:3000", "LOCALHOST:8080", "[::1]:8080", "127.1.2.3"]
+)
+def test_whoever_asks_this_machine_by_its_name_is_at_this_machine(
+    make_service: Callable[..., Service], host: str
+) -> None:
+    with running(make_service(), table=TABLE + FOR_DEVELOPMENT) as site:
+        for path in ("/_tasks/", "/dev/mail"):
+            assert as_host(site, "GET", path, host).startswith(b"HTTP/1.1 200 ")
+            assert not as_host(site, "GET", path, host, "X-Forwarded-For: 127.0.0.1").startswith(
+                b"HTTP/1.1 200 "
+            )
+
+
+def as_host(site: Site, method: str, path: str, host: str, *headers: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *headers, "Connection: close", "", ""]
+    return site.raw("\r\n".join(lines).encode())

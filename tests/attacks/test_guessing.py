@@ -1,0 +1,485 @@
+"""Attacks by guessing, by timing and by racing; and what a page gives away."""
+
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import bcrypt
+import pytest
+from conftest import OPERATOR, PASSWORD
+from support.fakes import FakeClock
+from support.web import Client, Reply, Site, running
+
+import usersd.pages
+from usersctl.models import UNUSABLE, User
+from usersctl.passwords import Hasher
+from usersctl.service import Service
+from usersd.access import inside
+from usersd.routes import TABLE
+from usersd.routing import Access
+
+NO_LIMITS: dict[str, Any] = {
+    "failures_before_delay": 10**6,
+    "failures_before_lock": 10**6,
+    "failed_logins_per_minute": 10**6,
+}  # counted as ever, and never reached
+
+
+# --- who exists ---
+
+
+@pytest.fixture(scope="module")
+def refused() -> dict[str, tuple[str, str]]:
+    """Logins that are all refused alike: address and password."""
+    names = ("wrong", "inactive", "broken", "nonsense", "unusable", "cheap")
+    return {
+        **{name: (f"{name}@example.com", "not the password") for name in names},
+        "unknown": ("nobody@example.com", "not the password"),
+        "no address": ("nobody at all", "not the password"),
+        "too long": ("wrong@example.com", "x" * 73),
+        "far too long": ("wrong@example.com", "x" * 50_000),
+        "too long, unknown": ("nobody@example.com", "x" * 73),
+        "empty hash, empty word": ("unusable@example.com", UNUSABLE),
+        "nothing much": ("wrong@example.com", " "),
+    }
+
+
+def accounts_for_refusal(service: Service) -> None:
+    stored = {
+        "broken": "$2b$12$short",
+        "nonsense": "$2b$09$" + "." * 10 + "\u00e4" * 43,
+        "unusable": UNUSABLE,
+        "cheap": bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode(),
+    }
+    for name in ("wrong", "inactive", "broken", "nonsense", "unusable", "cheap"):
+        user = service.accounts.create(
+            f"{name}@example.com", name.title(), PASSWORD, active=name != "inactive", by=OPERATOR
+        )
+        if name in stored:
+            with service.store.write() as tx:
+                tx.change_user(user.id, user.updated_at, password_hash=stored[name])
+
+
+def told(reply: Reply) -> tuple[Any, ...]:
+    headers = sorted((name, value) for name, value in reply.headers if name not in ("X-Request-Id", "Date"))
+    return reply.status, headers, reply.body
+
+
+def test_no_refusal_of_a_login_tells_who_exists(
+    make_service: Callable[..., Service], refused: dict[str, tuple[str, str]]
+) -> None:
+    service = make_service(**NO_LIMITS)
+    accounts_for_refusal(service)
+    with running(service) as site:
+        found = {name: told(site.client().login(*words)) for name, words in refused.items()}
+    assert len({repr(each) for each in found.values()}) == 1, found
+    assert found["wrong"][0] == 401
+
+
+def test_no_limit_tells_who_exists(
+    make_service: Callable[..., Service], clock: FakeClock, refused: dict[str, tuple[str, str]]
+) -> None:
+    service = make_service(failures_before_lock=13, failed_logins_per_minute=10**6)
+    accounts_for_refusal(service)
+    kinds = ("wrong", "inactive", "broken", "nonsense", "unusable", "cheap", "unknown", "no address")
+    seen: dict[str, list[Any]] = {name: [] for name in kinds}
+    with running(service) as site:
+        for _ in range(16):
+            for name, seen_of_it in seen.items():
+                seen_of_it.append(told(site.client().login(*refused[name])))
+            clock.move(seconds=20)
+    assert len({repr(each) for each in seen.values()}) == 1
+    assert [each[0] for each in seen["unknown"]].count(429) > 3
+
+
+@pytest.mark.alone
+def test_the_time_of_a_refusal_tells_nothing(
+    make_service: Callable[..., Service], refused: dict[str, tuple[str, str]]
+) -> None:
+    """All kinds in turn, so that whatever else this machine does meets them alike, and more of them while it is noisy.
+
+    On a machine that never comes to rest the time that the processor worked for them tells as much.
+    """
+    service = make_service(rounds=8, **NO_LIMITS)
+    accounts_for_refusal(service)
+    kinds = (
+        "wrong",
+        "inactive",
+        "broken",
+        "unusable",
+        "cheap",
+        "unknown",
+        "no address",
+        "too long",
+        "far too long",
+    )
+    clocks = (time.perf_counter, time.process_time)
+    took: dict[str, list[tuple[float, ...]]] = {name: [] for name in kinds}
+    with running(service) as site:
+        client = site.client()
+        for _ in range(6):
+            for name in kinds * 12:
+                began = [clock() for clock in clocks]
+                assert client.login(*refused[name]).status == 401
+                took[name].append(tuple(clock() - start for clock, start in zip(clocks, began, strict=True)))
+            shares = [
+                medians({name: [each[n] for each in times] for name, times in took.items()}) for n in (0, 1)
+            ]
+            if any(all(0.9 <= share <= 1.1 for share in found.values()) for found in shares):
+                return
+    pytest.fail(str(shares))
+
+
+def medians(times: dict[str, list[float]]) -> dict[str, float]:
+    """Of each, as a share of the middle one."""
+    found = {name: statistics.median(each) for name, each in times.items()}
+    return {name: round(each / statistics.median(found.values()), 3) for name, each in found.items()}
+
+
+# --- how often ---
+
+
+def test_parallel_guesses_are_never_more_than_a_hundred(
+    make_service: Callable[..., Service], clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the login, by every spelling of the address, and by a stolen session; the clock runs, so that no wait helps."""
+    service = make_service(failed_logins_per_minute=10**6)
+    user = service.accounts.create("ada@b\u00fccher.example", "Ada", PASSWORD, by=OPERATOR)
+    stolen = service.sessions.create_api_token(user.id, name="x", lifetime=None, by=OPERATOR).token
+    checks: list[str] = []
+    matches = Hasher.matches
+
+    def counted(self: Hasher, password: str, stored: str | None) -> bool:
+        checks.append(password)
+        return matches(self, password, stored)
+
+    monkeypatch.setattr(Hasher, "matches", counted)
+    spellings = [
+        "ada@b\u00fccher.example",
+        "ADA@B\u00dcCHER.EXAMPLE",
+        " ada@xn--bcher-kva.example\n",
+        "Ada@xn--BCHER-kva.example",
+        "ada@bu\u0308cher.example",
+    ]
+    statuses: set[int] = set()
+    with running(service) as site:
+
+        def guess(number: int) -> None:
+            for turn in range(40):
+                client = site.client(headers={"Authorization": f"Bearer {stolen}"} if number % 3 == 0 else {})
+                if number % 3 == 0:
+                    new = {"newPassword": "another sentence", "newPasswordConfirmation": "another sentence"}
+                    reply = client.patch(
+                        "/api/users/password", {"currentPassword": f"guess {number} {turn}", **new}
+                    )
+                else:
+                    reply = client.login(spellings[turn % len(spellings)], f"guess {number} {turn}")
+                statuses.add(reply.status)
+                clock.move(minutes=16)
+
+        with ThreadPoolExecutor(12) as pool:
+            list(pool.map(guess, range(12)))
+        assert statuses <= {400, 401, 429, 503}
+        assert 429 in statuses
+        assert len(checks) == 100
+        clock.move(days=400)
+        assert site.client().login("ada@b\u00fccher.example", PASSWORD).status == 429
+        assert len(checks) == 100
+
+
+# --- races ---
+
+
+def at_once(*calls: Callable[[], Any]) -> list[Any]:
+    barrier = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], Any]) -> Any:
+        barrier.wait(10)
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(run, calls))
+
+
+def test_an_address_that_many_want_at_once_becomes_one_account(site: Site, add: Callable[..., User]) -> None:
+    add(role="admin")
+    admin = site.client()
+    admin.login("ada@example.com", PASSWORD)
+    for number in range(5):
+        spellings = [f"eve{number}@example.com", f"EVE{number}@example.com", f" eve{number}@EXAMPLE.com "] * 3
+        replies = at_once(
+            *(
+                lambda e=email: Client(site.port, dict(admin.cookies)).post(
+                    "/api/users", {"email": e, "name": "Eve", "password": PASSWORD}
+                )
+                for email in spellings
+            )
+        )
+        statuses = sorted(reply.status for reply in replies)
+        assert statuses.count(200) == 1, statuses
+        assert set(statuses) <= {200, 400, 503}
+        assert len(admin.get(f"/api/users?search=eve{number}").json["users"]) == 1
+
+
+def test_an_address_that_many_move_to_at_once_is_one_users(site: Site, add: Callable[..., User]) -> None:
+    clients = []
+    for number in range(6):
+        add(f"user{number}")
+        clients.append(site.client())
+        clients[-1].login(f"user{number}@example.com", PASSWORD)
+    replies = at_once(
+        *(lambda c=client: c.patch("/api/users/me", {"email": "Same@example.com"}) for client in clients)
+    )
+    assert sorted(reply.status for reply in replies) == [200] + [400] * 5
+
+
+def test_a_link_for_the_first_admin_makes_one_of_them(make_service: Callable[..., Service]) -> None:
+    service = make_service()
+    token = service.setup.link().partition("token=")[2]
+    with running(service) as site:
+        replies = at_once(
+            *(
+                lambda n=n: site.client().post(
+                    "/api/users/setup",
+                    {"token": token, "email": f"a{n}@example.com", "name": "A", "password": PASSWORD},
+                )
+                for n in range(8)
+            )
+        )
+    assert [reply.status for reply in replies].count(200) == 1
+    with service.store.read() as tx:
+        assert tx.counts()["users"] == tx.active_admins() == 1
+
+
+# --- pages ---
+
+LEAVING = [
+    "//evil.example", "///evil.example", "/\\evil.example", "\\\\evil.example", "\\/evil.example", "https://evil.example", "https:evil.example",
+    "http:/evil.example", "javascript:alert(1)", " javascript:alert(1)", "java\tscript:alert(1)", "data:text/html,x", "vbscript:x", "/\t/evil.example",
+    "/\n/evil.example", "/\r/evil.example", "\t//evil.example", " //evil.example", "\u00a0//evil.example", "\ufeff//evil.example", "/\u0000/evil.example",
+    "\u0000//evil.example", "/\t\\evil.example", "/.\t./evil.example", "evil.example", "@evil.example", ":80", "", "?", "#", "./x", "..//evil.example",
+    "/x\\..\\..\\\\evil.example", "\uff0f\uff0fevil.example", "blob:x", "/ /evil.example", "//", "/\\", "\u2028//evil.example", "//\u3002evil.example",
+]  # fmt: skip
+STAYING = ["/", "/users", "/users?page=2&search=a%20b#x", "/a//b", "/.//evil.example", "/%09/evil.example", "/%5cevil.example", "/x?to=https://evil.example",
+           "/@evil.example", "/:80", "/;//evil.example"]  # fmt: skip
+
+PROGRAM = """
+const [leaving, staying] = JSON.parse(require("fs").readFileSync(0, "utf8"));
+const home = "https://users.example/login?redirect=x";
+const bad = [];
+const stays = (target) => new URL(inside(target), home).origin === "https://users.example";
+for (const each of [...leaving, null, undefined]) if (inside(each) !== "/") bad.push(each);
+for (const each of staying) if (inside(each) !== each || !stays(each)) bad.push(each);
+const letters = ["/", "/", "\\\\", ".", "\\t", "\\n", "\\r", " ", "@", ":", "?", "#", "%", "a", "http:", "evil.example", "\\u0000", "\\u00a0", "\\uff0f", "\\u2028", "\\x7f"];
+for (let n = 0; n < 100000; n++) {
+  let each = n % 2 ? "/" : "";
+  for (let k = n % 7; k >= 0; k--) each += letters[Math.floor(Math.random() * letters.length)];
+  if (!stays(each)) bad.push(each);
+}
+console.log(JSON.stringify(bad));
+"""
+
+
+def script() -> str:
+    return (Path(usersd.pages.pages.__file__).parent / "script.js").read_text()
+
+
+def test_after_a_login_nobody_is_sent_to_another_site() -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node, which runs the script of the pages, is not installed")
+    function = re.search(r"^function inside\(.*?^}\n", script(), re.MULTILINE | re.DOTALL)
+    assert function
+    done = subprocess.run(
+        [node, "-e", function[0] + PROGRAM],
+        input=json.dumps([LEAVING, STAYING]),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert json.loads(done.stdout) == []
+
+
+def test_the_service_itself_sends_nobody_to_another_site() -> None:
+    assert {inside(target) for target in LEAVING} == {""}
+    assert [inside(target) for target in STAYING] == STAYING
+
+
+def test_the_script_goes_nowhere_unasked_and_makes_no_html() -> None:
+    for dangerous in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+        "location.href =",
+        "location =",
+        "window.open",
+        "postMessage",
+    ):
+        assert dangerous not in script(), dangerous
+    for used in re.findall(r"location\.(?:assign|replace)\((.*?)\);\n", script()):
+        assert "redirect" not in used or "inside(" in used, used
+
+
+class Page(HTMLParser):
+    """Everything in a page that a browser would run or fetch."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.odd: list[str] = []
+        self.scripts: list[str | None] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if tag == "script":
+            src, kind = found.get("src"), found.get("type")
+            self.scripts.append(src.partition("?")[0] if src else kind)
+        self.odd += [
+            f"{tag} {name}"
+            for name in found
+            if name.startswith("on") or name in ("style", "srcdoc", "formaction")
+        ]
+        self.odd += [
+            f"{tag} {value}"
+            for name in ("src", "href", "action")
+            if (value := found.get(name)) and not value.startswith(("/", "#", "data:,"))
+        ]
+        self.odd += [tag] if tag in ("iframe", "object", "embed", "base", "style", "xss") else []
+
+
+PAGES = [
+    route
+    for route in TABLE
+    if route.method == "GET"
+    and not route.path.startswith(("/api/", "/_tasks/", "/assets/", "/health", "/ready"))
+]
+XSS = "\"'><xss onload=alert(1)>{{7*7}}</title>%3Cxss%3E"
+
+
+@pytest.fixture
+def page_site(make_service: Callable[..., Service]) -> Iterator[Site]:
+    service = make_service(whitelist=("/register",), brand=f"Brand {XSS}")
+    service.accounts.create("ada@example.com", f"Ada {XSS}", PASSWORD, role="admin", by=OPERATOR)
+    with running(service) as found:
+        yield found
+
+
+@pytest.mark.parametrize("route", PAGES, ids=lambda route: route.path)
+def test_no_page_repeats_what_came_in(page_site: Site, route: Any) -> None:
+    client = page_site.client()
+    client.login("ada@example.com", PASSWORD)
+    plain = client.get(route.path)
+    assert plain.status == 200
+    names = ("redirect", "error", "token", "email", "message", "code", "state", "x")
+    for value in (XSS, "javascript:alert(1)", "//evil.example", "\r\n\r\n<xss>", "\ud83d\ude00<xss>"):
+        query = "&".join(
+            f"{name}={quote(value.encode('utf-16', 'surrogatepass').decode('utf-16'))}" for name in names
+        )
+        reply = client.get(
+            f"{route.path}?{query}", headers={"User-Agent": XSS, "Referer": XSS, "Accept-Language": XSS}
+        )
+        assert "<xss" not in reply.body.decode()
+        assert "evil.example" not in reply.body.decode()
+        page = Page(reply.body.decode())
+        assert page.odd == []
+        assert set(page.scripts) <= {"/assets/script.js", "application/json"}  # the latter is not run
+    assert Page(plain.body.decode()).odd == []
+    assert "{{7*7}}" in plain.body.decode()
+
+
+def test_every_answer_has_the_headers_that_protect_it(page_site: Site) -> None:
+    admin, nobody = page_site.client(), page_site.client()
+    admin.login("ada@example.com", PASSWORD)
+    token = admin.cookies["auth_token"]
+    paths = {
+        route.path.replace("<id>", "1").replace("<session_id>", "99").replace("<name>", "style.css")
+        for route in TABLE
+    }
+    seen = set()
+    for client in (nobody, admin):
+        for path in sorted(
+            {*paths, "/nowhere", "/api/nowhere", "/api/users/x", "/assets/x", "/%ff", "/x%0a"}
+        ):
+            for method in ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "TRACE"):
+                client.cookies = {"auth_token": token} if client is admin else {}
+                reply = client.send(
+                    method, path, headers={"Origin": "http://evil.example"} if method == "TRACE" else None
+                )
+                if (method, path) in (
+                    ("DELETE", "/api/users/session"),
+                    ("DELETE", "/api/users/1/sessions"),
+                ) and client is admin:
+                    token = page_site.service.sessions.login("ada@example.com", PASSWORD).token
+                seen.add(reply.status)
+                protected(reply, asset=path == "/assets/style.css")
+    assert {200, 302, 400, 401, 403, 404, 405} <= seen
+
+
+def protected(reply: Reply, *, asset: bool = False) -> None:
+    for name in (
+        "Content-Type",
+        "Content-Security-Policy",
+        "X-Content-Type-Options",
+        "Referrer-Policy",
+        "Cache-Control",
+        "X-Request-Id",
+    ):
+        assert len(reply.all(name)) == 1, (name, reply)
+    policy = reply.header("Content-Security-Policy") or ""
+    assert policy.startswith("default-src 'none'")
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert "*" not in policy
+    assert reply.header("X-Content-Type-Options") == "nosniff"
+    assert reply.header("Referrer-Policy") == "no-referrer"
+    assert reply.header("Cache-Control") == "no-store" or (asset and reply.status == 200)
+    assert reply.header("Server") is None
+    assert reply.header("X-Powered-By") is None
+    assert reply.header("Strict-Transport-Security") is None
+    assert reply.header("Access-Control-Allow-Origin") is None
+
+
+def test_what_the_server_refuses_by_itself_is_protected_too(page_site: Site) -> None:
+    for raw in (b"\r\n\r\nGET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"GET http://x/ HTTP/1.1\r\nHost: x\r\n\r\n",
+                b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 70000\r\n\r\n"):  # fmt: skip
+        head, _, body = page_site.raw(raw).partition(b"\r\n\r\n")
+        lines = [line.partition(": ") for line in head.decode().split("\r\n")[1:]]
+        reply = Reply(int(head.split()[1]), [(name, value) for name, _, value in lines], body)
+        assert reply.status in (400, 413, 431)
+        assert reply.message
+        protected(reply)
+
+
+def test_over_https_every_answer_keeps_a_browser_there(make_service: Callable[..., Service]) -> None:
+    with running(make_service(base_url="https://users.example")) as site:
+        for path in ("/", "/login", "/api/users/me", "/nowhere", "/assets/style.css", "/%ff"):
+            (found,) = site.client().get(path).all("Strict-Transport-Security")
+            assert int(found.partition("max-age=")[2].partition(";")[0]) >= 15_768_000
+        assert b"Strict-Transport-Security" in site.raw(b"GET / HTTP/1.1\r\n\r\n")
+
+
+def test_what_everybody_may_call_is_no_more_than_is_meant() -> None:
+    open_to_all = {(route.method, route.path) for route in TABLE if route.access is Access.ANYONE}
+    meant = {
+        ("POST", "/api/users/session"), ("DELETE", "/api/users/session"), ("POST", "/api/users/setup"), ("GET", "/login"), ("GET", "/setup"),
+        ("GET", "/assets/<name>"), ("POST", "/api/users/password/forgot"), ("POST", "/api/users/password/reset"), ("POST", "/api/users/not-me"),
+        ("GET", "/forgot-password"), ("GET", "/reset-password"), ("GET", "/not-me"), ("GET", "/api/users/auth/oauth/redirect"),
+        ("GET", "/api/users/auth/oauth/callback"), ("GET", "/api/users/auth/verify"), ("GET", "/health"), ("GET", "/ready"),
+        ("GET", "/api/users/openapi.json"), ("GET", "/api/users/docs"),
+    }  # fmt: skip
+    assert open_to_all <= meant

@@ -1,0 +1,441 @@
+"""Attacks on the sign-in through the identity provider: no session, the right code, never a 5xx."""
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import pytest
+from support.commands import OPERATOR, PASSWORD
+from support.fakes import FakeClock
+from support.oauth_site import (
+    CALLBACK,
+    GO,
+    Browser,
+    OAuthSite,
+    answered,
+    asked,
+    error_of,
+    oauth_site,
+    path_of,
+)
+
+from usersctl.config.settings import load
+from usersctl.errors import ConfigError
+from usersctl.service import Service
+from usersd.access import inside
+
+Make = Callable[..., OAuthSite]
+ELSEWHERE = [
+    "//evil.example", "///evil.example", "/\\evil.example", "\\\\evil.example", "\\/evil.example", "https:evil.example", "https://evil.example",
+    "http:/evil.example", "javascript:alert(1)", "JaVaScRiPt:alert(1)", "data:text/html,x", "evil.example", "", " /x", "/x y", "/x\r\nSet-Cookie: a=b",
+    "/\r/evil.example", "/\n/evil.example", "/\t/evil.example", "\t//evil.example", "\x00/x", "/\x00/evil.example", "/\u2028x", "/ä", "?x", "#x", "x:/y",
+    "/\x7f", "/a\\..\\..\\\\evil.example",
+]  # fmt: skip
+
+
+@pytest.fixture
+def make_site(make_service: Callable[..., Service]) -> Iterator[Make]:
+    with ExitStack() as stack:
+        yield lambda **changes: stack.enter_context(oauth_site(make_service, **changes))
+
+
+@pytest.fixture
+def site(make_site: Make) -> Iterator[OAuthSite]:
+    """Nothing that is done to it may be a fault of ours, or leave anything behind."""
+    site = make_site(oauth_allow_auto_registration=True)
+    yield site
+    assert not site.errors()
+    assert not [line for line in site.site.log if line.get("status", 0) >= 500]
+
+
+@pytest.fixture
+def browser(site: OAuthSite) -> Browser:
+    return site.browser()
+
+
+def accounts(site: OAuthSite) -> int:
+    with site.service.store.read() as tx:
+        return len(list(tx.all_credentials()))
+
+
+def forged(waits: Any) -> str:
+    raw = waits if isinstance(waits, bytes) else json.dumps(waits).encode()
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def with_state(path: str, state: str) -> str:
+    return f"{urlsplit(path).path}?{urlencode(asked(path) | {'state': state})}"
+
+
+# --- state ---
+
+
+def test_without_a_state_nobody_comes_in(site: OAuthSite, browser: Browser) -> None:
+    back = path_of(browser.consent(browser.set_out(), "1001"))
+    code = asked(back)["code"]
+    for path in (CALLBACK, f"{CALLBACK}?code={code}", f"{CALLBACK}?code={code}&state=", f"{CALLBACK}?state="):
+        assert error_of(browser.client.get(path)) == "oauth_failed"
+    assert (browser.me(), accounts(site)) == (None, 0)
+    assert browser.come_back(back if back.startswith("http") else browser.base_url + back).status == 302
+    assert browser.me() is not None  # and the right one still can
+
+
+def test_another_browsers_state_is_worth_nothing(site: OAuthSite, browser: Browser) -> None:
+    """Whoever gets a victim to open the attacker's callback does not sign the victim in as the attacker."""
+    attacker = site.browser()
+    back = attacker.consent(attacker.set_out(), "1004")
+    assert error_of(browser.come_back(back)) == "oauth_failed"
+    browser.set_out()
+    assert error_of(browser.come_back(back)) == "oauth_failed"
+    mine = browser.consent(browser.set_out(), "1001")
+    mixed = with_state(path_of(mine), asked(back)["state"])
+    assert error_of(browser.client.get(mixed)) == "oauth_failed"
+    assert (browser.me(), accounts(site)) == (None, 0)
+
+
+def test_another_persons_code_is_worth_nothing(site: OAuthSite, browser: Browser) -> None:
+    """PKCE: a stolen code does not work with the verifier of another browser."""
+    victim = site.browser()
+    stolen = asked(victim.consent(victim.set_out(), "1001"))["code"]
+    there = browser.set_out()
+    assert (
+        error_of(browser.client.get(answered(there, code=stolen, iss=site.provider.issuer))) == "oauth_failed"
+    )
+    assert (browser.me(), accounts(site)) == (None, 0)
+
+
+def test_a_callback_works_once(site: OAuthSite, browser: Browser) -> None:
+    back = browser.consent(browser.set_out(), "1001")
+    cookies = dict(browser.client.cookies)
+    browser.come_back(back)
+    again = site.browser()
+    again.client.cookies = cookies  # even for whoever kept the cookie
+    assert error_of(again.come_back(back)) == "oauth_failed"
+    assert again.me() is None
+    assert error_of(browser.come_back(back)) == "oauth_failed"
+
+
+def test_a_callback_works_once_even_where_the_provider_takes_the_code_twice(
+    site: OAuthSite, browser: Browser
+) -> None:
+    back = browser.consent(browser.set_out(), "1001")
+    cookies, codes = dict(browser.client.cookies), dict(site.provider._codes)
+    assert browser.come_back(back).header("Location") == "/"
+    again = site.browser()
+    again.client.cookies = cookies
+    site.provider._codes.update(codes)
+    assert error_of(again.come_back(back)) == "oauth_failed"
+    assert not site.provider._codes  # so the provider had taken it
+    assert again.me() is None
+
+
+@pytest.mark.parametrize(("seconds", "comes_in"), [(599, True), (601, False), (86_400, False), (-1, False)])
+def test_a_state_is_good_for_ten_minutes(
+    browser: Browser, clock: FakeClock, seconds: int, comes_in: bool
+) -> None:
+    back = browser.consent(browser.set_out(), "1001")
+    clock.move(seconds=seconds)
+    reply = browser.come_back(back)
+    assert comes_in or error_of(reply) == "oauth_failed"
+    assert (browser.me() is not None) == comes_in
+
+
+@pytest.mark.parametrize("twice", ["code", "state", "iss", "error", "x"])
+def test_a_parameter_that_comes_twice_is_refused(site: OAuthSite, browser: Browser, twice: str) -> None:
+    back = path_of(browser.consent(browser.set_out(), "1001"))
+    value = asked(back).get(twice, "x")
+    for path in (f"{back}&{twice}={quote(value)}&{twice}=other", f"{back}&{twice}={quote(value)}&{twice}={quote(value)}",
+                 f"{CALLBACK}?{twice}=other&{twice}=x&{urlsplit(back).query}"):  # fmt: skip
+        assert error_of(browser.client.get(path)) == "oauth_failed"
+    assert (browser.me(), accounts(site)) == (None, 0)
+
+
+def test_an_error_beside_a_code_is_an_error(site: OAuthSite, browser: Browser) -> None:
+    back = path_of(browser.consent(browser.set_out(), "1001"))
+    assert error_of(browser.client.get(f"{back}&error=access_denied")) == "oauth_failed"
+    assert (browser.me(), accounts(site)) == (None, 0)
+
+
+# --- iss ---
+
+
+@pytest.mark.parametrize("iss", ["https://evil.example", "", "ISSUER/", "issuer", None])
+def test_the_issuer_of_the_callback_is_the_one_of_the_configuration(
+    site: OAuthSite, browser: Browser, iss: str | None
+) -> None:
+    back = browser.consent(browser.set_out(), "1001")
+    told = asked(back)
+    assert told["iss"] == site.provider.issuer
+    del told["iss"]
+    if iss is not None:
+        told["iss"] = iss.replace("ISSUER", site.provider.issuer)
+    assert error_of(browser.client.get(f"{CALLBACK}?{urlencode(told)}")) == "oauth_failed"
+    assert (browser.me(), accounts(site)) == (None, 0)
+    assert told["code"] in site.provider._codes  # nobody was even asked
+
+
+# --- other sites ---
+
+
+@pytest.mark.parametrize("target", ELSEWHERE)
+def test_no_sign_in_ends_at_another_site(browser: Browser, target: str) -> None:
+    reply = browser.sign_in(query="?" + urlencode({"redirect": target}, errors="surrogatepass"))
+    assert reply.header("Location") == "/"
+    assert browser.me() is not None
+    assert inside(target) == ""
+
+
+def test_what_is_encoded_once_more_stays_a_path_of_this_site(browser: Browser) -> None:
+    for path in (
+        "/%09/evil.example",
+        "/%2f/evil.example",
+        "/%5cevil.example",
+        "/%0d%0aX:%20y",
+        "/.//evil.example",
+    ):
+        location = str(browser.sign_in(query="?redirect=" + quote(path)).header("Location"))
+        assert location == path
+        assert not location.startswith(("//", "/\\"))
+
+
+def test_a_page_to_return_to_that_comes_twice_or_is_no_text_is_none(browser: Browser) -> None:
+    for query in (
+        "?redirect=/a&redirect=//evil.example",
+        "?redirect=%ff",
+        "?redirect",
+        "?redirect[]=/a",
+        "?" + "&" * 100,
+    ):
+        assert browser.sign_in(query=query).header("Location") == "/"
+
+
+@pytest.mark.parametrize("target", [each for each in ELSEWHERE if each])
+@pytest.mark.parametrize("key", ["successRedirect", "errorRedirect"])
+def test_no_configuration_leads_to_another_site(tmp_path: Any, key: str, target: str) -> None:
+    file = tmp_path / "users.json"
+    file.write_text(json.dumps({"auth": {"oauth": {key: target}}}))
+    with pytest.raises(ConfigError, match=key):
+        load(config=file, env={"HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1:1", "evil.example:80", "users.example@evil.example"]
+)
+def test_no_header_changes_where_the_provider_sends_us(site: OAuthSite, browser: Browser, host: str) -> None:
+    lines = [f"GET {GO} HTTP/1.1", f"Host: {host}", f"X-Forwarded-Host: {host}", "X-Forwarded-Proto: https", "X-Forwarded-Port: 444",
+             f"Forwarded: host={host};proto=https", "X-Forwarded-Prefix: /evil", f"X-Original-URL: http://{host}/", f"Origin: https://{host}",
+             "Connection: close", "", ""]  # fmt: skip
+    told = "\r\n".join(lines)
+    answer = site.site.raw(told.encode()).decode()
+    assert answer.startswith("HTTP/1.1 302 "), answer
+    (location,) = [line[10:] for line in answer.split("\r\n") if line.startswith("Location: ")]
+    assert asked(location)["redirect_uri"] == browser.base_url + CALLBACK
+    assert "evil" not in answer
+    assert location.startswith(site.provider.issuer + "/authorize?")
+
+
+def test_absolute_and_doubled_forms_of_the_address_are_not_another_one(site: OAuthSite) -> None:
+    for target in (f"http://evil.example{GO}", f"//evil.example{GO}", f"/evil.example/..{GO}"):
+        answer = site.site.raw(f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        assert b"Location: http://evil" not in answer
+        assert b"oauth_" not in answer
+
+
+# --- script ---
+
+
+@pytest.mark.parametrize("error", ["<script>alert(1)</script>", "'\"><img src=x onerror=alert(1)>", "access_denied\r\nSet-Cookie: a=b", "\x1b[31m",
+                                   "oauth_not_configured", "x" * 5000, "{{7*7}}", "%00", "ä"])  # fmt: skip
+def test_what_the_provider_calls_the_error_is_never_shown(
+    site: OAuthSite, browser: Browser, error: str
+) -> None:
+    there = browser.set_out()
+    told = {"state": asked(there)["state"], "error": error, "error_description": error, "error_uri": error}
+    reply = browser.client.get(f"{CALLBACK}?{urlencode(told)}")
+    assert reply.header("Location") == "/login?error=oauth_failed"
+    assert not [name for name, _ in reply.headers if name == "a"]
+    for line in site.site.log:
+        assert "\x1b" not in json.dumps(line, ensure_ascii=False)
+        assert len(str(line.get("why", ""))) < 1000
+
+
+@pytest.mark.parametrize("error", ["<script>alert(1)</script>", '"onload=alert(1)', "oauth_failed<b>", "javascript:alert(1)", "messages", "__class__"])  # fmt: skip
+def test_the_login_page_shows_only_errors_that_it_knows(browser: Browser, error: str) -> None:
+    plain = browser.client.get("/login").body
+    reply = browser.client.get("/login?" + urlencode({"error": error}))
+    assert reply.status == 200
+    assert reply.body == plain
+    assert browser.client.get("/login?error=oauth_failed").body != plain
+
+
+# --- whose account ---
+
+
+def test_a_linked_account_is_not_relinked_by_another_subject(site: OAuthSite, browser: Browser) -> None:
+    browser.sign_in()
+    mine, eve = browser.me(), site.browser()
+    site.provider.people["1004"].email = "ADA@example.com"
+    assert error_of(eve.sign_in("1004")) == "oauth_failed"
+    assert eve.me() is None
+    assert browser.me() == mine
+
+
+def test_a_pre_registered_account_gives_its_maker_nothing(site: OAuthSite, browser: Browser) -> None:
+    eve = site.service.accounts.create("eve@example.com", "Eve", PASSWORD, by=OPERATOR)
+    inside_already = site.site.signed_in(eve, rememberMe=True)
+    api = site.service.sessions.create_api_token(eve.id, name="ci", lifetime=None, by=OPERATOR)
+    assert inside_already.patch("/api/users/me", {"email": "ada@example.com"}).status == 200
+    browser.sign_in()
+    assert (browser.me() or {})["id"] == eve.id
+    assert inside_already.get("/api/users/me").status == 401
+    bearer = {"Authorization": f"Bearer {api.token}"}
+    assert site.site.client().get("/api/users/me", headers=bearer).status == 401
+    assert site.site.client().login("ada@example.com", PASSWORD).status == 401
+    # Nor does the attacker's own account at the provider lead back into it.
+    attacker = site.browser()
+    attacker.sign_in("1004")
+    assert (attacker.me() or {})["id"] != eve.id
+
+
+def test_an_attacker_who_linked_first_keeps_the_victim_out_and_nothing_more(
+    site: OAuthSite, browser: Browser
+) -> None:
+    attacker = site.browser()
+    attacker.sign_in("1004")
+    assert attacker.client.patch("/api/users/me", {"email": "ada@example.com"}).status == 200
+    assert error_of(browser.sign_in()) == "oauth_failed"
+    assert browser.me() is None
+
+
+def test_a_linked_account_cannot_link_or_unlink_itself_by_its_profile(browser: Browser) -> None:
+    browser.sign_in()
+    before = browser.me()
+    for body in (
+        {"oauth_id": "1004"},
+        {"oauth_id": None},
+        {"profile_picture": "javascript:alert(1)"},
+        {"oauthId": "1"},
+    ):
+        reply = browser.client.patch("/api/users/me", {"name": "Ada Lovelace", **body})
+        assert reply.status == 200
+    assert browser.me() == before
+
+
+# --- the cookie of the sign-in ---
+
+
+def good(browser: Browser) -> tuple[str, dict[str, Any], str]:
+    """Name and content of the cookie of a sign-in that is under way, and the callback that it belongs to."""
+    back = browser.consent(browser.set_out(), "1001")
+    (name,) = browser.flows()
+    value = browser.client.cookies[name]
+    return name, json.loads(base64.urlsafe_b64decode(value + "=" * (-len(value) % 4))), back
+
+
+def test_odd_cookies_are_no_sign_in_under_way(site: OAuthSite, browser: Browser) -> None:
+    name, waits, back = good(browser)
+    odd: list[Any] = [
+        b"", b"x", b"\xff\xff", b"null", b"[]", b"1", b'"x"', b"{}", b"[" * 2900, b'{"a":' * 500, b"NaN",
+        *({key: value for key, value in waits.items() if key != gone} for gone in waits),
+        *(waits | {key: value} for key in waits for value in (None, 1, [], {}, True, "x" * 900, "\ud800", "\x00", "", -1, 10**300, 10**400)),
+        *(waits | {"began": began} for began in (0, waits["began"] - 601, waits["began"] + 1, float("inf"), float("nan"), "now")),
+        *(waits | {"then": target} for target in ELSEWHERE if target),
+        waits | {"state": waits["state"][:-1]},
+        waits | {"verifier": waits["verifier"][:-1]},
+        waits | {"verifier": waits["verifier"] + "&client_id=x"},
+    ]  # fmt: skip
+    odd = [each for each in odd if each not in (waits, waits | {"then": ""})]
+    assert len(odd) > 80
+    for each in odd:
+        browser.client.cookies = {name: forged(each)}
+        assert error_of(browser.come_back(back)) == "oauth_failed", each
+    for raw in ("", "=", "%00", "a b", '"x"', "\\", "x" * 4001, "x" * 14_000, "!" * 100, "ä"):
+        reply = site.site.client().get(path_of(back), headers={"Cookie": f"{name}={raw}"})
+        assert error_of(reply) == "oauth_failed", raw
+    for renamed in (name + "0", name[:-1], "oauth_", name.upper(), f"__Host-{name}"):
+        browser.client.cookies = {renamed: forged(waits)}
+        assert error_of(browser.come_back(back)) == "oauth_failed", renamed
+    assert accounts(site) == 0
+    browser.client.cookies = {name: forged(waits)}
+    assert browser.come_back(back).header("Location") == "/"  # so it was the cookie that was refused
+
+
+def test_a_neighbours_cookie_of_the_same_name_does_not_stop_a_sign_in(
+    site: OAuthSite, browser: Browser
+) -> None:
+    name, waits, back = good(browser)
+    header = f'{name}=x; j={{"a":1}}; Path=/; {name}={forged(waits)}; {name}={forged(waits | {"state": "y"})}'
+    reply = site.site.client().get(path_of(back), headers={"Cookie": header})
+    assert reply.header("Location") == "/"
+
+
+def test_made_up_sign_ins_write_nothing(site: OAuthSite) -> None:
+    """Whoever makes up states and cookies for them must not fill our disk."""
+    import hashlib
+
+    client = site.site.client()
+
+    def spent() -> int:
+        with site.service.store.read() as tx:
+            return int(tx.counts()["one_time_tokens"])
+
+    before = spent()
+    for number in range(20):
+        state = f"made-up-{number}"
+        waits = {"state": state, "verifier": "v" * 43, "began": site.service.now().timestamp(), "then": ""}
+        name = f"oauth_{hashlib.sha256(state.encode()).hexdigest()[:16]}"
+        reply = client.get(
+            f"{CALLBACK}?{urlencode({'code': 'x', 'state': state, 'iss': site.provider.issuer})}",
+            headers={"Cookie": f"{name}={forged(waits)}"},
+        )
+        assert error_of(reply) == "oauth_failed"
+    assert spent() == before
+
+
+def test_mutations_of_a_callback_open_nothing(site: OAuthSite, browser: Browser) -> None:
+    import random
+
+    rng = random.Random(5)  # the same attacks in every run
+    back = path_of(browser.consent(browser.set_out(), "1001"))
+    cookies = dict(browser.client.cookies)
+    odd = [
+        "%00",
+        "%ff",
+        "%",
+        "&",
+        "=",
+        ";",
+        "#",
+        "%0d%0a",
+        "+",
+        "%f0%9f%92%a9",
+        "'",
+        '"',
+        "<",
+        "[]",
+        "a" * 300,
+    ]
+    for _ in range(150):
+        at = rng.randrange(len(CALLBACK) + 1, len(back))
+        changed = back[:at] + rng.choice(odd) + back[at + rng.randrange(2) :]
+        if "#" in changed or asked_loosely(changed) == asked_loosely(back):
+            continue
+        browser.client.cookies = dict(cookies)
+        assert (
+            error_of(browser.client.get(changed.replace('"', "%22").replace("<", "%3C"))) == "oauth_failed"
+        ), changed
+        site.provider._codes = {asked(back)["code"]: next(iter(site.provider._codes.values()), {})}
+        if not next(iter(site.provider._codes.values())):
+            pytest.fail("a changed callback used up the code")
+    assert accounts(site) == 0
+
+
+def asked_loosely(path: str) -> dict[str, str]:
+    """What the parameters that count say, however it is written."""
+    from urllib.parse import parse_qsl
+
+    found = dict(parse_qsl(urlsplit(path).query, keep_blank_values=True, errors="replace"))
+    return {name: found.get(name, "") for name in ("code", "state", "iss", "error")}

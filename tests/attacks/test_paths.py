@@ -1,0 +1,383 @@
+"""Attacks by the path: no spelling of it opens what another spelling closes, here or behind the gate."""
+
+import posixpath
+import re
+import threading
+import unicodedata
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import bottle
+import pytest
+from conftest import OPERATOR, PASSWORD
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.web import Client, Site, running
+
+from usersctl.models import User
+from usersctl.service import Service
+from usersd.access import Whitelist
+from usersd.gate import Gate, current_user
+from usersd.routes import TABLE
+from usersd.routing import Access
+
+CLOSED = [
+    route.path.replace("<id>", "1").replace("<session_id>", "1")
+    for route in TABLE
+    if route.access in (Access.SIGNED_IN, Access.ADMIN, Access.OPERATOR)
+]
+FOR_ADMINS = [
+    (route.method, route.path.replace("<id>", "1"))
+    for route in TABLE
+    if route.access in (Access.ADMIN, Access.OPERATOR)
+]
+
+# Ways to write a path `p` that somebody, somewhere, takes for `p`; `o` is an open one.
+TRICKS = """
+    /{p} //{p} ///{p} /%2f{p} %2f{p} /.{p} /..{p} /%2e{p} /%2e%2e{p} {o}/..{p} {o}/../..{p} {o}/%2e%2e{p}
+    {o}%2f..{p} {o}/..%2f{p} {o}%5c..%5c{p} {o}\\..{p} \\{p} /\\{p} %5c{p} {o};/..{p} {o}/..;{p} /;{p} {p}; {p};x
+    {p};.css {p}?{o} {p}?/../..{o} {p}?.css {p}#{o} {p}/ {p}// {p}/. {p}/.. {p}/x/.. {p}/%2e {p}%2f {p}%5c {p}\\
+    {p}%00 {p}%00{o} %00{p} {p}%0a {p}%0d%0a {p}%20 {p}%09 {p}%ff %ff{p} {p}%c0%ae {p}%c0%af {p}.json {p}.css
+    {p}~ {p}* /*{p} {p}%23 {p}%3f {p}%3b {p}%25 {p}%252f /%252f{p} {o}/%252e%252e{p} {o}/..%252f{p} {o}%252f..{p}
+    http://evil.example{p} HTTP://evil.example{p} http://{p} https://127.0.0.1{p} //evil.example{p} evil.example{p}
+    file://{p} *{p} ?{p} {o}?{p} {o}%3f{p} {o}%23{p} {o}{p} {o}/{p} /%ef%bc%8f{p} /%e2%80%a5{p} {o}/%ef%bc%8e%ef%bc%8e{p}
+    {o}/%e2%80%a5{p} {p}%cc%81 /%u002f{p} {p}%u002e {p}%zz {p}% {p}%2
+    """.split()  # noqa: SIM905 - a list of so many would be all quotes
+
+
+def other_spellings(path: str, opened: str) -> list[str]:
+    hexed = "".join(f"%{ord(c):02x}" if c.isalpha() else c for c in path)
+    wide = "".join(chr(ord(c) + 0xFEE0) if c.isalpha() else c for c in path)
+    return [
+        *(trick.format(p=path, o=opened) for trick in TRICKS),
+        path.upper(),
+        path.title(),
+        hexed,
+        hexed.replace("%", "%25"),
+        "".join(f"%{byte:02x}" for byte in wide.encode()),
+        path.replace("/", "//"),
+        path.replace("/", "/./"),
+        path.replace("/", "%2f"),
+        path.replace("/", "%2F"),
+        path.replace("s", "%c5%bf"),  # the long s, which is an s in upper case
+        path + "/" + "x" * 8000,
+        path + "?" + "x" * 8000,
+        "/" * 8000 + path,
+        "/." * 4000 + path,
+    ]
+
+
+def ask(site: Site, method: str, target: str, *headers: str) -> tuple[int, str, bytes]:
+    """Status, head and body for a target that goes out as it is."""
+    lines = [f"{method} {target} HTTP/1.1", "Host: 127.0.0.1", "Connection: close", *headers, "", ""]
+    head, _, body = site.raw("\r\n".join(lines).encode()).partition(b"\r\n\r\n")
+    return int(head.split()[1]), head.decode("latin-1"), body
+
+
+@pytest.fixture
+def closed_site(make_service: Callable[..., Service]) -> Iterator[Site]:
+    """One whose tasks are not open to whoever sits at the machine."""
+    with running(
+        make_service(whitelist=("/about", "/docs/*", "/api/users/i")), listening="192.0.2.1"
+    ) as found:
+        yield found
+
+
+@pytest.fixture
+def ada(closed_site: Site) -> User:
+    return closed_site.service.accounts.create("ada@example.com", "Ada", PASSWORD, role="admin", by=OPERATOR)
+
+
+# --- the daemon ---
+
+
+@pytest.mark.parametrize("opened", ["/login", "/assets", "/docs"])
+@pytest.mark.parametrize("path", sorted(set(CLOSED)))
+def test_no_spelling_of_a_closed_path_opens_it_to_nobody(
+    closed_site: Site, ada: User, path: str, opened: str
+) -> None:
+    login = ask(closed_site, "GET", "/login")[2]
+    for target in other_spellings(path, opened):
+        status, head, body = ask(closed_site, "GET", target)
+        assert ada.email.encode() not in body, target
+        if status == 200:
+            # A query behind an open path is no part of the path.
+            assert body == login, target
+            assert target.partition("?")[0] == "/login", target
+        elif status == 302:
+            location = re.search(r"(?im)^Location: (.*?)\r?$", head)
+            assert location, target
+            assert location[1].startswith("/login?redirect=/"), target
+        else:
+            assert status in (400, 401, 404, 431), target
+            assert b'"statusCode":' in body, target
+
+
+@pytest.mark.parametrize(("method", "path"), FOR_ADMINS)
+def test_no_spelling_of_an_admins_path_opens_it_to_a_user(
+    closed_site: Site, ada: User, method: str, path: str
+) -> None:
+    closed_site.service.accounts.create("bob@example.com", "Bob", PASSWORD, by=OPERATOR)
+    bob = closed_site.client()
+    assert bob.login("bob@example.com", PASSWORD).status == 200
+    cookie = f"Cookie: auth_token={bob.cookies['auth_token']}"
+    for target in other_spellings(path, "/login"):
+        status, _, body = ask(closed_site, method, target, cookie)
+        assert ada.email.encode() not in body, target
+        if status == 200:
+            assert method == "GET", target
+            assert target.partition("?")[0] == "/login", target
+        else:
+            assert status in (302, 400, 401, 403, 404, 405, 431), target
+            assert status < 500, target
+    assert closed_site.service.accounts.get(ada.id) == closed_site.service.accounts.find(ada.email)
+
+
+def test_a_line_end_behind_a_path_is_a_part_of_it(closed_site: Site, ada: User) -> None:
+    admin = closed_site.client()
+    admin.login(ada.email, PASSWORD)
+    for path in (
+        f"/api/users/{ada.id}/sessions%0a",
+        "/_tasks/%0a",
+        "/login%0a",
+        "/assets/style.css%0a",
+    ):
+        assert admin.get(path).status == 404, path
+    for path in (f"/api/users/{ada.id}%0a", "/api/users/me%0a", f"/api/users/{ada.id}%0a/sessions"):
+        assert admin.get(path).message == "Invalid user id"
+    assert admin.delete(f"/api/users/{ada.id}/sessions%0a").status == 404
+    assert admin.get("/api/users/me").status == 200
+
+
+@pytest.mark.parametrize("path", ["/about", "/docs", "/docs/", "/docs/x", "/docs/x/y"])
+def test_an_opened_path_without_a_route_is_not_found(closed_site: Site, path: str) -> None:
+    assert closed_site.client().get(path).message == "Not found"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/abou", "/about/", "/about/x", "/aboutx", "/About", "/x/about", "/doc", "/docsx", "/docs-old", "/DOCS/x", "/x/docs/y",
+        "/docs/../x", "/docs/%2e%2e/x", "/docs/..%2fx", "/docs/x/..", "/docs/.", "/docs%00/x", "/docs/..%5cx", "/docs/..;/x",
+        "/docs/%252e%252e/x", "/docs/%25252e./x", "/docs/%ef%bc%8e%ef%bc%8e/x", "/docs/%e2%80%a5/x", "/docs/%ff",
+    ],
+)  # fmt: skip
+def test_an_opened_prefix_opens_no_neighbour(closed_site: Site, path: str) -> None:
+    reply = closed_site.client().get(path)
+    assert reply.status in (302, 401)
+    assert reply.status == 401 or (reply.header("Location") or "").startswith("/login?redirect=/")
+
+
+def test_opening_a_path_does_not_open_a_route(closed_site: Site) -> None:
+    # /api/users/i would match the pattern of /api/users/<id>, whose rule stands in the table.
+    assert closed_site.client().get("/api/users/i").message == "Authentication required"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/assets/..%2flayout.html", "/assets/../pages/login.html", "/assets/%2e%2e%2f__init__.py", "/assets//etc/passwd",
+     "/assets/style.css%00", "/assets/style.css/", "/assets/STYLE.CSS", "/assets/layout.html", "/assets/", "/assets/.",
+     "/assets/style.css%2f..%2flogin.html", "/assets/..%5clogin.html", "/assets/" + "a" * 5000],
+)  # fmt: skip
+def test_assets_are_those_that_are_named(closed_site: Site, ada: User, path: str) -> None:
+    admin = closed_site.client()
+    admin.login(ada.email, PASSWORD)
+    assert admin.get(path).message == "Not found"
+
+
+def test_where_a_browser_is_sent_back_to_is_a_path_of_this_site(closed_site: Site) -> None:
+    for target in ("//evil.example", "/%2fevil.example", "/%5cevil.example", "/%09/evil.example", "/a?b=%0d%0aX:y",
+                   "/x%0d%0aSet-Cookie:%20a=b", "/?redirect=//evil.example", "/a#b"):  # fmt: skip
+        status, head, _ = ask(closed_site, "GET", target)
+        assert status in (302, 400, 401)
+        assert "\r\nSet-Cookie" not in head
+        assert "\r\nX:" not in head
+        if status == 302:
+            location = head.partition("Location: ")[2].partition("\r\n")[0]
+            assert re.fullmatch(r"/login\?redirect=/[!-~]*", location), location
+            assert urlsplit(location).netloc == ""
+
+
+# --- the gate around another application ---
+
+
+class Behind:
+    """An application that remembers the paths with which it was reached."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        self.seen.append(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
+        user = current_user(environ)
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return [(user["email"] if user else "nobody").encode()]
+
+
+OPENED = ("/about", "/docs/*", "/shop/*/view")
+
+
+def reaches(service: Service, path: str, script: str = "", **environ: str) -> tuple[bool, str, str]:
+    """Whether the application behind was reached, the status, and where the browser was sent."""
+    behind = Behind()
+    told: list[Any] = []
+    request = {
+        "REQUEST_METHOD": "GET",
+        "SCRIPT_NAME": script,
+        "PATH_INFO": path.encode("utf-8", "surrogateescape").decode("latin-1"),
+        **environ,
+    }
+    body = b"".join(
+        Gate(behind, service)(request, lambda status, headers: told.extend((status, dict(headers))))
+    )
+    assert bool(behind.seen) == (body == b"nobody")
+    return bool(behind.seen), told[0], told[1].get("Location", "")
+
+
+def readings(path: str) -> Iterator[str]:
+    """What applications and file systems are known to make of a path."""
+    forms = {path}
+    for _ in range(3):
+        forms |= {unquote(form) for form in forms}
+        forms |= {form.replace("\\", "/") for form in forms}
+        forms |= {re.sub(r";[^/]*", "", form) for form in forms}
+        forms |= {unicodedata.normalize("NFKC", form) for form in forms}
+        forms |= {form.encode("utf-8", "surrogateescape").decode("utf-8", "ignore") for form in forms}
+    for form in forms:
+        yield "/" + posixpath.normpath(form).lstrip("/")
+
+
+def is_meant(path: str) -> bool:
+    return (
+        path in ("/about", "/login", "/docs")
+        or path.startswith("/docs/")
+        or bool(re.fullmatch(r"/shop/[^/]+/view(/.*)?", path))
+    )
+
+
+PIECES = ["/", "/", "/", "docs", "about", "login", "shop", "view", "admin", "..", ".", "%2f", "%2e", "%5c", "%252f", "%252e",
+          "%3b", "\\", ";", ";x", "\n", "\0", " ", "*", "\udcff", "\u2025", "\uff0e", "\uff0f", "\u0301", "\u017f", "A"]  # fmt: skip
+
+
+@given(
+    st.sampled_from(["/docs/", "/docs", "/about", "/shop/", "/shop/1/view", "/login", "/", ""]),
+    st.lists(st.sampled_from(PIECES), max_size=9),
+)
+@settings(max_examples=1500, deadline=None)
+def test_by_no_reading_does_an_opened_path_lead_elsewhere(start: str, more: list[str]) -> None:
+    path = start + "".join(more)
+    if any("\udc80" <= c <= "\udcff" for c in path):
+        return  # no text: never looked up
+    opened = Whitelist(OPENED)
+    if path in opened:
+        assert all(is_meant(reading) for reading in readings(path)), path
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["//docs/x", "/docs\udcff/x", "/docs/\udcff", "/%64ocs/x", "/docs/..\\admin", "/docs/..;/admin", "/docs/%2e%2e/admin",
+     "/docs/..%2fadmin", "/docs/\u2025/admin", "/docs/a\\..\\..\\admin", "/docs/;/../../admin", "/login/", "/login\udcff",
+     "/shop/%2f/view", "/shop/a%2fb/view", "/shop/\\/view", "/shop/a\\b/view", "/shop/;x/view", "/shop/\uff0f/view",
+     "//login", "/LOGIN", "/login\n", "/login\0", "/login;x", "/login/../admin", "/about/", "/shop//view", "/shop/a/b/view",
+     "/shop/../view", "/shop/view", "", "/", "docs/x", "*", "/register", "/assets/style.css", "/api/users/session", "/setup"],
+)  # fmt: skip
+def test_the_application_behind_the_gate_is_not_reached(
+    make_service: Callable[..., Service], path: str
+) -> None:
+    reached, status, location = reaches(make_service(whitelist=OPENED), path)
+    assert not reached
+    assert status.startswith(("302", "401"))
+    assert location == "" or re.fullmatch(r"/login\?redirect=/?[!-~]*", location)
+
+
+@pytest.mark.parametrize(
+    "path", ["/login", "/about", "/docs", "/docs/", "/docs/100%25.html", "/docs/ä;v=1/b", "/shop/1/view"]
+)
+def test_what_the_whitelist_means_is_reached(make_service: Callable[..., Service], path: str) -> None:
+    assert reaches(make_service(whitelist=OPENED), path)[0]
+
+
+@pytest.mark.parametrize(
+    ("script", "path", "opened"),
+    [
+        ("/docs", "/x", True),
+        ("/docs", "", True),
+        ("/docs/", "/x", True),
+        ("", "/docs/x", True),
+        ("/admin", "/docs/x", False),
+        ("/admin", "/login", False),
+        ("/admin", "/about", False),
+        ("/docs/..", "/admin", False),
+        ("/docs", "/../admin", False),
+        ("/docs\xff", "/x", False),
+    ],
+)
+def test_where_the_gate_is_mounted_is_a_part_of_the_path(
+    make_service: Callable[..., Service], script: str, path: str, opened: bool
+) -> None:
+    reached, _, location = reaches(make_service(whitelist=OPENED), path, script)
+    assert reached == opened
+    if script == "/admin":
+        assert location == f"/login?redirect={script}{path}"
+
+
+@pytest.mark.parametrize("name", ["HTTP_X_ORIGINAL_URL", "HTTP_X_REWRITE_URL", "HTTP_X_FORWARDED_URI", "HTTP_X_FORWARDED_PREFIX",
+                                  "HTTP_X_SCRIPT_NAME", "REQUEST_URI", "RAW_URI", "PATH_TRANSLATED", "HTTP_X_HTTP_METHOD_OVERRIDE"])  # fmt: skip
+def test_no_header_takes_the_place_of_the_path(make_service: Callable[..., Service], name: str) -> None:
+    service = make_service(whitelist=OPENED)
+    assert not reaches(service, "/admin", "", **{name: "/docs/x"})[0]
+
+
+@pytest.mark.parametrize("name", ["HTTP_USERSD.USER", "HTTP_USERSD_USER", "usersd.user"])
+def test_nobody_says_who_he_is_to_the_application_behind(
+    make_service: Callable[..., Service], name: str
+) -> None:
+    service = make_service(whitelist=OPENED)
+    reached, _, _ = reaches(service, "/docs/x", "", **{name: '{"email": "ada@example.com", "role": "admin"}'})
+    assert reached  # as nobody, which `reaches` looks at
+
+
+class Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
+        pass
+
+
+def test_behind_another_server_and_another_router_the_rule_is_the_same(
+    make_service: Callable[..., Service], add: Callable[..., User]
+) -> None:
+    """Bottle's router drops bytes and leading slashes, and what is mounted sees a shorter path."""
+    service = make_service(whitelist=OPENED)
+    inner, outer = bottle.Bottle(), bottle.Bottle()
+    secrets = 0
+
+    @inner.route("/<path:path>")  # type: ignore[untyped-decorator]
+    def inside(path: str) -> str:
+        return "inner " + path
+
+    @outer.route("/<path:path>")  # type: ignore[untyped-decorator]
+    def outside(path: str) -> str:
+        nonlocal secrets
+        secrets += path != "docs" and not path.startswith("docs/")
+        return "outer " + path
+
+    outer.mount("/admin/", Gate(inner, service))
+    with make_server("127.0.0.1", 0, Gate(outer, service), handler_class=Quiet) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            nobody, ada = Client(server.server_port), Client(server.server_port)
+            assert nobody.get("/docs/x").body == b"outer docs/x"
+            for target in other_spellings("/admin/docs/x", "/docs"):
+                if target.isascii() and " " not in target and "\\" not in target and target.startswith("/"):
+                    nobody.get(target[:2000])
+            assert secrets == 0
+            assert nobody.get("/admin/docs/x").header("Location") == "/login?redirect=/admin/docs/x"
+            add()
+            ada.cookies["auth_token"] = service.sessions.login("ada@example.com", PASSWORD).token
+            assert ada.get("/admin/docs/x").body == b"inner docs/x"
+            assert ada.get("/secret").body == b"outer secret"
+        finally:
+            server.shutdown()
+            thread.join(10)

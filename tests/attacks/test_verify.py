@@ -1,0 +1,359 @@
+"""Attacks on forward authentication: no spelling of a path weakens a rule, and no header speaks for another."""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from ipaddress import ip_network
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from attacks.test_paths import PIECES, other_spellings, readings
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.commands import OPERATOR, PASSWORD
+from support.web import Site, running
+
+from usersctl.models import User
+from usersctl.service import Service
+from usersd.access import PageAccess, RoleRules, Whitelist
+from usersd.gate import Gate
+
+VERIFY = "/api/users/auth/verify"
+HERE = (ip_network("127.0.0.1"),)
+WHITELIST = ("/about", "/docs/*", "/shop/*/view")
+RULES = (("/admin/*", "admin"), ("/docs/drafts/*", "admin"), ("/teams/*/secrets/*", "admin"))
+SECRET = "shared by two, and unknown to others"
+CLOSED = ["/admin", "/docs/drafts/7", "/teams/7/secrets"]
+
+Ask = Callable[[str], dict[str, str]]
+ASKS: list[Ask] = [
+    lambda target: {"X-Original-URL": target, "X-Original-Method": "GET"},
+    lambda target: {
+        "X-Forwarded-Uri": target,
+        "X-Forwarded-Method": "GET",
+        "X-Forwarded-Host": "site.example",
+    },
+]
+
+
+@pytest.fixture
+def site(make_service: Callable[..., Service]) -> Iterator[Site]:
+    with running(
+        make_service(trusted_proxies=HERE, whitelist=WHITELIST, role_rules=RULES, assertion_secret=SECRET)
+    ) as found:
+        yield found
+
+
+def may_be(path: str, closed: str) -> bool:
+    """Whether somebody may take one for the other, or for what is below it: by any reading, in any letter case, without
+    accents, with a suffix."""
+    wanted = _bare(closed)
+    for reading in readings(path):
+        for form in (reading, re.split(r"[?#\0]", reading)[0]):
+            found = _bare(re.sub(r"(?<=[^/])\.[^/]*", "", form))
+            if found == wanted or found.startswith(wanted + "/"):
+                return True
+    return False
+
+
+def _bare(path: str) -> str:
+    folded = unicodedata.normalize("NFKD", path).upper().lower()
+    plain = "".join(
+        c for c in unicodedata.normalize("NFKD", folded) if unicodedata.category(c)[0] not in "MC"
+    )
+    return re.sub(r"\s*/+\s*", "/", plain).strip().rstrip("/")
+
+
+def spellings(closed: str) -> list[str]:
+    """All but those whose trick is their length, which a header does not hold."""
+    return [target for target in other_spellings(closed, "/docs") if len(target) < 1000]
+
+
+# --- every trick ---
+
+
+@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize("closed", CLOSED)
+def test_no_spelling_of_a_closed_path_opens_it(site: Site, closed: str, ask: Ask) -> None:
+    user = site.signed_in(site.add())
+    nobody = site.client()
+    opened = 0
+    for target in spellings(closed):
+        for client, refused in ((nobody, 401), (user, 403)):
+            reply = client.get(VERIFY, headers=ask(target))
+            assert reply.status in (200, refused), target
+            if reply.status == 200:
+                opened += 1
+                path = unquote(re.sub(r"^https?://[^/?#]*", "", target).partition("?")[0])
+                assert not may_be(path, closed), target
+                assert client is user or path == "/docs" or path.startswith("/docs/"), target
+    assert opened > 5  # or this would show nothing
+
+
+PATHS = st.builds(
+    lambda start, more: start + "".join(more),
+    st.sampled_from(["/docs/", "/docs", "/about", "/shop/", "/admin", "/Admin/", "/login", "/docs/drafts", "/teams/", "/report", "/", ""]),
+    st.lists(st.sampled_from([*PIECES, "drafts", "teams", "secrets", "report", ".json", "%61", "?", "#", "\u0131"]), max_size=9),
+)  # fmt: skip
+
+
+@given(PATHS)
+@settings(max_examples=300, deadline=None)
+@example("/adm\u0131n")
+@example("/admin\0.css")
+@example("/%2561dmin")
+@example("/docs/\u2025/admin")
+@example("/teams/a/b/secrets")
+@example("/docs/drafts ..")
+def test_by_no_reading_is_a_rule_evaded(path: str) -> None:
+    if any("\udc80" <= c <= "\udcff" for c in path):
+        return  # no text: asks for all roles
+    roles = RoleRules(RULES).roles(path)
+    for closed in ("/admin", "/docs/drafts"):
+        if may_be(path, closed):
+            assert roles == {"admin"}, path
+    if any(re.fullmatch(r"/teams(/.*)?/secrets/*", reading, re.DOTALL) for reading in readings(path)):
+        assert roles == {"admin"}, path
+
+
+@given(PATHS)
+@settings(max_examples=100, deadline=None)
+def test_a_rule_only_takes_away(path: str) -> None:
+    user = User(1, "", "", "user", True, "", "", None, None, None, None, False)
+    admin = user._replace(role="admin")
+    with_rules, without = PageAccess(WHITELIST, RULES), PageAccess(WHITELIST, ())
+    for who, refused in ((None, 401), (user, 403)):
+        assert with_rules.verdict(who, path) in (without.verdict(who, path), refused)
+        assert without.verdict(who, path, role="admin") == refused
+    assert with_rules.verdict(admin, path) == 200
+    assert (without.verdict(None, path) == 200) == (path in Whitelist(WHITELIST) or path == "/login")
+    assert without.verdict(user, path) == 200
+
+
+@pytest.mark.parametrize(
+    ("rules", "path", "asks"),
+    [
+        ("/admin", "/admin", True), ("/admin", "/admin/", True), ("/admin", "/ADMIN", True), ("/admin", "/admin.json", True),
+        ("/admin", "/admin;x=1", True), ("/admin", "//admin", True), ("/admin", "/admin/x", False), ("/admin", "/administrator", False),
+        ("/admin", "/x/admin", False), ("/admin", "/adm\u00edn", True), ("/admin", "/\uff41dmin", True), ("/admin", "/ad\u00admin", True),
+        ("/admin", "/admin ", True), ("/admin", "/admin.", True), ("/admin", "/admin~", False), ("/admin", "/admin-x", False),
+        ("/admin/*", "/admin", True), ("/admin/*", "/admin/x/y", True), ("/admin/*", "/admins", False), ("/admin/", "/admin", True),
+        ("/*", "/", True), ("/*", "/x", True), ("/", "/", True), ("/", "/x", False), ("/", "", True),
+        ("/x/*/y", "/x/1/y", True), ("/x/*/y", "/x/1/2/y", True), ("/x/*/y", "/x/y", True), ("/x/*/y", "/x/1/y/z", False),
+        ("/x/*/y", "/x/1/yy", False), ("/x/*/y/*", "/x/1/y/z", True), ("/admin.php", "/admin.php", True), ("/admin.php", "/admin", False),
+        ("/admin.php/*", "/admin.php/x", True), ("/a%20b", "/a b", True), ("/A", "/a", True), ("/\u00e4", "/\u00c4", True),
+        ("/x", "/y/../x", True), ("/x", "/y/../z", True), ("/x", "/y%2fz", True), ("/x", "/y\\z", True), ("/x", None, True),
+    ],
+)  # fmt: skip
+def test_what_a_rule_holds_for(rules: str, path: str | None, asks: bool) -> None:
+    assert (RoleRules(((rules, "admin"),)).roles(path) == {"admin"}) == asks
+
+
+def test_several_rules_hold_together() -> None:
+    rules = RoleRules((("/x/*", "user"), ("/x/y/*", "admin"), ("/x/y/z", "user")))
+    assert rules.roles("/x/1") == {"user"}
+    assert rules.roles("/x/y/z") == {"user", "admin"}
+    assert rules.roles("/other") == frozenset()
+    assert RoleRules(()).roles(None) == frozenset()
+
+
+def test_a_long_path_of_many_segments_is_soon_judged() -> None:
+    import time
+
+    rules = RoleRules((("/a/*/b/*/c/*/d/*/e", "admin"),))
+    began = time.process_time()
+    for path in (
+        "/a" + "/b" * 4000,
+        "/a/b/c" * 1300 + "/d",
+        "/" * 8000,
+        "/a" + "/%25" * 2000,
+        "/" + "a." * 4000,
+        "/ä" * 4000,
+    ):
+        rules.roles(path)
+    assert time.process_time() - began < 2
+
+
+# --- whose word counts ---
+
+
+def test_an_untrusted_address_is_told_nothing(make_service: Callable[..., Service]) -> None:
+    for trusted in ((), (ip_network("10.0.0.0/8"),), (ip_network("127.0.0.2"),)):
+        with running(
+            make_service(trusted_proxies=trusted, whitelist=WHITELIST, assertion_secret=SECRET)
+        ) as site:
+            for ask in ASKS:
+                reply = site.client().get(VERIFY, headers=ask("/about") | {"X-Forwarded-For": "10.0.0.1"})
+                assert (reply.status, reply.header("Location")) == (401, "/login")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Original-URL": "/about", "X-Forwarded-Uri": "/page"},
+        {"X-Original-URL": "/page", "X-Forwarded-Uri": "/about"},
+        {"X-Original-URL": "/about", "X-Forwarded-Uri": ""},
+        {"X-Original-URL": "", "X-Forwarded-Uri": "/about"},
+        {"X-Original-URL": "/about", "X-Forwarded-Uri": "/about?x"},
+        {"X-Forwarded-Uri": "/about, /page"},
+        {"X-Forwarded-Uri": "/docs/x, /admin"},
+        {"X-Forwarded-Uri": "/docs/x /admin"},
+        {"X-Original-URL": "http://a?/docs/x"},
+        {"X-Original-URL": "http://a#/docs/x"},
+        {"X-Original-URL": "http://a@b/docs/x"},
+        {"X-Original-URL": "http://a:x/docs/x"},
+        {"X-Original-URL": "http:///docs/x"},
+        {"X-Original-URL": "ftp://a/docs/x"},
+        {"X-Original-URL": "//docs/x"},
+        {"X-Original-URL": "docs/x"},
+        {"X-Original-URL": "/docs/x#/../admin"},
+        {"X-Original-URL": "/docs\\x"},
+        {"X-Original-URL": "/docs%2fx"},
+        {"X-Original-URL": "/docs/a%2Fb"},
+        {"X-Original-URL": "/docs/a%5cb"},
+        {"X-Original-URL": "/docs/%ff"},
+        {"X-Original-Uri": "/docs/x"},
+        {"X-Original-Path": "/docs/x"},
+        {"X-Rewrite-URL": "/docs/x"},
+        {"X-Forwarded-Prefix": "/docs"},
+        {"X-Forwarded-Path": "/docs"},
+        {"X_Original_URL": "/docs/x"},
+        {"X_Forwarded_Uri": "/docs/x"},
+        {"Referer": "/docs/x"},
+    ],
+)
+def test_what_is_in_doubt_is_not_public(site: Site, headers: dict[str, str]) -> None:
+    reply = site.client().get(VERIFY, headers=headers)
+    assert reply.status == 401
+    assert re.fullmatch(r"/login(\?redirect=/[!-~]*)?", str(reply.header("Location")))
+
+
+def test_of_two_headers_none_is_believed(site: Site) -> None:
+    for name in ("X-Original-URL", "X-Forwarded-Uri"):
+        for first, second in (("/about", "/page"), ("/page", "/about"), ("/about", "/about")):
+            answer = site.raw(
+                f"GET {VERIFY} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{name}: {first}\r\n{name}: {second}\r\n\r\n".encode()
+            )
+            assert answer.startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["/x%0d%0aSet-Cookie:%20a=b", "/x?a=%0d%0aX:y", "/x\x85y", "/x\xa0y", "/<script>", '/"onload=', "/x'y", "/x%00", "/\xff\xfe", "/?redirect=//evil.example",
+     "//evil.example/", "/\\evil.example", "/%5cevil.example", "/%09/evil.example", "https://evil.example/x", "https://site.example//evil.example"],
+)  # fmt: skip
+def test_the_way_to_the_sign_in_stays_inside(site: Site, target: str) -> None:
+    for ask in ASKS:
+        for more in ({}, {"Accept": "text/html"}):
+            reply = site.client().get(VERIFY, headers=ask(target) | more)
+            assert reply.status in (302, 401)
+            location = str(reply.header("Location"))
+            assert re.fullmatch(r"/login(\?redirect=/(?![/\\])[A-Za-z0-9/%._~-]*)?", location), location
+            assert not reply.header("Set-Cookie")
+            back = unquote(location.partition("redirect=")[2])
+            assert back == "" or re.match(r"/(?![/\\])", back)
+
+
+# --- who asks ---
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Remote-User",
+        "Remote-Role",
+        "Remote-Assertion",
+        "X-Forwarded-User",
+        "X-Remote-User",
+        "Remote_User",
+        "X-User",
+    ],
+)
+def test_no_header_says_who_asks(site: Site, name: str) -> None:  # fmt: skip
+    ada = site.add()
+    for headers in ({name: "1"}, {name: "admin"}):
+        assert site.client().get(VERIFY, headers=ASKS[0]("/page") | headers).status == 401
+        reply = site.signed_in(ada).get(VERIFY, headers=ASKS[0]("/page") | headers)
+        assert (reply.header("Remote-User"), reply.header("Remote-Role")) == ("1", "user")
+        assert site.signed_in(ada).get(VERIFY, headers=ASKS[0]("/admin") | headers).status == 403
+
+
+def test_sessions_that_are_none_are_nobody(site: Site) -> None:
+    ada = site.add()
+    token = site.signed_in(ada).cookies["auth_token"]
+    for cookie in (
+        "",
+        "x",
+        "A" * 43,
+        token[:-1],
+        token + "A",
+        token.lower(),
+        f"{token} ",
+        f'"{token}"',
+        f"{token},",
+    ):
+        client = site.client(headers={"Cookie": f"auth_token={cookie}"})
+        good = cookie.strip(" ") == token
+        assert client.get(VERIFY, headers=ASKS[0]("/page")).status == (200 if good else 401), cookie
+    site.service.sessions.revoke_all([ada.id], by=OPERATOR)
+    client = site.client(cookies={"auth_token": token})
+    assert client.get(VERIFY, headers=ASKS[0]("/page")).status == 401
+    assert client.get(VERIFY, headers=ASKS[0]("/about")).header("Remote-User") == ""
+
+
+def test_another_site_learns_nothing_by_it(make_service: Callable[..., Service]) -> None:
+    with running(make_service(allowed_origins=("https://app.example",))) as site:
+        ada = site.signed_in(site.add())
+        for origin in ("https://evil.example", "null", "http://127.0.0.1:8080.evil.example"):
+            reply = ada.get(VERIFY, headers={"Origin": origin})
+            assert not [name for name, _ in reply.headers if name.lower().startswith("access-control")]
+        for method in ("POST", "PUT", "DELETE", "PATCH"):
+            assert ada.send(method, VERIFY).status == 405
+
+
+# --- the gate ---
+
+
+@pytest.mark.parametrize("closed", CLOSED)
+def test_no_spelling_of_a_closed_path_opens_the_gate(
+    make_service: Callable[..., Service], add: Callable[..., User], closed: str
+) -> None:
+    service = make_service(whitelist=WHITELIST, role_rules=RULES)
+    user = add()
+    token = service.sessions.open(user, remember=False).token
+    reached: list[str] = []
+
+    def behind(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        reached.append(environ["PATH_INFO"].encode("latin-1").decode("utf-8", "replace"))
+        start_response("200 OK", [])
+        return [b""]
+
+    gate = Gate(behind, service)
+    for cookie in ("", f"auth_token={token}"):
+        for target in spellings(closed):
+            environ = {"REQUEST_METHOD": "GET", "PATH_INFO": unquote(target.partition("?")[0], "latin-1")}
+            gate(environ | {"HTTP_COOKIE": cookie}, lambda *_: None)
+    assert len(reached) > 5
+    for path in reached:
+        assert not may_be(path, closed), path
+
+
+def test_a_role_of_the_gate_holds_at_the_next_request(make_service: Callable[..., Service]) -> None:
+    service = make_service(role_rules=RULES)
+    ada = service.accounts.create("ada@example.com", "Ada", PASSWORD, role="admin", by=OPERATOR)
+    service.accounts.create("root@example.com", "Root", PASSWORD, role="admin", by=OPERATOR)
+    token = service.sessions.open(ada, remember=False).token
+    told: list[str] = []
+    gate = Gate(lambda _environ, start: start("200 OK", []) or [], service)
+
+    def ask() -> str:
+        environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/admin", "HTTP_COOKIE": f"auth_token={token}"}
+        gate(environ, lambda status, _headers: told.append(status))
+        return told[-1][:3]
+
+    assert ask() == "200"
+    service.accounts.update(ada.id, role="user", by=OPERATOR)
+    assert ask() == "403"
+    service.accounts.set_active([ada.id], active=False, by=OPERATOR)
+    assert ask() == "302"

@@ -1,0 +1,571 @@
+"""create, list, show, update, activate, deactivate, delete, set-password, unlock: as a script calls them."""
+
+import csv
+import fcntl
+import io
+import json
+import re
+import struct
+import subprocess
+import termios
+from pathlib import Path
+from typing import IO
+
+import pytest
+from support.commands import OPERATOR, PASSWORD, Command, by_hand
+from support.daemons import wait_for
+
+
+def tell(pipe: IO[bytes] | None, line: bytes) -> None:
+    """Until it has been read, and so all that comes before reading is done."""
+    assert pipe is not None
+    pipe.write(line)
+    pipe.flush()
+    wait_for(lambda: fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) == struct.pack("i", 0))
+
+
+# --- create ---
+
+
+def test_an_account_is_created_and_can_sign_in(usersctl: Command) -> None:
+    done = usersctl.ok(
+        "create", " Ada@Example.com", "--name", "Ada L", "--admin", "--password-stdin", stdin=PASSWORD
+    )
+    assert done.stdout == "Created user 1: ada@example.com (admin)\n"
+    assert usersctl.can_log_in("ada@example.com")
+
+
+def test_json_of_a_new_account_is_the_user_object(usersctl: Command) -> None:
+    user = usersctl.ok("create", "ada@example.com", "--json", "--password-stdin", stdin=PASSWORD).json
+    assert list(user) == [
+        "id",
+        "email",
+        "name",
+        "role",
+        "active",
+        "created_at",
+        "updated_at",
+        "last_login_at",
+        "oauth_id",
+        "profile_picture",
+    ]
+    assert (user["name"], user["role"], user["active"]) == ("ada", "user", True)
+
+
+def test_a_generated_password_stands_alone_on_stdout(usersctl: Command) -> None:
+    done = usersctl.ok("create", "ada@example.com", "--generate")
+    assert re.fullmatch(r"\S{16,}\n", done.stdout)
+    assert done.stderr == "Created user 1: ada@example.com (user)\n"
+    assert usersctl.can_log_in("ada@example.com", done.stdout.strip())
+
+
+def test_a_generated_password_is_as_long_as_the_rules_ask_for(usersctl: Command) -> None:
+    usersctl.configure("[passwordHashing]\nrounds = 10\n[passwordValidation]\nminLength = 72\n")
+    assert len(usersctl.ok("create", "ada@example.com", "--generate").stdout.strip()) == 72
+
+
+def test_with_quiet_a_generated_password_is_all_that_is_printed(usersctl: Command) -> None:
+    done = usersctl.ok("create", "ada@example.com", "--generate", "--quiet")
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr == ""
+
+
+def test_json_of_a_generated_password_has_it_in_the_object(usersctl: Command) -> None:
+    done = usersctl.ok("create", "ada@example.com", "--generate", "--json")
+    assert usersctl.can_log_in("ada@example.com", done.json["password"])
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "is_"),
+    [
+        (f"{PASSWORD}\n", PASSWORD),
+        (f"{PASSWORD}\r\n", PASSWORD),
+        (f"{PASSWORD}\n\n", f"{PASSWORD}\n"),
+        (f"  {PASSWORD} ", f"  {PASSWORD} "),
+    ],
+)
+@pytest.mark.parametrize("source", ["stdin", "file"])
+def test_exactly_one_line_end_is_dropped_from_a_password(
+    usersctl: Command, given: str, is_: str, source: str
+) -> None:
+    if source == "stdin":
+        usersctl.ok("create", "ada@example.com", "--password-stdin", stdin=given)
+    else:
+        file = usersctl.folder / "password"
+        file.write_bytes(given.encode())
+        usersctl.ok("create", "ada@example.com", "--password-file", file)
+    assert usersctl.can_log_in("ada@example.com", is_)
+
+
+def test_without_a_terminal_and_a_source_nothing_is_asked_and_nothing_done(usersctl: Command) -> None:
+    done = usersctl("create", "ada@example.com", stdin=f"{PASSWORD}\n{PASSWORD}\n")
+    assert done.code == 2
+    assert "--password-stdin" in done.stderr
+    assert "--generate" in done.stderr
+    assert not usersctl.database.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "told"),
+    [
+        (["--generate", "--password-stdin"], "", "Choose one of"),
+        (["--password-file", "nowhere"], "", "nowhere: cannot be read: No such file or directory"),
+        (["--password-stdin"], "short", "at least 8 characters"),
+        (["--password-stdin"], "", "at least 8 characters"),
+        (["--password-stdin"], "password1", "too common"),
+        (["--password-stdin"], "ada@example.com", "your own e-mail address"),
+        (["--password-stdin"], "ä" * 37, "at most 72 bytes"),
+        (["--password-stdin"], b"\xff\xfe" * 8, "not UTF-8"),
+        (["--password-stdin"], "with a \0 in it", "NUL"),
+        (["--generate", "--admin", "--role", "user"], "", "contradict"),
+        (["--generate", "--role", "boss"], "", "'admin', 'user'"),
+        (["--generate", "--name", "two\nlines"], "", "control characters"),
+        (["--generate", "--name", "\x1b[2J"], "", "control characters"),
+        (["--generate", "--name", ""], "", "1 to 200"),
+        (["--generate", "--name", "n" * 201], "", "1 to 200"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_a_database_is_made(
+    usersctl: Command, words: list[str], stdin: str | bytes, told: str
+) -> None:
+    done = usersctl("create", "ada@example.com", *words, stdin=stdin)
+    assert done.code == 2
+    assert told in done.stderr
+    assert done.stdout == ""
+    assert not usersctl.database.exists()
+
+
+@pytest.mark.parametrize("email", ["ada", "ada@", "@example.com", "a b@example.com", "ada@localhost", ""])
+def test_an_address_that_is_none_is_refused(usersctl: Command, email: str) -> None:
+    done = usersctl("create", email, "--generate")
+    assert (done.code, done.stderr) == (2, "usersctl: Invalid email format\n")
+
+
+def test_an_address_that_is_taken_is_refused_with_its_own_exit_code(usersctl: Command) -> None:
+    usersctl.add("ada")
+    done = usersctl("create", "ADA@example.com", "--generate")
+    assert done.code == 4
+    assert "taken by user 1" in done.stderr
+    assert usersctl("create", "ada@example.com", "--generate", "--json").error["code"] == "taken"
+
+
+def test_if_missing_succeeds_and_changes_nothing_and_needs_no_password_then(usersctl: Command) -> None:
+    usersctl.add("ada")
+    done = usersctl.ok("create", "ada@example.com", "--if-missing", "--admin")
+    assert "there already" in done.stdout
+    assert usersctl.ok("create", "ada@example.com", "--if-missing", "--json").json["role"] == "user"
+    assert usersctl("create", "eve@example.com", "--if-missing").code == 2
+    usersctl.ok("create", "eve@example.com", "--if-missing", "--generate", "--inactive")
+    assert not usersctl.ok("show", "eve@example.com", "--json").json["active"]
+
+
+def test_with_generate_nothing_but_a_password_is_on_stdout_also_if_the_account_is_there(
+    usersctl: Command,
+) -> None:
+    usersctl.add("ada")
+    done = usersctl.ok("create", "ada@example.com", "--if-missing", "--generate")
+    assert done.stdout == ""
+    assert "there already" in done.stderr
+
+
+def test_of_several_that_create_an_account_at_once_one_does_and_the_others_find_it(usersctl: Command) -> None:
+    words = ("create", "ada@example.com", "--if-missing", "--generate")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    started = [usersctl.start(*words, **pipes) for _ in range(5)]
+    ended = [(*process.communicate(timeout=30), process.returncode) for process in started]
+    assert [code for _, _, code in ended] == [0] * 5, ended
+    (made,) = [out.decode().strip() for out, _, _ in ended if out]
+    assert usersctl.can_log_in("ada@example.com", made)
+    assert sum(b"is there already, as user 1" in err for _, err, _ in ended) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--if-missing"], 0, "ada@example.com is there already, as user 1"),
+        ([], 4, "ada@example.com is taken by user 1"),
+    ],
+)
+def test_an_account_that_another_process_makes_meanwhile_is_there(
+    usersctl: Command, words: list[str], code: int, told: str
+) -> None:
+    usersctl.ok("db", "init")
+    process = usersctl.start(
+        "create", "ada@example.com", "--password-stdin", *words,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    tell(process.stdin, b"correct horse")
+    usersctl.add("ada")
+    out, err = process.communicate(b" in the meantime", timeout=30)
+    assert process.returncode == code
+    assert told in (out + err).decode()
+    assert usersctl.can_log_in("ada@example.com", PASSWORD)
+
+
+# --- the value of an option is a value, whatever it looks like ---
+
+
+def test_a_name_that_looks_like_an_option_is_a_name(usersctl: Command) -> None:
+    usersctl.ok("create", "ada@example.com", "--generate", "--name", "--db=/nowhere/users.db")
+    usersctl.ok("create", "eve@example.com", "--generate", "--name", "--json")
+    names = [user["name"] for user in usersctl.ok("list", "--json").json]
+    assert names == ["--db=/nowhere/users.db", "--json"]
+
+
+# --- list ---
+
+
+def test_an_empty_list_is_a_header_or_brackets(usersctl: Command) -> None:
+    usersctl.ok("db", "init")
+    assert usersctl.ok("list").stdout == "id\temail\tname\trole\tactive\tcreated_at\tlast_login_at\n"
+    assert usersctl.ok("list", "--json").stdout == "[]\n"
+    assert usersctl.ok("list", "--json", "--role", "admin").stdout == "[]\n"
+    assert usersctl.ok("list", "--jsonl").stdout == ""
+    assert usersctl.ok("list", "--csv").stdout.count("\n") == 1
+
+
+def test_in_a_pipe_all_are_listed_in_columns_and_nothing_is_cut(usersctl: Command) -> None:
+    with usersctl.service() as service, service.store.write() as tx:
+        tx._run(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 120)"
+            " INSERT INTO users (email, name, password_hash, role, active, created_at, updated_at)"
+            " SELECT 'user' || i || '@example.com', ?, '!', 'user', i % 2, '2026-11-20T08:22:19.123Z',"
+            " '2026-11-20T08:22:19.123Z' FROM n",
+            ("long " * 40,),
+        )
+    done = usersctl.ok("list")
+    assert len(done.rows) == 120
+    assert done.rows[0][2] == "long " * 40
+    assert done.stderr == ""
+    assert len(usersctl.ok("list", "--active").rows) == 60
+    assert len(usersctl.ok("list", "--limit", "50", "--page", "3").rows) == 20
+    assert len(usersctl.ok("list", "--page", "3").rows) == 20
+    assert usersctl.ok("list", "--page", "4").rows == []
+    assert len(usersctl.ok("list", "--all").rows) == 120
+    assert len(usersctl.ok("list", "--jsonl").stdout.splitlines()) == 120
+    assert len(usersctl.ok("list", "--limit", "9" * 30).rows) == 120
+    assert usersctl.ok("list", "--limit", "9" * 30, "--page", "9" * 30).rows == []
+
+
+def test_the_forms_of_a_list_tell_the_same(usersctl: Command) -> None:
+    usersctl.add("ada", "grace")
+    listed = usersctl.ok("list", "--json").json
+    assert [json.loads(line) for line in usersctl.ok("list", "--jsonl").stdout.splitlines()] == listed
+    assert usersctl.ok("--json", "list", "--sort", "name").json == listed
+    in_csv = list(csv.DictReader(io.StringIO(usersctl.ok("list", "--csv").stdout)))
+    assert [row["email"] for row in in_csv] == [user["email"] for user in listed]
+    assert in_csv[0]["active"] == "true"
+    assert [row[1] for row in usersctl.ok("list").rows] == [user["email"] for user in listed]
+
+
+def test_lists_are_filtered_searched_and_sorted(usersctl: Command) -> None:
+    usersctl.add("ada", role="admin")
+    usersctl.add("grace", active=False)
+    usersctl.add("eve")
+
+    def emails(*words: str) -> str:
+        return " ".join(row[1].partition("@")[0] for row in usersctl.ok("list", *words).rows)
+
+    assert emails() == "ada eve grace"
+    assert emails("--desc") == "grace eve ada"
+    assert emails("--sort", "created") == "ada grace eve"
+    assert emails("--role", "admin") == "ada"
+    assert emails("--inactive") == "grace"
+    assert emails("--active", "--role", "user") == "eve"
+    assert emails("--search", "GRA") == "grace"
+    assert emails("--search", "%") == ""
+    assert emails("--search", "") == "ada eve grace"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--active", "--inactive"],
+        ["--json", "--csv"],
+        ["--csv", "--jsonl"],
+        ["--all", "--limit", "3"],
+        ["--all", "--page", "2"],
+        ["--all", "--page", "1"],
+        ["--limit", "0"],
+        ["--page", "0"],
+        ["--page", "-1"],
+        ["--limit", "ten"],
+        ["--sort", "password_hash"],
+        ["--role", "boss"],
+        ["--search"],
+    ],
+)
+def test_a_list_that_cannot_be_is_misuse(usersctl: Command, words: list[str]) -> None:
+    usersctl.add("ada")
+    done = usersctl("list", *words)
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr.startswith(("usersctl: ", "{"))
+
+
+# --- show ---
+
+
+def test_show_tells_of_one_account_by_id_address_or_standard_input(usersctl: Command) -> None:
+    usersctl.add("ada")
+    facts = dict(line.split("\t") for line in usersctl.ok("show", "1").stdout.splitlines())
+    assert facts["email"] == "ada@example.com"
+    assert facts["has_password"] == "yes"
+    assert facts["sessions"] == "0"
+    assert usersctl.ok("show", "ADA@example.com", "--json").json["id"] == 1
+    assert usersctl.ok("show", "-", "--json", stdin="\n ada@example.com \n").json["id"] == 1
+
+
+@pytest.mark.parametrize("user", ["2", "01", "+1", "1.0", "9" * 40, "nobody@example.com", "ada", "", "[red]"])
+def test_an_unknown_user_is_not_found(usersctl: Command, user: str) -> None:
+    usersctl.add("ada")
+    done = usersctl("show", user)
+    assert (done.code, done.stdout) == (3, "")
+    assert done.stderr.startswith("usersctl: No user ")
+    assert "list --search" in done.stderr
+    assert usersctl("show", user, "--json").error["code"] == "not_found"
+
+
+def test_one_user_is_wanted_and_not_two(usersctl: Command) -> None:
+    usersctl.add("ada", "eve")
+    for words in (["show"], ["why"], ["audit", "--user"]):
+        for stdin in ("1\n2\n", "1\n1\n", "", "\n \n"):
+            done = usersctl(*words, "-", stdin=stdin)
+            assert (done.code, done.stdout) == (2, "")
+            assert "Expected one user on standard input" in done.stderr
+
+
+@pytest.mark.parametrize("words", ["show -", "delete - --yes --if-exists", "why -", "audit --user -"])
+def test_what_has_no_end_names_no_user(usersctl: Command, words: str) -> None:
+    usersctl.add("ada")
+    told = "usersctl: A line on standard input is longer than 1000 characters, and no user\n"
+    # With little memory: a command that reads on shall not take the machine's.
+    done = usersctl.shell(f"ulimit -v 2000000; usersctl {words} </dev/zero")
+    assert (done.code, done.stdout, done.stderr) == (2, "", told)
+    assert usersctl("show", "-", stdin="x" * 1000 + "\n").code == 3
+    assert usersctl("show", "-", stdin="x" * 1001 + "\n").code == 2
+
+
+# --- why ---
+
+
+def test_why_takes_the_user_from_standard_input(usersctl: Command) -> None:
+    usersctl.add("ada")
+    assert usersctl.ok("why", "-", "--json", stdin="ada@example.com\n").json["user"]["id"] == 1
+    done = usersctl("why", "-", stdin="nobody@example.com\n")
+    assert done.code == 3
+    assert "usersctl: No user 'nobody@example.com'" in done.stderr
+
+
+@pytest.mark.parametrize(("attempts", "told"), [(0, "0 times"), (1, "1 time"), (2, "2 times")])
+def test_how_often_a_letter_was_tried(usersctl: Command, attempts: int, told: str) -> None:
+    with usersctl.service() as service:
+        service.registration.register("ada@example.com", "Ada", PASSWORD, by=OPERATOR)
+    by_hand(usersctl.database, f"UPDATE outbox SET attempts = {attempts}")  # noqa: S608 - our own number
+    (letter,) = [gate for gate in usersctl.ok("why", "1", "--json").json["gates"] if gate["name"] == "letter"]
+    assert letter["message"].endswith(f": waiting, tried {told}")
+
+
+# --- update ---
+
+
+def test_update_changes_what_it_is_told_and_says_when_nothing_changed(usersctl: Command) -> None:
+    usersctl.add("ada")
+    done = usersctl.ok("update", "1", "--name", "Ada L", "--email", "ada@example.org", "--role", "admin")
+    assert done.stdout == "Updated user 1: ada@example.org (admin)\n"
+    again = usersctl.ok("update", "1", "--name", "Ada L", "--role", "admin")
+    assert again.stdout == "Unchanged: user 1: ada@example.org (admin)\n"
+    assert usersctl.ok("update", "1", "--name", "Ada", "--json").json["name"] == "Ada"
+
+
+def test_update_refuses(usersctl: Command) -> None:
+    usersctl.add("ada", role="admin")
+    usersctl.add("eve")
+    for words, code in (
+        (["1"], 2),
+        (["1", "--name", "a\tb"], 2),
+        (["1", "--email", "nonsense"], 2),
+        (["1", "--role", "root"], 2),
+        (["1", "--email", "EVE@example.com"], 4),
+        (["1", "--role", "user"], 5),
+        (["9", "--name", "x"], 3),
+    ):
+        assert usersctl("update", *words).code == code, words
+    assert [user["name"] for user in usersctl.ok("list", "--json").json] == ["Ada", "Eve"]
+
+
+# --- activate, deactivate ---
+
+
+def test_several_are_switched_at_once_and_again_without_harm(usersctl: Command) -> None:
+    usersctl.add("ada", "eve", "grace")
+    done = usersctl.ok("deactivate", "1", "eve@example.com", "1")
+    assert done.stdout == "Now inactive: ada@example.com (user 1)\nNow inactive: eve@example.com (user 2)\n"
+    assert "Already inactive" in usersctl.ok("deactivate", "-", stdin="1\n2\n").stdout
+    assert [user["active"] for user in usersctl.ok("activate", "1", "--json").json] == [True]
+    assert usersctl.ok("activate", "-", "--json").stdout == "[]\n"
+
+
+def test_one_unknown_user_among_several_stops_all(usersctl: Command) -> None:
+    usersctl.add("ada", "eve")
+    for words in (["deactivate"], ["delete", "--yes"], ["token", "revoke"]):
+        done = usersctl(*words, "ada@example.com", "nobody@example.com", "eve@example.com")
+        assert done.code == 3
+        assert "nobody@example.com" in done.stderr
+    assert len(usersctl.ok("list", "--active").rows) == 2
+
+
+def test_the_last_active_admin_stays(usersctl: Command) -> None:
+    usersctl.add("ada", role="admin")
+    usersctl.add("eve")
+    for words in (["deactivate", "2", "1"], ["delete", "2", "1", "--yes"], ["update", "1", "--role", "user"]):
+        done = usersctl(*words)
+        assert done.code == 5, words
+        assert "last active admin" in done.stderr
+    assert usersctl("delete", "1", "--dry-run").code == 5
+    assert len(usersctl.ok("list", "--active").rows) == 2
+
+
+# --- delete ---
+
+
+def test_delete_asks_for_yes_where_nobody_can_be_asked(usersctl: Command) -> None:
+    usersctl.add("ada")
+    for words in ([], ["--no-input"]):
+        done = usersctl("delete", "ada@example.com", *words, stdin="y\n")
+        assert done.code == 5
+        assert "--yes" in done.stderr
+    assert usersctl.emails() == ["ada@example.com"]
+
+
+def test_deleted_is_deleted(usersctl: Command) -> None:
+    usersctl.add("ada", "eve", "grace")
+    assert usersctl.ok("delete", "1", "2", "--dry-run").stdout.startswith("Would delete ada@example.com, eve")
+    assert len(usersctl.emails()) == 3
+    assert [user["id"] for user in usersctl.ok("delete", "-", "--yes", "--json", stdin="1\n").json] == [1]
+    assert usersctl("delete", "1", "--yes").code == 3
+    assert usersctl.ok("delete", "1", "--yes", "--if-exists").stdout == "No such user; nothing to do\n"
+    usersctl.ok("delete", "1", "2", "--yes", "--if-exists")
+    assert usersctl.emails() == ["grace@example.com"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "more", "code", "told", "left"),
+    [
+        ("ada", ["--if-exists"], 0, "No such user; nothing to do\n", ["eve@example.com"]),
+        ("ada eve", ["--if-exists"], 0, "Deleted eve@example.com\n", []),
+        ("ada eve", [], 3, "", ["eve@example.com"]),
+    ],
+)
+def test_whom_another_process_deletes_meanwhile_is_passed_over_where_that_was_asked_for(
+    usersctl: Command, asked: str, more: list[str], code: int, told: str, left: list[str]
+) -> None:
+    usersctl.add("ada", "eve")
+    process = usersctl.start(
+        "delete", "-", "--yes", *more, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    # A line is read when the user of the one before was found.
+    for name in asked.split():
+        tell(process.stdin, f"{name}@example.com\n".encode())
+    tell(process.stdin, b"\n")
+    usersctl.ok("delete", "ada@example.com", "--yes")
+    out, _ = process.communicate(timeout=30)
+    assert (process.returncode, out.decode()) == (code, told)
+    assert usersctl.emails() == left
+
+
+def test_two_that_delete_at_once_both_succeed(usersctl: Command) -> None:
+    usersctl.add("ada")
+    words = ("delete", "ada@example.com", "--yes", "--if-exists")
+    started = [usersctl.start(*words, stdout=subprocess.PIPE) for _ in range(2)]
+    told = sorted(process.communicate(timeout=30)[0] for process in started)
+    assert [process.returncode for process in started] == [0, 0]
+    assert told == [b"Deleted ada@example.com\n", b"No such user; nothing to do\n"]
+
+
+def test_all_admins_together_are_not_deleted(usersctl: Command) -> None:
+    usersctl.add("ada", "eve", role="admin")
+    for words in (["--yes"], ["--dry-run"]):
+        assert usersctl("delete", "1", "2", *words).code == 5
+    assert usersctl.ok("delete", "1", "--dry-run").stdout == "Would delete ada@example.com\n"
+    assert len(usersctl.emails()) == 2
+
+
+def test_an_id_is_never_given_twice(usersctl: Command) -> None:
+    usersctl.add("ada")
+    usersctl.ok("delete", "1", "--yes")
+    assert usersctl.ok("create", "ada@example.com", "--generate", "--json").json["id"] == 2
+
+
+# --- set-password, unlock ---
+
+
+def test_a_new_password_counts_and_the_old_one_does_not(usersctl: Command) -> None:
+    usersctl.add("ada")
+    usersctl.ok("token", "create", "1", "--no-expiry")
+    usersctl.ok("set-password", "ada@example.com", "--password-stdin", stdin="another horse battery")
+    assert usersctl.can_log_in("ada@example.com", "another horse battery")
+    assert not usersctl.can_log_in("ada@example.com")
+    made = usersctl.ok("set-password", "1", "--generate").stdout.strip()
+    assert usersctl.can_log_in("ada@example.com", made)
+    made = usersctl.ok("set-password", "1", "--generate", "--json").json["password"]
+    assert usersctl.can_log_in("ada@example.com", made)
+    assert all(row[2] != "api" for row in usersctl.ok("token", "list").rows)
+
+
+def test_set_password_refuses(usersctl: Command) -> None:
+    usersctl.add("ada")
+    assert usersctl("set-password", "9", "--generate").code == 3
+    assert usersctl("set-password", "1").code == 2
+    assert usersctl("set-password", "1", "--password-stdin", stdin="ada").code == 2
+    assert usersctl.can_log_in("ada@example.com")
+
+
+def test_standard_input_is_either_the_user_or_the_password(usersctl: Command) -> None:
+    usersctl.add("ada")
+    typed = "ada@example.com\\na secret that nobody may see\\n"
+    done = usersctl.shell(f"printf '{typed}' | {{ usersctl set-password - --password-stdin; echo $?; cat; }}")
+    assert done.stdout == f"2\n{typed}".replace("\\n", "\n")  # nothing of it was read
+    assert done.stderr.startswith("usersctl: Standard input cannot be both the user and the password\n  ")
+    assert "secret" not in done.stderr
+    usersctl.ok("set-password", "-", "--generate", stdin="1\n")
+
+
+def test_unlock_opens_what_failed_logins_have_locked(usersctl: Command) -> None:
+    usersctl.add("ada")
+    for _ in range(10):
+        assert not usersctl.can_log_in("ada@example.com", "wrong")
+    assert not usersctl.can_log_in("ada@example.com")
+    assert "login_locked\tyes" in usersctl.ok("show", "1").stdout
+    assert usersctl.ok("unlock", "1").stdout == "Unlocked ada@example.com\n"
+    assert usersctl.can_log_in("ada@example.com")
+    assert usersctl.ok("unlock", "1").stdout == "Not locked: ada@example.com\n"
+    assert usersctl.ok("unlock", "1", "--json").json["unlocked"] is False
+    assert usersctl("unlock", "9").code == 3
+
+
+# --- secrets ---
+
+
+def test_no_secret_is_in_the_trail_or_in_an_error(usersctl: Command, tmp_path: Path) -> None:
+    secret = "very secret horse"
+    usersctl.ok("create", "ada@example.com", "--password-stdin", stdin=secret)
+    usersctl.ok("set-password", "1", "--password-stdin", stdin=f"{secret} 2")
+    token = usersctl.ok("token", "create", "1", "--no-expiry").stdout.strip()
+    refused = usersctl(
+        "create", "eve@example.com", "--password-stdin", "--debug", stdin=f"{secret}{'x' * 80}"
+    )
+    people = tmp_path / "people.csv"
+    people.write_text(f"email,password\nnonsense,{secret}\neve@example.com,{secret}{'x' * 80}\n")
+    rows = usersctl("import", people, "--debug")
+    assert (refused.code, rows.code) == (2, 2)
+    trail = usersctl.ok("audit", "--json").stdout + usersctl.ok("show", "1").stdout
+    for text in (trail, refused.stderr, rows.stderr):
+        assert secret not in text
+        assert token not in text
+    assert token.encode() not in b"".join(file.read_bytes() for file in tmp_path.glob("users.db*"))
+
+
+def test_no_option_takes_a_password_from_the_command_line(usersctl: Command) -> None:
+    for option in ("--password", "--pass", "--token"):
+        assert usersctl("create", "ada@example.com", option, PASSWORD).code == 2

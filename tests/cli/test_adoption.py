@@ -1,0 +1,469 @@
+"""import --from: accounts of other applications, from files as these write them."""
+
+import hashlib
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import pytest
+from support.commands import HASH, PASSWORD, Command
+from test_documentation import at_a_terminal, same, steps
+
+from usersctl.config.settings import Settings
+from usersctl.errors import Invalid
+from usersctl.transfer.adoption import Adoption, mapped
+from usersctl.transfer.foreign import Kind, Table, opened
+
+# As the specification's service had it before it knew of identity providers.
+OLDER = """
+    CREATE TABLE users (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, email TEXT NOT NULL, name TEXT, password TEXT NOT NULL, role TEXT,
+        active BOOLEAN, {more} created_at DATETIME DEFAULT CURRENT_TIMESTAMP, updated_at DATETIME, last_login_at DATETIME
+    );
+    CREATE TABLE personal_access_tokens (id INTEGER PRIMARY KEY, user_id INTEGER, token TEXT)
+"""
+
+
+def database(path: Path, script: str, rows: list[dict[str, Any]], table: str = "users") -> Path:
+    connection = sqlite3.connect(path)
+    connection.executescript(script)
+    for row in rows:
+        names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
+        connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", row)  # noqa: S608 - our own names
+    connection.commit()
+    connection.close()
+    return path
+
+
+def digest(path: Path) -> dict[str, str]:
+    """All that lies in its folder under its name."""
+    return {
+        each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in path.parent.glob(f"{path.name}*")
+    }
+
+
+def person(email: str, **more: Any) -> dict[str, Any]:
+    return {
+        "email": email,
+        "name": email.partition("@")[0].title(),
+        "password": HASH,
+        "role": "user",
+        "active": 1,
+    } | more
+
+
+def by_email(usersctl: Command) -> dict[str, dict[str, Any]]:
+    with usersctl.service() as service:
+        return {row["email"]: row for row in service.transfer.export_rows(with_hashes=True)}
+
+
+# --- an older deployment ---
+
+
+def test_an_older_deployment_comes_over_with_its_passwords(usersctl: Command) -> None:
+    cost_10 = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(10)).decode()
+    old = database(
+        usersctl.folder / "old.db",
+        OLDER.format(more="google_id TEXT, picture TEXT,"),
+        [
+            person("Ada@Example.com", role="admin", password=cost_10, google_id="1001", created_at="2021-03-04 05:06:07"),
+            person("grace@example.com", role="editor", active="true", picture="https://example.com/g.png"),
+            person("eve@example.com", active=0, picture="eve.png", last_login_at="2022-01-01 00:00:00"),
+            person("bob@example.com", password="5f4dcc3b5aa765d61d8327deb882cf99", active=None),
+        ],
+    )  # fmt: skip
+    usersctl.configure("[passwordHashing]\nrounds = 11\n")
+    before = digest(old)
+
+    tried = usersctl.ok("import", "--from", f"sqlite:{old}", "--dry-run")
+    assert dict(line.split("\t")[:2] for line in tried.stdout.splitlines()[1:-1]) == {
+        "email": "email",
+        "name": "name",
+        "role": "role",
+        "active": "active",
+        "password_hash": "password",
+        "created_at": "created_at",
+        "last_login_at": "last_login_at",
+        "oauth_id": "google_id",
+        "profile_picture": "picture",
+    }
+    assert tried.stdout.splitlines()[-1] == "Would import: 4 created, 0 updated, 0 skipped"
+    assert not usersctl.database.exists()
+
+    done = usersctl.ok("import", "--from", f"sqlite:{old}", "--json")
+    assert done.json["created"] == 4
+    assert done.json["mapping"]["oauth_id"] == ["google_id"]
+    assert done.json["notes"] == [
+        "the role 'editor' of 1 account becomes user; for another one: --map-role editor=admin",
+        "the passwords of 1 account are of an unknown kind and not bcrypt: they cannot be checked here, and open nothing",
+        "times without an offset count as UTC: created_at, last_login_at",
+        "the pictures of 1 account are no web addresses, and stay behind",
+        "stays behind: updated_at",
+    ]
+    assert digest(old) == before
+    found = by_email(usersctl)
+    ada = found["ada@example.com"]
+    assert (ada["role"], ada["active"], ada["oauth_id"]) == ("admin", True, "1001")
+    assert ada["created_at"] == "2021-03-04T05:06:07.000Z"
+    assert ada["password_hash"] == cost_10
+    assert (found["grace@example.com"]["role"], found["grace@example.com"]["active"]) == ("user", True)
+    assert found["grace@example.com"]["profile_picture"] == "https://example.com/g.png"
+    assert (found["eve@example.com"]["active"], found["eve@example.com"]["profile_picture"]) == (False, None)
+    assert found["eve@example.com"]["confirmed"] is None  # and so no letter opens it
+    assert found["bob@example.com"]["active"] is False
+    assert found["bob@example.com"]["password_hash"] is None
+    # The old password opens, and its hash is renewed by that.
+    assert usersctl.can_log_in("ada@example.com")
+    assert by_email(usersctl)["ada@example.com"]["password_hash"] != cost_10
+
+
+def test_addresses_that_differ_only_in_case_are_named_by_their_rows(usersctl: Command) -> None:
+    old = database(
+        usersctl.folder / "old.db",
+        OLDER.format(more=""),
+        [person("ada@example.com"), person("grace@example.com"), person("ADA@EXAMPLE.COM")],
+    )
+    done = usersctl("import", "--from", f"sqlite:{old}")
+    assert done.code == 4
+    assert "row 3 (id 3): ada@example.com is taken by an earlier row" in done.stderr
+    assert usersctl.emails() == []
+    usersctl.ok("import", "--from", f"sqlite:{old}", "--on-conflict", "skip")
+    assert usersctl.emails() == ["ada@example.com", "grace@example.com"]
+
+
+def test_every_broken_row_is_named_and_nothing_is_written(usersctl: Command) -> None:
+    old = database(
+        usersctl.folder / "old.db",
+        OLDER.format(more=""),
+        [
+            person("ada@example.com"),
+            person("nobody"),
+            person("eve@example.com", active="perhaps"),
+            person("bob@example.com", created_at="yesterday"),
+            person("alan@example.com", name="\x1b[2J"),
+        ],
+    )
+    done = usersctl("import", "--from", f"sqlite:{old}")
+    assert done.code == 2
+    assert done.stderr.splitlines() == [
+        "row 2 (id 2): Invalid email format",
+        "row 3 (id 3): active: 'perhaps' is neither true nor false",
+        "row 4 (id 4): created_at: 'yesterday' is no time",
+        "row 5 (id 5): name is not valid text: it holds control characters, or is not UTF-8",
+        "usersctl: 4 rows cannot be imported; nothing was imported",
+    ]
+    assert usersctl.emails() == []
+
+
+def test_the_mapping_can_be_overridden(usersctl: Command) -> None:
+    old = database(
+        usersctl.folder / "old.db",
+        "CREATE TABLE Members (Nr INTEGER, Kontakt TEXT, Vor TEXT, Nach TEXT, Kennwort TEXT, is_admin INT, Rang TEXT)",
+        [
+            {"Nr": 7, "Kontakt": "ada@example.com", "Vor": "Ada", "Nach": "Lovelace", "Kennwort": PASSWORD, "Rang": "chief"},
+            {"Nr": 8, "Kontakt": "eve@example.com", "Vor": "Eve", "Nach": None, "Kennwort": None, "Rang": "admin"},
+        ],
+        table="Members",
+    )  # fmt: skip
+    source = ("import", "--from", f"sqlite:{old}")
+    usersctl.ok(
+        *source, "--map", "email=kontakt", "--map=name=Vor+Nach", "--map", "password=Kennwort", "--map", "role=Rang",
+        "--map-role", "chief=admin", "--map-role", "admin=user", "--table", "members",
+    )  # fmt: skip
+    found = by_email(usersctl)
+    assert [(row["name"], row["role"]) for row in found.values()] == [
+        ("Ada Lovelace", "admin"),
+        ("Eve", "user"),
+    ]
+    assert usersctl.can_log_in("ada@example.com")
+
+
+# --- PocketBase ---
+
+
+def pocketbase(path: Path, *, since_23: bool) -> Path:
+    """As its own migrations make it."""
+    end, hash_column = ("Ref", "password") if since_23 else ("Id", "passwordHash")
+    username = "" if since_23 else "username TEXT NOT NULL, lastResetSentAt TEXT DEFAULT '' NOT NULL,"
+    at = "TEXT DEFAULT (strftime('%Y-%m-%d %H:%M:%fZ')) NOT NULL"
+    script = f"""
+        CREATE TABLE _collections (id TEXT PRIMARY KEY NOT NULL, type TEXT, name TEXT UNIQUE NOT NULL);
+        INSERT INTO _collections VALUES ('_pb_users_auth_', 'auth', 'users'), ('other0000000000', 'auth', 'staff');
+        CREATE TABLE _externalAuths (id TEXT PRIMARY KEY NOT NULL, collection{end} TEXT NOT NULL,
+            record{end} TEXT NOT NULL, provider TEXT NOT NULL, providerId TEXT NOT NULL, created {at}, updated {at});
+        INSERT INTO _externalAuths VALUES
+            ('l1', '_pb_users_auth_', 'ada000000000000', 'google', 'g-1', '', ''),
+            ('l2', '_pb_users_auth_', 'ada000000000000', 'github', '77', '', ''),
+            ('l3', 'other0000000000', 'eve000000000000', 'google', 'g-2', '', '');
+        CREATE TABLE users (id TEXT PRIMARY KEY NOT NULL, {username} {hash_column} TEXT NOT NULL,
+            tokenKey TEXT NOT NULL, email TEXT DEFAULT '' NOT NULL, emailVisibility BOOLEAN DEFAULT FALSE NOT NULL,
+            verified BOOLEAN DEFAULT FALSE NOT NULL, name TEXT DEFAULT '' NOT NULL, avatar TEXT DEFAULT '' NOT NULL,
+            created {at}, updated {at});
+    """  # noqa: S608 - our own names
+    people = [("ada", 1, "2024-02-03 04:05:06.789Z"), ("eve", 0, "2024-02-03 04:05:06.789Z")]
+    rows = [
+        {"id": f"{name}000000000000", hash_column: HASH.replace("$2b$", "$2a$"), "tokenKey": name * 16,
+         "email": f"{name}@example.com", "verified": verified, "avatar": f"{name}.png", "created": created}
+        | ({} if since_23 else {"username": name})
+        for name, verified, created in people
+    ]  # fmt: skip
+    return database(path, script, rows)
+
+
+@pytest.mark.parametrize("since_23", [True, False])
+def test_pocketbase_comes_over_with_passwords_and_links(usersctl: Command, *, since_23: bool) -> None:
+    old = pocketbase(usersctl.folder / "data.db", since_23=since_23)
+    usersctl.configure(
+        'auth.oauth.issuer = "https://accounts.google.com"\nauth.oauth.clientId = "c"\nauth.oauth.clientSecret = "s"'
+    )
+    before = digest(old)
+    done = usersctl.ok("import", "--from", f"pocketbase:{old}", "--json")
+    assert digest(old) == before
+    assert done.json["mapping"]["oauth_id"] == ["external.google"]
+    found = by_email(usersctl)
+    ada, eve = found["ada@example.com"], found["eve@example.com"]
+    assert (ada["active"], ada["confirmed"], ada["oauth_id"]) == (True, True, "g-1")
+    assert ada["created_at"] == "2024-02-03T04:05:06.789Z"
+    # Whoever did not confirm there, confirms here.
+    assert (eve["active"], eve["confirmed"], eve["oauth_id"]) == (False, False, None)
+    assert usersctl.can_log_in("ada@example.com")
+
+
+# --- Django ---
+
+DJANGO = """
+import sys
+import django
+from django.conf import settings
+settings.configure(
+    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}},
+    PASSWORD_HASHERS=[f"django.contrib.auth.hashers.{name}PasswordHasher" for name in ("PBKDF2", "BCrypt", "BCryptSHA256")],
+    USE_TZ=True,
+)
+django.setup()
+from django.contrib.auth.hashers import BCryptPasswordHasher, PBKDF2PasswordHasher
+from django.contrib.auth.models import Group, User
+from django.core.management import call_command
+BCryptPasswordHasher.rounds, PBKDF2PasswordHasher.iterations = 4, 10
+call_command("migrate", verbosity=0)
+ada = User.objects.create_superuser("ada", "ada@example.com")
+ada.first_name, ada.last_name = "Ada", "Lovelace"
+grace = User.objects.create_user("grace", "grace@example.com")
+eve = User.objects.create_user("eve", "eve@example.com", is_active=False, is_staff=True)
+bob = User.objects.create_user("bob", "bob@example.com")
+User.objects.create_user("robot")
+from django.contrib.auth.hashers import make_password
+ada.password = make_password(sys.argv[1], hasher="bcrypt")
+grace.password = make_password(sys.argv[1], hasher="pbkdf2_sha256")
+eve.password = "bcrypt_sha256" + make_password(sys.argv[1], hasher="bcrypt").removeprefix("bcrypt")
+bob.set_unusable_password()
+for each in (ada, grace, eve, bob):
+    each.save()
+ada.groups.add(Group.objects.create(name="all"))
+call_command("dumpdata", output="dump.json", verbosity=0)
+"""
+
+
+def test_django_comes_over_as_a_dump_and_as_a_database(usersctl: Command) -> None:
+    subprocess.run(
+        [sys.executable, "-c", DJANGO, PASSWORD],
+        cwd=usersctl.folder,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    models = {each["model"] for each in json.loads((usersctl.folder / "dump.json").read_text())}
+    assert {"auth.user", "auth.permission", "contenttypes.contenttype"} <= models
+    results = []
+    for name in ("dump.json", "db.sqlite3"):
+        usersctl.database = usersctl.folder / f"{name}.users.db"
+        done = usersctl.ok("import", "--from", f"django:{name}", "--db", usersctl.database, "--json")
+        assert done.json["created"] == 4
+        assert done.json["without_password"] == 3
+        kinds = [note.partition(" and not bcrypt")[0] for note in done.json["notes"][:2]]
+        assert done.json["notes"][2].startswith("1 account without an address cannot be here: ")
+        assert done.json["notes"][2].endswith("(id 5)")
+        assert sorted(kinds) == [
+            "the passwords of 1 account are bcrypt_sha256",
+            "the passwords of 1 account are pbkdf2_sha256",
+        ]
+        rows = list(by_email(usersctl).values())
+        results.append([{key: value for key, value in row.items() if key != "created_at"} for row in rows])
+        ada, grace, eve, bob = rows
+        assert (ada["name"], ada["role"], ada["active"]) == ("Ada Lovelace", "admin", True)
+        assert bcrypt.checkpw(PASSWORD.encode(), ada["password_hash"].encode())
+        assert (grace["name"], grace["role"], grace["password_hash"]) == ("grace", "user", None)
+        assert (eve["role"], eve["active"]) == ("user", False)
+        assert bob["password_hash"] is None
+    assert results[0] == results[1]
+
+
+# --- CSV ---
+
+
+def test_a_csv_export_with_names_of_its_own_comes_over(usersctl: Command) -> None:
+    (usersctl.folder / "people.csv").write_text(
+        "\ufeffUser-ID;E-Mail Address;Display Name;Is Disabled;Last Sign-In At;Encrypted Password\r\n"
+        f"1;Ada@example.com;Ada;;1700000000;{{CRYPT}}{HASH}\r\n"
+        "2;eve@example.com;Eve;yes;1700000000000;\r\n",
+        "utf-8",
+    )
+    done = usersctl.ok("import", "--from", "csv:people.csv")
+    assert done.stdout == "Imported: 2 created, 0 updated, 0 skipped\n"
+    found = by_email(usersctl)
+    assert [row["active"] for row in found.values()] == [True, False]
+    assert {row["last_login_at"] for row in found.values()} == {"2023-11-14T22:13:20.000Z"}
+    assert usersctl.can_log_in("ada@example.com")
+
+
+# --- what is refused ---
+
+
+def test_a_source_that_is_none_is_refused(usersctl: Command) -> None:
+    usersctl.add("ada")
+    (usersctl.folder / "text.csv").write_text("email\n")
+    for words, told in (
+        (("--from", "oracle:text.csv"), "kinds are sqlite, pocketbase, django, csv"),
+        (("--from", f"sqlite:{usersctl.database}"), "is the database itself"),
+        (("text.csv", "--from", "csv:text.csv"), "Give a FILE, or --from"),
+        (("--from", "csv:text.csv", "--map", "mail"), "it is A=B"),
+    ):
+        done = usersctl("import", *words)
+        assert (done.code, told in done.stderr) == (2, True), done
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "table", "told"),
+    [
+        (Kind.SQLITE, b"email\nada@example.com\n", None, "no SQLite database"),
+        (Kind.SQLITE, b"SQLite format 3\0" + b"x" * 2000, None, "cannot be read"),
+        (Kind.POCKETBASE, None, None, "no database of PocketBase"),
+        (Kind.SQLITE, "CREATE TABLE orders (id); CREATE TABLE goods (id)", None, "there are goods, orders"),
+        (Kind.SQLITE, None, "members", "no table 'members'"),
+        (Kind.DJANGO, b"{}", None, "not a JSON array"),
+        (Kind.DJANGO, b"[1]", None, "entry 1 is no object"),
+        (Kind.DJANGO, b'[{"model": "shop.order", "pk": 1, "fields": {}}]', None, "--table"),
+        (Kind.DJANGO, b'[{"model": "shop.order", "pk": 1, "fields": {}}]', "auth.user", "no entries"),
+        (Kind.CSV, b"a,A\n", None, "stands twice"),
+        (Kind.CSV, b'"', None, "not CSV"),
+    ],
+)
+def test_a_file_of_another_kind_is_no_bug(
+    tmp_path: Path, kind: Kind, content: bytes | str | None, table: str | None, told: str
+) -> None:
+    file = tmp_path / "file"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        database(file, content or OLDER.format(more=""), [])
+    with pytest.raises(Invalid) as refused, opened(kind, file, table) as found:
+        list(found.rows)
+    assert told.lower() in f"{refused.value} {refused.value.hint}".lower()
+
+
+# --- rules ---
+
+SETTINGS = Settings(database=Path("users.db"), base_url="http://127.0.0.1:8080")
+
+
+def adopted(
+    row: dict[str, Any], roles: dict[str, str] | None = None, **columns: str
+) -> tuple[Any, list[str]]:
+    table = Table("rows", list(row), [("row 1", row)])
+    adoption = Adoption(table, mapped(table.columns, columns, SETTINGS), roles or {})
+    ((_, found),) = adoption.rows()
+    return found, list(adoption.notes())
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"isAdmin": "t"}, {"role": "admin"}),
+        ({"Role": "Admin"}, {"role": "admin"}),
+        ({"role": "administrator"}, {"role": "user"}),  # nobody becomes an admin by a likeness of names
+        ({"deleted_at": "2024-01-01"}, {"active": False}),
+        ({"deleted_at": None}, {"active": True}),
+        ({"active": None}, {"active": False}),
+        ({"emailVerified": "2024-01-01"}, {"confirmed": True}),
+        ({"emailVerified": None}, {"confirmed": False}),
+        ({"active": 0, "verified": 0}, {"active": False}),
+        ({"active": 1, "verified": 0}, {"confirmed": False}),
+        ({"password": HASH.encode()}, {"password_hash": HASH}),
+        ({"password": f"bcrypt${HASH}"}, {"password_hash": HASH}),
+        ({"password": "*"}, {}),
+        ({"password": "$2b$31$" + "a" * 53}, {}),
+        ({"google_id": 12}, {"oauth_id": "12"}),
+        ({"google_id": 12, "github_id": 13}, {}),  # of which provider, nobody said
+        ({"created": 0}, {}),
+        ({"avatar": "https://example.com/a.png"}, {"profile_picture": "https://example.com/a.png"}),
+        ({"givenName": "Ada", "surname": " Lovelace "}, {"name": "Ada Lovelace"}),
+        ({"username": "ada", "full name": "Ada"}, {"name": "Ada"}),
+    ],
+)
+def test_what_becomes_of_a_value(row: dict[str, Any], expected: dict[str, Any]) -> None:
+    found, _ = adopted({"email": "a@example.com"} | row)
+    assert found == {"email": "a@example.com"} | expected
+
+
+def test_a_password_in_clear_is_never_told() -> None:
+    found, notes = adopted({"email": "a@example.com", "password": "secret$word$2b$"})
+    assert found == {"email": "a@example.com"}
+    assert "secret" not in " ".join(notes)
+
+
+def test_a_source_is_never_read_half_way_through_a_change(tmp_path: Path) -> None:
+    path = database(tmp_path / "old.db", OLDER.format(more=""), [person("ada@example.com")])
+    writer = sqlite3.connect(path)
+    writer.execute("PRAGMA cache_size = 1")
+    writer.execute("UPDATE users SET email = 'eve@example.com'")
+    writer.execute("CREATE TABLE pad AS SELECT randomblob(99999)")  # more than it holds in memory
+    torn = tmp_path / "torn.db"  # as if it had been killed there
+    for end in ("", "-journal"):
+        shutil.copy(f"{path}{end}", f"{torn}{end}")
+    writer.close()
+    with pytest.raises(Invalid, match="half-way through a change"), opened(Kind.SQLITE, torn):
+        pass
+    with opened(Kind.SQLITE, path) as table:
+        assert [row["email"] for _, row in table.rows if not isinstance(row, Invalid)] == ["ada@example.com"]
+
+
+def test_an_id_counts_only_at_the_provider_that_gave_it() -> None:
+    github = SETTINGS._replace(oauth_client_id="c", oauth_provider="github")
+    google = SETTINGS._replace(oauth_client_id="c", oauth_issuer="https://accounts.google.com")
+    columns = ["email", "google_id", "github_id"]
+    assert mapped(columns, {}, github)["oauth_id"] == ["github_id"]
+    assert mapped(columns, {}, google)["oauth_id"] == ["google_id"]
+    assert "oauth_id" not in mapped(columns[:2], {}, github)
+    assert "oauth_id" not in mapped(columns, {"oauth_id": ""}, google)
+    with pytest.raises(Invalid, match="No column looks like") as refused:
+        mapped(["Nr", "Kontakt"], {}, google)
+    assert refused.value.hint == "say which it is with --map email=COLUMN; there are Nr, Kontakt"
+    with pytest.raises(Invalid, match="no column 'shoes' there"):
+        mapped(columns, {"name": "shoes"}, google)
+    with pytest.raises(Invalid, match="no column 'shoes' here"):
+        mapped(columns, {"shoes": "email"}, google)
+
+
+# --- what the README says ---
+
+
+def test_it_shows_what_the_commands_print(usersctl: Command) -> None:
+    database(
+        usersctl.folder / "old.db",
+        "CREATE TABLE users (id INTEGER PRIMARY KEY, mail TEXT, full_name TEXT, password TEXT, role TEXT,"
+        " active BOOLEAN, google_id TEXT, created_at DATETIME DEFAULT CURRENT_TIMESTAMP, theme TEXT)",
+        [
+            {"mail": f"{name}@example.com", "password": HASH, "role": role, "active": 1}
+            for name, role in (("ada", "admin"), ("grace", "editor"), ("alan", "user"))
+        ],
+    )
+    examples = list(steps("Adopt an existing deployment"))
+    assert len(examples) == 2
+    for line, shown in examples:
+        assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line

@@ -1,0 +1,681 @@
+"""db backup, verify and restore: while everything runs, whole or not at all, and never in silence."""
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from cli.test_database import old_database
+from support.commands import OPERATOR, PASSWORD, Command, by_hand
+from support.web import Site
+
+from usersctl import backup
+from usersctl.clock import utc_now
+from usersctl.errors import Busy, StoreUnusable, Taken
+from usersctl.mail.kinds import RESET
+from usersctl.models import User
+from usersctl.service import Service
+from usersctl.store import file as database
+from usersctl.store.store import open_store
+
+ME = "/api/users/me"
+
+
+@pytest.fixture
+def ada(usersctl: Command) -> User:
+    (user,) = usersctl.add("ada", role="admin")
+    return user
+
+
+def emails(path: Path) -> list[str]:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        return [email for (email,) in db.execute("SELECT email FROM users ORDER BY id")]
+
+
+def names(folder: Path) -> set[str]:
+    """What lies there, but for what SQLite has beside a database in use."""
+    return {each.name for each in folder.iterdir() if not each.name.endswith(("-wal", "-shm"))}
+
+
+def saved(usersctl: Command) -> Path:
+    with usersctl.service() as service:
+        service.store.copy(usersctl.folder / "saved.db")
+    return usersctl.folder / "saved.db"
+
+
+# --- backup ---
+
+
+def test_a_backup_is_a_whole_database_for_its_owner_alone(usersctl: Command, ada: User) -> None:
+    file = usersctl.folder / "saved.db"
+    told = usersctl.shell(f"umask 0; usersctl db backup {file} --json").json
+    assert (told["file"], told["accounts"], told["bytes"]) == (str(file), 1, file.stat().st_size)
+    assert told["seconds"] >= 0
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert emails(file) == [ada.email]
+    (line,) = usersctl.ok("db", "backup", "second.db").stdout.splitlines()
+    assert line.startswith("Saved 1 account in second.db: ")
+
+
+def test_a_backup_never_takes_the_place_of_anything(usersctl: Command, ada: User) -> None:
+    (usersctl.folder / "file").write_text("precious")
+    (usersctl.folder / "folder").mkdir()
+    (usersctl.folder / "link").symlink_to("nowhere")
+    before = names(usersctl.folder)
+    with usersctl.service() as service:
+        for name in ("file", "folder", "link", "users.db"):
+            with pytest.raises(Taken, match="is there already"):
+                service.store.copy(usersctl.folder / name)
+    assert usersctl("db", "backup", "file").code == 4
+    assert usersctl("db", "backup", "-").code == 2  # as standard output it would be empty
+    assert (usersctl.folder / "file").read_text() == "precious"
+    assert emails(usersctl.database) == [ada.email]
+    assert names(usersctl.folder) == before
+
+
+def test_of_two_backups_to_one_name_one_is_made(
+    make_service: Callable[..., Service], add: Callable[..., User], tmp_path: Path
+) -> None:
+    add("ada")
+
+    def copy(service: Service) -> str:
+        try:
+            service.store.copy(tmp_path / "saved.db")
+        except Taken:
+            return "taken"
+        return "made"
+
+    with ThreadPoolExecutor(4) as pool:
+        told = list(pool.map(copy, [make_service() for _ in range(4)]))
+    assert sorted(told) == ["made", "taken", "taken", "taken"]
+    assert backup.check(tmp_path / "saved.db").problems == []
+
+
+@pytest.mark.usefixtures("ada")
+def test_where_nothing_can_be_written_nothing_stays_behind(usersctl: Command) -> None:
+    before = names(usersctl.folder)
+    assert usersctl("db", "backup", "no/such/folder.db").code == 2
+    usersctl.add(*(f"user{number}" for number in range(3)))
+    # A disk that is full, as far as this process can tell: its files may have 64 KiB.
+    done = usersctl.shell("ulimit -f 64; usersctl db backup saved.db")
+    assert (done.code, "the disk is full" in done.stderr) == (6, True), done
+    assert names(usersctl.folder) == before
+
+
+@pytest.mark.parametrize("how", [KeyboardInterrupt, SystemExit])
+def test_an_interrupted_backup_leaves_nothing(
+    service: Service, add: Callable[..., User], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: type
+) -> None:
+    add("ada")
+    monkeypatch.setattr(database, "PAGES", 5)
+    before = names(tmp_path)
+
+    def stop(done: int, _total: int) -> None:
+        if done > 10:
+            raise how
+
+    with pytest.raises(how):
+        service.store.copy(tmp_path / "saved.db", stop)
+    assert names(tmp_path) == before
+    service.store.copy(tmp_path / "saved.db")
+
+
+def test_a_backup_ends_however_much_is_written_meanwhile(
+    service: Service, add: Callable[..., User], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds its moment: a copy that begins anew at each change would never come to its end."""
+    add("first")
+    monkeypatch.setattr(database, "PAGES", 2)
+    steps = 0
+
+    def write(_done: int, _total: int) -> None:
+        nonlocal steps
+        steps += 1
+        assert steps < 100
+        thread = threading.Thread(target=lambda: add(f"user{steps}"))
+        thread.start()
+        thread.join()
+
+    counts = service.store.copy(tmp_path / "saved.db", write)
+    assert counts["users"] == 1
+    assert steps > 10
+    assert emails(tmp_path / "saved.db") == ["first@example.com"]
+    assert backup.check(tmp_path / "saved.db").problems == []
+
+
+def test_a_file_system_without_second_names_gets_its_backup(
+    service: Service, add: Callable[..., User], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a memory stick, where a file has but one name."""
+    add("ada")
+
+    def refuse(*_names: Path) -> None:
+        raise PermissionError("Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    service.store.copy(tmp_path / "saved.db")
+    assert (tmp_path / "saved.db").stat().st_mode & 0o777 == 0o600
+    assert emails(tmp_path / "saved.db") == ["ada@example.com"]
+    with pytest.raises(Taken):
+        service.store.copy(tmp_path / "saved.db")
+
+
+# --- verify ---
+
+
+@pytest.mark.usefixtures("ada")
+def test_a_sound_file_is_only_read(usersctl: Command) -> None:
+    file = saved(usersctl)
+    file.chmod(0o400)
+    before, stat = file.read_bytes(), file.stat()
+    told = usersctl.ok("db", "verify", file, "--json").json
+    assert (told["sound"], told["accounts"], told["audit_rows"], told["problems"]) == (True, 1, 1, [])
+    assert len(told["audit_head"]) == 64
+    assert (file.read_bytes(), file.stat().st_mtime_ns) == (before, stat.st_mtime_ns)
+    assert names(usersctl.folder) == {"saved.db", "users.db", "users.toml"}
+    assert not list(usersctl.folder.glob("saved.db-*"))
+
+
+@pytest.mark.parametrize(
+    ("check", "statement"),
+    [
+        (
+            "foreign keys",
+            "INSERT INTO auth_tokens (user_id, token_hash, kind, name, created_at) VALUES (99, x'00', 'api', '', '')",
+        ),
+        ("schema", "DROP INDEX auth_tokens_by_user"),
+        ("schema", "DROP TRIGGER users_counted_out"),
+        ("schema", "CREATE TRIGGER back_door AFTER INSERT ON auth_tokens BEGIN SELECT 1; END"),
+        ("schema", "ALTER TABLE users ADD COLUMN more TEXT"),
+        ("schema", "DROP TABLE audit_head"),
+        ("schema", "DROP TABLE users"),
+        ("counts", "UPDATE user_counts SET n = n + 1 WHERE role = 'admin'"),
+        ("counts", "DELETE FROM user_counts"),
+        ("audit", "UPDATE audit SET actor = 'somebody else'"),
+        ("audit", "DELETE FROM audit"),
+    ],
+)
+def test_each_fault_is_named_and_the_file_is_not_restored(
+    service: Service, add: Callable[..., User], tmp_path: Path, check: str, statement: str
+) -> None:
+    add("ada", role="admin")
+    file = tmp_path / "saved.db"
+    service.store.copy(file)
+    by_hand(file, statement)
+    with backup.checked_copy(file) as (found, _copy):
+        assert check in {problem.check for problem in found.problems}, found
+        assert all(problem.message for problem in found.problems)
+
+
+@pytest.mark.usefixtures("ada")
+def test_a_page_that_was_flipped_is_found(usersctl: Command) -> None:
+    usersctl.add(*(f"user{number}" for number in range(20)))
+    file = saved(usersctl)
+    with closing(sqlite3.connect(f"file:{file}?immutable=1", uri=True)) as db:
+        (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'users_by_name'").fetchone()
+    content = bytearray(file.read_bytes())
+    content[(page - 1) * 4096 : page * 4096] = b"\xff" * 4096
+    file.write_bytes(content)
+    done = usersctl("db", "verify", file)
+    assert (done.code, done.stdout.startswith("integrity: ")) == (7, True), done
+    assert "is not sound" in done.stderr
+    refused = usersctl("db", "restore", file, "--yes")
+    assert (refused.code, refused.stdout) == (6, "")
+    assert "is not sound, and was not restored" in refused.stderr
+    assert len(emails(usersctl.database)) == 21
+    assert not list(usersctl.folder.glob("*.before-*"))
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda path: path.write_bytes(b""), "is empty"),
+        (lambda path: path.write_text("a letter, and no database at all " * 200), "is not a database"),
+        (lambda path: by_hand(path, "CREATE TABLE songs (title)"), "is not a database of usersctl"),
+        (lambda path: by_hand(path, "PRAGMA application_id = 7"), "is empty"),
+    ],
+)
+def test_what_is_no_backup_at_all_is_said_to_be_none(
+    tmp_path: Path, make: Callable[[Path], object], told: str
+) -> None:
+    file = tmp_path / "odd.db"
+    make(file)
+    before = file.read_bytes()
+    with backup.checked_copy(file) as (found, _copy):
+        (problem,) = found.problems
+    assert (problem.check, told in problem.message, str(file) in problem.message) == ("file", True, True)
+    assert file.read_bytes() == before
+    assert names(tmp_path) == {"odd.db"}
+
+
+@pytest.mark.usefixtures("ada")
+def test_a_file_that_is_not_there_or_may_not_be_read_is_six(usersctl: Command) -> None:
+    done = usersctl("db", "restore", ".")
+    assert (done.code, "cannot be read" in done.stderr) == (6, True), done
+    with pytest.raises(StoreUnusable, match="cannot be read"):
+        backup.checked_copy(usersctl.folder / "nothing.db").__enter__()
+    os.mkfifo(usersctl.folder / "pipe")
+    for name in ("pipe", "/dev/zero"):  # neither comes to an end
+        with pytest.raises(StoreUnusable, match="is a pipe or a device"):
+            backup.checked_copy(usersctl.folder / name).__enter__()
+
+
+@pytest.mark.usefixtures("ada")
+def test_the_database_in_use_is_checked_as_well(usersctl: Command) -> None:
+    assert usersctl.ok("db", "verify").stdout.startswith(
+        f"{usersctl.database} is sound: 1 account, 1 audit row "
+    )
+    by_hand(usersctl.database, "DELETE FROM user_counts")
+    done = usersctl("db", "verify", "--json")
+    assert done.code == 7
+    assert done.json["problems"] == [
+        {"check": "counts", "message": "user_counts tells of 0 active accounts of role admin, there are 1"}
+    ]
+
+
+def test_what_still_stands_in_the_log_beside_a_copied_file_is_seen(
+    add: Callable[..., User], tmp_path: Path
+) -> None:
+    add("ada")
+    (tmp_path / "copy").mkdir()
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{tmp_path / 'users.db'}{suffix}", f"{tmp_path / 'copy' / 'users.db'}{suffix}")
+    with backup.checked_copy(tmp_path / "copy" / "users.db") as (found, _copy):
+        assert (found.counts["users"], found.problems) == (1, [])
+
+
+def test_a_backup_of_an_older_version_is_judged_as_what_it_becomes(usersctl: Command) -> None:
+    old = usersctl.folder / "old.db"
+    old_database(old)
+    before = old.read_bytes()
+    with backup.checked_copy(old) as (found, _copy):
+        assert (found.counts["users"], found.counts["audit"], found.problems) == (1, 0, [])
+    usersctl.ok("db", "restore", old, "--yes")
+    assert emails(usersctl.database) == ["ada@example.com"]
+    assert old.read_bytes() == before
+    assert names(usersctl.folder) == {"old.db", "users.db", "users.toml"}
+
+
+# --- restore ---
+
+
+def test_everything_is_as_it_was_and_what_was_replaced_is_kept(usersctl: Command, ada: User) -> None:
+    saved(usersctl)
+    usersctl.add("bob")
+    with usersctl.service() as service:
+        service.accounts.set_password(ada.id, "another good password", by=OPERATOR)
+    replaced = backup.check(usersctl.database)
+    done = usersctl.ok("db", "restore", "saved.db", "--yes", "--json").json
+    kept = Path(done["kept"])
+    assert (done["accounts"], kept.parent, kept.stat().st_mode & 0o777) == (1, usersctl.folder, 0o600)
+    assert emails(usersctl.database) == [ada.email]
+    assert usersctl.can_log_in(ada.email, PASSWORD)
+    assert emails(kept) == [ada.email, "bob@example.com"]
+    assert backup.check(kept) == replaced
+    assert backup.check(usersctl.database).problems == []
+    # The trail tells where it leaves off, and what was left.
+    with usersctl.service() as service, service.store.read() as tx:
+        row = list(tx.audit_rows())[1]
+    assert (row.action, row.details["kept"]) == ("restore", kept.name)
+    assert row.details["replaced_trail"] == {"rows": 3, "hash": replaced.head}
+    # And back.
+    assert (
+        usersctl.ok("db", "restore", kept, "--yes").stdout == f"Restored 2 accounts to {usersctl.database}\n"
+    )
+    assert emails(usersctl.database) == [ada.email, "bob@example.com"]
+
+
+@pytest.mark.usefixtures("ada")
+def test_it_asks_first_and_a_trial_changes_nothing(usersctl: Command) -> None:
+    saved(usersctl)
+    usersctl.add("bob")
+    before = names(usersctl.folder)
+    done = usersctl("db", "restore", "saved.db")
+    assert (done.code, "--yes" in done.stderr) == (5, True)
+    done = usersctl.ok("db", "restore", "saved.db", "--dry-run")
+    assert done.stdout == f"Would restore 1 account to {usersctl.database}\n"
+    question = "by 1 account of saved.db, and end all sessions and API tokens? [y/N]"
+    assert usersctl.on_terminal("db", "restore", "saved.db", typed=[(question, "n\n")], columns=300).code == 5
+    assert names(usersctl.folder) == before
+    assert len(emails(usersctl.database)) == 2
+
+
+def test_the_database_is_no_backup_of_itself(usersctl: Command) -> None:
+    usersctl.add("ada")
+    other = usersctl.folder / "other-name.db"
+    other.hardlink_to(usersctl.database)
+    for file in (usersctl.database, other):
+        done = usersctl("db", "restore", file, "--yes")
+        assert (done.code, done.stdout) == (2, "")
+        assert "is the database itself" in done.stderr
+    other.unlink()
+    assert usersctl.emails() == ["ada@example.com"]
+
+
+def test_a_database_that_was_cut_off_is_restored(usersctl: Command) -> None:
+    usersctl.add("ada")
+    usersctl.ok("db", "backup", "saved.db")
+    usersctl.database.write_bytes(b"")
+    assert usersctl("list").code == 6
+    usersctl.ok("db", "restore", "saved.db", "--yes")
+    assert usersctl.emails() == ["ada@example.com"]
+
+
+def test_a_running_daemon_goes_on_with_what_was_restored(site: Site, usersctl: Command) -> None:
+    ada, bob = site.add("ada", role="admin"), site.add("bob")
+    client = site.signed_in(ada)
+    opened = site.service.sessions.create_api_token(ada.id, name="ci", lifetime=None, by=OPERATOR)
+    machine = site.client(headers={"Authorization": f"Bearer {opened.token}"})
+    assert (client.get(ME).status, machine.get(ME).status) == (200, 200)
+    saved(usersctl)
+    site.service.accounts.delete([bob.id], by=OPERATOR)
+    inode = usersctl.database.stat().st_ino
+    usersctl.ok("db", "restore", "saved.db", "--yes")
+    assert usersctl.database.stat().st_ino == inode
+    # Whoever was in when the backup was made may have been thrown out since.
+    assert (client.get(ME).status, machine.get(ME).status) == (401, 401)
+    assert client.login(bob.email, PASSWORD).status == 200
+    assert client.patch(ME, {"name": "Bobby"}).status == 200
+    assert site.service.accounts.get(bob.id).name == "Bobby"
+    assert backup.check(usersctl.database).problems == []
+
+
+def restored(service: Service, file: Path, *, keep_tokens: bool = False) -> Path | None:
+    with backup.checked_copy(file) as (found, copy):
+        assert found.problems == []
+        return backup.restore(
+            copy,
+            service.store.path,
+            name=file.name,
+            keep_tokens=keep_tokens,
+            by=OPERATOR,
+            now=utc_now,
+            progress=lambda _done, _total: None,
+        )
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_what_was_revoked_since_comes_back_only_if_it_is_asked_for(
+    service: Service, add: Callable[..., User], tmp_path: Path, keep: bool
+) -> None:
+    ada = add("ada")
+    session = service.sessions.login(ada.email, PASSWORD)
+    machine = service.sessions.create_api_token(ada.id, name="ci", lifetime=None, by=OPERATOR)
+    link = service.outbox.link(RESET, ada, by=OPERATOR)
+    service.store.copy(tmp_path / "saved.db")
+    service.sessions.revoke_all([ada.id], by=OPERATOR)
+    restored(service, tmp_path / "saved.db", keep_tokens=keep)
+    assert [service.sessions.check(each.token) is not None for each in (session, machine)] == [keep, keep]
+    token = link.partition("token=")[2].partition("&")[0]
+    if keep:
+        service.recovery.reset(token, ada.email, "another good password", by=OPERATOR)
+    else:
+        with pytest.raises(Exception, match="Invalid or expired link"):
+            service.recovery.reset(token, ada.email, "another good password", by=OPERATOR)
+
+
+def test_no_id_is_given_twice_also_not_that_of_an_account_that_is_gone(
+    service: Service, add: Callable[..., User], tmp_path: Path
+) -> None:
+    """An application may keep what belongs to its users by their ids."""
+    add("ada")
+    service.store.copy(tmp_path / "saved.db")
+    assert add("bob").id == 2
+    restored(service, tmp_path / "saved.db")
+    assert add("eve").id == 3
+
+
+@pytest.mark.parametrize("admin", [True, False])
+def test_a_lockdown_outlives_a_restore(
+    service: Service, add: Callable[..., User], tmp_path: Path, admin: bool
+) -> None:
+    root = add("root", role="admin" if admin else "user")
+    service.store.copy(tmp_path / "open.db")
+    service.accounts.update(root.id, role="admin", by=OPERATOR)
+    service.brake.pull(service.accounts.get(root.id), by=OPERATOR)
+    service.store.copy(tmp_path / "closed.db")
+    restored(service, tmp_path / "open.db")
+    lockdown = service.brake.state()
+    assert lockdown is not None
+    # Whoever was let in still is, but only as an admin of what is there now.
+    assert lockdown.admits(root) is admin
+    service.brake.release(by=OPERATOR)
+    restored(service, tmp_path / "closed.db")
+    assert service.brake.state() is not None  # closed when it was saved: nobody has opened it since
+
+
+def test_every_answered_change_is_in_what_was_kept_or_in_what_is_there(
+    service: Service, add: Callable[..., User], tmp_path: Path
+) -> None:
+    """Nothing slips in between the copy of the old content and its replacement."""
+    add("first")
+    service.store.copy(tmp_path / "saved.db")
+    answered: list[str] = []
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            answered.append(service.accounts.create(f"u{number}@example.com", "U", None, by=OPERATOR).email)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        kept = [restored(service, tmp_path / "saved.db") for _ in range(3)]
+    finally:
+        stop.set()
+        writer.join(30)
+    there = set(emails(service.store.path))
+    for file in kept:
+        assert file is not None
+        assert backup.check(file).problems == []
+        there |= set(emails(file))
+    assert answered
+    assert set(answered) <= there
+    assert backup.check(service.store.path).problems == []
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_restore_that_breaks_off_changes_nothing(
+    service: Service, add: Callable[..., User], tmp_path: Path, after: int
+) -> None:
+    add("ada")
+    service.store.copy(tmp_path / "saved.db")
+    add("bob")
+    before = names(tmp_path)
+    steps = 0
+
+    def stop(_done: int, _total: int) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == after:
+            raise KeyboardInterrupt
+
+    with backup.checked_copy(tmp_path / "saved.db") as (_found, copy), pytest.raises(KeyboardInterrupt):
+        backup.restore(
+            copy, service.store.path, name="x", keep_tokens=False, by=OPERATOR, now=utc_now, progress=stop
+        )
+    assert len(emails(service.store.path)) == 2
+    assert names(tmp_path) == before
+    assert add("eve")
+    assert backup.check(service.store.path).problems == []
+
+
+def test_what_interrupts_a_restore_that_is_over_does_not_lose_what_was_replaced(
+    service: Service, add: Callable[..., User], tmp_path: Path
+) -> None:
+    add("ada")
+    service.store.copy(tmp_path / "saved.db")
+    add("bob")
+
+    def stop(done: int, total: int) -> None:
+        if done == total:
+            raise KeyboardInterrupt
+
+    with backup.checked_copy(tmp_path / "saved.db") as (_found, copy):
+        kept = backup.restore(
+            copy, service.store.path, name="x", keep_tokens=False, by=OPERATOR, now=utc_now, progress=stop
+        )
+    assert len(emails(service.store.path)) == 1
+    assert kept is not None
+    assert len(emails(kept)) == 2
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from usersctl import backup
+from usersctl.clock import utc_now
+from usersctl.models import SYSTEM
+
+def progress(done, total):
+    if done >= int(sys.argv[3]) or done == total:
+        os.kill(os.getpid(), 9)
+
+with backup.checked_copy(Path(sys.argv[1])) as (found, copy):
+    backup.restore(copy, Path(sys.argv[2]), name="x", keep_tokens=False, by=SYSTEM, now=utc_now, progress=progress)
+"""
+
+
+@pytest.mark.parametrize(("page", "new"), [(8, False), (24, False), (10_000, True)])
+def test_a_killed_restore_leaves_the_old_or_the_new(
+    service: Service, add: Callable[..., User], tmp_path: Path, page: int, new: bool
+) -> None:
+    add("ada")
+    service.store.copy(tmp_path / "saved.db")
+    add("bob")
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, tmp_path / "saved.db", service.store.path, str(page)],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert len(emails(service.store.path)) == (1 if new else 2)
+    assert backup.check(service.store.path).problems == []
+    assert add("eve")
+
+
+def test_a_database_that_is_gone_is_made_anew(usersctl: Command, ada: User) -> None:
+    saved(usersctl)
+    target = usersctl.folder / "elsewhere" / "users.db"
+    done = usersctl.ok("db", "restore", "saved.db", "--yes", "--db", target)
+    assert done.stdout == f"Restored 1 account to {target}\n"
+    assert (target.stat().st_mode & 0o777, target.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert names(target.parent) == {"users.db"}
+    assert emails(target) == [ada.email]
+    with closing(sqlite3.connect(target)) as db:
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_backup_with_pages_of_another_size_fits_in(
+    service: Service, add: Callable[..., User], tmp_path: Path
+) -> None:
+    add("ada")
+    file = tmp_path / "saved.db"
+    service.store.copy(file)
+    by_hand(file, "PRAGMA journal_mode = DELETE", "PRAGMA page_size = 1024", "VACUUM")
+    add("bob")
+    restored(service, file)
+    assert emails(service.store.path) == ["ada@example.com"]
+    assert service.sessions.login("ada@example.com", PASSWORD)
+    assert backup.check(service.store.path).problems == []
+
+
+def test_a_database_that_somebody_holds_is_waited_for_and_then_given_up(
+    service: Service, add: Callable[..., User], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add("ada")
+    service.store.copy(tmp_path / "saved.db")
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.2)
+    with closing(sqlite3.connect(service.store.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Busy):
+            restored(service, tmp_path / "saved.db")
+        other.execute("ROLLBACK")
+    assert not list(tmp_path.glob("*.before-*"))
+    assert restored(service, tmp_path / "saved.db") is not None
+
+
+def test_a_database_that_is_beyond_repair_is_not_written_to(usersctl: Command, ada: User) -> None:
+    saved(usersctl)
+    usersctl.database.write_text("no database at all " * 1000)
+    for each in ("-wal", "-shm"):
+        Path(f"{usersctl.database}{each}").unlink(missing_ok=True)
+    done = usersctl("db", "restore", "saved.db", "--yes")
+    assert (done.code, "move it away" in done.stderr) == (6, True)
+    usersctl.database.rename(usersctl.folder / "broken.db")
+    usersctl.ok("db", "restore", "saved.db", "--yes")
+    assert emails(usersctl.database) == [ada.email]
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-journal"])
+def test_a_log_whose_database_is_gone_is_not_taken_for_that_of_a_copy(
+    usersctl: Command, ada: User, suffix: str
+) -> None:
+    """SQLite would write its pages over those of the backup: accounts and sessions that nobody restored."""
+    saved(usersctl)
+    log = Path(f"{usersctl.database}{suffix}")
+    usersctl.database.unlink()
+    for each in usersctl.folder.glob("users.db-*"):
+        each.unlink()
+    log.write_bytes(b"pages")
+    done = usersctl("db", "restore", "saved.db", "--yes")
+    assert (done.code, f"{log} is there already" in done.stderr) == (4, True)
+    assert not usersctl.database.exists()
+    log.unlink()
+    usersctl.ok("db", "restore", "saved.db", "--yes")
+    assert emails(usersctl.database) == [ada.email]
+
+
+def test_the_database_in_use_is_checked_in_place_also_by_its_name(usersctl: Command, ada: User) -> None:
+    """A copy of its bytes would be torn by whoever writes meanwhile."""
+    with usersctl.service() as service:
+        service.accounts.update(ada.id, name="A", by=OPERATOR)  # in the log, where only SQLite finds it
+        (usersctl.folder / "other name").symlink_to(usersctl.database)
+        for name in (usersctl.database, "other name"):
+            assert usersctl.ok("db", "verify", name, "--json").json["problems"] == []
+        told = usersctl.ok("db", "verify", "other name", env={"TMPDIR": "/nowhere"})
+    assert "sound" in told.stdout
+
+
+def test_a_torn_database_is_replaced_if_its_trail_can_be_read(
+    service: Service, add: Callable[..., User], tmp_path: Path
+) -> None:
+    """The pages of the accounts are lost, those of everything else are not."""
+    for number in range(40):
+        add(f"user{number}")
+    service.store.copy(tmp_path / "saved.db")
+    with closing(sqlite3.connect(service.store.path)) as db:
+        (root,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'users_by_name'").fetchone()
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    service.store.close()
+    with service.store.path.open("r+b") as file:
+        file.seek((root - 1) * 4096)
+        file.write(b"\xff" * 4096)
+    assert backup.check(service.store.path).problems
+    restored(service, tmp_path / "saved.db")
+    assert backup.check(service.store.path).problems == []
+    assert len(emails(service.store.path)) == 40
+
+
+def test_what_a_migration_keeps_is_made_in_the_same_way(tmp_path: Path) -> None:
+    old_database(tmp_path / "users.db")
+    store = open_store(tmp_path / "users.db")
+    store.close()
+    assert store.migrated is not None
+    assert store.migrated.backup.stat().st_mode & 0o777 == 0o600
+    assert names(tmp_path) == {"users.db", store.migrated.backup.name}
+    with backup.checked_copy(store.migrated.backup) as (found, _copy):
+        assert (found.counts["users"], found.problems) == (1, [])
+    with pytest.raises(StoreUnusable), backup.checked_copy(tmp_path / "nothing"):
+        pass

@@ -1,0 +1,294 @@
+"""db, and what every command says of a database that it cannot use."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from support.commands import Command
+
+EVERY_READER = [
+    ["list"],
+    ["list", "--json"],
+    ["show", "1"],
+    ["export"],
+    ["audit"],
+    ["token", "list"],
+    ["db", "status"],
+    ["cleanup-tokens", "--dry-run"],
+]
+EVERY_DRY_RUN = [
+    ["delete", "1", "--dry-run"],
+    ["import", "-", "--dry-run"],
+    ["cleanup-tokens", "--dry-run"],
+]
+EVERY_WRITER = [
+    ["update", "1", "--name", "x"],
+    ["activate", "1"],
+    ["deactivate", "1"],
+    ["delete", "1", "--yes"],
+    ["set-password", "1", "--generate"],
+    ["unlock", "1"],
+    ["cleanup-tokens"],
+    ["token", "create", "1", "--no-expiry"],
+    ["token", "revoke", "1"],
+    ["db", "migrate"],
+]
+
+
+def old_database(path: Path, **changes: object) -> None:
+    """As an existing deployment has it: without a version, and without the columns of OAuth."""
+    user = {
+        "id": 7,
+        "email": "Ada@Example.com",
+        "name": "Ada",
+        "password": "$2b$04$" + "a" * 53,
+        "role": "admin",
+        "active": 1,
+    } | changes
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute(
+            "CREATE TABLE users (id INTEGER PRIMARY KEY AUTOINCREMENT, email TEXT NOT NULL UNIQUE, name TEXT NOT NULL,"
+            " password TEXT NOT NULL, role TEXT NOT NULL, active INTEGER NOT NULL)"
+        )
+        connection.execute("INSERT INTO users VALUES (:id, :email, :name, :password, :role, :active)", user)
+    connection.close()
+
+
+# --- made and looked at ---
+
+
+def test_init_makes_it_once_for_its_owner_alone(usersctl: Command) -> None:
+    path = usersctl.folder / "deep" / "users.db"
+    done = usersctl.ok("db", "init", "--db", path)
+    assert done.stdout == f"Made {path}\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert usersctl.ok("db", "init", "--db", path).stdout == f"There already: {path}\n"
+    assert usersctl.ok("db", "init", "--db", path, "--json").json["created"] is False
+
+
+def test_status_tells_where_and_why_and_how_many(usersctl: Command) -> None:
+    usersctl.add("ada", role="admin")
+    told = usersctl.ok("db", "status", "--json").json
+    assert told["path"] == str(usersctl.database)
+    assert told["chosen_by"] == "USERS_DATABASE"
+    assert (told["users"], told["active_admins"]) == (1, 1)
+    assert "users\t1\n" in usersctl.ok("db", "status").stdout
+
+
+# --- what cannot be used ---
+
+
+@pytest.mark.parametrize("words", [*EVERY_READER, *EVERY_WRITER], ids=" ".join)
+def test_a_missing_database_is_made_by_none_of_these(usersctl: Command, words: list[str]) -> None:
+    done = usersctl(*words)
+    assert (done.code, done.stdout) == (6, "")
+    assert f"No database at {usersctl.database} (USERS_DATABASE)" in done.stderr
+    assert "usersctl db init" in done.stderr
+    assert not usersctl.database.exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda path: path.write_text("this is a letter and no database at all " * 10), "is not a database"),
+        (lambda path: path.mkdir(), "is a folder"),
+        (lambda path: path.symlink_to("/nowhere/users.db"), "No database at"),
+        (lambda path: _sql(path, "CREATE TABLE songs (title)"), "is not a database of usersctl"),
+        (lambda path: _sql(path, "PRAGMA application_id = 7; CREATE TABLE users (id)"), "not a database of"),
+        (lambda path: _sql(path, "CREATE TABLE users (id)"), "no id, e-mail or password"),
+    ],
+)
+def test_what_is_no_database_of_ours_is_named_and_left_alone(
+    usersctl: Command, make: object, told: str
+) -> None:
+    make(usersctl.database)  # type: ignore[operator]
+    before = usersctl.database.read_bytes() if usersctl.database.is_file() else None
+    for words in (["db", "migrate"], ["create", "ada@example.com", "--generate", "--json"]):
+        done = usersctl(*words)
+        assert done.code == 6, done
+        assert str(usersctl.database) in done.stderr
+        assert told in done.stderr
+    assert usersctl("list").code == 6
+    # But for the kind of its journal, which is asked for before its tables are known.
+    after = usersctl.database.read_bytes() if usersctl.database.is_file() else None
+    assert (after and after[100:]) == (before and before[100:])
+
+
+def _sql(path: Path, script: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.executescript(script)
+    connection.close()
+
+
+def test_a_damaged_database_is_a_clear_line(usersctl: Command) -> None:
+    usersctl.add(*(f"user{number}" for number in range(30)))
+    content = bytearray(usersctl.database.read_bytes())
+    for page in range(4096, len(content), 4096):
+        content[page : page + 200] = b"\xff" * 200
+    usersctl.database.write_bytes(content)
+    for words in (["list"], ["update", "1", "--name", "x"], ["list", "--json"]):
+        done = usersctl(*words)
+        assert done.code == 6, done
+        assert "is damaged" in done.stderr
+
+
+def test_a_database_from_the_future_is_refused(usersctl: Command) -> None:
+    usersctl.add("ada")
+    _sql(usersctl.database, "PRAGMA user_version = 999")
+    for words in (["list"], ["create", "eve@example.com", "--generate"]):
+        done = usersctl(*words)
+        assert done.code == 6
+        assert "999" in done.stderr
+        assert "newer usersctl" in done.stderr
+
+
+def test_an_empty_file_becomes_a_database_when_something_is_made(usersctl: Command) -> None:
+    usersctl.database.touch()
+    for words in (["list"], ["db", "migrate"], ["delete", "1", "--yes"]):
+        done = usersctl(*words)
+        assert (done.code, done.stdout) == (6, "")
+        assert "is empty" in done.stderr
+    assert usersctl.database.stat().st_size == 0
+    usersctl.ok("create", "ada@example.com", "--generate")
+    assert len(usersctl.ok("list").rows) == 1
+
+
+def test_a_locked_database_is_waited_for_and_then_given_up(usersctl: Command) -> None:
+    usersctl.add("ada")
+    connection = sqlite3.connect(usersctl.database, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    assert len(usersctl.ok("list").rows) == 1  # readers do not wait
+    waiting = usersctl.start("update", "1", "--name", "x", stderr=subprocess.PIPE)
+    try:
+        _, told = waiting.communicate(timeout=20)
+        assert waiting.returncode == 6
+        assert b"another process holds" in told
+    finally:
+        connection.close()
+    assert usersctl.ok("show", "1", "--json").json["name"] == "Ada"
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs another user")
+def test_a_read_only_database_can_be_read_and_says_so_when_written(usersctl: Command) -> None:
+    usersctl.add("ada")
+    with tempfile.TemporaryDirectory() as name:  # in a folder that the other user may enter
+        folder = Path(name)
+        shutil.copy(usersctl.database, folder / "users.db")
+        (folder / "users.db").chmod(0o444)
+        folder.chmod(0o555)
+
+        def as_nobody(*words: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-m", "usersctl", *words],
+                env=usersctl.env | {"USERS_CONFIG": "", "USERS_DATABASE": f"{folder}/users.db"},
+                cwd="/", capture_output=True, text=True, check=False,
+            )  # fmt: skip
+
+        if as_nobody("--version").returncode != 0:
+            pytest.skip("another user cannot run this Python")
+        assert "ada@example.com" in as_nobody("list").stdout
+        for words in EVERY_DRY_RUN:
+            assert as_nobody(*words).returncode == 0, words
+        done = as_nobody("update", "1", "--name", "x")
+        assert done.returncode == 6, done
+        assert "read-only" in done.stderr
+
+
+# --- an older one ---
+
+
+def test_a_reader_refuses_an_old_database_and_a_writer_migrates_it(usersctl: Command) -> None:
+    old_database(usersctl.database)
+    before = usersctl.database.read_bytes()
+    for words in EVERY_READER[:3]:
+        done = usersctl(*words)
+        assert done.code == 6
+        assert "older version" in done.stderr
+        assert "db migrate" in done.stderr
+    assert usersctl.database.read_bytes() == before
+    done = usersctl.ok("update", "7", "--name", "Ada L")
+    assert "Migrated" in done.stderr
+    assert usersctl.ok("show", "ada@example.com", "--json").json["name"] == "Ada L"
+    assert usersctl.ok("db", "migrate").stdout.endswith("already\n")
+    assert len(list(usersctl.folder.glob("users.db.before-*"))) == 1
+
+
+@pytest.mark.parametrize("words", EVERY_DRY_RUN, ids=" ".join)
+def test_a_dry_run_migrates_nothing(usersctl: Command, words: list[str]) -> None:
+    old_database(usersctl.database)
+    before = usersctl.database.read_bytes()
+    done = usersctl(*words)
+    assert (done.code, done.stdout) == (6, "")
+    assert "older version" in done.stderr
+    assert "usersctl db migrate" in done.stderr
+    assert usersctl.database.read_bytes() == before
+    assert {each.name for each in usersctl.folder.glob("users.db*")} == {"users.db"}
+
+
+@pytest.mark.parametrize("words", EVERY_DRY_RUN, ids=" ".join)
+def test_a_dry_run_waits_for_nobody_who_writes(usersctl: Command, words: list[str]) -> None:
+    usersctl.add("ada")
+    connection = sqlite3.connect(usersctl.database, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        usersctl.ok(*words)
+    finally:
+        connection.close()
+
+
+def test_migrate_tells_what_it_did(usersctl: Command) -> None:
+    old_database(usersctl.database)
+    told = usersctl.ok("db", "migrate", "--json").json
+    assert (told["migrated"], told["accounts"]) == (True, 1)
+    assert Path(told["backup"]).is_file()
+    assert usersctl.ok("db", "migrate", "--json").json["migrated"] is False
+
+
+NAMES = ["\x1b[2J\x1b]0;owned\x07", "a\tb\nc", "[bold red]x[/]", "\u202eevil\u2066", "nul\0in", "\x9b31m"]
+UNSAFE = "\x1b\x07\0\x9b\u202e\u2066"
+
+
+def test_names_of_an_old_database_move_no_cursor(usersctl: Command) -> None:
+    old_database(usersctl.database)
+    connection = sqlite3.connect(usersctl.database)
+    with connection:
+        connection.executemany(
+            "INSERT INTO users (email, name, password, role, active) VALUES (? || '@example.com', ?, '!', 'user', 1)",
+            enumerate(NAMES),
+        )
+    connection.close()
+    usersctl.ok("db", "migrate")
+    for words in (["list", "--jsonl"], ["show", "8"], ["export", "--format", "jsonl"]):
+        assert not set(UNSAFE) & set(usersctl.ok(*words).stdout), words
+    listed = usersctl.ok("list", "--sort", "created")
+    assert not set(UNSAFE) & set(listed.stdout)
+    assert [len(row) for row in listed.rows] == [7] * 7
+    assert {user["name"] for user in usersctl.ok("list", "--json").json} == {"Ada", *map(str.strip, NAMES)}
+    for words in (["list"], ["list", "--csv"], ["list", "--json"], ["export"]):
+        assert not set(UNSAFE) & set(usersctl.on_terminal(*words).text), words
+
+
+def test_an_address_of_an_old_database_moves_no_cursor(usersctl: Command) -> None:
+    old_database(usersctl.database, email="\x1b[2Jx")
+    usersctl.ok("db", "migrate")
+    screen = usersctl.on_terminal("delete", "7", typed=[("[y/N]", "n\n")])
+    assert "\x1b" not in screen.raw
+    assert screen.code == 5
+
+
+@pytest.mark.parametrize("value", [b"\xff\xfe", b"\xc3\x28"])
+def test_bytes_that_are_no_text_in_an_old_database_are_no_bug(usersctl: Command, value: bytes) -> None:
+    old_database(usersctl.database)
+    connection = sqlite3.connect(usersctl.database)
+    with connection:
+        connection.execute("UPDATE users SET name = CAST(? AS TEXT)", (value,))
+    connection.close()
+    done = usersctl("db", "migrate")
+    assert done.code in (0, 6), done

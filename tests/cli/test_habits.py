@@ -1,0 +1,511 @@
+"""What all commands have in common: help, options, exit codes, streams, completion, and how soon they answer."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+from cli.test_accounts import tell
+from support.commands import USERSCTL, Command
+from typer.core import TyperCommand, TyperGroup, TyperOption
+
+from usersctl import __version__
+from usersctl.cli.options import OTHER_VALUES, Options, take
+from usersctl.cli.tree import command_tree
+
+
+def every_command() -> list[tuple[tuple[str, ...], TyperCommand | TyperGroup]]:
+    found: list[tuple[tuple[str, ...], TyperCommand | TyperGroup]] = [((), command_tree())]
+    for path, command in found:
+        if isinstance(command, TyperGroup):
+            for name, each in command.commands.items():
+                assert isinstance(each, TyperCommand | TyperGroup)
+                found.append(((*path, name), each))
+    return found
+
+
+COMMANDS = every_command()
+
+# --- help ---
+
+
+@pytest.mark.parametrize("path", [path for path, _ in COMMANDS], ids=" ".join)
+def test_every_command_has_help_an_example_and_the_options_for_everywhere(path: tuple[str, ...]) -> None:
+    command = dict(COMMANDS)[path]
+    assert command.help
+    assert command.epilog is not None
+    assert command.epilog.startswith("Example: ")
+    assert " ".join(("usersctl", *path)) in command.epilog
+    named = {option for each in command.params for option in each.opts}
+    assert named >= {"--json", "--quiet", "--db", "--config", "--no-input"}
+    for each in command.params:
+        assert getattr(each, "help", None), (path, each.name)
+
+
+def test_help_is_printed_in_a_pipe_without_boxes_and_nothing_is_cut(usersctl: Command) -> None:
+    groups = [[*path, "--help"] for path, command in COMMANDS if isinstance(command, TyperGroup)]
+    assert len(groups) > 5
+    for words in (*groups, ["-h"], ["token", "create", "-h"]):
+        done = usersctl.ok(*words)
+        assert done.stdout.startswith("Usage: usersctl")
+        assert "╭" not in done.stdout
+        assert "..." not in done.stdout.replace("[ARGS]...", "").replace("...]", "")
+        assert "Example: usersctl" in done.stdout
+
+
+def test_a_paragraph_of_help_has_no_line_ends_of_its_own() -> None:
+    assert [path for path, command in COMMANDS if "\n" in (command.help or "").replace("\n\n", "")] == []
+
+
+def test_the_examples_can_be_parsed() -> None:
+    for path, command in COMMANDS:
+        assert command.epilog is not None
+        words = command.epilog.partition("usersctl ")[2].partition(" <")[0].replace("'", "").split()
+        assert tuple(words[: len(path)]) == path
+
+
+def test_nothing_asked_is_answered_with_help(usersctl: Command) -> None:
+    for words in ([], ["token"], ["db"], ["config"]):
+        done = usersctl(*words)
+        assert (done.code, done.stdout) == (2, "")
+        assert done.stderr.startswith("Usage: usersctl")
+
+
+def test_the_version(usersctl: Command) -> None:
+    for words in (["--version"], ["list", "--version"]):
+        assert usersctl.ok(*words).stdout == f"usersctl {__version__}\n"
+
+
+# --- misuse ---
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["nonsense"],
+        ["list", "--nonsense"],
+        ["list", "extra"],
+        ["create"],
+        ["token", "nonsense"],
+        ["list", "--db"],
+        ["--json=yes", "list"],
+        ["import", "-", "--format", "xml"],
+        ["import", "-", "--on-conflict", "guess"],
+    ],
+)
+def test_misuse_is_one_line_and_the_way_to_the_help(usersctl: Command, words: list[str]) -> None:
+    done = usersctl(*words)
+    assert (done.code, done.stdout) == (2, "")
+    line, hint = done.stderr.splitlines()
+    assert line.startswith("usersctl: ")
+    assert hint.startswith("  see: usersctl")
+    assert usersctl("--json", *words).error["code"] == "usage"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["list", "--limit", "ten"], "'--limit': 'ten' is not a whole number"),
+        (["list", "--sort", "age"], "'--sort': 'age' is not one of 'name', 'email', 'created', 'last-login'"),
+        (["healthcheck", "--timeout", "soon"], "'--timeout': 'soon' is not a number"),
+        (["show"], "Missing argument 'USER'"),
+        (["list", "--limt", "5"], "No such option: --limt (Possible options: --limit"),
+    ],
+)
+def test_misuse_names_the_option_that_is_meant(usersctl: Command, words: list[str], named: str) -> None:
+    assert named in usersctl(*words).stderr
+
+
+# --- the options for everywhere ---
+
+
+def test_they_stand_before_or_after_the_command(usersctl: Command) -> None:
+    usersctl.add("ada")
+    env = {"USERS_DATABASE": "/nowhere/users.db"}
+    for words in (
+        ["--json", "--db", usersctl.database, "show", "1"],
+        ["show", "1", "--json", "--db", usersctl.database],
+        ["--json", "show", f"--db={usersctl.database}", "1"],
+    ):
+        assert usersctl.ok(*words, env=env).json["id"] == 1
+
+
+def test_after_two_dashes_nothing_is_an_option(usersctl: Command) -> None:
+    usersctl.add("ada")
+    assert usersctl("show", "--", "--json").stderr.startswith("usersctl: No user '--json'")
+
+
+def test_the_value_of_an_option_is_never_taken_for_one_of_these() -> None:
+    taking = {
+        option
+        for _, command in COMMANDS
+        for each in command.params
+        if isinstance(each, TyperOption) and not each.is_flag
+        for option in each.opts
+    }
+    assert taking - {"--config", "--db"} - {"--install-completion", "--show-completion"} <= OTHER_VALUES
+    words = ["create", "a@example.com", "--name", "--db=x", "--role", "--json", "--quiet"]
+    assert take(words) == (Options(quiet=True), words[:-1])
+
+
+# --- streams ---
+
+
+def test_a_closed_stdout_is_said_before_anything_is_done(usersctl: Command) -> None:
+    done = usersctl.shell("usersctl create ada@example.com --generate >&-")
+    assert (done.code, "stdout is closed" in done.stderr) == (6, True)
+    assert not usersctl.database.exists()
+    done = usersctl.shell("usersctl list --json >&-")
+    assert (done.code, done.error["code"]) == (6, "io")
+
+
+@pytest.mark.parametrize("words", ["list", "list --json", "--help", "--version", "export", "config show", "db status --json"])  # fmt: skip
+def test_a_full_stdout_is_no_success(usersctl: Command, words: str) -> None:
+    usersctl.add("ada")
+    done = usersctl.shell(f"usersctl {words} > /dev/full")
+    assert done.code == 6, done
+    assert "No space left on device" in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", ["list", "list --json", "list --csv", "export --format jsonl"])
+def test_a_reader_that_goes_away_is_no_error(usersctl: Command, words: str) -> None:
+    with usersctl.service() as service, service.store.write() as tx:
+        tx._run(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)"
+            " INSERT INTO users (email, name, password_hash, role, active, created_at, updated_at)"
+            " SELECT 'user' || i || '@example.com', 'Name of user', '!', 'user', 1, 'x', 'x' FROM n"
+        )
+    done = usersctl.shell(f"set -o pipefail; usersctl {words} | head -1")
+    assert (done.code, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_what_belongs_on_a_closed_stderr_is_not_among_the_data(usersctl: Command) -> None:
+    done = usersctl.shell("usersctl create ada@example.com --generate 2>&-")
+    assert done.code == 0
+    assert usersctl.can_log_in("ada@example.com", done.stdout.strip())
+    assert usersctl.shell("usersctl show nobody 2>&-") == (3, "", "")
+
+
+@pytest.fixture(params=["full", "without a reader", "not for writing"])
+def stderr(request: pytest.FixtureRequest) -> Iterator[IO[bytes]]:
+    """Where nothing can be told."""
+    if request.param == "without a reader":
+        reader, writer = os.pipe()
+        os.close(reader)
+        opened: IO[bytes] = os.fdopen(writer, "wb", buffering=0)
+    else:
+        opened = Path("/dev/full").open("wb" if request.param == "full" else "rb", buffering=0)  # noqa: SIM115
+    with opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("list", 0),
+        ("show nobody", 3),
+        ("show nobody --json", 3),
+        ("delete 1", 5),
+        ("why 1", 0),
+        ("why nobody", 3),
+        ("doctor", 7),
+        ("snippet cron", 0),
+        ("import --from csv:nowhere.csv", 2),
+        ("cleanup-tokens --quiet --db /nowhere/users.db", 6),
+        ("nonsense", 2),
+        ("token", 2),
+        ("list --debug --db /nowhere/users.db", 6),
+    ],
+)
+def test_what_nobody_can_read_on_stderr_changes_nothing(
+    usersctl: Command, stderr: IO[bytes], words: str, code: int
+) -> None:
+    usersctl.add("ada")
+    process = usersctl.start(*words.split(), stdout=subprocess.PIPE, stderr=stderr, stdin=subprocess.DEVNULL)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == code
+    # What a line begins with is the same each time.
+    told, as_ever = (
+        [line.split("\t")[0] for line in text.splitlines()]
+        for text in (out.decode(), usersctl(*words.split()).stdout)
+    )
+    assert told == as_ever
+
+
+def test_a_secret_is_told_and_counts_where_nothing_else_can_be_told(
+    usersctl: Command, stderr: IO[bytes]
+) -> None:
+    def told(*words: str) -> str:
+        process = usersctl.start(*words, stdout=subprocess.PIPE, stderr=stderr)
+        out, _ = process.communicate(timeout=30)
+        assert process.returncode == 0
+        return out.decode().strip()
+
+    made = told("create", "ada@example.com", "--generate")
+    assert usersctl.can_log_in("ada@example.com", made)
+    token = told("token", "create", "1", "--no-expiry")
+    with usersctl.service() as service:
+        assert service.sessions.check(token) is not None
+    assert told("create", "ada@example.com", "--generate", "--if-missing") == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("show -", 2),
+        ("delete - --yes", 0),
+        ("create eve@example.com --password-stdin", 2),
+        ("create eve@example.com", 2),
+        ("import -", 0),
+    ],
+)
+def test_a_closed_stdin_is_an_empty_one(usersctl: Command, words: str, code: int) -> None:
+    usersctl.add("ada")
+    done = usersctl.shell(f"usersctl {words} <&-")
+    assert done.code == code, done
+    assert "bug" not in done.stderr
+
+
+def test_output_is_utf_8_in_every_locale(usersctl: Command) -> None:
+    usersctl.ok("import", "-", stdin="email,name\nada@example.com,Zoë 中 😀\n")
+    for env in ({"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}, {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "POSIX"}):  # fmt: skip
+        assert usersctl.ok("list", env=env).rows[0][2] == "Zoë 中 😀"
+        assert usersctl.ok("list", "--json", env=env).json[0]["name"] == "Zoë 中 😀"
+
+
+def test_bytes_that_are_no_text_are_no_bug(usersctl: Command) -> None:
+    usersctl.add("ada")
+    odd = os.fsdecode(b"\xff")
+    assert usersctl("show", odd).code == 3
+    assert usersctl("show", "-", stdin=b"\xff\n").code == 3
+    assert usersctl.ok("list", "--search", odd, "--json").json == []
+    assert usersctl("create", f"{odd}@example.com", "--generate").code == 2
+    assert usersctl("create", "eve@example.com", "--generate", "--name", odd).code == 2
+    assert usersctl("update", "1", "--name", odd).code == 2
+    usersctl.ok("update", "1", "--name", "Ada L", env={"SUDO_USER": odd, "SSH_CONNECTION": f"{odd}\x1b[2J 1"})
+    assert "\x1b" not in usersctl.ok("audit").stdout
+    path = usersctl.folder / f"{odd}.db"
+    assert usersctl("list", "--db", path).code == 6
+    assert json.loads(usersctl.ok("db", "init", "--db", path, "--json").stdout)["created"]
+
+
+def test_ctrl_c_is_130_without_a_trace(usersctl: Command) -> None:
+    usersctl.add("ada")
+    process = usersctl.start(
+        "import",
+        "-",
+        measured=False,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    tell(process.stdin, b"email\neve@example.com\n")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (130, b"", b"usersctl: interrupted\n")
+    assert usersctl.emails() == ["ada@example.com"]
+
+
+def test_ctrl_c_is_an_error_in_json_where_that_is_asked_for(usersctl: Command) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = usersctl.start("import", "-", "--json", measured=False, **pipes)
+    tell(process.stdin, b"email\neve@example.com\n")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (130, b"")
+    assert json.loads(err) == {"error": {"code": "interrupted", "message": "interrupted", "hint": None}}
+
+
+# --- a working folder that is gone ---
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("list", 0),
+        ("list --json", 0),
+        ("show 1", 0),
+        ("why 1", 0),
+        ("audit", 0),
+        ("create eve@example.com --generate", 0),
+        ("import - --dry-run", 0),
+        ("import {folder}/people.csv", 0),
+        ("import --from csv:{folder}/people.csv --dry-run", 0),
+        ("export {folder}/all.csv", 0),
+        ("export all.csv", 2),
+        ("db status", 0),
+        ("db verify", 0),
+        ("config show", 0),
+    ],
+)
+def test_a_command_needs_no_working_folder(usersctl: Command, words: str, code: int) -> None:
+    usersctl.add("ada")
+    (usersctl.folder / "people.csv").write_text("email\ngrace@example.com\n")
+    words = words.format(folder=usersctl.folder)
+    done = usersctl.shell(f"mkdir gone && cd gone && rmdir ../gone; usersctl {words}")
+    assert done.code == code, done
+
+
+# --- a bug of ours ---
+
+
+def test_a_bug_is_one_line_and_a_trace_only_with_debug(usersctl: Command) -> None:
+    usersctl.add("ada")
+    script = (
+        "import sys; from usersctl import __main__ as command; command.take = command.take;"
+        "import usersctl.cli.listing as listing;"
+        "listing.list_users = lambda *_, **__: 1 / 0;"
+        "sys.argv = ['usersctl', 'list', '--json', *sys.argv[1:]]; command.main()"
+    )
+    for words, traced in (([], False), (["--debug"], True)):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *words],
+            env=usersctl.env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert json.loads(done.stderr.splitlines()[0])["error"]["code"] == "bug"
+        assert ("Traceback" in done.stderr) is traced
+
+
+def test_a_refusal_has_its_trace_with_debug(usersctl: Command) -> None:
+    assert "Traceback" in usersctl("list", "--debug").stderr
+
+
+# --- completion ---
+
+
+def complete(usersctl: Command, line: str) -> list[str]:
+    env = {"_USERSCTL_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    done = usersctl(env=env)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_completion_knows_commands_options_and_addresses(usersctl: Command) -> None:
+    usersctl.add("ada", "alan", "eve")
+    assert "cleanup-tokens" in complete(usersctl, "usersctl cl")
+    assert set(complete(usersctl, "usersctl token ")) == {"create", "list", "revoke"}
+    assert "--json" in complete(usersctl, "usersctl list --j")
+    assert complete(usersctl, "usersctl show a") == ["ada@example.com", "alan@example.com"]
+    assert complete(usersctl, "usersctl delete ada@example.com e") == ["eve@example.com"]
+    assert complete(usersctl, "usersctl create --role ") == ["admin", "user"]
+
+
+def test_completion_finds_an_address_among_many_that_hold_the_same_letters(usersctl: Command) -> None:
+    usersctl.add(*(f"a{number:02}" for number in range(60)), "example")
+    assert complete(usersctl, "usersctl show ex") == ["example@example.com"]
+
+
+@pytest.mark.parametrize("variable", ["COMP_WORDS", "_TYPER_COMPLETE_ARGS"])
+def test_completion_looks_into_the_database_that_was_typed(usersctl: Command, variable: str) -> None:
+    usersctl.add("ada")
+    usersctl.ok("create", "alan@example.com", "--generate", "--db", "another one.db")
+    shell = "bash" if variable == "COMP_WORDS" else "zsh"
+    line = "usersctl --db 'another one.db' show a"
+    told = usersctl(env={"_USERSCTL_COMPLETE": f"complete_{shell}", variable: line, "COMP_CWORD": "4"}).stdout
+    assert "alan@example.com" in told
+    assert "ada@example.com" not in told
+
+
+def test_completion_is_silent_without_a_database_or_with_a_broken_configuration(usersctl: Command) -> None:
+    assert complete(usersctl, "usersctl show a") == []
+    usersctl.configure("nonsense")
+    assert complete(usersctl, "usersctl show a") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_shown_for_a_shell(usersctl: Command, shell: str) -> None:
+    done = usersctl(env={"_USERSCTL_COMPLETE": f"source_{shell}"})
+    assert done.code == 0
+    assert "_USERSCTL_COMPLETE" in done.stdout
+
+
+# --- how soon it answers ---
+
+
+def imported(usersctl: Command, *words: str) -> tuple[set[str], str]:
+    """The modules that a command brings in, and what it printed. Out of sight of coverage, which brings some along."""
+    script = (
+        "import sys; sys.argv = ['usersctl', *sys.argv[1:]]\n"
+        "before = {*sys.modules}\n"
+        "from usersctl.__main__ import main\n"
+        "try: main()\n"
+        "finally: print(*{*sys.modules} - before, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words],
+        env={name: value for name, value in usersctl.env.items() if not name.startswith("COVERAGE")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    modules = set(done.stderr.split())
+    assert "usersctl.__main__" in modules  # or this would show nothing
+    return modules, done.stdout
+
+
+def test_a_list_in_json_imports_only_what_it_needs(usersctl: Command) -> None:
+    usersctl.add("ada")
+    heavy = {
+        "typer",
+        "rich",
+        "dataclasses",
+        "inspect",
+        "bcrypt",
+        "email_validator",
+        "sqlite_utils",
+        "requests",
+        "tempfile",
+        "hashlib",
+    }
+    journeys = {f"usersctl.{name}" for name in ("service", "accounts", "sessions", "transfer", "throttle")}
+    for words in (["list", "--json"], ["--json", "--quiet", "list"]):
+        modules, told = imported(usersctl, *words)
+        assert json.loads(told)[0]["email"] == "ada@example.com"
+        assert not modules & (heavy | journeys)
+
+
+def test_no_command_imports_what_only_the_daemon_needs(usersctl: Command) -> None:
+    usersctl.add("ada")
+    daemons = {"rich", "bottle", "waitress", "requests", "oauthlib", "sqlite_utils"}
+    modules, told = imported(usersctl, "show", "1")
+    assert "ada@example.com" in told
+    assert not modules & daemons
+
+
+def test_the_overview_imports_nothing_that_single_commands_need(usersctl: Command) -> None:
+    heavy = {"http", "email", "ssl", "bcrypt", "email_validator", "sqlite_utils", "zxcvbn"}
+    modules, told = imported(usersctl, "--help")
+    assert told.startswith("Usage: usersctl")
+    assert not modules & heavy
+
+
+def test_the_installed_script_is_the_same_command(usersctl: Command) -> None:
+    if not Path(USERSCTL).exists():
+        pytest.skip("not installed as a script")
+    done = subprocess.run(
+        [USERSCTL, "--version"], env=usersctl.env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"usersctl {__version__}\n"
+
+
+def test_secrets_are_not_seen_in_the_list_of_processes(usersctl: Command) -> None:
+    process = usersctl.start(
+        "create", "ada@example.com", "--password-stdin", stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    seen = Path(f"/proc/{process.pid}/cmdline")
+    if seen.exists():
+        assert b"correct horse" not in seen.read_bytes()
+    process.communicate(b"correct horse battery", timeout=20)
+    assert process.returncode == 0

@@ -1,0 +1,308 @@
+"""usersctl mail and link, with and without a daemon."""
+
+import json
+import socket
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import OPERATOR, PASSWORD, Command
+from support.daemons import serving, wait_for
+from support.postbox import Postbox, link_in, scripted_server, smtp_server
+
+ADA = "ada@example.com"
+NEW = "another good password"
+LISTED = ["id", "kind", "email", "state", "attempts", "created_at", "due_at", "last_error"]
+OPEN = '[auth]\nwhitelist = ["/register"]\n'
+
+
+def configure(usersctl: Command, port: int | None = None, more: str = OPEN) -> None:
+    mailer = f'[mailer]\nhost = "127.0.0.1"\nport = {port}\n' if port else ""
+    usersctl.configure(f"[passwordHashing]\nrounds = 10\n{more}{mailer}")
+
+
+def register(usersctl: Command, *names: str) -> None:
+    with usersctl.service() as service:
+        for name in names:
+            service.registration.register(f"{name}@example.com", name.title(), PASSWORD, by=OPERATOR)
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def listed(usersctl: Command) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = usersctl.ok("mail", "list", "--json").json
+    return found
+
+
+# --- list and show ---
+
+
+def test_letters_are_listed_with_what_became_of_them(usersctl: Command) -> None:
+    usersctl.ok("db", "init")
+    assert usersctl.ok("mail", "list", "--json").json == []
+    assert usersctl.ok("mail", "list").rows == []
+    register(usersctl, "ada", "bob")
+    assert [row[:5] for row in usersctl.ok("mail", "list").rows] == [
+        ["1", "confirm", ADA, "waiting", "0"],
+        ["2", "confirm", "bob@example.com", "waiting", "0"],
+    ]
+    first, _ = listed(usersctl)
+    assert set(LISTED) <= set(first)
+    assert (first["state"], first["attempts"], first["last_error"]) == ("waiting", 0, None)
+
+
+def test_a_letter_in_the_folder_is_shown_with_its_text(usersctl: Command) -> None:
+    register(usersctl, "ada")
+    told = usersctl.ok("mail", "show", "1", "--json").json
+    assert (told["state"], told["text"], told["file"]) == ("waiting", None, None)
+    usersctl.ok("mail", "retry")
+    told = usersctl.ok("mail", "show", "1", "--json").json
+    assert told["state"] == "sent"
+    assert told["subject"] == "Confirm your email address for Users"
+    file = Path(told["file"])
+    assert file == usersctl.folder / "mail" / "1.eml"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    link = link_in(told["text"])
+    assert link.email == ADA
+    assert link.token in usersctl.ok("mail", "show", "1").stdout
+    with usersctl.service() as service:
+        assert service.registration.confirm(link.token, ADA, by=OPERATOR).active
+
+
+def test_a_letter_of_an_earlier_database_is_not_taken_for_one_of_this(usersctl: Command) -> None:
+    register(usersctl, "ada")
+    usersctl.ok("mail", "retry")
+    for file in usersctl.folder.glob("users.db*"):
+        file.unlink()
+    register(usersctl, "bob")
+    told = usersctl.ok("mail", "show", "1", "--json").json
+    assert (told["email"], told["text"], told["file"]) == ("bob@example.com", None, None)
+
+
+@pytest.mark.parametrize("words", [["show", "1"], ["retry", "1"], ["retry", "1", "2"], ["show", "9" * 30]])
+def test_a_letter_that_is_not_there_is_a_3(usersctl: Command, words: list[str]) -> None:
+    usersctl.ok("db", "init")
+    done = usersctl("mail", *words, "--json")
+    assert done.code == 3
+    assert done.error["message"] == f"No letter {words[1]}"
+
+
+@pytest.mark.parametrize("words", [["show", "x"], ["show", "0"], ["show"], ["retry", "-1"], []])
+def test_what_is_no_letter_is_a_2(usersctl: Command, words: list[str]) -> None:
+    usersctl.ok("db", "init")
+    assert usersctl("mail", *words).code == 2
+
+
+@pytest.mark.parametrize(
+    "words", [["mail", "list"], ["mail", "show", "1"], ["mail", "retry"], ["link", "reset", "1"]]
+)
+def test_without_a_database_it_is_a_6_that_names_the_path(usersctl: Command, words: list[str]) -> None:
+    done = usersctl(*words)
+    assert done.code == 6
+    assert str(usersctl.database) in done.stderr
+
+
+# --- retry ---
+
+
+def test_retry_sends_what_waits_with_no_daemon_running(usersctl: Command) -> None:
+    register(usersctl, "ada", "bob")
+    with smtp_server() as box:
+        configure(usersctl, box.port)
+        done = usersctl.ok("mail", "retry")
+    assert done.stdout.splitlines() == [f"Letter 1 to {ADA}: sent", "Letter 2 to bob@example.com: sent"]
+    assert [each.recipients for each in box.received] == [[ADA], ["bob@example.com"]]
+    assert usersctl.ok("mail", "retry").stdout == "No letter waits; nothing to do\n"
+    assert usersctl.ok("mail", "retry", "1", "--json").json == []
+
+
+def test_retry_tells_what_could_not_be_sent_and_why(usersctl: Command) -> None:
+    register(usersctl, "ada", "bob", "cleo")
+    box = Postbox(answers={"RCPT bob@example.com": "550 no such user", "RCPT cleo@example.com": "450 later"})
+    with smtp_server(box):
+        configure(usersctl, box.port)
+        done = usersctl("mail", "retry")
+        assert done.code == 7
+        assert done.stdout.splitlines() == [
+            f"Letter 1 to {ADA}: sent",
+            "Letter 2 to bob@example.com: failed (550 no such user)",
+            "Letter 3 to cleo@example.com: waiting (450 later)",
+        ]
+        assert [each["last_error"] for each in listed(usersctl)] == [None, "550 no such user", "450 later"]
+        box.answers.clear()
+        told = usersctl.ok("mail", "retry", "2", "--json").json
+        assert [(each["id"], each["state"]) for each in told] == [(2, "sent")]
+    assert {each["state"] for each in listed(usersctl)} == {"sent", "waiting"}
+
+
+def test_retry_of_one_leaves_the_others_that_are_put_off(usersctl: Command) -> None:
+    register(usersctl, "ada", "bob")
+    configure(usersctl, closed_port())
+    assert usersctl("mail", "retry").code == 7
+    with smtp_server() as box:
+        configure(usersctl, box.port)
+        usersctl.ok("mail", "retry", "2")
+    assert [each.recipients for each in box.received] == [["bob@example.com"]]
+
+
+def test_retry_comes_to_an_end_though_each_attempt_takes_longer_than_the_first_delay(
+    usersctl: Command,
+) -> None:
+    register(usersctl, "ada", "bob", "cleo", "dan")
+    tried: list[int] = []
+
+    def slow(connection: socket.socket) -> None:
+        tried.append(1)  # the first is due again, after six seconds at most, while the last is tried
+        time.sleep(2.2)
+        connection.sendall(b"421 too busy\r\n")
+
+    with scripted_server(slow) as port:
+        configure(usersctl, port)
+        assert usersctl("mail", "retry").code == 7
+    assert len(tried) == 4
+
+
+def test_retry_beside_a_daemon_sends_nothing_twice(usersctl: Command) -> None:
+    names = [f"u{number}" for number in range(20)]
+    register(usersctl, *names)
+    with smtp_server(Postbox(delay=0.05)) as box:
+        configure(usersctl, box.port)
+        with serving(usersctl):
+            for _ in range(3):
+                usersctl("mail", "retry")
+            wait_for(lambda: {each["state"] for each in listed(usersctl)} == {"sent"})
+    assert sorted(each.recipients[0] for each in box.received) == sorted(
+        f"{name}@example.com" for name in names
+    )
+
+
+# --- test ---
+
+
+def test_mail_test_says_what_the_server_answered(usersctl: Command) -> None:
+    with smtp_server(Postbox(answers={"DATA": "250 2.0.0 queued as 4711"})) as box:
+        configure(usersctl, box.port)
+        done = usersctl.ok("mail", "test", "Ada@example.com")
+        assert done.stdout == f"Sent to {ADA}: 250 2.0.0 queued as 4711\n"
+        told = usersctl.ok("mail", "test", ADA, "--json").json
+        assert told == {"to": ADA, "answer": "250 2.0.0 queued as 4711"}
+    assert not usersctl.database.exists()
+    assert "can send mail to ada@example.com" in box.received[0].text()
+
+
+def test_mail_test_is_a_7_when_the_server_does_not_take_it(usersctl: Command) -> None:
+    with smtp_server(Postbox(answers={"RCPT": "550 relaying denied"})) as box:
+        configure(usersctl, box.port)
+        done = usersctl("mail", "test", ADA, "--json")
+    assert (done.code, done.stdout) == (7, "")
+    assert (done.error["code"], done.error["message"]) == ("undeliverable", "550 relaying denied")
+    configure(usersctl, closed_port())
+    done = usersctl("mail", "test", ADA)
+    assert done.code == 7
+    assert "Connection refused" in done.stderr
+
+
+def test_mail_test_without_a_server_lays_the_letter_into_the_folder(usersctl: Command) -> None:
+    done = usersctl.ok("mail", "test", ADA)
+    assert done.stdout == f"Sent to {ADA}: written to {usersctl.folder / 'mail' / '0.eml'}\n"
+
+
+@pytest.mark.parametrize(
+    "to", ["nobody", "a@example.com, b@example.com", "a@example.com\nBcc: b@example.com", ""]
+)
+def test_mail_test_to_what_is_no_address_is_a_2(usersctl: Command, to: str) -> None:
+    assert usersctl("mail", "test", to).code == 2
+
+
+@pytest.mark.parametrize("words", [["test", ADA], ["retry"]])
+def test_a_broken_template_is_a_6_in_one_line(usersctl: Command, words: list[str]) -> None:
+    register(usersctl, "ada")
+    (usersctl.folder / "letters").mkdir()
+    (usersctl.folder / "letters" / "confirm.txt").write_text("Subject: x\n\n$link $user\n")
+    usersctl.configure('[mailer]\ntemplates = "letters"\n')
+    done = usersctl("mail", *words)
+    assert done.code == 6
+    assert "unknown word $user" in done.stderr
+    assert [each["attempts"] for each in listed(usersctl)] == [0]
+
+
+def test_a_password_of_the_mail_server_is_in_no_output(usersctl: Command) -> None:
+    with scripted_server(lambda connection: connection.sendall(b"554 no\r\n")) as port:
+        configure(usersctl, port)
+        env = {"USERS_MAILER_USER": "ada", "USERS_MAILER_PASS": "planted-secret"}
+        done = usersctl("mail", "test", ADA, "--debug", env=env)
+    assert done.code == 7
+    assert "planted-secret" not in done.stdout + done.stderr
+
+
+# --- link ---
+
+
+def test_link_confirm_prints_a_working_link_alone(usersctl: Command) -> None:
+    configure(usersctl)
+    register(usersctl, "ada")
+    done = usersctl.ok("link", "confirm", ADA, env={"USERS_BASE_URL": "https://accounts.example.com"})
+    assert done.stdout.startswith("https://accounts.example.com/confirm-email?token=")
+    assert done.stdout.count("\n") == 1
+    link = link_in(done.stdout)
+    assert link.email == ADA
+    assert ADA in done.stderr
+    assert "24 h" in done.stderr
+    with usersctl.service() as service:
+        assert service.registration.confirm(link.token, link.email, by=OPERATOR).active
+
+
+def test_link_reset_prints_a_working_link(usersctl: Command) -> None:
+    (user,) = usersctl.add("ada")
+    told = usersctl.ok("link", "reset", str(user.id), "--json").json
+    assert set(told) == {"url", "email", "purpose"}
+    link = link_in(told["url"])
+    with usersctl.service() as service:
+        service.recovery.reset(link.token, link.email, NEW, by=OPERATOR)
+    assert usersctl.can_log_in(ADA, NEW)
+    (row,) = [
+        row for row in json.loads(usersctl.ok("audit", "--json").stdout) if row["action"] == "link-reset"
+    ]
+    assert row["user_id"] == user.id
+    assert link.token not in json.dumps(row)
+
+
+def test_a_link_works_at_a_daemon_that_was_started_later(usersctl: Command) -> None:
+    (user,) = usersctl.add("ada")
+    link = link_in(usersctl.ok("link", "reset", user.email).stdout)
+    with serving(usersctl) as daemon:
+        fields = {"token": link.token, "email": link.email}
+        body = fields | {"password": NEW, "password_confirmation": NEW}
+        assert daemon.client().post("/api/users/password/reset", body).status == 200
+
+
+def test_link_confirm_is_refused_where_it_would_not_work(usersctl: Command) -> None:
+    usersctl.add("done")
+    register(usersctl, "ada")
+    closed = usersctl("link", "confirm", ADA, "--json")
+    assert (closed.code, closed.stdout) == (5, "")
+    assert closed.error["message"] == "Registration is closed, and its confirmation with it"
+    configure(usersctl)
+    confirmed = usersctl("link", "confirm", "done@example.com", "--json")
+    assert confirmed.code == 5
+    assert confirmed.error == {
+        "code": "forbidden",
+        "hint": None,
+        "message": "done@example.com has nothing to confirm",
+    }
+    usersctl.ok("deactivate", "done@example.com")
+    shut = usersctl("link", "confirm", "done@example.com")
+    assert (shut.code, "usersctl activate" in shut.stderr) == (5, True)
+    usersctl.ok("deactivate", ADA)
+    assert usersctl("link", "confirm", ADA).code == 5
+
+
+def test_link_for_nobody_is_a_3_and_of_no_kind_a_2(usersctl: Command) -> None:
+    usersctl.ok("db", "init")
+    assert usersctl("link", "reset", "nobody@example.com").code == 3
+    assert usersctl("link", "delete", ADA).code == 2

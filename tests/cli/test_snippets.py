@@ -1,0 +1,456 @@
+"""`usersctl snippet`: texts for other programs, which take them as they are and do with them what they are for."""
+
+import configparser
+import json
+import os
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import pytest
+from support.commands import PASSWORD, USERSCTL, Command
+from support.daemons import serving, wait_for
+from support.proxies import needed
+
+from usersctl.cli.options import take
+from usersctl.cli.snippet import FOLDER, SNIPPETS, Name, owner_of, words_of, write
+from usersctl.cli.tree import command_tree
+from usersctl.config.settings import Loaded, Origin, Settings, load
+from usersctl.errors import Invalid
+
+ROOT = Path(__file__).parents[2]
+DAEMON = ROOT / "daemon"
+
+# The installation that the files in daemon/ are for: the command in an environment of its own, one configuration file
+# with baseUrl and database, and an account for the daemon.
+FILE = Path("/etc/users/users.toml")
+USUAL = Loaded(
+    Settings(database=Path("/var/lib/users/users.db"), base_url="https://accounts.example.com"),
+    FILE,
+    {"database": Origin(str(FILE), ""), "baseUrl": Origin(str(FILE), "")},
+)
+COMMAND = ("/opt/usersctl/bin/usersctl",)
+IN_THE_CHECKOUT = (Name.SYSTEMD, Name.SOCKET, Name.TIMER, Name.CLEANUP, Name.CRON)
+
+
+def for_the_usual(name: Name) -> str:
+    return write(
+        name, words_of(USUAL, COMMAND) | {"user": "usersd"}
+    )  # whoever owns this machine's /var/lib/users
+
+
+def unit_of(text: str) -> configparser.ConfigParser:
+    """The last of several lines for one key."""
+    found = configparser.ConfigParser(interpolation=None, strict=False)
+    found.optionxform = str  # type: ignore[assignment,method-assign]
+    found.read_string(text)
+    return found
+
+
+# --- the texts ---
+
+
+@pytest.mark.parametrize("name", IN_THE_CHECKOUT)
+def test_the_files_beside_the_daemon_are_the_same_texts(name: Name) -> None:
+    assert (DAEMON / SNIPPETS[name].file).read_text("utf-8") == for_the_usual(name)
+
+
+def test_no_file_beside_the_daemon_is_left_out() -> None:
+    others = {"users.example.toml"}
+    found = {path.name for path in DAEMON.iterdir() if path.is_file() and not path.name.startswith(".")}
+    assert found - others == {SNIPPETS[name].file for name in IN_THE_CHECKOUT}
+
+
+def test_every_file_belongs_to_a_name_and_every_word_is_used() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == {each.file for each in SNIPPETS.values()}
+    used = {word for path in FOLDER.iterdir() for word in Template(path.read_text("utf-8")).get_identifiers()}
+    assert used == set(words_of(USUAL, COMMAND))
+
+
+@pytest.mark.parametrize("name", list(Name))
+def test_a_text_is_whole_and_tells_where_it_belongs(name: Name) -> None:
+    text = for_the_usual(name)
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")
+    assert "${" not in text
+    assert max(map(len, text.splitlines())) <= 160
+    if SNIPPETS[name].place.startswith("/"):
+        assert SNIPPETS[name].place in text.split("\n\n")[0]
+    assert re.findall(r"/(?:root|work|tmp|home/\w+)/\S*", text) == []
+
+
+# --- the command ---
+
+
+def test_it_prints_the_text_alone_and_where_to_put_it_beside(usersctl: Command) -> None:
+    told, text = SNIPPETS[Name.TIMER], for_this(usersctl, Name.TIMER)
+    assert usersctl.ok("snippet", "timer", cwd=Path("/")) == (
+        0,
+        text,
+        f"Put it into: {told.place}\nThen: {told.then}\n",
+    )
+    assert usersctl.ok("--quiet", "snippet", "timer") == (0, text, "")
+    assert usersctl.ok("--json", "snippet", "timer").json == {
+        "place": told.place,
+        "then": told.then,
+        "text": text,
+    }
+    assert not usersctl.database.exists()
+    named = re.findall(r"[a-z0-9]+", (command_tree().commands["snippet"].help or "").partition("\n\n")[2])
+    assert {str(each) for each in Name} <= set(named)
+    done = usersctl("snippet", "apache")
+    assert done.code == 2
+    assert "'nginx'" in done.stderr
+
+
+def for_this(usersctl: Command, name: Name, **more: str) -> str:
+    """What the command prints, without a process for it."""
+    env = {"USERS_DATABASE": str(usersctl.database), "USERS_CONFIG": str(usersctl.config)} | more
+    return write(name, words_of(load(env=env), (USERSCTL,)))
+
+
+def test_it_is_made_for_this_installation(usersctl: Command) -> None:
+    usersctl.configure(
+        'baseUrl = "https://id.example.com"\ntokenCleanupSchedule = "5 4 * * *"\n'
+        '[server]\nhost = "::1"\nport = 81\nsocketMode = "0600"\n'
+    )
+    unit = unit_of(usersctl.ok("snippet", "systemd").stdout)["Service"]
+    options = f"--config {usersctl.config} --db {usersctl.database}"
+    assert unit["ExecStart"] == f"{USERSCTL} {options} serve"
+    assert unit["User"] == owner_of(usersctl.database)
+    assert unit["ReadWritePaths"] == str(usersctl.folder)
+    assert unit_of(for_this(usersctl, Name.SOCKET))["Socket"]["ListenStream"] == "[::1]:81"
+    cron = for_this(usersctl, Name.CRON).splitlines()[-1]
+    assert cron == f"5 4 * * *  {unit['User']}  {USERSCTL} {options} cleanup-tokens --quiet"
+    nginx = for_this(usersctl, Name.NGINX)
+    assert "server_name id.example.com;" in nginx
+    assert "server [::1]:81;" in nginx
+
+    other = for_this(usersctl, Name.SYSTEMD, USERS_DATABASE="/srv/o.db", USERS_BASE_URL="http://x.example")
+    assert unit_of(other)["Service"]["ExecStart"] == (
+        f"{USERSCTL} --config {usersctl.config} --db /srv/o.db serve --base-url http://x.example"
+    )
+    none = for_this(usersctl, Name.CRON, USERS_CONFIG="", USERS_DATABASE="/srv/o.db", HOME="/nowhere")
+    assert f"{USERSCTL} --db /srv/o.db cleanup-tokens" in none
+
+
+def test_a_unix_socket_goes_everywhere_that_it_can(usersctl: Command) -> None:
+    usersctl.configure('[server]\nsocket = "/run/users/usersd.sock"\nsocketMode = "0666"\n')
+    unit = unit_of(for_this(usersctl, Name.SYSTEMD))["Service"]
+    assert (unit["RuntimeDirectory"], unit["RuntimeDirectoryPreserve"]) == ("users", "yes")
+    socket = unit_of(for_this(usersctl, Name.SOCKET))["Socket"]
+    assert (socket["ListenStream"], socket["SocketMode"]) == ("/run/users/usersd.sock", "0666")
+    assert "server unix:/run/users/usersd.sock;" in for_this(usersctl, Name.NGINX)
+    assert "unix//run/users/usersd.sock" in for_this(usersctl, Name.CADDY)
+    with pytest.raises(Invalid, match="Traefik reaches no Unix socket"):
+        for_this(usersctl, Name.TRAEFIK)
+
+
+@pytest.mark.parametrize(
+    "odd", ["my users", "100%", "a:b", "a$b", "x;y", "a#b", 'a"b', "a'b", "a\\b", "a\nb", "{x}"]
+)
+def test_a_path_that_others_would_read_otherwise_is_refused(odd: str) -> None:
+    changed = USUAL._replace(settings=USUAL.settings._replace(database=Path("/srv") / odd / "users.db"))
+    with pytest.raises(Invalid, match="has a character that other programs may take"):
+        words_of(changed, COMMAND)
+
+
+def test_a_folder_that_systemd_does_not_make_is_told(tmp_path: Path) -> None:
+    def told(database: Path, socket: Path | None) -> list[str]:
+        changed = USUAL.settings._replace(database=database, socket=socket)
+        text = write(Name.SYSTEMD, words_of(USUAL._replace(settings=changed), COMMAND))
+        return re.findall(r"^#   install -d -m (.*)$", text, re.MULTILINE)
+
+    owner, missing = owner_of(tmp_path), tmp_path / "missing"
+    assert told(missing / "users.db", missing / "run" / "usersd.sock") == [
+        f"0700 -o {owner} {missing}",
+        f"0755 -o {owner} {missing}/run",
+    ]
+    assert told(tmp_path / "users.db", tmp_path / "usersd.sock") == []
+    assert told(Path("/var/lib/no-users/users.db"), Path("/run/no-users/usersd.sock")) == []
+
+
+def test_an_address_as_name_of_the_site_has_its_brackets() -> None:
+    changed = USUAL._replace(settings=USUAL.settings._replace(base_url="https://[2001:db8::1]"))
+    nginx = write(Name.NGINX, words_of(changed, COMMAND))
+    assert "server_name [2001:db8::1];" in nginx
+    assert "return 301 https://[2001:db8::1]$request_uri;" in nginx
+
+
+def test_the_port_of_the_site_is_the_proxys() -> None:
+    def for_url(name: Name, url: str) -> str:
+        changed = USUAL._replace(settings=USUAL.settings._replace(base_url=url))
+        return write(name, words_of(changed, COMMAND))
+
+    url = "https://id.example.com:8443"
+    for name in (Name.NGINX, Name.CADDY, Name.TRAEFIK):
+        assert f'baseUrl = "{url}"' in for_url(name, url)
+        assert 'baseUrl = "https://id.example.com"' in for_url(name, "http://id.example.com:8080")
+    nginx = for_url(Name.NGINX, url)
+    assert re.findall("listen (.*);", nginx) == ["80", "[::]:80", "8443 ssl", "[::]:8443 ssl"]
+    assert f"return 301 {url}$request_uri;" in nginx
+    assert "server_name id.example.com;" in nginx
+    assert "\nid.example.com:8443 {\n" in for_url(Name.CADDY, url)
+    assert "Host(`id.example.com`)" in for_url(Name.TRAEFIK, url)
+
+
+def test_a_home_folder_is_seen_where_something_is_in_it(tmp_path: Path) -> None:
+    def protected(command: str, database: str) -> str:
+        changed = USUAL._replace(settings=USUAL.settings._replace(database=Path(database)))
+        text = write(Name.SYSTEMD, words_of(changed, (command,)))
+        return unit_of(text)["Service"]["ProtectHome"]
+
+    assert protected("/opt/usersctl", "/srv/users.db") == "yes"
+    assert protected("/home/ada/bin/usersctl", "/srv/users.db") == "read-only"
+    assert protected("/opt/usersctl", "/home/ada/users.db") == "read-only"
+    assert owner_of(tmp_path / "no" / "such" / "users.db") == owner_of(tmp_path)
+
+
+# --- systemd ---
+
+
+def test_the_units_are_valid_and_the_service_is_hardened(usersctl: Command, tmp_path: Path) -> None:
+    analyze = needed("systemd-analyze")
+    folder = tmp_path / "units"
+    folder.mkdir()
+    for name in (Name.SYSTEMD, Name.SOCKET, Name.TIMER, Name.CLEANUP):
+        (folder / SNIPPETS[name].file).write_text(for_this(usersctl, name))
+    units = sorted(folder.iterdir())
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", *units], capture_output=True, text=True, timeout=60, check=False
+    )
+    # Whatever else it says is about units of this machine.
+    told = [line for line in done.stderr.splitlines() if any(unit.name in line for unit in units)]
+    assert (done.returncode, told) == (0, [])
+    for unit, most in (("usersd.service", 1.5), ("users-cleanup.service", 1.0)):
+        done = subprocess.run(
+            [analyze, "security", "--offline=true", "--no-pager", folder / unit],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        exposure = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
+        assert exposure is not None, done.stdout
+        assert float(exposure[1]) <= most, done.stdout
+
+
+def test_the_service_is_told_when_it_is_ready_and_while_it_is_alive() -> None:
+    service = unit_of(for_the_usual(Name.SYSTEMD))["Service"]
+    assert service["Type"] == "notify"
+    assert int(service["WatchdogSec"]) > 0
+    assert service["Restart"] == "on-failure"
+    assert int(service["TimeoutStopSec"]) > 6
+    assert service["StateDirectory"] == "users"
+    assert service["EnvironmentFile"] == "-/etc/users/usersd.env"
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        (Name.SYSTEMD, "multi-user.target"),
+        (Name.SOCKET, "sockets.target"),
+        (Name.TIMER, "timers.target"),
+    ],
+)
+def test_a_unit_that_is_enabled_begins_with_the_machine(name: Name, target: str) -> None:
+    assert unit_of(for_the_usual(name))["Install"]["WantedBy"] == target
+
+
+# Does to itself what the unit's hardening does, and then becomes the daemon.
+HARDENED = """
+import ctypes, os, sys
+
+libc, seccomp = ctypes.CDLL(None, use_errno=True), ctypes.CDLL("libseccomp.so.2")
+seccomp.seccomp_init.restype = ctypes.c_void_p
+ERRNO = 0x00050001  # SCMP_ACT_ERRNO(EPERM), which is what SystemCallErrorNumber= says
+filter = ctypes.c_void_p(seccomp.seccomp_init(ERRNO))
+for name in os.environ.pop("ALLOWED").split():
+    number = seccomp.seccomp_syscall_resolve_name(name.encode())
+    if number >= 0:
+        assert seccomp.seccomp_rule_add(filter, 0x7FFF0000, number, 0) == 0, name
+assert libc.prctl(38, 1, 0, 0, 0) == 0  # NoNewPrivileges
+assert seccomp.seccomp_load(filter) == 0
+# MemoryDenyWriteExecute, by the kernel's own means where it has them (6.3).
+print("mdwe", libc.prctl(65, 1, 0, 0, 0), file=sys.stderr, flush=True)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def calls_of(analyze: str, filters: list[str]) -> set[str]:
+    """The system calls that lines of SystemCallFilter= leave."""
+    told = subprocess.run(
+        [analyze, "syscall-filter", "--no-pager"], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    sets: dict[str, list[str]] = {}
+    for line in told.splitlines():
+        if line.startswith("@"):
+            sets[line] = members = []
+        elif line.startswith("    ") and not line.strip().startswith("#"):
+            members.append(line.strip())
+
+    def each(name: str) -> Iterator[str]:
+        if name.startswith("@"):
+            for member in sets[name]:
+                yield from each(member)
+        else:
+            yield name
+
+    allowed: set[str] = set(each("@default"))  # which systemd always adds
+    for line in filters:
+        names = {call for name in line.lstrip("~").split() for call in each(name)}
+        allowed = allowed - names if line.startswith("~") else allowed | names
+    return allowed
+
+
+def test_the_daemon_does_all_its_work_under_the_hardening(usersctl: Command) -> None:
+    analyze = needed("systemd-analyze")
+    text = for_this(usersctl, Name.SYSTEMD)
+    allowed = calls_of(analyze, re.findall(r"^SystemCallFilter=(.*)$", text, re.MULTILINE))
+    assert {"setpriority", "read"} <= allowed
+    assert not {"mount", "ptrace", "setuid", "reboot", "setrlimit"} & allowed
+    usersctl.configure(
+        '[passwordHashing]\nrounds = 10\n[auth]\nwhitelist = ["/register"]\n[server]\nprocesses = 2\n'
+        # A sign-in through a provider takes the libraries for it, although nobody is there to answer.
+        '[auth.oauth]\nclientId = "users"\nclientSecret = "x"\nissuer = "http://127.0.0.1:1"\n'
+    )
+    usersctl.add("ada")
+    (usersctl.folder / "hardened.py").write_text(HARDENED)
+    module = ("hardened", USERSCTL, "serve")
+    env = {"PYTHONPATH": str(usersctl.folder), "ALLOWED": " ".join(sorted(allowed))}
+    with serving(usersctl, module=module, env=env) as daemon:
+        client = daemon.client()
+        assert client.login("ada@example.com", PASSWORD).status == 200
+        assert client.get("/").status == 200
+        new = {"email": "grace@example.com", "name": "Grace", "password": PASSWORD}
+        assert daemon.client().post("/api/users/register", new).status == 200
+        wait_for(lambda: list((usersctl.folder / "mail").glob("*.eml")))
+        assert "oauth_failed" in str(client.get("/api/users/auth/oauth/redirect").header("Location"))
+        limits = Path(f"/proc/{daemon.process.pid}/status").read_text()
+        assert "Seccomp:\t2" in limits
+        assert daemon.stop() == 0
+    told = [line for line in daemon.file.read_text().splitlines() if not line.startswith("mdwe")]
+    assert [line for line in map(json.loads, told) if "trace" in line] == []
+
+
+# --- cron and timer ---
+
+
+def as_cron_does(command: str) -> subprocess.CompletedProcess[bytes]:
+    """From /, without a terminal, and without a place to look for commands."""
+    return subprocess.run(
+        ["/bin/sh", "-c", command],
+        env={"PATH": "/usr/bin:/bin", "HOME": "/", "PYTHONWARNINGS": "error"},
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_cron_and_timer_run_the_cleanup_by_its_full_path(usersctl: Command) -> None:
+    usersctl.add("ada")
+    line = for_this(usersctl, Name.CRON).splitlines()[-1]
+    *when, user, command = line.split(maxsplit=6)
+    assert (when, user) == (["0", "2", "*", "*", "*"], owner_of(usersctl.database))
+    start = unit_of(for_this(usersctl, Name.CLEANUP))["Service"]["ExecStart"]
+    assert start == command
+    assert shlex.split(command)[0].startswith("/")
+    done = as_cron_does(command)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    with usersctl.service() as service, service.store.read() as tx:
+        assert [row.action for row in tx.audit_rows()].count("cleanup-tokens") == 1
+    # What goes wrong is told, and cron mails it.
+    usersctl.database.unlink()
+    done = as_cron_does(command)
+    assert (done.returncode, done.stdout) == (6, b"")
+    assert str(usersctl.database).encode() in done.stderr
+
+
+# --- fail2ban ---
+
+
+def test_fail2ban_finds_failed_logins_in_the_log_and_nothing_else(usersctl: Command) -> None:
+    usersctl.configure('[server]\ntrustedProxies = ["127.0.0.1"]\n[passwordHashing]\nrounds = 10\n')
+    usersctl.add("ada")
+    # Whatever a client may write, it writes behind its own address.
+    forged = 'x", "event": "login-refused", "ip": "198.51.100.9", "reason": "unauthenticated'
+    with serving(usersctl) as daemon:
+
+        def tries(address: str, email: str, password: Any, **headers: str) -> int:
+            body = {"email": email, "password": password}
+            sent = {"X-Forwarded-For": address} | headers
+            return daemon.client().post("/api/users/session", body, headers=sent).status
+
+        assert tries("203.0.113.1", "ada@example.com", "wrong password") == 401
+        assert tries("2001:db8::7", "nobody@example.com", "wrong password") == 401
+        assert tries("203.0.113.2", "ada@example.com", PASSWORD) == 200
+        assert tries("203.0.113.3", "", "") == 400
+        assert tries("203.0.113.4", forged, PASSWORD, **{"User-Agent": forged}) == 401
+        assert daemon.client().get(f"/x?{forged.replace(' ', '%20')}").status == 302
+        log = daemon.file.read_text()
+    expected = ["203.0.113.1", "2001:db8::7", "203.0.113.4"]
+    # As it is, and as journald and syslog have it.
+    in_the_journal = "".join(f"host usersctl[12]: {line}\n" for line in log.splitlines())
+    assert banned_by(usersctl, log + in_the_journal) == expected * 2
+    jail = unit_of(for_this(usersctl, Name.JAIL))
+    assert jail["usersd"]["filter"] == Path(SNIPPETS[Name.FAIL2BAN].place).stem
+    assert unit_of(for_this(usersctl, Name.FAIL2BAN))["Definition"]["journalmatch"] == (
+        f"_SYSTEMD_UNIT={SNIPPETS[Name.SYSTEMD].file}"
+    )
+
+
+def banned_by(usersctl: Command, log: str) -> list[str]:
+    """The addresses that fail2ban itself finds in these lines."""
+    filter_, lines = usersctl.folder / "usersd.conf", usersctl.folder / "usersd.log"
+    filter_.write_text(for_this(usersctl, Name.FAIL2BAN))
+    lines.write_text(log)
+    done = subprocess.run(
+        [needed("fail2ban-regex"), "--out", "ip", lines, filter_],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PATH": os.environ["PATH"]},
+    )
+    return done.stdout.split()
+
+
+# --- the image ---
+
+
+def test_the_image_takes_what_there_is_and_runs_as_nobody_in_particular() -> None:
+    text = for_the_usual(Name.DOCKERFILE)
+    copied = {
+        word for line in re.findall(r"^COPY (?!--)(.*) \S+$", text, re.MULTILINE) for word in line.split()
+    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    wheel, about = project["tool"]["hatch"]["build"]["targets"]["wheel"], project["project"]
+    needed_there = [
+        *(
+            "pyproject.toml",
+            about["readme"],
+            *about["license-files"],
+            project["tool"]["hatch"]["version"]["path"],
+        ),
+        *(*wheel["packages"], *wheel["force-include"], wheel["hooks"]["custom"]["path"]),
+    ]
+    assert {path.partition("/")[0] for path in needed_there} == copied
+    steps = [
+        line.split(maxsplit=1) for line in text.replace("\\\n", "").splitlines() if re.match("[A-Z]+ ", line)
+    ]
+    last = dict(steps)
+    assert last["USER"] == "10001:10001"
+    assert last["VOLUME"] in last["ENV"]
+    for command in (last["CMD"], last["HEALTHCHECK"].partition("CMD ")[2]):
+        program, *words = json.loads(command)
+        assert program == "usersctl"
+        _, (name, *rest) = take(words)
+        known = {option for each in command_tree().commands[name].params for option in each.opts}
+        assert {word for word in rest if word.startswith("--")} <= known

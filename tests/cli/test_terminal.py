@@ -1,0 +1,229 @@
+"""On a terminal: questions, tables, bars, and the keys that end them."""
+
+import json
+import re
+
+import pytest
+from support.commands import PASSWORD, Command
+
+
+def people(usersctl: Command, count: int) -> None:
+    rows = "".join(f"user{number:03}@example.com,User {number}\n" for number in range(1, count + 1))
+    usersctl.ok("import", "-", stdin=f"email,name\n{rows}")
+
+
+# --- passwords ---
+
+# Whole, with the space behind: the rest of a prompt may be there before the echo is off, which drops what was typed.
+PROMPT, AGAIN = "Password for ada@example.com: ", "Once more: "
+
+
+def test_a_password_is_asked_twice_and_not_shown(usersctl: Command) -> None:
+    screen = usersctl.on_terminal(
+        "create",
+        "ada@example.com",
+        typed=[(PROMPT, f"{PASSWORD}\n"), (AGAIN, f"{PASSWORD}\n")],
+    )
+    assert screen.code == 0
+    assert PASSWORD not in screen.raw
+    assert screen.lines[-1] == "Created user 1: ada@example.com (user)"
+    assert usersctl.can_log_in("ada@example.com")
+
+
+def test_a_slip_and_a_weak_password_are_told_and_asked_again(usersctl: Command) -> None:
+    screen = usersctl.on_terminal(
+        "create",
+        "ada@example.com",
+        typed=[
+            (PROMPT, "short\n"),
+            ("at least 8 characters", ""),
+            (PROMPT, f"{PASSWORD}\n"),
+            (AGAIN, "something else\n"),
+            ("not the same", ""),
+            (PROMPT, f"{PASSWORD}\n"),
+            (AGAIN, f"{PASSWORD}\n"),
+        ],
+    )
+    assert screen.code == 0
+    assert usersctl.can_log_in("ada@example.com")
+
+
+def test_after_three_tries_it_is_over(usersctl: Command) -> None:
+    typed = [(PROMPT, "short\n")] * 3
+    screen = usersctl.on_terminal("create", "ada@example.com", typed=typed)
+    assert screen.code == 2
+    assert "three tries" in screen.text
+    assert not usersctl.database.exists()
+
+
+@pytest.mark.parametrize("key", ["\x03", "\x04"])
+@pytest.mark.parametrize("prompt", [PROMPT, AGAIN])
+def test_ctrl_c_and_the_end_of_input_at_the_prompt_do_nothing(
+    usersctl: Command, prompt: str, key: str
+) -> None:
+    typed = [(PROMPT, f"{PASSWORD}\n")] if prompt == AGAIN else []
+    screen = usersctl.on_terminal("create", "ada@example.com", typed=[*typed, (prompt, key)])
+    assert screen.code == 130
+    *prompts, told = screen.lines
+    assert told == "usersctl: interrupted; nothing was done"
+    assert prompts == ["Password for ada@example.com:", "Once more:"][: len(prompts)]
+    assert not usersctl.database.exists()
+
+
+def test_ctrl_c_at_a_prompt_is_an_error_in_json_where_that_is_asked_for(usersctl: Command) -> None:
+    screen = usersctl.on_terminal("create", "ada@example.com", "--json", typed=[(PROMPT, "\x03")])
+    assert screen.code == 130
+    told = {"code": "interrupted", "message": "interrupted; nothing was done", "hint": None}
+    assert json.loads(screen.lines[-1]) == {"error": told}
+
+
+def test_ctrl_c_at_set_password_leaves_the_old_one(usersctl: Command) -> None:
+    usersctl.add("ada")
+    assert usersctl.on_terminal("set-password", "1", typed=[(PROMPT, "\x03")]).code == 130
+    assert usersctl.can_log_in("ada@example.com")
+
+
+def test_nobody_is_asked_for_the_password_of_an_account_that_is_there(usersctl: Command) -> None:
+    usersctl.add("ada")
+    screen = usersctl.on_terminal("create", "ada@example.com")
+    assert screen.code == 4
+    assert "Password" not in screen.text
+
+
+def test_no_input_asks_nothing_even_at_a_terminal(usersctl: Command) -> None:
+    usersctl.add("ada")
+    assert usersctl.on_terminal("create", "eve@example.com", "--no-input").code == 2
+    assert usersctl.on_terminal("--no-input", "delete", "1").code == 5
+    assert usersctl.emails() == ["ada@example.com"]
+
+
+# --- questions ---
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"), [("y\n", 0), ("n\n", 5), ("\n", 5), ("\x03", 130), ("\x04", 130)]
+)
+def test_delete_asks(usersctl: Command, answer: str, code: int) -> None:
+    usersctl.add("ada")
+    screen = usersctl.on_terminal("delete", "1", typed=[("[y/N]: ", answer)])
+    assert screen.code == code
+    assert screen.lines[0].startswith("Delete ada@example.com with all sessions and tokens? [y/N]:")
+    assert len(screen.lines) == 2
+    if code == 130:
+        assert screen.lines[1] == "usersctl: interrupted; nothing was done"
+    assert usersctl.emails() == ([] if code == 0 else ["ada@example.com"])
+
+
+# --- tables ---
+
+
+def test_fifty_are_listed_and_how_many_there_are(usersctl: Command) -> None:
+    people(usersctl, 120)
+    screen = usersctl.on_terminal("list")
+    assert len(re.findall(r"user\d+@example\.com", screen.text)) == 50
+    assert screen.lines[-1] == "50 of 120 users, page 1 of 3; see the rest with --page N or --all"
+    assert len(re.findall(r"user\d+@", usersctl.on_terminal("list", "--all").text)) == 120
+    last = usersctl.on_terminal("list", "--page", "3")
+    assert last.lines[-1].startswith("20 of 120 users, page 3 of 3")
+    assert usersctl.on_terminal("list", "--page", "4").lines == [
+        "No users.",
+        "There are 120 users on 3 pages.",
+    ]
+    assert usersctl.on_terminal("list", "--search", "user007").lines[-1] == "1 user"
+    assert usersctl.on_terminal("list", "--search", "nobody").lines == ["No users."]
+    assert usersctl.on_terminal("list", "--quiet", "--search", "user007").lines[-1] != "1 user"
+
+
+@pytest.mark.parametrize("columns", [200, 100, 80, 60, 20])
+def test_nothing_is_cut_and_nothing_is_wider_than_the_terminal(usersctl: Command, columns: int) -> None:
+    names = [
+        "Ada [bold red]L[/bold red] [link=https://example.com]x[/link]",
+        "N" * 180,
+        "長い名前" * 20,
+        "😀 \u202eabc",
+    ]
+    rows = "".join(f"user{number}@example.com,{name}\n" for number, name in enumerate(names))
+    usersctl.ok("import", "-", stdin=f"email,name\n{rows}")
+    screen = usersctl.on_terminal("list", columns=columns)
+    assert screen.code == 0
+    if columns >= 80:
+        assert max(len(line) for line in screen.lines) <= columns
+        assert "last" in "".join(screen.lines[:4])
+    everything = re.sub(r"\s", "", screen.text)
+    assert everything.count("N") >= 180
+    assert everything.count("長") == 20
+    if columns in (200, 20):
+        assert "[boldred]L[/boldred]" in everything
+    assert "\u202e" not in screen.text
+
+
+def test_every_kind_of_table_is_drawn(usersctl: Command) -> None:
+    usersctl.add("ada")
+    assert usersctl.on_terminal("token", "list").lines == ["No tokens."]
+    usersctl.ok("token", "create", "1", "--name", "[red]ci[/red]", "--expires", "90d")
+    assert "[red]ci[/red]" in usersctl.on_terminal("token", "list", columns=150).text
+    assert "create-token" in usersctl.on_terminal("audit").text
+    assert "active" in usersctl.on_terminal("show", "1").text
+    assert "audit" in usersctl.on_terminal("db", "status").text
+
+
+def test_colours_are_left_out_when_unwanted(usersctl: Command) -> None:
+    usersctl.add("ada")
+    assert "\x1b[" in usersctl.on_terminal("list").raw
+    for words in (["list", "--no-color"], ["--no-color", "--help"]):
+        raw = usersctl.on_terminal(*words).raw
+        assert not re.search(r"\x1b\[[0-9;]*3[0-7]", raw), words
+
+
+def test_json_on_a_terminal_is_json(usersctl: Command) -> None:
+    usersctl.add("ada")
+    assert '"email": "ada@example.com"' in usersctl.on_terminal("show", "1", "--json").text
+    assert usersctl.on_terminal("list", "--json").text.startswith("[")
+
+
+# --- bars ---
+
+
+def test_a_bar_is_drawn_on_a_terminal_and_nowhere_else(usersctl: Command) -> None:
+    rows = "".join(f"user{number}@example.com,{PASSWORD}\n" for number in range(8))
+    file = usersctl.folder / "people.csv"
+    file.write_text(f"email,password\n{rows}")
+    screen = usersctl.on_terminal("import", file)
+    assert "8/8" in screen.text
+    assert "Imported: 8 created" in screen.text
+    done = usersctl.ok("import", file, "--on-conflict", "skip")
+    assert done.stderr == ""
+
+
+def test_ctrl_c_while_passwords_are_hashed_imports_nothing(usersctl: Command) -> None:
+    usersctl.ok("db", "init")
+    rows = "".join(f"user{number}@example.com,{PASSWORD}\n" for number in range(200))
+    file = usersctl.folder / "people.csv"
+    file.write_text(f"email,password\n{rows}")
+    screen = usersctl.on_terminal("import", file, typed=[("/200", "\x03")])
+    assert screen.code == 130
+    assert "Traceback" not in screen.text
+    assert screen.lines[-1] == "usersctl: interrupted"
+    assert usersctl.emails() == []
+
+
+def test_ctrl_c_is_how_one_stops_to_follow_the_trail(usersctl: Command) -> None:
+    usersctl.add("ada")
+    screen = usersctl.on_terminal("audit", "--follow", "--since", "1h", typed=[("create", "\x03")])
+    assert screen.code == 130
+    assert "interrupted" not in screen.text
+
+
+# --- the way by help alone ---
+
+
+def test_help_is_drawn_and_the_way_on_is_told(usersctl: Command) -> None:
+    screen = usersctl.on_terminal(columns=80)
+    assert screen.code == 2
+    for word in ("create", "cleanup-tokens", "Accounts", "Example: usersctl create"):
+        assert word in screen.text
+    assert "--json" in usersctl.on_terminal("list", "--help", columns=80).text
+    wrong = usersctl.on_terminal("lst")
+    assert wrong.code == 2
+    assert "Did you mean 'list'?" in wrong.text
+    assert "usersctl --help" in wrong.text

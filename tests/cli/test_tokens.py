@@ -1,0 +1,195 @@
+"""cleanup-tokens as cron runs it, and the tokens of API clients."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.commands import OPERATOR, PASSWORD, USERSCTL, Command, by_hand
+
+TASK_KEYS = [
+    "result",
+    "expiredTokensRemoved",
+    "noExpirationTokensRemoved",
+    "totalTokensCleaned",
+    "includeNoExpiration",
+]
+
+
+@pytest.fixture
+def with_tokens(usersctl: Command) -> Command:
+    """Two expired tokens, one without an end, and one session in force."""
+    usersctl.add("ada")
+    with usersctl.service() as service:
+        for _ in range(3):
+            service.sessions.create_api_token(1, name="ci", lifetime=None, by=OPERATOR)
+        service.sessions.login("ada@example.com", PASSWORD)
+        with service.store.write() as tx:
+            tx._run("UPDATE auth_tokens SET expires_at = '2001-01-01T00:00:00.000Z' WHERE id < 3")
+    return usersctl
+
+
+def test_expired_tokens_are_removed_and_counted(with_tokens: Command) -> None:
+    assert with_tokens.ok("cleanup-tokens", "--dry-run").stdout == "Would remove 2 expired tokens\n"
+    assert with_tokens.ok("cleanup-tokens").stdout == "Removed 2 expired tokens\n"
+    assert with_tokens.ok("cleanup-tokens").stdout == "Removed 0 expired tokens\n"
+
+
+def test_json_of_cleanup_tokens_has_the_keys_of_the_task(with_tokens: Command) -> None:
+    done = with_tokens.ok("cleanup-tokens", "--json", "--dry-run").json
+    assert list(done) == TASK_KEYS
+    done = with_tokens.ok("cleanup-tokens", "--json", "--include-no-expiration").json
+    assert done == dict(zip(TASK_KEYS, ["success", 2, 1, 3, True], strict=True))
+    assert [row[2] for row in with_tokens.ok("token", "list").rows] == ["session"]
+
+
+def test_tokens_without_an_expiry_go_only_when_asked_for(with_tokens: Command) -> None:
+    done = with_tokens.ok("cleanup-tokens", "--include-no-expiration", "--dry-run")
+    assert done.stdout == "Would remove 2 expired tokens and 1 without an expiry date\n"
+    assert with_tokens.ok("cleanup-tokens", "--json").json["noExpirationTokensRemoved"] == 0
+
+
+def test_quiet_prints_nothing_when_all_is_well_and_errors_all_the_same(with_tokens: Command) -> None:
+    done = with_tokens.ok("cleanup-tokens", "--quiet")
+    assert done.stdout + done.stderr == ""
+    done = with_tokens("cleanup-tokens", "--quiet", "--db", "/nowhere/users.db")
+    assert done.code == 6
+    assert "/nowhere/users.db" in done.stderr
+
+
+@pytest.mark.parametrize("command", [[USERSCTL], [sys.executable, "-m", "usersctl"]])
+def test_cron_needs_no_terminal_no_home_and_no_path(with_tokens: Command, command: list[str]) -> None:
+    done = subprocess.run(
+        [*command, "cleanup-tokens", "--quiet", "--config", str(with_tokens.config)],
+        env={"PATH": "/usr/bin:/bin", "USERS_DATABASE": str(with_tokens.database)},
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        start_new_session=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert with_tokens.ok("cleanup-tokens").stdout == "Removed 0 expired tokens\n"
+
+
+def test_cleanup_leaves_its_trail(with_tokens: Command) -> None:
+    with_tokens.ok("cleanup-tokens", env={"SUDO_USER": "grace", "SSH_CONNECTION": "192.0.2.7 1 192.0.2.8 22"})
+    row = with_tokens.ok("audit", "--json").json[-1]
+    assert (row["actor"], row["origin"], row["action"]) == ("cli:grace", "192.0.2.7", "cleanup-tokens")
+    assert row["details"]["expired"] == 2
+
+
+# --- tokens of API clients ---
+
+
+def test_a_token_is_shown_once_alone_on_stdout_and_signs_in(usersctl: Command) -> None:
+    usersctl.add("ada")
+    done = usersctl.ok("token", "create", "ada@example.com", "--name", "backup", "--expires", "90d")
+    token = done.stdout.strip()
+    assert token.isprintable()
+    assert len(done.stdout.splitlines()) == 1
+    assert "not shown again" in done.stderr
+    assert "Bearer" in done.stderr
+    with usersctl.service() as service:
+        found = service.sessions.check(token)
+    assert found is not None
+    assert found[1].email == "ada@example.com"
+    assert token not in usersctl.ok("token", "list", "--json").stdout
+
+
+def test_json_of_a_new_token(usersctl: Command) -> None:
+    usersctl.add("ada")
+    made = usersctl.ok("token", "create", "1", "--no-expiry", "--json")
+    assert made.json["expires_at"] is None
+    assert made.json["kind"] == "api"
+    assert made.json["token"]
+    assert made.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["1"], 2),
+        (["1", "--expires", "1d", "--no-expiry"], 2),
+        (["1", "--expires", "0d"], 2),
+        (["1", "--expires", "soon"], 2),
+        (["1", "--expires", "9999999y"], 2),
+        (["1", "--expires", "-1d"], 2),
+        (["1", "--no-expiry", "--name", "a\nb"], 2),
+        (["9", "--no-expiry"], 3),
+        (["2", "--no-expiry"], 5),
+    ],
+)
+def test_a_token_that_cannot_be_is_not_made(usersctl: Command, words: list[str], code: int) -> None:
+    usersctl.add("ada")
+    usersctl.add("eve", active=False)
+    assert usersctl("token", "create", *words).code == code
+    assert usersctl.ok("token", "list", "--json").stdout == "[]\n"
+
+
+def test_tokens_are_listed_of_all_or_of_one(with_tokens: Command) -> None:
+    with_tokens.add("eve")
+    assert [row[0] for row in with_tokens.ok("token", "list").rows] == ["3", "4"]
+    assert with_tokens.ok("token", "list", "eve@example.com", "--json").json == []
+    assert len(with_tokens.ok("token", "list", "1", "--json").json) == 2
+    assert with_tokens("token", "list", "9").code == 3
+
+
+def test_tokens_are_revoked_by_user_or_by_id(with_tokens: Command) -> None:
+    with_tokens.add("eve")
+    assert with_tokens.ok("token", "revoke", "--id", "3").stdout == "Revoked token 3 of user 1\n"
+    for number in ("3", "0", "-1", "9" * 30, "-" + "9" * 30):
+        done = with_tokens("token", "revoke", "--id", number)
+        assert (done.code, done.stdout) == (3, ""), number
+        assert done.stderr == "usersctl: Session not found\n  see: usersctl token list USER\n"
+    done = with_tokens.ok("token", "revoke", "ada@example.com", "2")
+    assert done.stdout == "Revoked 3 of ada@example.com\nRevoked 0 of eve@example.com\n"
+    assert with_tokens.ok("token", "revoke", "-", "--json", stdin="1\n2\n").json == {"revoked": 0}
+
+
+def test_revoke_wants_users_or_one_id(usersctl: Command) -> None:
+    usersctl.add("ada")
+    assert usersctl("token", "revoke").code == 2
+    assert usersctl("token", "revoke", "1", "--id", "1").code == 2
+    assert usersctl("token", "revoke", "--id", "one").code == 2
+
+
+# --- the trail ---
+
+
+def test_the_trail_is_found_by_user_also_a_deleted_one_and_by_time(usersctl: Command) -> None:
+    usersctl.add("ada", "eve")
+    usersctl.ok("delete", "1", "--yes")
+    actions = [row["action"] for row in usersctl.ok("audit", "--user", "ADA@example.com", "--json").json]
+    assert actions == ["create", "delete"]
+    assert [row[4] for row in usersctl.ok("audit", "--user", "1").rows] == actions
+    assert len(usersctl.ok("audit", "--since", "1h").rows) == 3
+    assert usersctl.ok("audit", "--since", "2999-01-01", "--json").stdout == "[]\n"
+    assert usersctl("audit", "--user", "nobody@example.com").code == 3
+    usersctl.ok("update", "2", "--name", "Eve L")
+    for typed in ("2\n", "EVE@example.com\n"):
+        found = usersctl.ok("audit", "--user", "-", "--json", stdin=typed).json
+        assert [row["action"] for row in found] == ["create", "update"]
+    done = usersctl("audit", "--user", "-", stdin="nobody@example.com\n")
+    assert "No user 'nobody@example.com', now or earlier" in done.stderr
+
+
+def test_one_row_is_one(usersctl: Command) -> None:
+    usersctl.add("ada")
+    assert usersctl.ok("audit", "verify").stdout.startswith("1 row, unbroken up to ")
+    usersctl.ok("update", "1", "--name", "Ada L")
+    assert usersctl.ok("audit", "verify").stdout.startswith("2 rows, unbroken up to ")
+    by_hand(
+        usersctl.database,
+        "UPDATE audit SET action = 'delete' WHERE id = 2",
+    )
+    done = usersctl("audit", "verify")
+    assert (done.code, done.stderr.partition(" up to ")[0]) == (7, "Unbroken is 1 row")
+
+
+@pytest.mark.parametrize("when", ["yesterday", "7", "0001-01-01T00:00:00+14:00", "9999999y", ""])
+def test_a_time_that_is_none_is_misuse(usersctl: Command, when: str, tmp_path: Path) -> None:
+    usersctl.ok("db", "init", "--db", tmp_path / "users.db")
+    done = usersctl("audit", "--since", when)
+    assert done.code == 2
+    assert "7d" in done.stderr

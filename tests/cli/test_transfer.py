@@ -1,0 +1,597 @@
+"""import and export: forms, broken rows, conflicts, hashes, and the way there and back."""
+
+import contextlib
+import csv
+import fcntl
+import io
+import json
+import signal
+import stat
+import struct
+import subprocess
+import tempfile
+import termios
+from pathlib import Path
+from typing import IO, Any
+
+import bcrypt
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.commands import HASH, OPERATOR, PASSWORD, Command
+from support.daemons import wait_for
+
+from usersctl.cli.transfer import Format, _rows, _write
+from usersctl.errors import Invalid
+from usersctl.models import UNUSABLE
+
+
+def written(usersctl: Command, name: str, content: str | bytes) -> Path:
+    file = usersctl.folder / name
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    return file
+
+
+PEOPLE = [
+    {"email": "ada@example.com", "name": "Ada", "role": "admin", "password_hash": HASH},
+    {"email": "eve@example.com", "active": False},
+]
+
+
+# --- forms ---
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("p.csv", f"email,name,role,active,password_hash\nada@example.com,Ada,admin,,{HASH}\neve@example.com,,,false,\n"),
+        ("p.csv", f'\ufeffEMAIL,name,role,active,password_hash\r\nada@example.com,Ada,admin,true,{HASH}\r\n\r\n"eve@example.com",,,no,\r\n'),
+        ("p.json", json.dumps(PEOPLE)),
+        ("p.json", "\ufeff" + json.dumps(PEOPLE, indent=2)),
+        ("p.jsonl", "\n".join(map(json.dumps, PEOPLE))),
+        ("p.ndjson", "\r\n\r\n".join(map(json.dumps, PEOPLE)) + "\r\n"),
+    ],
+)  # fmt: skip
+def test_every_form_makes_the_same_accounts(usersctl: Command, name: str, content: str) -> None:
+    done = usersctl.ok("import", written(usersctl, name, content))
+    assert done.stdout == "Imported: 2 created, 0 updated, 0 skipped\n"
+    assert done.stderr == "1 have no password: they set one through a reset letter\n"
+    ada, eve = usersctl.ok("list", "--json").json
+    assert (ada["name"], ada["role"], ada["active"]) == ("Ada", "admin", True)
+    assert (eve["name"], eve["role"], eve["active"]) == ("eve", "user", False)
+    assert usersctl.can_log_in("ada@example.com")
+
+
+def test_standard_input_is_csv_unless_told(usersctl: Command) -> None:
+    assert usersctl.ok("import", "-", stdin="email\nada@example.com\n", env={}).code == 0
+    done = usersctl.ok("import", "-", "--format", "jsonl", "--json", stdin='{"email": "eve@example.com"}')
+    assert done.json == {"created": 1, "updated": 0, "skipped": 0, "without_password": 1, "dry_run": False}
+    usersctl.ok("import", "-", "--format", "json", stdin='[{"email": "grace@example.com"}]')
+    assert len(usersctl.emails()) == 3
+
+
+def test_the_form_of_a_file_must_be_known(usersctl: Command) -> None:
+    done = usersctl("import", written(usersctl, "people.txt", "email\n"))
+    assert done.code == 2
+    assert "--format" in done.stderr
+    assert usersctl("import", usersctl.folder / "nowhere.csv").code == 2
+    assert "Is a directory" in usersctl("import", usersctl.folder, "--format", "csv").stderr
+
+
+def test_nothing_is_imported_from_nothing(usersctl: Command) -> None:
+    for form, nothing in (("csv", ""), ("csv", "email\n"), ("json", "[]"), ("jsonl", "")):
+        done = usersctl.ok("import", "-", "--format", form, stdin=nothing)
+        assert done.stdout.startswith("Imported: 0 created")
+
+
+# --- broken rows ---
+
+
+def test_every_broken_row_is_named_by_its_line_and_nothing_is_written(usersctl: Command) -> None:
+    rows = [
+        "email,name,role,active,password,password_hash,created_at",
+        "ada@example.com,Ada,,,,,",
+        "nonsense,,,,,,",
+        '"eve@example.com","two\nlines",,,,,',
+        "grace@example.com,G,boss,,,,",
+        "grace@example.com,G,,perhaps,,,",
+        "grace@example.com,G,,,short,,",
+        "grace@example.com,G,,,,$2b$03$" + "a" * 53 + ",",
+        "grace@example.com,G,,,,$2b$31$" + "a" * 53 + ",",
+        "grace@example.com,G,,,,5f4dcc3b5aa765d61d8327deb882cf99,",
+        f"grace@example.com,G,,,{PASSWORD},{HASH},",
+        "grace@example.com,G,,,,,last week",
+        ",G,,,,,",
+        "grace@example.com,G",
+        "grace@example.com,\0,,,,,",
+        "grace@example.com,\x1b[2J,,,,,",
+        "grace@example.com,\udcff,,,,,",
+    ]
+    content = "\n".join(rows).encode("utf-8", "surrogateescape")
+    done = usersctl("import", written(usersctl, "p.csv", content))
+    assert done.code == 2
+    assert done.stdout == ""
+    told = done.stderr.splitlines()
+    assert [line.partition(":")[0] for line in told[:-1]] == [
+        f"line {number}" for number in (3, 4, *range(6, 19))
+    ]
+    assert told[-1] == "usersctl: 15 rows cannot be imported; nothing was imported"
+    assert "\x1b" not in done.stderr
+    assert usersctl.emails() == []
+    error = usersctl("import", usersctl.folder / "p.csv", "--json").error
+    assert (error["code"], len(error["rows"])) == ("invalid", 15)
+    assert error["rows"][0] == {"where": "line 3", "message": "Invalid email format"}
+    assert usersctl("import", usersctl.folder / "p.csv", "--dry-run").code == 2
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "told"),
+    [
+        ("csv", "name\nAda\n", "no column email"),
+        ("csv", "email;name\nada@example.com;Ada\n", "separated by commas"),
+        ("csv", "email,name,email\n", "stands twice"),
+        ("csv", "email,shoe size\nada@example.com,41\n", "line 1: unknown column 'shoe size'"),
+        ("csv", 'email\n"ada@example.com', "line 2: not CSV"),
+        ("csv", 'email\n"ada"@example.com\n', "line 2: not CSV"),
+        ("csv", "email,name\nada@example.com," + "n" * 200_000, "line 2: not CSV"),
+        ("csv", "email\n".encode("utf-16"), "no column email"),
+        ("csv", "email,name\nada@example.com\n", "line 2: 1 field instead of 2"),
+        ("csv", "email\nada@example.com,Ada\n", "line 2: 2 fields instead of 1"),
+        ("csv", "email,name\n\n" + "," * 1_100_000, "line 3: longer than 1048576 characters"),
+        ("csv", "email" + "," * 1_100_000, "line 1: longer than 1048576 characters"),
+        (
+            "jsonl",
+            '{"email": "a@example.com"}\n\n' + "[" * 1_100_000,
+            "line 3: longer than 1048576 characters",
+        ),
+        ("json", "{", "not JSON"),
+        ("json", '{"email": "ada@example.com"}', "not a JSON array"),
+        ("json", "[" * 100_000, "not JSON"),
+        ("json", "[1" + "0" * 5000 + "]", "not JSON"),
+        ("json", '["ada@example.com"]', "entry 1: not a JSON object"),
+        ("json", '[{"email": "a@example.com"}, {"email": 7}]', "entry 2: email must be a text"),
+        ("jsonl", '{"email": "a@example.com"}\nnonsense\n', "line 2: not JSON"),
+        ("jsonl", '{"email": "a@example.com", "email": "b@example.com"}', "stands twice"),
+        ("jsonl", '{"email": "a@example.com", "\\u001b[2J": 1}', "unknown column '\\x1b[2J'"),
+        ("jsonl", '{"email": "a@example.com", "name": "\\ud800"}', "line 1: name is not valid text"),
+        ("jsonl", '{"email": "a@example.com", "oauth_id": "1\\r2"}', "line 1: oauth_id is not valid text"),
+        ("csv", "email,profile_picture\na@example.com,a\x1bb\n", "line 2: profile_picture is not valid text"),
+        (
+            "csv",
+            "email,profile_picture\na@example.com,javascript:alert(1)\n",
+            "line 2: profile_picture 'javascript:",
+        ),
+        (
+            "jsonl",
+            '{"email": "a@example.com", "profile_picture": "//x/a.png"}',
+            "line 1: profile_picture '//x/a.png'",
+        ),
+        ("jsonl", '{"email": "a@example.com", "name": NaN}', "line 1: name must be a text"),
+        ("jsonl", '{"email": "a@example.com", "active": 2}', "line 1: active must be true or false"),
+        ("jsonl", "[" * 100_000, "line 1: not JSON"),
+    ],
+)
+def test_what_is_no_table_of_people_is_refused(
+    usersctl: Command, form: str, content: str | bytes, told: str
+) -> None:
+    done = usersctl("import", "-", "--format", form, stdin=content)
+    assert done.code == 2
+    assert told in done.stderr
+    assert usersctl.emails() == []
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
+def test_what_has_no_end_is_refused(usersctl: Command, form: str) -> None:
+    # With little memory: a command that reads on shall not take the machine's.
+    done = usersctl.shell(f"ulimit -v 4000000; usersctl import - --format {form} </dev/zero")
+    assert (done.code, done.stdout) == (2, "")
+    told = "use JSON lines" if form == "json" else "line 1: longer than 1048576 characters"
+    assert told in done.stderr
+    done = usersctl.shell("ulimit -v 4000000; usersctl import --from csv:/dev/zero")
+    assert (done.code, done.stderr) == (2, "usersctl: line 1: longer than 1048576 characters\n")
+
+
+def test_a_long_line_is_none_too_many(usersctl: Command) -> None:
+    name = "n" * (1024 * 1024 - len('{"email": "ada@example.com", "name": ""}'))
+    line = f'{{"email": "ada@example.com", "name": "{name}"}}'
+    for end in ("", "\n", "\r\n"):
+        done = usersctl("import", "-", "--format", "jsonl", stdin=line + end)
+        assert "line 1: Name must have" in done.stderr
+    assert "longer than" in usersctl("import", "-", "--format", "jsonl", stdin=f" {line}\n").stderr
+
+
+# --- conflicts ---
+
+
+def test_a_taken_address_fails_unless_told_otherwise(usersctl: Command) -> None:
+    usersctl.add("ada", role="admin")
+    usersctl.ok("token", "create", "1", "--no-expiry")
+    people = written(
+        usersctl, "p.csv", "email,name,role\nADA@example.com,Ada L,user\neve@example.com,Eve,admin\n"
+    )
+    done = usersctl("import", people)
+    assert done.code == 4
+    assert "line 2: ada@example.com is taken by user 1" in done.stderr
+    assert "--on-conflict" in done.stderr
+    assert usersctl("import", people, "--json").error["code"] == "taken"
+    assert usersctl("import", people, "--dry-run").code == 4
+    assert usersctl.emails() == ["ada@example.com"]
+    done = usersctl.ok("import", people, "--on-conflict", "skip")
+    assert done.stdout == "Imported: 1 created, 0 updated, 1 skipped\n"
+    done = usersctl.ok("import", people, "--on-conflict", "update")
+    assert done.stdout == "Imported: 0 created, 1 updated, 0 skipped\n"
+    again = usersctl.ok("import", people, "--on-conflict", "update")
+    assert again.stdout == "Imported: 0 created, 0 updated, 0 skipped\n"
+    ada = usersctl.ok("show", "1", "--json").json
+    assert (ada["name"], ada["role"]) == ("Ada L", "user")
+    assert len(usersctl.ok("token", "list").rows) == 1
+    assert usersctl.can_log_in("ada@example.com")
+
+
+def test_an_address_that_stands_twice_is_a_conflict_with_the_earlier_row(usersctl: Command) -> None:
+    usersctl.add("ada")
+    done = usersctl("import", "-", stdin="email\neve@example.com\nEVE@example.com\nada@example.com\n")
+    assert done.code == 4
+    assert "line 3: eve@example.com is taken by an earlier row" in done.stderr
+    assert "line 4: ada@example.com is taken by user 1" in done.stderr
+
+
+def test_a_provider_account_that_another_has_is_taken(usersctl: Command) -> None:
+    usersctl.ok("import", "-", stdin="email,oauth_id\nada@example.com,123\n")
+    for choice in ("fail", "update"):
+        done = usersctl("import", "-", "--on-conflict", choice, stdin="email,oauth_id\neve@example.com,123\n")
+        assert done.code == 4
+        assert "oauth_id is taken by ada@example.com" in done.stderr
+        # Of which no choice makes anything but a conflict.
+        assert "--on-conflict" not in done.stderr
+        assert done.stderr.endswith("or free it with: usersctl update USER --unlink\n")
+    both = "email,oauth_id\neve@example.com,123\nada@example.com,123\n"
+    assert "choose with --on-conflict skip" in usersctl("import", "-", stdin=both).stderr
+
+
+def test_the_last_admin_is_not_imported_away(usersctl: Command) -> None:
+    usersctl.add("ada", role="admin")
+    for row in ("ada@example.com,user,true", "ada@example.com,admin,false"):
+        people = f"email,role,active\neve@example.com,user,true\n{row}\n"
+        done = usersctl("import", "-", "--on-conflict", "update", stdin=people)
+        assert done.code == 5
+        assert "last active admin" in done.stderr
+    assert usersctl.emails() == ["ada@example.com"]
+
+
+def test_an_update_with_another_password_ends_sessions(usersctl: Command) -> None:
+    usersctl.add("ada")
+    usersctl.ok("token", "create", "1", "--no-expiry")
+    people = f"email,password_hash\nada@example.com,{HASH}\n"
+    usersctl.ok("import", "-", "--on-conflict", "update", stdin=people)
+    assert usersctl.ok("token", "list").rows == []
+
+
+def test_a_dry_run_says_what_would_be_and_writes_nothing(usersctl: Command) -> None:
+    usersctl.add("ada")
+    people = f"email,name,password\nada@example.com,A,\neve@example.com,E,{PASSWORD}\n"
+    done = usersctl.ok("import", "-", "--on-conflict", "update", "--dry-run", stdin=people)
+    assert done.stdout == "Would import: 1 created, 1 updated, 0 skipped\n"
+    assert usersctl.ok("show", "1", "--json").json["name"] == "Ada"
+    assert usersctl.emails() == ["ada@example.com"]
+    twice = usersctl("import", "-", "--dry-run", stdin="email\neve@example.com\nEve@example.com\n")
+    assert "line 3: eve@example.com is taken by an earlier row" in twice.stderr
+
+
+def test_a_dry_run_makes_no_database(usersctl: Command) -> None:
+    told = "Would import: 1 created, 0 updated, 0 skipped\n"
+    people = "email\nada@example.com\n"
+    assert usersctl.ok("import", "-", "--dry-run", stdin=people).stdout == told
+    assert not usersctl.database.exists()
+    usersctl.database.touch()  # which an import makes a database of
+    assert usersctl.ok("import", "-", "--dry-run", stdin=people).stdout == told
+    assert usersctl.database.stat().st_size == 0
+
+
+# --- stopped ---
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_import_that_is_stopped_while_it_reads_shows_no_trace(
+    usersctl: Command, number: int, code: int
+) -> None:
+    usersctl.add("ada")
+    people = written(usersctl, "p.csv", "email\n" + "nonsense\n" * 100_000)
+    process = usersctl.start("import", people, measured=False, stderr=subprocess.PIPE)
+    until_it_is_full(process.stderr)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    told = [line for line in err.decode().splitlines() if "Invalid email format" not in line]
+    assert told == (["usersctl: interrupted"] if number == signal.SIGINT else [])
+    assert usersctl.emails() == ["ada@example.com"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_following_the_trail_shows_no_trace_when_it_is_stopped(
+    usersctl: Command, number: int, code: int
+) -> None:
+    rows = "".join(f"user{number}@example.com\n" for number in range(1000))
+    usersctl.ok("import", "-", stdin=f"email\n{rows}")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = usersctl.start("audit", "--follow", "--since", "1h", measured=False, **pipes)
+    until_it_is_full(process.stdout)
+    process.send_signal(number)
+    assert process.communicate(timeout=30)[1] == b""
+    assert process.returncode == code
+
+
+def until_it_is_full(pipe: IO[bytes] | None) -> None:
+    """And so whoever writes into it waits there, in the midst of its work."""
+    assert pipe is not None
+    size = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
+
+    def waiting() -> int:
+        (found,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+        return int(found)
+
+    seen = 0
+
+    def no_more() -> bool:
+        nonlocal seen
+        before, seen = seen, waiting()
+        return seen == before and seen > size * 0.9
+
+    wait_for(no_more)
+
+
+# --- passwords ---
+
+
+@pytest.mark.parametrize("kind", ["2a", "2b", "2y"])
+def test_hashes_from_elsewhere_are_kept_and_sign_in(usersctl: Command, kind: str) -> None:
+    kept = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(6)).decode().replace("$2b$", f"${kind}$")
+    usersctl.ok("import", "-", stdin=f"email,password_hash\nada@example.com,{kept}\n")
+    exported = usersctl.ok("export", "--format", "json", "--with-hashes").json
+    assert exported[0]["password_hash"] == kept
+    assert usersctl.can_log_in("ada@example.com")
+    assert not usersctl.can_log_in("ada@example.com", "wrong")
+
+
+def test_plain_passwords_are_hashed_at_the_configured_cost(usersctl: Command) -> None:
+    rows = "".join(f"user{number}@example.com,{PASSWORD} {number}\n" for number in range(6))
+    usersctl.ok("import", "-", stdin=f"email,password\n{rows}")
+    exported = usersctl.ok("export", "--format", "json", "--with-hashes").json
+    assert {row["password_hash"][:7] for row in exported} == {"$2b$10$"}
+    assert usersctl.can_log_in("user3@example.com", f"{PASSWORD} 3")
+    assert PASSWORD not in usersctl.database.read_bytes().decode("latin-1")
+
+
+# --- confirmed addresses ---
+
+
+def test_a_confirmation_that_comes_by_file_lets_in_who_waited_for_it(usersctl: Command) -> None:
+    usersctl.ok("import", "-", stdin="email,confirmed\nada@example.com,false\nbob@example.com,false\n")
+    people = "email,active,confirmed\nada@example.com,,true\nbob@example.com,false,true\n"
+    usersctl.ok("import", "-", "--on-conflict", "update", stdin=people)
+    exported = usersctl.ok("export", "-", "--format", "json").json
+    assert [(row["active"], row["confirmed"]) for row in exported] == [(True, True), (False, True)]
+    assert "not before the address is confirmed" not in usersctl("why", "ada@example.com").stdout
+
+
+def test_who_has_confirmed_stays_so_and_who_has_not_waits_for_it(usersctl: Command) -> None:
+    rows = (
+        "ada@example.com,true,true\neve@example.com,,false\nbob@example.com,true,\nalan@example.com,false,\n"
+    )
+    usersctl.ok("import", "-", stdin=f"email,active,confirmed\n{rows}")
+    exported = usersctl.ok("export", "--json").json
+    assert [(row["active"], row["confirmed"]) for row in exported] == [
+        (True, True),
+        (False, False),
+        (True, None),
+        (False, None),
+    ]
+    with usersctl.service() as service:
+        waiting = [service.accounts.get(number).awaiting_confirmation for number in range(1, 5)]
+    assert waiting == [False, True, False, False]  # a letter opens what was never open, and nothing else
+    done = usersctl("import", "-", stdin="email,active,confirmed\nzoe@example.com,true,false\n")
+    assert done.code == 2
+    assert "is active and not confirmed" in done.stderr
+
+
+def test_nobody_who_is_in_is_sent_back_to_confirm(usersctl: Command) -> None:
+    usersctl.add("ada")
+    people = "email,name,confirmed\nada@example.com,Ada L,false\n"
+    usersctl.ok("import", "-", "--on-conflict", "update", stdin=people)
+    (ada,) = usersctl.ok("export", "--json").json
+    assert (ada["name"], ada["active"], ada["confirmed"]) == ("Ada L", True, None)
+
+
+# --- export ---
+
+
+def test_an_exported_file_is_its_owners_alone(usersctl: Command) -> None:
+    usersctl.add("ada")
+    for name in ("p.csv", "p.json", "p.jsonl"):
+        file = usersctl.folder / name
+        file.write_text("before")
+        file.chmod(0o644)
+        done = usersctl.ok("export", file)
+        assert done.stdout == f"Exported 1 user to {file}\n"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert usersctl.ok("export", "p.csv", "--json").json == {"exported": 1, "file": "p.csv"}
+    assert not list(usersctl.folder.glob(".p.*"))
+
+
+def test_export_has_hashes_only_when_asked_for(usersctl: Command) -> None:
+    usersctl.add("ada")
+    assert "$2b$" not in usersctl.ok("export").stdout
+    assert "$2b$" in usersctl.ok("export", "-", "--with-hashes").stdout
+    assert usersctl.ok("export", "--json").json[0]["email"] == "ada@example.com"
+    assert "password_hash" not in usersctl.ok("export", "--format", "jsonl").stdout
+
+
+def test_export_to_where_nothing_can_be_written_is_refused(usersctl: Command) -> None:
+    usersctl.add("ada")
+    assert usersctl("export", "/nowhere/p.csv").code == 2
+    assert usersctl("export", "/proc/p.csv").code == 2
+    assert usersctl("export", "people").code == 2
+    done = usersctl("export", "/dev/full", "--format", "csv")
+    assert (done.code, done.stderr) == (6, "usersctl: '/dev/full': No space left on device\n")
+
+
+def test_an_export_that_a_disk_has_no_room_for_names_its_file_and_leaves_the_old_one(
+    usersctl: Command,
+) -> None:
+    rows = "".join(f"user{number}@example.com\n" for number in range(1000))
+    usersctl.ok("import", "-", stdin=f"email\n{rows}")
+    file = written(usersctl, "p.csv", "before")
+    # A limit of the shell stands for a disk that is full. No measuring writes files of its own meanwhile.
+    done = usersctl.shell("unset ${!COVERAGE@}; ulimit -f 50; usersctl export p.csv")
+    assert (done.code, done.stderr) == (6, "usersctl: 'p.csv': File too large\n")
+    assert file.read_text() == "before"
+    assert not list(usersctl.folder.glob(".p.csv.*"))
+
+
+@pytest.mark.parametrize("before", ["before", None])
+def test_an_export_follows_a_link(usersctl: Command, before: str | None) -> None:
+    usersctl.add("ada")
+    kept = usersctl.folder / "kept"
+    kept.mkdir()
+    if before is not None:
+        (kept / "real.csv").write_text(before)
+    link = usersctl.folder / "link.csv"
+    link.symlink_to("kept/real.csv")
+    assert usersctl.ok("export", "link.csv").stdout == "Exported 1 user to link.csv\n"
+    assert link.is_symlink()
+    assert "ada@example.com" in (kept / "real.csv").read_text()
+    assert stat.S_IMODE((kept / "real.csv").stat().st_mode) == 0o600
+    assert [each.name for each in kept.iterdir()] == ["real.csv"]
+
+
+def test_an_export_to_standard_output_by_name_is_one(usersctl: Command) -> None:
+    usersctl.add("ada")
+    assert "ada@example.com" in usersctl.ok("export", "/dev/stdout", "--format", "jsonl").stdout
+
+
+def test_an_export_that_is_stopped_leaves_the_old_file_and_no_other(usersctl: Command) -> None:
+    usersctl.add("ada")
+    file = written(usersctl, "p.csv", "before")
+    with usersctl.service() as service, service.store.write() as tx:
+        tx._run(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000)"
+            " INSERT INTO users (email, name, password_hash, role, active, created_at, updated_at)"
+            " SELECT 'user' || i || '@example.com', 'n', '!', 'user', 1, 'x', 'x' FROM n"
+        )
+    process = usersctl.start("export", file, measured=False)
+    while not list(usersctl.folder.glob(".p.csv.*")):
+        assert process.poll() is None
+    process.terminate()
+    assert process.wait(60) == 143
+    assert file.read_text() == "before"
+    assert not list(usersctl.folder.glob(".p.csv.*"))
+
+
+def test_an_empty_database_is_an_empty_export(usersctl: Command) -> None:
+    usersctl.ok("db", "init")
+    assert usersctl.ok("export", "--json").stdout == "[]\n"
+    assert usersctl.ok("export", "--format", "jsonl").stdout == ""
+    assert list(csv.reader(io.StringIO(usersctl.ok("export").stdout))) == [
+        [
+            "email",
+            "name",
+            "role",
+            "active",
+            "confirmed",
+            "created_at",
+            "last_login_at",
+            "oauth_id",
+            "profile_picture",
+        ]
+    ]
+
+
+# --- there and back ---
+
+texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1, max_size=40)
+names = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp"]), min_size=1, max_size=200
+).filter(lambda name: name.strip() == name)
+times = st.datetimes().map(lambda when: f"{when.isoformat(timespec='milliseconds')}Z")
+people = st.lists(
+    st.fixed_dictionaries(
+        {
+            "email": st.from_regex(r"[a-z0-9]{1,20}@[a-z]{1,20}\.[a-z]{2,6}", fullmatch=True),
+            "name": names,
+            "role": st.sampled_from(["admin", "user"]),
+            "active": st.booleans(),
+            "created_at": times,
+        },
+        optional={
+            "confirmed": st.just(True),
+            "password_hash": st.just(HASH),
+            "last_login_at": times,
+            "oauth_id": texts.map(str.strip).filter(bool),
+            "profile_picture": texts.map(lambda text: f"https://example.com/{text}".strip()),
+        },
+    ),
+    max_size=8,
+    unique_by=(lambda row: str(row["email"]), lambda row: str(row.get("oauth_id", row["email"]))),
+)
+
+
+def exported(usersctl: Command, form: Format) -> str:
+    target = io.StringIO(newline="")
+    with usersctl.service() as service:
+        rows = service.transfer.export_rows(with_hashes=True)
+        _write(target, form, rows, with_hashes=True, cell=lambda value: value)
+    return target.getvalue()
+
+
+def imported(usersctl: Command, form: Format, content: bytes) -> None:
+    with usersctl.service() as service:
+        service.transfer.import_rows(
+            _rows(io.BytesIO(content), form),
+            on_conflict="fail",
+            dry_run=False,
+            by=OPERATOR,
+            report=lambda _problem: None,
+            hashing=lambda _done, _total: None,
+        )
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(people, st.sampled_from(Format))
+def test_what_is_exported_is_imported_as_it_was(rows: list[dict[str, Any]], form: Format) -> None:
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+        there, back = Command(Path(first)), Command(Path(second))
+        imported(there, Format.JSON, json.dumps(rows).encode())
+        content = exported(there, form)
+        imported(back, form, content.encode())
+        assert exported(back, form) == content
+        kept = [
+            {name: value for name, value in row.items() if value is not None}
+            for row in json.loads(exported(back, Format.JSON))
+        ]
+        assert kept == rows
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.binary(max_size=300) | texts.map(str.encode), st.sampled_from(Format))
+def test_no_file_whatever_is_in_it_is_a_bug(content: bytes, form: Format) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        command = Command(Path(folder))
+        with contextlib.suppress(Invalid):
+            imported(command, form, b"email\n" + content if form is Format.CSV else content)
+        assert all("@" in email for email in command.emails())
+
+
+def test_a_whole_way_there_and_back_by_files(usersctl: Command) -> None:
+    usersctl.add("ada", role="admin")
+    usersctl.add("eve", active=False)
+    usersctl.ok("import", "-", stdin='email,name\ngrace@example.com,"Zoë ""中"", [red]x[/red]"\n')
+    other = usersctl.folder / "other.db"
+    for name in ("p.csv", "p.json", "p.jsonl"):
+        usersctl.ok("export", name, "--with-hashes")
+        usersctl.ok("import", name, "--db", other)
+        again = usersctl.ok("export", "--format", name[2:], "--with-hashes", "--db", other).stdout
+        assert again == (usersctl.folder / name).read_text("utf-8")
+        other.unlink()
+    assert UNUSABLE not in [
+        row["password_hash"] for row in usersctl.ok("export", "--json", "--with-hashes").json
+    ]

@@ -1,0 +1,138 @@
+"""Passwords of accounts: set by an operator, changed by their owner; what ends with the old one."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from conftest import OPERATOR, PASSWORD
+from support.fakes import FakeClock
+from support.tables import plant_link, query
+
+from usersctl.clock import stamp
+from usersctl.errors import (
+    Invalid,
+    TooMany,
+    Unauthenticated,
+)
+from usersctl.models import Actor, User
+from usersctl.passwords import Hasher
+from usersctl.service import Service
+
+
+def test_a_password_set_by_an_operator_ends_everything_else(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    user = add("ada")
+    tokens = [
+        service.sessions.login(user.email, PASSWORD).token,
+        service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR).token,
+    ]
+    plant_link(service, user)
+    clock.move(hours=1)
+    changed = service.accounts.set_password(user.id, "another sentence", by=OPERATOR)
+    assert changed.updated_at == stamp(clock())
+    assert [service.sessions.check(token) for token in tokens] == [None, None]
+    assert query(service, "SELECT * FROM one_time_tokens") == []
+    with pytest.raises(Unauthenticated):
+        service.sessions.login(user.email, PASSWORD)
+    assert service.sessions.login(user.email, "another sentence")
+
+
+@pytest.mark.parametrize("password", ["short", "x" * 73, "password", "ada@example.com", "\ud800" * 9])
+def test_a_password_that_breaks_a_rule_is_not_set(
+    service: Service, add: Callable[..., User], password: str
+) -> None:
+    user = add("ada")
+    opened = service.sessions.login(user.email, PASSWORD)
+    with pytest.raises(Invalid):
+        service.accounts.set_password(user.id, password, by=OPERATOR)
+    with pytest.raises(Invalid):
+        change_password(service, opened, PASSWORD, password)
+    assert service.sessions.check(opened.token)
+
+
+def change_password(service: Service, opened: Any, current: str, new: str) -> str:
+    """As the endpoint does it; the new token."""
+    token, renew = service.sessions.renewal(opened.session)
+    service.accounts.change_password(
+        opened.user.id, current, new, session_id=opened.session.id, by=Actor("user:1", None, 1), renew=renew
+    )
+    return token
+
+
+def test_an_owner_who_changes_the_password_keeps_one_session_with_a_new_token(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add("ada")
+    here = service.sessions.login(user.email, PASSWORD, remember=True)
+    others = [
+        service.sessions.login(user.email, PASSWORD).token,
+        service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR).token,
+    ]
+    plant_link(service, user)
+    renewed = change_password(service, here, PASSWORD, "another sentence")
+    assert [service.sessions.check(token) for token in (here.token, *others)] == [None] * 3
+    found = service.sessions.check(renewed)
+    assert found is not None
+    assert (found[0].id, found[0].kind) == (here.session.id, "persistent")
+    assert query(service, "SELECT * FROM one_time_tokens") == []
+    assert service.sessions.login(user.email, "another sentence")
+
+
+def test_a_wrong_current_password_changes_nothing(service: Service, add: Callable[..., User]) -> None:
+    opened = service.sessions.login(add("ada").email, PASSWORD)
+    with pytest.raises(Invalid, match=r"^Current password is incorrect$"):
+        change_password(service, opened, "wrong", "another sentence")
+    assert service.sessions.check(opened.token)
+    assert service.sessions.login("ada@example.com", PASSWORD)
+
+
+def test_a_session_that_ended_in_the_meantime_changes_no_password(
+    service: Service, add: Callable[..., User]
+) -> None:
+    opened = service.sessions.login(add("ada").email, PASSWORD)
+    service.sessions.end(opened.token)
+    with pytest.raises(Unauthenticated):
+        change_password(service, opened, PASSWORD, "another sentence")
+    assert service.sessions.login("ada@example.com", PASSWORD)
+
+
+def test_of_two_changes_at_once_one_wins_and_the_old_password_is_gone(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add("ada")
+    opened = [service.sessions.login(user.email, PASSWORD) for _ in range(4)]
+
+    def attempt(number: int) -> int | None:
+        try:
+            change_password(service, opened[number], PASSWORD, f"new sentence {number}")
+        except (Invalid, TooMany, Unauthenticated):
+            return None
+        return number
+
+    with ThreadPoolExecutor(4) as pool:
+        winners = [number for number in pool.map(attempt, range(4)) if number is not None]
+    assert len(winners) == 1
+    assert service.sessions.login(user.email, f"new sentence {winners[0]}")
+    with pytest.raises(Unauthenticated):
+        service.sessions.login(user.email, PASSWORD)
+
+
+def test_a_password_that_changes_while_it_is_checked_no_longer_speaks_for_anybody(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add("ada")
+    opened = service.sessions.login(user.email, PASSWORD)
+
+    class Slow(Hasher):
+        def matches(self, password: str, stored: str | None) -> bool:
+            with service.store.write() as tx:
+                tx.change_user(user.id, user.updated_at, password_hash="changed meanwhile")
+            return super().matches(password, stored)
+
+    slow = replace(service, accounts=replace(service.accounts, hasher=Slow(4)))
+    with pytest.raises(Invalid, match=r"^Current password is incorrect$"):
+        change_password(slow, opened, PASSWORD, "another sentence")
+    assert query(service, "SELECT password_hash FROM users") == [("changed meanwhile",)]

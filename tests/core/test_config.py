@@ -1,0 +1,913 @@
+"""Settings: every key with its default and range, who wins, and what is said of a value that cannot be."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from usersctl.config.settings import (
+    MOST_BYTES,
+    Loaded,
+    Settings,
+    default_files,
+    find_file,
+    is_loopback,
+    load,
+    origin_of,
+    shown,
+)
+from usersctl.errors import ConfigError, Invalid
+
+SAME_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()))
+
+# As the documentation has them: None where there is none.
+DEFAULTS: dict[str, Any] = {
+    "database": "/srv/users.db",
+    "baseUrl": "http://127.0.0.1:8080",
+    "server.host": "127.0.0.1",
+    "server.port": 8080,
+    "server.socket": None,
+    "server.socketMode": "0660",
+    "server.threads": 4,
+    "server.processes": 1,
+    "server.trustedProxies": [],
+    "auth.whitelist": [],
+    "auth.tokenExpiration": 1440,
+    "auth.rememberMeExpiration": 30,
+    "auth.cookieName": "auth_token",
+    "auth.allowedOrigins": [],
+    "auth.roleRules": {},
+    "auth.assertionSecret": None,
+    "auth.oauth.clientId": None,
+    "auth.oauth.clientSecret": None,
+    "auth.oauth.provider": "oidc",
+    "auth.oauth.issuer": None,
+    "auth.oauth.authorizationUrl": None,
+    "auth.oauth.tokenUrl": None,
+    "auth.oauth.userInfoUrl": None,
+    "auth.oauth.allowAutoRegistration": False,
+    "auth.oauth.successRedirect": "/",
+    "auth.oauth.errorRedirect": "/login?error=oauth_failed",
+    "auth.oauth.scopes": ["openid", "profile", "email"],
+    "auth.oauth.callbackUrl": "/api/users/auth/oauth/callback",
+    "passwordValidation.minLength": 8,
+    "passwordValidation.requireUppercase": False,
+    "passwordValidation.requireLowercase": False,
+    "passwordValidation.requireNumbers": False,
+    "passwordValidation.requireSpecialChars": False,
+    "passwordValidation.preventCommonPasswords": True,
+    "passwordHashing.rounds": 12,
+    "mailer.host": None,
+    "mailer.port": None,
+    "mailer.secure": False,
+    "mailer.auth.user": None,
+    "mailer.auth.pass": None,
+    "mailer.defaults.from": None,
+    "mailer.templates": None,
+    "mailer.links.confirm": "/confirm-email",
+    "mailer.links.reset": "/reset-password",
+    "branding.name": "Users",
+    "branding.logo": None,
+    "branding.accent": None,
+    "branding.stylesheet": None,
+    "locale": "en",
+    "tokenCleanupSchedule": "0 2 * * *",
+    "metrics.host": "127.0.0.1",
+    "metrics.port": None,
+    "limits.enabled": True,
+    "limits.accountFailures": 10,
+    "limits.accountLock": 100,
+    "limits.failedLoginsPerMinute": 60,
+    "limits.registrationsPerHour": 60,
+    "limits.forgotsPerMinute": 20,
+}
+ENV = {"HOME": "/nonexistent", "USERS_DATABASE": "/srv/users.db"}
+
+
+def tree_of(dotted: dict[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, value in dotted.items():
+        *sections, name = key.split(".")
+        branch = tree
+        for section in sections:
+            branch = branch.setdefault(section, {})
+        branch[name] = value
+    return tree
+
+
+Written = Callable[..., Loaded]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    """Settings from a file that holds these dotted keys, in an environment with nothing but a home."""
+
+    def load_(dotted: dict[str, Any] | None = None, *, env: dict[str, str] = ENV, **flags: Any) -> Loaded:
+        file = tmp_path / "users.json"
+        file.write_text(json.dumps(tree_of(dotted or {})))
+        return load(config=file, env=env, **flags)
+
+    return load_
+
+
+def refusal(written: Written, dotted: dict[str, Any], **more: Any) -> str:
+    with pytest.raises(ConfigError) as refused:
+        written(dotted, **more)
+    assert len(str(refused.value).splitlines()) <= 1 or "\\n" not in str(refused.value)
+    return str(refused.value)
+
+
+# --- defaults ---
+
+
+def test_every_key_has_the_default_that_is_documented(written: Written) -> None:
+    assert {key: value for key, value, _ in shown(written())} == DEFAULTS
+
+
+def test_the_defaults_are_kept_as_what_they_mean(written: Written) -> None:
+    found = written().settings
+    assert found.token_expiration == timedelta(hours=24)
+    assert found.remember_me_expiration == timedelta(days=30)
+    assert found.database == Path("/srv/users.db")
+    assert found.cleanup_schedule == "0 2 * * *"
+    assert not found.https
+    assert found == Settings(database=Path("/srv/users.db"), base_url="http://127.0.0.1:8080")
+
+
+def test_settings_do_not_change(written: Written) -> None:
+    with pytest.raises(AttributeError):
+        written().settings.port = 1
+
+
+def test_no_file_at_all_is_fine() -> None:
+    assert load(env=ENV | {"USERS_CONFIG": ""}, flags={"server.port": 81}).settings.port == 81
+
+
+@pytest.mark.parametrize("name", ["users.toml", "users.json"])
+def test_an_empty_file_is_fine(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("{}" if name.endswith("json") else "")
+    assert load(config=tmp_path / name, env=ENV).settings.port == 8080
+
+
+# --- values ---
+
+PICTURE = "/srv/logo.svg"
+GOOD: list[tuple[str, Any, Any]] = [
+    ("baseUrl", "https://example.com", "https://example.com"),
+    ("baseUrl", "HTTPS://Example.COM:443/", "https://example.com"),
+    ("baseUrl", "http://example.com:80", "http://example.com"),
+    ("baseUrl", "http://example.com:443", "http://example.com:443"),
+    ("baseUrl", "https://[2001:DB8::1]:8443", "https://[2001:db8::1]:8443"),
+    ("database", "/other/place.db", Path("/other/place.db")),
+    ("server.host", "0.0.0.0", "0.0.0.0"),  # noqa: S104 - a value only
+    ("server.port", 1, 1),
+    ("server.port", 65535, 65535),
+    ("auth.whitelist", ["/about", "/docs/*", "/a/*/b"], ("/about", "/docs/*", "/a/*/b")),
+    ("auth.tokenExpiration", 1, timedelta(minutes=1)),
+    ("auth.rememberMeExpiration", 3650, timedelta(days=3650)),
+    ("auth.cookieName", "my-cookie_1", "my-cookie_1"),
+    ("auth.allowedOrigins", ["https://App.example.com/"], ("https://app.example.com",)),
+    ("auth.roleRules", {"/admin/*": "admin", "/x": "user"}, (("/admin/*", "admin"), ("/x", "user"))),
+    ("auth.roleRules", {}, ()),
+    ("auth.assertionSecret", "s" * 32, "s" * 32),
+    ("auth.oauth.clientId", "", None),
+    ("auth.oauth.clientSecret", "", None),
+    ("auth.oauth.provider", "github", "github"),
+    ("auth.oauth.issuer", "https://id.example.com/realm", "https://id.example.com/realm"),
+    ("auth.oauth.issuer", "http://localhost:9000", "http://localhost:9000"),
+    ("auth.oauth.tokenUrl", "http://127.0.0.2/token?x=1", "http://127.0.0.2/token?x=1"),
+    ("auth.oauth.tokenUrl", "http://[::1]:1/token", "http://[::1]:1/token"),
+    ("auth.oauth.allowAutoRegistration", True, True),
+    ("auth.oauth.successRedirect", "/app?welcome=1#top", "/app?welcome=1#top"),
+    ("auth.oauth.successRedirect", "http://127.0.0.1:8080/app", "http://127.0.0.1:8080/app"),
+    ("auth.oauth.scopes", ["openid"], ("openid",)),
+    ("auth.oauth.scopes", [], ()),
+    ("auth.oauth.callbackUrl", "/back", "/back"),
+    ("passwordValidation.minLength", 72, 72),
+    ("passwordValidation.requireUppercase", True, True),
+    ("passwordValidation.requireLowercase", True, True),
+    ("passwordValidation.requireNumbers", True, True),
+    ("passwordValidation.requireSpecialChars", True, True),
+    ("passwordValidation.preventCommonPasswords", False, False),
+    ("passwordHashing.rounds", 10, 10),
+    ("passwordHashing.rounds", 16, 16),
+    ("mailer.host", "mail.example.com", "mail.example.com"),
+    ("mailer.port", 465, 465),
+    ("mailer.secure", True, True),
+    ("mailer.defaults.from", "accounts@example.com", "accounts@example.com"),
+    ("mailer.defaults.from", '"Accounts, Inc." <a@example.com>', '"Accounts, Inc." <a@example.com>'),
+    ("mailer.defaults.from", "Ünï <a@example.com>", "Ünï <a@example.com>"),
+    ("mailer.templates", "/srv/letters", Path("/srv/letters")),
+    ("mailer.links.confirm", "/app/confirm", "/app/confirm"),
+    ("branding.name", "Ünï & Söhne", "Ünï & Söhne"),
+    ("branding.logo", PICTURE, Path(PICTURE)),
+    ("branding.accent", "#0B5fff", "#0B5fff"),
+    ("branding.stylesheet", "/srv/style.css", Path("/srv/style.css")),
+    ("locale", "de", "de"),
+    ("tokenCleanupSchedule", "*/5 * * * *", "*/5 * * * *"),
+    ("tokenCleanupSchedule", " @daily ", "@daily"),
+    ("tokenCleanupSchedule", False, None),
+    ("tokenCleanupSchedule", None, None),
+    ("limits.enabled", False, False),
+    ("limits.accountFailures", 100, 100),
+    ("limits.accountLock", 1, 1),
+    ("auth.oauth.issuer", None, None),
+    ("mailer.host", None, None),
+]
+
+
+def field_of(key: str) -> str:
+    from usersctl.config.settings import TABLE
+
+    return TABLE[key][0]
+
+
+@pytest.mark.parametrize(("key", "value", "kept"), GOOD, ids=lambda each: str(each)[:40])
+def test_a_value_that_may_be_is_kept_in_its_one_form(
+    written: Written, key: str, value: Any, kept: Any
+) -> None:
+    assert (
+        getattr(written({key: value}, env={"HOME": "/h", "STATE_DIRECTORY": "/s"}).settings, field_of(key))
+        == kept
+    )
+
+
+BAD: list[tuple[str, list[Any]]] = [
+    (
+        "baseUrl",
+        [
+            "",
+            "example.com",
+            "ftp://example.com",
+            "https://",
+            "https://example.com/app",
+            "https://example.com?x",
+            "https://example.com?",
+            "https://example.com#",
+            "https://user@example.com",
+            "https://example.com:0",
+            "https://example.com:99999",
+            "https://example.com:x",
+            "https://exa mple.com",
+            "https://example.com\n",
+            "https://exämple.com",
+            "https://example.com\\@evil.com",
+            "https://[::1",
+            7,
+            ["https://example.com"],
+            None,
+        ],
+    ),
+    ("database", ["", 7, ["a"], "a\0b", "~nosuchuser/users.db"]),
+    ("server.host", ["", " ", 7, "a\nb"]),
+    ("server.port", [0, -1, 65536, "8080", 80.0, True, None, [80]]),
+    ("server.socket", [1, True, ["/run/users.sock"], "a\0b"]),
+    ("server.socketMode", [660, 0o660, "660", "1660", "0888", "rw-r--r--", None]),
+    ("server.threads", [0, 65]),
+    ("server.processes", [0, 65, "1"]),
+    ("server.trustedProxies", ["10.0.0.1", [1], ["10.0.0.1/33"], ["host.example"], ["10.0.0.1/8"]]),
+    ("auth.whitelist", ["/about", ["about"], [""], [7], ["/a b"], ["/a?x"], ["/a#x"], ["/a\\b"], None]),
+    ("auth.tokenExpiration", [0, -1, "1440", 1.5, True, 10**12]),
+    ("auth.rememberMeExpiration", [0, 3651, None]),
+    ("auth.cookieName", ["", "a b", "a;b", "é", "__Host-x", "__secure-x", 7, "_"]),
+    (
+        "auth.roleRules",
+        [
+            [],
+            "/admin",
+            {"admin": "admin"},
+            {"/a b": "admin"},
+            {"": "admin"},
+            {"/a": "Admin"},
+            {"/a": "editor"},
+            {"/a": ["admin"]},
+            {"/a": None},
+            {"/a": {"*": "admin"}},
+            None,
+        ],
+    ),
+    ("auth.allowedOrigins", ["https://a.com", ["*"], ["null"], ["https://a.com/path"], [7]]),
+    ("auth.oauth.clientId", [" ", 7, "a\nb"]),
+    ("auth.oauth.provider", ["google", "", None, 7, []]),
+    (
+        "auth.oauth.issuer",
+        [
+            "http://id.example.com",
+            "id.example.com",
+            "",
+            "https://u:p@id.example.com",
+            "https://id.example.com#x",
+            7,
+        ],
+    ),
+    ("auth.oauth.tokenUrl", ["javascript:alert(1)", "http://localhost.evil.com", "file:///etc/passwd"]),
+    ("auth.oauth.allowAutoRegistration", ["true", 1, 0, None]),
+    (
+        "auth.oauth.successRedirect",
+        [
+            "",
+            "app",
+            "//evil.com",
+            "/\\evil.com",
+            "\\\\evil.com",
+            "/a\\b",
+            "/\t/evil.com",
+            "/\n",
+            "/é",
+            "javascript:alert(1)",
+            "https:evil.com",
+            "https://evil.com",
+            "http://127.0.0.1:8080@evil.com/",
+            "http://127.0.0.1:8080.evil.com/",
+            "http://127.0.0.1:8081/",
+            "http://127.0.0.1/",
+            "https://127.0.0.1:8080/",
+            "http://127.0.0.1:8080\\@evil.com/",
+            "http:///evil.com",
+            7,
+            None,
+        ],
+    ),
+    (
+        "auth.oauth.callbackUrl",
+        [
+            "back",
+            "//back",
+            "http://127.0.0.1:8080/back",
+            "/back?x=1",
+            "/back#x",
+            "/*",
+            "/<x>",
+            "/a%20b",
+            "/../back",
+            "",
+            None,
+        ],
+    ),
+    ("auth.oauth.scopes", ["openid", [""], [7]]),
+    ("passwordValidation.minLength", [0, 73, "8", 8.0, None]),
+    ("passwordValidation.preventCommonPasswords", ["yes", None]),
+    ("passwordHashing.rounds", [9, 17, 31, "12", None]),
+    ("mailer.port", [0, 65536, "25"]),
+    ("metrics.port", [0, 65536, "9180", False]),
+    ("metrics.host", ["", 1]),
+    (
+        "mailer.defaults.from",
+        [
+            "",
+            "Accounts",
+            "a@example.com, b@example.com",
+            "A <a@example.com>, B <b@example.com>",
+            "<a@example.com> b@example.com",
+            "a@",
+            "@example.com",
+            "a b@example.com",
+            "A <a@example.com>\nBcc: b@example.com",
+            7,
+        ],
+    ),
+    ("mailer.links.confirm", ["confirm", "https://evil.com/confirm", "//evil.com"]),
+    ("mailer.links.reset", ["reset", "https://evil.com/reset", "http://127.0.0.1:8080.evil.com"]),
+    ("branding.name", ["", 7, "a\x1bb"]),
+    ("branding.accent", ["red", "#fff", "#0b5fff;", "#0b5fff\n", "#gggggg"]),
+    ("locale", ["", 7]),
+    (
+        "tokenCleanupSchedule",
+        [True, 0, 5, "", "daily", "* * * * * *", "0 0 30 2 *", "60 * * * *", "@reboot", []],
+    ),
+    ("mailer.auth.user", ["", "Jürgen"]),
+    ("limits.enabled", ["false", 0, None]),
+    ("limits.accountFailures", [0, 101]),
+    ("limits.accountLock", [0, 101]),
+    ("limits.forgotsPerMinute", [0, "20"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(key, value) for key, values in BAD for value in values],
+    ids=lambda each: str(each)[:40],
+)
+def test_a_value_that_cannot_be_is_refused_with_file_key_value_and_what_may(
+    written: Written, tmp_path: Path, key: str, value: Any
+) -> None:
+    said = refusal(written, {key: value}, env={"HOME": "/h", "STATE_DIRECTORY": "/s"})
+    start = f"{tmp_path / 'users.json'}: {key} = "
+    assert said.startswith(start)
+    shown_value, _, allowed = said.removeprefix(start).rpartition(": must be ")
+    assert json.loads(shown_value.partition(": must be")[0]) == value
+    assert allowed
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@SAME_FOLDER
+@given(st.sampled_from(sorted(DEFAULTS)), JSON_VALUES)
+def test_any_value_is_kept_or_refused(written: Written, key: str, value: Any) -> None:
+    try:
+        found = written({key: value}, env={"HOME": "/h", "STATE_DIRECTORY": "/s"})
+    except ConfigError as error:
+        assert key in str(error)  # noqa: PT017 - either answer is right
+    else:
+        assert isinstance(found.settings, Settings)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "https://app.example.com",
+        "https://app.example.com/x?y#z",
+        "https://app.example.com?x",
+        "https://APP.example.com:443/",
+    ],
+)
+@pytest.mark.parametrize(
+    "key",
+    ["auth.oauth.successRedirect", "auth.oauth.errorRedirect", "mailer.links.confirm", "mailer.links.reset"],
+)
+def test_a_redirect_or_link_leads_to_base_url_or_an_allowed_origin(
+    written: Written, key: str, target: str
+) -> None:
+    assert written({key: target, "baseUrl": "https://app.example.com"})
+    assert written({key: target, "auth.allowedOrigins": ["https://app.example.com"]})
+    refusal(written, {key: target})
+    refusal(written, {key: target, "auth.allowedOrigins": ["https://example.com", "http://app.example.com"]})
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "::1", "[::1]"])
+def test_this_machine_is_known(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["", "localhost.evil.com", "127.0.0.1.evil.com", "0.0.0.1", "10.0.0.1", "::", "2130706433"]
+)
+def test_other_machines_are_not(host: str) -> None:
+    assert not is_loopback(host)
+
+
+@given(ANY_TEXT | st.from_regex(r"https?://[^/]{0,20}(:[0-9]{0,6})?/?"))
+def test_an_origin_is_its_own_origin_and_has_no_more_than_scheme_host_and_port(text: str) -> None:
+    try:
+        origin = origin_of(text)
+    except Exception as error:  # noqa: BLE001 - its type is private to the module
+        assert type(error).__name__ == "Bad"  # noqa: PT017
+        return
+    assert origin_of(origin) == origin
+    assert origin.count("/") == 2
+    assert origin.isascii()
+    assert not set(origin) & set("@?#\\ ")
+
+
+# --- what belongs together ---
+
+
+OAUTH = {"auth.oauth.clientId": "id", "auth.oauth.clientSecret": "hush"}
+
+
+def test_a_client_needs_an_issuer_or_urls_or_another_provider(written: Written) -> None:
+    said = refusal(written, OAUTH)
+    assert "auth.oauth.issuer" in said
+    assert "hush" not in said
+    urls = {
+        f"auth.oauth.{name}": "https://id.example.com/x"
+        for name in ("authorizationUrl", "tokenUrl", "userInfoUrl")
+    }
+    refusal(written, OAUTH | dict(list(urls.items())[:2]))
+    assert "auth.oauth.issuer" in refusal(
+        written, {"auth.oauth.clientId": "id"}
+    )  # also before there is a secret
+    assert written({"auth.oauth.clientId": "id"} | urls)
+    assert written(OAUTH | urls)
+    assert written(OAUTH | {"auth.oauth.issuer": "https://id.example.com"})
+    assert written(OAUTH | {"auth.oauth.provider": "github"})
+
+
+@pytest.mark.parametrize(("host", "metrics"), [("::1", "::"), ("::", "[::1]"), ("a.example", "a.example")])
+def test_the_figures_are_not_where_the_service_listens(written: Written, host: str, metrics: str) -> None:
+    there = {"server.host": host, "server.port": 9180, "metrics.host": metrics}
+    assert "choose another" in refusal(written, there | {"metrics.port": 9180})
+    assert written(there | {"metrics.port": 9181})
+    assert written(there | {"metrics.port": 9180, "server.socket": "/run/usersd/usersd.sock"})
+    assert written(there | {"metrics.port": 9180, "metrics.host": "192.0.2.7"})
+
+
+def test_user_and_password_of_the_mail_server_go_together(written: Written) -> None:
+    assert "go together" in refusal(written, {"mailer.auth.user": "mailer"})
+    said = refusal(written, {"mailer.auth.pass": "hush"})
+    assert "go together" in said
+    assert "hush" not in said
+    assert written({"mailer.auth.user": "mailer", "mailer.auth.pass": "hush"})
+
+
+# --- keys ---
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("basUrl", "baseUrl"),
+        ("BaseURL", "baseUrl"),
+        ("Server.port", "server"),
+        ("atuh.whitelist", "auth"),
+        ("auth.OAuth.scopes", "auth.oauth"),
+        ("MAILER.AUTH.user", "mailer"),
+        ("server.prot", "server.port"),
+        ("auth.whiteList", "auth.whitelist"),
+        ("auth.tokenexpiration", "auth.tokenExpiration"),
+        ("auth.oauth.clientID", "auth.oauth.clientId"),
+        ("passwordValidation.minLenght", "passwordValidation.minLength"),
+        ("mailer.auth.password", "mailer.auth.pass"),
+        ("tokenCleanupSchedul", "tokenCleanupSchedule"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_that_is_known(
+    written: Written, key: str, near: str
+) -> None:
+    said = refusal(written, {key: "planted"})
+    assert re.search(rf"unknown key \S+ \(did you mean {re.escape(near)}\?\)$", said)
+    assert key.startswith(said.split(" unknown key ")[1].split()[0])
+    assert "planted" not in said
+
+
+@pytest.mark.parametrize("key", ["zzz", "auth.zzz.y", "server.port.x"])
+def test_a_key_that_is_like_none_is_refused_too(written: Written, key: str) -> None:
+    assert key.rpartition(".")[0] in refusal(written, {key: 1})
+
+
+@pytest.mark.parametrize(
+    "section", ["server", "auth", "auth.oauth", "mailer", "mailer.auth", "limits", "branding"]
+)
+@pytest.mark.parametrize("value", ["planted", 7, ["planted"], None, True])
+def test_a_section_is_a_table_of_keys(written: Written, section: str, value: Any) -> None:
+    said = refusal(written, {section: value})
+    assert f"{section} = " in said
+    assert "must be a table of keys" in said
+    assert "planted" not in said or section in ("server", "limits", "branding")
+
+
+# --- files ---
+
+
+def test_toml_and_json_say_the_same(tmp_path: Path) -> None:
+    (tmp_path / "users.toml").write_text(
+        'baseUrl = "https://example.com"\ntokenCleanupSchedule = false\n[auth]\nwhitelist = ["/register"]\n'
+        '[auth.oauth]\nscopes = ["openid"]\n[server]\nport = 81\n'
+    )
+    (tmp_path / "users.json").write_text(
+        '{"baseUrl": "https://example.com", "tokenCleanupSchedule": null, "auth": {"whitelist": ["/register"],'
+        ' "oauth": {"scopes": ["openid"]}}, "server": {"port": 81}}'
+    )
+    toml, js = (load(config=tmp_path / f"users.{suffix}", env=ENV).settings for suffix in ("toml", "json"))
+    assert toml == js
+    assert toml.https
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("users.toml", b"port ="),
+        ("users.toml", b"a = 1\na = 2\n"),
+        ("users.toml", b"\xff\xfe"),
+        ("users.toml", b"x = " + b"[" * 100_000),
+        ("users.json", b""),
+        ("users.json", b"{"),
+        ("users.json", b"[]"),
+        ("users.json", b"7"),
+        ("users.json", b"null"),
+        ("users.json", b'{"baseUrl": "https://a.com", "baseUrl": "https://b.com"}'),
+        ("users.json", b'{"server": {"port": 1, "port": 2}}'),
+        ("users.json", b"\xff"),
+        ("users.json", b"[" * 100_000),
+    ],
+    ids=str,
+)
+def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"{name}: "):
+        load(config=tmp_path / name, env=ENV)
+
+
+@pytest.mark.parametrize("how", ["config", "environment"])
+@pytest.mark.parametrize("what", ["missing", "folder"])
+def test_a_file_that_is_asked_for_must_be_there(tmp_path: Path, how: str, what: str) -> None:
+    path = tmp_path if what == "folder" else tmp_path / "users.toml"
+    asked = {"config": path} if how == "config" else {"env": ENV | {"USERS_CONFIG": str(path)}}
+    with pytest.raises(ConfigError, match="no such configuration file") as refused:
+        load(**({"env": ENV} | asked))
+    assert str(path) in str(refused.value)
+
+
+def test_a_file_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "users.toml"
+    path.write_text("#" * (MOST_BYTES + 1))
+    with pytest.raises(ConfigError, match=r"users.toml: is larger than 1024 KiB"):
+        load(config=path, env=ENV)
+    with pytest.raises(ConfigError, match=r"USERS_MAILER_PASS_FILE: /dev/zero: is larger than 1024 KiB"):
+        load(env=ENV | {"USERS_MAILER_PASS_FILE": "/dev/zero"})
+
+
+def test_the_file_is_looked_for_in_this_order(tmp_path: Path) -> None:
+    asked, named = tmp_path / "asked.toml", tmp_path / "named.toml"
+    home, xdg = tmp_path / "home", tmp_path / "xdg"
+    ours = [xdg / "users" / "users.toml", home / ".config" / "users" / "users.toml"]
+    for file in (asked, named, *ours):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    env = {"HOME": str(home)}
+    etc = Path("/etc/users/users.toml")
+    assert find_file(asked, env | {"USERS_CONFIG": str(named)}) == asked
+    assert find_file(None, env | {"USERS_CONFIG": str(named)}) == named
+    assert default_files(env | {"XDG_CONFIG_HOME": str(xdg)}) == [etc, ours[0]]
+    assert default_files(env) == [etc, ours[1]]
+    assert default_files(env | {"XDG_CONFIG_HOME": ""}) == [etc, ours[1]]
+    if not etc.exists():
+        assert find_file(None, env | {"XDG_CONFIG_HOME": str(xdg)}) == ours[0]
+        assert find_file(None, env) == ours[1]
+        assert find_file(None, {"HOME": str(tmp_path)}) is None
+
+
+def test_the_current_folder_is_never_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("users.toml", "users/users.toml", ".config/users/users.toml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("not = even valid")
+    for env in (
+        {"HOME": "."},
+        {"HOME": "", "XDG_CONFIG_HOME": "."},
+        {"XDG_CONFIG_HOME": ".", "XDG_DATA_HOME": "."},
+    ):
+        assert all(path.is_absolute() for path in default_files(env))
+        found = load(env={**env, "USERS_CONFIG": ""}).settings.database
+        assert found.is_absolute()
+        assert not found.is_relative_to(tmp_path)
+
+
+# --- who wins ---
+
+
+def test_flag_beats_environment_beats_file_beats_default(written: Written, tmp_path: Path) -> None:
+    key, env = "baseUrl", ENV | {"USERS_BASE_URL": "https://environment.example"}
+    file, flags = {key: "https://file.example"}, {key: "https://flag.example"}
+
+    def winner(*arguments: Any, **keywords: Any) -> tuple[Any, str]:
+        loaded = written(*arguments, **keywords)
+        return next((value, source) for name, value, source in shown(loaded) if name == key)
+
+    assert winner(file, env=env, flags=flags) == ("https://flag.example", "command line")
+    assert winner(file, env=env) == ("https://environment.example", "USERS_BASE_URL")
+    assert winner(file, flags={key: None}) == ("https://file.example", str(tmp_path / "users.json"))
+    assert winner() == ("http://127.0.0.1:8080", "default")
+    assert winner(env=ENV | {"USERS_BASE_URL": ""}) == ("http://127.0.0.1:8080", "default")
+
+
+def test_what_is_overridden_has_to_be_right_all_the_same(written: Written) -> None:
+    env = ENV | {"USERS_BASE_URL": "https://environment.example"}
+    assert "users.json: baseUrl = 5: " in refusal(written, {"baseUrl": 5}, env=env)
+    assert "users.json: database = 1: " in refusal(
+        written, {"database": 1}, env=ENV | {"USERS_DATABASE": "/x.db"}
+    )
+    env |= {"USERS_BASE_URL": "nonsense"}
+    assert "USERS_BASE_URL: baseUrl = " in refusal(
+        written, {}, env=env, flags={"baseUrl": "https://flag.example"}
+    )
+
+
+def test_the_base_url_follows_the_port(written: Written) -> None:
+    assert written({"server.port": 81}).settings.base_url == "http://127.0.0.1:81"
+    assert written({"server.port": 81}, flags={"server.port": 82}).settings.base_url == "http://127.0.0.1:82"
+
+
+@pytest.mark.parametrize("source", ["USERS_BASE_URL", "command line"])
+def test_a_value_that_cannot_be_is_refused_wherever_it_comes_from(written: Written, source: str) -> None:
+    # On the command line it is misuse, and the configuration may well be usable.
+    env, flags, kind = (
+        (ENV | {source: "x"}, {}, ConfigError) if source.isupper() else (ENV, {"baseUrl": "x"}, Invalid)
+    )
+    with pytest.raises(kind, match=f"^{source}: baseUrl = "):
+        written({}, env=env, flags=flags)
+
+
+# --- secrets ---
+
+SECRETS = {
+    "USERS_ASSERTION_SECRET": "auth.assertionSecret",
+    "USERS_OAUTH_CLIENT_ID": "auth.oauth.clientId",
+    "USERS_OAUTH_CLIENT_SECRET": "auth.oauth.clientSecret",
+    "USERS_MAILER_USER": "mailer.auth.user",
+    "USERS_MAILER_PASS": "mailer.auth.pass",
+}
+PLANTED = "planted: of as many characters as any secret has to have"
+OTHERS = {"auth.oauth.provider": "github", "mailer.auth.user": "u", "mailer.auth.pass": "p"}
+
+
+@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_secret_comes_from_the_environment_or_from_a_file_that_it_names(
+    written: Written, tmp_path: Path, name: str, end: str
+) -> None:
+    (tmp_path / "secret").write_bytes(f" {PLANTED}  x{end}".encode())
+    field = field_of(SECRETS[name])
+    assert getattr(written(OTHERS, env=ENV | {name: PLANTED}).settings, field) == PLANTED
+    assert (
+        getattr(written(OTHERS, env=ENV | {f"{name}_FILE": str(tmp_path / "secret")}).settings, field)
+        == f" {PLANTED}  x"
+    )
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_is_not_given_twice(written: Written, tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret").write_text(PLANTED)
+    said = refusal(written, OTHERS, env=ENV | {name: PLANTED, f"{name}_FILE": str(tmp_path / "secret")})
+    assert f"{name} and {name}_FILE" in said
+    assert "planted" not in said
+
+
+@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize("content", [None, b"\xff\xfe planted"])
+def test_a_secret_file_that_cannot_be_read_is_refused_by_name(
+    written: Written, tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    if content is not None:
+        (tmp_path / "secret").write_bytes(content)
+    said = refusal(written, OTHERS, env=ENV | {f"{name}_FILE": str(tmp_path / "secret")})
+    assert f"{name}_FILE" in said
+    assert str(tmp_path / "secret") in said
+    assert "planted" not in said
+
+
+@pytest.mark.parametrize("key", ["auth.assertionSecret", "auth.oauth.clientSecret", "mailer.auth.pass"])
+@pytest.mark.parametrize("source", ["file", "environment", "secret file"])
+def test_a_secret_is_never_shown(written: Written, tmp_path: Path, key: str, source: str) -> None:
+    name = next(each for each, its_key in SECRETS.items() if its_key == key)
+    (tmp_path / "secret").write_text(PLANTED)
+    env = ENV | {
+        "environment": {name: PLANTED},
+        "secret file": {f"{name}_FILE": str(tmp_path / "secret")},
+    }.get(source, {})
+    loaded = written(OTHERS | ({key: PLANTED} if source == "file" else {}), env=env)
+    assert getattr(loaded.settings, field_of(key)) == PLANTED
+    assert (key, "***") in [(name, value) for name, value, _ in shown(loaded)]
+    for text in (
+        repr(loaded),
+        str(loaded),
+        repr(loaded.settings),
+        str(loaded.settings),
+        f"{loaded.settings}",
+        repr(shown(loaded)),
+    ):
+        assert "planted" not in text
+
+
+@pytest.mark.parametrize("key", ["auth.assertionSecret", "auth.oauth.clientSecret", "mailer.auth.pass"])
+@pytest.mark.parametrize("value", [[PLANTED], {"a": PLANTED}, f"{PLANTED}\n", f"{PLANTED}\x1b[0m"])
+def test_a_secret_that_cannot_be_is_not_told(written: Written, key: str, value: Any) -> None:
+    said = refusal(written, {key: value})
+    assert f"{key} = ***" in said or key in said
+    assert "planted" not in said
+
+
+@pytest.mark.parametrize("value", ["", "s" * 31, 7, ["s" * 32], "s" * 31 + "\n"])
+def test_a_secret_that_two_share_is_long(written: Written, value: Any) -> None:
+    said = refusal(written, {"auth.assertionSecret": value})
+    assert said.partition(": auth.assertionSecret = ***: ")[2].startswith("must be a ")
+    if value == "s" * 31:
+        assert "at least 32 characters" in said
+
+
+def test_a_role_rule_with_a_star_within_a_segment_stops_the_start(written: Written) -> None:
+    assert 'only as a whole segment, as in "/docs/*"' in refusal(
+        written, {"auth.roleRules": {"/a*": "admin"}}
+    )
+
+
+# --- the database ---
+
+
+def test_the_database_of_a_file_is_relative_to_its_folder(written: Written, tmp_path: Path) -> None:
+    env = {"HOME": "/h"}
+    assert written({"database": "data/users.db"}, env=env).settings.database == tmp_path / "data" / "users.db"
+    assert written({"branding.logo": "logo.svg"}).settings.logo == tmp_path / "logo.svg"
+    assert written({"mailer.templates": "letters"}).settings.mailer_templates == tmp_path / "letters"
+
+
+def test_a_database_of_a_shell_is_relative_to_where_it_stands(
+    written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert written({}, env={"USERS_DATABASE": "x.db"}).settings.database == tmp_path / "x.db"
+    assert written({}, flags={"database": "y.db"}).settings.database == tmp_path / "y.db"
+
+
+WHERE = """
+import json, os, sys
+from pathlib import Path
+from usersctl.config.settings import load, shown
+from usersctl.errors import ConfigError
+if os.geteuid() == 0 and sys.argv[1] != "root":
+    os.setgroups([])
+    os.setgid(int(sys.argv[1]))
+    os.setuid(int(sys.argv[1]))
+try:
+    found = load(env=json.loads(sys.argv[2]), config=Path(sys.argv[3]) if sys.argv[3:] else None)
+    print(found.settings.database, found.origins["database"].source, sep="|")
+except ConfigError as error:
+    print("refused", error)
+"""
+
+
+def where(user: str, env: dict[str, str], *config: str) -> str:
+    """Where somebody's database is, as a process of theirs says."""
+    done = subprocess.run(
+        [sys.executable, "-c", WHERE, user, json.dumps(env), *config],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={"PATH": os.environ["PATH"]},
+    )
+    return done.stdout.strip()
+
+
+NOT_ROOT = "65534"
+NO_NAME = "54321"  # a user that no password database knows
+BOTH = ["root", NOT_ROOT]
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+
+
+@only_root
+@pytest.mark.parametrize(
+    ("user", "env", "found"),
+    [
+        ("root", {"HOME": "/h"}, "/var/lib/users/users.db|default for root"),
+        ("root", {"HOME": "/h", "XDG_DATA_HOME": "/x"}, "/var/lib/users/users.db|default for root"),
+        ("root", {}, "/var/lib/users/users.db|default for root"),
+        (NOT_ROOT, {"HOME": "/h"}, "/h/.local/share/users/users.db|default"),
+        (NOT_ROOT, {"HOME": "/h", "XDG_DATA_HOME": "/x"}, "/x/users/users.db|default"),
+        (NOT_ROOT, {"HOME": "/h", "XDG_DATA_HOME": ""}, "/h/.local/share/users/users.db|default"),
+        (NOT_ROOT, {"HOME": "/h", "XDG_DATA_HOME": "x"}, "/h/.local/share/users/users.db|default"),
+        (NO_NAME, {"HOME": "/h"}, "/h/.local/share/users/users.db|default"),
+        (NO_NAME, {"XDG_DATA_HOME": "/x"}, "/x/users/users.db|default"),
+        (NO_NAME, {"STATE_DIRECTORY": "/s"}, "/s/users.db|STATE_DIRECTORY"),
+        (NO_NAME, {"USERS_DATABASE": "/d.db"}, "/d.db|USERS_DATABASE"),
+        *[(user, {"HOME": "/h", "STATE_DIRECTORY": "/s"}, "/s/users.db|STATE_DIRECTORY") for user in BOTH],
+        *[(user, {"STATE_DIRECTORY": "/s:/t"}, "/s/users.db|STATE_DIRECTORY") for user in BOTH],
+        *[
+            (user, {"STATE_DIRECTORY": "/s", "USERS_DATABASE": "/d.db"}, "/d.db|USERS_DATABASE")
+            for user in BOTH
+        ],
+    ],
+)
+def test_where_the_database_is_when_nobody_says(user: str, env: dict[str, str], found: str) -> None:
+    assert where(user, env) == found
+
+
+@only_root
+def test_a_user_without_a_home_is_told_what_to_set() -> None:
+    said = where(NO_NAME, {})
+    assert said.startswith("refused")
+    assert "USERS_DATABASE" in said
+
+
+@only_root
+def test_a_home_that_is_not_named_is_that_of_the_user() -> None:
+    import pwd
+
+    home = pwd.getpwuid(int(NOT_ROOT)).pw_dir
+    assert where(NOT_ROOT, {}) == f"{home}/.local/share/users/users.db|default"
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o700)
+    (folder / "users.toml").touch()
+    (folder / "users").mkdir()
+    (folder / "users" / "users.toml").touch()
+    yield folder
+    folder.chmod(0o700)
+
+
+@only_root
+def test_a_file_in_a_folder_that_one_may_not_enter_is_refused_by_name_or_passed_over(closed: Path) -> None:
+    said = where(NOT_ROOT, {"HOME": "/h"}, str(closed / "users.toml"))
+    assert said == f"refused {closed}/users.toml: cannot be read: Permission denied"
+    assert (
+        where(NOT_ROOT, {"HOME": "/h", "XDG_CONFIG_HOME": str(closed)})
+        == "/h/.local/share/users/users.db|default"
+    )

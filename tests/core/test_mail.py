@@ -1,0 +1,789 @@
+"""Letters as mail: what they look like, how they go to a server and what it may do to us, and the folder without one."""
+
+import html.parser
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import pytest
+from support.commands import OPERATOR, PASSWORD
+from support.postbox import (
+    DATA,
+    EHLO,
+    END,
+    GREETING,
+    MAIL,
+    RCPT,
+    Certificates,
+    Postbox,
+    drip,
+    hang,
+    link_in,
+    make_certificates,
+    scripted_server,
+    send_all,
+    smtp_server,
+    until,
+)
+
+from usersctl.config.settings import Settings
+from usersctl.errors import ConfigError, Invalid
+from usersctl.fields import normal_email, normal_name
+from usersctl.mail import kinds as letters
+from usersctl.mail import writer as mail
+from usersctl.mail.writer import FolderSender, SmtpSender, Undeliverable, Writer
+from usersctl.service import Service
+
+TO = "ada@example.com"
+LINK = "https://accounts.example.com/confirm-email?token=abc-_123&email=ada%40example.com"
+NOW = datetime(2026, 11, 20, 8, 22, 19, tzinfo=UTC)
+SHIPPED = Path(mail.__file__).parent / "templates"
+KINDS = [*letters.KINDS, "test"]
+
+
+def settings(tmp_path: Path = Path("/nowhere"), **changes: Any) -> Settings:
+    values = {"database": tmp_path / "users.db", "base_url": "https://accounts.example.com"} | changes
+    return Settings(**values)
+
+
+def written(kind: str = "confirm", to: str = TO, link: str = LINK, **changes: Any) -> EmailMessage:
+    return Writer(settings(**changes)).write(
+        kind, to, link=link, hours=24, message_id="0123456789abcdef", date=NOW
+    )
+
+
+def part(message: EmailMessage, kind: str) -> str:
+    body = message.get_body((kind,))
+    assert body is not None
+    return str(body.get_content())
+
+
+def sending(port: int, step: float = 5, whole: float = 10, **changes: Any) -> SmtpSender:
+    values = {"mailer_host": "127.0.0.1", "mailer_port": port} | changes
+    return SmtpSender(settings(**values), step, whole)
+
+
+def refused(sender: SmtpSender, to: str = TO) -> Undeliverable:
+    with pytest.raises(Undeliverable) as found:
+        sender(written(to=to), to, 1)
+    return found.value
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def trusted(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Certificates:
+    """As an operator of one's own authority does it: OpenSSL's own variable."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates.authority))
+    return certificates
+
+
+# --- what a letter looks like ---
+
+
+class Tags(html.parser.HTMLParser):
+    """Every tag, attribute and text of a document."""
+
+    def __init__(self, document: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.texts: list[str] = []
+        self.feed(document)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("href", "src")]
+        assert not [name for name, _ in attrs if name.startswith("on")]
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.texts.append(data.strip())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_letter_has_a_text_and_an_html_part_that_say_the_same(kind: str) -> None:
+    message = written(kind)
+    assert message.get_content_type() == "multipart/alternative"
+    text, seen = part(message, "plain"), Tags(part(message, "html"))
+    paragraphs = [" ".join(each.split()) for each in text.split("\n\n")]
+    for paragraph in paragraphs:
+        assert paragraph in seen.texts
+    assert "Users" in text
+    if kind != "test":
+        assert link_in(text).token == "abc-_123"
+        assert seen.links == [LINK]
+        assert LINK in paragraphs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_letter_asks_for_nothing_from_elsewhere_and_has_both_colour_schemes(kind: str) -> None:
+    document = part(written(kind), "html")
+    seen = Tags(document)
+    assert not {"script", "img", "link", "iframe", "form", "object"} & set(seen.tags)
+    assert "url(" not in document
+    assert "prefers-color-scheme: dark" in document
+
+
+@pytest.mark.parametrize(
+    ("kind", "label"),
+    [
+        ("confirm", "Confirm my address"),
+        ("reset", "Set a new password"),
+        ("password-changed", "This wasn't me"),
+        ("email-changed", "This wasn't me"),
+        ("account-linked", "This wasn't me"),
+    ],
+)
+def test_the_button_says_what_it_does(kind: str, label: str) -> None:
+    assert label in Tags(part(written(kind), "html")).texts
+    assert "Button:" not in part(written(kind), "plain")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_sent_is_seven_bits_in_lines_of_a_length_that_every_server_takes(kind: str) -> None:
+    raw = written(kind, brand="Größe & Söhne 测试 \u202e").as_bytes()
+    assert raw.isascii()
+    assert max(map(len, raw.split(b"\r\n"))) <= 998
+    assert b"\n" not in raw.replace(b"\r\n", b"")
+
+
+def test_a_plain_letter_can_be_read_in_the_file_as_it_stands() -> None:
+    assert LINK.encode() in written().as_bytes()
+    text = part(written(), "plain").splitlines()
+    assert max(len(line) for line in text if line != LINK) <= 72
+
+
+def test_the_headers_are_those_of_a_letter_by_a_machine() -> None:
+    message = written()
+    assert str(message["From"]) == "Users <no-reply@accounts.example.com>"
+    assert str(message["To"]) == TO
+    assert str(message["Subject"]) == "Confirm your email address for Users"
+    assert str(message["Message-ID"]) == "<0123456789abcdef@accounts.example.com>"
+    assert str(message["Date"]) == "Fri, 20 Nov 2026 08:22:19 +0000"
+    assert str(message["Auto-Submitted"]) == "auto-generated"
+
+
+@pytest.mark.parametrize(
+    ("base_url", "domain"),
+    [
+        ("https://accounts.example.com", "accounts.example.com"),
+        ("https://accounts.example.com:8443", "accounts.example.com"),
+        ("http://localhost:8080", "localhost"),
+        ("http://127.0.0.1:8080", "localhost"),
+        ("http://[::1]:8080", "localhost"),
+        ("http://[2001:db8::a]", "localhost"),
+    ],
+)
+def test_without_a_configured_sender_it_is_our_own_name(base_url: str, domain: str) -> None:
+    message = written(base_url=base_url)
+    assert message["From"].addresses[0].addr_spec == f"no-reply@{domain}"
+    assert str(message["Message-ID"]).endswith(f"@{domain}>")
+    assert not message["From"].defects
+    assert not message["Message-ID"].defects
+
+
+def test_sender_and_product_name_come_from_the_configuration() -> None:
+    message = written(brand="Größe, Söhne <& Co>", mailer_from='"Das Büro, Wien" <post@example.org>')
+    (address,) = message["From"].addresses
+    assert (address.display_name, address.addr_spec) == ("Das Büro, Wien", "post@example.org")
+    assert str(message["Subject"]) == "Confirm your email address for Größe, Söhne <& Co>"
+    assert "at Größe, Söhne <& Co> with" in " ".join(part(message, "plain").split())
+    assert "Größe, Söhne <& Co>" in Tags(part(message, "html")).texts
+    (address,) = written(brand="Größe, Söhne <a@b.c>")["From"].addresses
+    assert (address.display_name, address.addr_spec) == (
+        "Größe, Söhne <a@b.c>",
+        "no-reply@accounts.example.com",
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_value_is_escaped(kind: str) -> None:
+    evil = "\"><script>alert(1)</script>&amp;'$link ${hours} $$"
+    message = written(kind, brand=evil, link=LINK + '"><b>')
+    seen = Tags(part(message, "html"))
+    assert not {"script", "b"} & set(seen.tags)
+    assert evil in seen.texts
+    assert evil in " ".join(part(message, "plain").split())
+
+
+def test_a_long_product_name_stays_in_its_header() -> None:
+    message = written(brand="A very long name " * 200)
+    again = message.as_bytes().partition(b"\r\n\r\n")[0].replace(b"\r\n ", b" ").split(b"\r\n")
+    assert {line.partition(b":")[0] for line in again} == {
+        b"From",
+        b"To",
+        b"Subject",
+        b"Date",
+        b"Message-ID",
+        b"Auto-Submitted",
+        b"MIME-Version",
+        b"Content-Type",
+    }
+
+
+# --- injection ---
+
+EVIL_ADDRESSES = [
+    "ada@example.com\r\nBcc: eve@example.com",
+    "ada@example.com\nBcc: eve@example.com",
+    "ada@example.com\r\n\r\nbody",
+    "ada@example.com, eve@example.com",
+    "ada@example.com,eve@example.com",
+    "ada@example.com;eve@example.com",
+    "ada@example.com eve@example.com",
+    "<ada@example.com>",
+    "Ada <ada@example.com>",
+    "ada@example.com>\r\nRCPT TO:<eve@example.com",
+    "ada@example.com> <eve@example.com",
+    '"ada@example.com, eve"@example.com',
+    '"ada\r\nBcc: eve@example.com"@example.com',
+    "ada@[127.0.0.1]",
+    "group: ada@example.com, eve@example.com;",
+    "ada(eve@example.com)@example.com",
+    "ada@example.com\0",
+    "ada\u202e@example.com",
+    "ada@example.com\u2028Bcc: eve@example.com",
+    "ada%0d%0aBcc:eve@example.com@example.com",
+    "ada@eve@example.com",
+    "@example.com",
+    "ada@",
+    "",
+]
+
+
+@pytest.mark.parametrize("email", EVIL_ADDRESSES)
+def test_an_address_that_is_more_than_one_address_is_never_stored(email: str) -> None:
+    with pytest.raises(Invalid):
+        normal_email(email)
+
+
+@pytest.mark.parametrize("email", EVIL_ADDRESSES)
+def test_even_if_it_were_stored_it_adds_no_header_and_no_recipient(email: str) -> None:
+    with smtp_server() as box:
+        try:
+            message = written(to=email)
+            sending(box.port)(message, email, 1)
+        except Undeliverable:
+            pass
+    for each in box.received:
+        assert each.recipients == [email]
+        assert each.message["Bcc"] is None
+        assert [found.addr_spec for found in each.message["To"].addresses] == [email]
+
+
+@pytest.mark.parametrize(
+    "email",
+    [
+        f"{'a' * 64}@{'.'.join(['b' * 60] * 3)}.com",
+        "o'brien+tag.!#$%&*/=?^`{|}~-@example.com",
+        "ada@xn--bcher-kva.example",
+    ],
+)
+def test_an_odd_address_that_is_one_gets_its_letter(email: str) -> None:
+    assert normal_email(email) == email
+    with smtp_server() as box:
+        sending(box.port)(written(to=email), email, 1)
+    (found,) = box.received
+    assert found.recipients == [email]
+    assert found.message["To"].addresses[0].addr_spec == email
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Ada\r\nBcc: eve@example.com",
+        "Ada\nX: y",
+        "Ada\rX: y",
+        "Ada\0",
+        "Ada\u2028X: y",
+        "Ada\x85X: y",
+        "a" * 201,
+        "\ud800",
+        " ",
+    ],
+)
+def test_a_name_that_could_break_a_line_is_refused(name: str) -> None:
+    with pytest.raises(Invalid):
+        normal_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Eve <eve@example.com>, Bob <bob@example.com>",
+        '"><script>alert(1)</script>',
+        "\u202egro.live@eve\u202c",
+        "$link ${email}",
+        "Click https://evil.example",
+        "a" * 200,
+    ],
+)
+def test_a_name_is_in_no_letter_whatever_it_is(
+    make_service: Callable[..., Service], name: str, tmp_path: Path
+) -> None:
+    service = make_service(whitelist=("/register",))
+    service.registration.register(TO, name, PASSWORD, by=OPERATOR)
+    send_all(service)
+    (file,) = (tmp_path / "mail").iterdir()
+    assert normal_name(name).encode() not in file.read_bytes()
+    seen = mail.read(file)
+    assert seen.to == TO
+    assert link_in(" ".join(seen.parts)).email == TO
+
+
+# --- an operator's own templates ---
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "templates"
+    found.mkdir()
+    return found
+
+
+def test_a_template_in_the_operators_folder_takes_the_place_of_ours(folder: Path) -> None:
+    (folder / "confirm.txt").write_text(
+        "Subject: Willkommen bei $brand\nButton: Bestätigen\n\nGrüß Gott, $email!\n\n${link}\n\n$hours h, 5 $$\n",
+        "utf-8",
+    )
+    message = written(mailer_templates=folder, brand="<Wir>")
+    assert str(message["Subject"]) == "Willkommen bei <Wir>"
+    assert part(message, "plain").split("\n\n") == [f"Grüß Gott, {TO}!", LINK, "24 h, 5 $\n"]
+    seen = Tags(part(message, "html"))
+    assert {"Bestätigen", f"Grüß Gott, {TO}!", "24 h, 5 $"} <= set(seen.texts)
+    assert seen.links == [LINK]
+    assert str(written("reset", mailer_templates=folder)["Subject"]) == "Set a new password for Users"
+    Writer(settings(mailer_templates=folder)).check()
+
+
+def test_a_text_template_is_text_and_cannot_become_html(folder: Path) -> None:
+    (folder / "confirm.txt").write_text(
+        "Subject: <b>x</b>\nButton: <i>go</i>\n\n<script>$brand</script> & <b>$email</b>\n\n$link\n"
+    )
+    seen = Tags(part(written(mailer_templates=folder, brand="</script>"), "html"))
+    assert not {"script", "b", "i"} & set(seen.tags)
+    assert f"<script></script></script> & <b>{TO}</b>" in seen.texts
+
+
+def test_an_html_template_and_a_layout_get_escaped_values(folder: Path) -> None:
+    (folder / "reset.html").write_text('<h1 title="$brand">$brand</h1><a href="$link">$email</a>')
+    (folder / "layout.html").write_text("<title>$subject</title><main>$content</main><p>$brand</p>")
+    (folder / ".DS_Store").write_bytes(b"\xff")
+    changes = {"mailer_templates": folder, "brand": '"><img src=x onerror=alert(1)>'}
+    Writer(settings(**changes)).check()
+    for kind in ("reset", "confirm"):
+        seen = Tags(part(written(kind, **changes), "html"))
+        assert not {"img"} & set(seen.tags)
+        assert changes["brand"] in seen.texts
+        assert seen.links == [LINK]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        (
+            "confirm.txt",
+            "Subject: x\n\n$link $token",
+            "unknown word $token; known are $brand, $email, $hours, $link",
+        ),
+        ("confirm.txt", "Subject: x\n\n$link costs 5$", "a $ that begins no word (write $$)"),
+        ("confirm.txt", "Subject: x\n\nno way on", "$link is missing"),
+        ("confirm.txt", "\ufeffSubject: x\n\n$link", 'must begin with a line "Subject: ..."'),
+        ("confirm.txt", "Dear $email\n\n$link", 'must begin with a line "Subject: ..."'),
+        ("confirm.txt", "Subject: x\n$link", 'must begin with a line "Subject: ..."'),
+        ("confirm.html", "<p>$content</p>", "unknown word $content"),
+        ("layout.html", "<p>$brand</p>", "$content is missing"),
+        ("welcome.txt", "Subject: x\n\n$link", "no letter of that name; there are account-linked, confirm,"),
+        ("confirm.txt.bak", "", "no letter of that name"),
+        ("confirm.txt", b"Subject: \xff\n\n$link", "cannot be read: not UTF-8"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_refused_at_the_start_in_one_line(
+    folder: Path, name: str, text: str | bytes, told: str
+) -> None:
+    (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(ConfigError) as error:
+        Writer(settings(mailer_templates=folder)).check()
+    assert str(error.value).startswith(f"{folder / name}: ")
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_of_templates_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"mailer\.templates = .*: no such folder"):
+        Writer(settings(mailer_templates=tmp_path / "gone")).check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_our_own_templates_meet_the_same_rules(folder: Path, kind: str) -> None:
+    for name in (f"{kind}.txt", "layout.html"):
+        (folder / name).write_bytes((SHIPPED / name).read_bytes())
+    Writer(settings(mailer_templates=folder)).check()
+    assert written(kind, mailer_templates=folder).get_body(("html",)) is not None
+
+
+# --- where links lead ---
+
+
+@pytest.mark.parametrize(
+    ("base_url", "target", "expected"),
+    [
+        (
+            "https://a.example",
+            "/confirm-email",
+            "https://a.example/confirm-email?token=t%2F%26&email=a%2Bb%40x.example",
+        ),
+        ("https://a.example", "/x?y=1", "https://a.example/x?y=1&token=t%2F%26&email=a%2Bb%40x.example"),
+        (
+            "https://a.example",
+            "https://app.example/c",
+            "https://app.example/c?token=t%2F%26&email=a%2Bb%40x.example",
+        ),
+    ],
+)
+def test_a_link_is_made_of_the_configuration(base_url: str, target: str, expected: str) -> None:
+    assert mail.link(settings(base_url=base_url), target, "t/&", "a+b@x.example") == expected
+
+
+# --- the folder ---
+
+
+def test_without_a_server_a_letter_is_laid_into_a_folder_that_only_its_owner_reads(tmp_path: Path) -> None:
+    sender = mail.sender(settings(tmp_path / "data"))
+    assert sender == FolderSender(tmp_path / "data" / "mail")
+    told = sender(written(), TO, 7)
+    path = tmp_path / "data" / "mail" / "7.eml"
+    assert told == f"written to {path}"
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [each.name for each in path.parent.iterdir()] == ["7.eml"]
+    found = mail.read(path)
+    assert (found.number, found.to, found.subject) == (7, TO, "Confirm your email address for Users")
+    assert link_in(" ".join(found.parts)).token == "abc-_123"
+
+
+def test_a_file_is_whole_or_not_there_also_when_the_last_writer_died(tmp_path: Path) -> None:
+    sender = FolderSender(tmp_path / "mail")
+    sender(written(), TO, 1)
+    before = (tmp_path / "mail" / "1.eml").read_bytes()
+    (tmp_path / "mail" / "1.tmp").write_bytes(b"half a let")
+    assert [each.number for each in mail.caught(tmp_path / "mail")] == [1]
+    sender(written("reset"), TO, 1)
+    assert [each.name for each in (tmp_path / "mail").iterdir()] == ["1.eml"]
+    assert (tmp_path / "mail" / "1.eml").read_bytes() != before
+
+
+def test_a_folder_that_cannot_be_made_keeps_the_letter_waiting(tmp_path: Path) -> None:
+    (tmp_path / "mail").write_text("in the way")
+    with pytest.raises(Undeliverable) as error:
+        FolderSender(tmp_path / "mail")(written(), TO, 1)
+    assert not error.value.permanent
+    assert "File exists" in str(error.value)
+
+
+def test_the_newest_letters_come_first_and_strangers_in_the_folder_are_passed_over(tmp_path: Path) -> None:
+    sender = FolderSender(tmp_path)
+    for number, second in ((2, 1), (9, 2), (10, 2), (1, 3)):
+        sender(written(), TO, number)
+        os.utime(tmp_path / f"{number}.eml", (second, second))
+    (tmp_path / "note.eml").write_text("mine")
+    assert [each.number for each in mail.caught(tmp_path)] == [1, 10, 9, 2]
+    assert [each.number for each in mail.caught(tmp_path, 1)] == [1]
+    assert mail.caught(tmp_path / "nowhere") == []
+
+
+# --- SMTP ---
+
+
+def test_a_plain_server_takes_a_letter_and_its_answer_is_told() -> None:
+    with smtp_server(Postbox(answers={"DATA": "250 2.0.0 queued as 4711"})) as box:
+        assert sending(box.port)(written(), TO, 1) == "250 2.0.0 queued as 4711"
+    (found,) = box.received
+    assert (found.sender, found.recipients, found.over_tls) == ("no-reply@accounts.example.com", [TO], False)
+    assert found.text() == part(written(), "plain").replace("\n", "\r\n")
+    assert found.link.token == "abc-_123"
+    assert Tags(found.text("html")).links == [LINK]
+
+
+def test_the_envelope_has_the_bare_sender() -> None:
+    with smtp_server() as box:
+        sender = sending(box.port, mailer_from="Das Büro <post@example.org>")
+        sender(Writer(sender.settings).write("test", TO, link=None, hours=0, message_id="1", date=NOW), TO, 1)
+    assert box.received[0].sender == "post@example.org"
+
+
+def test_starttls_is_used_where_it_is_offered(trusted: Certificates) -> None:
+    with smtp_server(starttls=trusted.server()) as box:
+        for host in ("127.0.0.1", "localhost"):
+            sending(box.port, mailer_host=host)(written(), TO, 1)
+    assert [each.over_tls for each in box.received] == [True, True]
+
+
+def test_tls_from_the_start(trusted: Certificates) -> None:
+    with smtp_server(tls=trusted.server()) as box:
+        sending(box.port, mailer_secure=True)(written(), TO, 1)
+    assert [each.over_tls for each in box.received] == [True]
+
+
+@pytest.mark.parametrize("secure", [True, False])
+@pytest.mark.parametrize(
+    ("names", "more", "told"),
+    [
+        ((), {"trusted": False}, "certificate verify failed"),
+        ((), {"days": -2}, "certificate has expired"),
+        (("mail.example.com",), {}, "mismatch"),
+    ],
+)
+def test_a_bad_certificate_gets_no_letter_and_no_password(
+    trusted: Certificates, secure: bool, names: tuple[str, ...], more: dict[str, Any], told: str
+) -> None:
+    context = trusted.server(*names, **more)
+    box = Postbox(login=("ada", "secret"))
+    with smtp_server(box, **{"tls" if secure else "starttls": context}):
+        error = refused(sending(box.port, mailer_secure=secure, mailer_user="ada", mailer_password="secret"))
+    assert told in str(error).lower()
+    assert not error.permanent
+    assert box.received == []
+
+
+def test_an_authority_that_nobody_told_us_of_is_not_trusted(certificates: Certificates) -> None:
+    with smtp_server(tls=certificates.server()) as box:
+        assert "certificate verify failed" in str(refused(sending(box.port, mailer_secure=True)))
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_a_login_goes_over_tls(trusted: Certificates, secure: bool) -> None:
+    box = Postbox(login=("ada", "secret"))
+    with smtp_server(box, **{"tls" if secure else "starttls": trusted.server()}):
+        sending(box.port, mailer_secure=secure, mailer_user="ada", mailer_password="secret")(written(), TO, 1)
+    assert [(each.login, each.over_tls) for each in box.received] == [("ada", True)]
+
+
+def test_a_login_to_another_host_needs_starttls() -> None:
+    # Not what we call this machine, though it leads here: 127.1 is 127.0.0.1 to a resolver, and a name like any other to us.
+    seen: list[bytes] = []
+
+    def listening(connection: socket.socket) -> None:
+        with connection.makefile("rb") as lines:
+            connection.sendall(b"220 mail\r\n")
+            seen.append(lines.readline())
+            connection.sendall(b"250-mail\r\n250 AUTH PLAIN LOGIN\r\n")
+            seen.extend(lines)
+
+    with scripted_server(listening) as port:
+        error = refused(sending(port, mailer_host="127.1", mailer_user="ada", mailer_password="secret"))
+    assert str(error) == "127.1 offers no STARTTLS, and mailer.auth is not sent in clear"
+    assert not error.permanent
+    assert seen == [b"ehlo accounts.example.com\r\n"]
+
+
+@pytest.mark.parametrize("mechanism", [b"PLAIN", b"LOGIN"])
+def test_a_server_that_repeats_the_password_does_not_get_it_into_what_we_keep(mechanism: bytes) -> None:
+    def listening(connection: socket.socket) -> None:
+        with connection.makefile("rb") as lines:
+            connection.sendall(b"220 mail\r\n")
+            lines.readline()
+            connection.sendall(b"250-mail\r\n250 AUTH " + mechanism + b"\r\n")
+            heard = lines.readline().strip()
+            if mechanism == b"LOGIN":
+                connection.sendall(b"334 UGFzc3dvcmQ6\r\n")
+                heard = lines.readline().strip()
+            connection.sendall(b"535 not you: s3cretpass, as " + heard + b"\r\n")
+            for _ in lines:
+                connection.sendall(b"221 bye\r\n")
+
+    for ask in (
+        lambda sender: sender.probe().error,
+        lambda sender: str(refused(sender)),
+    ):
+        with scripted_server(listening) as port:
+            said = ask(sending(port, mailer_user="ada", mailer_password="s3cretpass"))
+        assert said.startswith("535 not you: ***, as ")
+        for secret in ("s3cretpass", "czNjcmV0cGFzcw", "AGFkYQBzM2NyZXRwYXNz"):
+            assert secret not in said
+
+
+def test_a_login_to_another_host_with_starttls_is_sent(trusted: Certificates) -> None:
+    box = Postbox(login=("ada", "secret"))
+    with smtp_server(box, starttls=trusted.server("127.1")):
+        sending(box.port, mailer_host="127.1", mailer_user="ada", mailer_password="secret")(written(), TO, 1)
+    assert [(each.login, each.over_tls) for each in box.received] == [("ada", True)]
+
+
+def test_a_login_within_this_machine_needs_no_tls() -> None:
+    box = Postbox(login=("ada", "secret"))
+    with smtp_server(box):
+        sending(box.port, mailer_user="ada", mailer_password="secret")(written(), TO, 1)
+    assert [(each.login, each.over_tls) for each in box.received] == [("ada", False)]
+
+
+@pytest.mark.parametrize("password", ["wrong", "wröng"])
+def test_a_login_that_is_refused_keeps_the_letter_waiting(trusted: Certificates, password: str) -> None:
+    box = Postbox(login=("ada", "secret"))
+    with smtp_server(box, starttls=trusted.server()):
+        error = refused(sending(box.port, mailer_user="ada", mailer_password=password))
+    assert not error.permanent
+    assert password not in str(error)
+    assert box.received == []
+
+
+@pytest.mark.parametrize(
+    ("step", "answer", "permanent"),
+    [
+        ("EHLO", "421 too busy", False),
+        ("MAIL", "451 try later", False),
+        ("MAIL", "550 we do not like you", False),  # the sender is for the operator to mend
+        ("RCPT", "450 greylisted", False),
+        ("RCPT", "421 going down", False),
+        ("RCPT", "550 no such user", True),
+        ("DATA", "452 no space", False),
+        ("DATA", "554 spam", True),
+    ],
+)
+def test_a_refusal_is_for_now_or_for_good(step: str, answer: str, permanent: bool) -> None:
+    with smtp_server(Postbox(answers={step: answer})) as box:
+        error = refused(sending(box.port))
+    assert (str(error), error.permanent) == (answer, permanent)
+    assert not error.perhaps_taken
+    assert box.received == []
+
+
+@pytest.mark.parametrize("greeting", [b"554 go away\r\n", b"421 too busy\r\n", b"hello\r\n", b"\r\n"])
+def test_a_server_that_does_not_greet_us_is_tried_again(greeting: bytes) -> None:
+    with scripted_server(lambda connection: connection.sendall(greeting)) as port:
+        assert not refused(sending(port)).permanent
+
+
+@pytest.mark.parametrize("step", [GREETING, EHLO, MAIL, RCPT, DATA, END])
+def test_a_server_that_hangs_is_left_after_the_limit_of_one_step(step: int) -> None:
+    with scripted_server(until(step, hang)) as port:
+        began = time.monotonic()
+        error = refused(sending(port, step=0.3, whole=8))
+        assert 0.25 < time.monotonic() - began < 4
+    assert not error.permanent
+    assert error.perhaps_taken == (step in (DATA, END))
+
+
+@pytest.mark.parametrize("step", [GREETING, EHLO, MAIL, RCPT, DATA, END])
+def test_a_server_that_drips_is_left_after_the_limit_of_the_whole(step: int) -> None:
+    with scripted_server(until(step, drip)) as port:
+        began = time.monotonic()
+        error = refused(sending(port, step=8, whole=0.4))
+        assert 0.3 < time.monotonic() - began < 4
+    assert not error.permanent
+
+
+def test_a_server_that_drips_in_the_handshake_is_left_too() -> None:
+    with scripted_server(drip) as port:
+        began = time.monotonic()
+        error = refused(sending(port, step=0.5, whole=1, mailer_secure=True))
+        assert time.monotonic() - began < 4
+    assert not error.permanent
+
+
+@pytest.mark.parametrize("step", [GREETING, EHLO, MAIL, RCPT, DATA, END])
+def test_a_server_that_closes_in_mid_letter_is_tried_again(step: int) -> None:
+    with scripted_server(until(step, lambda connection: connection.shutdown(socket.SHUT_RDWR))) as port:
+        error = refused(sending(port))
+    assert not error.permanent
+    assert error.perhaps_taken == (step in (DATA, END))
+
+
+def test_a_server_that_hangs_after_the_letter_has_it_all_the_same() -> None:
+    with scripted_server(until(END + 1, hang)) as port:
+        began = time.monotonic()
+        assert sending(port, step=5)(written(), TO, 1) == "250 taken"
+        assert time.monotonic() - began < 3
+
+
+def test_the_limits_are_ten_seconds_a_step_and_thirty_for_the_whole() -> None:
+    sender = mail.sender(settings(mailer_host="mail.example.com"))
+    assert isinstance(sender, SmtpSender)
+    assert (sender.step, sender.whole) == (10, 30)
+
+
+@pytest.mark.parametrize(
+    "host", ["no-such-host.invalid", "a" * 300 + ".example", "ü..example", "exa mple.com", "[::1"]
+)
+def test_a_host_that_is_none_is_tried_again(host: str) -> None:
+    assert not refused(sending(25, mailer_host=host)).permanent
+
+
+def test_nobody_listening_is_tried_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    error = refused(sending(port))
+    assert "Connection refused" in str(error)
+    assert not error.permanent
+
+
+def test_an_endless_answer_is_cut() -> None:
+    answer = b"".join(b"550-%d %s\r\n" % (number, b"x" * 400) for number in range(200)) + b"550 end\r\n"
+    with scripted_server(until(RCPT, lambda connection: connection.sendall(answer))) as port:
+        error = refused(sending(port))
+    assert error.permanent
+    assert len(str(error)) < 600
+    assert "\n" not in str(error)
+
+
+def test_no_thread_stays_behind() -> None:
+    before = set(threading.enumerate())
+    with smtp_server() as box:
+        sending(box.port)(written(), TO, 1)
+        refused(sending(1))
+    until_ = time.monotonic() + 5
+    while [each for each in threading.enumerate() if each not in before]:
+        assert time.monotonic() < until_
+        time.sleep(0.02)
+
+
+LANGUAGES = sorted(each.name for each in mail._SHIPPED.iterdir() if each.is_dir())
+
+
+def test_more_than_one_language_is_shipped() -> None:
+    assert LANGUAGES == ["de"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("english", sorted(mail._SHIPPED.glob("*.txt")), ids=lambda each: each.stem)
+def test_every_letter_is_translated_and_speaks_of_the_same_things(language: str, english: Path) -> None:
+    translated = (mail._SHIPPED / language / english.name).read_text("utf-8")
+    original = english.read_text("utf-8")
+    heads = [text.partition("\n\n")[0].splitlines() for text in (original, translated)]
+    assert [line.partition(":")[0] for line in heads[1]] == [line.partition(":")[0] for line in heads[0]]
+    assert set(Template(translated).get_identifiers()) == set(Template(original).get_identifiers())
+    assert translated != original
+
+
+def test_letters_follow_the_locale_and_the_accent_of_the_pages() -> None:
+    letter = Writer(settings(locale="de", accent="#ffcc00")).write(
+        "reset",
+        "ada@example.com",
+        link="https://example.com/x",
+        hours=1,
+        message_id="1",
+        date=datetime.now(UTC),
+    )
+    assert "Passwort" in str(letter["Subject"])
+    found = letter.get_body(("html",))
+    assert found is not None
+    html = found.get_content()
+    assert '<html lang="de">' in html
+    assert "background:#ffcc00;color:#000000" in html
+    assert (
+        ".button {" in html
+    )  # in the dark, where the style sheet has a colour of its own for what is not branded
+    assert 'class="button"' not in html

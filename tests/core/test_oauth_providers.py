@@ -1,0 +1,734 @@
+"""Identity providers: hostile ones, slow ones, ones with ways of their own, and GitHub."""
+
+import base64
+import json
+import signal
+import ssl
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+from support.commands import PASSWORD, Command
+from support.daemons import serving, wait_for
+from support.fakes import FakeClock
+from support.hostile import DISCOVERY, Hostile, Waiting, answer, bomb, dripped, endless, hostile, silent
+from support.oauth_site import CALLBACK, GO, Browser, answered, asked, error_of
+from support.postbox import Certificates, make_certificates
+from support.web import Reply, Site, running
+
+from usersctl.oauth.providers import DISCOVERY_KEPT, WHOLE, _authorities
+from usersctl.service import Service
+
+SECRET = "client-secret-5f1c"
+CONFIGURED = {
+    "oauth_client_id": "client-77",
+    "oauth_client_secret": SECRET,
+    "oauth_allow_auto_registration": True,
+}
+ENDPOINTS = {"discovery": DISCOVERY, "token": "/token", "profile": "/userinfo"}
+
+
+@pytest.fixture
+def provider() -> Iterator[Hostile]:
+    with hostile() as server:
+        yield server
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Hostile]:
+    """Another server, to which nothing of ours may ever come."""
+    with hostile() as server:
+        yield server
+        assert server.arrived == []
+
+
+class Visit:
+    """A site that signs in at some provider, and a browser that comes back with a code at once."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.browser = Browser(site.service.settings.base_url, site.client())
+
+    def __call__(self, **more: str) -> Reply:
+        there = self.browser.client.get(GO)
+        location = str(there.header("Location"))
+        return self.browser.client.get(answered(location, **more)) if "state=" in location else there
+
+    def failure(self, **more: str) -> str:
+        """The one code; and it was no fault of ours."""
+        code = error_of(self(**more))
+        assert [line for line in self.site.log if line["event"] in ("error", "library")] == []
+        assert self.browser.me() is None
+        return code
+
+    def why(self) -> str:
+        return str([line["why"] for line in self.site.log if line["event"] == "oauth-refused"][-1])
+
+
+@pytest.fixture
+def make_visit(make_service: Callable[..., Service]) -> Iterator[Callable[..., Visit]]:
+    with ExitStack() as stack:
+
+        def make(*, whole: float = WHOLE, **changes: Any) -> Visit:
+            service = make_service(**(CONFIGURED | changes))
+            service.http.whole = whole
+            return Visit(stack.enter_context(running(service)))
+
+        yield make
+
+
+@pytest.fixture
+def visit(make_visit: Callable[..., Visit], provider: Hostile) -> Visit:
+    return make_visit(oauth_issuer=provider.url)
+
+
+def in_parallel(calls: list[Callable[[], Any]]) -> Waiting:
+    waiting = Waiting()
+
+    def run(call: Callable[[], Any]) -> None:
+        began = time.monotonic()
+        told = call()
+        waiting.told.append((time.monotonic() - began, told))
+
+    waiting.threads = [threading.Thread(target=run, args=[call]) for call in calls]
+    for each in waiting.threads:
+        each.start()
+    return waiting
+
+
+def test_a_provider_that_answers_as_it_should_signs_in(visit: Visit, provider: Hostile) -> None:
+    assert visit().header("Location") == "/"
+    assert (visit.browser.me() or {})["oauth_id"] == "1001"
+    assert [each.path for each in provider.arrived] == [DISCOVERY, "/token", "/userinfo"]
+
+
+# --- nonsense ---
+
+VALID: dict[str, Any] = {
+    "issuer": "x",
+    "access_token": "x",
+    "sub": "1",
+    "email": "ada@example.com",
+    "email_verified": True,
+}
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+NONSENSE: dict[str, Any] = {
+    "a list": answer([]),
+    "a list of what is right": answer([VALID]),
+    "null": answer(None),
+    "a number": answer(1),
+    "a text": answer("x"),
+    "true": answer(True),
+    "an empty object": answer({}),
+    "nothing": answer(b""),
+    "HTML": answer(b"<!doctype html><title>Sign in</title>", "Content-Type: text/html"),
+    "a form": answer(b"access_token=x&token_type=bearer"),
+    "half of it": answer(b'{"access_token": "x"'),
+    "two objects": answer(b"{}{}"),
+    "no UTF-8": answer(b'{"a": "\xff"}'),
+    "brackets": answer(b"[" * 200_000),
+    "an object in an object in an object": answer(b'{"a":' * 40_000),
+    "a number of a million digits": answer(b"1" * 200_000),
+    "NaN": answer(b"NaN"),
+    "ten megabytes": answer(b'"' + b"x" * 10_000_000 + b'"'),
+    "a gzip bomb": answer(bomb(), "Content-Encoding: gzip"),
+    "a brotli that is none": answer(b"xxx", "Content-Encoding: br"),
+    "gzip without saying so": answer(bomb(1)),
+    "204": b"HTTP/1.1 204 No Content\r\n\r\n",
+    "201": answer(VALID, status="201 Created"),
+    "400": answer(VALID, status="400 Bad Request"),
+    "401": answer({"error": ["invalid_client"]}, status="401 Unauthorized"),
+    "500": answer(VALID, status="500 Internal Server Error"),
+    "500 in HTML": answer(b"<h1>oops", status="500 Internal Server Error"),
+    "503": answer({"error": {}}, "Retry-After: 100000", status="503 Service Unavailable"),
+    "599": answer(VALID, status="599 What"),
+    "no status": b"hello\r\n\r\n",
+    "a status that is no number": b"HTTP/1.1 abc OK\r\n\r\n{}",
+    "half a head": b"HTTP/1.1 200 OK\r\nContent-Le",
+    "silence and the end": b"",
+    "less than it said": answer(b"{}", length=1000),
+    "a negative length": answer(b"{}", length=-5),
+    "chunks that are none": HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n",
+    "ten megabytes in chunks": HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"10000\r\n" + b"x" * 65536 + b"\r\n" + b"10000\r\n" + b"x" * 10_000_000,
+    "a thousand headers": HEAD + b"X: y\r\n" * 1000 + b"\r\n{}",
+    "a long header": HEAD + b"X: " + b"y" * 100_000 + b"\r\n\r\n{}",
+    "a switch of protocols": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n{}",
+    "an endless body": endless(HEAD + b"\r\n", b" " * 65536),
+    "an endless body in chunks": endless(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1000\r\n" + b" " * 4096 + b"\r\n"),
+    "an endless error": endless(b"HTTP/1.1 500 Oops\r\n\r\n", b" " * 65536),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_nonsense_is_a_failure_and_nothing_more(
+    visit: Visit, provider: Hostile, clock: FakeClock, endpoint: str
+) -> None:
+    for what, nonsense in NONSENSE.items():
+        clock.move(seconds=DISCOVERY_KEPT.total_seconds() + 1)
+        provider.answers = {ENDPOINTS[endpoint]: nonsense}
+        provider.sent = 0
+        began = time.monotonic()
+        assert visit.failure() == "oauth_failed", what
+        assert time.monotonic() - began < 4, what
+        assert provider.sent < 20_000_000, what
+    provider.answers = {}
+    assert visit().header("Location") == "/"
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_a_redirect_is_not_followed_and_the_secret_goes_nowhere_else(
+    visit: Visit, provider: Hostile, elsewhere: Hostile, clock: FakeClock, endpoint: str
+) -> None:
+    for status in (300, 301, 302, 303, 307, 308):
+        for target in (
+            f"{elsewhere.url}/token",
+            f"//127.0.0.1:{elsewhere.port}/",
+            "/token",
+            "file:///etc/passwd",
+            "",
+        ):
+            clock.move(seconds=DISCOVERY_KEPT.total_seconds() + 1)
+            before = len(provider.asked(ENDPOINTS[endpoint]))
+            moved = answer(VALID, f"Location: {target}", status=f"{status} Moved")
+            provider.answers = {ENDPOINTS[endpoint]: moved}
+            assert visit.failure() == "oauth_failed"
+            assert len(provider.asked(ENDPOINTS[endpoint])) == before + 1
+
+
+def test_what_comes_with_a_redirect_is_not_unpacked(
+    visit: Visit, provider: Hostile, elsewhere: Hostile
+) -> None:
+    head = f"HTTP/1.1 307 Elsewhere\r\nLocation: {elsewhere.url}/\r\n".encode()
+    provider.answers = {"/token": endless(head + b"\r\n", b"x" * 65536)}
+    assert visit.failure() == "oauth_failed"
+    assert provider.sent < 20_000_000
+    packed = bomb()
+    provider.answers = {
+        "/token": head + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed
+    }
+    began = time.process_time()
+    assert visit.failure() == "oauth_failed"
+    assert time.process_time() - began < 0.5
+
+
+def test_a_good_answer_with_a_location_is_a_good_answer(
+    visit: Visit, provider: Hostile, elsewhere: Hostile
+) -> None:
+    provider.answers = {"/token": answer(provider.token, f"Location: {elsewhere.url}/")}
+    assert visit().header("Location") == "/"
+
+
+ODD_TOKENS: list[dict[str, Any]] = [
+    *({"access_token": value} for value in (None, 1, True, [], {}, ["x"], "", "a b", "a\r\nX-Evil: y", "a\nb", "\x00", "ä", "\ud800", "x" * 9000)),
+    *({"access_token": "x", "token_type": value} for value in ("mac", "DPoP", 5, None, [], {})),
+    *({"access_token": "x", "error": value} for value in ("invalid_grant", "x", "", None, [], {}, 5)),
+    *({"access_token": "x", "expires_in": value} for value in ("x", [], {}, float("inf"), float("nan"), 1e300)),
+    *({"access_token": "x", "scope": value} for value in (5, 1.5, True)),
+    {"token": "x"},
+]  # fmt: skip
+
+
+def test_an_odd_token_is_a_failure(visit: Visit, provider: Hostile) -> None:
+    for odd in ODD_TOKENS:
+        provider.answers = {"/token": answer(odd)}
+        reply = visit()
+        if reply.header("Location") == "/":
+            # What is odd about it was nothing that we ask: the profile was read with this very token.
+            assert odd["access_token"] == "x"
+            assert not {"error", "token_type"} & set(odd), odd
+            visit.browser.client.cookies.clear()
+        else:
+            assert error_of(reply) == "oauth_failed", odd
+    assert [line for line in visit.site.log if line["event"] in ("error", "library")] == []
+    assert not provider.holds("X-Evil")
+    assert {each.headers["authorization"] for each in provider.asked("/userinfo")} <= {"Bearer x"}
+
+
+ODD_PROFILES: list[dict[str, Any]] = [
+    *({"sub": value} for value in (None, 1, True, [], {}, "", "\x00", "a\nb", "ä", "\ud800", "x" * 256)),
+    *({"email": value} for value in (None, 1, [], ["ada@example.com"], {}, "", "ada", "\ud800@example.com", "a@b.example, c@d.example", "x" * 200_000)),
+    *({"email_verified": value} for value in (None, False, "true", "True", 1, [], {}, "yes")),
+]  # fmt: skip
+
+
+def test_an_odd_profile_is_a_failure(visit: Visit, provider: Hostile) -> None:
+    good = dict(provider.profile)
+    for odd in ODD_PROFILES:
+        provider.profile = good | odd
+        assert visit.failure() == "oauth_failed", odd
+    for missing in ("sub", "email", "email_verified"):
+        provider.profile = {name: value for name, value in good.items() if name != missing}
+        assert visit.failure() == "oauth_failed", missing
+    with visit.site.service.store.read() as tx:
+        assert list(tx.all_credentials()) == []
+
+
+def test_an_odd_name_or_picture_is_left_out(visit: Visit, provider: Hostile) -> None:
+    for number, odd in enumerate((None, 1, [], {}, True, "\x00", "\ud800", "x" * 100_000)):
+        provider.profile |= {
+            "sub": str(number),
+            "email": f"ada{number}@example.com",
+            "name": odd,
+            "picture": odd,
+        }
+        assert visit().header("Location") == "/"
+        me = visit.browser.me()
+        assert me is not None
+        assert me["name"] in (f"ada{number}", "x" * 200)
+        assert me["profile_picture"] is None
+
+
+# --- discovery ---
+
+
+ODD_URLS: list[Any] = [
+    None, 1, [], {}, "", "/token", "ftp://p.example/", "javascript:alert(1)", "http://evil.example/token", "http://127.0.0.1.evil.example/",
+    "https://user:secret@p.example/", "https://", "https://[::1", "https://p.example:99999/", "https://p.example/\r\nX: y", "https://p.example/a b",
+    "https://p.example/#x", "https://p.example/ä", "\ud800",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("endpoint", ["authorization_endpoint", "token_endpoint", "userinfo_endpoint"])
+def test_an_odd_endpoint_is_never_asked(visit: Visit, provider: Hostile, endpoint: str) -> None:
+    for url in ODD_URLS:
+        provider.discovery[endpoint] = url
+        assert visit.failure() == "oauth_failed", url
+    del provider.discovery[endpoint]
+    assert visit.failure() == "oauth_failed"
+    assert {each.path for each in provider.arrived} == {DISCOVERY}
+
+
+def test_a_discovery_document_of_another_issuer_is_refused(visit: Visit, provider: Hostile) -> None:
+    ours = provider.url
+    for issuer in ("https://evil.example", "", None, 5, [], f"{ours}/x", f"{ours}x", f"{ours}//", ours.upper(), ours.replace("127.0.0.1", "localhost")):  # fmt: skip
+        provider.discovery["issuer"] = issuer
+        assert visit.failure() == "oauth_failed", issuer
+        assert "issuer" in visit.why()
+    assert {each.path for each in provider.arrived} == {DISCOVERY}
+
+
+@pytest.mark.parametrize("path", ["", "/realms/main", "/application/o/users"])
+@pytest.mark.parametrize(("configured", "told"), [("", ""), ("/", "/"), ("", "/"), ("/", "")])
+def test_a_slash_at_the_end_of_the_issuer_is_no_difference(
+    make_visit: Callable[..., Visit], provider: Hostile, path: str, configured: str, told: str
+) -> None:
+    provider.discovery["issuer"] = provider.url + path + told
+    provider.discovery["authorization_response_iss_parameter_supported"] = True
+    provider.answers[path + DISCOVERY] = answer(provider.discovery)
+    visit = make_visit(oauth_issuer=provider.url + path + configured)
+    assert visit.failure(iss=provider.url + path + ("" if told else "/")) == "oauth_failed"
+    assert visit(iss=provider.url + path + told).header("Location") == "/"
+
+
+def test_iss_is_checked_when_sent_and_asked_for_when_announced(
+    visit: Visit, provider: Hostile, clock: FakeClock
+) -> None:
+    assert visit.failure(iss="https://evil.example") == "oauth_failed"
+    assert provider.asked("/token") == []
+    assert visit(iss=provider.url).header("Location") == "/"
+    assert visit().header("Location") == "/"
+    visit.browser.client.cookies.clear()
+    provider.discovery["authorization_response_iss_parameter_supported"] = True
+    clock.move(seconds=DISCOVERY_KEPT.total_seconds() + 1)
+    assert visit.failure() == "oauth_failed"
+    assert visit(iss=provider.url).header("Location") == "/"
+
+
+def test_discovery_is_asked_for_once_an_hour(visit: Visit, provider: Hostile, clock: FakeClock) -> None:
+    for _ in range(3):
+        visit()
+    assert len(provider.asked(DISCOVERY)) == 1
+    clock.move(seconds=DISCOVERY_KEPT.total_seconds() - 1)
+    visit()
+    assert len(provider.asked(DISCOVERY)) == 1
+    clock.move(seconds=2)
+    provider.discovery["token_endpoint"] = f"{provider.url}/moved"
+    provider.answers["/moved"] = answer(provider.token)
+    assert visit().header("Location") == "/"
+    assert (len(provider.asked(DISCOVERY)), len(provider.asked("/moved"))) == (2, 1)
+
+
+def test_a_discovery_that_failed_is_tried_again_at_once(visit: Visit, provider: Hostile) -> None:
+    provider.answers[DISCOVERY] = answer({}, status="500 Oops")
+    assert visit.failure() == "oauth_failed"
+    provider.answers.clear()
+    assert visit().header("Location") == "/"
+
+
+def test_an_authorization_endpoint_keeps_the_query_that_it_has(visit: Visit, provider: Hostile) -> None:
+    provider.discovery["authorization_endpoint"] += "?tenant=a%20b&x="
+    there = asked(visit.browser.set_out())
+    assert (there["tenant"], there["x"], there["client_id"]) == ("a b", "", "client-77")
+
+
+def test_explicit_addresses_need_no_discovery(make_visit: Callable[..., Visit], provider: Hostile) -> None:
+    visit = make_visit(
+        oauth_authorization_url="https://p.example/authorize",
+        oauth_token_url=f"{provider.url}/token",
+        oauth_user_info_url=f"{provider.url}/userinfo",
+    )
+    assert urlsplit(visit.browser.set_out()).netloc == "p.example"
+    assert visit(iss="https://whatever.it.calls.itself").header("Location") == "/"
+    assert [each.path for each in provider.arrived] == ["/token", "/userinfo"]
+    assert provider.arrived[0].headers["authorization"].startswith("Basic ")
+
+
+def test_an_explicit_address_goes_before_the_discovered_one(
+    make_visit: Callable[..., Visit], provider: Hostile
+) -> None:
+    provider.answers["/other"] = answer(provider.token)
+    visit = make_visit(oauth_issuer=provider.url, oauth_token_url=f"{provider.url}/other")
+    assert visit().header("Location") == "/"
+    assert [each.path for each in provider.arrived] == [DISCOVERY, "/other", "/userinfo"]
+
+
+# --- how we show who we are ---
+
+
+@pytest.mark.parametrize("methods", [None, ["client_secret_basic"], ["client_secret_post", "client_secret_basic"], [], ["private_key_jwt"],
+                                     5, {}, "client_secret_post", [None, 5]], ids=repr)  # fmt: skip
+def test_the_secret_goes_into_a_header_with_each_part_encoded(
+    make_visit: Callable[..., Visit], provider: Hostile, methods: Any
+) -> None:
+    identity, secret = "client:77 +ä", 's%c:r/t&=?+ ~密\\"'
+    provider.discovery["token_endpoint_auth_methods_supported"] = methods
+    visit = make_visit(oauth_issuer=provider.url, oauth_client_id=identity, oauth_client_secret=secret)
+    assert visit().header("Location") == "/"
+    (call,) = provider.asked("/token")
+    scheme, _, encoded = call.headers["authorization"].partition(" ")
+    assert scheme == "Basic"
+    parts = base64.b64decode(encoded).decode("ascii").split(":")
+    # RFC 6749 2.3.1 says application/x-www-form-urlencoded.
+    assert parts == [urlencode({"": identity})[1:], urlencode({"": secret})[1:]]
+    assert set(call.form) == {"grant_type", "code", "redirect_uri", "code_verifier"}
+    assert call.form["redirect_uri"] == visit.browser.base_url + CALLBACK
+    assert not provider.holds(secret)
+
+
+def test_the_secret_goes_into_the_body_where_discovery_says_so(
+    make_visit: Callable[..., Visit], provider: Hostile
+) -> None:
+    secret = "s%c:r/t&=?+ ~密"
+    provider.discovery["token_endpoint_auth_methods_supported"] = ["private_key_jwt", "client_secret_post"]
+    visit = make_visit(oauth_issuer=provider.url, oauth_client_secret=secret)
+    assert visit().header("Location") == "/"
+    (call,) = provider.asked("/token")
+    assert "authorization" not in call.headers
+    assert (call.form["client_id"], call.form["client_secret"]) == ("client-77", secret)
+    assert call.form["grant_type"] == "authorization_code"
+    assert call.headers["content-type"] == "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize(("status", "error"), [("401 Unauthorized", "invalid_client"), ("400 Bad Request", "invalid_client"),
+                                               ("401 Unauthorized", "unauthorized_client"), ("200 OK", "invalid_client")])  # fmt: skip
+def test_a_client_that_the_provider_does_not_know_is_not_configured(
+    visit: Visit, provider: Hostile, status: str, error: str
+) -> None:
+    provider.answers["/token"] = answer({"error": error}, status=status)
+    assert visit.failure() == "oauth_not_configured"
+
+
+def test_no_proxy_and_no_password_of_this_machine_is_used(
+    visit: Visit, provider: Hostile, elsewhere: Hostile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, elsewhere.url)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    netrc = tmp_path / ".netrc"
+    netrc.write_text("machine 127.0.0.1 login root password toor\ndefault login root password toor\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(netrc))
+    assert visit().header("Location") == "/"
+    (discovery,), (profile,) = provider.asked(DISCOVERY), provider.asked("/userinfo")
+    assert "authorization" not in discovery.headers
+    assert profile.headers["authorization"] == "Bearer an-access-token"
+    assert "cookie" not in discovery.headers
+
+
+# --- TLS ---
+
+
+@pytest.fixture(autouse=True)
+def _authorities_are_read_anew() -> Iterator[None]:
+    """They are those of the whole process."""
+    _authorities.cache_clear()
+    yield
+    _authorities.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def test_a_company_may_have_an_authority_of_its_own(
+    make_visit: Callable[..., Visit], certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates.authority))
+    with hostile(host="localhost", tls=certificates.server("localhost")) as provider:
+        visit = make_visit(oauth_issuer=provider.url)
+        assert visit().header("Location") == "/"
+        assert provider.holds("an-access-token")
+
+
+@pytest.mark.parametrize("wrong", [{"trusted": False}, {"days": -2}, {"names": ("p.example",)}, {"unknown": True}], ids=str)  # fmt: skip
+def test_a_bad_certificate_is_told_nothing(
+    make_visit: Callable[..., Visit],
+    certificates: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
+    wrong: dict[str, Any],
+) -> None:
+    if not wrong.pop("unknown", False):
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificates.authority))
+    context: ssl.SSLContext = certificates.server(*wrong.pop("names", ("localhost",)), **wrong)
+    with hostile(host="localhost", tls=context) as provider:
+        assert make_visit(oauth_issuer=provider.url).failure() == "oauth_failed"
+        assert provider.arrived == []
+
+
+# --- time ---
+
+SLOW: dict[str, Any] = {
+    "silence": silent,
+    "a drip of headers": dripped(b"HTTP/1.1 200 OK\r\n" + b"X: " + b"y" * 200),
+    "a drip of the body": dripped(b'{"access_token": "' + b"x" * 200, HEAD + b"Content-Length: 5000\r\n\r\n"),
+    "a drip of chunks": dripped(b"1\r\n{\r\n" * 50, HEAD + b"Transfer-Encoding: chunked\r\n\r\n"),
+    "continue, for ever": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
+}
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.parametrize("slow", SLOW)
+def test_the_time_for_all_calls_together_has_an_end(
+    make_visit: Callable[..., Visit], provider: Hostile, slow: str, endpoint: str
+) -> None:
+    provider.answers[ENDPOINTS[endpoint]] = SLOW[slow]
+    visit = make_visit(whole=0.4, oauth_issuer=provider.url)
+    began = time.monotonic()
+    assert visit.failure() == "oauth_failed"
+    assert time.monotonic() - began < 2.5
+    wait_for(lambda: not errands(), 3)
+
+
+def errands() -> list[threading.Thread]:
+    """The threads of calls that go on."""
+    return [each for each in threading.enumerate() if each.name == "errand"]
+
+
+def test_slow_calls_one_after_the_other_have_no_more_time_than_one(
+    make_visit: Callable[..., Visit], provider: Hostile
+) -> None:
+    def later(seconds: float, reply: bytes) -> Callable[..., None]:
+        def send(connection: Any, server: Hostile) -> None:
+            server.closing.wait(seconds)
+            server.send(connection, reply)
+
+        return send
+
+    visit = make_visit(whole=1.2, oauth_issuer=provider.url)
+    there = visit.browser.set_out()
+    provider.answers["/token"] = later(0.8, answer(provider.token))
+    provider.answers["/userinfo"] = later(0.8, answer(provider.profile))
+    began = time.monotonic()
+    assert error_of(visit.browser.client.get(answered(there))) == "oauth_failed"
+    assert time.monotonic() - began < 2.4
+
+
+def test_within_ten_seconds_whatever_drips(
+    make_visit: Callable[..., Visit], certificates: Certificates
+) -> None:
+    """With the limits that the daemon has: headers, body, TLS handshake, connect."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(hostile()) for _ in range(3)]
+        servers[0].answers["/token"] = SLOW["a drip of headers"]
+        servers[1].answers["/token"] = SLOW["a drip of the body"]
+        servers[2].answers["/token"] = silent
+        handshake = stack.enter_context(hostile(host="localhost", tls=certificates.server("localhost")))
+        handshake.greeting = dripped(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc\x03\x03" + b"\x00" * 200)
+        visits = [make_visit(oauth_issuer=each.url) for each in (*servers, handshake)]
+        # The last one does not come as far as to a callback.
+        paths = [answered(each.browser.set_out()) for each in visits[:3]] + [GO]
+        calls = zip(visits, paths, strict=True)
+        waiting = in_parallel(
+            [lambda each=each: error_of(each[0].browser.client.get(each[1])) for each in calls]
+        )
+        waiting.join(20)
+        assert [told for _, told in waiting.told] == ["oauth_failed"] * 4
+        assert max(seconds for seconds, _ in waiting.told) < 10
+        assert max(seconds for seconds, _ in waiting.told) > 8  # so somebody did have the whole time
+        wait_for(lambda: not errands(), 5)
+
+
+@pytest.mark.alone
+def test_others_notice_nothing_of_calls_that_hang(
+    make_visit: Callable[..., Visit], provider: Hostile
+) -> None:
+    visit = make_visit(whole=3.0, oauth_issuer=provider.url, whitelist=("/register",))
+    site = visit.site
+    ada = site.add("ada2")
+    client = site.signed_in(ada)
+    quiet = [timed(lambda: client.get("/api/users/me")) for _ in range(50)]
+    callbacks = [
+        (browser, answered(browser.set_out())) for browser in [Visit(site).browser for _ in range(12)]
+    ]
+    provider.answers["/token"] = silent
+    waiting = in_parallel([lambda each=each: error_of(each[0].client.get(each[1])) for each in callbacks])
+    wait_for(lambda: len(provider.asked("/token")) == 12, 3)
+    busy = [timed(lambda: client.get("/api/users/me")) for _ in range(100)]
+    assert statistics.median(busy) < 3 * statistics.median(quiet) + 0.02
+    assert max(busy) < 1
+    # No slot for hashes is held, and no transaction.
+    assert timed(lambda: site.client().login(ada.email, PASSWORD)) < 1
+    assert timed(lambda: client.patch("/api/users/me", {"name": "Ada"})) < 1
+    new = {"email": "new@example.com", "name": "New", "password": PASSWORD}
+    assert timed(lambda: site.client().post("/api/users/register", new)) < 1
+    assert waiting.told == []  # all of it was meanwhile
+    waiting.join(10)
+    assert [told for _, told in waiting.told] == ["oauth_failed"] * 12
+    assert max(seconds for seconds, _ in waiting.told) < 6
+
+
+def timed(call: Callable[[], Reply]) -> float:
+    began = time.monotonic()
+    assert call().status == 200
+    return time.monotonic() - began
+
+
+def test_nobody_waits_in_a_queue_for_others_to_be_given_up(
+    make_visit: Callable[..., Visit], provider: Hostile
+) -> None:
+    visit = make_visit(whole=1.5, oauth_issuer=provider.url)
+    provider.answers[DISCOVERY] = silent
+    waiting = in_parallel([lambda: visit.site.client().get(GO)] * 45)
+    waiting.join(15)
+    assert max(seconds for seconds, _ in waiting.told) < 5
+    # Also those that found no room end at the error page.
+    assert [error_of(reply) for _, reply in waiting.told] == ["oauth_failed"] * 45
+    assert len(provider.asked(DISCOVERY)) <= 32
+    refused = [line for line in visit.site.log if "Too many" in line.get("why", "")]
+    assert 0 < len(refused) <= 13
+
+
+def test_a_head_request_waits_where_a_get_does(make_visit: Callable[..., Visit], provider: Hostile) -> None:
+    visit = make_visit(whole=1.5, oauth_issuer=provider.url)
+    client = visit.site.signed_in(visit.site.add("ada2"))
+    provider.answers[DISCOVERY] = silent
+    waiting = in_parallel([lambda: visit.site.client().send("HEAD", GO)] * 10)
+    wait_for(lambda: len(provider.asked(DISCOVERY)) == 10, 3)
+    assert timed(lambda: client.get("/api/users/me")) < 1
+    assert waiting.told == []
+    waiting.join(10)
+
+
+def test_a_daemon_that_stops_gives_its_calls_up(usersctl: Command, provider: Hostile) -> None:
+    usersctl.configure(
+        f'[auth.oauth]\nclientId = "client-77"\nclientSecret = "{SECRET}"\nissuer = "{provider.url}"\n'
+    )
+    with serving(usersctl) as daemon:
+        browsers = [Browser(f"http://127.0.0.1:{daemon.port}", daemon.client()) for _ in range(6)]
+        paths = [answered(browser.set_out()) for browser in browsers]
+        provider.answers["/token"] = dripped(b"x" * 100, HEAD)
+        calls = zip(browsers, paths, strict=True)
+        waiting = in_parallel([lambda each=each: error_of(each[0].client.get(each[1])) for each in calls])
+        wait_for(lambda: len(provider.asked("/token")) == 6, 5)
+        began = time.monotonic()
+        assert daemon.stop(signal.SIGTERM) == 0
+        assert time.monotonic() - began < 6
+        waiting.join(5)
+        assert [told for _, told in waiting.told] == ["oauth_failed"] * 6
+        assert SECRET not in daemon.file.read_text()
+        assert daemon.events("error") == []
+
+
+# --- GitHub ---
+
+ADDRESSES = [
+    {"email": "old@example.com", "primary": False, "verified": True},
+    {"email": "ada@example.com", "primary": True, "verified": True},
+    {"email": "new@example.com", "primary": False, "verified": False},
+]
+
+
+@pytest.fixture
+def github(provider: Hostile) -> Hostile:
+    user = {
+        "id": 583231,
+        "login": "ada",
+        "name": None,
+        "email": None,
+        "avatar_url": "https://avatars.example/u/583231?v=4",
+    }
+    token = {"access_token": "gho_x", "scope": "read:user,user:email", "token_type": "bearer"}
+    provider.answers = {
+        "/login/oauth/access_token": answer(token),
+        "/user": answer(user),
+        "/user/emails?per_page=100": answer(ADDRESSES),
+    }
+    return provider
+
+
+@pytest.fixture
+def at_github(make_visit: Callable[..., Visit], github: Hostile) -> Visit:
+    return make_visit(
+        oauth_provider="github",
+        oauth_authorization_url=f"{github.url}/login/oauth/authorize",
+        oauth_token_url=f"{github.url}/login/oauth/access_token",
+        oauth_user_info_url=f"{github.url}/user",
+    )
+
+
+def test_github_signs_in_with_its_verified_primary_address(at_github: Visit, github: Hostile) -> None:
+    assert asked(at_github.browser.set_out())["scope"] == "read:user user:email"
+    assert at_github().header("Location") == "/"
+    me = at_github.browser.me()
+    assert me is not None
+    assert (me["email"], me["name"], me["oauth_id"], me["profile_picture"]) == (
+        "ada@example.com",
+        "ada",
+        "583231",
+        "https://avatars.example/u/583231?v=4",
+    )
+    exchange, *calls = github.arrived
+    assert exchange.form["client_secret"] == SECRET
+    assert exchange.headers["accept"] == "application/json"
+    assert [each.path for each in calls] == ["/user", "/user/emails?per_page=100"]
+    assert {each.headers["authorization"] for each in calls} == {"Bearer gho_x"}
+
+
+@pytest.mark.parametrize("addresses", [[], None, {}, [None], ["ada@example.com"], [{}], [{"email": "ada@example.com", "primary": True}], ADDRESSES[::2],
+                                       [{"email": "ada@example.com", "primary": True, "verified": False}], [{"email": 5, "primary": True, "verified": True}],
+                                       [{"email": "ada@example.com", "primary": "true", "verified": True}]], ids=lambda found: str(found)[:40])  # fmt: skip
+def test_github_without_a_verified_primary_address_is_a_failure(
+    at_github: Visit, github: Hostile, addresses: Any
+) -> None:
+    github.answers["/user/emails?per_page=100"] = answer(addresses)
+    assert at_github.failure() == "oauth_failed"
+
+
+@pytest.mark.parametrize("user", [{}, [], None, {"id": None}, {"id": "583231"}, {"id": True}, {"id": 1.5}, {"id": [1]}, {"id": 10**300}], ids=lambda user: str(user)[:24])  # fmt: skip
+def test_github_without_a_number_is_a_failure(at_github: Visit, github: Hostile, user: Any) -> None:
+    github.answers["/user"] = answer(user)
+    assert at_github.failure() == "oauth_failed"
+
+
+@pytest.mark.parametrize(("error", "code"), [("bad_verification_code", "oauth_failed"), ("incorrect_client_credentials", "oauth_not_configured")])  # fmt: skip
+def test_github_says_its_errors_with_a_200(at_github: Visit, github: Hostile, error: str, code: str) -> None:
+    github.answers["/login/oauth/access_token"] = answer({"error": error, "error_description": "x"})
+    assert at_github.failure() == code
+
+
+def test_github_is_found_without_any_address_in_the_configuration(make_visit: Callable[..., Visit]) -> None:
+    there = make_visit(
+        oauth_provider="github", oauth_scopes=("read:user", "user:email", "read:org")
+    ).browser.set_out()
+    assert there.startswith("https://github.com/login/oauth/authorize?")
+    assert asked(there)["scope"] == "read:user user:email read:org"
+    assert json.dumps(asked(there)).count(SECRET) == 0

@@ -1,0 +1,453 @@
+"""Whose account a profile of the identity provider is: the rules, asked of the core."""
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import OPERATOR, PASSWORD, Command
+from support.fakes import FakeClock
+from support.postbox import last_link, sent
+
+from usersctl.config.settings import load
+from usersctl.errors import SignInRefused, Unauthenticated
+from usersctl.models import SYSTEM, UNUSABLE, User
+from usersctl.oauth.providers import FAILED, NOT_CONFIGURED, Profile
+from usersctl.oauth.sign_in import INACTIVE, NOT_REGISTERED, STATE_LIFETIME
+from usersctl.service import Service
+
+PICTURE = "https://pictures.example/ada.png"
+
+
+@pytest.fixture
+def service(make_service: Callable[..., Service]) -> Service:
+    return make_service(oauth_allow_auto_registration=True)
+
+
+@pytest.fixture
+def closed(make_service: Callable[..., Service]) -> Service:
+    """The default: nobody gets an account through the provider."""
+    return make_service()
+
+
+def profile(subject: str = "1001", email: str = "ada@example.com", **more: Any) -> Profile:
+    values = {"email_verified": True, "name": "Ada Lovelace", "picture": PICTURE} | more
+    return Profile(subject, email, **values)
+
+
+def signs_in(service: Service, *words: str, **more: Any) -> User:
+    return service.oauth.user_for(profile(*words, **more), by=SYSTEM)
+
+
+def refusal(service: Service, *words: str, **more: Any) -> str:
+    with pytest.raises(SignInRefused) as refused:
+        signs_in(service, *words, **more)
+    return refused.value.reason
+
+
+def count(service: Service) -> int:
+    with service.store.read() as tx:
+        return len(list(tx.all_credentials()))
+
+
+def stored_hash(service: Service, user: User) -> str:
+    with service.store.read() as tx:
+        found = tx.credentials_of(user.id)
+        assert found is not None
+        return found.password_hash
+
+
+def audit(service: Service, action: str) -> list[dict[str, Any]]:
+    with service.store.read() as tx:
+        return [row.details for row in tx.audit_rows() if row.action == action]
+
+
+def can_log_in(service: Service, user: User) -> bool:
+    try:
+        service.sessions.login(user.email, PASSWORD)
+    except Unauthenticated:
+        return False
+    return True
+
+
+def proven(service: Service, name: str = "ada", **keywords: Any) -> User:
+    """An account whose owner has shown, by a letter, that the address is theirs."""
+    user = service.accounts.create(f"{name}@example.com", name.title(), None, by=OPERATOR, **keywords)
+    service.recovery.forgot(user.email)
+    link = last_link(service, to=user.email)
+    return service.recovery.reset(link.token, link.email, PASSWORD, by=SYSTEM)
+
+
+# --- nobody has the address ---
+
+
+def test_a_new_person_gets_an_account_of_the_providers_words(service: Service) -> None:
+    user = signs_in(service)
+    assert (user.email, user.name, user.role, user.active) == (
+        "ada@example.com",
+        "Ada Lovelace",
+        "user",
+        True,
+    )
+    assert (user.oauth_id, user.profile_picture) == ("1001", PICTURE)
+    assert user.email_proven_at is not None
+    assert service.accounts.get(user.id) == user
+
+
+def test_the_password_of_a_new_account_is_known_to_nobody(service: Service) -> None:
+    user = signs_in(service)
+    assert stored_hash(service, user) == UNUSABLE
+    for password in ("", UNUSABLE, PASSWORD, "1001", user.email):
+        with pytest.raises(Unauthenticated):
+            service.sessions.login(user.email, password)
+
+
+def test_the_owner_of_a_new_account_gets_a_password_by_letter(service: Service) -> None:
+    user = signs_in(service)
+    service.recovery.forgot(user.email)
+    link = last_link(service, to=user.email)
+    service.recovery.reset(link.token, link.email, PASSWORD, by=SYSTEM)
+    assert can_log_in(service, user)
+    assert signs_in(service).id == user.id
+
+
+def test_without_automatic_registration_nobody_gets_an_account(closed: Service) -> None:
+    assert refusal(closed) == "user_not_registered"
+    assert count(closed) == 0
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ("  Ada  ", "Ada"),
+        ("Ada\nLovelace\x00\x1b[31m", "Ada Lovelace [31m"),
+        ("山田\u3000太郎", "山田 太郎"),
+        ("<b>Ada</b>", "<b>Ada</b>"),
+        ("x" * 500, "x" * 200),
+        ("\ud800Ada", "Ada"),
+        ("\u202e\u2028", "ada"),
+        ("", "ada"),
+        (None, "ada"),
+    ],
+)
+def test_the_name_is_the_providers_as_far_as_a_name_may_be_so(
+    service: Service, told: str | None, name: str
+) -> None:
+    assert signs_in(service, name=told).name == name
+
+
+@pytest.mark.parametrize("email", ["Ada@Example.COM", " ada@example.com "])
+def test_the_address_is_stored_in_its_one_form(service: Service, email: str) -> None:
+    assert signs_in(service, "1001", email).email == "ada@example.com"
+
+
+@pytest.mark.parametrize("email", ["", "ada", "ada@", "ada@localhost", "a b@example.com", "\ud800@example.com",
+                                   "ada@example.com\r\nBcc: eve@example.com", "x" * 65 + "@example.com"])  # fmt: skip
+def test_without_a_usable_address_nobody_comes_in(service: Service, email: str) -> None:
+    assert refusal(service, "1001", email) == "oauth_failed"
+    assert count(service) == 0
+
+
+def test_an_address_that_the_provider_has_not_verified_opens_nothing(service: Service) -> None:
+    assert refusal(service, email_verified=False) == "oauth_failed"
+    assert count(service) == 0
+    user = proven(service)
+    assert refusal(service, email_verified=False) == "oauth_failed"
+    assert service.accounts.get(user.id) == user
+    signs_in(service)
+    assert refusal(service, email_verified=False) == "oauth_failed"  # the linked account neither
+
+
+# --- somebody has the address ---
+
+
+@pytest.mark.parametrize("registration", ["service", "closed"])
+def test_an_account_with_the_address_is_linked(registration: str, request: pytest.FixtureRequest) -> None:
+    service = request.getfixturevalue(registration)
+    user = proven(service, role="admin")
+    linked = signs_in(service)
+    assert linked.id == user.id
+    assert (linked.oauth_id, linked.profile_picture) == ("1001", PICTURE)
+    assert (linked.name, linked.role, linked.email) == (user.name, "admin", user.email)
+    assert count(service) == 1
+
+
+def test_a_linked_account_has_two_ways_in(service: Service) -> None:
+    user = proven(service)
+    opened = service.sessions.open(user, remember=False)
+    api = service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR)
+    signs_in(service)
+    assert can_log_in(service, user)
+    assert signs_in(service).id == user.id
+    assert service.sessions.check(opened.token) is not None
+    assert service.sessions.check(api.token) is not None
+    assert audit(service, "link") == [{"password_replaced": False}]
+
+
+def test_the_owner_is_told_by_letter_once(service: Service) -> None:
+    user = proven(service)
+    before = len(sent(service))
+    signs_in(service)
+    signs_in(service)
+    (letter,) = sent(service)[before:]
+    assert letter.to == user.email
+    link = last_link(service)
+    assert link.path == "/not-me"
+    service.recovery.not_me(link.token, link.email, by=SYSTEM)
+    assert service.accounts.get(user.id).oauth_id is None
+
+
+@pytest.mark.parametrize("way", ["made by an admin", "changed since"])
+def test_whoever_waited_in_an_account_of_an_unproven_address_is_out(service: Service, way: str) -> None:
+    if way == "changed since":
+        user = proven(service, "eve")
+        user = service.accounts.update(user.id, email="ada@example.com", by=SYSTEM)
+    else:
+        user = service.accounts.create("ada@example.com", "Eve", PASSWORD, by=OPERATOR)
+    session = service.sessions.open(user, remember=True)
+    api = service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR)
+    service.recovery.forgot(user.email)
+    reset = last_link(service, to="ada@example.com")
+    linked = signs_in(service)
+    assert linked.id == user.id
+    assert linked.email_proven_at is not None
+    assert stored_hash(service, linked) == UNUSABLE
+    assert not can_log_in(service, linked)
+    assert service.sessions.check(session.token) is None
+    assert service.sessions.check(api.token) is None
+    with pytest.raises(Exception, match="Invalid or expired link"):
+        service.recovery.reset(reset.token, reset.email, "another sentence", by=SYSTEM)
+    assert audit(service, "link") == [{"password_replaced": True}]
+
+
+def test_the_letters_of_an_attackers_old_address_open_nothing_after_the_link(service: Service) -> None:
+    eve = proven(service, "eve")
+    service.accounts.update(eve.id, email="ada@example.com", by=SYSTEM)
+    theirs = last_link(service, to="eve@example.com")
+    linked = signs_in(service)
+    with pytest.raises(Exception, match="Invalid or expired link"):
+        service.recovery.not_me(theirs.token, theirs.email, by=SYSTEM)
+    assert service.accounts.get(linked.id).oauth_id == "1001"
+
+
+def test_an_inactive_account_is_neither_linked_nor_opened(service: Service) -> None:
+    user = proven(service)
+    user = service.accounts.update(user.id, active=False, by=OPERATOR)
+    assert refusal(service) == "account_inactive"
+    assert service.accounts.get(user.id) == user
+    assert user.oauth_id is None
+
+
+def test_an_account_that_awaits_its_confirmation_is_not_activated(
+    make_service: Callable[..., Service],
+) -> None:
+    service = make_service(oauth_allow_auto_registration=True, whitelist=("/register",))
+    service.registration.register("ada@example.com", "Eve", PASSWORD, by=SYSTEM)
+    assert refusal(service) == "account_inactive"
+    user = service.accounts.find("ada@example.com")
+    assert (user.active, user.oauth_id) == (False, None)
+
+
+def test_a_linked_account_that_was_deactivated_stays_so(service: Service) -> None:
+    user = signs_in(service)
+    service.accounts.update(user.id, active=False, by=OPERATOR)
+    before = service.accounts.get(user.id)
+    assert refusal(service, picture="https://pictures.example/new.png") == "account_inactive"
+    assert service.accounts.get(user.id) == before
+
+
+def test_an_account_of_another_subject_is_not_linked_anew(service: Service) -> None:
+    user = signs_in(service)
+    assert refusal(service, "666") == "oauth_failed"
+    assert service.accounts.get(user.id) == user
+
+
+# --- the subject is known ---
+
+
+def test_the_subject_counts_and_not_the_address(service: Service) -> None:
+    user = signs_in(service)
+    other = proven(service, "grace")
+    # The provider says another address, even one that somebody else has here.
+    assert signs_in(service, "1001", "countess@example.com").id == user.id
+    assert signs_in(service, "1001", "grace@example.com").id == user.id
+    assert service.accounts.get(user.id).email == "ada@example.com"
+    assert service.accounts.get(other.id).oauth_id is None
+
+
+def test_an_address_changed_here_does_not_loosen_the_link(service: Service) -> None:
+    user = signs_in(service)
+    service.accounts.update(user.id, email="countess@example.com", by=OPERATOR)
+    assert signs_in(service).id == user.id
+    assert count(service) == 1
+
+
+def test_subjects_are_compared_letter_for_letter(service: Service) -> None:
+    first = signs_in(service, "aB", "ada@example.com")
+    second = signs_in(service, "Ab", "grace@example.com")
+    assert first.id != second.id
+
+
+def test_a_picture_is_updated_when_it_changed_and_only_then(service: Service, clock: FakeClock) -> None:
+    user = signs_in(service)
+    clock.move(hours=1)
+    assert signs_in(service) == user  # updated_at, too
+    changed = signs_in(service, picture="https://pictures.example/new.png")
+    assert changed.profile_picture == "https://pictures.example/new.png"
+    assert changed.updated_at > user.updated_at
+    assert service.accounts.get(user.id) == changed
+
+
+def test_a_name_changed_here_is_not_overwritten(service: Service) -> None:
+    user = signs_in(service)
+    service.accounts.update(user.id, name="Countess", by=OPERATOR)
+    assert signs_in(service).name == "Countess"
+
+
+@pytest.mark.parametrize("picture", [None, "", "javascript:alert(1)", "data:image/png;base64,AA==", "//pictures.example/a.png", "ftp://x/a.png",
+                                     "https://", "https://pictures.example/a b.png", "https://pictures.example/a.png\r\nX: y",
+                                     "https://pictures.example/\ud800", "https://pictures.example/ä.png", " https://pictures.example/a.png",
+                                     "HTTPS://" + "x" * 2000, "https://pictures.example/" + "x" * 2000])  # fmt: skip
+def test_what_is_no_picture_is_not_stored(service: Service, picture: str | None) -> None:
+    assert signs_in(service, picture=picture).profile_picture is None
+    signs_in(service, picture=PICTURE)
+    assert signs_in(service, picture=picture).profile_picture == PICTURE  # nor does it take away a good one
+
+
+@pytest.mark.parametrize(
+    "picture", ["http://pictures.example/a.png?s=96&c=1", "https://p.example/" + "x" * 1900]
+)
+def test_a_picture_is_any_web_address_under_two_kilobytes(service: Service, picture: str) -> None:
+    assert signs_in(service, picture=picture).profile_picture == picture
+
+
+# --- at the same time ---
+
+
+def test_twenty_first_sign_ins_at_once_make_one_account(service: Service) -> None:
+    found: list[int] = []
+    start = threading.Barrier(20)
+
+    def sign_in() -> None:
+        start.wait(10)
+        found.append(signs_in(service).id)
+
+    threads = [threading.Thread(target=sign_in) for _ in range(20)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(30)
+    assert len(found) == 20
+    assert len(set(found)) == 1
+    assert count(service) == 1
+    assert len(audit(service, "create")) == 1
+
+
+def test_two_subjects_that_want_one_address_do_not_both_get_it(service: Service) -> None:
+    told: list[str] = []
+    start = threading.Barrier(20)
+
+    def sign_in(number: int) -> None:
+        start.wait(10)
+        try:
+            told.append(str(signs_in(service, str(number)).oauth_id))
+        except SignInRefused as refused:
+            told.append(refused.reason)
+
+    threads = [threading.Thread(target=sign_in, args=[number]) for number in range(20)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(30)
+    assert told.count("oauth_failed") == 19
+    assert service.accounts.find("ada@example.com").oauth_id in told
+
+
+def test_the_database_itself_keeps_a_subject_to_one_account(service: Service) -> None:
+    signs_in(service)
+    other = proven(service, "grace")
+    with pytest.raises(Exception, match=r"UNIQUE|unique"), service.store.write() as tx:
+        tx.change_user(other.id, "2026-11-20T08:22:19.123Z", oauth_id="1001")
+    assert service.accounts.get(other.id).oauth_id is None
+
+
+def test_a_state_is_spent_once_and_forgotten_after_its_time(service: Service, clock: FakeClock) -> None:
+    service.oauth.spend("a state")
+    with pytest.raises(SignInRefused, match="used before"):
+        service.oauth.spend("a state")
+    service.oauth.spend("another")
+    clock.move(seconds=STATE_LIFETIME.total_seconds() + 1)
+    service.sessions.cleanup(by=SYSTEM)
+    service.oauth.spend("a state")  # its cookie is too old by now
+
+
+# --- unlinked ---
+
+
+def test_unlinking_an_account_with_a_password_sends_nothing(service: Service) -> None:
+    user = proven(service)
+    signs_in(service)
+    before = len(sent(service))
+    unlinked = service.accounts.update(user.id, unlink=True, by=OPERATOR)
+    assert unlinked.oauth_id is None
+    assert len(sent(service)) == before
+    assert can_log_in(service, user)
+    assert [row.get("unlinked") for row in audit(service, "update")] == [True]
+
+
+def test_unlinking_the_last_way_in_sends_a_way_to_a_password(service: Service) -> None:
+    user = signs_in(service)
+    service.accounts.update(user.id, unlink=True, by=OPERATOR)
+    link = last_link(service, to=user.email)
+    assert link.path == "/reset-password"
+    service.recovery.reset(link.token, link.email, PASSWORD, by=SYSTEM)
+    assert can_log_in(service, user)
+
+
+def test_who_is_not_linked_cannot_be_unlinked(service: Service, clock: FakeClock) -> None:
+    user = proven(service)
+    before = len(sent(service))
+    clock.move(hours=1)
+    assert service.accounts.update(user.id, unlink=True, by=OPERATOR) == user
+    assert len(sent(service)) == before
+
+
+def test_the_command_shows_and_removes_a_link(usersctl: Command) -> None:
+    usersctl.add("ada")
+    with usersctl.service() as service:
+        service.oauth.user_for(profile(), by=SYSTEM)
+    assert "1001" in usersctl.ok("show", "ada@example.com").stdout
+    shown = usersctl.ok("show", "ada@example.com", "--json").json
+    assert (shown["oauth_id"], shown["profile_picture"]) == ("1001", PICTURE)
+    done = usersctl.ok("update", "ada@example.com", "--unlink", "--json")
+    assert done.json["oauth_id"] is None
+    assert "1001" not in usersctl.ok("show", "ada@example.com").stdout
+    waiting = json.loads(usersctl.ok("mail", "list", "--json").stdout)
+    assert [letter["kind"] for letter in waiting if letter["kind"] == "reset"] == ["reset"]
+    assert (
+        "Unchanged"
+        in usersctl.ok("update", "ada@example.com", "--unlink").stderr
+        + usersctl.ok("update", "ada@example.com", "--unlink").stdout
+    )
+
+
+# --- the README ---
+
+README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+
+
+def test_the_recipes_of_the_readme_are_configurations_that_start(tmp_path: Path) -> None:
+    section = README.partition("\n## Sign-in through an identity provider\n")[2].partition("\n## ")[0]
+    recipes = re.findall(r"^```toml\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    assert len(recipes) == 6
+    for recipe in recipes:
+        file = tmp_path / "users.toml"
+        file.write_text(recipe, "utf-8")
+        settings = load(config=file, env={"HOME": str(tmp_path)}).settings
+        assert settings.oauth_client_id
+        assert settings.oauth_client_secret
+    for code in (FAILED, NOT_CONFIGURED, NOT_REGISTERED, INACTIVE):
+        assert f"| `{code}` |" in section

@@ -1,0 +1,616 @@
+"""The letters that wait: written with their effect, sent by one at a time, tried again, dropped, kept aside."""
+
+import multiprocessing
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import OPERATOR, PASSWORD
+from support.fakes import FakeClock
+from support.postbox import Postbox, Received, folder_letters, last_link, link_in, send_all, sent, smtp_server
+
+from usersctl.clock import stamp
+from usersctl.config.settings import Settings
+from usersctl.errors import Busy, Invalid
+from usersctl.mail import kinds as letters
+from usersctl.mail import outbox
+from usersctl.mail.kinds import CONFIRM, EMAIL_CHANGED, RESET, queue
+from usersctl.mail.outbox import LEASE, LONGEST_DELAY, Attempt, Outbox, delay_after
+from usersctl.mail.writer import Undeliverable
+from usersctl.models import Actor, Letter, User
+from usersctl.service import Service, build
+
+ADA = "ada@example.com"
+WEB = Actor("anonymous", "192.0.2.1")
+
+
+class Server:
+    """Takes letters, or refuses them as it is told: a text is for now, a text that begins with 5 for good."""
+
+    def __init__(self) -> None:
+        self.refusal: str | None = None
+        self.taken: list[tuple[int, EmailMessage]] = []
+        self.then: Callable[[], Any] = lambda: None
+
+    def __call__(self, message: EmailMessage, recipient: str, number: int) -> str:
+        assert str(message["To"]) == recipient
+        self.then()
+        if self.refusal is not None:
+            raise Undeliverable(self.refusal, permanent=self.refusal.startswith("5"))
+        self.taken.append((number, message))
+        return "250 OK"
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def box(service: Service, server: Server) -> Outbox:
+    return replace(service.outbox, given_send=server)
+
+
+def queued(service: Service, *users: User, kind: letters.Kind = RESET) -> None:
+    with service.store.write() as tx:
+        for user in users:
+            queue(tx, kind, user, user.email, service.now())
+
+
+def rows(service: Service) -> list[Letter]:
+    with service.store.read() as tx:
+        return list(tx.letters())
+
+
+def the_row(service: Service) -> Letter:
+    (found,) = rows(service)
+    return found
+
+
+def tokens(service: Service) -> int:
+    with service.store.read() as tx:
+        return tx.counts()["one_time_tokens"]
+
+
+def worked(box: Outbox) -> list[Attempt]:
+    done = []
+    while (attempt := box.work()) is not None:
+        done.append(attempt)
+    return done
+
+
+# --- written with its effect ---
+
+
+def test_a_letter_is_there_exactly_when_its_effect_is(service: Service, add: Callable[..., User]) -> None:
+    user = add("ada")
+
+    class Broken(Exception):
+        pass
+
+    def change_and_break() -> None:
+        with service.store.write() as tx:
+            tx.change_user(user.id, user.updated_at, name="Changed")
+            queue(tx, RESET, user, user.email, service.now())
+            raise Broken
+
+    with pytest.raises(Broken):
+        change_and_break()
+    assert rows(service) == []
+    assert not service.store.letter_due.is_set()
+    assert service.accounts.get(user.id).name == "Ada"
+    queued(service, user)
+    assert service.store.letter_due.is_set()
+    found = the_row(service)
+    assert (found.kind, found.email, found.user_id, found.state, found.attempts) == (
+        "reset",
+        ADA,
+        user.id,
+        "waiting",
+        0,
+    )
+    assert found.created_at == found.due_at == stamp(service.now())
+
+
+def test_until_it_is_sent_there_is_no_token_at_all(
+    service: Service, add: Callable[..., User], box: Outbox
+) -> None:
+    queued(service, add("ada"))
+    assert tokens(service) == 0
+    worked(box)
+    assert tokens(service) == 1
+
+
+def test_no_token_is_in_any_file_of_the_database(
+    service: Service, add: Callable[..., User], box: Outbox, server: Server, tmp_path: Path
+) -> None:
+    user = add("ada")
+    for kind in letters.KINDS.values():
+        queued(service, user, kind=kind)
+    with service.store.write() as tx:
+        tx.change_user(user.id, user.updated_at, awaiting_confirmation=True)
+    worked(box)
+    found = [link_in(message.get_body(("plain",)).get_content()).token for _, message in server.taken]  # type: ignore[union-attr]
+    assert len(set(found)) == len(letters.KINDS)
+    files = [file for file in tmp_path.iterdir() if file.is_file()]
+    assert {"users.db", "users.db-wal"} <= {file.name for file in files}
+    for file in files:
+        data = file.read_bytes()
+        assert not [token for token in found if token.encode() in data], file
+
+
+def test_a_server_that_quotes_the_letter_gets_no_token_into_the_list_or_the_log(
+    service: Service, add: Callable[..., User]
+) -> None:
+    def quoting(message: EmailMessage, _recipient: str, _number: int) -> str:
+        raise Undeliverable(f"451 not this: {message.as_string()}", permanent=False, perhaps_taken=True)
+
+    queued(service, add("ada"))
+    attempt = replace(service.outbox, given_send=quoting).work()
+    assert attempt is not None
+    assert "token=***" in attempt.told
+    assert the_row(service).last_error == attempt.told
+
+
+# --- tried again ---
+
+
+def test_a_letter_that_is_refused_for_now_is_tried_again_later_and_later(
+    service: Service, add: Callable[..., User], box: Outbox, server: Server, clock: FakeClock
+) -> None:
+    queued(service, add("ada"))
+    server.refusal = "450 greylisted"
+    waits = []
+    for number in range(1, 15):
+        (attempt,) = worked(box)
+        assert (attempt.state, attempt.told, attempt.letter.attempts) == ("waiting", "450 greylisted", number)
+        row = the_row(service)
+        assert row.last_error == "450 greylisted"
+        wait = datetime.fromisoformat(row.due_at) - clock()
+        waits.append(wait)
+        clock.now = datetime.fromisoformat(row.due_at) - timedelta(milliseconds=1)
+        assert box.work() is None
+        clock.move(milliseconds=1)
+    assert timedelta(seconds=4) <= waits[0] <= timedelta(seconds=6)
+    assert waits[3] > waits[0] * 3
+    assert timedelta(minutes=9) < waits[-1] <= LONGEST_DELAY
+    server.refusal = None
+    assert [each.state for each in worked(box)] == ["sent"]
+    row = the_row(service)
+    assert (row.state, row.last_error, row.finished_at) == ("sent", None, stamp(clock()))
+
+
+def test_delays_have_jitter_and_a_limit() -> None:
+    for attempts in range(1, 1000):
+        assert timedelta(seconds=4) <= delay_after(attempts) <= LONGEST_DELAY
+    assert len({delay_after(5) for _ in range(20)}) > 10
+    assert timedelta(minutes=15) == LONGEST_DELAY
+
+
+def test_a_letter_that_was_not_sent_leaves_no_token(
+    service: Service, add: Callable[..., User], box: Outbox, server: Server, clock: FakeClock
+) -> None:
+    queued(service, add("ada"))
+    server.refusal = "450 later"
+    for _ in range(3):
+        worked(box)
+        assert tokens(service) == 0
+        clock.move(minutes=15)
+
+
+def test_a_letter_that_was_perhaps_taken_has_a_link_that_works(
+    service: Service, add: Callable[..., User], server: Server, clock: FakeClock
+) -> None:
+    def deaf(message: EmailMessage, recipient: str, number: int) -> str:
+        server(message, recipient, number)
+        raise Undeliverable("closed", permanent=False, perhaps_taken=True)
+
+    queued(service, add("ada"))
+    replace(service.outbox, given_send=deaf).work()
+    clock.move(minutes=1)
+    replace(service.outbox, given_send=server).work()
+    first, second = (message for _, message in server.taken)
+    assert first["Message-ID"] == second["Message-ID"]
+    link = link_in(first.get_body(("plain",)).get_content())  # type: ignore[union-attr]
+    assert service.recovery.reset(link.token, ADA, "another good password", by=WEB).email == ADA
+
+
+def test_every_attempt_has_the_same_message_id_and_another_token(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    tried: list[EmailMessage] = []
+
+    def refusing(message: EmailMessage, _recipient: str, _number: int) -> str:
+        tried.append(message)
+        raise Undeliverable("450 later", permanent=False)
+
+    queued(service, add("ada"), add("bob"))
+    for _ in range(3):
+        worked(replace(service.outbox, given_send=refusing))
+        clock.move(minutes=15)
+    assert sorted(Counter(str(each["Message-ID"]) for each in tried).values()) == [3, 3]
+    links = {link_in(each.get_body(("plain",)).get_content()).token for each in tried}  # type: ignore[union-attr]
+    assert len(links) == 6
+
+
+def test_a_refusal_for_good_is_kept_aside_and_retry_tries_again(
+    service: Service, add: Callable[..., User], box: Outbox, server: Server, clock: FakeClock
+) -> None:
+    queued(service, add("ada"))
+    server.refusal = "550 no such user"
+    assert [each.state for each in worked(box)] == ["failed"]
+    clock.move(hours=1)
+    assert box.work() is None
+    row = the_row(service)
+    assert (row.state, row.last_error) == ("failed", "550 no such user")
+    server.refusal = None
+    assert [each.id for each in box.retry(None)] == [row.id]
+    assert [each.state for each in worked(box)] == ["sent"]
+    assert box.retry(None) == box.retry([row.id]) == box.retry([99]) == []
+
+
+def test_a_bad_letter_blocks_no_other(
+    service: Service, add: Callable[..., User], box: Outbox, server: Server
+) -> None:
+    bad, good = add("bad"), add("good")
+    with service.store.write() as tx:
+        tx.change_user(bad.id, bad.updated_at, email="two@example.com, addresses@example.com")
+        queue(tx, RESET, tx.user(bad.id), "two@example.com, addresses@example.com", service.now())
+        tx._run(
+            "INSERT INTO outbox (kind, user_id, email, message_id, created_at, due_at) VALUES ('odd', 1, 'x', 'y', ?, ?)",
+            (stamp(service.now()),) * 2,
+        )
+    queued(service, good)
+    told = {each.letter.email: (each.state, each.told) for each in worked(box)}
+    assert told["good@example.com"][0] == "sent"
+    assert told["two@example.com, addresses@example.com"] == (
+        "failed",
+        "'two@example.com, addresses@example.com' is no address",
+    )
+    assert told["x"] == ("dropped", "no such kind of letter")
+    assert [str(message["To"]) for _, message in server.taken] == ["good@example.com"]
+
+
+def test_a_fault_of_ours_blocks_no_other(service: Service, add: Callable[..., User], server: Server) -> None:
+    def faulty(message: EmailMessage, recipient: str, number: int) -> str:
+        if recipient == ADA:
+            raise ZeroDivisionError("oops")
+        return server(message, recipient, number)
+
+    queued(service, add("ada"), add("bob"))
+    done = worked(replace(service.outbox, given_send=faulty))
+    assert [(each.state, each.told) for each in done] == [
+        ("failed", "ZeroDivisionError: oops"),
+        ("sent", "250 OK"),
+    ]
+    assert tokens(service) == 1
+
+
+# --- dropped ---
+
+
+@pytest.mark.parametrize(
+    ("kind", "after"),
+    [(kind, letters.STALE_AFTER[kind.purpose]) for kind in letters.KINDS.values()],
+    ids=list(letters.KINDS),
+)
+def test_what_is_too_old_is_dropped(
+    service: Service, clock: FakeClock, box: Outbox, kind: letters.Kind, after: timedelta
+) -> None:
+    user = service.registration.register(ADA, "Ada", PASSWORD, by=WEB)
+    worked(box)
+    queued(service, user, user, kind=kind)
+    clock.move(seconds=after.total_seconds())
+    first = box.work()
+    assert first is not None
+    assert first.state == "sent"
+    clock.move(milliseconds=1)
+    second = box.work()
+    assert second is not None
+    assert (second.state, second.told) == ("dropped", "too old")
+
+
+def test_a_letter_of_an_account_that_is_gone_is_gone(
+    service: Service, add: Callable[..., User], box: Outbox, server: Server
+) -> None:
+    user = add("ada")
+    queued(service, user)
+    server.then = lambda: service.accounts.delete([user.id], by=OPERATOR)
+    worked(box)
+    assert rows(service) == []
+    assert tokens(service) == 0
+
+
+def test_a_letter_to_an_address_that_was_changed_is_dropped(
+    service: Service, add: Callable[..., User], box: Outbox, server: Server
+) -> None:
+    user = add("ada")
+    for kind in (RESET, letters.PASSWORD_CHANGED, letters.ACCOUNT_LINKED):
+        queued(service, user, kind=kind)
+    service.accounts.update(user.id, email="new@example.com", by=OPERATOR)
+    assert {each.letter.kind: each.told for each in worked(box)} == {
+        "password-changed": "the address was changed",
+        "account-linked": "the address was changed",
+        "email-changed": "250 OK",
+    }
+    assert [str(message["To"]) for _, message in server.taken] == [ADA]
+
+
+def test_an_address_that_is_changed_while_the_letter_is_sent_ends_its_link(
+    service: Service, add: Callable[..., User], box: Outbox, server: Server
+) -> None:
+    user = add("ada")
+    queued(service, user)
+    server.then = lambda: service.accounts.update(user.id, email="new@example.com", by=OPERATOR)
+    box.work()
+    (_, message) = server.taken[0]
+    link = link_in(message.get_body(("plain",)).get_content())  # type: ignore[union-attr]
+    for email in (ADA, "new@example.com"):
+        with pytest.raises(Invalid):
+            service.recovery.reset(link.token, email, "another good password", by=WEB)
+
+
+# --- not too many ---
+
+
+def test_at_most_three_of_a_kind_in_a_quarter_of_an_hour_silently(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    add("ada")
+    for _ in range(5):
+        service.recovery.forgot(ADA)
+    assert len(sent(service)) == 3
+    assert Counter(each.state for each in rows(service)) == {"sent": 3, "dropped": 2}
+    service.registration.register("new@example.com", "N", PASSWORD, by=WEB)
+    assert len(sent(service, "new@example.com")) == 1
+    clock.move(minutes=15, milliseconds=-1)
+    service.recovery.forgot(ADA)
+    assert len(sent(service, ADA)) == 3
+    clock.move(milliseconds=1)
+    for _ in range(5):
+        service.recovery.forgot(ADA)
+    assert len(sent(service, ADA)) == 6
+
+
+def test_who_moves_from_address_to_address_cannot_have_us_write_to_each(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add("ada")
+    for number in range(10):
+        service.accounts.update(user.id, email=f"victim{number}@example.com", by=WEB)
+    letters_sent = sent(service)
+    assert len(letters_sent) == 3
+    assert letters_sent[0].to == ADA
+
+
+def test_the_limit_holds_also_in_parallel(service: Service, add: Callable[..., User]) -> None:
+    add("ada")
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda _: service.recovery.forgot(ADA), range(64)))
+    assert len(sent(service)) == 3
+
+
+# --- by one at a time ---
+
+
+def test_a_letter_that_is_being_sent_is_nobody_elses(
+    service: Service, add: Callable[..., User], box: Outbox, server: Server, clock: FakeClock
+) -> None:
+    queued(service, add("ada"))
+    meanwhile: list[Any] = []
+
+    def others() -> None:
+        server.then = lambda: None
+        clock.move(seconds=LEASE.total_seconds() - 1)
+        meanwhile.extend([box.work(), box.retry(None), box.retry([1]), box.work()])
+
+    server.then = others
+    assert [each.state for each in worked(box)] == ["sent"]
+    assert meanwhile == [None, [], [], None]
+    assert len(server.taken) == 1
+
+
+def test_after_a_crash_between_sending_and_marking_the_letter_comes_once_more_with_the_same_id(
+    service: Service, add: Callable[..., User], server: Server, clock: FakeClock
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def dies(message: EmailMessage, recipient: str, number: int) -> str:
+        server(message, recipient, number)
+        raise Killed
+
+    queued(service, add("ada"))
+    with pytest.raises(Killed):
+        replace(service.outbox, given_send=dies).work()
+    alive = replace(service.outbox, given_send=server)
+    clock.move(seconds=LEASE.total_seconds() - 1)
+    assert worked(alive) == []
+    clock.move(seconds=1)
+    assert [each.state for each in worked(alive)] == ["sent"]
+    clock.move(days=1)
+    assert worked(alive) == []
+    (_, first), (_, second) = server.taken
+    assert first["Message-ID"] == second["Message-ID"]
+    for message in (first, second):
+        link = link_in(message.get_body(("plain",)).get_content())  # type: ignore[union-attr]
+        clock.now = datetime(2026, 11, 20, 8, 25, tzinfo=UTC)
+        with service.store.read() as tx:
+            assert tx.one_time_token("reset", outbox.digest(link.token), stamp(clock())) is not None
+
+
+def test_an_attempt_is_over_before_its_lease_is() -> None:
+    from usersctl.mail.writer import TIMEOUT, WHOLE
+
+    assert timedelta(seconds=WHOLE + 2 * TIMEOUT + outbox.NOTED_WITHIN) <= LEASE
+
+
+def test_a_letter_that_was_sent_is_marked_as_soon_as_a_lock_of_another_is_gone(
+    service: Service, add: Callable[..., User], box: Outbox, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("usersctl.store.file.BUSY_SECONDS", 0.2)
+    queued(service, add("ada"))
+    locked = threading.Event()
+
+    def lock() -> None:
+        with closing(sqlite3.connect(service.store.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            locked.set()
+            time.sleep(1)
+            other.execute("ROLLBACK")
+
+    thread = threading.Thread(target=lock)
+
+    def hold() -> None:
+        thread.start()
+        assert locked.wait(5)
+        with pytest.raises(Busy):
+            queued(service)
+
+    server.then = hold
+    assert [each.state for each in worked(box)] == ["sent"]
+    thread.join(5)
+    assert the_row(service).state == "sent"
+    assert len(server.taken) == 1
+
+
+def test_threads_on_one_database_send_each_letter_once(
+    service: Service, make_service: Callable[..., Service], add: Callable[..., User]
+) -> None:
+    queued(service, *(add(f"u{number}") for number in range(60)))
+    taken: list[int] = []
+    at_once: Counter[int] = Counter()
+    lock = threading.Lock()
+
+    def slow(_message: EmailMessage, _recipient: str, number: int) -> str:
+        with lock:
+            at_once[number] += 1
+            assert at_once[number] == 1
+            taken.append(number)
+        time.sleep(0.005)
+        return "250 OK"
+
+    boxes = [replace(make_service().outbox, given_send=slow) for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        done = [each for found in pool.map(worked, boxes) for each in found]
+    assert sorted(taken) == list(range(1, 61))
+    assert {each.state for each in done} == {"sent"}
+
+
+def work_alone(path: Path, port: int, start: Any) -> None:
+    service = build(
+        Settings(database=path, base_url="http://localhost", mailer_host="127.0.0.1", mailer_port=port)
+    )
+    start.wait(20)
+    until = time.monotonic() + 20
+    while service.outbox.work() is not None:
+        assert time.monotonic() < until
+    service.close()
+
+
+def test_processes_on_one_database_send_each_letter_once(tmp_path: Path) -> None:
+    path = tmp_path / "users.db"
+    service = build(Settings(database=path, base_url="http://localhost", rounds=4))
+    users = [
+        service.accounts.create(f"u{number}@example.com", "U", None, by=OPERATOR) for number in range(40)
+    ]
+    queued(service, *users)
+    context = multiprocessing.get_context("spawn")
+    with smtp_server(Postbox(delay=0.01, together=2)) as box:
+        start = context.Barrier(3)
+        processes = [context.Process(target=work_alone, args=(path, box.port, start)) for _ in range(3)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(30)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert Counter(box.ids()).most_common(1)[0][1] == 1
+    assert sorted(each.recipients[0] for each in box.received) == sorted(user.email for user in users)
+    assert box.most_at_once > 1
+    assert {each.state for each in rows(service)} == {"sent"}
+    service.close()
+
+
+# --- through a restart, and through a server that goes and comes ---
+
+
+def test_what_waits_survives_a_restart(
+    make_service: Callable[..., Service],
+) -> None:
+    first = make_service()
+    first.registration.register(ADA, "Ada", PASSWORD, by=WEB)
+    first.close()
+    second = make_service()
+    link = last_link(second)
+    assert second.registration.confirm(link.token, ADA, by=WEB).active
+    assert [each.number for each in folder_letters(second)] == [1]
+
+
+def test_a_real_server_that_was_away_gets_every_letter_once(
+    make_service: Callable[..., Service], clock: FakeClock
+) -> None:
+    with smtp_server() as away:
+        port = away.port
+    service = make_service(mailer_host="127.0.0.1", mailer_port=port)
+    for number in range(5):
+        service.registration.register(f"u{number}@example.com", "U", PASSWORD, by=WEB)
+    for _ in range(6):
+        assert {each.state for each in send_all(service)} == {"waiting"}
+        clock.move(minutes=15)
+    with smtp_server(port=port) as box:
+        assert {each.state for each in send_all(service)} == {"sent"}
+    assert sorted(each.recipients[0] for each in box.received) == [f"u{n}@example.com" for n in range(5)]
+    for each in box.received:
+        confirmed = service.registration.confirm(*_token_and_email(each), by=WEB)
+        assert confirmed.active
+
+
+def _token_and_email(letter: Received) -> tuple[str, str]:
+    return letter.link.token, letter.link.email
+
+
+def test_a_greylisted_recipient_keeps_nobody_waiting(
+    make_service: Callable[..., Service], clock: FakeClock
+) -> None:
+    box = Postbox(answers={f"RCPT {ADA}": "450 greylisted", "RCPT bad@example.com": "550 nobody"})
+    with smtp_server(box):
+        service = make_service(mailer_host="127.0.0.1", mailer_port=box.port)
+        for name in ("ada", "bad", "cleo"):
+            service.registration.register(f"{name}@example.com", "U", PASSWORD, by=WEB)
+        assert [each.state for each in send_all(service)] == ["waiting", "failed", "sent"]
+        box.answers.clear()
+        clock.move(minutes=1)
+        assert [each.letter.email for each in send_all(service)] == [ADA]
+    assert [each.recipients for each in box.received] == [["cleo@example.com"], [ADA]]
+
+
+def test_how_long_to_sleep(service: Service, add: Callable[..., User], box: Outbox, clock: FakeClock) -> None:
+    assert box.seconds_until_due(5) == 5
+    queued(service, add("ada"))
+    assert box.seconds_until_due(5) == 0
+    clock.move(seconds=-3)
+    assert box.seconds_until_due(5) == 3
+    assert box.seconds_until_due(1) == 1
+
+
+def test_the_notice_of_a_change_goes_where_it_was_meant_to(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add("ada")
+    with service.store.write() as tx:
+        queue(tx, EMAIL_CHANGED, user, "old@example.com", service.now())
+        queue(tx, CONFIRM, user, ADA, service.now())
+    assert [(each.letter.email, each.state) for each in send_all(service)] == [
+        ("old@example.com", "sent"),
+        (ADA, "dropped"),
+    ]

@@ -1,0 +1,411 @@
+"""Forgotten passwords and "this wasn't me": what a reset does, and what its link is good for."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from support.commands import OPERATOR, PASSWORD
+from support.fakes import FakeClock
+from support.postbox import Link, last_link, link_in, send_all, sent
+
+from usersctl.clock import stamp
+from usersctl.errors import Busy, Invalid, TooMany, Unauthenticated, UsersError
+from usersctl.mail.kinds import ACCOUNT_LINKED, RESET, queue
+from usersctl.models import Actor, User
+from usersctl.passwords import Hasher
+from usersctl.service import Service
+
+ADA = "ada@example.com"
+NEW = "another good password"
+WEB = Actor("anonymous", "192.0.2.1")
+NO_LINK = r"^Invalid or expired link$"
+
+
+@pytest.fixture
+def ada(add: Callable[..., User]) -> User:
+    return add("ada")
+
+
+def forgotten(service: Service, email: str = ADA, to: str | None = None) -> Link:
+    service.recovery.forgot(email)
+    return last_link(service, to or email)
+
+
+def reset(service: Service, link: Link, password: str = NEW, email: str | None = None) -> User:
+    return service.recovery.reset(link.token, email or link.email, password, by=WEB)
+
+
+def refused(service: Service, link: Link, email: str | None = None) -> None:
+    with pytest.raises(Invalid, match=NO_LINK):
+        reset(service, link, email=email)
+
+
+def not_me(service: Service, link: Link, email: str | None = None) -> None:
+    service.recovery.not_me(link.token, email or link.email, by=WEB)
+
+
+def can_log_in(service: Service, password: str, email: str = ADA) -> bool:
+    try:
+        service.sessions.login(email, password)
+    except UsersError:
+        return False
+    return True
+
+
+# --- forgot and reset ---
+
+
+@pytest.mark.usefixtures("ada")
+def test_a_forgotten_password_is_replaced_through_a_letter(service: Service) -> None:
+    link = forgotten(service, " ADA@Example.com\n", to=ADA)
+    assert (link.path, link.email) == ("/reset-password", ADA)
+    assert reset(service, link, email=" Ada@EXAMPLE.com ").email == ADA
+    assert not can_log_in(service, PASSWORD)
+    assert can_log_in(service, NEW)
+
+
+@pytest.mark.usefixtures("ada")
+def test_asking_changes_nothing(service: Service) -> None:
+    forgotten(service)
+    assert can_log_in(service, PASSWORD)
+
+
+@pytest.mark.usefixtures("ada")
+def test_a_reset_link_is_good_for_an_hour_to_the_second(service: Service, clock: FakeClock) -> None:
+    link = forgotten(service)
+    clock.move(hours=1)
+    refused(service, link)
+    clock.move(milliseconds=-1)
+    reset(service, link)
+
+
+@pytest.mark.usefixtures("ada")
+def test_a_reset_link_works_once(service: Service) -> None:
+    link = forgotten(service)
+    reset(service, link)
+    refused(service, link)
+
+
+@pytest.mark.usefixtures("ada")
+def test_a_reset_link_works_once_also_in_parallel(service: Service) -> None:
+    link = forgotten(service)
+
+    def attempt(number: int) -> str | None:
+        try:
+            reset(service, link, f"{NEW} {number}")
+        except Invalid:
+            return None
+        return f"{NEW} {number}"
+
+    with ThreadPoolExecutor(8) as pool:
+        (won,) = filter(None, pool.map(attempt, range(32)))
+    assert can_log_in(service, won)
+    with service.store.read() as tx:
+        assert [row.action for row in tx.audit_rows()].count("reset-password") == 1
+
+
+@pytest.mark.usefixtures("ada")
+@pytest.mark.parametrize("password", ["short", "password1", ADA, "ada", "x" * 73, "\ud800" * 10, "\0" * 10])
+def test_a_weak_password_does_not_use_up_the_link(service: Service, password: str) -> None:
+    link = forgotten(service)
+    with pytest.raises(Invalid, match=r"^Password must|^Password is too common"):
+        reset(service, link, password)
+    reset(service, link)
+
+
+@pytest.mark.usefixtures("ada")
+def test_no_free_slot_does_not_use_up_the_link(
+    make_service: Callable[..., Service], service: Service
+) -> None:
+    link = forgotten(service)
+    full = replace(service.recovery, hasher=Hasher(4, slots=1, waiting_room=0))
+    with full.hasher.slot(), pytest.raises(Busy):
+        full.reset(link.token, ADA, NEW, by=WEB)
+    reset(make_service(), link)
+
+
+def test_a_link_with_another_address_or_token_is_refused_and_stays_good(
+    service: Service, add: Callable[..., User]
+) -> None:
+    add("ada")
+    add("bob")
+    link = forgotten(service)
+    for email in ("bob@example.com", "nobody@example.com", "ada", " ", "\ud800"):
+        refused(service, link, email)
+    for token in ("", link.token[:-1], link.token + "x", link.token.upper(), "\ud800", "x" * 60_000):
+        refused(service, link._replace(token=token))
+    reset(service, link)
+
+
+def test_a_reset_ends_sessions_and_api_tokens_and_the_other_links(
+    service: Service, add: Callable[..., User]
+) -> None:
+    ada, bob = add("ada"), add("bob")
+    first, second = forgotten(service), forgotten(service)
+    theirs = service.sessions.login(bob.email, PASSWORD).token
+    tokens = [
+        service.sessions.login(ADA, PASSWORD).token,
+        service.sessions.login(ADA, PASSWORD, remember=True).token,
+        service.sessions.create_api_token(ada.id, name="ci", lifetime=None, by=OPERATOR).token,
+    ]
+    reset(service, first)
+    assert [service.sessions.check(token) for token in tokens] == [None] * 3
+    assert service.sessions.check(theirs) is not None
+    refused(service, second)
+
+
+@pytest.mark.usefixtures("ada")
+def test_a_reset_drops_the_letters_that_still_wait(service: Service) -> None:
+    link = forgotten(service)
+    service.recovery.forgot(ADA)
+    reset(service, link)
+    assert [each.letter.kind for each in send_all(service)] == ["password-changed"]
+
+
+def test_a_reset_proves_the_address(service: Service, ada: User, clock: FakeClock) -> None:
+    assert ada.email_proven_at is None
+    clock.move(minutes=1)
+    assert reset(service, forgotten(service)).email_proven_at == stamp(clock())
+
+
+def test_an_inactive_account_stays_inactive(service: Service, add: Callable[..., User]) -> None:
+    add("ada", active=False)
+    changed = reset(service, forgotten(service))
+    assert (changed.active, changed.awaiting_confirmation) == (False, False)
+    assert not can_log_in(service, NEW)
+
+
+@pytest.mark.usefixtures("ada")
+def test_a_reset_opens_an_account_that_guesses_had_locked(make_service: Callable[..., Service]) -> None:
+    service = make_service(failures_before_delay=2, failures_before_lock=3)
+    for _ in range(2):
+        with pytest.raises(Unauthenticated):
+            service.sessions.login(ADA, "wrong")
+    with pytest.raises(TooMany):
+        service.sessions.login(ADA, PASSWORD)
+    reset(service, forgotten(service))
+    assert can_log_in(service, NEW)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda service, user: service.accounts.set_active([user.id], active=False, by=OPERATOR),
+        lambda service, user: service.accounts.delete([user.id], by=OPERATOR),
+        lambda service, user: service.accounts.update(user.id, email="new@example.com", by=OPERATOR),
+        lambda service, user: service.accounts.set_password(user.id, "yet another one", by=OPERATOR),
+        lambda service, user: service.accounts.change_password(
+            user.id, PASSWORD, "yet another one", session_id=0, by=WEB, renew=None
+        ),
+    ],
+    ids=["deactivated", "deleted", "moved", "set by an operator", "changed by the owner"],
+)
+def test_what_changes_an_account_ends_its_links_and_its_waiting_letters(
+    service: Service, ada: User, end: Callable[[Service, User], object]
+) -> None:
+    link = forgotten(service)
+    service.recovery.forgot(ADA)
+    end(service, ada)
+    assert "reset" not in [each.letter.kind for each in send_all(service)]
+    refused(service, link)
+
+
+def test_an_address_that_is_changed_while_the_password_is_hashed_ends_the_reset(
+    service: Service, ada: User
+) -> None:
+    link = forgotten(service)
+
+    class Slow(Hasher):
+        def hash(self, password: str) -> str:
+            service.accounts.update(ada.id, email="new@example.com", by=OPERATOR)
+            return super().hash(password)
+
+    with pytest.raises(Invalid, match=NO_LINK):
+        replace(service.recovery, hasher=Slow(4)).reset(link.token, ADA, NEW, by=WEB)
+    assert can_log_in(service, PASSWORD, "new@example.com")
+
+
+@pytest.mark.parametrize("email", ["nobody@example.com", "no address", "", "\ud800", "a\r\nb", "x" * 60_000])
+def test_an_address_of_nobody_gets_no_letter_and_is_not_kept(service: Service, email: str) -> None:
+    service.recovery.forgot(email)
+    (attempt,) = send_all(service)
+    assert (attempt.state, attempt.told) == ("dropped", "no account")
+    assert sent(service) == []
+    assert len(attempt.letter.email) == 64
+    assert "@" not in attempt.letter.email
+
+
+# --- notices, and "this wasn't me" ---
+
+
+def notice(service: Service, to: str = ADA) -> Link:
+    link = last_link(service, to)
+    assert link.path == "/not-me"
+    return link
+
+
+def test_every_change_tells_the_owner(service: Service, ada: User, clock: FakeClock) -> None:
+    def subjects(to: str = ADA) -> list[str]:
+        return [each.subject for each in sent(service, to)]
+
+    service.accounts.change_password(ada.id, PASSWORD, NEW, session_id=0, by=WEB, renew=None)
+    changed = "Your password for Users was changed"
+    assert subjects() == [changed]
+    service.accounts.set_password(ada.id, PASSWORD, by=OPERATOR)
+    assert subjects() == [changed, changed]
+    reset(service, forgotten(service))
+    assert subjects() == [changed, changed, "Set a new password for Users", changed]
+    service.accounts.update(ada.id, email="new@example.com", by=WEB)
+    assert subjects()[4:] == ["The email address of your account at Users was changed"]
+    assert subjects("new@example.com") == []
+    with service.store.write() as tx:
+        queue(tx, ACCOUNT_LINKED, service.accounts.get(ada.id), "new@example.com", clock())
+    assert subjects("new@example.com") == ["A new way to sign in to Users"]
+
+
+def test_changes_of_name_and_role_are_no_news(service: Service, ada: User) -> None:
+    service.accounts.update(ada.id, name="Ada L.", role="admin", by=OPERATOR)
+    assert send_all(service) == []
+
+
+def test_not_me_throws_everybody_out_until_a_new_password_is_set_by_mail(service: Service, ada: User) -> None:
+    service.accounts.set_password(ada.id, NEW, by=OPERATOR)
+    tokens = [
+        service.sessions.login(ADA, NEW).token,
+        service.sessions.create_api_token(ada.id, name="ci", lifetime=None, by=OPERATOR).token,
+    ]
+    not_me(service, notice(service))
+    assert [service.sessions.check(token) for token in tokens] == [None, None]
+    assert not can_log_in(service, NEW)
+    assert not can_log_in(service, PASSWORD)
+    link = last_link(service)
+    assert link.path == "/reset-password"
+    reset(service, link, "yet another one")
+    assert can_log_in(service, "yet another one")
+
+
+def test_not_me_works_once_and_for_seven_days(service: Service, ada: User, clock: FakeClock) -> None:
+    service.accounts.set_password(ada.id, NEW, by=OPERATOR)
+    link = notice(service)
+    clock.move(days=7)
+    with pytest.raises(Invalid, match=NO_LINK):
+        not_me(service, link)
+    clock.move(milliseconds=-1)
+    not_me(service, link)
+    with pytest.raises(Invalid, match=NO_LINK):
+        not_me(service, link)
+
+
+def test_not_me_with_another_address_is_refused_and_stays_good(
+    service: Service, add: Callable[..., User]
+) -> None:
+    ada, bob = add("ada"), add("bob")
+    service.accounts.set_password(ada.id, NEW, by=OPERATOR)
+    link = notice(service)
+    for email in (bob.email, "nobody@example.com", "\ud800"):
+        with pytest.raises(Invalid, match=NO_LINK):
+            not_me(service, link, email)
+    assert can_log_in(service, NEW)
+    not_me(service, link, " ADA@example.com")
+
+
+def test_the_old_address_can_say_not_me_and_the_new_one_gets_no_letter_from_that(
+    service: Service, ada: User
+) -> None:
+    service.accounts.update(ada.id, email="eve@example.com", by=WEB)
+    session = service.sessions.login("eve@example.com", PASSWORD).token
+    link = notice(service)
+    assert link.email == ADA
+    not_me(service, link)
+    assert service.sessions.check(session) is None
+    assert not can_log_in(service, PASSWORD, "eve@example.com")
+    assert sent(service, "eve@example.com") == []
+
+
+@pytest.mark.parametrize("then", ["password", "address", "reset there"])
+def test_an_intruder_cannot_take_the_link_of_the_notice_away(service: Service, ada: User, then: str) -> None:
+    service.accounts.update(ada.id, email="eve@example.com", by=WEB)
+    session = service.sessions.login("eve@example.com", PASSWORD)
+    link = notice(service)
+    email = "eve@example.com"
+    if then == "password":
+        service.accounts.change_password(
+            ada.id, PASSWORD, NEW, session_id=session.session.id, by=WEB, renew=None
+        )
+    elif then == "address":
+        email = "mallory@example.com"
+        service.accounts.update(ada.id, email=email, by=WEB)
+    else:
+        reset(service, forgotten(service, email))
+    current = service.sessions.login(email, PASSWORD if then == "address" else NEW).token
+    not_me(service, link)
+    assert service.sessions.check(current) is None
+    assert not can_log_in(service, NEW, email)
+    assert not can_log_in(service, PASSWORD, email)
+
+
+def test_many_changes_leave_the_links_of_the_first_notices_alive(service: Service, ada: User) -> None:
+    for number in range(6):
+        service.accounts.set_password(ada.id, f"{NEW} {number}", by=OPERATOR)
+    first, *_ = [link_in(" ".join(each.parts)) for each in sent(service, ADA)]
+    not_me(service, first)
+    assert not can_log_in(service, f"{NEW} 5")
+
+
+def test_the_links_of_notices_end_with_a_reset_by_who_reads_them_and_with_a_deactivation(
+    service: Service, ada: User
+) -> None:
+    service.accounts.set_password(ada.id, NEW, by=OPERATOR)
+    before_reset = notice(service)
+    reset(service, forgotten(service))
+    after_reset = notice(service)
+    with pytest.raises(Invalid, match=NO_LINK):
+        not_me(service, before_reset)
+    service.accounts.set_active([ada.id], active=False, by=OPERATOR)
+    with pytest.raises(Invalid, match=NO_LINK):
+        not_me(service, after_reset)
+
+
+def test_not_me_ends_the_sign_in_through_the_provider(service: Service, ada: User, clock: FakeClock) -> None:
+    with service.store.write() as tx:
+        linked = tx.change_user(ada.id, stamp(clock()), oauth_id="them")
+        queue(tx, ACCOUNT_LINKED, linked, ADA, clock())
+    not_me(service, notice(service))
+    assert service.accounts.get(ada.id).oauth_id is None
+
+
+def test_not_me_ends_the_other_links(service: Service, ada: User) -> None:
+    service.accounts.set_password(ada.id, NEW, by=OPERATOR)
+    link = notice(service)
+    service.accounts.set_password(ada.id, PASSWORD, by=OPERATOR)
+    other, waiting = notice(service), forgotten(service)
+    not_me(service, link)
+    refused(service, waiting)
+    with pytest.raises(Invalid, match=NO_LINK):
+        not_me(service, other)
+
+
+def test_not_me_leaves_an_inactive_account_inactive(service: Service, add: Callable[..., User]) -> None:
+    user = add("ada", active=False)
+    service.accounts.set_password(user.id, NEW, by=OPERATOR)
+    not_me(service, notice(service))
+    assert not service.accounts.get(user.id).active
+
+
+def test_all_is_in_the_audit_and_nothing_secret(service: Service, ada: User) -> None:
+    link = forgotten(service)
+    reset(service, link)
+    second = notice(service)
+    not_me(service, second)
+    with service.store.read() as tx:
+        rows = list(tx.audit_rows(user_id=ada.id))
+    assert [row.action for row in rows] == ["create", "reset-password", "not-me"]
+    assert not [row for row in rows if {link.token, second.token, NEW} & set(map(str, row))]
+
+
+def test_a_link_that_an_operator_printed_resets(service: Service, ada: User) -> None:
+    link = link_in(service.outbox.link(RESET, ada, by=OPERATOR))
+    assert reset(service, link).id == ada.id
+    assert timedelta(hours=1) == RESET.lifetime

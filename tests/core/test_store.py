@@ -1,0 +1,552 @@
+"""The store: one file, its connections, whole transactions, and what it says when the file cannot be used."""
+
+import multiprocessing
+import os
+import re
+import resource
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import OPERATOR, PASSWORD
+from support.fakes import FakeClock
+
+from usersctl.errors import Busy, NotFound, StoreUnusable
+from usersctl.models import NewUser, User, UserFilter
+from usersctl.service import Service
+from usersctl.store import file as database
+from usersctl.store.store import Store, open_store
+
+NOW = "2026-11-20T08:22:19.123Z"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "users.db"
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., Store]]:
+    stores: list[Store] = []
+
+    def open_(*arguments: object, **keywords: object) -> Store:
+        stores.append(open_store(*arguments, **keywords))  # type: ignore[arg-type]
+        return stores[-1]
+
+    yield open_
+    for store in stores:
+        store.close()
+
+
+def new_user(name: str) -> NewUser:
+    return NewUser(f"{name}@example.com", name, "!", "user", True, NOW)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# --- the file ---
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_only_the_owner_reads_the_files_and_enters_the_folder(
+    tmp_path: Path, opened: Callable[..., Store], umask: int
+) -> None:
+    path = tmp_path / "deep" / "folder" / "users.db"
+    before = os.umask(umask)
+    try:
+        store = opened(path, create=True)
+        with store.write() as tx:
+            tx.add_user(new_user("ada"))
+    finally:
+        os.umask(before)
+    assert mode(path.parent) == 0o700
+    files = {file.name: mode(file) for file in path.parent.iterdir()}
+    assert files == {"users.db": 0o600, "users.db-wal": 0o600, "users.db-shm": 0o600}
+
+
+def test_a_folder_that_exists_keeps_its_mode(path: Path, opened: Callable[..., Store]) -> None:
+    path.parent.chmod(0o750)
+    opened(path, create=True)
+    assert mode(path.parent) == 0o750
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["users.db", "with space.db", "100%.db", "what?.db", "#1.db", "ünï.db", "a%20b.db", "x?mode=memory"],
+)
+def test_any_name_of_a_file_is_taken_as_it_is(
+    tmp_path: Path, opened: Callable[..., Store], name: str
+) -> None:
+    with opened(tmp_path / name, create=True).write() as tx:
+        tx.add_user(new_user("ada"))
+    with opened(tmp_path / name).read() as tx:
+        assert tx.user(1)
+    assert {file.name for file in tmp_path.iterdir()} == {name, f"{name}-wal", f"{name}-shm"}
+
+
+@pytest.mark.parametrize("write", [True, False])
+def test_every_connection_is_durable_and_keeps_references(
+    path: Path, opened: Callable[..., Store], write: bool
+) -> None:
+    opened(path, create=True)
+    store = opened(path, write=write)
+
+    def pragmas() -> list[object]:
+        with store.read() as tx:
+            return [
+                tx._run(f"PRAGMA {name}").fetchone()[0]
+                for name in ("journal_mode", "synchronous", "foreign_keys")
+            ]
+
+    full = 2
+    assert pragmas() == ["wal", full, 1]
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(pragmas).result() == ["wal", full, 1]
+
+
+def test_the_last_one_to_close_folds_the_log_into_the_file(path: Path) -> None:
+    store = open_store(path, create=True)
+    with store.write() as tx:
+        tx.add_user(new_user("ada"))
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: store.glance().__enter__().user(1)).result()
+    store.close()
+    assert [file.name for file in path.parent.iterdir()] == ["users.db"]
+
+
+@pytest.mark.parametrize("write", [True, False])
+def test_a_missing_database_is_an_error_that_names_the_path_and_why(path: Path, write: bool) -> None:
+    with pytest.raises(StoreUnusable) as refused:
+        open_store(path, write=write, why="USERS_DATABASE")
+    assert str(path) in str(refused.value)
+    assert "USERS_DATABASE" in str(refused.value)
+    assert refused.value.hint
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_database_that_is_lost_later_is_an_error_and_no_empty_one_appears(
+    path: Path, opened: Callable[..., Store]
+) -> None:
+    store = opened(path, create=True)
+    for file in path.parent.iterdir():
+        file.unlink()
+
+    def look() -> None:
+        with store.read() as tx:
+            tx.user(1)
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(StoreUnusable, match=r"users\.db"):
+        pool.submit(look).result()
+    assert list(path.parent.iterdir()) == []
+
+
+def text_file(path: Path) -> None:
+    path.write_text("just a text\n" * 100)
+
+
+def random_file(path: Path) -> None:
+    path.write_bytes(os.urandom(8192))
+
+
+def short_file(path: Path) -> None:
+    path.write_bytes(b"x" * 50)  # shorter than a header
+
+
+def of_another_application(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE recipes (id INTEGER PRIMARY KEY)")
+
+
+def marked_by_another_application(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE users (id INTEGER PRIMARY KEY, email TEXT, password TEXT)")
+        db.execute("PRAGMA application_id = 1196444487")
+
+
+def with_other_users(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE users (nickname TEXT, score INTEGER)")
+
+
+def of_the_future(path: Path) -> None:
+    open_store(path, create=True).close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 99")
+
+
+def truncated(path: Path) -> None:
+    open_store(path, create=True).close()
+    with path.open("r+b") as file:
+        file.truncate(5000)
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+UNUSABLE_FILES = [
+    (text_file, "is not a database"),
+    (random_file, "is not a database"),
+    (short_file, "is not a database"),
+    (of_another_application, "is not a database of usersctl"),
+    (marked_by_another_application, "is not a database of usersctl"),
+    (with_other_users, "is not a database of usersctl"),
+    (of_the_future, "version 99"),
+    (truncated, "is damaged"),
+    (folder, "is a folder and no database"),
+]
+
+
+@pytest.mark.parametrize(("make", "said"), UNUSABLE_FILES, ids=[make.__name__ for make, _ in UNUSABLE_FILES])
+@pytest.mark.parametrize("create", [True, False])
+def test_what_is_no_database_of_ours_is_refused_by_name_and_left_alone(
+    path: Path, make: Callable[[Path], None], said: str, create: bool
+) -> None:
+    make(path)
+    before = path.read_bytes() if path.is_file() else None
+    with pytest.raises(StoreUnusable, match=said) as refused:
+        open_store(path, create=create)
+    assert str(path) in str(refused.value)
+    if (
+        make is not with_other_users
+    ):  # it was opened for writing, and its journal changed to the write-ahead log
+        assert (path.read_bytes() if path.is_file() else None) == before
+    assert [file.name for file in path.parent.iterdir()] == ["users.db"]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"), UNUSABLE_FILES[:3] + UNUSABLE_FILES[6:7], ids=lambda each: getattr(each, "__name__", "")
+)
+def test_it_is_refused_for_reading_too(path: Path, make: Callable[[Path], None], said: str) -> None:
+    make(path)
+    with pytest.raises(StoreUnusable, match=said):
+        open_store(path, write=False)
+
+
+def test_an_empty_file_becomes_a_database_where_one_may_be_made(
+    path: Path, opened: Callable[..., Store]
+) -> None:
+    path.touch()
+    for write in (False, True):
+        with pytest.raises(StoreUnusable, match="is empty") as refused:
+            open_store(path, write=write)
+        assert "db init" in str(refused.value.hint)
+        assert "db restore" in str(refused.value.hint)
+    assert path.stat().st_size == 0
+    with opened(path, create=True).read() as tx:
+        assert tx.count_users(UserFilter()) == 0
+
+
+def test_a_folder_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for create in (True, False):
+        with pytest.raises(StoreUnusable, match=r"users\.db"):
+            open_store(tmp_path / "file" / "users.db", create=create)
+
+
+# --- read-only ---
+
+
+AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from usersctl.errors import StoreUnusable
+from usersctl.models import UserFilter
+from usersctl.store.store import open_store
+path, how = Path(sys.argv[1]), sys.argv[2]
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    store = open_store(path, write=how != "read")
+    if how == "read":
+        with store.read() as tx:
+            print(tx.count_users(UserFilter()))
+    else:
+        with store.write() as tx:
+            tx.add_token(1, b"x", {"kind": "api", "name": "x", "created_at": "x"})
+except StoreUnusable as error:
+    print(error)
+"""
+
+
+def as_nobody(how: str, path: Path) -> str:
+    """What somebody is told who owns nothing: root can read and write everything, so its rights are given up."""
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, path, how], capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that others may enter, as pytest's own is not."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.fixture
+def read_only(shared: Path) -> Iterator[Path]:
+    """A database that everybody may read and nobody may write, in a folder of the same kind."""
+    folder = shared / "disk"
+    store = open_store(folder / "users.db", create=True)
+    with store.write() as tx:
+        tx.add_user(new_user("ada"))
+    store.close()
+    (folder / "users.db").chmod(0o444)
+    folder.chmod(0o555)
+    yield folder / "users.db"
+    folder.chmod(0o755)
+
+
+def test_a_database_on_a_read_only_disk_can_be_read(read_only: Path) -> None:
+    assert as_nobody("read", read_only) == "1"
+
+
+def test_a_database_on_a_read_only_disk_cannot_be_written_and_says_so(read_only: Path) -> None:
+    assert as_nobody("write", read_only) in (f"{read_only} is read-only", f"{read_only} cannot be opened")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file that somebody else may not see")
+@pytest.mark.parametrize("how", ["read", "write"])
+def test_a_database_that_one_may_not_see_is_refused_by_name(shared: Path, how: str) -> None:
+    path = shared / "closed" / "users.db"
+    open_store(path, create=True).close()
+    assert as_nobody(how, path) == f"{path} cannot be opened: Permission denied"
+    path.parent.chmod(0o755)
+    assert as_nobody(how, path) == f"{path} may not be read by this user"
+
+
+def test_what_is_opened_for_reading_cannot_be_written(path: Path, opened: Callable[..., Store]) -> None:
+    opened(path, create=True)
+    store = opened(path, write=False)
+    with pytest.raises(StoreUnusable, match="is read-only"), store.write() as tx:
+        tx.add_user(new_user("ada"))
+
+
+# --- transactions ---
+
+
+def test_a_failure_takes_everything_back(service: Service) -> None:
+    def fail() -> None:
+        with service.store.write() as tx:
+            assert tx.add_user(new_user("ada"))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    with service.store.write() as tx:  # and the next one begins afresh
+        assert tx.user_by_email("ada@example.com") is None
+
+
+def test_a_trial_takes_everything_back(service: Service) -> None:
+    with service.store.trial() as tx:
+        assert tx.add_user(new_user("ada"))
+    with service.store.read() as tx:
+        assert tx.user_by_email("ada@example.com") is None
+
+
+def test_a_reader_sees_one_moment(service: Service, add: Callable[..., User]) -> None:
+    add("ada")
+    with service.store.read() as tx:
+        assert tx.count_users(UserFilter()) == 1
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(add, "bob").result(5)
+        assert tx.count_users(UserFilter()) == 1
+        assert tx.user(2) is None
+    with service.store.read() as tx:
+        assert tx.count_users(UserFilter()) == 2
+
+
+def test_threads_that_read_and_then_write_never_fail(service: Service, add: Callable[..., User]) -> None:
+    user = add("ada")
+
+    def count(_: int) -> None:
+        for _ in range(10):
+            with service.store.write() as tx:
+                found = tx.user(user.id)
+                assert found is not None
+                tx.change_user(user.id, NOW, name=str(int(found.name) + 1) if found.name.isdigit() else "1")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(count, range(8)))
+    assert service.accounts.get(user.id).name == "80"
+
+
+def add_many(path: Path, letter: str) -> None:
+    store = open_store(path)
+    for number in range(50):
+        with store.write() as tx:
+            assert tx.count_users(UserFilter()) >= number
+            assert tx.add_user(new_user(f"{letter}{number}"))
+    store.close()
+
+
+def test_processes_that_read_and_then_write_never_fail(path: Path, opened: Callable[..., Store]) -> None:
+    store = opened(path, create=True)
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=add_many, args=(path, letter)) for letter in "abc"]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    with store.read() as tx:
+        assert tx.count_users(UserFilter()) == 150
+
+
+@contextmanager
+def held_by_another(path: Path) -> Iterator[None]:
+    """The database, held for writing by what could be another process."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+
+
+def test_whoever_waits_too_long_for_another_process_is_told_to_come_back(
+    path: Path, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert database.BUSY_SECONDS == 5.0
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.5)
+    store = opened(path, create=True)
+    waited = []
+
+    def write(_: int) -> None:
+        began = time.monotonic()
+        with pytest.raises(Busy) as refused, store.write():
+            pass
+        assert refused.value.retry_after > 0
+        waited.append(time.monotonic() - began)
+
+    with held_by_another(path):
+        with store.read() as tx:
+            assert tx.user(1) is None  # readers are not kept waiting
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(write, range(6)))
+    # One after the other they would wait for three seconds.
+    assert max(waited) < 1.2
+    with store.write() as tx:
+        assert tx.add_user(new_user("ada"))
+
+
+def test_a_writer_comes_in_when_another_process_is_done(path: Path, opened: Callable[..., Store]) -> None:
+    store = opened(path, create=True)
+    with ThreadPoolExecutor(1) as pool:
+        with held_by_another(path):
+
+            def write() -> User | None:
+                with store.write() as tx:
+                    return tx.add_user(new_user("ada"))
+
+            waiting = pool.submit(write)
+            time.sleep(0.1)
+            assert not waiting.done()
+        assert waiting.result(5)
+
+
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="needs a limit on the size of files")
+def test_a_full_disk_is_told_and_heals(path: Path, opened: Callable[..., Store]) -> None:
+    store = opened(path, create=True)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = sum(file.stat().st_size for file in path.parent.iterdir())
+    with store.write() as tx:
+        assert tx.add_user(new_user("ada"))
+
+    def fill() -> None:
+        for number in range(200):
+            with store.write() as tx:
+                tx.add_user(new_user(f"{'x' * 60}{number}"))
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, before[1]))
+    try:
+        with pytest.raises(StoreUnusable, match="the disk is full"):
+            fill()
+        with store.read() as tx:
+            assert tx.user(1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with store.write() as tx:
+        assert tx.add_user(new_user("bob"))
+
+
+def test_a_mistake_of_ours_stays_what_it_is(service: Service) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="syntax error"), service.store.read() as tx:
+        tx._run("SELEKT")
+    with pytest.raises(sqlite3.IntegrityError), service.store.write() as tx:
+        tx.add_user(new_user("ada")._replace(role="root"))
+
+
+def test_a_taken_address_or_provider_account_is_none(service: Service) -> None:
+    with service.store.write() as tx:
+        assert tx.add_user(new_user("ada")._replace(oauth_id="7"))
+        assert tx.add_user(new_user("ada")) is None
+        assert tx.add_user(new_user("bob")._replace(oauth_id="7")) is None
+        assert tx.count_users(UserFilter()) == 1
+
+
+def test_close_is_for_every_thread_and_the_store_can_be_used_again(service: Service) -> None:
+    arrived, leave = threading.Barrier(2), threading.Event()
+
+    def stay() -> User | None:
+        with service.store.glance() as tx:
+            tx.user(1)
+        arrived.wait()
+        leave.wait(5)
+        with service.store.glance() as tx:
+            return tx.user(1)
+
+    with ThreadPoolExecutor(1) as pool:
+        staying = pool.submit(stay)
+        arrived.wait()
+        service.store.close()
+        leave.set()
+        assert staying.result(5) is None
+    with pytest.raises(NotFound):
+        service.accounts.set_active([1], active=True, by=OPERATOR)
+
+
+# --- how rows are found ---
+
+Operation = Callable[[Service, str, User], object]
+# By what is found, how SQLite gets there. A first page reads an index in its order, and no further than needed.
+FOUND: dict[str, tuple[str, Operation]] = {
+    "a login": (r"SEARCH users USING INDEX \w+ \(email=\?\)", lambda service, _token, user: service.sessions.login(user.email, PASSWORD)),
+    "a session": (r"SEARCH auth_tokens USING INDEX \w+ \(token_hash=\?\)", lambda service, token, _: service.sessions.check(token)),
+    "the first page": (r"SCAN users USING INDEX users_by_name", lambda service, *_: service.accounts.page(UserFilter())),
+    "the first inactive": (r"SCAN users USING INDEX users_inactive_by_name", lambda service, *_: service.accounts.page(UserFilter(active=False))),
+    "the first admins": (r"SCAN users USING INDEX users_admins_by_name", lambda service, *_: service.accounts.page(UserFilter(role="admin"))),
+    "a page after": (r"SEARCH users USING INDEX users_by_name \(.+\)", lambda service, _, user: service.accounts.page(UserFilter(), after=user.id)),
+}  # fmt: skip
+FEW_ROWS = {"lockdown", "user_counts"}
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_no_more_rows_are_read_where_there_are_more_of_them(
+    service: Service, clock: FakeClock, add: Callable[..., User], what: str
+) -> None:
+    ada, _ = add("ada"), add("bob")
+    token = service.sessions.login(ada.email, PASSWORD).token
+    clock.move(minutes=5)  # and so the use of a session is noted
+    expected, operation = FOUND[what]
+    connection, run = service.store._connection(), list[str]()
+    connection.set_trace_callback(run.append)
+    operation(service, token, ada)
+    connection.set_trace_callback(None)
+    statements = [each for each in run if re.match("SELECT|INSERT|UPDATE|DELETE|WITH", each)]
+    plan = [row[3] for each in statements for row in connection.execute(f"EXPLAIN QUERY PLAN {each}")]
+    assert any(re.fullmatch(expected, step) for step in plan), plan
+    assert {step for step in plan if re.fullmatch(r"SCAN \w+", step)} <= {f"SCAN {each}" for each in FEW_ROWS}
+    assert not [step for step in plan if "TEMP B-TREE" in step], plan

@@ -1,0 +1,387 @@
+"""How often a password may be guessed."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from conftest import OPERATOR, PASSWORD
+from hypothesis import given
+from hypothesis import strategies as st
+from support.fakes import FakeClock
+
+from usersctl.errors import Forbidden, TooMany, Unauthenticated, UsersError
+from usersctl.models import User
+from usersctl.passwords import Hasher
+from usersctl.service import Service
+from usersctl.throttle import KEPT_ADDRESSES, AddressThrottle, account_key, network_of
+
+ADA = "ada@example.com"
+NOBODY = "nobody@example.com"
+
+
+def guess(service: Service, email: str = ADA, password: str = "wrong") -> UsersError:
+    """One login that fails; the refusal."""
+    with pytest.raises(UsersError) as refused:
+        service.sessions.login(email, password)
+    return refused.value
+
+
+def failures(service: Service, account: str) -> int:
+    with service.store.read() as tx:
+        return (tx.failures(account) or (0, ""))[0]
+
+
+class CountedHasher(Hasher):
+    """A hasher that knows how many passwords it was asked to check."""
+
+    checks = 0
+
+    def matches(self, password: str, stored: str | None) -> bool:
+        self.checks += 1
+        return super().matches(password, stored)
+
+
+@pytest.fixture
+def counted(service: Service) -> Service:
+    """The service, with a hasher that has room for many threads and counts."""
+    from dataclasses import replace
+
+    hasher = CountedHasher(4, slots=2, waiting_room=1000)
+    return replace(
+        service,
+        hasher=hasher,
+        accounts=replace(service.accounts, hasher=hasher),
+        sessions=replace(service.sessions, hasher=hasher),
+    )
+
+
+# --- on one account ---
+
+
+@pytest.mark.parametrize("email", [ADA, NOBODY, "no address at all", "\ud800@example.com"])
+def test_after_ten_failures_in_a_row_a_wait_doubles_up_to_15_minutes(
+    email: str, service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    add()
+    for _ in range(10):
+        assert isinstance(guess(service, email), Unauthenticated)
+    waits = []
+    for _ in range(8):
+        refused = guess(service, email)
+        assert isinstance(refused, TooMany)
+        waits.append(refused.retry_after)
+        clock.move(seconds=refused.retry_after - 1)
+        assert isinstance(guess(service, email), TooMany)
+        clock.move(seconds=1)
+        assert isinstance(guess(service, email), Unauthenticated)
+    assert waits == [30, 60, 120, 240, 480, 900, 900, 900]
+
+
+@pytest.mark.parametrize("email", [ADA, NOBODY])
+def test_after_a_hundred_failures_no_password_is_checked_any_more(
+    email: str, counted: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    add()
+    for _ in range(120):
+        guess(counted, email)
+        clock.move(hours=1)
+    assert counted.hasher.checks == 100
+    clock.move(days=1000)
+    refused = guess(counted, email, PASSWORD)
+    assert isinstance(refused, TooMany)
+    assert refused.retry_after == 900
+    assert counted.hasher.checks == 100
+
+
+def test_the_right_password_is_refused_too_while_the_account_waits(
+    service: Service, add: Callable[..., User]
+) -> None:
+    add()
+    for _ in range(10):
+        guess(service)
+    assert isinstance(guess(service, password=PASSWORD), TooMany)
+
+
+def test_a_success_clears_the_count(service: Service, add: Callable[..., User]) -> None:
+    user = add()
+    for _ in range(3):
+        for _ in range(9):
+            guess(service)
+        service.sessions.login(ADA, PASSWORD)
+        assert failures(service, account_key(user, ADA)) == 0
+
+
+def test_a_password_set_by_an_operator_opens_a_locked_account(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add()
+    for _ in range(10):
+        guess(service)
+    service.accounts.set_password(user.id, "another sentence", by=OPERATOR)
+    assert service.sessions.login(ADA, "another sentence").user.id == user.id
+
+
+def test_unlock_opens_a_locked_account_and_is_noted_once(service: Service, add: Callable[..., User]) -> None:
+    user = add()
+    assert not service.throttle.unlock(user, OPERATOR)
+    for _ in range(10):
+        guess(service)
+    assert service.throttle.unlock(user, OPERATOR)
+    assert service.sessions.login(ADA, PASSWORD)
+    with service.store.read() as tx:
+        assert [row.action for row in tx.audit_rows(user_id=user.id)] == ["create", "unlock"]
+
+
+def test_another_account_is_not_touched(service: Service, add: Callable[..., User]) -> None:
+    add()
+    add("bob")
+    for _ in range(10):
+        guess(service)
+    assert service.sessions.login("bob@example.com", PASSWORD)
+
+
+def test_every_way_to_write_an_address_counts_on_one_account(
+    service: Service, add: Callable[..., User]
+) -> None:
+    add()
+    for number in range(10):
+        guess(service, [ADA, " ADA@Example.com", "ada@EXAMPLE.COM\n"][number % 3])
+    assert isinstance(guess(service), TooMany)
+    for number in range(10):
+        guess(service, ["x@exämple.com", "X@xn--exmple-cua.com"][number % 2])
+    assert isinstance(guess(service, "x@EXÄMPLE.com"), TooMany)
+
+
+def test_a_change_of_address_does_not_clear_the_count(service: Service, add: Callable[..., User]) -> None:
+    user = add()
+    for _ in range(10):
+        guess(service)
+    service.accounts.update(user.id, email="lovelace@example.com", by=OPERATOR)
+    assert isinstance(guess(service, "lovelace@example.com"), TooMany)
+
+
+def test_the_right_password_of_an_inactive_account_is_no_guess(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add(active=False)
+    for _ in range(15):
+        assert isinstance(guess(service, password=PASSWORD), Forbidden)
+    assert failures(service, account_key(user, ADA)) == 0
+
+
+def test_wrong_current_passwords_count_as_guesses_too(counted: Service, add: Callable[..., User]) -> None:
+    user = add()
+    opened = counted.sessions.login(ADA, PASSWORD)
+
+    def change(current: str) -> UsersError:
+        with pytest.raises(UsersError) as refused:
+            counted.accounts.change_password(
+                user.id, current, "another sentence", session_id=opened.session.id, by=OPERATOR, renew=print
+            )
+        return refused.value
+
+    for _ in range(10):
+        assert str(change("wrong")) == "Current password is incorrect"
+    assert isinstance(change(PASSWORD), TooMany)
+    assert isinstance(guess(counted, password=PASSWORD), TooMany)
+
+
+def test_without_limits_every_password_is_checked(make_service: Callable[..., Service]) -> None:
+    service = make_service(limits_enabled=False)
+    user = service.accounts.create(ADA, "Ada", PASSWORD, by=OPERATOR)
+    for _ in range(105):
+        assert isinstance(guess(service), Unauthenticated)
+    assert service.sessions.login(ADA, PASSWORD)
+    assert failures(service, account_key(user, ADA)) == 0
+
+
+def test_the_limits_of_the_settings_count(make_service: Callable[..., Service], clock: FakeClock) -> None:
+    service = make_service(failures_before_delay=2, failures_before_lock=3)
+    service.accounts.create(ADA, "Ada", PASSWORD, by=OPERATOR)
+    assert isinstance(guess(service), Unauthenticated)
+    assert isinstance(guess(service), Unauthenticated)
+    assert guess(service).retry_after == 30
+    clock.move(seconds=30)
+    assert isinstance(guess(service), Unauthenticated)
+    clock.move(days=1)
+    assert guess(service, password=PASSWORD).retry_after == 900
+
+
+def test_a_lock_before_the_first_wait_is_a_lock(
+    make_service: Callable[..., Service], clock: FakeClock
+) -> None:
+    service = make_service(failures_before_delay=50, failures_before_lock=3)
+    for _ in range(3):
+        assert isinstance(guess(service), Unauthenticated)
+    clock.move(days=1)
+    assert isinstance(guess(service), TooMany)
+
+
+def test_parallel_guesses_cannot_slip_past(counted: Service, add: Callable[..., User]) -> None:
+    add()
+    with ThreadPoolExecutor(16) as pool:
+        refusals = list(pool.map(lambda _: guess(counted), range(64)))
+    assert counted.hasher.checks == 10
+    assert sum(isinstance(each, Unauthenticated) for each in refusals) == 10
+    assert sum(isinstance(each, TooMany) for each in refusals) == 54
+
+
+def test_never_more_than_a_hundred_checks_also_in_parallel(
+    counted: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    add()
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(100):
+            list(pool.map(lambda _: guess(counted), range(8)))
+            clock.move(minutes=15)
+            if isinstance(guess(counted), TooMany):
+                break
+            clock.move(minutes=15)
+        else:
+            pytest.fail("never locked")
+    assert counted.hasher.checks == 100
+
+
+def test_a_check_is_counted_before_it_is_made(service: Service, add: Callable[..., User]) -> None:
+    user = add()
+    seen: list[int] = []
+
+    class Looking(Hasher):
+        def matches(self, password: str, stored: str | None) -> bool:
+            seen.append(failures(service, account_key(user, ADA)))
+            return super().matches(password, stored)
+
+    from dataclasses import replace
+
+    replace(service.sessions, hasher=Looking(4)).login(ADA, PASSWORD)
+    assert seen == [1]
+    assert failures(service, account_key(user, ADA)) == 0
+
+
+def test_a_clock_that_is_set_back_does_not_lengthen_the_wait(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    add()
+    for _ in range(12):
+        guess(service)
+    clock.move(days=-1)
+    assert isinstance(guess(service), Unauthenticated)
+    refused = guess(service)  # and the wait goes on in the new time
+    assert isinstance(refused, TooMany)
+    clock.move(seconds=refused.retry_after)
+    assert service.sessions.login(ADA, PASSWORD)
+
+
+def test_an_address_without_an_account_is_not_kept_in_clear(service: Service) -> None:
+    guess(service, "my secret password, typed into the wrong field")
+    with service.store.read() as tx:
+        (row,) = tx._run("SELECT * FROM login_failures").fetchall()
+    assert row[0] == account_key(None, "my secret password, typed into the wrong field")
+    assert "secret" not in str(row)
+
+
+def test_the_cleanup_keeps_the_newest_addresses_without_an_account_and_all_with_one(
+    service: Service, add: Callable[..., User], monkeypatch: pytest.MonkeyPatch, clock: FakeClock
+) -> None:
+    from usersctl import sessions
+
+    assert KEPT_ADDRESSES == 100_000
+    monkeypatch.setattr(sessions, "KEPT_ADDRESSES", 3)
+    monkeypatch.setattr(sessions, "BATCH", 2)
+    user = add()
+    guess(service)
+    for number in range(10):
+        clock.move(seconds=1)
+        guess(service, f"nobody{number}@example.com")
+    service.sessions.cleanup(by=OPERATOR)
+    with service.store.read() as tx:
+        kept = {row[0] for row in tx._run("SELECT account FROM login_failures")}
+    newest = {account_key(None, f"nobody{number}@example.com") for number in (7, 8, 9)}
+    assert kept == newest | {account_key(user, ADA)}
+
+
+# --- from one client ---
+
+
+@pytest.fixture
+def three(clock: FakeClock) -> AddressThrottle:
+    return AddressThrottle(clock, 3, timedelta(minutes=1))
+
+
+def test_a_client_has_so_many_events_in_a_window(three: AddressThrottle, clock: FakeClock) -> None:
+    for _ in range(3):
+        three.check("192.0.2.1")
+        three.count("192.0.2.1")
+        clock.move(seconds=10)
+    with pytest.raises(TooMany) as refused:
+        three.check("192.0.2.1")
+    assert refused.value.retry_after == 30
+    three.check("192.0.2.2")
+    clock.move(seconds=29)
+    with pytest.raises(TooMany):
+        three.check("192.0.2.1")
+    clock.move(seconds=1)
+    three.check("192.0.2.1")
+
+
+def test_a_clock_that_is_set_back_starts_a_new_window(three: AddressThrottle, clock: FakeClock) -> None:
+    for _ in range(3):
+        three.count("192.0.2.1")
+    clock.move(days=-1)
+    three.check("192.0.2.1")
+
+
+def test_the_memory_of_clients_does_not_grow(clock: FakeClock) -> None:
+    throttle = AddressThrottle(clock, 1, timedelta(minutes=1), kept=100)
+    for number in range(1000):
+        throttle.count(f"10.0.{number // 250}.{number % 250}")
+    assert len(throttle._windows) == 100
+    with pytest.raises(TooMany):
+        throttle.check("10.0.3.249")
+
+
+def test_threads_count_every_event(clock: FakeClock) -> None:
+    throttle = AddressThrottle(clock, 800, timedelta(minutes=1))
+    barrier = threading.Barrier(8)
+
+    def count() -> None:
+        barrier.wait()
+        for _ in range(100):
+            throttle.count("192.0.2.1")
+
+    threads = [threading.Thread(target=count) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with pytest.raises(TooMany):
+        throttle.check("192.0.2.1")
+    assert throttle._windows["192.0.2.1"][1] == 800
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:DB8:1:2::", "2001:db8:1:2::/64"),
+        ("::1", "::/64"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+        ("unix socket", "unix socket"),
+    ],
+)
+def test_ipv6_counts_by_64(address: str, network: str) -> None:
+    assert network_of(address) == network
+
+
+@given(st.ip_addresses(v=6), st.integers(0, 2**64 - 1))
+def test_nobody_gets_new_chances_within_their_own_64(address: object, host: int) -> None:
+    import ipaddress
+
+    other = ipaddress.IPv6Address(int(address) >> 64 << 64 | host)  # type: ignore[call-overload]
+    if not (other.ipv4_mapped or ipaddress.IPv6Address(str(address)).ipv4_mapped):
+        assert network_of(str(address)) == network_of(str(other))

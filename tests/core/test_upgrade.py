@@ -1,0 +1,575 @@
+"""A database of an existing deployment becomes a current one: everything is kept, or nothing is changed."""
+
+import multiprocessing
+import sqlite3
+import stat
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import OPERATOR, PASSWORD
+
+from usersctl.errors import Invalid, StoreUnusable, Unauthenticated
+from usersctl.models import User, UserFilter
+from usersctl.passwords import Hasher
+from usersctl.service import Service
+from usersctl.store import upgrade as migrations
+from usersctl.store.store import open_store
+
+HASH = Hasher(4).hash(PASSWORD)
+
+# The layout of the deployments that exist. Do not edit: it is what lies on their disks.
+OLD = """
+CREATE TABLE users (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  email TEXT NOT NULL UNIQUE,
+  name TEXT NOT NULL,
+  password TEXT NOT NULL,
+  role TEXT DEFAULT 'user',
+  active BOOLEAN DEFAULT 1,
+  created_at DATETIME DEFAULT CURRENT_TIMESTAMP,
+  updated_at DATETIME DEFAULT CURRENT_TIMESTAMP
+);
+CREATE TABLE personal_access_tokens (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  tokenable_type TEXT NOT NULL,
+  tokenable_id INTEGER NOT NULL,
+  name TEXT NOT NULL,
+  token TEXT NOT NULL UNIQUE,
+  abilities TEXT,
+  last_used_at DATETIME,
+  expires_at DATETIME,
+  created_at DATETIME DEFAULT CURRENT_TIMESTAMP,
+  updated_at DATETIME DEFAULT CURRENT_TIMESTAMP
+);
+CREATE TABLE password_reset_tokens (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  email TEXT NOT NULL,
+  token TEXT NOT NULL,
+  created_at DATETIME DEFAULT CURRENT_TIMESTAMP
+);
+CREATE INDEX idx_password_reset_tokens_email ON password_reset_tokens (email);
+CREATE TABLE migrations (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, executed_at DATETIME);
+"""
+WITH_LAST_LOGIN = OLD.replace(
+    "updated_at DATETIME DEFAULT CURRENT_TIMESTAMP\n);\nCREATE TABLE personal",
+    "updated_at DATETIME DEFAULT CURRENT_TIMESTAMP,\n  last_login_at DATETIME\n);\nCREATE TABLE personal",
+)
+INTEGER_ACTIVE = OLD.replace("active BOOLEAN", "active INTEGER")
+
+
+def make(path: Path, layout: str = OLD, *rows: dict[str, Any], extra: str = "") -> Path:
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(layout)
+        for row in rows:
+            names = ", ".join(row)
+            marks = ", ".join("?" * len(row))
+            db.execute(f"INSERT INTO users ({names}) VALUES ({marks})", tuple(row.values()))  # noqa: S608 - ours
+        db.executescript(extra)
+        db.commit()
+    return path
+
+
+def old_row(**changes: Any) -> dict[str, Any]:
+    return {
+        "email": "ada@example.com",
+        "name": "Ada",
+        "password": HASH,
+        "role": "admin",
+        "active": 1,
+        "created_at": "2024-02-29 12:34:56",
+        "updated_at": "2025-01-02T03:04:05.678Z",
+    } | changes
+
+
+def dump(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as db:
+        return list(db.iterdump())
+
+
+def layout_of(path: Path, but: tuple[str, ...] = ()) -> set[tuple[Any, ...]]:
+    """Tables, columns, indexes and triggers, as SQLite has them."""
+    with closing(sqlite3.connect(path)) as db:
+        rows = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall()
+        columns = [
+            (name, *column)
+            for kind, name, *_ in rows
+            if kind == "table"
+            for column in db.execute("SELECT * FROM pragma_table_xinfo(?)", (name,))
+        ]
+        marks = [
+            db.execute(f"PRAGMA {name}").fetchone()
+            for name in ("user_version", "application_id", "journal_mode")
+        ]
+    return {row for row in (*rows, *columns) if not {row[0], row[1], *row[2:3]} & set(but)} | set(marks)
+
+
+def migrated(path: Path) -> tuple[list[User], migrations.Migrated | None]:
+    store = open_store(path)
+    try:
+        with store.read() as tx:
+            return list(tx.users(UserFilter(sort="created"))), store.migrated
+    finally:
+        store.close()
+
+
+def only(path: Path) -> User:
+    (user,), _ = migrated(path)
+    return user
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "users.db"
+
+
+# --- what is kept ---
+
+
+@pytest.mark.parametrize(
+    "layout", [OLD, WITH_LAST_LOGIN, INTEGER_ACTIVE], ids=["old", "last login", "integer"]
+)
+def test_every_account_is_there_with_its_id_address_hash_and_times(path: Path, layout: str) -> None:
+    rows = [
+        old_row(id=3),
+        old_row(
+            id=7, email="Bob@Example.COM", name="Bob", role="user", active=0, updated_at="2024-02-29 12:34:57"
+        ),
+    ]
+    if layout is WITH_LAST_LOGIN:
+        rows[1]["last_login_at"] = "2025-06-01 00:00:00"
+    make(path, layout, *rows)
+    users, what = migrated(path)
+    assert users == [
+        User(
+            *(3, "ada@example.com", "Ada", "admin", True),
+            *("2024-02-29T12:34:56.000Z", "2025-01-02T03:04:05.678Z", None, None, None, None, False),
+        ),
+        User(
+            *(7, "bob@example.com", "Bob", "user", False),
+            *("2024-02-29T12:34:56.000Z", "2024-02-29T12:34:57.000Z"),
+            *("2025-06-01T00:00:00.000Z" if layout is WITH_LAST_LOGIN else None, None, None, None, False),
+        ),
+    ]
+    assert what is not None
+    assert what.accounts == 2
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT DISTINCT password_hash FROM users").fetchall() == [(HASH,)]
+
+
+@pytest.mark.parametrize(
+    "layout", [OLD, WITH_LAST_LOGIN, INTEGER_ACTIVE], ids=["old", "last login", "integer"]
+)
+def test_the_layout_is_that_of_a_new_database(path: Path, tmp_path: Path, layout: str) -> None:
+    make(path, layout, old_row())
+    migrated(path)
+    open_store(tmp_path / "new.db", create=True).close()
+    others = (
+        "personal_access_tokens",
+        "password_reset_tokens",
+        "migrations",
+        "idx_password_reset_tokens_email",
+    )
+    assert layout_of(path, others) == layout_of(tmp_path / "new.db")
+    with closing(sqlite3.connect(path)) as db:
+        columns = {name for (name,) in db.execute("SELECT name FROM pragma_table_info('users')")}
+    assert {"oauth_id", "profile_picture", "last_login_at"} <= columns
+
+
+def test_other_tables_are_left_alone(path: Path) -> None:
+    make(
+        path,
+        OLD,
+        old_row(),
+        extra="""
+        INSERT INTO personal_access_tokens (tokenable_type, tokenable_id, name, token) VALUES ('user', 1, 'a', 'b');
+        INSERT INTO password_reset_tokens (email, token) VALUES ('ada@example.com', 'x');
+        CREATE TABLE orders (id INTEGER PRIMARY KEY, user_id INTEGER REFERENCES users (id) ON DELETE CASCADE);
+        INSERT INTO orders VALUES (5, 1);
+        CREATE VIEW active_users AS SELECT id, email FROM users WHERE active;
+        """,
+    )
+    names = ("personal_access_tokens", "password_reset_tokens", "migrations", "orders")
+
+    def held() -> list[str]:
+        return [
+            line for line in dump(path) if any(f'"{name}"' in line or f" {name} " in line for name in names)
+        ]
+
+    before = held()
+    migrated(path)
+    assert [line for line in held() if "sqlite_sequence" not in line] == [
+        line for line in before if "sqlite_sequence" not in line
+    ]
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT * FROM orders").fetchall() == [(5, 1)]
+        assert db.execute("SELECT * FROM active_users").fetchall() == [(1, "ada@example.com")]
+        assert db.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_things_that_have_a_name_of_ours_give_way_and_are_in_the_backup(path: Path) -> None:
+    make(
+        path,
+        OLD,
+        old_row(),
+        extra="""
+        CREATE TABLE Audit (line TEXT);
+        INSERT INTO Audit VALUES ('old');
+        CREATE VIEW auth_tokens AS SELECT 1;
+        CREATE INDEX users_by_name ON password_reset_tokens (token);
+        CREATE TRIGGER users_counted_in AFTER INSERT ON migrations BEGIN SELECT 1; END;
+        """,
+    )
+    before = dump(path)
+    users, what = migrated(path)
+    assert len(users) == 1
+    assert what is not None
+    assert dump(what.backup) == before
+
+
+def test_the_next_id_was_never_given_before(path: Path, make_service: Callable[..., Service]) -> None:
+    make(
+        path,
+        OLD,
+        *(old_row(id=number, email=f"u{number}@example.com") for number in (1, 2, 9)),
+        extra="DELETE FROM users WHERE id = 9;",
+    )
+    service = make_service()
+    assert service.accounts.create("new@example.com", "New", None, by=OPERATOR).id == 10
+
+
+def test_the_next_id_was_never_given_before_also_where_nobody_is_left(
+    path: Path, make_service: Callable[..., Service]
+) -> None:
+    make(path, OLD, old_row(id=9), extra="DELETE FROM users;")
+    assert make_service().accounts.create("new@example.com", "New", None, by=OPERATOR).id == 10
+
+
+def test_everybody_signs_in_with_the_password_of_before(
+    path: Path, make_service: Callable[..., Service]
+) -> None:
+    make(path, OLD, old_row(email="Ada@Example.com"), old_row(email="bob@exämple.com"))
+    service = make_service()
+    for email in ("ada@example.com", "ADA@EXAMPLE.COM", "bob@exämple.com", "bob@xn--exmple-cua.com"):
+        assert service.sessions.login(email, PASSWORD)
+    service.accounts.update(1, name="Changed", by=OPERATOR)
+    assert service.accounts.has_admin()
+    with pytest.raises(Invalid):
+        service.accounts.delete([1, 2], by=OPERATOR)
+
+
+def test_the_counts_are_those_of_the_accounts(path: Path, make_service: Callable[..., Service]) -> None:
+    make(
+        path,
+        OLD,
+        *(
+            old_row(email=f"u{n}@example.com", role=["admin", "user"][n % 2], active=n % 3 > 0)
+            for n in range(12)
+        ),
+    )
+    accounts = make_service().accounts
+    assert accounts.page(UserFilter()).total == 12
+    assert accounts.page(UserFilter(role="admin", active=True)).total == 4
+    assert accounts.page(UserFilter(active=False)).total == 4
+
+
+# --- the backup ---
+
+
+def test_the_database_as_it_was_lies_beside_for_its_owner_only(path: Path) -> None:
+    make(path, OLD, old_row())
+    before = dump(path)
+    _, what = migrated(path)
+    assert what is not None
+    assert what.backup.parent == path.parent
+    assert what.backup.name.startswith("users.db.before-")
+    assert dump(what.backup) == before
+    assert stat.S_IMODE(what.backup.stat().st_mode) == 0o600
+    assert {file.name for file in path.parent.iterdir()} == {path.name, what.backup.name}
+
+
+@pytest.mark.parametrize(("before", "after"), [(0o644, 0o600), (0o600, 0o600), (0o666, 0o660)])
+@pytest.mark.parametrize("layout", [OLD, OLD + "PRAGMA journal_mode = WAL;", ""], ids=["old", "wal", "empty"])
+def test_what_was_open_to_everyone_is_not_any_more(path: Path, layout: str, before: int, after: int) -> None:
+    make(path, layout).chmod(before)
+    store = open_store(path, create=True)
+    try:
+        with store.write() as tx:
+            tx.clear_failures("user:1")
+        files = [path, path.with_name("users.db-wal"), path.with_name("users.db-shm")]
+        assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [after] * 3
+    finally:
+        store.close()
+
+
+def test_a_database_that_is_refused_keeps_its_mode(path: Path) -> None:
+    make(path, OLD.replace("email TEXT", "mail TEXT", 1)).chmod(0o644)
+    with pytest.raises(StoreUnusable):
+        migrated(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_columns_that_are_left_behind_are_told(path: Path) -> None:
+    make(path, OLD + "ALTER TABLE users ADD COLUMN phone TEXT; ALTER TABLE users ADD COLUMN Nick TEXT;")
+    _, what = migrated(path)
+    assert what is not None
+    assert what.notes == ["columns of users that stand in the backup only: nick, phone"]
+
+
+def test_a_current_database_is_not_migrated_again(path: Path) -> None:
+    make(path, OLD, old_row())
+    migrated(path)
+    before = dump(path)
+    assert migrated(path)[1] is None
+    assert dump(path) == before
+    assert len(list(path.parent.iterdir())) == 2
+
+
+def test_reading_an_old_database_says_how_to_migrate_it_and_changes_nothing(path: Path) -> None:
+    make(path, OLD, old_row())
+    before = path.read_bytes()
+    with pytest.raises(StoreUnusable, match="is of an older version") as refused:
+        open_store(path, write=False)
+    assert "db migrate" in str(refused.value.hint)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+# --- variants ---
+
+
+@pytest.mark.parametrize(
+    ("written", "active"),
+    [
+        (1, True),
+        (0, False),
+        ("1", True),
+        ("true", True),
+        (" TRUE ", True),
+        ("t", True),
+        ("yes", True),
+        ("false", False),
+        ("0", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_truth_in_other_clothes(path: Path, written: Any, active: bool) -> None:
+    make(
+        path,
+        OLD.replace("active BOOLEAN", "active TEXT") if isinstance(written, str) else OLD,
+        old_row(active=written),
+    )
+    assert only(path).active is active
+
+
+@pytest.mark.parametrize(
+    ("written", "stored"),
+    [
+        ("2024-02-29 12:34:56", "2024-02-29T12:34:56.000Z"),
+        ("2024-02-29T12:34:56.789Z", "2024-02-29T12:34:56.789Z"),
+        ("2024-02-29T14:34:56+02:00", "2024-02-29T12:34:56.000Z"),
+        (" 2024-02-29 ", "2024-02-29T00:00:00.000Z"),
+        (1709210096, "2024-02-29T12:34:56.000Z"),
+        (1709210096.5, "2024-02-29T12:34:56.500Z"),
+        (1709210096789, "2024-02-29T12:34:56.789Z"),
+        (0, "1970-01-01T00:00:00.000Z"),
+    ],
+)
+def test_time_in_other_clothes(path: Path, written: Any, stored: str) -> None:
+    make(path, OLD, old_row(created_at=written, updated_at=written))
+    user = only(path)
+    assert (user.created_at, user.updated_at) == (stored, stored)
+
+
+@pytest.mark.parametrize("written", [None, "", "yesterday", "2024-13-01", 1e300, -1e300, b"2024"])
+def test_a_time_that_is_none_becomes_now(path: Path, written: Any) -> None:
+    make(path, WITH_LAST_LOGIN, old_row(created_at=written, updated_at=written, last_login_at=written))
+    began = datetime.now(UTC).isoformat()[:16]
+    user = only(path)
+    assert user.created_at[:16] in (began, datetime.now(UTC).isoformat()[:16])
+    assert user.updated_at == user.created_at
+    assert user.last_login_at is None
+
+
+@pytest.mark.parametrize(
+    ("written", "role", "noted"),
+    [
+        ("admin", "admin", 0),
+        (" Admin ", "admin", 0),
+        ("user", "user", 0),
+        (None, "user", 0),
+        ("", "user", 0),
+        ("moderator", "user", 1),
+    ],
+)
+def test_an_unknown_role_is_a_plain_user_and_told(
+    path: Path, written: str | None, role: str, noted: int
+) -> None:
+    make(path, OLD, old_row(role=written))
+    (user,), what = migrated(path)
+    assert user.role == role
+    assert what is not None
+    assert len(what.notes) == noted
+    assert all("moderator" in note for note in what.notes)
+
+
+@pytest.mark.parametrize(
+    ("layout", "password"),
+    [
+        ("id INTEGER PRIMARY KEY, email TEXT, password TEXT", HASH),
+        ("id INTEGER PRIMARY KEY, email TEXT, password_hash TEXT", HASH),
+        ("ID INTEGER PRIMARY KEY, Email TEXT, Password TEXT", HASH),
+        ("id INTEGER PRIMARY KEY, email TEXT, password TEXT, password_hash TEXT", HASH),
+        ("id INTEGER PRIMARY KEY, email TEXT, password BLOB", HASH.encode()),
+        ("id INTEGER PRIMARY KEY, email TEXT, password BLOB", b"\xff\0"),
+        ("id INTEGER PRIMARY KEY, email TEXT, password TEXT", None),
+    ],
+    ids=["password", "password_hash", "capitals", "both", "bytes", "other bytes", "none"],
+)
+def test_an_account_is_made_of_what_is_there(
+    path: Path, make_service: Callable[..., Service], layout: str, password: Any
+) -> None:
+    column = "password_hash" if "password_hash" in layout else "password"
+    make(path, f"CREATE TABLE Users ({layout});", {"id": 4, "email": "ada@example.com", column: password})
+    service = make_service()
+    user = service.accounts.get(4)
+    assert user == User(
+        4, "ada@example.com", "ada", "user", True, *(user.created_at,) * 2, None, None, None, None, False
+    )
+    if password in (HASH, HASH.encode()):
+        assert service.sessions.login("ada@example.com", PASSWORD)
+    else:
+        with pytest.raises(Unauthenticated):
+            service.sessions.login("ada@example.com", PASSWORD)
+
+
+def test_a_provider_account_and_picture_are_kept(path: Path) -> None:
+    layout = OLD.replace("role TEXT", "oauth_id TEXT, profile_picture TEXT, role TEXT")
+    make(path, layout, old_row(oauth_id="7", profile_picture="https://example.com/a.png"))
+    user = only(path)
+    assert (user.oauth_id, user.profile_picture) == ("7", "https://example.com/a.png")
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (
+            [old_row(id=1), old_row(id=2, email="ADA@example.com")],
+            "accounts 1 and 2 have the same e-mail address ada@example.com",
+        ),
+        (
+            [old_row(id=1, email="a@exämple.com"), old_row(id=2, email="a@xn--exmple-cua.com")],
+            "accounts 1 and 2 have the same",
+        ),
+        ([old_row(id=5, email="  ")], "account 5 has no usable"),
+        ([old_row(id=0)], "account 0 has no usable"),
+        ([old_row(id=-3)], "account -3 has no usable"),
+    ],
+    ids=["case", "idn", "no address", "zero", "negative"],
+)
+def test_accounts_that_cannot_be_kept_are_named_and_nothing_is_changed(
+    path: Path, rows: list[dict[str, Any]], said: str
+) -> None:
+    make(path, OLD, *rows)
+    before, content = path.read_bytes(), dump(path)
+    with pytest.raises(StoreUnusable, match=said):
+        open_store(path)
+    assert dump(path) == content
+    # Nothing but SQLite's own counts of changes: the journal, too, is the one that the old application had.
+    after = path.read_bytes()
+    assert (after[:24], after[28:92], after[100:]) == (before[:24], before[28:92], before[100:])
+    assert list(path.parent.iterdir()) == [path]
+
+
+# --- half-way ---
+
+
+@pytest.mark.parametrize("layout", [OLD, None], ids=["old", "new"])
+def test_a_migration_that_fails_in_the_middle_leaves_the_old_one(
+    path: Path, layout: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if layout:
+        make(path, layout, old_row())
+    else:
+        path.touch()
+    before = dump(path)
+    real = migrations.schema()
+    monkeypatch.setattr(migrations, "schema", lambda: real + "\nCREATE TABLE users (again TEXT);\n")
+    monkeypatch.setattr(migrations, "names_of_schema", lambda: {"users"})
+    with pytest.raises(sqlite3.OperationalError, match="already exists"):
+        open_store(path, create=True)
+    assert dump(path) == before
+    monkeypatch.undo()
+    open_store(path, create=True).close()
+    assert len(migrated(path)[0]) == (1 if layout else 0)
+
+
+def killed_in_the_middle(path: Path) -> None:
+    import os
+    import signal
+
+    real = migrations._run_schema
+
+    def die(connection: sqlite3.Connection) -> None:
+        real(connection)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    migrations._run_schema = die
+    open_store(path)
+
+
+def test_a_process_that_is_killed_in_the_middle_leaves_the_old_one(path: Path) -> None:
+    make(path, OLD, old_row())
+    before = dump(path)
+    process = multiprocessing.get_context("spawn").Process(target=killed_in_the_middle, args=(path,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -9
+    assert dump(path) == before
+    assert only(path).email == "ada@example.com"
+
+
+# --- several at once ---
+
+
+def open_together(folder: Path, rounds: int, ready: Any, results: Any) -> None:
+    for number in range(rounds):
+        ready.wait(60)
+        try:
+            store = open_store(folder / f"{number}.db", create=True)
+            with store.read() as tx:
+                results.put((number, tx.count_users(UserFilter()), store.migrated is not None))
+            store.close()
+        except Exception as error:  # noqa: BLE001 - whatever it was, the test tells
+            results.put((number, repr(error), False))
+
+
+@pytest.mark.parametrize("old", [True, False], ids=["old", "new"])
+def test_processes_that_start_at_once_all_succeed_and_one_migrates(tmp_path: Path, old: bool) -> None:
+    processes_at_once, rounds = 4, 12
+    if old:
+        for number in range(rounds):
+            make(tmp_path / f"{number}.db", OLD, old_row(), old_row(email="bob@example.com"))
+    context = multiprocessing.get_context("spawn")
+    ready, results = context.Barrier(processes_at_once), context.Queue()
+    processes = [
+        context.Process(target=open_together, args=(tmp_path, rounds, ready, results))
+        for _ in range(processes_at_once)
+    ]
+    for process in processes:
+        process.start()
+    told = [results.get(timeout=60) for _ in range(processes_at_once * rounds)]
+    for process in processes:
+        process.join(60)
+    assert {count for _, count, _ in told} == {2 if old else 0}
+    for number in range(rounds):
+        assert sum(migrated for which, _, migrated in told if which == number) == (1 if old else 0)
+    assert len(list(tmp_path.glob("*.before-*"))) == (rounds if old else 0)

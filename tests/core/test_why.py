@@ -1,0 +1,182 @@
+"""why: the gates in their order, the first that is shut, and the command that opens it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.commands import OPERATOR, PASSWORD, Command
+from support.fakes import FakeClock
+
+from usersctl.errors import UsersError
+from usersctl.models import Actor, User
+from usersctl.oauth.providers import Profile
+from usersctl.service import Service
+from usersctl.why import Explanation, Gate, Why
+
+ORDER = [
+    "lockdown",
+    "exists",
+    "active",
+    "confirmed",
+    "throttled",
+    "password",
+    "provider",
+    "letter",
+    "sessions",
+]
+PROVIDER = {"oauth_client_id": "c", "oauth_client_secret": "s", "oauth_issuer": "https://id.example.com"}
+
+
+def explained(service: Service, who: User | str, **changes: Any) -> Explanation:
+    settings = service.settings._replace(**changes)
+    reference = who if isinstance(who, str) else str(who.id)
+    return Why(service.store, service.throttle, settings, service.now).explain(reference)
+
+
+def gate(found: Explanation, name: str) -> Gate:
+    (only,) = [each for each in found.gates if each.name == name]
+    return only
+
+
+def stopped_by(found: Explanation) -> tuple[str, str | None] | None:
+    return (found.shut.name, found.shut.mend) if found.shut else None
+
+
+def test_nothing_is_in_the_way_of_somebody_who_can_sign_in(
+    service: Service, add: Callable[..., User]
+) -> None:
+    found = explained(service, add())
+    assert [each.name for each in found.gates] == ORDER
+    assert found.shut is None
+    service.sessions.login("ada@example.com", PASSWORD)
+    assert gate(explained(service, "ADA@example.com"), "sessions").message.startswith("1 open, 0 API tokens")
+
+
+def test_whoever_was_deactivated_needs_an_operator(service: Service, add: Callable[..., User]) -> None:
+    ada = add(active=False)
+    assert stopped_by(explained(service, ada)) == ("active", f"usersctl activate {ada.id}")
+
+
+def test_whoever_registered_has_to_confirm(service: Service) -> None:
+    eve = service.registration.register("eve@example.com", "Eve", PASSWORD, by=OPERATOR)
+    found = explained(service, eve, whitelist=("/register",))
+    assert stopped_by(found) == ("active", f"usersctl link confirm {eve.id}")
+    assert gate(found, "confirmed").state == "shut"
+    letter = gate(found, "letter")
+    assert (letter.state, letter.mend) == ("shut", "usersctl mail retry 1")
+    assert letter.message.startswith("confirm of 2026-11-20T08:22:19.123Z: waiting")
+    # While registration is closed, its links open nothing.
+    assert stopped_by(explained(service, eve)) == ("active", f"usersctl activate {eve.id}")
+    with service.store.write() as tx:
+        tx.finish_letter(1, "failed", "2026-11-20T08:22:20.000Z", "550 no such mailbox")
+    assert (
+        "failed at 2026-11-20T08:22:20.000Z (550 no such mailbox)"
+        in gate(explained(service, eve), "letter").message
+    )
+
+
+def test_whoever_guessed_too_often_has_to_wait(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    ada = add()
+    for _ in range(10):
+        with pytest.raises(UsersError):
+            service.sessions.login("ada@example.com", "wrong")
+    found = explained(service, ada)
+    assert stopped_by(found) == ("throttled", f"usersctl unlock {ada.id}")
+    assert "until 2026-11-20T08:22:49.123Z" in gate(found, "throttled").message
+    assert explained(service, ada, limits_enabled=False).shut is None
+    clock.move(seconds=31)
+    assert explained(service, ada).shut is None
+    with service.store.write() as tx:
+        tx._run("UPDATE login_failures SET failures = 100")
+    assert "locked until a reset" in gate(explained(service, ada), "throttled").message
+
+
+def test_whoever_has_no_password_gets_in_by_a_letter_or_the_provider(service: Service) -> None:
+    ada = service.accounts.create("ada@example.com", "Ada", None, by=OPERATOR)
+    assert stopped_by(explained(service, ada)) == ("password", f"usersctl link reset {ada.id}")
+    assert "links the account" in gate(explained(service, ada, **PROVIDER), "provider").message
+    service.oauth.user_for(Profile("77", "ada@example.com", True, None, None), by=Actor("system"))
+    assert explained(service, ada, **PROVIDER).shut is None
+    found = explained(service, ada)
+    assert stopped_by(found) == ("password", f"usersctl link reset {ada.id}")
+    assert gate(found, "provider").message == "linked as 77, and no provider is configured"
+
+
+def test_in_lockdown_that_comes_first(service: Service, add: Callable[..., User]) -> None:
+    ada, eve = add("ada", role="admin"), add("eve", active=False)
+    service.brake.pull(ada, by=OPERATOR)
+    assert stopped_by(explained(service, eve)) == ("lockdown", "usersctl lockdown off")
+    assert explained(service, ada).shut is None
+
+
+def test_of_nobody_it_says_what_would_be(service: Service, add: Callable[..., User]) -> None:
+    found = explained(service, "eve@example.com")
+    assert found.user is None
+    assert [each.name for each in found.gates] == [
+        "lockdown",
+        "exists",
+        "throttled",
+        "registration",
+        "provider",
+    ]
+    assert gate(found, "registration").mend == "usersctl create eve@example.com"
+    opened = explained(service, "eve@example.com", whitelist=("/register",), **PROVIDER)
+    assert gate(opened, "registration").message.startswith("open")
+    assert "user_not_registered" in gate(opened, "provider").message
+    making = explained(service, "eve@example.com", oauth_allow_auto_registration=True, **PROVIDER)
+    assert "would make the account" in gate(making, "provider").message
+    assert gate(explained(service, "eve"), "address").state == "shut"
+    eve = add("eve")
+    service.accounts.delete([eve.id], by=OPERATOR)
+    for reference in ("eve@example.com", str(eve.id)):
+        told = gate(explained(service, reference), "exists").message
+        assert told.startswith(f"was user {eve.id}, eve@example.com; last: delete at")
+
+
+def test_an_address_of_nobody_waits_like_any_other(service: Service) -> None:
+    for _ in range(10):
+        with pytest.raises(UsersError):
+            service.sessions.login("eve@example.com", "wrong")
+    throttled = gate(explained(service, "eve@example.com"), "throttled")
+    assert (throttled.state, throttled.mend) == ("shut", None)
+
+
+# --- the command ---
+
+
+def test_the_command_that_it_names_opens_the_gate(usersctl: Command) -> None:
+    usersctl.add("ada", active=False)
+    told = usersctl.ok("why", "ada@example.com", "--json").json
+    assert (told["stopped_by"], told["user"]["email"]) == ("active", "ada@example.com")
+    assert told["gates"][2] == {
+        "name": "active",
+        "state": "shut",
+        "message": "an operator or an import made it inactive",
+        "mend": "usersctl activate 1",
+    }
+    assert usersctl.shell(told["gates"][2]["mend"]).code == 0
+    done = usersctl.ok("why", "1")
+    assert [row[0] for row in done.rows] == ORDER
+    assert done.stderr == "Nothing is in the way here: it is the password, or the browser\n"
+
+
+def test_of_nobody_there_is_an_explanation_and_exit_code_3(usersctl: Command) -> None:
+    usersctl.add()
+    done = usersctl("why", "eve@example.com", "--json")
+    assert done.code == 3
+    assert done.json["user"] is None
+    assert done.json["stopped_by"] == "exists"
+    assert done.error["code"] == "not_found"
+    screen = usersctl.on_terminal("why", "eve@example.com", "--db", usersctl.database)
+    assert screen.code == 3
+    assert "-> usersctl create eve@example.com --db" in screen.text
+
+
+def test_no_secret_is_in_it(usersctl: Command) -> None:
+    usersctl.add("ada")
+    with usersctl.service() as service, service.store.read() as tx:
+        stored = tx.credentials_of(1)
+    assert stored is not None
+    assert stored.password_hash not in usersctl.ok("why", "1", "--json").stdout

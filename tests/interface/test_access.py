@@ -1,0 +1,341 @@
+"""Who is let in: every row of the route table times every kind of caller times every method, through a real socket."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support.commands import OPERATOR
+from support.fakes import FakeClock
+from support.web import Client, Reply, Site
+
+from usersctl.config.settings import load
+from usersctl.errors import ConfigError
+from usersd.access import Whitelist
+from usersd.routes import FOR_DEVELOPMENT, TABLE
+
+# What the specification and the contract say, written down here once more: who is let in, and what somebody who is let
+# in and sends no body is answered. A row that is not here fails a test below.
+ANYONE, USER, ADMIN, OPERATOR_OR_ADMIN, REGISTRATION = "anyone", "user", "admin", "operator", "registration"
+ADMINS_PAGE = "admin, and a page that says so to others"
+EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
+    ("POST", "/api/users/session"): (ANYONE, 400),
+    ("DELETE", "/api/users/session"): (ANYONE, 200),
+    ("POST", "/api/users/setup"): (ANYONE, 400),
+    ("POST", "/api/users/register"): (REGISTRATION, 400),
+    ("POST", "/api/users/register/resend"): (REGISTRATION, 400),
+    ("GET", "/api/users/confirm-email"): (REGISTRATION, 400),
+    ("POST", "/api/users/password/forgot"): (ANYONE, 400),
+    ("POST", "/api/users/password/reset"): (ANYONE, 400),
+    ("POST", "/api/users/not-me"): (ANYONE, 400),
+    ("GET", "/api/users/me"): (USER, 200),
+    ("PATCH", "/api/users/me"): (USER, 200),
+    ("GET", "/api/users/me/sessions"): (USER, 200),
+    ("DELETE", "/api/users/me/sessions/<session_id>"): (USER, 404),
+    ("PATCH", "/api/users/password"): (USER, 400),
+    ("GET", "/api/users"): (ADMIN, 200),
+    ("POST", "/api/users"): (ADMIN, 400),
+    ("GET", "/api/users/inactive"): (ADMIN, 200),
+    ("GET", "/api/users/<id>"): (USER, 200),  # their own; others' are a 403, below
+    ("PATCH", "/api/users/<id>"): (ADMIN, 200),
+    ("DELETE", "/api/users/<id>"): (ADMIN, 200),
+    ("GET", "/api/users/<id>/sessions"): (ADMIN, 200),
+    ("DELETE", "/api/users/<id>/sessions"): (ADMIN, 200),
+    ("GET", "/api/users/auth/oauth/redirect"): (ANYONE, 302),
+    ("GET", "/api/users/auth/oauth/callback"): (ANYONE, 302),
+    ("GET", "/api/users/auth/verify"): (ANYONE, 200),  # and its answer to nobody is a 401
+    ("GET", "/_tasks/"): (OPERATOR_OR_ADMIN, 200),
+    ("POST", "/_tasks/users:cleanup-tokens"): (OPERATOR_OR_ADMIN, 200),
+    ("GET", "/api/users/openapi.json"): (ANYONE, 200),
+    ("GET", "/api/users/docs"): (ANYONE, 200),
+    ("GET", "/health"): (ANYONE, 200),
+    ("GET", "/ready"): (ANYONE, 200),
+    ("GET", "/login"): (ANYONE, 200),
+    ("GET", "/register"): (REGISTRATION, 200),
+    ("GET", "/confirm-email"): (REGISTRATION, 200),
+    ("GET", "/forgot-password"): (ANYONE, 200),
+    ("GET", "/reset-password"): (ANYONE, 200),
+    ("GET", "/not-me"): (ANYONE, 200),
+    ("GET", "/setup"): (ANYONE, 200),
+    ("GET", "/assets/<name>"): (ANYONE, 200),
+    ("GET", "/account"): (USER, 200),
+    ("GET", "/"): (USER, 200),
+    ("GET", "/users"): (ADMINS_PAGE, 200),
+}
+ONLY_FOR_DEVELOPMENT = {("GET", "/dev/mail")}
+TELLS_WHO_IS_LET_IN = "/api/users/auth/verify"
+USES_SOMETHING_UP = {"/api/users/confirm-email", "/api/users/auth/oauth/callback"}  # not for HEAD
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW")
+PATHS = sorted({path for _, path in EXPECTED})
+SIGNED_IN = ("user", "admin")
+NOBODY = ("nobody", "deactivated", "deleted", "logged out", "expired", "forged")
+
+
+def expected(  # noqa: PLR0911 - one for each rule
+    method: str, path: str, caller: str, *, registration: bool
+) -> int:
+    """The status, from the table above and these rules alone."""
+    asked = "GET" if method == "HEAD" else method
+    api = path.startswith(("/api/", "/_tasks/"))
+    at_the_door = 302 if asked == "GET" and not api else 401
+    levels = {level for (_, known), (level, _) in EXPECTED.items() if known == path}
+    if registration:
+        levels = {ANYONE if level == REGISTRATION else level for level in levels}
+    if (asked, path) not in EXPECTED:
+        if ANYONE in levels:
+            return 405
+        if caller not in SIGNED_IN:
+            return at_the_door
+        return 403 if caller == "user" and levels <= {ADMIN, OPERATOR_OR_ADMIN} else 405
+    level, status = EXPECTED[asked, path]
+    if level == REGISTRATION and not registration:
+        return 403 if caller in SIGNED_IN else at_the_door
+    if level not in (ANYONE, REGISTRATION):
+        if caller not in SIGNED_IN:
+            return at_the_door
+        if level != USER and caller != "admin":
+            return 403
+    if path == TELLS_WHO_IS_LET_IN and caller not in SIGNED_IN:
+        return 401
+    return 405 if method == "HEAD" and path in USES_SOMETHING_UP else status
+
+
+class Callers:
+    """A new session for each request, because some requests end it."""
+
+    def __init__(self, site: Site, clock: FakeClock) -> None:
+        self.site = site
+        self.user = site.add("user")
+        self.admin = site.add("admin", role="admin")
+        gone = site.add("gone", role="admin")
+        asleep = site.add("asleep", role="admin")
+        self.tokens = {
+            "expired": self._open(self.admin),
+            "deleted": self._open(gone),
+            "deactivated": self._open(asleep),
+            "logged out": self._open(self.admin),
+            "forged": "A" * 43,
+        }
+        site.service.accounts.delete([gone.id], by=OPERATOR)
+        site.service.accounts.set_active([asleep.id], active=False, by=OPERATOR)
+        site.service.sessions.end(self.tokens["logged out"])
+        clock.move(days=2)
+
+    def _open(self, user: Any) -> str:
+        return self.site.service.sessions.open(user, remember=False).token
+
+    def client(self, caller: str) -> Client:
+        if caller == "nobody":
+            return self.site.client()
+        token = self._open(getattr(self, caller)) if caller in SIGNED_IN else self.tokens[caller]
+        return self.site.client(cookies={"auth_token": token})
+
+    def path(self, path: str, caller: str, method: str) -> str:
+        own = method in ("GET", "HEAD")
+        target = (
+            getattr(self, caller, self.user).id if own else self.site.add(f"other-{len(self.site.log)}").id
+        )
+        known = {"<id>": str(target), "<session_id>": "999", "<name>": "style.css"}
+        return re.sub("<[a-z_]+>", lambda found: known[found[0]], path)
+
+
+def test_every_route_is_in_the_expectation_of_this_test() -> None:
+    assert [(route.method, route.path) for route in TABLE] == list(
+        dict.fromkeys((route.method, route.path) for route in TABLE)
+    ), "a row stands twice"
+    assert {(route.method, route.path) for route in TABLE} == set(EXPECTED)
+    assert {(route.method, route.path) for route in FOR_DEVELOPMENT} == ONLY_FOR_DEVELOPMENT
+
+
+@pytest.mark.parametrize("registration", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+def test_each_caller_gets_what_is_theirs_and_no_more(
+    make_site: Callable[..., Site], clock: FakeClock, path: str, registration: bool
+) -> None:
+    site = make_site(listening=None, whitelist=("/register",) if registration else (), limits_enabled=False)
+    callers = Callers(site, clock)
+    wrong = []
+    for caller in (*SIGNED_IN, *NOBODY):
+        for method in METHODS:
+            reply = callers.client(caller).send(method, callers.path(path, caller, method))
+            wanted = expected(method, path, caller, registration=registration)
+            if reply.status != wanted or not is_well_formed(reply, path, method):
+                wrong.append((caller, method, reply.status, wanted, reply.body))
+    assert wrong == []
+
+
+def is_well_formed(reply: Reply, path: str, method: str) -> bool:
+    """A refusal says only what it is about, and a redirect leads to the login and back."""
+    if reply.status == 302 and path.startswith("/api/users/auth/"):
+        return reply.header("Location") == "/login?error=oauth_not_configured"
+    if reply.status == 403 and path == "/users":
+        return reply.header("Content-Type") == "text/html; charset=utf-8"
+    if reply.status == 302:
+        return reply.header("Location") == f"/login?redirect={path}" and reply.body == b""
+    if reply.status in (401, 403, 405) and method != "HEAD":
+        return reply.message in (
+            "Authentication required",
+            "Admin access required",
+            "Registration is closed",
+            "Method not allowed",
+        )
+    return True
+
+
+def test_an_admin_may_use_a_bearer_everywhere_a_cookie_is_good(site: Site, clock: FakeClock) -> None:
+    callers = Callers(site, clock)
+    for (method, path), (_, status) in EXPECTED.items():
+        if path not in ("/api/users/register", "/api/users/register/resend", "/api/users/confirm-email"):
+            (token,) = callers.client("admin").cookies.values()
+            client = site.client(headers={"Authorization": f"Bearer {token}"})
+            if not path.endswith(("/register", "/confirm-email")):
+                assert client.send(method, callers.path(path, "admin", method)).status == status, path
+
+
+# --- what has no route ---
+
+UNKNOWN = [
+    "/nowhere",
+    "/user",
+    "/admin",
+    "/login/",
+    "/Login",
+    "/api",
+    "/api/",
+    "/api/users/",
+    "/api/users/1/",
+    "/api/users/1/sessions/2",
+    "/api/users/me/",
+    "/api/users/session/1",
+    "/api/other",
+    "/_tasks",
+    "/_tasks/unknown",
+    "/_tasks//",
+    "/assets/",
+    "/assets/a/b",
+    "/dev/mail",
+    "/index.html",
+    "/.env",
+    "/favicon.ico",
+]
+
+
+@pytest.mark.parametrize("path", UNKNOWN)
+def test_what_has_no_route_is_refused_before_it_is_not_found(site: Site, path: str) -> None:
+    nobody, user = site.client(), site.signed_in(site.add())
+    page = not path.startswith(("/api", "/_tasks"))
+    for method in METHODS:
+        reply = nobody.send(method, path)
+        if page and method in ("GET", "HEAD"):
+            assert (reply.status, reply.header("Location")) == (302, f"/login?redirect={path}")
+        else:
+            assert reply.status == 401
+        assert user.send(method, path).status == 404
+
+
+@pytest.mark.parametrize(
+    ("asked", "back"),
+    [
+        ("/", "/"),
+        ("/a%20b", "/a%2520b"),
+        ("/page?x=1&y=2", "/page%3Fx%3D1%26y%3D2"),
+        ("/%C3%A4", "/%25C3%25A4"),
+        ("//evil.example/x", "/evil.example/x"),
+        ("/%5Cevil.example", "/%255Cevil.example"),
+        ("/%09/evil.example", "/%2509/evil.example"),
+        ("/x%0d%0aSet-Cookie:a=b", "/x%250D%250ASet-Cookie%3Aa%3Db"),
+        ("/?redirect=//evil.example", "/%3Fredirect%3D//evil.example"),
+    ],
+)
+def test_a_page_leads_to_the_login_and_back_to_itself(site: Site, asked: str, back: str) -> None:
+    reply = site.client().get(asked)
+    assert (reply.status, reply.header("Location")) == (302, f"/login?redirect={back}")
+
+
+def test_dev_mail_has_a_route_only_while_developing(make_site: Callable[..., Site]) -> None:
+    site = make_site(whitelist=("/dev/mail",))
+    assert site.client().get("/dev/mail").status == 404
+
+
+# --- the whitelist ---
+
+
+def test_a_whitelisted_path_without_a_route_is_not_found_for_everyone(make_site: Callable[..., Site]) -> None:
+    site = make_site(whitelist=("/about", "/docs/*", "/api/public", "/shop/*/item"))
+    nobody, user = site.client(), site.signed_in(site.add())
+    for path in ("/about", "/docs", "/docs/", "/docs/a/b", "/api/public", "/shop/7/item"):
+        for client in (nobody, user):
+            reply = client.get(path)
+            assert (reply.status, reply.message) == (404, "Not found")
+    for path in (
+        "/about/",
+        "/About",
+        "/docsx",
+        "/api/public/x",
+        "/shop/item",
+        "/shop/7/8/item",
+        "/docs/../x",
+    ):
+        assert nobody.get(path).status in (302, 401)
+
+
+@pytest.mark.parametrize(
+    "whitelist", [("/*",), ("/api/*", "/_tasks/*", "/"), ("/api/users/me", "/api/users")]
+)
+def test_no_pattern_opens_a_route_that_asks_for_a_session(
+    make_site: Callable[..., Site], whitelist: tuple[str, ...]
+) -> None:
+    site = make_site(listening=None, whitelist=whitelist)
+    for (method, path), (level, _) in EXPECTED.items():
+        if level != ANYONE:
+            reply = site.client().send(method, re.sub("<[a-z_]+>", "1", path))
+            assert reply.status == (401 if path.startswith(("/api/", "/_tasks/")) else 302), path
+
+
+def reference(patterns: tuple[str, ...], path: str) -> bool:
+    """The same, as one would explain it with regular expressions."""
+    if "/register" in patterns:
+        patterns += ("/confirm-email",)
+    for pattern in patterns:
+        if "*" not in pattern:
+            if path == pattern:
+                return True
+            continue
+        if {".", ".."} & set(path.split("/")):
+            continue
+        body, below = (pattern.removesuffix("/*"), "(/.*)?") if pattern.endswith("/*") else (pattern, "")
+        parts = ["[^/]+" if part == "*" else re.escape(part) for part in body.split("/")]
+        if re.fullmatch("/".join(parts) + below, path, re.DOTALL):
+            return True
+    return False
+
+
+SEGMENTS = st.sampled_from(["a", "b", "A", "*", "", ".", "..", "a*", "é", "\n", "register", "confirm-email"])
+SOME_PATH = st.lists(SEGMENTS, min_size=1, max_size=5).map(lambda parts: "/" + "/".join(parts))
+
+
+@given(patterns=st.lists(SOME_PATH, max_size=3).map(tuple), path=SOME_PATH)
+@example(patterns=("/*",), path="/")
+@example(patterns=("/x/*",), path="/x")
+@example(patterns=("/x/*",), path="/xy")
+@example(patterns=("/x/*",), path="/x/../y")
+@example(patterns=("/*/y",), path="//y")
+@example(patterns=("/x/*/*",), path="/x")
+@example(patterns=("/register",), path="/confirm-email")
+@example(patterns=("/register/*",), path="/confirm-email")
+def test_a_pattern_opens_what_it_says_and_nothing_else(patterns: tuple[str, ...], path: str) -> None:
+    assert (path in Whitelist(patterns)) == reference(patterns, path)
+
+
+@pytest.mark.parametrize("pattern", ["/docs*", "/*.css", "/a/b*/c", "/**"])
+def test_a_star_that_is_a_part_of_a_segment_would_open_nothing_and_stops_the_start(
+    tmp_path: Path, pattern: str
+) -> None:
+    file = tmp_path / "users.toml"
+    file.write_text(f'[auth]\nwhitelist = ["{pattern}"]\n')
+    with pytest.raises(ConfigError, match="only as a whole segment"):
+        load(config=file, env={"USERS_DATABASE": str(tmp_path / "users.db")})

@@ -1,0 +1,120 @@
+"""/_tasks/ on one's own machine: open to whoever sits at a fresh installation, and to nobody who comes another way."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from support.commands import OPERATOR
+from support.web import Site
+
+from usersctl.service import Service
+from usersd.app import App
+from usersd.log import Log
+
+FORWARDING = [
+    "X-Forwarded-For",
+    "X-Forwarded-Proto",
+    "X-Forwarded-Host",
+    "X-Forwarded-Port",
+    "X-Forwarded-Uri",
+    "X-Forwarded-Server",
+    "X-Forwarded-Ssl",
+    "X-Forwarded-Anything",
+    "Forwarded",
+    "X-Real-IP",
+    "Via",
+]
+TASK_REQUESTS = [("GET", "/_tasks/"), ("POST", "/_tasks/users:cleanup-tokens")]
+
+
+@pytest.mark.parametrize(
+    ("base_url", "listening", "is_open"),
+    [
+        ("http://127.0.0.1:8080", "127.0.0.1", True),
+        ("http://localhost:8080", "localhost", True),
+        ("http://[::1]:8080", "127.0.0.1", True),
+        ("https://localhost", "::1", True),
+        ("http://127.0.0.1:8080", "0.0.0.0", False),  # noqa: S104 - what must not be open
+        ("http://127.0.0.1:8080", "::", False),
+        ("http://127.0.0.1:8080", "192.0.2.1", False),
+        ("http://127.0.0.1:8080", None, False),
+        ("http://users.example.com", "127.0.0.1", False),
+        ("http://localhost.example.com", "127.0.0.1", False),
+        ("http://192.0.2.1:8080", "127.0.0.1", False),
+    ],
+)
+def test_tasks_are_open_only_on_ones_own_machine(
+    make_site: Callable[..., Site], base_url: str, listening: str | None, is_open: bool
+) -> None:
+    site = make_site(base_url=base_url, listening=listening)
+    for method, path in TASK_REQUESTS:
+        assert site.client().send(method, path).status == (200 if is_open else 401)
+        assert site.client().send("PUT", path).status == (405 if is_open else 401)
+    assert site.client().get("/api/users").status == 401
+
+
+@pytest.mark.parametrize("value", ["127.0.0.1", "", "1.1 proxy"])
+@pytest.mark.parametrize("name", FORWARDING)
+def test_a_proxy_in_between_closes_the_tasks(site: Site, name: str, value: str) -> None:
+    for method, path in TASK_REQUESTS:
+        assert site.client().send(method, path, headers={name: value}).status == 401
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        (b"127.0.0.1:8080", 200),
+        (b"localhost", 200),
+        (b"[::1]:80", 200),
+        (b"evil.example:8080", 401),
+        (b"evil.example", 401),
+        (b"127.0.0.1.evil.example", 401),
+        (b"", 401),
+    ],
+)
+def test_a_name_that_was_pointed_at_this_machine_opens_no_tasks(site: Site, host: bytes, status: int) -> None:
+    """As a browser asks for a page of a site whose address changed under it; its Sec-Fetch-Site is same-origin."""
+    sent = b"GET /_tasks/ HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"
+    assert site.raw(sent).startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_a_page_elsewhere_cannot_start_a_task(site: Site) -> None:
+    reply = site.client().post("/_tasks/users:cleanup-tokens", headers={"Origin": "https://evil.example"})
+    assert reply.status == 403
+
+
+def test_whoever_comes_with_a_session_to_the_tasks_is_judged_by_it(site: Site) -> None:
+    user, admin = site.signed_in(site.add()), site.signed_in(site.add("root", role="admin"))
+    for method, path in TASK_REQUESTS:
+        reply = user.send(method, path)
+        assert (reply.status, reply.message) == (403, "Admin access required")
+        assert admin.send(method, path).status == 200
+
+
+def test_another_machine_is_no_operator_whatever_it_says(service: Service) -> None:
+    app = App(service, log=Log(as_json=True), listening="127.0.0.1")
+    for address, status in (
+        ("127.0.0.1", "200"),
+        ("127.8.9.1", "200"),
+        ("::1", "200"),
+        ("192.0.2.1", "401"),
+        ("", "401"),
+    ):
+        said: list[str] = []
+        environ = {
+            "REQUEST_METHOD": "GET",
+            "PATH_INFO": "/_tasks/",
+            "REMOTE_ADDR": address,
+            "HTTP_HOST": "127.0.0.1",
+        }
+        app(environ, lambda line, _headers, said=said: said.append(line))
+        assert said[0].startswith(status)
+
+
+def test_an_api_token_is_a_session_there_too(site: Site) -> None:
+    root = site.add("root", role="admin")
+    opened = site.service.sessions.create_api_token(
+        root.id, name="cron", lifetime=timedelta(days=1), by=OPERATOR
+    )
+    client = site.client(headers={"Authorization": f"Bearer {opened.token}", "Via": "1.1 proxy"})
+    assert client.post("/_tasks/users:cleanup-tokens").status == 200

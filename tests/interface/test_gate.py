@@ -1,0 +1,325 @@
+"""The gate in front of other applications of the same process, and the README's examples as they stand there."""
+
+import importlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import OPERATOR
+from support.fakes import FakeClock
+from support.web import Client, Reply, hosting
+
+from usersctl.clock import utc_now
+from usersctl.models import User
+from usersctl.service import Service
+from usersd.gate import Gate, Refused, current_user, require_role, require_user
+from usersd.server.connections import Hosted
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+    """Tells who it thinks is there."""
+    start_response("200 OK", [("Content-Type", "application/json")])
+    return [json.dumps({"user": current_user(environ), "path": environ["PATH_INFO"]}).encode()]
+
+
+class Gated:
+    def __init__(self, service: Service, port: int) -> None:
+        self.service = service
+        self.port = port
+
+    def client(self, user: User | None = None, *, remember: bool = False) -> Client:
+        if user is None:
+            return Client(self.port)
+        token = self.service.sessions.open(user, remember=remember).token
+        return Client(self.port, cookies={"auth_token": token})
+
+
+@pytest.fixture
+def gated(make_service: Callable[..., Service]) -> Iterator[Gated]:
+    service = make_service(whitelist=("/about", "/docs/*", "/register"))
+    with hosting(Hosted(app=Gate(application, service))) as port:
+        yield Gated(service, port)
+
+
+@pytest.fixture
+def ada(service: Service) -> User:
+    return service.accounts.create("ada@example.com", "Ada", None, by=OPERATOR)
+
+
+@pytest.mark.parametrize("path", ["/", "/page", "/page?x=1", "/login/", "/docsx", "/apis"])
+def test_a_page_without_a_session_leads_to_the_login(gated: Gated, path: str) -> None:
+    for method in ("GET", "HEAD"):
+        reply = gated.client().send(method, path)
+        assert (reply.status, reply.body) == (302, b"")
+        assert reply.header("Location") == "/login?redirect=" + path.replace("?", "%3F").replace("=", "%3D")
+    assert gated.client().post(path).message == "Authentication required"
+
+
+@pytest.mark.parametrize("path", ["/api/things", "/api/", "/api", "/_tasks/", "/api/%ff"])
+def test_an_api_without_a_session_is_a_401(gated: Gated, path: str) -> None:
+    for method in ("GET", "POST", "DELETE"):
+        reply = gated.client().send(method, path)
+        assert (reply.status, reply.message) == (401, "Authentication required")
+        assert reply.header("Cache-Control") == "no-store"
+    assert gated.client().send("HEAD", path).body == b""
+
+
+@pytest.mark.parametrize("path", ["/login", "/about", "/docs", "/docs/a/b", "/register", "/confirm-email"])
+def test_public_paths_reach_the_application_with_nobody_or_somebody(
+    gated: Gated, ada: User, path: str
+) -> None:
+    assert gated.client().get(path).json == {"user": None, "path": path}
+    assert gated.client(ada).get(path).json["user"]["id"] == ada.id
+
+
+def test_behind_the_gate_is_the_user_without_a_password(gated: Gated, ada: User) -> None:
+    by_cookie = gated.client(ada)
+    (token,) = by_cookie.cookies.values()
+    by_bearer = Client(gated.port, headers={"Authorization": f"Bearer {token}"})
+    for client in (by_cookie, by_bearer):
+        found = client.get("/page").json["user"]
+        assert found == ada.as_json() | {"last_login_at": found["last_login_at"]}
+        assert not [name for name in found if "password" in name]
+
+
+@pytest.mark.parametrize(
+    "name", ["usersd.user", "Usersd-User", "X-User", "Remote-User", "usersd_user", "HTTP_USERSD.USER"]
+)
+def test_no_header_makes_anybody_somebody(gated: Gated, name: str) -> None:
+    assert gated.client().get("/about", headers={name: '{"id":1,"role":"admin"}'}).json["user"] is None
+    assert gated.client().get("/page", headers={name: "1"}).status == 302
+
+
+def test_pages_for_a_role(make_service: Callable[..., Service], ada: User) -> None:
+    service = make_service(
+        whitelist=("/docs/*",),
+        role_rules=(("/admin/*", "admin"), ("/docs/members", "user"), ("/api/admin/*", "admin")),
+    )
+    root = service.accounts.create("root@example.com", "Root", None, role="admin", by=OPERATOR)
+    with hosting(Hosted(app=Gate(application, service))) as port:
+        site = Gated(service, port)
+        nobody, user, admin = site.client(), site.client(ada), site.client(root)
+        for path, statuses in (
+            ("/admin", [302, 403, 200]),
+            ("/admin/x", [302, 403, 200]),
+            ("/ADMIN;x/", [302, 403, 200]),
+            ("/docs/../admin", [302, 403, 200]),
+            ("/docs/members", [302, 200, 200]),
+            ("/docs/x", [200, 200, 200]),
+            ("/login", [200, 200, 200]),
+            ("/page", [302, 200, 200]),
+            ("/api/admin/x", [401, 403, 200]),
+        ):
+            assert [client.get(path).status for client in (nobody, user, admin)] == statuses, path
+        browser = {"Accept": "text/html", "Sec-Fetch-Mode": "navigate"}
+        for path, headers, kind in (
+            ("/admin", browser, "text/html; charset=utf-8"),
+            ("/admin", {}, "application/json; charset=utf-8"),
+            ("/api/admin/x", browser, "application/json; charset=utf-8"),
+        ):
+            reply = user.get(path, headers=headers)
+            assert (reply.status, reply.header("Content-Type")) == (403, kind)
+            assert reply.header("Cache-Control") == "no-store"
+        assert user.post("/admin").message == "Admin access required"
+        assert b"This page is for admins" in user.get("/admin", headers=browser).body
+
+
+def test_what_ends_a_session_closes_the_gate(gated: Gated, ada: User, clock: FakeClock) -> None:
+    service = gated.service
+    endings: list[Callable[[Client], Any]] = [
+        lambda client: service.sessions.end(*client.cookies.values()),
+        lambda _: service.sessions.revoke_all([ada.id], by=OPERATOR),
+        lambda _: service.accounts.set_password(ada.id, "another horse battery", by=OPERATOR),
+        lambda _: clock.move(days=1),
+        lambda _: service.accounts.set_active([ada.id], active=False, by=OPERATOR),
+    ]
+    for end in endings:
+        client = gated.client(ada)
+        assert client.get("/page").status == 200
+        end(client)
+        assert client.get("/page").status == 302
+
+
+def test_use_behind_the_gate_moves_the_session_and_its_cookie(
+    gated: Gated, ada: User, clock: FakeClock
+) -> None:
+    client, short = gated.client(ada, remember=True), gated.client(ada)
+    clock.move(hours=20)
+    (cookie,) = client.get("/page").all("Set-Cookie")
+    (token,) = client.cookies.values()
+    assert cookie.startswith(f"auth_token={token}; Path=/; HttpOnly; SameSite=Lax; Max-Age=")
+    assert client.get("/page").all("Set-Cookie") == []
+    assert short.get("/page").all("Set-Cookie") == []
+    clock.move(hours=20)
+    assert short.get("/page").status == 200
+
+
+def test_a_database_that_is_gone_is_a_503(gated: Gated, ada: User) -> None:
+    client = gated.client(ada)
+    gated.service.store.close()
+    gated.service.settings.database.write_bytes(b"no database" * 1000)
+    for suffix in ("-wal", "-shm"):
+        gated.service.settings.database.with_name(f"users.db{suffix}").unlink(missing_ok=True)
+    reply = client.get("/page")
+    assert (reply.status, reply.header("Retry-After")) == (503, "5")
+
+
+def test_on_https_the_gate_reads_the_host_bound_cookie(
+    make_service: Callable[..., Service], ada: User
+) -> None:
+    service = make_service(base_url="https://users.example.com")
+    token = service.sessions.open(ada, remember=False).token
+    with hosting(Hosted(app=Gate(application, service))) as port:
+        assert Client(port, cookies={"__Host-auth_token": token}).get("/x").status == 200
+        reply = Client(port, cookies={"auth_token": token}).get("/x")
+    assert (reply.status, reply.header("Strict-Transport-Security")) == (302, "max-age=31536000")
+
+
+# --- the helpers ---
+
+USER = {"id": 1, "role": "user"}
+ADMIN = {"id": 2, "role": "admin"}
+
+
+def test_the_current_user_is_none_where_nobody_is() -> None:
+    assert current_user({"usersd.user": None}) is None
+    assert current_user({"usersd.user": USER}) == USER
+
+
+def test_the_helpers_say_so_where_there_is_no_gate() -> None:
+    with pytest.raises(RuntimeError, match="wrapped in"):
+        current_user({})
+
+
+def test_require_user_refuses_nobody() -> None:
+    assert require_user({"usersd.user": USER}) == USER
+    with pytest.raises(Refused) as refused:
+        require_user({"usersd.user": None})
+    assert refused.value.status == 401
+    assert refused.value.body == {"statusCode": 401, "statusMessage": "Authentication required"}
+
+
+@pytest.mark.parametrize(
+    ("user", "role", "status", "message"),
+    [
+        (ADMIN, "admin", None, None),
+        (USER, "user", None, None),
+        (USER, "admin", 403, "Admin access required"),
+        (ADMIN, "user", None, None),
+        (USER, "editor", 403, "Editor access required"),
+        (None, "admin", 401, "Authentication required"),
+    ],
+)
+def test_require_role_refuses_another_role(user: Any, role: str, status: int | None, message: str) -> None:
+    if status is None:
+        assert require_role({"usersd.user": user}, role) == user
+        return
+    with pytest.raises(Refused, match=message) as refused:
+        require_role({"usersd.user": user}, role)
+    assert refused.value.body == {"statusCode": status, "statusMessage": message}
+
+
+# --- the README's examples ---
+
+
+def section() -> str:
+    return (
+        README.read_text("utf-8")
+        .partition("\n## Inside your own application (Python)\n")[2]
+        .partition("\n## ")[0]
+    )
+
+
+def block(text: str, language: str) -> str:
+    found = re.search(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@contextmanager
+def example(framework: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The block of that framework, as a module of its own, on a socket."""
+    config = folder / "users.toml"
+    config.write_text(block(section(), "toml"), "utf-8")
+    monkeypatch.setenv("USERS_CONFIG", str(config))
+    monkeypatch.setenv("USERS_DATABASE", str(folder / "users.db"))
+    name = f"{framework.lower()}_example"
+    (folder / f"{name}.py").write_text(
+        block(section().partition(f"\n### {framework}\n")[2], "python"), "utf-8"
+    )
+    monkeypatch.syspath_prepend(folder)
+    module = importlib.import_module(name)
+    gate = module.application if isinstance(module.application, Gate) else module.application.wsgi_app
+    try:
+        with hosting(Hosted(app=module.application)) as port:
+            yield port
+    finally:
+        gate.service.close()
+
+
+def as_json(reply: Reply) -> tuple[int, Any]:
+    assert (reply.header("Content-Type") or "").startswith("application/json")
+    return reply.status, reply.json
+
+
+@pytest.mark.parametrize("framework", ["Bottle", "Flask", "Django"])
+def test_the_example_of_the_readme_runs(
+    make_service: Callable[..., Service],
+    tmp_path: Path,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+    framework: str,
+) -> None:
+    clock.now = utc_now()  # which the example lives in
+    service = make_service()
+    ada = service.accounts.create("ada@example.com", "Ada", None, by=OPERATOR)
+    root = service.accounts.create("root@example.com", "Root", None, role="admin", by=OPERATOR)
+    with example(framework, tmp_path, monkeypatch) as port:
+        site = Gated(service, port)
+        nobody, user, admin = site.client(), site.client(ada), site.client(root)
+        assert nobody.get("/").header("Location") == "/login?redirect=/"
+        assert as_json(user.get("/")) == (200, {"hello": "Ada"})
+        assert as_json(nobody.get("/about")) == (200, {"hello": "stranger"})
+        assert as_json(user.get("/about")) == (200, {"hello": "Ada"})
+        assert as_json(nobody.post("/api/comments")) == (
+            401,
+            {"statusCode": 401, "statusMessage": "Authentication required"},
+        )
+        assert as_json(user.post("/api/comments")) == (200, {"author": ada.id})
+        assert nobody.get("/admin").status == 302
+        assert as_json(user.get("/admin")) == (
+            403,
+            {"statusCode": 403, "statusMessage": "Admin access required"},
+        )
+        assert as_json(admin.get("/admin")) == (200, {"admin": "root@example.com"})
+        service.accounts.update(ada.id, role="admin", by=OPERATOR)
+        service.accounts.create("other@example.com", "Other", None, role="admin", by=OPERATOR)
+        service.accounts.set_active([root.id], active=False, by=OPERATOR)
+        assert [user.get("/admin").status, admin.get("/admin").status] == [200, 302]
+        assert [user.get("/reports/1").status, nobody.get("/reports/1").status] == [404, 302]
+        service.accounts.update(ada.id, role="user", by=OPERATOR)
+        assert as_json(user.get("/reports/1"))[1]["statusMessage"] == "Admin access required"
+        assert user.get("/unknown").status == 404
+        assert nobody.get("/api/unknown").status == 401
+
+
+def test_the_readme_names_each_helper_and_both_refusals() -> None:
+    text = section()
+    for words in (
+        "Gate(",
+        "current_user(environ)",
+        "require_user(environ)",
+        'require_role(environ, "admin")',
+        "Authentication required",
+        "Admin access required",
+        "auth.whitelist",
+        "auth.roleRules",
+    ):
+        assert words in text
+    assert re.findall(r"^### (.*)$", text, re.MULTILINE) == ["Bottle", "Flask", "Django"]

@@ -1,0 +1,126 @@
+"""Alive and ready: asked by whoever watches over the daemon, over the socket."""
+
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+from support.web import Site
+
+from usersctl import readiness
+from usersctl.service import Service
+from usersctl.store import file as database
+from usersctl.store import store
+
+
+@pytest.fixture(autouse=True)
+def asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the answer is a second old."""
+    monkeypatch.setattr(readiness, "FRESH", 0.0)
+
+
+def failing(site: Site) -> str:
+    reply = site.client().get("/ready")
+    assert reply.status == 503
+    assert reply.header("Retry-After") == "5"
+    assert str(site.service.store.path.parent) not in reply.body.decode()
+    return reply.message
+
+
+def test_a_daemon_that_is_well_is_alive_and_ready(site: Site) -> None:
+    for path, status in (("/health", "alive"), ("/ready", "ready")):
+        reply = site.client().get(path)
+        assert (reply.status, reply.json) == (200, {"status": status})
+        assert reply.header("Cache-Control") == "no-store"
+        head = site.client().send("HEAD", path)
+        assert (head.status, head.body) == (200, b"")
+
+
+def test_alive_asks_nothing_of_the_database(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_now(*_words: object) -> None:
+        raise AssertionError("the database was asked")
+
+    monkeypatch.setattr(store.Store, "_connection", not_now)
+    assert site.client().get("/health").status == 200
+    assert site.client(cookies={"auth_token": "A" * 43}).get("/health").status == 200
+
+
+def test_a_database_that_is_gone_is_not_ready(site: Site) -> None:
+    path = site.service.store.path
+    path.rename(path.with_name("elsewhere.db"))
+    assert failing(site) == "Not ready: database"
+    assert site.client().get("/health").status == 200
+    path.with_name("elsewhere.db").rename(path)
+    assert site.client().get("/ready").status == 200
+
+
+def test_a_full_disk_is_not_ready(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "LEAST_SPACE", 2**62)
+    assert failing(site) == "Not ready: database"
+
+
+def test_a_database_that_cannot_be_written_is_not_ready(
+    site: Site, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service.readiness, "store", store.open_store(service.store.path, write=False))
+    assert failing(site) == "Not ready: database"
+    service.readiness.store.close()
+
+
+@pytest.mark.parametrize(("version", "application"), [(99, database.APPLICATION_ID), (0, 0)])
+def test_a_schema_of_another_version_is_not_ready(site: Site, version: int, application: int) -> None:
+    with closing(sqlite3.connect(site.service.store.path)) as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute(f"PRAGMA application_id = {application}")
+    assert failing(site) == "Not ready: schema"
+
+
+def test_a_database_that_another_process_writes_to_is_ready(site: Site) -> None:
+    with closing(sqlite3.connect(site.service.store.path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        assert site.client().get("/ready").status == 200
+        assert time.monotonic() - began < database.BUSY_SECONDS
+
+
+def test_each_part_that_does_not_work_is_named(site: Site) -> None:
+    site.service.readiness.parts |= {
+        "worker": lambda: False,
+        "scheduler": lambda: True,
+        "third": lambda: False,
+    }
+    assert failing(site) == "Not ready: worker, third"
+
+
+def test_a_daemon_that_stops_is_not_ready_but_alive(site: Site) -> None:
+    site.service.stop()
+    assert failing(site) == "Not ready: the daemon stops"
+    assert site.client().get("/health").status == 200
+
+
+def test_whoever_asks_often_costs_little(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "FRESH", 1000.0)
+    looks: list[int] = []
+    site.service.readiness.parts["worker"] = lambda: bool(looks.append(1)) or True
+    for _ in range(5):
+        assert site.client().get("/ready").status == 200
+    assert len(looks) == 1
+
+
+def test_the_log_is_silent_while_all_is_well(site: Site) -> None:
+    for path in ("/health", "/ready"):
+        site.client().get(path)
+        site.client().send("HEAD", path)
+    assert site.log == []
+    site.service.stop()
+    site.client().get("/ready")
+    site.client().post("/health")
+    assert [(line["path"], line["status"]) for line in site.log] == [("/ready", 503), ("/health", 405)]
+
+
+def test_neither_is_a_page_of_an_application_behind_the_whitelist(make_site: Callable[..., Site]) -> None:
+    """They are the daemon's own, whatever stands in auth.whitelist."""
+    site = make_site(whitelist=())
+    assert site.client().get("/health/").status == 302
+    assert site.client().get("/ready/database").status == 302

@@ -1,0 +1,165 @@
+"""Letters and schedule run once over all processes on a database, and go on when the one that runs them ends."""
+
+import io
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import Command
+from support.daemons import serving, wait_for
+from support.fakes import FakeClock
+
+from usersctl.service import Service
+from usersd.background import leader as caretaker
+from usersd.background import scheduler
+from usersd.background.leader import Caretaker
+from usersd.log import Log
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caretaker, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(scheduler, "LOOK_EVERY", 0.01)
+
+
+class Two:
+    """Processes on one database, as far as a lock is concerned: each opens the file for itself."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.stream = io.StringIO()
+        log = Log(self.stream, as_json=True, now=service.now)
+        self.first, self.second = Caretaker(service, log=log), Caretaker(service, log=log)
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.stream.getvalue().splitlines()]
+        return [line for line in lines if line["event"] == event]
+
+    def start_one_after_the_other(self) -> None:
+        self.first.start()
+        wait_for(lambda: self.told("caretaker"))
+        self.second.start()
+
+
+@pytest.fixture
+def two(make_service: Callable[..., Service]) -> Iterator[Two]:
+    found = Two(make_service(cleanup_schedule="* * * * *"))
+    with ExitStack() as stack:
+        stack.callback(found.first.stop)
+        stack.callback(found.second.stop)
+        yield found
+
+
+def test_one_works_and_the_other_takes_over_when_it_stops(two: Two, clock: FakeClock) -> None:
+    two.start_one_after_the_other()
+    clock.move(minutes=1)
+    wait_for(lambda: two.told("cleanup-tokens"))
+    assert len(two.told("caretaker")) == 1
+    assert two.second.sends_letters()  # as far as it is for it to do
+    assert two.second.keeps_the_schedule()
+    two.first.stop()
+    wait_for(lambda: len(two.told("caretaker")) == 2)
+    clock.move(minutes=1)
+    wait_for(lambda: len(two.told("cleanup-tokens")) == 2)
+    slots = [line["slot"] for line in two.told("cleanup-tokens")]
+    assert slots == sorted(set(slots))
+
+
+def test_a_slot_that_came_due_between_the_two_is_run_once(two: Two, clock: FakeClock) -> None:
+    two.start_one_after_the_other()
+    clock.move(minutes=1)
+    wait_for(lambda: two.told("cleanup-tokens"))
+    before: Callable[[Caretaker, int, datetime], None] = Caretaker._work
+
+    def late(self: Caretaker, handle: int, since: datetime) -> None:
+        clock.move(minutes=1)  # has the lock, and is due before it has looked at the time
+        before(self, handle, since)
+
+    two.second._work = late.__get__(two.second)  # type: ignore[method-assign]
+    two.first.stop()
+    wait_for(lambda: len(two.told("cleanup-tokens")) == 2)
+
+
+def test_a_slot_that_was_run_before_the_lock_changed_hands_is_not_run_again(
+    make_service: Callable[..., Service], clock: FakeClock, tmp_path: Path
+) -> None:
+    service = make_service(cleanup_schedule="* * * * *")
+    stream = io.StringIO()
+    log = Log(stream, as_json=True, now=clock)
+    began = clock()
+    with (tmp_path / "lock").open("w+") as lock:
+        for _ in range(2):  # the second began to look when the first had not yet run the slot
+            each = caretaker.scheduled_cleanup(service, log=log, handle=lock.fileno(), since=began)
+            assert each is not None
+            clock.move(seconds=40)
+            each.look()
+    assert stream.getvalue().count("cleanup-tokens") == 1
+    with service.store.read() as tx:
+        assert [row.action for row in tx.audit_rows()].count("cleanup-tokens") == 1
+
+
+def test_the_file_of_the_lock_is_for_its_owner_alone_and_beside_the_database(two: Two) -> None:
+    two.start_one_after_the_other()
+    database = two.service.settings.database
+    file = database.with_name(f"{database.name}.lock")
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_lock_that_cannot_be_opened_is_told_once_and_not_ready(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_self: Caretaker) -> int:
+        raise PermissionError(13, "Permission denied", "users.db.lock")
+
+    monkeypatch.setattr(Caretaker, "_open", refused)
+    two.first.start()
+    wait_for(lambda: not two.first.sends_letters())
+    wait_for(lambda: two.told("caretaker"))
+    assert len(two.told("caretaker")) == 1
+    assert "Permission denied" in two.told("caretaker")[0]["waiting"]
+    monkeypatch.undo()
+    wait_for(lambda: len(two.told("caretaker")) == 2)
+    wait_for(two.first.sends_letters)
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(two: Two, tmp_path: Path) -> None:
+    database = two.service.settings.database
+    (tmp_path / "precious").write_text("x")
+    database.with_name(f"{database.name}.lock").symlink_to(tmp_path / "precious")
+    two.first.start()
+    wait_for(lambda: not two.first.sends_letters())
+    assert (tmp_path / "precious").read_text() == "x"
+
+
+# --- over real processes ---
+
+
+def test_a_daemon_goes_on_where_another_was_killed_and_each_letter_is_sent_once(usersctl: Command) -> None:
+    usersctl.configure("[passwordHashing]\nrounds = 10\n[server]\nprocesses = 2\n")
+    usersctl.add("ada", "grace", "alan")
+    mailbox = usersctl.folder / "mail"
+
+    def ask(client: Any, name: str) -> None:
+        assert client.post("/api/users/password/forgot", {"email": f"{name}@example.com"}).status == 200
+
+    with serving(usersctl) as first, serving(usersctl) as second:
+        wait_for(lambda: first.events("caretaker") + second.events("caretaker"))
+        ask(first.client(), "ada")
+        ask(second.client(), "grace")
+        wait_for(lambda: len(first.events("letter") + second.events("letter")) == 2)
+        at_work = first.events("caretaker") + second.events("caretaker")
+        assert len(at_work) == 1  # of four processes
+        os.kill(at_work[0]["process"], signal.SIGKILL)
+        wait_for(lambda: len(first.events("caretaker") + second.events("caretaker")) == 2)
+        ask(second.client(), "alan")
+        wait_for(lambda: len(first.events("letter") + second.events("letter")) == 3)
+        assert sorted(line["id"] for line in first.events("letter") + second.events("letter")) == [1, 2, 3]
+        assert len(list(mailbox.glob("*.eml"))) == 3
+        assert first.client().get("/ready").status == 200
+        assert second.client().get("/ready").status == 200

@@ -1,0 +1,344 @@
+"""One line for each request and each event, by which an operator can tell what happened, and no secret in any of them."""
+
+import io
+import json
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from ipaddress import ip_network
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.commands import OPERATOR, PASSWORD
+from support.fakes import FakeClock
+from support.web import Site
+
+from usersd.log import Log, redacted
+
+NOW = "2026-11-20T08:22:19.123Z"
+WRONG = "wrong horse battery"
+NEW = "another horse battery"
+LOGIN = "/api/users/session"
+
+
+def events(site: Site) -> list[dict[str, Any]]:
+    """All but the requests, without what every one has."""
+    found = [line for line in site.log if line["event"] != "request"]
+    for line in found:
+        assert line.pop("at") == NOW
+        assert re.fullmatch("[0-9a-f]{16}", line.pop("request"))
+        assert line.pop("ip") == "127.0.0.1"
+    return found
+
+
+def requests(site: Site) -> list[dict[str, Any]]:
+    return [line for line in site.log if line["event"] == "request"]
+
+
+# --- requests ---
+
+
+def test_each_request_is_one_line_with_the_id_of_its_answer(site: Site) -> None:
+    client = site.signed_in(ada := site.add())
+    before = len(requests(site))
+    asked = [
+        ("GET", "/api/users/me", 200, ada.id),
+        ("HEAD", "/", 200, ada.id),
+        ("GET", "/api/users", 403, ada.id),
+        ("GET", "/nowhere", 404, ada.id),
+        ("PUT", "/api/users/me", 405, ada.id),
+        ("DELETE", "/api/users/me/sessions/0", 400, ada.id),
+    ]
+    replies = [client.send(method, path) for method, path, *_ in asked]
+    lines = requests(site)[before:]
+    assert [(line["method"], line["path"], line["status"], line["user"]) for line in lines] == asked
+    assert [line["request"] for line in lines] == [reply.header("X-Request-Id") for reply in replies]
+    for line in lines:
+        assert list(line) == ["at", "event", "method", "path", "status", "ms", "ip", "user", "request"]
+        assert (line["at"], line["ip"]) == (NOW, "127.0.0.1")
+        assert 0 <= line["ms"] < 10_000
+
+
+def test_what_is_refused_before_it_is_a_request_is_a_line_too(site: Site) -> None:
+    answer = site.raw(b"POST /api/users/session HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    (line,) = requests(site)
+    assert (line["status"], f"X-Request-Id: {line['request']}\r\n".encode() in answer) == (413, True)
+
+
+def test_what_the_server_refuses_for_its_size_tells_who_asked_for_what(
+    make_site: Callable[..., Site],
+) -> None:
+    site = make_site(trusted_proxies=(ip_network("127.0.0.1"),), allowed_origins=("https://app.example",))
+    sent = {"Content-Length": "70000", "X-Forwarded-For": "203.0.113.9", "Origin": "https://app.example"}
+    reply = site.client().send("POST", "/api/users/register?token=x", raw=b"x" * 70_000, headers=sent)
+    assert (reply.status, reply.message) == (413, "Request body is too large")
+    assert reply.header("Access-Control-Allow-Origin") == "https://app.example"
+    (line,) = requests(site)
+    told = {"method": "POST", "path": "/api/users/register?token=***", "status": 413, "ip": "203.0.113.9"}
+    assert told.items() <= line.items()
+    assert line["request"] == reply.header("X-Request-Id")
+
+
+def test_a_login_that_finds_no_room_tells_who_asked(make_site: Callable[..., Site]) -> None:
+    site = make_site(rounds=12, limits_enabled=False, trusted_proxies=(ip_network("127.0.0.1"),))
+    ada = site.add()
+    with ThreadPoolExecutor(40) as pool:
+        headers = {"X-Forwarded-For": "203.0.113.9"}
+        login = {"email": ada.email, "password": "wrong one here"}
+        replies = list(
+            pool.map(lambda _: site.client().send("POST", LOGIN, login, headers=headers), range(40))
+        )
+    assert {reply.status for reply in replies} == {401, 503}
+    for line in requests(site):
+        assert (line["method"], line["path"], line["ip"]) == ("POST", LOGIN, "203.0.113.9")
+
+
+def test_the_address_is_the_clients_where_a_trusted_proxy_tells(make_site: Callable[..., Site]) -> None:
+    site = make_site(trusted_proxies=(ip_network("127.0.0.1"),))
+    site.client().get("/login", headers={"X-Forwarded-For": "192.0.2.7"})
+    assert [line["ip"] for line in site.log] == ["192.0.2.7"]
+
+
+# --- events ---
+
+
+def test_logins_are_told_with_who_and_from_where(site: Site) -> None:
+    ada = site.add()
+    idle = site.add("idle", active=False)
+    for email, password in (
+        (ada.email, PASSWORD),
+        (" ADA@example.com", WRONG),
+        ("nobody@example.com", WRONG),
+        (idle.email, PASSWORD),
+    ):
+        site.client().login(email, password)
+    site.client().post("/api/users/session", {})
+    assert events(site) == [
+        {"event": "login", "user": ada.id, "email": ada.email},
+        {"event": "login-refused", "user": None, "email": ada.email, "reason": "unauthenticated"},
+        {"event": "login-refused", "user": None, "email": "nobody@example.com", "reason": "unauthenticated"},
+        {"event": "login-refused", "user": None, "email": idle.email, "reason": "forbidden"},
+        {"event": "login-refused", "user": None, "reason": "invalid"},
+    ]
+
+
+def test_a_password_in_the_field_for_the_address_is_not_told(site: Site) -> None:
+    site.client().login(PASSWORD, PASSWORD)
+    assert events(site) == [{"event": "login-refused", "user": None, "reason": "unauthenticated"}]
+    assert PASSWORD not in site.stream.getvalue()
+
+
+def test_a_limit_that_is_hit_is_told(make_site: Callable[..., Site]) -> None:
+    site = make_site(failures_before_delay=1, failed_logins_per_minute=2)
+    site.add()
+    for email in ("ada@example.com", "ada@example.com", "bea@example.com", "cy@example.com"):
+        site.client().login(email, WRONG)
+    assert [(line.get("email"), line["reason"]) for line in events(site)] == [
+        ("ada@example.com", "unauthenticated"),
+        ("ada@example.com", "too_many"),
+        ("bea@example.com", "unauthenticated"),
+        (None, "too_many"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "event"),
+    [("password/forgot", "forgot-password"), ("register/resend", "resend-confirmation")],
+)
+def test_a_limit_on_letters_that_is_hit_is_told(
+    make_site: Callable[..., Site], path: str, event: str
+) -> None:
+    site = make_site(forgots_per_minute=1, whitelist=("/register",))
+    for _ in range(2):
+        site.client().post(f"/api/users/{path}", {"email": "ada@example.com"})
+    assert events(site) == [
+        {"event": event, "user": None},
+        {"event": f"{event}-refused", "user": None, "reason": "too_many"},
+    ]
+
+
+def test_changes_are_told_with_who_did_what_to_whom(site: Site) -> None:
+    root, ada = site.add("root", role="admin"), site.add()
+    admin, user = site.signed_in(root), site.signed_in(ada)
+    before = len(events(site))
+    made = admin.post("/api/users", {"email": "n@example.com", "name": "N", "password": PASSWORD}).json[
+        "user"
+    ]
+    admin.patch(f"/api/users/{ada.id}", {"role": "admin"})
+    admin.patch(f"/api/users/{ada.id}", {"role": "user", "name": "A"})
+    user.patch(
+        "/api/users/password",
+        {"currentPassword": PASSWORD, "newPassword": NEW, "newPasswordConfirmation": NEW},
+    )
+    user.patch("/api/users/me", {"name": "Countess"})
+    session = user.get("/api/users/me/sessions").json["sessions"][0]["id"]
+    user.delete("/api/users/session")
+    admin.post("/_tasks/users:cleanup-tokens")
+    admin.delete(f"/api/users/{ada.id}/sessions")
+    admin.delete(f"/api/users/{ada.id}")
+    admin.delete(f"/api/users/{root.id}")
+    by_root = {"user": root.id}
+    assert events(site)[before:] == [
+        {"event": "create", **by_root, "created": made["id"], "role": "user"},
+        {"event": "update", **by_root, "id": ada.id, "role": "admin"},
+        {"event": "update", **by_root, "id": ada.id, "role": "user"},
+        {"event": "change-password", "user": ada.id},
+        {"event": "update-self", "user": ada.id},
+        {"event": "logout", "user": None, "account": ada.id, "session": session},
+        {"event": "cleanup-tokens", **by_root, "expired": 0, "no_expiration": 0},
+        {"event": "revoke-all", **by_root, "id": ada.id},
+        {"event": "delete", **by_root, "id": ada.id},
+        {"event": "delete-refused", **by_root, "id": root.id, "reason": "last_admin"},
+    ]
+
+
+def test_an_event_has_the_id_of_its_request(site: Site) -> None:
+    site.add()
+    reply = site.client().login("ada@example.com", PASSWORD)
+    assert {line["request"] for line in site.log} == {reply.header("X-Request-Id")}
+    assert [line["event"] for line in site.log] == ["login", "request"]
+
+
+# --- never a secret ---
+
+
+def test_nothing_that_opens_anything_is_ever_written(site: Site, clock: FakeClock) -> None:
+    root, ada = site.add("root", role="admin"), site.add()
+    admin, user = site.signed_in(root), site.signed_in(ada, rememberMe=True)
+    api = site.service.sessions.create_api_token(ada.id, name="ci", lifetime=timedelta(days=1), by=OPERATOR)
+    setup = site.service.setup.link().partition("token=")[2]
+    secrets = {PASSWORD, WRONG, NEW, api.token, setup, *admin.cookies.values(), *user.cookies.values()}
+    clock.move(minutes=5)
+    site.client().login(ada.email, WRONG)
+    site.client(headers={"Authorization": f"Bearer {api.token}"}).get("/api/users/me")
+    site.client().get(f"/api/users/me?access_token={api.token}")
+    site.client().get(f"/setup?token={setup}")
+    site.client().get(f"/setup%3Ftoken={setup}")
+    site.client().get(f"/nowhere?x=1&token={setup}")
+    site.client().get(f"/login?redirect=/setup%3Ftoken%3D{setup}")
+    site.client().post(
+        "/api/users/setup", {"token": setup, "email": "x@example.com", "name": "X", "password": NEW}
+    )
+    user.patch(
+        "/api/users/password",
+        {"currentPassword": PASSWORD, "newPassword": NEW, "newPasswordConfirmation": NEW},
+    )
+    secrets |= set(user.cookies.values())
+    user.get("/api/users", raw=json.dumps({"password": NEW}).encode())
+    user.delete("/api/users/session")
+    site.client().login(ada.email, NEW)
+    text = site.stream.getvalue()
+    assert len(site.log) > 10
+    assert [secret for secret in secrets if secret in text] == []
+    with site.service.store.read() as tx:
+        hashes = [each.password_hash for each in tx.all_credentials()]
+    assert [each for each in hashes if each in text] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("", ""),
+        ("page=2&search=ada", "?page=2&search=ada"),
+        ("token=abc", "?token=***"),
+        ("TOKEN=abc", "?TOKEN=***"),
+        ("%74oken=abc", "?token=***"),
+        ("%74%6f%6B%65%6E=abc", "?token=***"),
+        ("a=1&token=abc&b=2&token=def", "?a=1&token=***&b=2&token=***"),
+        ("code=c&state=s&iss=i", "?code=***&state=***&iss=i"),
+        ("access_token=a&id_token=b&password=c", "?access_token=***&id_token=***&password=***"),
+        ("redirect=/x%3Ftoken%3Dabc%26y%3D1", "?redirect=/x?***"),
+        ("redirect=/x?token=abc", "?redirect=/x?***"),
+        ("token=abc%00%ff", "?token=***"),
+        ("token", "?token=***"),
+        ("&".join(f"a{n}=token" for n in range(60)), "?***"),
+    ],
+)
+def test_what_opens_something_is_taken_out_of_a_query(query: str, told: str) -> None:
+    assert redacted(query) == told
+
+
+@given(
+    before=st.text(max_size=10),
+    after=st.text(max_size=10),
+    cased=st.lists(st.booleans(), min_size=5, max_size=5),
+)
+def test_no_way_to_write_the_name_lets_a_token_through(before: str, after: str, cased: list[bool]) -> None:
+    from urllib.parse import quote
+
+    name = "".join(f"%{ord(c):02X}" if hexed else c for c, hexed in zip("token", cased, strict=True))
+    query = f"a={quote(before)}&{name}=SECRETSECRET&b={quote(after)}"
+    assert "SECRETSECRET" not in redacted(query)
+
+
+# --- harmless ---
+
+HOSTILE = [
+    "/%0aevent=forged",
+    "/%0d%0a%7B%22event%22:%22login%22%7D",
+    "/%1b%5B31mred",
+    "/%00",
+    "/%C2%9B31m",
+    "/%E2%80%AEgpj",
+    "/%E2%80%A8line",
+    "/%FF%FE",
+    "/x?search=%0aevent=forged",
+    "/x?%0a=%1b",
+    "/x%20status=200%20user=1",
+]
+
+
+@pytest.mark.parametrize("path", HOSTILE)
+def test_a_path_from_outside_stays_in_its_line(site: Site, path: str) -> None:
+    site.client().get(path)
+    text = site.stream.getvalue()
+    assert text.count("\n") == 1
+    assert text.isascii()
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
+    assert site.log[0]["event"] == "request"
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["a\nb", "a\r\nevent=login", "\x1b[31mred\x1b[0m", "\x9b31m", "\u202egpj", "\u2028x", "\x00", "\ud800"],
+)
+def test_on_a_terminal_no_value_can_break_or_colour_a_line(value: str) -> None:
+    stream = io.StringIO()
+    Log(stream, as_json=False, now=FakeClock()).event("request", path=value, user=None)
+    text = stream.getvalue()
+    assert text.startswith(f"{NOW} request path=")
+    assert text.removesuffix("\n").isprintable()
+
+
+def test_a_value_with_spaces_cannot_pass_for_other_fields() -> None:
+    stream = io.StringIO()
+    Log(stream, as_json=False, now=FakeClock()).event("request", path='/x status=200 "', status=404)
+    assert stream.getvalue() == f'{NOW} request path="/x status=200 \\"" status=404\n'
+
+
+def test_text_on_a_terminal_and_json_otherwise() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal, pipe = Terminal(), io.StringIO()
+    for stream in (terminal, pipe):
+        Log(stream, now=FakeClock()).event("login", user=1, email="ada@example.com", ip=None)
+    assert terminal.getvalue() == f"{NOW} login user=1 email=ada@example.com\n"
+    assert json.loads(pipe.getvalue()) == {
+        "at": NOW,
+        "event": "login",
+        "user": 1,
+        "email": "ada@example.com",
+        "ip": None,
+    }
+
+
+def test_a_log_that_cannot_be_written_stops_nobody(site: Site) -> None:
+    client = site.signed_in(site.add())
+    site.stream.close()
+    assert client.get("/api/users/me").status == 200

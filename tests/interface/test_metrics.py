@@ -1,0 +1,345 @@
+"""The figures for Prometheus: true over all processes, on an address of their own, and nothing where they are off."""
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support.commands import OPERATOR, PASSWORD, Command
+from support.daemons import free_port, serving, wait_for
+from support.fakes import FakeClock
+from support.web import Client, hosting
+
+from usersctl.config.settings import Loaded, Origin
+from usersctl.models import User
+from usersctl.service import Service
+from usersd import metrics
+from usersd.counters import BUCKETS, NO_ROUTE, Figures, Ledger
+from usersd.log import Log
+from usersd.metrics import AT_ONCE, Counting
+from usersd.routes import TABLE
+from usersd.start import hosted
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+BY_PATH = {(route.method, route.path): route for route in TABLE}
+
+
+def scraped(port: int) -> Samples:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+        text = reply.read().decode()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples.get((name, frozenset(labels.items())), 0.0)
+
+
+def logins(samples: Samples, outcome: str, method: str = "password") -> float:
+    return value(samples, "users_logins_total", method=method, outcome=outcome)
+
+
+def requests(samples: Samples, method: str, route: str, status: str) -> float:
+    return value(samples, "users_request_duration_seconds_count", method=method, route=route, status=status)
+
+
+@contextmanager
+def measured(service: Service, processes: int = 1) -> Iterator[tuple[list[Figures], int]]:
+    """The figures of so many processes, which are all this one, and where they are told."""
+    port = free_port()
+    with metrics.measuring("127.0.0.1", port, TABLE, processes) as told, told.of_process(0, service) as first:
+        others = [Figures(told._ledger, index, service.hasher) for index in range(1, processes)]
+        yield [first, *others], port
+
+
+# --- the real daemon, in several processes ---
+
+
+def test_the_figures_of_several_processes_are_one_sum(usersctl: Command) -> None:
+    (ada,) = usersctl.add("ada")
+    port = free_port()
+    usersctl.configure(
+        f"passwordHashing.rounds = 10\nserver.processes = 2\nmetrics.port = {port}\nlimits.enabled = false\n"
+    )
+    with serving(usersctl) as daemon:
+        assert daemon.events("metrics")[0]["url"] == f"http://127.0.0.1:{port}/metrics"
+        for _ in range(2):
+            assert daemon.client().login(ada.email, PASSWORD).status == 200
+            assert daemon.client().login(ada.email, "wrong").status == 401
+        client = daemon.client()
+        client.login(ada.email, PASSWORD)
+        for _ in range(6):
+            client.get(f"/api/users/{ada.id}")
+            client.get("/api/users/secret-path-4711")
+            client.send("BREW", "/coffee")
+        with usersctl.service() as service:
+            service.sessions.cleanup(by=OPERATOR)
+        told = scraped(port)
+        assert (logins(told, "success"), logins(told, "unauthenticated")) == (3, 2)
+        assert requests(told, "GET", "/api/users/:id", "2xx") == 6
+        assert requests(told, "GET", "/api/users/:id", "4xx") == 6
+        assert requests(told, *NO_ROUTE, "4xx") == 6
+        assert not [
+            each for each in told if "4711" in str(each) or "coffee" in str(each) or "BREW" in str(each)
+        ]
+        assert value(told, "users_sessions") == 3
+        assert value(told, "users_cleanup_last_removed") == 0
+        assert value(told, "users_cleanup_last_timestamp_seconds") > 0
+        assert value(told, "users_bcrypt_slots") == 2 * (os.cpu_count() or 1)
+        pids = children_of(daemon.process.pid)
+        assert len(pids) == 2
+        for number in ("0", "1"):
+            assert value(told, "process_resident_memory_bytes", process=number) > 10**6
+        # On the address of the service there is nothing of it.
+        assert daemon.client().get("/metrics").status == 302
+        # Who dies is started anew, and no figure falls.
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: len(set(children_of(daemon.process.pid)) - set(pids)) == 2)
+        wait_for(lambda: answers(daemon.client()))
+        assert logins(wait_for(lambda: told_by(port)), "success") == 3
+        assert daemon.client().login(ada.email, PASSWORD).status == 200
+        assert logins(scraped(port), "success") == 4
+        assert daemon.stop() == 0
+    with pytest.raises(urllib.error.URLError):
+        scraped(port)
+
+
+def children_of(pid: int) -> list[int]:
+    with open(f"/proc/{pid}/task/{pid}/children") as told:  # noqa: PTH123 - of the kernel
+        return [int(each) for each in told.read().split()]
+
+
+def answers(client: Client) -> bool:
+    try:
+        return client.get("/health").status == 200
+    except OSError:
+        return False
+
+
+def told_by(port: int) -> Samples | None:
+    try:
+        return scraped(port)
+    except OSError:
+        return None
+
+
+def test_a_port_that_is_taken_stops_the_start_with_a_line(usersctl: Command) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        usersctl.configure(f"metrics.port = {taken.getsockname()[1]}\n")
+        result = usersctl("serve", "--port", str(free_port()), "--json")
+    assert result.code == 6
+    (told,) = [json.loads(line) for line in result.stderr.splitlines() if '"error"' in line]
+    assert told["error"]["message"].startswith("metrics: 127.0.0.1:")
+    assert "metrics.port" in told["error"]["hint"]
+
+
+def test_nothing_of_it_is_loaded_where_it_is_off() -> None:
+    code = "import sys, usersd.start; print([each for each in ('prometheus_client', 'usersd.metrics') if each in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
+
+
+# --- what is counted ---
+
+
+def test_each_outcome_of_a_login_has_its_figure(
+    make_service: Callable[..., Service], add: Callable[..., User]
+) -> None:
+    add("ada")
+    add("grace", active=False)
+    service, port = make_service(failures_before_delay=2), free_port()
+    loaded = Loaded(service.settings, None, {"database": Origin("default", None)})
+    with (
+        metrics.measuring("127.0.0.1", port, TABLE, 1) as told,
+        hosted(loaded, Log(io.StringIO()), measure=partial(told.of_process, 0)) as served,
+        hosting(served) as site,
+    ):
+        client = Client(site)
+        assert client.login("ada@example.com", PASSWORD).status == 200
+        assert client.login("grace@example.com", PASSWORD).status == 403
+        assert [client.login("nobody@example.com", "wrong").status for _ in range(3)] == [401, 401, 429]
+        assert client.post("/api/users/session", {}).status == 400
+        assert client.get("/api/users/auth/oauth/redirect").status == 302
+        found = scraped(port)
+    outcomes = ("success", "forbidden", "unauthenticated", "too_many", "invalid", "busy", "error")
+    assert [logins(found, each) for each in outcomes] == [1, 1, 2, 1, 1, 0, 0]
+    assert logins(found, "oauth_not_configured", "oauth") == 1
+
+
+def test_an_outcome_that_nobody_thought_of_is_counted_all_the_same(service: Service) -> None:
+    ledger = Ledger(TABLE, 1)
+    Figures(ledger, 0, service.hasher).login("oauth", "something new")
+    assert ("oauth", "error", 1) in ledger.logins()
+
+
+def test_a_request_falls_into_its_bucket_and_the_sums_are_of_all_processes(service: Service) -> None:
+    route = BY_PATH["GET", "/api/users/<id>"]
+    with measured(service, processes=3) as (processes, port):
+        for figures, seconds in zip(processes, (BUCKETS[0], 0.3, 60.0), strict=True):
+            figures.request(route, 200, seconds)
+        told = scraped(port)
+    labels = {"method": "GET", "route": "/api/users/:id", "status": "2xx"}
+    buckets = [
+        value(told, "users_request_duration_seconds_bucket", **labels, le=str(each))
+        for each in (*BUCKETS, "+Inf")
+    ]
+    assert buckets == [2.0 if each >= 0.5 else 1.0 for each in BUCKETS] + [3.0]
+    assert value(told, "users_request_duration_seconds_sum", **labels) == pytest.approx(60.301)
+
+
+def test_whoever_begins_anew_goes_on_counting_but_hashes_nothing(service: Service) -> None:
+    ledger = Ledger(TABLE, 2)
+    old = Figures(ledger, 1, service.hasher)
+    old.login("password", "success")
+    with service.hasher.slot():
+        old.look(waiting=3)
+    assert (ledger.hashing, ledger.waiting) == (1, 3)
+    new = Figures(ledger, 1, service.hasher)
+    new.login("password", "success")
+    assert (ledger.hashing, ledger.waiting) == (0, 0)
+    assert ("password", "success", 2) in ledger.logins()
+
+
+def test_slots_and_who_waits_for_them_are_told_by_the_hasher(make_service: Callable[..., Service]) -> None:
+    hasher = make_service().hasher
+    assert (hasher.in_use, hasher.waiting) == (0, 0)
+    with hasher.slot():
+        assert (hasher.in_use, hasher.waiting) == (1, 0)
+    assert (hasher.in_use, hasher.waiting) == (0, 0)
+
+
+# --- what is in the database ---
+
+
+def test_sessions_and_letters_are_those_of_now(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    ada = add()
+    for _ in range(3):
+        service.sessions.open(ada, remember=False)
+    clock.move(hours=2)
+    service.sessions.open(ada, remember=True)
+    service.sessions.create_api_token(ada.id, name="cron", lifetime=None, by=OPERATOR)
+    service.recovery.forgot(ada.email)
+    found = Counting(service)()
+    assert found is not None
+    assert found.sessions == 5
+    assert found.letters == {"waiting": 1, "sent": 0, "failed": 0, "dropped": 0}
+    assert (found.cleaned_at, found.cleaned) == (None, 0)
+    clock.move(hours=23)  # those without "stay signed in" are over
+    service.sessions.cleanup(by=OPERATOR)
+    found = Counting(service)()
+    assert found is not None
+    assert (found.sessions, found.cleaned) == (2, 3)
+    assert found.cleaned_at == clock().timestamp()
+
+
+def test_the_database_is_not_counted_for_more_than_a_hundredth_of_the_time(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting, now, counts = Counting(service), [0.0], []
+
+    def count() -> Any:
+        counts.append(now[0])
+        now[0] += 2.0  # a large one
+
+    monkeypatch.setattr(counting, "_count", count)
+    monkeypatch.setattr(metrics.time, "monotonic", lambda: now[0])
+    while now[0] < 1000:
+        counting()
+        now[0] += 1
+    assert len(counts) == 5
+    monkeypatch.setattr(counting, "_count", lambda: counts.append(now[0]))
+    now[0] += 1000
+    counts.clear()
+    for _ in range(100):
+        counting()
+        now[0] += 1
+    assert len(counts) == 10
+
+
+def test_what_the_database_does_not_tell_is_left_out_and_the_rest_is_told(service: Service) -> None:
+    service.store.path.unlink()
+    service.store.close()
+    with measured(service) as ((figures,), port):
+        figures.login("password", "success")
+        told = scraped(port)
+    assert logins(told, "success") == 1
+    assert ("users_sessions", frozenset()) not in told
+
+
+# --- the address ---
+
+
+def test_there_is_one_path_and_two_methods(service: Service) -> None:
+    with measured(service) as (_, port):
+        client = Client(port)
+        reply = client.get("/metrics?x=1")
+        assert reply.status == 200
+        assert (reply.header("Content-Type") or "").startswith("text/plain; version=")
+        assert reply.header("Server") is None
+        head = client.send("HEAD", "/metrics")
+        assert (head.status, head.body) == (200, b"")
+        for method, path, status in (
+            ("GET", "/", 404),
+            ("GET", "/metrics/x", 404),
+            ("POST", "/metrics", 501),
+            ("BREW", "/metrics", 501),
+        ):
+            refused = client.send(method, path)
+            assert (refused.status, refused.body) == (status, b"")
+
+
+def test_whoever_says_nothing_there_keeps_nobody_waiting(service: Service) -> None:
+    with measured(service) as (_, port), closing(socket.create_connection(("127.0.0.1", port))) as silent:
+        silent.sendall(b"GET /metr")
+        assert scraped(port)
+
+
+def test_whoever_holds_connections_open_there_takes_few_files(service: Service) -> None:
+    def files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    with measured(service) as (_, port), ExitStack() as stack:
+        before = files()
+        for _ in range(80):
+            client = stack.enter_context(closing(socket.create_connection(("127.0.0.1", port))))
+            with suppress(OSError):
+                client.sendall(b"GET /metr")
+        # Our own ends are files of this process, too.
+        wait_for(lambda: files() - before <= 80 + AT_ONCE + 4)
+        assert files() - before >= 80
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text"])
+def test_a_version_that_is_none_is_no_reason_to_tell_nothing(service: Service, kind: str) -> None:
+    with measured(service) as (_, port):
+        reply = Client(port, headers={"Accept": f"{kind}; version=x"}).get("/metrics")
+    assert (reply.status, b"users_" in reply.body) == (200, True)
+
+
+def test_openmetrics_is_spoken_to_whoever_asks_for_it(service: Service) -> None:
+    with measured(service) as (_, port):
+        reply = Client(port, headers={"Accept": "application/openmetrics-text; version=1.0.0"}).get(
+            "/metrics"
+        )
+    assert reply.status == 200
+    assert reply.body.endswith(b"# EOF\n")

@@ -1,0 +1,562 @@
+"""Sign-in through the identity provider as a browser sees it: there and back over real HTTP, with the sample provider."""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+from support.commands import OPERATOR, PASSWORD, Command
+from support.daemons import serving
+from support.fakes import FakeClock
+from support.oauth_site import (
+    CALLBACK,
+    GO,
+    SECRET,
+    Browser,
+    OAuthSite,
+    answered,
+    asked,
+    error_of,
+    oauth_site,
+    path_of,
+)
+from support.postbox import sent
+from support.web import Client, running
+
+from usersctl.service import Service
+from usersd.dev_provider import CLIENT
+
+Make = Callable[..., OAuthSite]
+
+
+@pytest.fixture
+def make_site(make_service: Callable[..., Service]) -> Iterator[Make]:
+    with ExitStack() as stack:
+        yield lambda **changes: stack.enter_context(oauth_site(make_service, **changes))
+
+
+@pytest.fixture
+def open_site(make_site: Make) -> OAuthSite:
+    return make_site(oauth_allow_auto_registration=True)
+
+
+@pytest.fixture
+def closed_site(make_site: Make) -> OAuthSite:
+    return make_site()
+
+
+def count(site: OAuthSite) -> int:
+    with site.service.store.read() as tx:
+        return len(list(tx.all_credentials()))
+
+
+# --- who comes in ---
+
+
+def test_a_new_user_is_registered_and_signed_in(open_site: OAuthSite) -> None:
+    open_site.provider.people["1001"].picture = "https://pictures.example/ada.png"
+    browser = open_site.browser()
+    reply = browser.sign_in()
+    assert (reply.status, reply.header("Location"), reply.body) == (302, "/", b"")
+    me = browser.me()
+    assert me is not None
+    assert (me["email"], me["name"], me["role"], me["active"], me["oauth_id"], me["profile_picture"]) == (
+        "ada@example.com",
+        "Ada Lovelace",
+        "user",
+        True,
+        "1001",
+        "https://pictures.example/ada.png",
+    )
+    assert me["last_login_at"] is not None
+    assert not open_site.errors()
+
+
+def test_a_new_user_is_sent_back_where_registration_is_not_automatic(closed_site: OAuthSite) -> None:
+    browser = closed_site.browser()
+    reply = browser.sign_in()
+    assert error_of(reply) == "user_not_registered"
+    assert reply.header("Location") == "/login?error=user_not_registered"
+    assert browser.me() is None
+    assert count(closed_site) == 0
+    page = browser.client.get(str(reply.header("Location")))
+    assert (page.status, b'role="alert"' in page.body) == (200, True)
+
+
+def test_whoever_came_once_comes_again(open_site: OAuthSite) -> None:
+    first, second = open_site.browser(), open_site.browser()
+    first.sign_in()
+    second.sign_in()
+    assert first.me() == second.me() is not None
+    assert count(open_site) == 1
+
+
+def test_an_account_with_the_same_address_is_linked_and_keeps_its_password(closed_site: OAuthSite) -> None:
+    user = closed_site.site.add("ada")
+    with closed_site.service.store.write() as tx:
+        tx.change_user(user.id, user.updated_at, email_proven_at=user.created_at)
+    browser = closed_site.browser()
+    assert browser.sign_in().header("Location") == "/"
+    me = browser.me()
+    assert me is not None
+    assert (me["id"], me["oauth_id"]) == (user.id, "1001")
+    assert closed_site.site.client().login(user.email, PASSWORD).status == 200
+    assert [letter.to for letter in sent(closed_site.service)] == [user.email]
+
+
+def test_whoever_registered_with_somebody_elses_address_is_out_when_the_owner_comes(
+    closed_site: OAuthSite,
+) -> None:
+    user = closed_site.site.add("ada")
+    waiting = closed_site.site.signed_in(user, rememberMe=True)
+    owner = closed_site.browser()
+    owner.sign_in()
+    assert (owner.me() or {})["id"] == user.id
+    assert waiting.get("/api/users/me").status == 401
+    assert waiting.login(user.email, PASSWORD).status == 401
+
+
+def test_an_inactive_account_stays_outside(closed_site: OAuthSite) -> None:
+    user = closed_site.site.add("ada", active=False)
+    browser = closed_site.browser()
+    assert error_of(browser.sign_in()) == "account_inactive"
+    assert browser.me() is None
+    assert closed_site.service.accounts.get(user.id) == user
+
+
+def test_a_linked_account_that_was_deactivated_stays_outside(open_site: OAuthSite) -> None:
+    browser = open_site.browser()
+    browser.sign_in()
+    me = browser.me()
+    assert me is not None
+    open_site.service.accounts.update(me["id"], active=False, by=OPERATOR)
+    assert browser.me() is None
+    assert error_of(browser.sign_in()) == "account_inactive"
+
+
+def test_an_unverified_address_stays_outside(open_site: OAuthSite) -> None:
+    browser = open_site.browser()
+    assert error_of(browser.sign_in("1003")) == "oauth_failed"
+    assert (browser.me(), count(open_site)) == (None, 0)
+    open_site.provider.people["1003"].email_verified = True
+    browser.sign_in("1003")
+    assert (browser.me() or {})["email"] == "alan@example.com"
+
+
+def test_whoever_cancels_is_sent_back(open_site: OAuthSite) -> None:
+    browser = open_site.browser()
+    reply = browser.come_back(browser.cancel(browser.set_out()))
+    assert error_of(reply) == "oauth_failed"
+    assert (browser.me(), count(open_site), browser.flows()) == (None, 0, [])
+    assert [line["why"] for line in open_site.site.log if line["event"] == "oauth-refused"] == [
+        "the provider says 'access_denied'"
+    ]
+    browser.sign_in()  # and may think again
+    assert browser.me() is not None
+
+
+def test_a_changed_picture_is_taken_over(open_site: OAuthSite) -> None:
+    person, browser = open_site.provider.people["1001"], open_site.browser()
+    person.picture = "https://pictures.example/old.png"
+    browser.sign_in()
+    person.picture = "https://pictures.example/new.png"
+    browser.sign_in()
+    assert (browser.me() or {})["profile_picture"] == "https://pictures.example/new.png"
+
+
+def test_an_address_changed_at_the_provider_changes_nothing_here(open_site: OAuthSite) -> None:
+    browser, grace = open_site.browser(), open_site.site.add("grace")
+    browser.sign_in()
+    before = browser.me()
+    open_site.provider.people["1001"].email = "grace@example.com"
+    browser.sign_in()
+    assert before is not None
+    assert (browser.me() or {})["id"] == before["id"] != grace.id
+    assert (browser.me() or {})["email"] == "ada@example.com"
+
+
+def test_another_person_with_the_same_address_is_refused(open_site: OAuthSite) -> None:
+    browser, eve = open_site.browser(), open_site.browser()
+    browser.sign_in()
+    open_site.provider.people["1004"].email = "ada@example.com"
+    assert error_of(eve.sign_in("1004")) == "oauth_failed"
+    assert eve.me() is None
+    assert (browser.me() or {})["oauth_id"] == "1001"
+
+
+def test_twenty_first_sign_ins_at_once_make_one_account(open_site: OAuthSite) -> None:
+    browsers = [open_site.browser() for _ in range(20)]
+    backs = [browser.consent(browser.set_out(), "1001") for browser in browsers]
+    with ThreadPoolExecutor(20) as pool:
+        replies = list(pool.map(lambda each: each[0].come_back(each[1]), zip(browsers, backs, strict=True)))
+    assert [reply.header("Location") for reply in replies] == ["/"] * 20
+    assert len({(browser.me() or {})["id"] for browser in browsers}) == 1
+    assert count(open_site) == 1
+
+
+# --- tabs, sessions, cookies ---
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_tabs_come_back_in_any_order(open_site: OAuthSite, order: tuple[int, int]) -> None:
+    browser = open_site.browser()
+    tabs = [browser.set_out("?redirect=/one"), browser.set_out("?redirect=/two")]
+    assert len(browser.flows()) == 2
+    backs = [browser.consent(there, "1001") for there in tabs]
+    for tab in order:
+        assert browser.come_back(backs[tab]).header("Location") == ["/one", "/two"][tab]
+        assert browser.me() is not None
+    assert browser.flows() == []
+
+
+def test_a_browser_keeps_the_newest_of_many_tabs(open_site: OAuthSite) -> None:
+    browser = open_site.browser()
+    tabs = [browser.set_out(f"?redirect=/{'x' * 900}{n}") for n in range(30)]
+    assert len(browser.flows()) == 5
+    assert browser.come_back(browser.consent(tabs[-1], "1001")).header("Location") == f"/{'x' * 900}29"
+    assert error_of(browser.come_back(browser.consent(tabs[0], "1001"))) == "oauth_failed"
+
+
+def test_the_session_lasts_thirty_days_and_its_cookie_too(open_site: OAuthSite, clock: FakeClock) -> None:
+    browser = open_site.browser()
+    (cookie,) = [each for each in browser.sign_in().all("Set-Cookie") if each.startswith("auth_token=")]
+    assert sorted(cookie.split("; ")[1:]) == ["HttpOnly", "Max-Age=2592000", "Path=/", "SameSite=Lax"]
+    clock.move(days=29, hours=23)
+    assert browser.me() is not None
+    clock.move(days=1)
+    assert browser.me() is None
+
+
+def test_the_session_lasts_as_the_configuration_says(make_site: Make, clock: FakeClock) -> None:
+    from datetime import timedelta
+
+    site = make_site(oauth_allow_auto_registration=True, remember_me_expiration=timedelta(days=2))
+    browser = site.browser()
+    (cookie,) = [each for each in browser.sign_in().all("Set-Cookie") if each.startswith("auth_token=")]
+    assert "Max-Age=172800" in cookie
+    clock.move(days=2, seconds=1)
+    assert browser.me() is None
+
+
+def test_a_session_that_came_along_is_ended_and_replaced(open_site: OAuthSite) -> None:
+    bea = open_site.site.add("bea")
+    browser = open_site.browser()
+    browser.client.login(bea.email, PASSWORD)
+    old = Client(open_site.site.port, cookies=dict(browser.client.cookies))
+    assert old.get("/api/users/me").json["user"]["email"] == bea.email
+    browser.sign_in()
+    assert (browser.me() or {})["email"] == "ada@example.com"
+    assert old.get("/api/users/me").status == 401
+
+
+def test_a_session_that_came_along_outlives_a_sign_in_that_failed(closed_site: OAuthSite) -> None:
+    bea = closed_site.site.add("bea")
+    browser = closed_site.browser()
+    browser.client.login(bea.email, PASSWORD)
+    assert error_of(browser.sign_in()) == "user_not_registered"
+    assert (browser.me() or {})["email"] == bea.email
+
+
+def test_logging_out_ends_the_session(open_site: OAuthSite) -> None:
+    browser = open_site.browser()
+    browser.sign_in()
+    assert browser.client.delete("/api/users/session").status == 200
+    assert browser.me() is None
+
+
+def test_the_cookie_of_a_sign_in_is_for_this_browser_and_ten_minutes(open_site: OAuthSite) -> None:
+    (cookie,) = open_site.browser().client.get(GO).all("Set-Cookie")
+    assert re.fullmatch(
+        r"oauth_[0-9a-f]{16}=[\w-]+; Path=/; HttpOnly; SameSite=Lax; Max-Age=600", cookie, re.ASCII
+    )
+
+
+def test_over_https_both_cookies_are_the_hosts_own(
+    make_service: Callable[..., Service], open_site: OAuthSite
+) -> None:
+    """Behind a proxy that speaks TLS; the provider is at the other site."""
+    base_url = "https://users.example"
+    service = make_service(
+        base_url=base_url,
+        oauth_client_id=CLIENT,
+        oauth_client_secret=SECRET,
+        oauth_issuer=open_site.provider.issuer,
+        oauth_allow_auto_registration=True,
+    )
+    open_site.provider.redirect_uri = base_url + CALLBACK
+    with running(service) as site:
+        browser, provider = Browser(base_url, site.client()), open_site.browser()
+        there = browser.set_out()
+        (name,) = browser.client.cookies
+        assert re.fullmatch(r"__Host-oauth_[0-9a-f]{16}", name)
+        assert asked(there)["redirect_uri"] == base_url + CALLBACK
+        back = provider.consent(there, "1001")
+        plain = Client(site.port, cookies={name.removeprefix("__Host-"): browser.client.cookies[name]})
+        assert error_of(plain.get(path_of(back))) == "oauth_failed"  # a neighbour may have set that one
+        reply = browser.come_back(back)
+        cookies = reply.all("Set-Cookie")
+        assert [each.partition("=")[0] for each in cookies] == ["__Host-auth_token", name]
+        assert all("; Secure" in each and "; Path=/" in each and "Domain" not in each for each in cookies)
+        assert (browser.me() or {})["email"] == "ada@example.com"
+
+
+# --- where to ---
+
+
+@pytest.mark.parametrize("deep", ["/users?page=2&search=%C3%A4", "/a/b#c", "/", "/%09/evil", "/x?next=https://evil.example"])  # fmt: skip
+def test_a_deep_link_is_kept(open_site: OAuthSite, deep: str) -> None:
+    assert open_site.browser().sign_in(query="?redirect=" + quote(deep)).header("Location") == deep
+
+
+def test_the_login_page_hands_a_deep_link_on(open_site: OAuthSite) -> None:
+    browser = open_site.browser()
+    wanted = browser.client.get("/nowhere?x=1")
+    page = browser.client.get(str(wanted.header("Location"))).body.decode()
+    found = re.search(rf'href="{re.escape(GO)}(\?redirect=[^"]+)"', page)
+    assert found
+    assert browser.sign_in(query=found[1]).header("Location") == "/nowhere?x=1"
+
+
+def test_a_deep_link_that_is_too_long_is_left_out_and_the_sign_in_goes_on(open_site: OAuthSite) -> None:
+    browser = open_site.browser()
+    assert browser.sign_in(query="?redirect=/" + "x" * 5000).header("Location") == "/"
+    assert browser.sign_in(query='?redirect=/"' + '"' * 998).header("Location") == '/"' + '"' * 998
+    assert browser.me() is not None
+
+
+@pytest.mark.parametrize(
+    ("configured", "origins"),
+    [
+        ("/welcome?from=provider#top", ()),
+        ("https://app.example/welcome", ("https://app.example",)),
+        ("http://127.0.0.1:1/x", ("http://127.0.0.1:1",)),
+    ],
+)
+def test_success_leads_where_the_configuration_says(
+    make_site: Make, configured: str, origins: tuple[str, ...]
+) -> None:
+    site = make_site(
+        oauth_allow_auto_registration=True, oauth_success_redirect=configured, allowed_origins=origins
+    )
+    assert site.browser().sign_in().header("Location") == configured
+    assert site.browser().sign_in(query="?redirect=/deep").header("Location") == "/deep"
+
+
+@pytest.mark.parametrize(
+    ("configured", "location"),
+    [
+        ("/login?error=oauth_failed", "/login?error=CODE"),
+        ("/login", "/login?error=CODE"),
+        ("/login?", "/login?error=CODE"),
+        ("/login?error=a&error=b", "/login?error=CODE"),
+        ("/x?a=1&error=b&c=%2F%20+&error=&d", "/x?a=1&c=%2F%20+&d&error=CODE"),
+        ("/x?errors=1&my_error=2#error=3", "/x?errors=1&my_error=2&error=CODE#error=3"),
+        ("/x#/spa/login", "/x?error=CODE#/spa/login"),
+        ("https://app.example/x?error=1&a=1#y", "https://app.example/x?a=1&error=CODE#y"),
+        ("https://app.example", "https://app.example?error=CODE"),
+    ],
+)
+def test_the_error_page_has_its_one_error_and_keeps_the_rest(
+    make_site: Make, configured: str, location: str
+) -> None:
+    site = make_site(oauth_error_redirect=configured, allowed_origins=("https://app.example",))
+    reply = site.browser().sign_in()
+    assert reply.header("Location") == location.replace("CODE", "user_not_registered")
+    reply = site.browser().client.get(CALLBACK)
+    assert reply.header("Location") == location.replace("CODE", "oauth_failed")
+
+
+def test_another_callback_url_takes_the_place_of_ours(make_site: Make) -> None:
+    site = make_site(callback="/sign-in/done", oauth_allow_auto_registration=True)
+    browser = site.browser()
+    back = browser.consent(browser.set_out(), "1001")
+    assert urlsplit(back).path == "/sign-in/done"
+    old = browser.client.get(path_of(back).replace("/sign-in/done", CALLBACK))
+    assert (old.status, old.message) == (401, "Authentication required")
+    assert browser.come_back(back).header("Location") == "/"
+    assert browser.me() is not None
+
+
+# --- what is asked of the provider ---
+
+
+def test_the_way_out_says_what_the_protocol_asks_for(open_site: OAuthSite) -> None:
+    browser = open_site.browser()
+    first, second = asked(browser.set_out()), asked(browser.set_out())
+    assert first == {
+        "response_type": "code",
+        "client_id": CLIENT,
+        "redirect_uri": browser.base_url + CALLBACK,
+        "scope": "openid profile email",
+        "state": first["state"],
+        "code_challenge": first["code_challenge"],
+        "code_challenge_method": "S256",
+    }
+    assert len(first["state"]) >= 43
+    assert first["state"] != second["state"]
+    assert first["code_challenge"] != second["code_challenge"]
+    name = f"oauth_{hashlib.sha256(first['state'].encode()).hexdigest()[:16]}"
+    waits = json.loads(base64.urlsafe_b64decode(browser.client.cookies[name] + "=="))
+    made = base64.urlsafe_b64encode(hashlib.sha256(waits["verifier"].encode()).digest()).decode()
+    assert made.rstrip("=") == first["code_challenge"]
+
+
+def test_other_scopes_are_asked_for_where_the_configuration_says(make_site: Make) -> None:
+    site = make_site(oauth_scopes=("openid", "email", "https://scopes.example/x y"))
+    assert asked(site.browser().set_out())["scope"] == "openid email https://scopes.example/x y"
+
+
+def test_the_log_tells_who_came_and_no_secret(open_site: OAuthSite) -> None:
+    browser = open_site.browser()
+    there = browser.set_out()
+    back = browser.consent(there, "1001")
+    browser.come_back(back)
+    (line,) = [line for line in open_site.site.log if line["event"] == "oauth"]
+    assert line["user"] == (browser.me() or {})["id"]
+    written = open_site.site.stream.getvalue()
+    for secret in (asked(back)["code"], asked(back)["state"], *browser.client.cookies.values()):
+        assert secret not in written
+
+
+def test_nothing_of_a_sign_in_is_kept_in_clear(open_site: OAuthSite, tmp_path: Any) -> None:
+    browser = open_site.browser()
+    there = browser.set_out()
+    back = browser.consent(there, "1001")
+    browser.come_back(back)
+    kept = b"".join(file.read_bytes() for file in tmp_path.glob("users.db*"))
+    for secret in (SECRET, asked(back)["code"], asked(back)["state"], browser.client.cookies["auth_token"]):
+        assert secret.encode() not in kept
+    assert b"ada@example.com" in kept  # so the right files were read
+
+
+def test_a_head_or_a_look_ahead_uses_no_callback_up(open_site: OAuthSite) -> None:
+    browser = open_site.browser()
+    back = browser.consent(browser.set_out(), "1001")
+    assert browser.client.send("HEAD", path_of(back)).status == 405
+    assert browser.come_back(back, headers={"Sec-Purpose": "prefetch"}).status == 405
+    assert browser.me() is None
+    assert browser.come_back(back).header("Location") == "/"
+
+
+def test_every_answer_on_the_way_has_the_headers_of_the_house(open_site: OAuthSite) -> None:
+    browser = open_site.browser()
+    for reply in (browser.client.get(GO), browser.client.get(CALLBACK), browser.sign_in()):
+        assert reply.header("Cache-Control") == "no-store"
+        assert reply.header("Referrer-Policy") == "no-referrer"
+        assert reply.header("X-Content-Type-Options") == "nosniff"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_both_addresses_are_for_get_only(open_site: OAuthSite, method: str) -> None:
+    for path in (GO, CALLBACK):
+        reply = open_site.browser().client.send(method, path)
+        assert (reply.status, reply.header("Allow")) == (405, "GET, HEAD")
+
+
+# --- not configured ---
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        {"oauth_client_id": None},
+        {"oauth_client_secret": None},
+        {"oauth_client_id": None, "oauth_client_secret": None},
+        {"oauth_client_id": ""},
+        {"oauth_client_secret": ""},
+        {"oauth_client_id": None, "oauth_client_secret": None, "oauth_issuer": None},
+    ],
+)
+def test_without_a_client_id_and_secret_both_addresses_say_so(
+    make_site: Make, missing: dict[str, Any]
+) -> None:
+    site = make_site(oauth_error_redirect="/login?a=1&error=x#y", **missing)
+    client = site.site.client()
+    for path in (GO, CALLBACK, GO + "?redirect=/x", f"{CALLBACK}?code=x&state=y", f"{CALLBACK}?a=1&a=2"):
+        reply = client.get(path)
+        assert (reply.status, reply.header("Location")) == (302, "/login?a=1&error=oauth_not_configured#y")
+        assert reply.all("Set-Cookie") == []
+    assert GO not in client.get("/login").body.decode()
+    assert not site.errors()
+
+
+@pytest.mark.parametrize("toml", ["", '[auth.oauth]\nclientId = ""\nclientSecret = ""\n', '[auth.oauth]\nclientId = "x"\nissuer = "https://p.example"\n'])  # fmt: skip
+def test_the_daemon_starts_without_it_and_says_so_to_a_browser(usersctl: Command, toml: str) -> None:
+    usersctl.configure(toml)
+    with serving(usersctl) as daemon:
+        for path in (GO, CALLBACK):
+            reply = daemon.client().get(path)
+            assert (reply.status, reply.header("Location")) == (302, "/login?error=oauth_not_configured")
+        assert daemon.stop() == 0
+
+
+def test_a_secret_that_the_provider_does_not_take_is_a_fault_of_the_configuration(make_site: Make) -> None:
+    site = make_site(oauth_client_secret="another", oauth_allow_auto_registration=True)
+    browser = site.browser()
+    assert error_of(browser.sign_in()) == "oauth_not_configured"
+    assert browser.me() is None
+
+
+# --- --dev ---
+
+
+def test_the_sample_provider_is_there_with_dev_and_not_without(usersctl: Command) -> None:
+    with serving(usersctl, "--dev") as daemon:
+        browser = Browser(f"http://127.0.0.1:{daemon.port}", daemon.client())
+        assert GO in browser.client.get("/login").body.decode()
+        assert browser.sign_in("1002").header("Location") == "/"
+        assert (browser.me() or {})["email"] == "grace@example.com"
+        assert error_of(browser.come_back(browser.cancel(browser.set_out()))) == "oauth_failed"
+        assert error_of(browser.sign_in("1003")) == "oauth_failed"
+        assert daemon.stop() == 0
+    with serving(usersctl) as daemon:
+        for path in ("/dev/provider/authorize", "/dev/provider/.well-known/openid-configuration"):
+            assert daemon.client().get(path).status in (302, 401)
+        assert daemon.client().send("POST", "/dev/provider/token").status == 401
+        assert error_of(daemon.client().get(GO)) == "oauth_not_configured"
+
+
+def test_the_sample_provider_is_strict(open_site: OAuthSite) -> None:
+    client = open_site.site.client()
+    browser = open_site.browser()
+    there = browser.set_out()
+    for odd in ("redirect_uri=http://evil.example/", "client_id=other"):
+        name = odd.partition("=")[0]
+        changed = re.sub(rf"{name}=[^&]*", odd, path_of(there))
+        assert client.get(changed).status == 400
+    code = asked(browser.consent(there, "1001"))["code"]
+    form = f"grant_type=authorization_code&code={code}&redirect_uri={quote(browser.base_url + CALLBACK)}"
+    basic = base64.b64encode(f"{CLIENT}:{quote(SECRET)}".encode()).decode()
+    for authorization in ("", "Basic", "Basic !", "Basic /w==", "Basic eDp5", f"Bearer {basic}"):
+        reply = client.send(
+            "POST", "/dev/provider/token", raw=form.encode(), headers={"Authorization": authorization}
+        )
+        assert (reply.status, reply.json) == (401, {"error": "invalid_client"})
+    for body in (form + "&code_verifier=wrong", form, "", "\xff", form.replace(code, "x")):
+        reply = client.send(
+            "POST",
+            "/dev/provider/token",
+            raw=body.encode("latin-1"),
+            headers={"Authorization": f"Basic {basic}"},
+        )
+        assert (reply.status, reply.json) == (400, {"error": "invalid_grant"})
+    reply = client.get("/dev/provider/userinfo", headers={"Authorization": "Bearer x"})
+    assert (reply.status, reply.json) == (401, {"error": "invalid_token"})
+
+
+def test_an_unlinked_account_is_linked_again_only_by_its_owner(open_site: OAuthSite) -> None:
+    browser = open_site.browser()
+    browser.sign_in()
+    me = browser.me()
+    assert me is not None
+    open_site.service.accounts.update(me["id"], unlink=True, by=OPERATOR)
+    assert browser.me() == me | {"oauth_id": None, "updated_at": (browser.me() or {})["updated_at"]}
+    assert error_of(open_site.browser().client.get(answered(browser.set_out()))) == "oauth_failed"
+    browser.sign_in()
+    assert (browser.me() or {})["oauth_id"] == "1001"

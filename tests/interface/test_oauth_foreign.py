@@ -1,0 +1,189 @@
+"""The whole sign-in against a provider that nobody here wrote: oidc-provider of npm, driven as a browser would."""
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+from support.oauth_site import CALLBACK, Browser, error_of, path_of
+from support.web import Client, running
+
+from usersctl.service import Service
+
+VERSION = "9.13.3"
+INSTALL_WITHIN = 90
+BASE_URL = "http://127.0.0.1:8080"
+SECRET = "odd-%: &=+~ secret, long enough for every way to use it"
+PEOPLE: dict[str, dict[str, Any]] = {
+    "ada": {
+        "email": "ada@example.com",
+        "email_verified": True,
+        "name": "Ada Lovelace",
+        "picture": "https://p.example/a.png",
+    },
+    "alan": {"email": "alan@example.com", "email_verified": False, "name": "Alan Turing"},
+}
+
+
+@pytest.fixture(scope="module")
+def package() -> Path:
+    """The folder that it is installed in, kept for later runs beside other temporary files."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node and npm are not here")
+    major = subprocess.run(
+        ["node", "--version"], capture_output=True, text=True, check=True, timeout=20
+    ).stdout
+    if int(major.strip("v\n").split(".")[0]) < 20:
+        pytest.skip(f"node {major.strip()} is too old for oidc-provider {VERSION}")
+    kept = Path(tempfile.gettempdir()) / f"usersctl-{os.getuid()}-oidc-provider-{VERSION}"
+    if kept.exists():
+        # Its code is run: nobody else may have put it there.
+        assert (kept.stat().st_uid, kept.stat().st_mode & 0o077) == (os.getuid(), 0), kept
+        return kept
+    with tempfile.TemporaryDirectory(prefix=f"{kept.name}-") as folder:
+        new = Path(folder) / "new"
+        new.mkdir(0o700)
+        (new / "package.json").write_text("{}")
+        words = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", f"oidc-provider@{VERSION}"]
+        try:
+            done = subprocess.run(words, cwd=new, capture_output=True, timeout=INSTALL_WITHIN, check=False)
+        except subprocess.TimeoutExpired:
+            pytest.skip(f"npm did not install oidc-provider within {INSTALL_WITHIN} s")
+        if done.returncode:
+            pytest.skip(f"npm cannot install oidc-provider {VERSION} here")
+        try:
+            new.rename(kept)
+        except OSError:  # another worker was quicker
+            assert kept.exists()
+    return kept
+
+
+def start(package: Path, method: str) -> tuple[subprocess.Popen[str], str]:
+    client = {
+        "client_id": "client:77",
+        "client_secret": SECRET,
+        "redirect_uris": [BASE_URL + CALLBACK],
+        "token_endpoint_auth_method": method,
+    }
+    script = Path(__file__).parents[1] / "support" / "foreign_provider.mjs"
+    process = subprocess.Popen(
+        ["node", script, package, json.dumps({"client": client, "people": PEOPLE})],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    timer = threading.Timer(20, process.kill)
+    timer.start()
+    line = process.stdout.readline()
+    timer.cancel()
+    assert line, "the provider did not start"
+    return process, json.loads(line)["issuer"]
+
+
+@pytest.fixture
+def issuer(package: Path) -> Iterator[str]:
+    process, found = start(package, "client_secret_basic")
+    yield found
+    process.kill()
+    process.communicate(timeout=10)
+
+
+@pytest.fixture
+def make_browser(make_service: Callable[..., Service], issuer: str) -> Iterator[Callable[..., Browser]]:
+    with ExitStack() as stack:
+
+        def make(**changes: Any) -> Browser:
+            values = {
+                "base_url": BASE_URL,
+                "oauth_client_id": "client:77",
+                "oauth_client_secret": SECRET,
+                "oauth_issuer": issuer,
+                "oauth_allow_auto_registration": True,
+            }
+            site = stack.enter_context(running(make_service(**(values | changes))))
+            return Browser(BASE_URL, site.client())
+
+        yield make
+
+
+def through(there: str, person: str | None) -> str:
+    """Clicks through the provider's pages as this person, or cancels; where it sends us to in the end."""
+    visitor = Client(urlsplit(there).port or 0)
+    reply = visitor.get(path_of(there))
+    for _ in range(12):
+        location = reply.header("Location")
+        if location is not None and location.startswith(BASE_URL + "/"):
+            return location
+        if location is not None:
+            reply = visitor.get(path_of(location))
+            continue
+        page = reply.body.decode()
+        assert reply.status == 200, page
+        if person is None:
+            found = re.search(r'href="([^"]*/abort)"', page)
+            assert found, page
+            reply = visitor.get(path_of(html.unescape(found[1])))
+            continue
+        action = re.search(r'<form[^>]* action="([^"]+)"', page)
+        prompt = re.search(r'name="prompt" value="(\w+)"', page)
+        assert action, page
+        assert prompt, page
+        form = urlencode({"prompt": prompt[1], "login": person, "password": "any"})
+        reply = visitor.send(
+            "POST",
+            path_of(html.unescape(action[1])),
+            raw=form.encode(),
+            headers={"Content-Type": "application/x-www-form-urlencoded"},
+        )
+    raise AssertionError("the provider goes in circles")
+
+
+def test_a_person_signs_in_and_signs_in_again(make_browser: Callable[..., Browser]) -> None:
+    browser = make_browser()
+    reply = browser.come_back(through(browser.set_out("?redirect=/deep?x=1"), "ada"))
+    assert reply.header("Location") == "/deep?x=1"
+    first = browser.me()
+    assert first is not None
+    assert (first["email"], first["name"], first["oauth_id"], first["profile_picture"]) == (
+        "ada@example.com",
+        "Ada Lovelace",
+        "ada",
+        "https://p.example/a.png",
+    )
+    back = through(browser.set_out(), "ada")
+    cookies = dict(browser.client.cookies)
+    assert browser.come_back(back).header("Location") == "/"
+    assert (browser.me() or {})["id"] == first["id"]
+    browser.client.cookies = {name: value for name, value in cookies.items() if "oauth_" in name}
+    assert error_of(browser.come_back(back)) == "oauth_failed"  # a second time
+    assert browser.me() is None
+
+
+def test_who_cancels_who_is_not_verified_and_who_is_unknown_stay_outside(
+    make_browser: Callable[..., Browser],
+) -> None:
+    browser = make_browser()
+    assert error_of(browser.come_back(through(browser.set_out(), None))) == "oauth_failed"
+    assert error_of(browser.come_back(through(browser.set_out(), "alan"))) == "oauth_failed"
+    assert browser.me() is None
+
+
+def test_without_registration_and_with_a_wrong_secret_the_code_says_so(
+    make_browser: Callable[..., Browser],
+) -> None:
+    closed = make_browser(oauth_allow_auto_registration=False)
+    assert error_of(closed.come_back(through(closed.set_out(), "ada"))) == "user_not_registered"
+    wrong = make_browser(oauth_client_secret="wrong")
+    assert error_of(wrong.come_back(through(wrong.set_out(), "ada"))) == "oauth_not_configured"

@@ -1,0 +1,174 @@
+"""The OpenAPI document: valid, complete by the table of routes, and what schemathesis finds the answers to be."""
+
+import base64
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attacks.fuzz.run import fuzz
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from support.commands import Command
+from support.web import Site
+
+from usersctl.config.settings import Settings
+from usersd.openapi.document import document, page
+from usersd.openapi.operations import OPERATIONS
+from usersd.routes import TABLE
+from usersd.routing import Access
+
+DAEMONS = Settings(database=Path("users.db"), base_url="https://accounts.example.com")
+TOLD = document(DAEMONS)
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in TOLD["paths"].items():
+        for method, operation in methods.items():
+            yield method.upper(), path, operation
+
+
+def by_row(method: str, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = TOLD["paths"][re.sub(r"<(\w+)>", r"{\1}", path)][method.lower()]
+    return found
+
+
+def test_every_row_of_the_table_is_described_and_nothing_else() -> None:
+    rows = {(route.method, route.path) for route in TABLE}
+    assert rows - set(OPERATIONS) == set(), "describe it in usersd/operations.py"
+    assert set(OPERATIONS) - rows == set()
+    assert {(method, re.sub(r"{(\w+)}", r"<\1>", path)) for method, path, _ in operations()} == rows
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"oauth_callback_url": "/back", "cookie_name": "sid"},
+        {"min_length": 72, "brand": 'A "<b>" \u00e9'},
+    ],
+)
+def test_the_document_is_valid_whatever_the_configuration_says(changes: dict[str, Any]) -> None:
+    settings = DAEMONS._replace(**changes)
+    told = json.loads(json.dumps(document(settings)))
+    assert list(OpenAPIV31SpecValidator(told).iter_errors()) == []
+    assert told["servers"] == [{"url": settings.base_url}]
+    assert settings.oauth_callback_url in told["paths"]
+    assert told["components"]["securitySchemes"]["cookie"]["name"] == f"__Host-{settings.cookie_name}"
+
+
+def test_who_may_call_is_what_the_table_says() -> None:
+    for route in TABLE:
+        told = by_row(route.method, route.path)
+        asks = route.access in (Access.SIGNED_IN, Access.ADMIN, Access.OPERATOR)
+        takes = OPERATIONS[route.method, route.path].takes_session
+        assert bool(told["security"]) == (asks or takes), route.path
+        if route.access is Access.ADMIN:
+            assert {"401", "403"} <= set(told["responses"]), route.path
+
+
+def test_ids_limits_and_bodies_have_the_refusals_that_follow() -> None:
+    for route in TABLE:
+        told = by_row(route.method, route.path)
+        assert [each["name"] for each in told["parameters"] if each["in"] == "path"] == re.findall(
+            r"<(\w+)>", route.path
+        )
+        assert {"400", "503"} <= set(told["responses"])
+        assert ("429" in told["responses"]) == (route.limit is not None), route.path
+        assert ("415" in told["responses"]) == ("requestBody" in told), route.path
+        assert route.method in ("GET", "DELETE") or "403" in told["responses"], route.path
+
+
+def test_the_headers_that_somebody_needs_are_told() -> None:
+    assert "Set-Cookie" in by_row("POST", "/api/users/session")["responses"]["200"]["headers"]
+    assert "Retry-After" in TOLD["components"]["responses"]["429"]["headers"]
+    assert "Retry-After" in TOLD["components"]["responses"]["503"]["headers"]
+    assert "Location" in by_row("GET", "/api/users/auth/oauth/redirect")["responses"]["302"]["headers"]
+    assert "Location" in by_row("GET", "/api/users/auth/verify")["responses"]["401"]["headers"]
+    for _, path, operation in operations():
+        for status, response in operation["responses"].items():
+            if "$ref" not in response:
+                assert "X-Request-Id" in response["headers"], (path, status)
+
+
+def test_links_and_operations_have_names_that_fit() -> None:
+    names = [operation["operationId"] for _, _, operation in operations()]
+    assert len(set(names)) == len(names)
+    links = [
+        link["operationId"]
+        for _, _, operation in operations()
+        for response in operation["responses"].values()
+        for link in response.get("links", {}).values()
+    ]
+    assert len(links) > 8
+    assert set(links) <= set(names)
+
+
+# --- where it is ---
+
+
+def test_the_daemon_and_the_command_tell_the_same(site: Site, usersctl: Command) -> None:
+    reply = site.client().get("/api/users/openapi.json")
+    assert (reply.status, reply.header("Content-Type")) == (200, "application/json; charset=utf-8")
+    assert reply.json == usersctl.ok("openapi").json
+    written = usersctl.ok("openapi", "--html").stdout
+    assert written == site.client().get("/api/users/docs").body.decode() + "\n"
+
+
+def test_neither_tells_a_secret_or_a_path_of_the_machine(
+    make_site: Callable[..., Site], tmp_path: Path
+) -> None:
+    site = make_site(
+        oauth_client_id="known-client",
+        oauth_client_secret="hidden-secret",
+        oauth_issuer="https://id.example.com",
+        assertion_secret="hidden-between-two-of-at-least-so-many-letters",
+    )
+    for path in ("/api/users/openapi.json", "/api/users/docs"):
+        told = site.client().get(path).body.decode()
+        for hidden in (str(tmp_path), "known-client", "hidden-secret", "hidden-between"):
+            assert hidden not in told
+
+
+def test_the_page_has_every_operation_and_needs_nothing_beside_it(make_site: Callable[..., Site]) -> None:
+    site = make_site(brand='<script>alert("1")</script>')
+    reply = site.client().get("/api/users/docs")
+    html = reply.body.decode()
+    for _, path, operation in operations():
+        assert f'<details id="{operation["operationId"]}">' in html
+        assert f"<code>{path}</code>" in html
+    assert re.findall(
+        r"<script|<link rel=.stylesheet|\ssrc=|@import|url\(|https?://(?!127\.0\.0\.1)\S+", html
+    ) == [each for each in re.findall(r"https?://(?!127\.0\.0\.1)\S+", html) if "example.com" in each]
+    assert "&lt;script&gt;" in html
+    (style,) = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)
+    policy = reply.header("Content-Security-Policy") or ""
+    assert f"'sha256-{base64.b64encode(sha256(style.encode()).digest()).decode()}'" in policy
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+
+
+def test_the_page_says_nothing_that_is_not_in_the_document() -> None:
+    html = page(DAEMONS)
+    assert html.count("<details") == len(list(operations()))
+    assert "None" not in re.sub(r"'none'", "", html)
+
+
+# --- what schemathesis finds ---
+
+
+def test_every_answer_fits_the_document(tmp_path: Path) -> None:
+    """Some seconds of `python -m tests.attacks.fuzz`, in all of its phases."""
+    repeated = ["--generation-deterministic"] if "CI" in os.environ else []
+    # The pages take no input to speak of.
+    done = fuzz(tmp_path, "admin", "--max-examples=1", "--exclude-tag=Pages", *repeated, seconds=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = re.search(r"(\d+) generated, (\d+) passed", done.stdout)
+    assert passed is not None, done.stdout
+    assert passed[1] == passed[2]
+    assert int(passed[1]) > 500
+    for phase in ("Examples", "Coverage", "Fuzzing", "Stateful"):
+        assert re.search(rf"\u2705 +{phase}", done.stdout), done.stdout

@@ -1,0 +1,646 @@
+"""The pages without a browser: who gets which, their words in every language, what an operator adds, what they weigh."""
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from support.commands import OPERATOR, Command
+from support.fakes import FakeClock
+from support.web import Client, Site
+
+import usersctl
+import usersd
+from usersctl import colours
+from usersctl.config.settings import Settings
+from usersctl.errors import ConfigError
+from usersctl.first_admin import MAKE_AN_ADMIN
+from usersctl.service import Service
+from usersd.pages import pages
+from usersd.request import Call
+from usersd.response import PAGE, Answer, as_json, refusal
+
+HERE = Path(pages.__file__).parent
+TEMPLATES = {file.name: file.read_text("utf-8") for file in HERE.glob("*.html")}
+SCRIPT = (HERE / "script.js").read_text("utf-8")
+CATALOGUES = {file.stem: json.loads(file.read_text("utf-8")) for file in (HERE / "locales").glob("*.json")}
+ENGLISH = CATALOGUES["en"]
+OTHERS = sorted(CATALOGUES.keys() - {"en"})
+PATHS = [
+    "/login",
+    "/register",
+    "/confirm-email",
+    "/forgot-password",
+    "/reset-password",
+    "/not-me",
+    "/setup",
+    "/account",
+    "/",
+    "/users",
+]
+# Whoever is signed in sees other pages than who is not.
+VISITS = [(path, True) for path in PATHS] + [
+    (path, False) for path in PATHS if path not in ("/account", "/", "/users")
+]
+
+
+@pytest.fixture
+def admin(make_site: Callable[..., Site]) -> Client:
+    site = make_site(whitelist=("/register",))
+    return site.signed_in(site.add(role="admin"))
+
+
+def visitor(admin: Client, *, signed_in: bool) -> Client:
+    return admin if signed_in else Client(admin.port)
+
+
+def settings(**changes: Any) -> Settings:
+    return Settings(database=Path("users.db"), base_url="http://127.0.0.1:8080", **changes)
+
+
+# --- who gets which ---
+
+
+def test_a_page_for_admins_says_so_to_others_readably(site: Site) -> None:
+    reply = site.signed_in(site.add()).get("/users")
+    assert (reply.status, reply.header("Content-Type")) == (403, "text/html; charset=utf-8")
+    assert b"This page is for admins" in reply.body
+    assert b'href="/users"' not in reply.body
+
+
+def test_only_admins_are_shown_the_way_to_all_users(site: Site, admin: Client) -> None:
+    assert b'href="/users"' in admin.get("/").body
+    assert b'href="/users"' not in site.signed_in(site.add("grace")).get("/").body
+
+
+def test_the_profile_is_where_no_application_is_and_all_links_lead_there(site: Site, admin: Client) -> None:
+    for client in (admin, site.signed_in(site.add("grace"))):
+        shown = [client.get(path) for path in ("/account", "/")]
+        assert [reply.status for reply in shown] == [200, 200]
+        assert shown[0].body == shown[1].body
+        for path in ("/account", "/users", "/login"):
+            page = client.get(path).body
+            assert b'<a href="/account"' in page
+            assert re.findall(rb'<a[^>]* href="/"[^>]*>', page) == [b'<a class="brand" href="/">']
+    assert site.client().get("/account").header("Location") == "/login?redirect=/account"
+    assert 'link.href = "/account"' in SCRIPT
+    assert 'href = "/"' not in SCRIPT
+
+
+def test_registration_that_is_closed_has_no_pages_and_no_way_there(site: Site) -> None:
+    user = site.signed_in(site.add())
+    for path in ("/register", "/confirm-email"):
+        reply = site.client().get(path)
+        assert (reply.status, reply.header("Location")) == (302, f"/login?redirect={path}")
+        assert (user.get(path).status, user.get(path).message) == (403, "Registration is closed")
+    login = site.client().get("/login").body
+    assert b"/register" not in login
+    assert b"auth/oauth" not in login
+
+
+def test_registration_that_is_open_is_offered(admin: Client) -> None:
+    login = Client(admin.port).get("/login").body
+    assert b'href="/register"' in login
+    assert b"/api/users/register/resend" in login
+
+
+def test_the_set_up_page_is_over_with_the_first_admin(site: Site) -> None:
+    path = site.service.setup.link().removeprefix(site.service.settings.base_url)
+    assert b"<form" in site.client().get(path).body
+    site.add(role="admin")
+    assert b"<form" not in site.client().get(path).body
+
+
+def test_the_set_up_page_knows_a_link_that_is_over(site: Site, clock: FakeClock) -> None:
+    def opens(path: str) -> bool:
+        page = site.client().get(path).body.decode()
+        told = f'<p class="note bad">{ENGLISH["messages"]["Invalid or expired link"]}' in page
+        assert told == ("<form" not in page) == (f"<code>{MAKE_AN_ADMIN}</code>" in page)
+        return not told
+
+    old, new = (site.service.setup.link().removeprefix(site.service.settings.base_url) for _ in range(2))
+    assert [opens(path) for path in (new, new, old, "/setup", "/setup?token=", f"{new}x")] == [
+        *(True, True),
+        *(False, False, False, False),
+    ]
+    clock.move(minutes=31)
+    assert not opens(new)
+
+
+def test_only_whoever_has_a_password_is_asked_for_it(site: Site) -> None:
+    ada, grace = site.add(), site.add("grace", password=None)
+    client = site.signed_in(ada)
+    token = site.service.sessions.open(grace, remember=False).token
+    page = site.client(cookies={"auth_token": token}).get("/account").body
+    assert b"currentPassword" in client.get("/account").body
+    assert b"currentPassword" not in page
+    assert b'data-api="/api/users/password/forgot"' in page
+    assert b'name="email" value="grace@example.com"' in page
+
+
+@pytest.mark.parametrize(
+    ("asked", "then"),
+    [
+        ("", None),
+        ("?redirect=/users%3Fpage=2", "/users?page=2"),
+        ("?redirect=/login", None),
+        ("?redirect=/login%3Fredirect=/users", None),
+        ("?redirect=/login%23x", None),
+        ("?redirect=//evil.example", None),
+        ("?redirect=/a&redirect=/b", None),
+    ],
+)
+def test_the_sign_in_leads_on_and_never_to_itself(
+    make_site: Callable[..., Site], asked: str, then: str | None
+) -> None:
+    site = make_site(oauth_client_id="x", oauth_client_secret="y", oauth_issuer="https://id.example.com")
+    page = site.client().get(f"/login{asked}").body.decode()
+    onward = f"?{urlencode({'redirect': then})}" if then else ""
+    assert f'data-then="{then or ""}"' in page
+    assert f'href="{pages.OAUTH}{onward}"' in page
+    signed_in = site.signed_in(site.add()).get(f"/login{asked}").body.decode()
+    assert "data-then" not in signed_in
+    assert f'<a class="button primary" href="{then or "/account"}">' in signed_in
+    assert f'data-logout="/login{onward}"' in signed_in
+
+
+@pytest.mark.parametrize(
+    "code", ["oauth_failed", "oauth_not_configured", "user_not_registered", "account_inactive"]
+)
+def test_a_code_of_a_failed_sign_in_is_said_in_words(site: Site, code: str) -> None:
+    page = site.client().get(f"/login?error={code}").body.decode()
+    assert ENGLISH[f"oauth.{code}"] in page
+    assert code not in page
+
+
+def test_another_code_says_nothing(site: Site) -> None:
+    assert b"note bad" not in site.client().get("/login?error=nonsense").body.replace(
+        b'<p class="note bad">This page needs', b""
+    )
+
+
+BROWSER = {"HTTP_ACCEPT": "text/html", "HTTP_SEC_FETCH_MODE": "navigate"}
+
+
+def call(path: str, **environ: str) -> Call:
+    return Call({"REQUEST_METHOD": "GET", "PATH_INFO": path, **environ}, settings())
+
+
+@pytest.mark.parametrize(
+    ("status", "told"), [(404, "There is no such page"), (403, "Registration is closed")]
+)
+@pytest.mark.parametrize("user", [None, "ada"])
+def test_a_browser_reads_a_refusal_as_a_page(
+    service: Service, status: int, told: str, user: str | None
+) -> None:
+    asked = call("/nowhere", **BROWSER)
+    asked.user = user and service.accounts.create("ada@example.com", "Ada", None, by=OPERATOR)
+    answer = pages.instead(asked, refusal(status, "No", ("X-Other", "kept")))
+    page = answer.body.decode()
+    assert (answer.status, answer.headers) == (status, (*PAGE, ("X-Other", "kept")))
+    assert f"<h1>{told}</h1>" in page
+    assert f'href="{"/account" if user else "/login"}"' in page.partition("<main")[2]
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (call("/nowhere"), refusal(404, "Not found")),
+        (call("/nowhere", HTTP_ACCEPT="application/json"), refusal(404, "Not found")),
+        (call("/nowhere", HTTP_ACCEPT="text/html", HTTP_SEC_FETCH_MODE="cors"), refusal(404, "Not found")),
+        (call("/nowhere", **BROWSER | {"REQUEST_METHOD": "POST"}), refusal(404, "Not found")),
+        (call("/api/users/7", **BROWSER), refusal(404, "User not found")),
+        (call("/_tasks/x", **BROWSER), refusal(404, "Not found")),
+        (call("/health", **BROWSER), refusal(503, "Not ready")),
+        (call("/login", **BROWSER), as_json({})),
+        (call("/users", **BROWSER), Answer(403, b"<!doctype html>", PAGE)),
+    ],
+)
+def test_whatever_is_no_page_stays_as_it_is(asked: Call, answer: Answer) -> None:
+    assert pages.instead(asked, answer) is answer
+
+
+def test_a_browser_reads_what_is_not_there_as_a_page(site: Site) -> None:
+    browser = {"Accept": "text/html", "Sec-Fetch-Mode": "navigate"}
+    user = site.signed_in(site.add())
+    for path, status, told in (
+        ("/nowhere", 404, "There is no such page"),
+        ("/users/", 404, "There is no such page"),
+        ("/register", 403, "Registration is closed"),
+        ("/confirm-email?token=x&email=y", 403, "Registration is closed"),
+    ):
+        plain, page = user.get(path), user.get(path, headers=browser)
+        assert (plain.status, page.status) == (status, status)
+        assert plain.json["statusCode"] == status
+        assert page.header("Content-Type") == "text/html; charset=utf-8"
+        assert f"<h1>{told}</h1>" in page.body.decode()
+        assert b'href="/account"' in page.body
+        shared = ("Cache-Control", "X-Content-Type-Options", "Referrer-Policy")
+        assert [page.header(name) for name in shared] == [plain.header(name) for name in shared]
+        assert user.send("HEAD", path, headers=browser).body == b""
+    for path in ("/api/nowhere", "/api", "/_tasks/nowhere", "/api/users/999"):
+        assert user.get(path, headers=browser).json["statusCode"] in (403, 404)
+    assert site.client().get("/nowhere", headers=browser).status == 302
+
+
+# --- what a page is ---
+
+
+@pytest.mark.parametrize(("path", "signed_in"), VISITS)
+def test_no_page_can_be_framed_or_kept_or_runs_what_is_not_ours(
+    admin: Client, path: str, signed_in: bool
+) -> None:
+    reply = visitor(admin, signed_in=signed_in).get(path)
+    assert (reply.status, reply.header("Cache-Control")) == (200, "no-store")
+    policy = dict(
+        each.strip().split(" ", 1) for each in (reply.header("Content-Security-Policy") or "").split(";")
+    )
+    assert (policy["default-src"], policy["frame-ancestors"], policy["base-uri"]) == (
+        "'none'",
+        "'none'",
+        "'none'",
+    )
+    assert (policy["script-src"], policy["style-src"]) == ("'self'", "'self'")
+    assert "unsafe" not in str(policy)
+    page = reply.body.decode()
+    assert re.search(r"<[^>]+ (style|on\w+)=", page) is None
+    assert "<noscript>" in page
+
+
+LOADED = {
+    "/users": "/api/users?limit=20&",
+    "/account": "/api/users/me/sessions",
+    "/": "/api/users/me/sessions",
+}
+
+
+@pytest.mark.parametrize("locale", sorted(CATALOGUES))
+def test_a_page_with_all_that_it_loads_is_well_below_40_kb(
+    make_site: Callable[..., Site], locale: str
+) -> None:
+    site = make_site(whitelist=("/register",), locale=locale)
+    admin = site.signed_in(site.add(role="admin"))
+    for number in range(30):
+        site.add(f"somebody.with.a.name{number:02}", password=None)
+    weights = {}
+    for path, signed_in in VISITS:
+        client = visitor(admin, signed_in=signed_in)
+        page = client.get(path).body
+        assets = re.findall(r'(?:src|href)="(/assets/[^"]+)"', page.decode())
+        assert len(assets) == 2
+        loaded = [client.get(each).body for each in (*assets, *filter(None, [LOADED.get(path)]))]
+        weights[path, signed_in] = len(page) + sum(map(len, loaded))
+    assert LOADED["/users"] in SCRIPT
+    assert len(admin.get(LOADED["/users"]).json["users"]) == 20
+    assert max(weights.values()) < 39_000, weights
+    assert max(weight for (path, _), weight in weights.items() if path != "/users") < 35_000, weights
+
+
+def test_the_script_is_served_as_it_stands_there_without_comments_and_indentation(site: Site) -> None:
+    for name in ("script.js", "style.css"):
+        source = (HERE / name).read_text("utf-8").splitlines()
+        served = site.client().get(f"/assets/{name}").body.decode().splitlines()
+        lean = ["" if line.strip().startswith("//") else line.strip() for line in source]
+        assert served == lean
+    # What spans lines would have lost a part of itself.
+    assert [line for line in SCRIPT.splitlines() if line.count("`") % 2] == []
+
+
+@pytest.mark.parametrize(("path", "signed_in"), VISITS)
+def test_every_field_has_a_label_a_name_and_a_place_for_its_error(
+    admin: Client, path: str, signed_in: bool
+) -> None:
+    page = visitor(admin, signed_in=signed_in).get(path).body.decode()
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    for field in re.findall(r"<(?:input|select) [^>]*>", page):
+        if 'type="hidden"' in field or 'class="away"' in field:
+            continue
+        found = re.search(r' id="([^"]+)"', field)
+        if found is None:
+            assert 'type="checkbox"' in field  # inside of its label
+            continue
+        assert f'<label for="{found[1]}">' in page
+        assert " name=" in field
+        described = re.search(r'aria-describedby="([^"]+)"', field)
+        assert set(described[1].split() if described else []) <= set(ids)
+        assert (f"{found[1]}-error" in ids) == (described is not None)
+    for form in re.findall(r"<form [^>]*>", page):
+        assert 'method="post"' in form  # without the script nothing would land in an address
+    for button in re.findall(r"<button(?![^>]* type=)[^>]*>", page):
+        assert " disabled" in button  # without the script nothing is sent at all
+
+
+def test_templates_escape_all_but_what_is_ours() -> None:
+    raw = {found.strip() for text in TEMPLATES.values() for found in re.findall(r"{{!(.*?)}}", text)}
+    ours = {"texts", "base", "style"}
+    assert ours <= raw
+    for expression in raw - ours:
+        # One literal or another, by a condition; in one of them a number.
+        tree = ast.parse(expression.replace("{user.id}", "1"), mode="eval").body
+        assert isinstance(tree, ast.IfExp), expression
+        branches = [
+            each.values[0] if isinstance(each, ast.JoinedStr) else each for each in (tree.body, tree.orelse)
+        ]
+        assert all(isinstance(each, ast.Constant) for each in branches), expression
+
+
+def test_text_in_the_script_element_cannot_end_it(make_site: Callable[..., Site], tmp_path: Path) -> None:
+    file = tmp_path / "own.json"
+    file.write_text(json.dumps({"say.failed": "</script><script>alert(1)</script><!--"}))
+    page = make_site(locale=str(file)).client().get("/login").body.decode()
+    assert page.count("</script>") == 2
+    assert "<!--" not in page
+
+
+# --- words ---
+
+
+def used_keys() -> set[str]:
+    everywhere = "".join(TEMPLATES.values())
+    return set(re.findall(r'\bt\("([^"]+)"\)', everywhere)) | used_by(SCRIPT)
+
+
+def used_by(script: str) -> set[str]:
+    return set(re.findall(r'"((?:say|hint|profile|users|nav)\.[a-z.-]+)"', script))
+
+
+def test_every_text_is_there_and_none_is_left_over() -> None:
+    computed = {key for key in ENGLISH if key.startswith(("role.", "rules.", "oauth."))} | {
+        "lang",
+        "messages",
+    }
+    assert used_keys() | computed == set(ENGLISH)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_language_has_every_text_with_the_same_blanks(name: str) -> None:
+    other = CATALOGUES[name]
+    assert other["lang"] == name
+    assert list(other) == list(ENGLISH)
+    for key in ENGLISH.keys() - {"messages"}:
+        assert other[key].strip(), key
+        assert set(re.findall(r"{\w+}", other[key])) == set(re.findall(r"{\w+}", ENGLISH[key])), key
+
+
+def told_on(page: str, locale: str = "en") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(pages._for_script(settings(locale=locale), page))
+    return found
+
+
+def test_the_script_finds_on_each_page_what_it_says_there_and_nothing_else() -> None:
+    title = r"^// --- (.*?) ---$"
+    first, *parts = re.split(title, SCRIPT, flags=re.MULTILINE)
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    profile, users = (sections.pop(name) for name in ("one's own sessions", "all users, for admins"))
+    everywhere = used_by("".join((first, *sections.values()))) - {"users.never"}
+    with_times = {"users.never"}
+    roles = {key for key in ENGLISH if key.startswith("role.")}
+    for page in PAGES:
+        expected = everywhere - (set() if asks_for_a_password(page) else {"hint.caps"})
+        expected |= used_by(profile) | with_times if page == "profile" else set()
+        expected |= used_by(users) | with_times | roles if page == "users" else set()
+        assert set(told_on(page)) - {"rules.min", "messages"} == expected, page
+
+
+PAGES = {
+    template.removesuffix(".html")
+    for template, text in TEMPLATES.items()
+    if "data-api" in text and template not in ("resend.html", "layout.html")
+}
+
+
+def asks_for_a_password(page: str) -> bool:
+    return 'kind="password"' in TEMPLATES[f"{page}.html"]
+
+
+ROOMS = ("accounts", "errors", "fields", "passwords", "registration", "recovery", "sessions", "setup")
+DAEMON = ("app", "access", "registration", "recovery", "session", "setup", "users")
+# What no page asks for, or says in its own words by the status.
+NOT_SHOWN = re.compile(
+    r"No user|USERS_ADMIN_|password_hash |a session was admitted|You may only read your own profile|[Rr]ole must be one of|active must be true or false|search must be a text"
+    # What is done, each form says for itself.
+    r"|All sessions have ended|If this address |Password changed$|Registered\.|Your (email|password) "
+    r"|Account is inactive$|Internal server error|Not found|Method not allowed|This uses something up|Logged out"
+    r"|Too many |The service is not available|The use of a session is to be noted"
+)
+
+
+def said(rooms: Sequence[str] = ROOMS, daemon: Sequence[str] = DAEMON) -> Iterator[str]:
+    """Every refusal and message of the core and the daemon that a page may be told."""
+    files = [Path(usersctl.__file__).parent / f"{room}.py" for room in rooms]
+    files += [Path(usersd.__file__).parent / f"{room}.py" for room in daemon]
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func).rpartition(".")[2]
+                found = [*node.args[:1]] if name[0].isupper() or name == "__init__" else []
+                found += node.args[1:2] if name == "refusal" else []
+                found += [keyword.value for keyword in node.keywords if keyword.arg == "otherwise"]
+            elif isinstance(node, ast.Dict):
+                keys = [ast.unparse(key) if key else "" for key in node.keys]
+                found = [value for key, value in zip(keys, node.values, strict=True) if key == "'message'"]
+            else:
+                continue
+            yield from (text for each in found if (text := literal(each)) and " " in text)
+
+
+def literal(node: ast.expr) -> str:
+    """Its text; of one with blanks what stands before the first, and our constants filled in."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        text = ast.unparse(node)[2:-1]
+        return text.replace("{MAX_BYTES}", "72").replace("{MAX_NAME}", "200").partition(" {")[0]
+    return ""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_language_has_what_the_server_says(name: str) -> None:
+    messages = CATALOGUES[name]["messages"]
+    shown = {text for text in said() if not NOT_SHOWN.match(text)}
+    assert len(shown) > 25
+    assert shown - set(messages) == set()
+    assert set(ENGLISH["messages"]) <= set(messages)
+
+
+# Whose refusals a page may be told: the rooms of the core behind its calls.
+ASKS = {
+    "login": (("sessions",), ("session",)),
+    "register": (("registration", "fields", "passwords"), ("registration",)),
+    "confirm_email": (("registration",), ("registration",)),
+    "forgot_password": ((), ()),
+    "reset_password": (("recovery", "passwords"), ("recovery",)),
+    "not_me": ((), ()),
+    "setup": (("setup", "fields", "passwords"), ("setup",)),
+    "profile": (("accounts", "sessions", "fields", "passwords"), ()),
+    "users": (("accounts", "fields", "passwords"), ()),
+}
+# Of these rooms, what only their other callers are told. Whose session is over reads that instead.
+OF_OTHERS = {
+    "login": r"Session not found|User not found",
+    "confirm_email": r"Email, name|Email is already",
+    "register": r"Token and|Invalid or expired",
+    "reset_password": r"Email is required",
+    "profile": r"Invalid email or|The last active|You cannot|Admin access|Authentication",
+    "users": r"Current password|Authentication",
+}
+
+
+@pytest.mark.parametrize("page", sorted(ASKS))
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_page_has_the_words_for_what_the_server_says_there(name: str, page: str) -> None:
+    told = told_on(page, name)["messages"]
+    others = re.compile(OF_OTHERS.get(page, "$^"))
+    shown = {text for text in said(*ASKS[page]) if not NOT_SHOWN.match(text) and not others.match(text)}
+    assert shown - set(told) == set()
+    assert {"Cross-site requests are not allowed", "The service is closed for the time being"} <= set(told)
+    assert set(told) < set(CATALOGUES[name]["messages"])
+    if 'data-api="/api/users/register/resend"' in with_included(page):
+        assert {"Email is required", "Registration is closed", "Authentication required"} <= set(told)
+
+
+def with_included(page: str) -> str:
+    text = TEMPLATES[f"{page}.html"]
+    return text + "".join(TEMPLATES[each] for each in re.findall(r'include\("([a-z_.]+)"', text))
+
+
+def test_every_page_with_a_form_is_looked_at() -> None:
+    assert set(ASKS) == PAGES == set(pages._FOR_SCRIPT)
+
+
+@pytest.mark.parametrize("name", sorted(CATALOGUES))
+def test_people_read_of_emails_and_not_of_letters(name: str) -> None:
+    catalogue = CATALOGUES[name]
+    words = {key: text for key, text in catalogue.items() if isinstance(text, str)} | catalogue["messages"]
+    of_the_alphabet = {"rules.upper", "rules.lower"}
+    for key, text in words.items():
+        paper = re.search(r"(?i)\bletters?\b|brief", text)
+        assert key in of_the_alphabet or paper is None, key
+
+
+@pytest.mark.parametrize("name", sorted(CATALOGUES))
+def test_what_is_said_ends_with_a_full_stop(name: str) -> None:
+    catalogue = CATALOGUES[name]
+    sentences = re.compile(
+        r"(say|hint|oauth|users\.did)\..*|.*\.(done|intro|over|saved|sent|resent|changed|ended|none|closed)"
+    )
+    no_sentences = {"register.closed", "say.again", "users.delete.intro"}
+    for key, text in catalogue.items():
+        if sentences.fullmatch(key) and key not in no_sentences:
+            assert text.endswith("."), key
+    for key, text in catalogue["messages"].items():
+        assert text.endswith("."), key
+
+
+# --- an operator's own ---
+
+
+def test_a_brand_has_a_name_a_logo_a_colour_and_a_style_sheet(
+    make_site: Callable[..., Site], tmp_path: Path
+) -> None:
+    logo, own = tmp_path / "logo.SVG", tmp_path / "own.css"
+    logo.write_text("<svg/>")
+    own.write_text("h1 { color: red }")
+    client = make_site(brand="Räder & Söhne", logo=logo, stylesheet=own, accent="#ffcc00").client()
+    page = client.get("/login").body.decode()
+    assert "<title>Sign in · Räder &amp; Söhne</title>" in page
+    assets = {path.partition("?")[0]: path for path in re.findall(r'"(/assets/[^"]+)"', page)}
+    assert set(assets) == {"/assets/style.css", "/assets/brand.css", "/assets/logo", "/assets/script.js"}
+    assert client.get(assets["/assets/logo"]).header("Content-Type") == "image/svg+xml"
+    sheet = client.get(assets["/assets/brand.css"])
+    assert sheet.body.startswith(b":root { --accent: #ffcc00; --on-accent: #000000;")
+    assert sheet.body.endswith(b"h1 { color: red }")
+    for path in assets.values():
+        assert "immutable" in (client.get(path).header("Cache-Control") or "")
+
+
+def test_the_address_of_an_asset_changes_with_it(make_site: Callable[..., Site], tmp_path: Path) -> None:
+    own = tmp_path / "own.css"
+    addresses = set()
+    for colour in ("red", "blue"):
+        own.write_text(f"h1 {{ color: {colour} }}")
+        page = make_site(stylesheet=own, brand=colour).client().get("/login").body.decode()
+        addresses |= set(re.findall(r"/assets/brand\.css\?v=\w+", page))
+    assert len(addresses) == 2
+
+
+def test_without_a_brand_there_is_nothing_of_it(site: Site) -> None:
+    assert b"brand.css" not in site.client().get("/login").body
+    for name in ("brand.css", "logo", "login.html", "de.json", "__init__.py"):
+        assert site.client().get(f"/assets/{name}").status == 404
+
+
+def test_links_and_buttons_of_any_colour_can_be_read() -> None:
+    levels = (0, 51, 102, 128, 153, 204, 255)
+    for colour in [f"#{r:02x}{g:02x}{b:02x}" for r in levels for g in levels for b in levels]:
+        found = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", pages._accent(colour).partition("@media")[0]))
+        dark = re.findall(r"--link: (#[0-9a-f]{6})", pages._accent(colour))[1]
+
+        def contrast(one: str, other: str) -> float:
+            return colours._contrast(colours._parts(one), colours._parts(other))
+
+        assert contrast(found["on-accent"], colour) >= 4.5
+        assert contrast(found["link"], "#f5f6f8") >= 4.5
+        assert contrast(dark, "#1b1f23") >= 4.5
+    assert pages._accent("#0b57d0").count("#0b57d0") == 2  # what can be read stays as it is
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "not JSON"),
+        ("[]", "must hold one JSON object"),
+        ('{"login.titel": "Moin"}', "'login.titel' must be a key of en.json with a text"),
+        ('{"login.title": 7}', "'login.title' must be a key of en.json with a text"),
+        ('{"messages": {"User not found": 7}}', "'messages' must be a key"),
+        ('{"lang": "de_DE.UTF-8"}', "'lang' must be a language such as 'de' or 'pt-BR'"),
+    ],
+)
+def test_a_catalogue_with_a_slip_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "own.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(told)) as refused:
+        pages.check(settings(locale=str(file)))
+    assert str(refused.value).startswith(f"locale = {str(file)!r}: ")
+
+
+def test_a_catalogue_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(ConfigError, match=r"^locale = 'fr': neither de nor en, and as a file: No such file"):
+        pages.check(settings(locale="fr"))
+
+
+def test_a_logo_or_style_sheet_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    big, text = tmp_path / "big.png", tmp_path / "logo.txt"
+    big.write_bytes(b"x" * (pages.MOST_BYTES + 1))
+    text.write_text("x")
+    for changes, told in (
+        ({"logo": tmp_path / "none.svg"}, "none.svg: cannot be read: No such file"),
+        ({"stylesheet": tmp_path}, "cannot be read: Is a directory"),
+        ({"logo": big}, "big.png: must be a file of at most 512 KiB"),
+        ({"logo": text}, "logo.txt: must be one of .svg, .png, .jpg, .webp"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            pages.check(settings(**changes))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("locale", "fr"), ("branding.logo", "logo.svg"), ("branding.accent", "blue")]
+)
+def test_a_slip_stops_the_start_with_one_line(usersctl: Command, key: str, value: str) -> None:
+    usersctl.configure(f'{key} = "{value}"\n')
+    refused = usersctl("serve", "--port", "1")
+    assert (refused.code, refused.stderr.count("\n")) == (6, 1)
+    assert f"{key} = " in refused.stderr
+
+
+def test_the_pictures_in_the_readme_are_there_and_small() -> None:
+    root = Path(__file__).parents[2]
+    pictures = re.findall(r'<img src="([^"]+)"', (root / "README.md").read_text("utf-8"))
+    assert len(pictures) == 3
+    for picture in pictures:
+        assert 1_000 < (root / picture).stat().st_size < 60_000

@@ -1,0 +1,427 @@
+"""An application behind a real nginx and a real Caddy, which ask us who is there: the files of `usersctl snippet`."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+import yaml
+from attacks.test_paths import other_spellings
+from support.commands import OPERATOR, PASSWORD, Command
+from support.daemons import free_port
+from support.proxies import NAME, House, caddy, house, nginx
+from support.web import Client, Reply, hosting
+from test_documentation import section
+
+from usersd.routes import TABLE
+from usersd.server.connections import Hosted
+
+BROWSER = {
+    "Accept": "text/html,application/xhtml+xml",
+    "Sec-Fetch-Mode": "navigate",
+    "Sec-Fetch-Site": "none",
+}
+
+
+@pytest.fixture(scope="module", params=["nginx", "caddy"])
+def here(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with house(request.param, tmp_path_factory.mktemp(request.param)) as found:
+        yield found
+
+
+def seen(reply: Reply) -> dict[str, Any]:
+    """What the application says, which was reached."""
+    assert reply.status == 200, (reply.status, reply.body)
+    found: dict[str, Any] = reply.json
+    return found
+
+
+ADA = {"email": "ada@example.com", "name": "Ada Lövelace", "role": "user"}
+
+
+def who(found: dict[str, Any]) -> dict[str, Any] | None:
+    return {name: value for name, value in found["who"].items() if name != "id"} if found["who"] else None
+
+
+# --- who comes ---
+
+
+def test_whoever_is_not_signed_in_does_not_reach_the_application(here: House) -> None:
+    nobody = here.visitor()
+    for method in ("GET", "POST", "PUT", "DELETE"):
+        reply = nobody.send(method, "/page?x=1")
+        assert (reply.status, reply.message) == (401, "Authentication required")
+        assert reply.header("Location") == "/login?redirect=/page%3Fx%3D1"
+        assert (reply.header("Content-Type") or "").startswith("application/json")
+        assert reply.header("Cache-Control") == "no-store"
+    browser = nobody.get("/page?x=1", headers=BROWSER)
+    assert (browser.status, browser.header("Location")) == (302, "/login?redirect=/page%3Fx%3D1")
+    assert nobody.get("/page", headers={"Accept": "text/html"}).status == 302
+    assert nobody.post("/page", {}, headers=BROWSER).status == 401
+    assert nobody.get("/page", headers=BROWSER | {"Sec-Fetch-Mode": "cors"}).status == 401
+
+
+def test_whoever_is_signed_in_is_known_to_the_application(here: House) -> None:
+    ada = here.visitor(here.ada)
+    for method, target, path in (
+        ("GET", "/", "/"),
+        ("GET", "/page?x=1&y=%26", "/page"),
+        ("POST", "/a%20b/%C3%A4", "/a b/ä"),
+        ("PUT", "/api/things/7", "/api/things/7"),
+        ("DELETE", "/a%2Fb", "/a/b"),
+        ("GET", "/100%25;v=1/(x)~'*", "/100%;v=1/(x)~'*"),
+    ):
+        found = seen(ada.send(method, target, {"some": "thing"} if method in ("POST", "PUT") else None))
+        assert (found["method"], found["path"], who(found)) == (method, path, ADA)
+        assert found["query"] == target.partition("?")[2]
+        assert found["body"] == ('{"some": "thing"}' if method in ("POST", "PUT") else "")
+        headers = found["headers"]
+        assert headers["remote-user"] == str(here.ada.id)
+        assert headers["remote-name"] == "Ada L%C3%B6velace"
+        assert headers["x-forwarded-for"] == "127.0.0.1"
+        assert headers["x-forwarded-proto"] == "https"
+        assert headers["x-forwarded-host"] == headers["host"]
+        assert headers["host"].startswith(NAME)
+
+
+def test_a_token_is_as_good_as_a_cookie(here: House) -> None:
+    made = here.site.service.sessions.create_api_token(here.ada.id, name="x", lifetime=None, by=OPERATOR)
+    client = here.visitor()
+    assert who(seen(client.get("/x", headers={"Authorization": f"Bearer {made.token}"}))) == ADA
+
+
+def test_public_pages_are_there_for_nobody_and_for_somebody(here: House) -> None:
+    for path in ("/about", "/docs", "/docs/a/b", "/about?next=https%3A%2F%2Fexample.com%2F"):
+        found = seen(here.visitor().get(path, headers=BROWSER))
+        assert who(found) is None
+        assert [
+            value for name, value in found["headers"].items() if name.startswith("remote") and value
+        ] == []
+        assert who(seen(here.visitor(here.ada).get(path))) == ADA
+
+
+def test_pages_for_admins(here: House) -> None:
+    nobody, ada, root = here.visitor(), here.visitor(here.ada), here.visitor(here.root)
+    for path in ("/admin", "/admin/x?y=1", "/ADMIN/", "/docs/drafts/1", "/x/..%2fadmin", "/admin.json"):
+        assert [nobody.get(path).status, ada.get(path).status] == [401, 403], path
+        assert nobody.get(path, headers=BROWSER).status == 302
+        found = seen(root.get(path))
+        assert found["who"]["role"] == "admin"
+
+
+def test_a_sign_in_leads_back_to_the_page(here: House) -> None:
+    visitor = here.visitor()
+    deep = "/reports/7?from=2026-01-01&q=%C3%A4%26b#"[:-1]
+    way = str(visitor.get(deep, headers=BROWSER).header("Location"))
+    page = visitor.get(way, headers=BROWSER)
+    assert (page.status, page.header("Content-Type")) == (200, "text/html; charset=utf-8")
+    assert (
+        visitor.post("/api/users/session", {"email": "ada@example.com", "password": PASSWORD}).status == 200
+    )
+    (back,) = parse_qs(urlsplit(way).query)["redirect"]
+    assert back == deep
+    found = seen(visitor.get(back, headers=BROWSER))
+    assert (found["path"], "?" + found["query"], who(found)) == ("/reports/7", deep.partition("/7")[2], ADA)
+    assert visitor.delete("/api/users/session").status == 200
+    assert visitor.get(deep, headers=BROWSER).status == 302
+
+
+@pytest.mark.parametrize(
+    "query", ["role=editor", "role=admin", "a=1&a=2", "%ff", "&".join("abcdefghij" * 6), "&" * 1994]
+)
+def test_the_query_is_the_application_s(here: House, query: str) -> None:
+    """It takes no part in the question, and comes back after a sign-in whatever it holds."""
+    way = str(here.visitor().get(f"/page?{query}", headers=BROWSER).header("Location"))
+    assert unquote(way) == f"/login?redirect=/page?{query}"
+    assert here.visitor().get(way, headers=BROWSER).status == 200
+    assert seen(here.visitor(here.ada).get(f"/page?{query}"))["query"] == query
+    assert here.visitor(here.ada).get(f"/admin?{query}").status == 403
+
+
+def test_a_sign_in_through_the_provider_leads_back_to_the_page(here: House) -> None:
+    visitor, provider = here.visitor(), Client(here.site.port)
+    deep = "/reports/7?from=2026-01-01&q=%C3%A4%26b"
+    page = visitor.get(str(visitor.get(deep, headers=BROWSER).header("Location")), headers=BROWSER)
+    (out,) = re.findall(r'href="(/api/users/auth/oauth/redirect[^"]*)"', page.body.decode())
+    there = urlsplit(str(visitor.get(out.replace("&amp;", "&"), headers=BROWSER).header("Location")))
+    assert there.netloc == f"127.0.0.1:{here.site.port}"
+    consent = provider.get(f"{there.path}?{there.query}").body.decode()
+    (agreed,) = re.findall(r'href="([^"]*person=1001[^"]*)"', consent)
+    back = urlsplit(str(provider.get(agreed.replace("&amp;", "&")).header("Location")))
+    assert back.netloc == f"{NAME}:{here.proxy.port}"
+    home = visitor.get(f"{back.path}?{back.query}", headers=BROWSER)
+    assert (home.status, home.header("Location")) == (302, deep)
+    found = seen(visitor.get(deep, headers=BROWSER))
+    assert (found["path"], found["who"]["email"]) == ("/reports/7", "ada@example.com")
+
+
+def test_the_pages_of_the_daemon_are_where_they_belong(here: House) -> None:
+    nobody, ada = here.visitor(), here.visitor(here.ada)
+    login = nobody.get("/login", headers=BROWSER).body.decode()
+    (script,) = re.findall(r'src="(/assets/[^"]+)"', login)
+    assert nobody.get(script).header("Content-Type") == "text/javascript; charset=utf-8"
+    assert nobody.get("/forgot-password").status == 200
+    assert nobody.get("/account", headers=BROWSER).header("Location") == "/login?redirect=/account"
+    assert b'data-signed-in="1"' in ada.get("/account", headers=BROWSER).body
+    assert seen(ada.get("/", headers=BROWSER))["path"] == "/"
+    assert ada.get("/users", headers=BROWSER).status == 403
+    assert ada.get("/api/users/me").json["user"]["email"] == "ada@example.com"
+    assert here.visitor(here.root).get("/api/users").json["pagination"]["total"] == 2
+    assert nobody.get("/api/users").status == 401
+    # These are not for outside: the application has the path.
+    for path in ("/health", "/ready", "/metrics", "/_tasks/", "/dev/provider/authorize", "/dev/mail"):
+        assert nobody.get(path).header("Location") == f"/login?redirect={path}"
+        assert seen(ada.get(path))["path"] == path
+
+
+@pytest.mark.parametrize("kind", ["nginx", "caddy"])
+def test_the_proxy_may_come_through_a_unix_socket(tmp_path: Path, kind: str) -> None:
+    with house(kind, tmp_path, by_socket=True) as here:
+        reply = here.visitor().get("/page?x", headers=BROWSER)
+        assert (reply.status, reply.header("Location")) == (302, "/login?redirect=/page%3Fx")
+        assert here.visitor().get("/login").status == 200
+        assert who(seen(here.visitor(here.ada).get("/page"))) == ADA
+        assert here.visitor(here.ada).get("/admin").status == 403
+
+
+@pytest.mark.parametrize("start", [nginx, caddy])
+def test_while_the_daemon_is_away_nobody_reaches_the_application(
+    tmp_path: Path, usersctl: Command, start: Callable[..., Any]
+) -> None:
+    reached = []
+
+    def behind(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        reached.append(environ["PATH_INFO"])
+        start_response("200 OK", [])
+        return []
+
+    usersctl.configure(f'baseUrl = "https://{NAME}"\n[server]\nport = {free_port()}\n')
+    snippet, port = usersctl("snippet", start.__name__).stdout, free_port()
+    with hosting(Hosted(app=behind)) as application, start(tmp_path, snippet, port, application) as proxy:
+        for path in ("/page", "/about", "/admin", "/login", "/account"):
+            for headers in ({}, BROWSER, FORGED | OTHER_PATH):
+                assert proxy.visitor().get(path, headers=headers).status in (500, 502), path
+    assert reached == []
+
+
+# --- who pretends ---
+
+FORGED = {
+    "Remote-User": "2",
+    "Remote-Email": "root@example.com",
+    "Remote-Name": "Root",
+    "Remote-Role": "admin",
+    "Remote-Assertion": "9999999999.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
+}
+OTHER_PATH = {
+    "X-Original-URL": "/about",
+    "X-Original-Method": "GET",
+    "X-Forwarded-Uri": "/about",
+    "X-Forwarded-Method": "GET",
+    "X-Forwarded-Host": "evil.example",
+    "X-Forwarded-Proto": "http",
+    "X-Forwarded-For": "192.0.2.7",
+    "X-Rewrite-URL": "/about",
+    "X-Original-Host": "evil.example",
+    "Forwarded": "for=192.0.2.7;host=evil.example;proto=http",
+    "X-Real-IP": "192.0.2.7",
+}
+
+
+def spellings(headers: dict[str, str]) -> list[dict[str, str]]:
+    return [
+        headers,
+        {name.lower(): value for name, value in headers.items()},
+        {name.upper(): value for name, value in headers.items()},
+        {name.replace("-", "_"): value for name, value in headers.items()},
+        {name.replace("-", "_", 1): value for name, value in headers.items()},
+        headers | {"Connection": ", ".join(["close", *headers])},
+    ]
+
+
+def test_nobody_is_who_he_says(here: House) -> None:
+    for headers in spellings(FORGED):
+        assert here.visitor().get("/page", headers=headers).status == 401
+        found = seen(here.visitor().get("/about", headers=headers))
+        assert found["who"] is None
+        told = {value for name, value in found["headers"].items() if name.startswith("remote") and value}
+        assert told == set(), headers
+        assert here.visitor(here.ada).get("/admin", headers=headers).status == 403
+        found = seen(here.visitor(here.ada).get("/page", headers=headers))
+        told = {name: value for name, value in found["headers"].items() if re.match("remote[-_]", name)}
+        assert not set(told.values()) & set(FORGED.values()), headers
+        if "Connection" not in headers:
+            assert who(found) == ADA
+
+
+def test_nobody_says_which_page_he_asks_for(here: House) -> None:
+    for headers in [*spellings(OTHER_PATH), {"X-Original-URL": "/about"}, {"X-Forwarded-Uri": "/about"}]:
+        reply = here.visitor().get("/page", headers=headers)
+        assert (reply.status, reply.header("Location")) == (401, "/login?redirect=/page")
+        assert here.visitor(here.ada).get("/admin", headers=headers).status == 403
+        assert here.visitor().post("/page", headers=headers | BROWSER).status == 401
+        found = seen(here.visitor(here.ada).get("/page", headers=headers))
+        assert not {"evil.example", "192.0.2.7", "/about"} & set(map(str, found["headers"].values())), headers
+        if "Connection" not in headers:
+            assert who(found) == ADA
+
+
+def test_the_question_is_only_asked_by_the_proxy(here: House) -> None:
+    for path in ("/api/users/auth/verify", "/api/users/auth/verify?role=user", "/.usersd/verify", "//api/users/auth/verify",
+                 "/api/users/auth/%76erify", "/api/users/./auth/verify", "/api/users/auth/verify/", "/.usersd/../.usersd/verify"):  # fmt: skip
+        reply = here.visitor(here.ada).get(path, headers=OTHER_PATH)
+        assert not reply.header("Remote-User"), path
+        assert not reply.header("Remote-Assertion"), path
+
+
+def test_whoever_asks_the_daemon_directly_is_told_nothing_of_a_page(here: House) -> None:
+    """From an address that is none of the proxy's."""
+
+    class Elsewhere(Client):
+        def connection(self) -> Any:
+            connection = super().connection()
+            connection.source_address = ("127.0.0.2", 0)
+            return connection
+
+    for headers in (OTHER_PATH, FORGED | OTHER_PATH, {"X-Original-URL": "/docs/x"}):
+        nobody = Elsewhere(here.site.port).get("/api/users/auth/verify", headers=headers)
+        assert (nobody.status, nobody.header("Location")) == (401, "/login")
+        ada = Elsewhere(here.site.port, cookies=here.cookies(here.ada))
+        assert (
+            ada.get("/api/users/auth/verify", headers=headers).status == 403
+        )  # there are rules, and a path is not known
+    root = Elsewhere(here.site.port, cookies=here.cookies(here.root))
+    reply = root.get("/api/users/auth/verify", headers=OTHER_PATH)
+    assert (reply.status, reply.header("Remote-Assertion")) == (200, "")
+
+
+def test_the_application_is_not_fooled_around_the_proxy(here: House) -> None:
+    headers = seen(here.visitor(here.ada).get("/page"))["headers"]
+    true = {
+        name.title(): value for name, value in headers.items() if name.startswith("remote-") or name == "host"
+    }
+    around = Client(here.port)
+    assert who(seen(around.get("/page", headers=true))) == ADA  # for this minute, whoever saw it all
+    for method, path, changed in (
+        ("GET", "/page", FORGED),
+        ("GET", "/page", {"Remote-Role": "admin"}),
+        ("GET", "/page", {"Remote-User": "2"}),
+        ("GET", "/page", {"Remote-Email": "root@example.com"}),
+        ("GET", "/page", {"Remote-Name": "Root"}),
+        ("GET", "/page", {"Host": "other.example.com"}),
+        ("GET", "/page", {"Remote-Assertion": ""}),
+        ("GET", "/admin", {}),
+        ("GET", "/page/", {}),
+        ("POST", "/page", {}),
+        ("DELETE", "/page", {}),
+    ):
+        assert seen(around.send(method, path, headers=true | changed))["who"] is None, (method, path, changed)
+
+
+@pytest.mark.parametrize("user", ["nobody", "ada"])
+def test_no_spelling_of_a_path_opens_it(here: House, user: str) -> None:
+    """Every trick: whatever the application makes of what got through, it is a page that is open to this visitor."""
+    visitor = here.visitor(here.ada if user == "ada" else None)
+    targets = [target for target in other_spellings("/admin", "/docs") if len(target) < 7000]
+    opened = 0
+    for target, status, body in visitor.ask(targets):
+        assert 200 <= status < 500, target
+        if status == 200 and body.startswith(b"{"):
+            path = unquote(unquote(json.loads(body)["path"]))
+            opened += 1
+            assert not re.match(r"(?i)/+admin([^\w~*%-].*)?$", path, re.DOTALL), target
+            assert user == "ada" or path.startswith("/docs"), target
+    assert opened > 1
+
+
+# --- Traefik, which Debian does not have: its file has the form and the fields of its documentation ---
+
+# Of version 3: what each kind of thing may hold.
+FIELDS = {
+    "routers": {"rule", "priority", "entryPoints", "tls", "middlewares", "service"},
+    "tls": {"certResolver", "options", "domains"},
+    "headers": {"customRequestHeaders"},
+    "forwardAuth": {
+        "address", "trustForwardHeader", "authResponseHeaders", "authResponseHeadersRegex", "authRequestHeaders", "tls",
+        "addAuthCookiesToResponse", "headerField", "forwardBody", "maxBodySize", "preserveLocationHeader", "preserveRequestMethod",
+    },
+    "loadBalancer": {"servers"},
+}  # fmt: skip
+
+
+def test_the_file_for_traefik_is_of_its_form(usersctl: Command) -> None:
+    usersctl.configure(f'baseUrl = "https://{NAME}"\n[server]\nhost = "::1"\nport = 8081\n')
+    file = yaml.safe_load(usersctl("snippet", "traefik").stdout)
+    assert set(file) == {"http"}
+    routers, middlewares, services = (
+        file["http"].pop(name) for name in ("routers", "middlewares", "services")
+    )
+    assert file["http"] == {}
+    for router in routers.values():
+        assert set(router) <= FIELDS["routers"]
+        assert set(router["tls"]) <= FIELDS["tls"]
+        assert router["rule"].startswith(f"Host(`{NAME}`)")
+        assert router["rule"].count("(") == router["rule"].count(")")
+        assert router["service"] in services
+        # Whatever a visitor made up goes first.
+        assert router["middlewares"][0] == "users-nobodys-own"
+        assert set(router["middlewares"]) <= set(middlewares)
+    kinds = {kind for each in middlewares.values() for kind in each}
+    assert kinds == {"headers", "forwardAuth"}
+    for each in middlewares.values():
+        ((kind, options),) = each.items()
+        assert set(options) <= FIELDS[kind]
+    for service in services.values():
+        assert set(service) == {"loadBalancer"}
+        assert set(service["loadBalancer"]) <= FIELDS["loadBalancer"]
+        assert all(server["url"].startswith("http://") for server in service["loadBalancer"]["servers"])
+
+    stripped = middlewares["users-nobodys-own"]["headers"]["customRequestHeaders"]
+    assert set(stripped.values()) == {""}
+    assert {*FORGED, "X-Original-Url", "X-Forwarded-Uri", "X-Forwarded-Method", "Forwarded"} <= set(stripped)
+    asks = middlewares["users-verify"]["forwardAuth"]
+    assert asks["address"] == "http://[::1]:8081/api/users/auth/verify"
+    assert asks["authResponseHeaders"] == list(FORGED)
+    assert asks["preserveLocationHeader"] is True
+    assert asks["authRequestHeaders"] == ["Accept", "Authorization", "Cookie", "Sec-Fetch-Mode"]
+    assert "users-verify" in routers["application"]["middlewares"]
+    assert routers["application"]["priority"] < min(
+        router["priority"] for name, router in routers.items() if name != "application"
+    )
+    assert services["usersd"]["loadBalancer"]["servers"] == [{"url": "http://[::1]:8081"}]
+
+
+# What belongs to the daemon where an application has the rest: a path, and with / at its end all that is below it.
+FROM_OUTSIDE = {"/api/users/", "/assets/"} | {
+    route.path
+    for route in TABLE
+    if not route.path.startswith(("/api/users/", "/assets/", "/_tasks/"))
+    and route.path not in ("/", "/health", "/ready")
+}
+
+
+@pytest.mark.parametrize("kind", ["nginx", "caddy", "traefik"])
+def test_every_page_of_the_daemon_is_behind_the_proxy_and_nothing_else(usersctl: Command, kind: str) -> None:
+    """As the table has them: a page that is added has to be added there, too."""
+    usersctl.configure(f'baseUrl = "https://{NAME}"\n')
+    text = usersctl("snippet", kind).stdout
+    for path in FROM_OUTSIDE - {"/api/users/", "/assets/"}:
+        assert re.search(rf"[/(|]{path[1:]}[ |)\n]", text), path
+    for inside in ("/health", "/ready", "/metrics", "/_tasks"):
+        assert inside not in text
+
+
+def test_whoever_has_a_proxy_of_his_own_is_told_every_path_of_the_daemon_and_no_other() -> None:
+    text = section("Inside your own application (Python)")
+    told = text.partition("Let your proxy send")[2].partition("Then one cookie")[0]
+    assert set(re.findall(r"`(/[^`]*)`", told)) == FROM_OUTSIDE
+
+
+def test_every_route_that_is_for_outside_is_one_of_these() -> None:
+    for route in TABLE:
+        below = any(each.endswith("/") and route.path.startswith(each) for each in FROM_OUTSIDE)
+        is_for_inside = route.path in ("/", "/health", "/ready") or route.path.startswith("/_tasks/")
+        assert (below or route.path in FROM_OUTSIDE) != is_for_inside, route.path

@@ -1,0 +1,259 @@
+"""How often a password may be guessed and how many are checked at once, through a real socket."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from ipaddress import ip_network
+
+import pytest
+from support.commands import PASSWORD, Command
+from support.fakes import FakeClock
+from support.web import Reply, Site
+
+from usersctl.errors import Unauthenticated
+from usersctl.service import Service
+from usersd.rate_limits import Limits
+from usersd.routing import Limit
+
+WRONG = "wrong horse battery"
+OWN_PASSWORD = "/api/users/password"
+TOO_MANY = "Too many failed logins, please try again later"
+TOO_MANY_FROM_HERE = "Too many requests, please try again later"
+
+
+@pytest.fixture
+def unlimited_clients(make_site: Callable[..., Site]) -> Site:
+    """Where only accounts are counted."""
+    return make_site(failed_logins_per_minute=100_000)
+
+
+def fail(site: Site, email: str = "ada@example.com", times: int = 1) -> list[int]:
+    return [site.client().login(email, WRONG).status for _ in range(times)]
+
+
+def refused(reply: Reply) -> tuple[int, str, str | None]:
+    return reply.status, reply.message, reply.header("Retry-After")
+
+
+# --- for each account ---
+
+
+@pytest.mark.parametrize("email", ["ada@example.com", "nobody@example.com", "no address at all"])
+def test_after_ten_failures_one_waits_and_the_wait_doubles_whoever_it_is(
+    unlimited_clients: Site, clock: FakeClock, email: str
+) -> None:
+    site = unlimited_clients
+    site.add()
+    assert fail(site, email, 10) == [401] * 10
+    for wait in (30, 60, 120, 240, 480, 900, 900):
+        assert refused(site.client().login(email, PASSWORD)) == (429, TOO_MANY, str(wait))
+        clock.move(seconds=wait - 1)
+        assert refused(site.client().login(email, PASSWORD)) == (429, TOO_MANY, "1")
+        clock.move(seconds=1)
+        assert fail(site, email) == [401]
+
+
+def test_a_success_clears_the_count(unlimited_clients: Site, clock: FakeClock) -> None:
+    site = unlimited_clients
+    site.add()
+    fail(site, times=9)
+    assert site.client().login("ada@example.com", PASSWORD).status == 200
+    assert fail(site, times=10) == [401] * 10
+    assert fail(site) == [429]
+    clock.move(seconds=30)
+    assert site.client().login("ada@example.com", PASSWORD).status == 200
+    assert fail(site, times=10) == [401] * 10
+
+
+def test_after_a_hundred_failures_only_unlock_helps_also_from_another_process(
+    unlimited_clients: Site, clock: FakeClock, usersctl: Command
+) -> None:
+    site = unlimited_clients
+    site.add()
+    for _ in range(100):
+        assert fail(site) == [401]
+        clock.move(minutes=16)
+    for _ in range(3):
+        clock.move(days=30)
+        assert refused(site.client().login("ada@example.com", PASSWORD)) == (429, TOO_MANY, "900")
+    usersctl.ok("unlock", "ada@example.com")
+    assert site.client().login("ada@example.com", PASSWORD).status == 200
+
+
+def test_unlock_ends_a_wait_too(unlimited_clients: Site, usersctl: Command) -> None:
+    site = unlimited_clients
+    site.add()
+    fail(site, times=10)
+    assert fail(site) == [429]
+    usersctl.ok("unlock", "ada@example.com")
+    assert site.client().login("ada@example.com", PASSWORD).status == 200
+
+
+def test_a_waiting_account_keeps_its_sessions_and_the_others_their_logins(unlimited_clients: Site) -> None:
+    site = unlimited_clients
+    client, bea = site.signed_in(site.add()), site.add("bea")
+    fail(site, times=11)
+    assert client.get("/api/users/me").status == 200
+    assert site.client().login(bea.email, PASSWORD).status == 200
+
+
+def test_the_current_password_cannot_be_guessed_either(unlimited_clients: Site) -> None:
+    site = unlimited_clients
+    client = site.signed_in(site.add())
+    new = "another horse battery"
+    body = {"currentPassword": WRONG, "newPassword": new, "newPasswordConfirmation": new}
+    assert [client.patch(OWN_PASSWORD, body).status for _ in range(10)] == [400] * 10
+    right = body | {"currentPassword": PASSWORD}
+    assert refused(client.patch(OWN_PASSWORD, right)) == (429, TOO_MANY, "30")
+    assert fail(site) == [429], "one count for both"
+
+
+def test_what_is_no_guess_is_not_counted(unlimited_clients: Site) -> None:
+    site = unlimited_clients
+    site.add()
+    site.add("idle", active=False)
+    for _ in range(12):
+        assert site.client().post("/api/users/session", {"email": "ada@example.com"}).status == 400
+        assert site.client().login("idle@example.com", PASSWORD).status == 403
+    assert fail(site, "ada@example.com") == [401]
+    assert fail(site, "idle@example.com") == [401]
+
+
+# --- for each client address ---
+
+
+def test_a_client_fails_sixty_times_a_minute(site: Site, clock: FakeClock) -> None:
+    ada = site.add()
+    assert [*{status for n in range(60) for status in fail(site, f"u{n}@example.com")}] == [401]
+    reply = site.client().login(ada.email, PASSWORD)
+    assert refused(reply) == (429, TOO_MANY_FROM_HERE, "60")
+    clock.move(seconds=59)
+    assert refused(site.client().login(ada.email, PASSWORD))[2] == "1"
+    clock.move(seconds=1)
+    assert site.client().login(ada.email, PASSWORD).status == 200
+
+
+def test_logins_that_succeed_are_not_counted(site: Site) -> None:
+    ada = site.add()
+    assert {site.client().login(ada.email, PASSWORD).status for _ in range(70)} == {200}
+    assert fail(site) == [401]
+
+
+@pytest.fixture
+def behind_a_proxy(make_site: Callable[..., Site]) -> Site:
+    return make_site(
+        trusted_proxies=(ip_network("127.0.0.0/8"), ip_network("10.0.0.0/8")), failed_logins_per_minute=2
+    )
+
+
+def login_from(site: Site, forwarded: str, n: int) -> int:
+    body = {"email": f"{n}-{abs(hash(forwarded))}@example.com", "password": WRONG}
+    return site.client().post("/api/users/session", body, headers={"X-Forwarded-For": forwarded}).status
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "same"),
+    [
+        ("192.0.2.1", "192.0.2.1", True),
+        ("192.0.2.1", "192.0.2.2", False),
+        ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", True),
+        ("2001:db8:1:2::1", "2001:db8:1:3::1", False),
+        ("192.0.2.1", "::ffff:192.0.2.1", True),
+        # Read from the right: what stands left of the first stranger was written by that stranger.
+        ("203.0.113.1, 192.0.2.1", "203.0.113.2, 192.0.2.1", True),
+        ("192.0.2.1, 10.0.0.7", "192.0.2.1", True),
+        ("192.0.2.1, 10.0.0.7, 10.0.0.8", "192.0.2.2, 10.0.0.7", False),
+        ("nonsense", "more nonsense", True),
+    ],
+)
+def test_a_trusted_proxy_tells_who_the_client_is(
+    behind_a_proxy: Site, first: str, then: str, same: bool
+) -> None:
+    assert [login_from(behind_a_proxy, first, n) for n in range(2)] == [401, 401]
+    assert login_from(behind_a_proxy, then, 3) == (429 if same else 401)
+
+
+@pytest.mark.parametrize("proxies", [(), (ip_network("192.0.2.0/24"),)])
+def test_a_stranger_cannot_say_who_they_are(
+    make_site: Callable[..., Site], proxies: tuple[object, ...]
+) -> None:
+    site = make_site(trusted_proxies=proxies, failed_logins_per_minute=2)
+    assert [login_from(site, f"192.0.2.{n}", n) for n in range(3)] == [401, 401, 429]
+    assert {line["ip"] for line in site.log} == {"127.0.0.1"}
+
+
+def test_the_memory_of_clients_does_not_grow(service: Service) -> None:
+    limits = Limits(service.settings, service.now)
+    for n in range(12_000):
+        address = f"10.{n >> 16}.{(n >> 8) & 255}.{n & 255}"
+        limits.failed(Limit.FAILED_LOGINS, address, Unauthenticated("no"))
+    assert len(limits._throttles[Limit.FAILED_LOGINS]._windows) == 10_000
+
+
+# --- switched off ---
+
+
+def test_switched_off_nothing_is_counted_but_the_slots_stay(make_site: Callable[..., Site]) -> None:
+    site = make_site(limits_enabled=False)
+    site.add()
+    assert fail(site, times=120) == [401] * 120
+    assert site.client().login("ada@example.com", PASSWORD).status == 200
+    assert overloaded(site).count(503) > 0
+
+
+# --- slots ---
+
+
+def overloaded(site: Site) -> list[int]:
+    """Thirteen logins while every slot is taken; two wait for one, eight in the room."""
+    time.sleep(0.3)  # whoever was answered a moment ago has left the room by then
+    replies: list[Reply] = []
+    done = threading.Semaphore(0)
+
+    def login() -> None:
+        replies.append(site.client().login("ada@example.com", PASSWORD))
+        done.release()
+
+    with ExitStack() as stack:
+        for _ in range(site.service.hasher.slots):
+            stack.enter_context(site.service.hasher.slot())
+        threads = [threading.Thread(target=login) for _ in range(13)]
+        for thread in threads:
+            thread.start()
+        for _ in range(3):
+            assert done.acquire(timeout=10), "three are refused while ten wait"
+        assert [each.status for each in replies] == [503] * 3
+        for reply in replies:
+            assert reply.message == "Too many logins at once, please try again"
+            assert int(reply.header("Retry-After") or 0) >= 1
+            assert reply.header("X-Request-Id")
+        assert site.client().get("/api/users/me").status == 401, "others are answered meanwhile"
+    for thread in threads:
+        thread.join(10)
+    return [each.status for each in replies]
+
+
+def test_with_slots_and_waiting_room_full_a_login_is_a_503_and_who_waits_is_answered(site: Site) -> None:
+    ada = site.add()
+    assert sorted(overloaded(site)) == [200] * 10 + [503] * 3
+    assert site.client().login(ada.email, PASSWORD).status == 200
+
+
+def test_a_503_is_no_failed_login(site: Site) -> None:
+    site.add()
+    for _ in range(4):
+        overloaded(site)
+    assert fail(site, times=10) == [401] * 10
+
+
+def test_registration_and_new_accounts_share_the_slots(site: Site) -> None:
+    admin = site.signed_in(site.add("root", role="admin"))
+    new = {"email": "new@example.com", "name": "New", "password": PASSWORD}
+    with ExitStack() as stack:
+        for _ in range(site.service.hasher.slots + 8):
+            stack.callback(site.service.hasher._room.release)
+            site.service.hasher._room.acquire()
+        reply = admin.post("/api/users", new)
+        assert (reply.status, reply.header("Retry-After")) == (503, "2")
+    assert admin.post("/api/users", new).status == 200

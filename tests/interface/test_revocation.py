@@ -1,0 +1,206 @@
+"""Stop means stop: whatever ends or changes a user, over HTTP or by a command in another process, holds at the next request
+on every surface: by cookie and by bearer, at the API, for forward authentication and behind the gate."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from support.commands import OPERATOR, PASSWORD, Command
+from support.web import Client, Site, application, hosting
+
+from usersctl.mail.kinds import PASSWORD_CHANGED, RESET, Kind
+from usersctl.models import User
+from usersd.gate import Gate
+from usersd.server.connections import Hosted
+
+ME = "/api/users/me"
+VERIFY = "/api/users/auth/verify"
+NEW = "another horse battery"
+
+
+class Surfaces:
+    """One user, signed in wherever one can be: with a session of the browser, one that lasts, and an API token."""
+
+    def __init__(self, site: Site, gate: int) -> None:
+        self.site = site
+        self.ada = site.add()
+        self.bea = site.add("bea")
+        self.root = site.add("root", role="admin")
+        opened = site.service.sessions.create_api_token(self.ada.id, name="ci", lifetime=None, by=OPERATOR)
+        self.api_token = opened
+        self.cookie = site.signed_in(self.ada)
+        self.persistent = site.signed_in(self.ada, rememberMe=True)
+        self.bearer = Client(site.port, headers={"Authorization": f"Bearer {opened.token}"})
+        self.admin = site.signed_in(self.root)
+        self.bystander = site.signed_in(self.bea)
+        self.gate = gate
+        assert self.statuses() == ALL
+        assert self.bystander.get(ME).status == 200
+
+    def who(self) -> list[Client]:
+        return [self.cookie, self.persistent, self.bearer]
+
+    def behind_the_gate(self) -> list[Client]:
+        return [Client(self.gate, dict(each.cookies), dict(each.headers)) for each in self.who()]
+
+    def statuses(self) -> list[int]:
+        """Of each of the three: at the API, for forward authentication, behind the gate."""
+        at_api = [each.get(ME).status for each in self.who()]
+        verified = [each.get(VERIFY).status for each in self.who()]
+        return [*at_api, *verified, *(each.get("/api/x").status for each in self.behind_the_gate())]
+
+    def link(self, kind: Kind) -> str:
+        return (
+            self.site.service.outbox.link(kind, self.ada, by=OPERATOR)
+            .partition("token=")[2]
+            .partition("&")[0]
+        )
+
+
+ALL, NONE = [200] * 9, [401] * 9
+# Without the API token, the third of each surface.
+BUT_THE_TOKEN = [200, 200, 401] * 3
+
+
+@pytest.fixture
+def surfaces(site: Site) -> Iterator[Surfaces]:
+    with ExitStack() as stack:
+        port = stack.enter_context(hosting(Hosted(app=Gate(application, site.service))))
+        yield Surfaces(site, port)
+
+
+def over_http(surfaces: Surfaces, what: str) -> None:
+    path = f"/api/users/{surfaces.ada.id}"
+    body = {
+        "token": surfaces.link(RESET),
+        "email": surfaces.ada.email,
+        "password": NEW,
+        "password_confirmation": NEW,
+    }
+    asked = {
+        "deactivate": lambda: surfaces.admin.patch(path, {"active": False}),
+        "delete": lambda: surfaces.admin.delete(path),
+        "password": lambda: surfaces.site.client().post("/api/users/password/reset", body),
+        "revoke": lambda: surfaces.admin.delete(f"{path}/sessions"),
+        "not me": lambda: surfaces.site.client().post(
+            "/api/users/not-me", {"token": surfaces.link(PASSWORD_CHANGED), "email": surfaces.ada.email}
+        ),
+    }
+    assert asked[what]().status == 200
+
+
+def by_command(usersctl: Command, what: str) -> None:
+    words = {
+        "deactivate": ["deactivate", "ada@example.com"],
+        "delete": ["delete", "--yes", "ada@example.com"],
+        "password": ["set-password", "ada@example.com", "--password-stdin"],
+        "revoke": ["token", "revoke", "ada@example.com"],
+    }
+    usersctl.ok(*words[what], stdin=f"{NEW}\n")
+
+
+@pytest.mark.parametrize(
+    ("way", "what", "login"),
+    [
+        ("http", "deactivate", 403),
+        ("http", "delete", 401),
+        ("http", "password", 401),
+        ("http", "revoke", 200),
+        ("http", "not me", 401),
+        ("command", "deactivate", 403),
+        ("command", "delete", 401),
+        ("command", "password", 401),
+        ("command", "revoke", 200),
+    ],
+)
+def test_what_ends_a_user_ends_all_that_signed_them_in(
+    surfaces: Surfaces, usersctl: Command, way: str, what: str, login: int
+) -> None:
+    if way == "http":
+        over_http(surfaces, what)
+    else:
+        by_command(usersctl, what)
+    assert surfaces.statuses() == NONE
+    assert surfaces.bystander.get(ME).status == 200
+    assert surfaces.site.client().login("ada@example.com", PASSWORD).status == login
+
+
+def test_a_lockdown_ends_all_sessions_and_opens_for_api_tokens_again_when_it_is_over(
+    surfaces: Surfaces, usersctl: Command
+) -> None:
+    usersctl.ok("lockdown", "on", "--yes", "--except", "root@example.com")
+    assert surfaces.statuses() == NONE
+    assert surfaces.bystander.get(ME).status == surfaces.admin.get(ME).status == 401
+    assert surfaces.site.client().login("ada@example.com", PASSWORD).status == 503
+    assert surfaces.site.client().login("root@example.com", PASSWORD).status == 200
+    usersctl.ok("lockdown", "off")
+    assert surfaces.statuses() == [401, 401, 200] * 3
+    assert surfaces.site.client().login("ada@example.com", PASSWORD).status == 200
+
+
+@pytest.mark.parametrize("way", ["http", "command"])
+def test_one_revoked_token_leaves_the_others(surfaces: Surfaces, usersctl: Command, way: str) -> None:
+    number = surfaces.api_token.session.id
+    if way == "http":
+        assert surfaces.cookie.delete(f"{ME}/sessions/{number}").status == 200
+    else:
+        usersctl.ok("token", "revoke", "--id", str(number))
+    assert surfaces.statuses() == BUT_THE_TOKEN
+
+
+def test_who_signs_out_is_out_and_the_others_are_not(surfaces: Surfaces) -> None:
+    before = dict(surfaces.cookie.cookies)
+    assert surfaces.cookie.delete("/api/users/session").status == 200
+    surfaces.cookie.cookies |= before
+    assert surfaces.statuses() == [401, 200, 200] * 3
+
+
+def test_a_password_that_its_owner_changes_ends_the_other_sessions_and_tokens(surfaces: Surfaces) -> None:
+    before = dict(surfaces.cookie.cookies)
+    body = {"currentPassword": PASSWORD, "newPassword": NEW, "newPasswordConfirmation": NEW}
+    assert surfaces.cookie.patch("/api/users/password", body).status == 200
+    assert surfaces.statuses() == [200, 401, 401] * 3
+    surfaces.cookie.cookies |= before
+    assert surfaces.statuses() == NONE
+
+
+@pytest.mark.parametrize("way", ["http", "command"])
+def test_a_role_holds_at_once_and_ends_no_session(surfaces: Surfaces, usersctl: Command, way: str) -> None:
+    for role, status in (("admin", 200), ("user", 403)):
+        if way == "http":
+            assert surfaces.admin.patch(f"/api/users/{surfaces.ada.id}", {"role": role}).status == 200
+        else:
+            usersctl.ok("update", "ada@example.com", "--role", role)
+        for client in surfaces.who():
+            assert client.get("/api/users").status == status
+            assert client.get(f"{VERIFY}?role=admin").status == status
+            assert client.get(VERIFY).header("Remote-Role") == role
+        for client in surfaces.behind_the_gate():
+            assert client.get("/api/x").json["user"]["role"] == role
+
+
+def test_an_activation_lets_in_again_but_no_old_session(surfaces: Surfaces, usersctl: Command) -> None:
+    usersctl.ok("deactivate", "ada@example.com")
+    usersctl.ok("activate", "ada@example.com")
+    assert surfaces.statuses() == NONE
+    assert surfaces.site.client().login("ada@example.com", PASSWORD).status == 200
+
+
+def test_a_change_of_name_and_address_is_seen_at_once(surfaces: Surfaces, usersctl: Command) -> None:
+    usersctl.ok("update", "ada@example.com", "--name", "Countess", "--email", "countess@example.com")
+    seen = [surfaces.cookie.get(ME), surfaces.behind_the_gate()[0].get("/api/x")]
+    assert [(each.json["user"]["name"], each.json["user"]["email"]) for each in seen] == [
+        ("Countess", "countess@example.com")
+    ] * 2
+    verified = surfaces.cookie.get(VERIFY)
+    assert (verified.header("Remote-Name"), verified.header("Remote-Email")) == (
+        "Countess",
+        "countess@example.com",
+    )
+
+
+def test_a_token_that_the_command_made_signs_in_at_once(site: Site, usersctl: Command) -> None:
+    ada: User = site.add()
+    told = usersctl.ok("--json", "token", "create", ada.email, "--no-expiry").json
+    client = site.client(headers={"Authorization": f"Bearer {told['token']}"})
+    assert client.get(ME).json["user"]["id"] == ada.id

@@ -1,0 +1,291 @@
+"""The thread that runs the cleanup: each slot once, whatever the clock does, and one process of several."""
+
+import io
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import OPERATOR, PASSWORD, Command
+from support.daemons import serving, wait_for
+from support.fakes import FakeClock
+
+from usersctl.errors import StoreUnusable
+from usersctl.service import Service
+from usersd.background import scheduler
+from usersd.background.leader import scheduled_cleanup
+from usersd.background.scheduler import LOOK_EVERY, Scheduler
+from usersd.log import Log
+
+
+class CountingClock(FakeClock):
+    looks = 0
+
+    def __call__(self) -> datetime:
+        self.looks += 1
+        return super().__call__()
+
+
+class Run:
+    """A scheduler that is driven by hand: it sleeps as long as it says, in the clock's time."""
+
+    def __init__(self, line: str, start: datetime) -> None:
+        self.clock = CountingClock(start)
+        self.slots: list[datetime] = []
+        self.stream = io.StringIO()
+        log = Log(self.stream, as_json=True, now=self.clock)
+        self.scheduler = Scheduler(line, self.slots.append, now=self.clock, log=log)
+        self.looks = 0
+
+    def live(self, **span: Any) -> None:
+        until = self.clock.now + timedelta(**span)
+        while self.clock.now < until:
+            sleep = self.scheduler.look()
+            assert sleep > 0
+            self.looks += 1
+            self.clock.now += timedelta(seconds=sleep)
+
+    @property
+    def times(self) -> list[str]:
+        return [slot.astimezone().strftime("%m-%d %H:%M") for slot in self.slots]
+
+
+@pytest.fixture
+def local(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Sets the host's time zone, for this test."""
+
+    def set_zone(name: str) -> None:
+        monkeypatch.setenv("TZ", name)
+        time.tzset()
+
+    set_zone("UTC")
+    yield set_zone
+    monkeypatch.undo()
+    time.tzset()
+
+
+START = datetime(2026, 11, 20, 1, 0, tzinfo=UTC)
+
+# --- slots ---
+
+
+def test_each_slot_runs_once_and_on_time(local: Callable[[str], None]) -> None:
+    local("UTC")
+    run = Run("0 2 * * *", START)
+    run.live(days=3)
+    assert run.times == ["11-20 02:00", "11-21 02:00", "11-22 02:00"]
+    run = Run("*/15 * * * *", START)
+    run.live(hours=1, minutes=1)
+    assert run.times == ["11-20 01:15", "11-20 01:30", "11-20 01:45", "11-20 02:00"]
+
+
+def test_a_slot_runs_when_it_is_due_and_not_before(local: Callable[[str], None]) -> None:
+    local("UTC")
+    run = Run("0 2 * * *", START)
+    run.clock.now = START + timedelta(minutes=59, seconds=59.9)
+    run.scheduler.look()
+    assert run.slots == []
+    run.clock.move(seconds=0.1)
+    run.scheduler.look()
+    run.scheduler.look()
+    assert run.slots == [START + timedelta(hours=1)]
+
+
+def test_it_never_spins(local: Callable[[str], None]) -> None:
+    local("UTC")
+    run = Run("0 2 * * *", START)
+    run.live(days=2)
+    assert run.looks <= 2 * 86400 / LOOK_EVERY + 2 * 2
+    run = Run("* * * * *", START)
+    run.live(hours=2)
+    assert run.looks <= 2 * 3600 / LOOK_EVERY + 120 * 2
+
+
+def test_a_clock_that_stands_still_just_before_a_slot_is_no_reason_to_spin(
+    local: Callable[[str], None],
+) -> None:
+    local("UTC")
+    clock = CountingClock(START + timedelta(minutes=59, seconds=59, milliseconds=999))
+    thread = Scheduler("0 2 * * *", lambda _slot: None, now=clock, log=Log(io.StringIO(), as_json=True))
+    thread.start()
+    time.sleep(0.5)
+    thread.stop()
+    assert 2 <= clock.looks <= 50
+
+
+# --- clocks ---
+
+
+@pytest.mark.parametrize("jump", [timedelta(hours=5), timedelta(days=3), timedelta(days=400)])
+def test_a_clock_that_jumps_ahead_runs_what_it_jumped_over_once(
+    local: Callable[[str], None], jump: timedelta
+) -> None:
+    local("UTC")
+    run = Run("0 2 * * *", START)
+    run.clock.now += jump
+    run.scheduler.look()
+    run.scheduler.look()
+    assert len(run.slots) == 1
+    run.live(days=1)
+    assert len(run.slots) == 2
+
+
+@pytest.mark.parametrize("back", [timedelta(minutes=1), timedelta(hours=1), timedelta(hours=23)])
+def test_a_clock_that_is_set_back_runs_no_slot_again(local: Callable[[str], None], back: timedelta) -> None:
+    local("UTC")
+    run = Run("0 2 * * *", START)
+    run.live(hours=1, minutes=5)
+    assert len(run.slots) == 1
+    run.clock.now -= back
+    run.live(seconds=back.total_seconds() + 600)
+    assert len(run.slots) == 1
+    run.live(days=1)
+    assert len(run.slots) == 2
+
+
+def test_a_clock_that_was_years_ahead_when_the_host_started_keeps_no_slot_waiting(
+    local: Callable[[str], None],
+) -> None:
+    local("UTC")
+    run = Run("0 2 * * *", START + timedelta(days=2000))
+    run.scheduler.look()
+    run.clock.now = START
+    run.live(days=1)
+    assert run.times == ["11-20 02:00"]
+
+
+@pytest.mark.parametrize(
+    ("line", "start", "days"),
+    [
+        ("30 2 * * *", datetime(2026, 3, 28, 12, tzinfo=UTC), 3),  # 02:30 is left out on the 29th
+        ("30 2 * * *", datetime(2026, 10, 24, 12, tzinfo=UTC), 3),  # 02:30 comes twice on the 25th
+        ("0 2 * * *", datetime(2026, 10, 24, 12, tzinfo=UTC), 3),
+        ("0 3 * * *", datetime(2026, 3, 28, 12, tzinfo=UTC), 3),
+    ],
+)
+def test_a_daily_slot_runs_once_a_day_while_clocks_change_for_summer(
+    local: Callable[[str], None], line: str, start: datetime, days: int
+) -> None:
+    local("Europe/Berlin")
+    run = Run(line, start)
+    run.live(days=days)
+    dates = [slot.astimezone().date() for slot in run.slots]
+    assert len(dates) == len(set(dates)) == days
+
+
+# --- failures ---
+
+
+class Failing:
+    """Fails as often as it is told, in turn in two ways."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+        self.calls = 0
+
+    def __call__(self, _slot: datetime) -> None:
+        self.calls += 1
+        self.left -= 1
+        if self.left >= 0:
+            raise StoreUnusable("the disk is full") if self.left % 2 else ZeroDivisionError("a bug")
+
+
+def test_a_failure_is_logged_and_does_not_end_the_thread(
+    local: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local("UTC")
+    monkeypatch.setattr(scheduler, "LOOK_EVERY", 0.01)
+    clock, stream, task = FakeClock(START), io.StringIO(), Failing(2)
+    thread = Scheduler("* * * * *", task, now=clock, log=Log(stream, as_json=True, now=clock))
+    thread.start()
+    try:
+        for n in range(1, 5):
+            clock.move(minutes=1)
+            wait_for(lambda n=n: task.calls == n, 5)
+    finally:
+        thread.stop()
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["event"] for line in told] == ["schedule", "error"]
+    assert told[0]["failed"] == "the disk is full"
+    assert "ZeroDivisionError: a bug" in told[1]["trace"]
+
+
+def test_it_stops_at_once_although_it_sleeps() -> None:
+    thread = Scheduler("0 2 * * *", lambda _slot: None, now=FakeClock(), log=Log(io.StringIO()))
+    thread.start()
+    began = time.monotonic()
+    thread.stop()
+    assert time.monotonic() - began < 1
+
+
+# --- in the daemon ---
+
+
+def test_the_schedule_cleans_as_the_endpoint_and_the_command_do(
+    make_service: Callable[..., Service], clock: FakeClock, tmp_path: Path
+) -> None:
+    service = make_service(cleanup_schedule="0 * * * *")
+    ada = service.accounts.create("ada@example.com", "Ada", PASSWORD, by=OPERATOR)
+    service.sessions.login(ada.email, PASSWORD)
+    service.sessions.create_api_token(ada.id, name="ci", lifetime=None, by=OPERATOR)
+    stream = io.StringIO()
+    log = Log(stream, as_json=True, now=clock)
+    with (tmp_path / "lock").open("w+") as lock:
+        made = scheduled_cleanup(service, log=log, handle=lock.fileno(), since=clock())
+        assert made is not None
+        clock.move(days=2)
+        made.look()
+    assert [each.kind for each in service.sessions.listed(live=False)] == ["api"]
+    (told,) = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert (told["event"], told["removed"]) == ("cleanup-tokens", 1)
+    with service.store.read() as tx:
+        row = list(tx.audit_rows())[-1]
+    assert (row.action, row.actor, row.origin) == ("cleanup-tokens", "system", "schedule")
+
+
+@pytest.mark.parametrize("value", ["false", "null"])
+def test_false_and_null_switch_it_off_and_leave_the_task_runnable(usersctl: Command, value: str) -> None:
+    config = usersctl.folder / "users.json"
+    config.write_text('{"passwordHashing": {"rounds": 10}, "tokenCleanupSchedule": %s}' % value)  # noqa: UP031
+    with serving(usersctl, "--config", str(config)) as daemon:
+        listed = daemon.client().get("/_tasks/").json
+        assert (listed["scheduledTasks"], list(listed["tasks"])) == ([], ["users:cleanup-tokens"])
+        assert daemon.client().post("/_tasks/users:cleanup-tokens").json["result"] == "success"
+    assert usersctl.ok("--json", "--config", config, "cleanup-tokens").json["result"] == "success"
+
+
+# The daemon with a clock of which the next minute is about to begin.
+AHEAD = """
+from datetime import timedelta
+from usersctl import clock
+
+real = clock.utc_now
+now = real()
+ahead = timedelta(seconds=57 - now.second, microseconds=-now.microsecond)
+clock.utc_now = lambda: real() + ahead
+from usersctl.__main__ import main
+
+main()
+"""
+
+
+def test_of_several_processes_one_runs_the_schedule(usersctl: Command) -> None:
+    usersctl.configure('tokenCleanupSchedule = "* * * * *"\n[server]\nprocesses = 2\n')
+    (usersctl.folder / "ahead.py").write_text(AHEAD)
+    (ada,) = usersctl.add("ada")
+    with usersctl.service() as service:
+        for _ in range(3):
+            service.sessions.create_api_token(ada.id, name="ci", lifetime=timedelta(seconds=-1), by=OPERATOR)
+    with serving(usersctl, module=("ahead", "serve"), env={"PYTHONPATH": str(usersctl.folder)}) as daemon:
+        wait_for(lambda: daemon.events("cleanup-tokens"), 15)
+        time.sleep(1)
+        (done,) = daemon.events("cleanup-tokens")
+        assert done["removed"] == 3
+        children = Path(f"/proc/{daemon.process.pid}/task/{daemon.process.pid}/children").read_text().split()
+        assert len(children) == 2
+        assert daemon.stop() == 0
+    with usersctl.service() as service, service.store.read() as tx:
+        assert [row.action for row in tx.audit_rows()].count("cleanup-tokens") == 1

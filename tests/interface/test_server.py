@@ -1,0 +1,729 @@
+"""waitress as a service: two lanes, slow clients, malformed requests, signals and processes, through real sockets."""
+
+import errno
+import http.client
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from usersctl.errors import ConfigError
+from usersd.server import connections as channels
+from usersd.server import messages as wire
+from usersd.server.connections import Hosted, Server
+from usersd.server.lanes import IN_HASTE, Elsewhere, Lane
+from usersd.server.listener import _cannot_listen, listen, url_of
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+class App:
+    """Answers with method, path and body; slow paths wait until the gate is opened."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.seen: list[str] = []
+        self.threads: list[str] = []
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        path = environ["PATH_INFO"]
+        self.seen.append(path)
+        self.threads.append(threading.current_thread().name)
+        if path == "/crash":
+            raise OSError("secret")
+        if path == "/here/but-waits" and environ[IN_HASTE]:
+            raise Elsewhere
+        if is_slow(environ["REQUEST_METHOD"], path):
+            self.gate.wait(20)
+        body = environ["wsgi.input"].read()
+        answer = f"{environ['REQUEST_METHOD']} {path} {len(body)} {environ['REMOTE_ADDR']}".encode()
+        if path == "/much":
+            answer = b"x" * 4_000_000
+        start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(answer)))])
+        return [answer]
+
+
+def is_slow(method: str, path: str) -> bool:
+    return method == "POST" and path == "/login"
+
+
+def lane_of(method: str, path: str) -> Lane:
+    if path.startswith("/here"):
+        return Lane.HERE
+    return Lane.HASHING if is_slow(method, path) else Lane.QUICK
+
+
+class Running:
+    def __init__(self, app: App, listener: socket.socket, **changes: Any) -> None:
+        self.app = app
+        self.url = url_of(listener)
+        self.address = listener.getsockname()[:2]
+        self.stops: list[bool] = []
+        hosted = Hosted(app=app, lane=lane_of, on_stop=lambda: self.stops.append(True))
+        numbers = {"threads": 4, "slow_threads": 2, "waiting_room": 8, "connections": 1000} | changes
+        self.server = Server(listener, hosted, **numbers)
+        self.thread = threading.Thread(target=self.server.run, name="main")
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.app.gate.set()
+        if self.thread.is_alive():
+            self.server.stop()
+            self.thread.join(10)
+        assert not self.thread.is_alive()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.address, timeout=10)
+
+    def raw(self, sent: bytes) -> bytes:
+        """All that comes back until the server closes the connection."""
+        with self.connect() as client:
+            client.sendall(sent)
+            return read_all(client)
+
+    def get(self, path: str = "/") -> bytes:
+        return self.raw(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+
+
+def read_all(client: socket.socket) -> bytes:
+    received = b""
+    while data := client.recv(65536):
+        received += data
+    return received
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Running]]:
+    with ExitStack() as stack:
+
+        def start(host: str = "127.0.0.1", **changes: Any) -> Running:
+            running = Running(App(), listen(host, 0), **changes)
+            stack.callback(running.stop)
+            return running
+
+        yield start
+
+
+@pytest.fixture
+def running(start: Callable[..., Running]) -> Running:
+    return start()
+
+
+# --- requests and answers ---
+
+
+def test_a_connection_serves_many_requests(running: Running) -> None:
+    with closing(http.client.HTTPConnection(*running.address, timeout=10)) as client:
+        for n in range(100):
+            client.request("POST", f"/{n}", body=b"x" * n)
+            answer = client.getresponse()
+            assert (answer.status, answer.read()) == (200, f"POST /{n} {n} 127.0.0.1".encode())
+            assert answer.getheader("Server") is None
+
+
+def test_pipelined_requests_are_answered_in_order(running: Running) -> None:
+    last = b"GET /49 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    received = running.raw(b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % n for n in range(49)) + last)
+    bodies = [part.split(b" ")[1] for part in received.split(b"\r\n\r\n")[1:]]
+    assert bodies == [b"/%d" % n for n in range(50)]
+
+
+def test_a_client_that_closed_its_half_still_gets_its_answer(running: Running) -> None:
+    with running.connect() as client:
+        client.sendall(b"POST /login HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.shutdown(socket.SHUT_WR)
+        wait_until(lambda: running.app.seen)
+        time.sleep(0.1)
+        running.app.gate.set()
+        assert b"POST /login" in read_all(client)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 65536\r\n\r\n" + b"x" * 65536,
+        b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"\r\nGET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"GET /a?b=%20[]{}|^ HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: transfer-encoding: gzip\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nExpect: 100-continue\r\n\r\n",
+        b"GET / HTTP/1.0\r\n\r\n",
+    ],
+)
+def test_unusual_but_proper_requests_are_served(running: Running, sent: bytes) -> None:
+    assert b" 200 OK\r\n" in running.raw(sent)
+
+
+def test_a_client_may_ask_before_it_sends_a_body(running: Running) -> None:
+    with running.connect() as client:
+        client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n")
+        assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(b"abc")
+        assert client.recv(1000).startswith(OK)
+
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: x\r\n"
+MUCH = b"GET /much HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (POST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding:\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: gzip\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n", 400),
+        (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (POST + b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc", 400),
+        (POST + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabc", 400),
+        (POST + b"Content-Length: +3\r\n\r\nabc", 400),
+        (POST + b"Content-Length: -1\r\n\r\n", 400),
+        (POST + b"Content-Length: 3, 3\r\n\r\nabc", 400),
+        (POST + b"Content-Length: 0x3\r\n\r\nabc", 400),
+        (POST + b"Content-Length:\r\n\r\n", 400),
+        (POST + b"Content-Length: " + b"0" * 5000 + b"3\r\n\r\nabc", 400),
+        (POST + b"Expect: 100-continue\r\nContent-Length: x\r\n\r\n", 400),
+        (POST + b"Expect: 100-continue\r\nContent-Length: 65537\r\n\r\n", 413),
+        (POST + b"Content-Length: 65537\r\n\r\n", 413),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n20000\r\n" + b"x" * 0x20000 + b"\r\n0\r\n\r\n", 413),
+        (GET + b"X: " + b"x" * 16384 + b"\r\n\r\n", 431),
+        (b"GET /" + b"x" * 17000, 431),
+        (b"GET http://evil/admin HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET admin HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /a#b HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /a\x00b HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /a\tb HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /a\x7fb HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /\xc3\xa4 HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET  / HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"get / HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /\r\n\r\n", 400),
+        (b"GET / HTTP/2.0\r\nHost: x\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (GET + b"Host: y\r\n\r\n", 400),
+        (GET + b"X: a\r\n folded\r\n\r\n", 400),
+        (GET + b"X: a\x00b\r\n\r\n", 400),
+        (GET + b"X: a\nY: b\r\n\r\n", 400),
+        (GET + b"X a\r\n\r\n", 400),
+        (GET + b": a\r\n\r\n", 400),
+    ],
+)
+def test_malformed_requests_are_refused_as_json_and_reach_nobody(
+    running: Running, sent: bytes, status: int
+) -> None:
+    head, _, body = running.raw(sent).partition(b"\r\n\r\n")
+    assert int(head.split(b" ")[1]) == status
+    assert json.loads(body) == {"statusCode": status, "statusMessage": wire.MESSAGES[status]}
+    headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
+    assert headers.pop("Date")
+    assert headers == {
+        "Cache-Control": "no-store",
+        "Connection": "close",
+        "Content-Length": str(len(body)),
+        "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+        "Content-Type": "application/json; charset=utf-8",
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+    }
+    assert running.app.seen == []
+
+
+def test_a_refusal_is_heard_by_a_client_that_is_still_sending(running: Running) -> None:
+    sent = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n" + b"x" * 3_000_000
+    assert running.raw(sent).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_crash_is_logged_without_the_query_and_answered_without_a_word_of_it(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    received = running.get("/crash?token=abc")
+    assert received.startswith(b"HTTP/1.1 500 ")
+    assert json.loads(received.partition(b"\r\n\r\n")[2]) == {
+        "statusCode": 500,
+        "statusMessage": "Internal server error",
+    }
+    assert [(each.name, each.levelno) for each in caplog.records] == [("usersd", logging.ERROR)]
+    assert "GET /crash failed" in caplog.text
+    assert "token" not in caplog.text
+
+
+def test_an_ipv4_client_of_a_socket_for_both_is_seen_as_such(start: Callable[..., Running]) -> None:
+    try:
+        running = start("::")
+    except ConfigError:
+        pytest.skip("no IPv6 here")
+    running.address = ("127.0.0.1", running.address[1])
+    assert running.get("/").endswith(b"GET / 0 127.0.0.1")
+
+
+# --- lanes ---
+
+
+LOGIN = b"POST /login HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+def test_logins_wait_in_a_room_of_their_own_and_beyond_it_are_refused(running: Running) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(running.connect()) for _ in range(2 + 8)]
+        for client in clients:
+            client.sendall(LOGIN)
+        wait_until(lambda: running.app.seen == ["/login"] * 2)
+        began = time.monotonic()
+        for _ in range(50):
+            assert running.get("/quick").startswith(OK)
+        assert time.monotonic() - began < 5
+
+        refused = running.raw(LOGIN)
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nRetry-After: 2\r\n" in refused
+        assert json.loads(refused.partition(b"\r\n\r\n")[2]) == {
+            "statusCode": 503,
+            "statusMessage": "Too many logins at once, please try again",
+        }
+
+        running.app.gate.set()
+        assert all(read_all(client).startswith(OK) for client in clients)
+    assert running.raw(LOGIN).startswith(OK)
+
+
+@pytest.mark.parametrize("path", ["/login", "//login", "/%6cogin", "/log%ffin", "/login?x=/quick"])
+def test_no_spelling_of_the_path_brings_a_login_into_the_quick_lane(running: Running, path: str) -> None:
+    running.app.gate.set()
+    running.raw(LOGIN.replace(b"/login", path.encode()))
+    assert [name.partition("-")[0] for name in running.app.threads] == ["hashing"]
+
+
+def test_a_login_behind_a_quick_request_on_the_same_connection_changes_lanes(running: Running) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(running.connect()) for _ in range(8)]
+        for client in clients:
+            client.sendall(b"GET /quick HTTP/1.1\r\nHost: x\r\n\r\n" + LOGIN)
+        wait_until(lambda: len(running.app.seen) == 8 + 2)
+        assert running.get("/other").startswith(OK)
+        running.app.gate.set()
+        assert all(read_all(client).count(OK) == 2 for client in clients)
+    lanes = zip(running.app.seen, running.app.threads, strict=True)
+    assert {(path, name.partition("-")[0]) for path, name in lanes} == {
+        ("/quick", "quick"),
+        ("/login", "hashing"),
+        ("/other", "quick"),
+    }
+
+
+def test_what_only_reads_a_row_is_answered_by_the_main_thread_unless_it_turns_out_to_wait(
+    running: Running,
+) -> None:
+    paths = ["/quick", "/here", "/here/but-waits", "/here", "/here/but-waits", "/quick"]
+    sent = "".join(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n" for path in paths)
+    last = b"GET /here HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    received = running.raw(sent.encode() + last)
+    assert [part.split(b" ")[1].decode() for part in received.split(b"\r\n\r\n")[1:]] == [*paths, "/here"]
+    lanes = zip(running.app.seen, running.app.threads, strict=True)
+    assert [(path, name.partition("-")[0]) for path, name in lanes] == [
+        ("/quick", "quick"),
+        ("/here", "main"),
+        ("/here/but-waits", "main"),
+        ("/here/but-waits", "quick"),
+        ("/here", "main"),
+        ("/here/but-waits", "main"),
+        ("/here/but-waits", "quick"),
+        ("/quick", "quick"),
+        ("/here", "main"),
+    ]
+
+
+def test_a_head_that_the_application_made_goes_out_as_it_is_with_a_date(running: Running) -> None:
+    head, _, body = running.get("/quick").partition(b"\r\n\r\n")
+    *lines, date = head.split(b"\r\n")
+    length = b"Content-Length: %d" % len(body)
+    assert lines == [b"HTTP/1.1 200 OK", b"Content-Type: text/plain", length, b"Connection: close"]
+    assert parsedate_to_datetime(date.removeprefix(b"Date: ").decode())
+
+
+# --- slow clients ---
+
+
+@pytest.mark.parametrize(
+    ("first", "drip"),
+    [
+        (b"", b""),
+        (b"", b"\r\n"),
+        (b"GET / HTTP/1.1\r\n", b""),
+        (b"GET / HTTP/1.1\r\nX: ", b"x"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", b"x"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n100\r\n", b"x"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n", b""),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nX: ", b"x"),
+    ],
+)
+def test_a_client_that_never_finishes_its_request_is_let_go(
+    running: Running, monkeypatch: pytest.MonkeyPatch, first: bytes, drip: bytes
+) -> None:
+    monkeypatch.setattr(channels, "TO_SEND", 0.3)
+    with running.connect() as client:
+        began = time.monotonic()
+        client.settimeout(0.1)
+        client.sendall(first)
+        while True:
+            assert time.monotonic() - began < 5
+            try:
+                client.sendall(drip)
+                if not client.recv(1000):
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+
+
+def test_a_client_may_rest_between_two_requests(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "TO_SEND", 0.3)
+    with running.connect() as client:
+        for pause in (2, 0):
+            client.sendall(GET + b"\r\n")
+            assert client.recv(1000).startswith(OK)
+            time.sleep(pause)
+
+
+def test_resting_clients_make_room_when_it_gets_crowded(
+    start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "TO_SEND", 0.3)
+    running = start(connections=8)
+    with ExitStack() as stack:
+        for _ in range(12):
+            client = stack.enter_context(running.connect())
+            client.sendall(GET + b"\r\n")
+        assert client.recv(1000).startswith(OK)
+
+
+def test_a_client_that_does_not_read_its_answers_gets_no_more_of_them_and_is_let_go(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "TO_READ", 1.0)
+    with running.connect() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.sendall(MUCH * 40)
+        wait_until(lambda: running.app.seen)
+        for _ in range(20):
+            assert running.get("/").startswith(OK)
+        wait_until(lambda: not running.server.active_channels)
+        assert running.app.seen.count("/much") < 10
+
+
+def test_a_slow_reader_gets_all_of_a_large_answer(running: Running) -> None:
+    with running.connect() as client:
+        client.sendall(MUCH * 4 + GET + b"Connection: close\r\n\r\n")
+        time.sleep(0.3)
+        assert len(read_all(client)) > 4 * 4_000_000
+
+
+# --- the address ---
+
+
+def test_a_taken_port_is_named() -> None:
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"^127\.0\.0\.1:{port} is already in use$") as caught:
+            listen("127.0.0.1", port)
+        assert "--port" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("host", "says"),
+    [
+        ("192.0.2.1", r"192\.0\.2\.1:0: 192\.0\.2\.1 is not an address of this machine"),
+        ("nowhere.invalid", r"nowhere\.invalid: no such host"),
+        ("." * 300, "no such host"),
+    ],
+)
+def test_an_address_that_is_not_ours_is_named(host: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        listen(host, 0)
+
+
+def test_a_privileged_port_is_named() -> None:
+    error = _cannot_listen("127.0.0.1:80", "127.0.0.1", PermissionError(errno.EACCES, "Permission denied"))
+    assert str(error) == "127.0.0.1:80: this user may not open that port"
+    assert error.hint
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_ipv6_is_written_with_brackets(start: Callable[..., Running], host: str) -> None:
+    try:
+        running = start(host)
+    except ConfigError:
+        pytest.skip("no IPv6 here")
+    assert running.url == f"http://[::1]:{running.address[1]}"
+    assert running.get("/").endswith(b"GET / 0 ::1")
+
+
+# --- stopping ---
+
+
+def test_stopping_answers_what_has_come_and_closes_what_rests(running: Running) -> None:
+    with running.connect() as resting, running.connect() as waiting, running.connect() as dripping:
+        resting.sendall(GET + b"\r\n")
+        assert resting.recv(1000).startswith(OK)
+        dripping.sendall(b"GET / HT")
+        waiting.sendall(b"POST /login HTTP/1.1\r\nHost: x\r\n\r\n")
+        wait_until(lambda: running.app.seen == ["/", "/login"])
+        running.server.stop()
+        running.server.stop()
+        assert read_all(resting) == b""
+        assert read_all(dripping) == b""
+        assert running.stops == [True]
+        with pytest.raises(ConnectionError):
+            running.connect()
+        running.app.gate.set()
+        answer = read_all(waiting)
+        assert answer.startswith(OK)
+        assert b"\r\nConnection: close\r\n" in answer
+    running.stop()
+
+
+def test_stopping_does_not_wait_for_ever(
+    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(channels, "TO_STOP", 0.3)
+    with running.connect() as client:
+        client.sendall(LOGIN)
+        wait_until(lambda: running.app.seen)
+        running.server.stop()
+        running.thread.join(5)
+        assert not running.thread.is_alive()
+        head, _, body = read_all(client).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert {b"Connection: close", b"Retry-After: 2"} <= set(head.split(b"\r\n"))
+        assert json.loads(body)["statusMessage"] == "Too many logins at once, please try again"
+    assert "Connections that were cut off: 1" in caplog.text
+    running.app.gate.set()
+    wait_until(lambda: not any(each.is_alive() for _, each in running.server.task_dispatcher._threads))
+    running.server.trigger.close()
+
+
+# --- as a process ---
+
+PROGRAM = """
+import contextlib, logging, os, sys, time
+import bcrypt
+from usersctl.errors import ConfigError
+from usersd.server import connections as channels
+from usersd.server.connections import Hosted
+from usersd.server.listener import listen
+from usersd.server.processes import Serving, serve
+
+def app(environ, start_response):
+    until = time.monotonic() + 5
+    while environ["QUERY_STRING"] == "hash" and time.monotonic() < until:
+        bcrypt.hashpw(b"x", bcrypt.gensalt(4))
+    if environ["QUERY_STRING"] != "hash":
+        time.sleep(float(environ["QUERY_STRING"] or 0))
+    body = str(os.getpid()).encode()
+    start_response("200 OK", [("Content-Length", str(len(body)))])
+    return [body]
+
+def say(text):
+    os.write(1, f"{text}\\n".encode())  # in one piece: another process writes there, too
+
+@contextlib.contextmanager
+def make(index):
+    if "broken" in sys.argv:
+        raise ConfigError("users.toml: no")
+    yield Hosted(app=app, on_stop=lambda: say(f"stopping {index}"))
+    say(f"stopped {index}")
+
+logging.basicConfig()
+if "hasty" in sys.argv:
+    channels.TO_STOP = channels.TO_LEAVE = 0.1
+serving = Serving(processes=int(sys.argv[1]))
+sys.exit(serve(listen("127.0.0.1", 0), make, serving, on_ready=say))
+"""
+
+
+class Program:
+    def __init__(self, *arguments: str) -> None:
+        root = Path(__file__).parents[2]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": f"{root}:{root / 'daemon'}"},
+        )
+        assert self.process.stdout
+        self.port = int(self.process.stdout.readline().rpartition(":")[2] or 0)
+
+    def connect(self, query: str = "") -> socket.socket:
+        client = socket.create_connection(("127.0.0.1", self.port), timeout=15)
+        client.sendall(b"GET /?%s HTTP/1.1\r\nHost: x\r\n\r\n" % query.encode())
+        return client
+
+    def pid(self) -> int:
+        with self.connect() as client:
+            return int(client.recv(1000).rpartition(b"\r\n")[2])
+
+    def ended(self) -> tuple[int, list[str], str]:
+        out, err = self.process.communicate(timeout=15)
+        return self.process.returncode, out.splitlines(), err
+
+
+@pytest.fixture
+def program() -> Iterator[Callable[..., Program]]:
+    started: list[Program] = []
+
+    def program(*arguments: str) -> Program:
+        started.append(Program(*arguments))
+        return started[-1]
+
+    yield program
+    for each in started:
+        if each.process.poll() is None:
+            each.process.send_signal(signal.SIGTERM)
+            try:
+                each.process.wait(8)
+            except subprocess.TimeoutExpired:
+                each.process.kill()
+        each.process.communicate()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_twenty_requests_in_flight_be_answered(
+    program: Callable[..., Program], signum: signal.Signals
+) -> None:
+    served = program("1")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(served.connect("0.3")) for _ in range(20)]
+        time.sleep(0.1)
+        began = time.monotonic()
+        served.process.send_signal(signum)
+        assert all(read_all(client).startswith(OK) for client in clients)
+        assert served.ended() == (0, ["stopping 0", "stopped 0"], "")
+        assert time.monotonic() - began < 6
+
+
+def test_a_second_signal_ends_at_once(program: Callable[..., Program]) -> None:
+    served = program("1")
+    with served.connect("30"):
+        time.sleep(0.2)
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.stdout
+        assert served.process.stdout.readline() == "stopping 0\n"
+        began = time.monotonic()
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(10) == 128 + signal.SIGTERM
+        assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_hashing_that_takes_too_long_does_not_spoil_the_exit(
+    program: Callable[..., Program], processes: str
+) -> None:
+    served = program(processes, "hasty")
+    with served.connect("hash"):
+        time.sleep(0.3)
+        served.process.send_signal(signal.SIGTERM)
+        code, _, errors = served.ended()
+        assert code == 0
+        assert errors == "WARNING:usersd:Connections that were cut off: 1\n"
+
+
+def test_two_processes_share_a_socket_and_one_that_is_killed_returns(
+    program: Callable[..., Program],
+) -> None:
+    served = program("2")
+    pids: set[int] = set()
+    wait_until(lambda: pids.add(served.pid()) or len(pids) == 2)
+    killed = max(pids)
+    os.kill(killed, signal.SIGKILL)
+    after: set[int] = set()
+    wait_until(lambda: after.add(served.pid()) or len(after - {killed}) == 2)
+    with served.connect("0.5") as client:
+        time.sleep(0.1)
+        served.process.send_signal(signal.SIGTERM)
+        assert read_all(client).startswith(OK)
+    code, lines, errors = served.ended()
+    assert (code, sorted(lines)) == (0, ["stopped 0", "stopped 1", "stopping 0", "stopping 1"])
+    assert errors.count("\n") == 1
+    assert f"Process {killed} ended unexpectedly (-9), starting anew" in errors
+
+
+def test_processes_that_cannot_start_end_the_service_with_one_line_each(
+    program: Callable[..., Program],
+) -> None:
+    code, lines, errors = program("2", "broken").ended()
+    assert (code, lines) == (6, [])
+    assert "users.toml: no" in errors
+    assert "Traceback" not in errors
+
+
+def test_processes_stop_when_their_parent_is_gone(program: Callable[..., Program]) -> None:
+    served = program("2")
+    served.process.kill()
+    served.process.wait(5)
+
+    def refused() -> bool:
+        try:
+            with served.connect():
+                return False
+        except ConnectionError:
+            return True
+
+    wait_until(refused)
+
+
+def test_six_hundred_dripping_clients_keep_nobody_waiting(program: Callable[..., Program]) -> None:
+    served = program("1")
+    address = ("127.0.0.1", served.port)
+    with ExitStack() as stack:
+
+        def drip() -> socket.socket:
+            client = stack.enter_context(socket.create_connection(address, timeout=5))
+            client.sendall(b"GET / HTTP/1.1\r\nX: ")
+            return client
+
+        clients = [drip() for _ in range(600)]
+        began = time.monotonic()
+        thrown_out: set[int] = set()
+        slowest = took = 0.0
+        while took < 7 or (len(thrown_out) < 600 and took < 30):
+            for n, client in enumerate(clients):
+                try:
+                    client.sendall(b"x")
+                except ConnectionError:
+                    client.close()
+                    clients[n] = drip()
+                    thrown_out.add(n)
+            asked = time.monotonic()
+            served.pid()
+            slowest = max(slowest, time.monotonic() - asked)
+            time.sleep(0.2)
+            took = time.monotonic() - began
+    assert len(thrown_out) == 600
+    assert slowest < 6

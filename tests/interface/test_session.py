@@ -1,0 +1,780 @@
+"""Login, logout, cookies, refresh and bearer tokens, and what every answer has, through a real socket."""
+
+import hashlib
+import json
+import re
+import sqlite3
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.commands import OPERATOR, PASSWORD
+from support.fakes import FakeClock
+from support.web import Client, Reply, Site
+
+from usersctl.clock import stamp
+from usersctl.models import User
+
+USER_KEYS = {
+    "id",
+    "email",
+    "name",
+    "role",
+    "active",
+    "created_at",
+    "updated_at",
+    "last_login_at",
+    "oauth_id",
+    "profile_picture",
+}
+SESSION = "/api/users/session"
+ME = "/api/users/me"
+NOW = "2026-11-20T08:22:19.123Z"
+
+
+def attributes(reply: Reply) -> tuple[str, set[str]]:
+    """Name=value and the rest of the one cookie that is set."""
+    (line,) = reply.all("Set-Cookie")
+    pair, *rest = line.split("; ")
+    return pair, set(rest)
+
+
+def token_of(client: Client) -> str:
+    (token,) = client.cookies.values()
+    return token
+
+
+def api_token(site: Site, user: User, **keywords: Any) -> str:
+    lifetime = keywords.get("lifetime")
+    opened = site.service.sessions.create_api_token(user.id, name="ci", lifetime=lifetime, by=OPERATOR)
+    return opened.token
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+# --- login ---
+
+
+def test_login_answers_with_the_user_and_sets_a_cookie(site: Site) -> None:
+    ada = site.add()
+    client = site.client()
+    reply = client.login("ada@example.com", PASSWORD)
+    assert reply.status == 200
+    assert reply.json == {
+        "user": {
+            "id": ada.id,
+            "email": "ada@example.com",
+            "name": "Ada",
+            "role": "user",
+            "active": True,
+            "created_at": NOW,
+            "updated_at": NOW,
+            "last_login_at": NOW,
+            "oauth_id": None,
+            "profile_picture": None,
+        }
+    }
+    pair, rest = attributes(reply)
+    assert re.fullmatch(r"auth_token=[A-Za-z0-9_-]{43}", pair)
+    assert rest == {"Path=/", "HttpOnly", "SameSite=Lax"}
+    assert client.get(ME).json == reply.json
+
+
+def test_the_database_holds_the_digest_of_a_token_and_no_file_the_token(site: Site) -> None:
+    client = site.signed_in(site.add())
+    token = token_of(client)
+    with sqlite3.connect(site.service.settings.database) as database:
+        ((kept,),) = database.execute("SELECT token_hash FROM auth_tokens").fetchall()
+    database.close()
+    assert kept == hashlib.sha256(token.encode()).digest()
+    assert not [
+        path
+        for path in site.service.settings.database.parent.iterdir()
+        if path.is_file() and token.encode() in path.read_bytes()
+    ]
+    assert token not in site.stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        {},
+        {"email": "ada@example.com"},
+        {"password": PASSWORD},
+        {"email": "", "password": PASSWORD},
+        {"email": "ada@example.com", "password": ""},
+        {"email": None, "password": None},
+        {"Email": "ada@example.com", "PASSWORD": PASSWORD},
+    ],
+)
+def test_a_login_without_email_or_password_is_a_400(site: Site, body: Any) -> None:
+    site.add()
+    reply = site.client().post(SESSION, body)
+    assert (reply.status, reply.message) == (400, "Email and password are required")
+    assert reply.all("Set-Cookie") == []
+
+
+@pytest.mark.parametrize("value", [0, 1, True, False, 1.5, [], ["ada@example.com"], {}])
+@pytest.mark.parametrize("name", ["email", "password"])
+def test_a_field_of_the_wrong_type_is_named(site: Site, name: str, value: Any) -> None:
+    site.add()
+    body = {"email": "ada@example.com", "password": PASSWORD, name: value}
+    reply = site.client().post(SESSION, body)
+    assert (reply.status, reply.message) == (400, f"{name} must be a string")
+
+
+@pytest.mark.parametrize("value", [0, 1, "true", "", [], {}])
+def test_remember_me_is_a_boolean(site: Site, value: Any) -> None:
+    site.add()
+    reply = site.client().login("ada@example.com", PASSWORD, rememberMe=value)
+    assert (reply.status, reply.message) == (400, "rememberMe must be true or false")
+
+
+def test_every_wrong_login_gets_the_same_answer(site: Site) -> None:
+    site.add()
+    broken, gone = site.add("broken"), site.add("gone")
+    site.add("idle", active=False)
+    with site.service.store.write() as tx:
+        tx.change_user(broken.id, NOW, password_hash="$2b$31$broken")
+    site.service.accounts.delete([gone.id], by=OPERATOR)
+    wrong = [
+        ("ada@example.com", "wrong horse battery"),
+        ("ada@example.com", PASSWORD + "x" * 80),
+        ("ada@example.com", PASSWORD.upper()),
+        ("ada@example.com", PASSWORD + " "),
+        ("nobody@example.com", PASSWORD),
+        ("gone@example.com", PASSWORD),
+        ("broken@example.com", PASSWORD),
+        ("idle@example.com", "wrong horse battery"),
+        ("ada", PASSWORD),
+        ("ada@example.com'--", PASSWORD),
+        ("%@example.com", PASSWORD),
+    ]
+    replies = [site.client().login(email, password) for email, password in wrong]
+    assert {(each.status, each.body) for each in replies} == {
+        (401, b'{"statusCode":401,"statusMessage":"Invalid email or password"}')
+    }
+    assert [each.all("Set-Cookie") for each in replies] == [[]] * len(wrong)
+
+
+def test_the_right_password_of_an_inactive_account_is_a_403(site: Site) -> None:
+    site.add(active=False)
+    client = site.client()
+    reply = client.login("ada@example.com", PASSWORD)
+    assert (reply.status, reply.message) == (403, "Account is inactive")
+    assert client.cookies == {}
+
+
+@pytest.mark.parametrize("email", ["ADA@EXAMPLE.COM", "  ada@example.com\t", "Ada@Example.com"])
+def test_an_address_may_be_written_in_any_way(site: Site, email: str) -> None:
+    site.add()
+    assert site.client().login(email, PASSWORD).status == 200
+
+
+def test_remember_me_sets_a_cookie_that_outlives_the_browser(site: Site) -> None:
+    ada = site.add()
+    for more, lifetime in (
+        ({"rememberMe": True}, {f"Max-Age={30 * 86400}"}),
+        ({"rememberMe": False}, set()),
+        ({}, set()),
+    ):
+        _, rest = attributes(site.client().login(ada.email, PASSWORD, **more))
+        assert rest - {"Path=/", "HttpOnly", "SameSite=Lax"} == lifetime
+    for odd in (None, 1, "true", []):
+        refused = site.client().login(ada.email, PASSWORD, rememberMe=odd)
+        assert (refused.status, "rememberMe" in refused.message) == (400, True)
+    kinds = [(each.kind, each.expires_at) for each in site.service.sessions.listed(ada.id)]
+    assert kinds == [
+        ("persistent", "2026-12-20T08:22:19.123Z"),
+        ("session", "2026-11-21T08:22:19.123Z"),
+        ("session", "2026-11-21T08:22:19.123Z"),
+    ]
+
+
+def test_the_configuration_says_how_long_and_by_which_name(make_site: Callable[..., Site]) -> None:
+    site = make_site(
+        token_expiration=timedelta(minutes=7), remember_me_expiration=timedelta(days=3), cookie_name="sid"
+    )
+    ada = site.add()
+    pair, rest = attributes(site.client().login(ada.email, PASSWORD, rememberMe=True))
+    assert pair.startswith("sid=")
+    assert f"Max-Age={3 * 86400}" in rest
+    site.signed_in(ada)
+    assert [each.expires_at for each in site.service.sessions.listed(ada.id)] == [
+        "2026-11-23T08:22:19.123Z",
+        "2026-11-20T08:29:19.123Z",
+    ]
+
+
+def test_on_https_the_cookie_is_bound_to_the_host_and_no_other_name_counts(
+    make_site: Callable[..., Site],
+) -> None:
+    site = make_site(base_url="https://users.example.com")
+    ada = site.add()
+    client = site.client()
+    pair, rest = attributes(client.login(ada.email, PASSWORD))
+    assert pair.startswith("__Host-auth_token=")
+    assert rest == {"Path=/", "HttpOnly", "SameSite=Lax", "Secure"}
+    assert client.get(ME).status == 200
+    assert site.client(cookies={"auth_token": token_of(client)}).get(ME).status == 401
+    _, rest = attributes(client.delete(SESSION))
+    assert rest == {"Path=/", "HttpOnly", "SameSite=Lax", "Secure", "Max-Age=0"}
+
+
+def test_a_login_ends_and_replaces_the_session_that_came_along(site: Site) -> None:
+    ada, bea = site.add(), site.add("bea")
+    client, other = site.signed_in(ada), site.signed_in(ada)
+    before = token_of(client)
+    assert client.login(bea.email, PASSWORD).status == 200
+    assert token_of(client) != before
+    assert client.get(ME).json["user"]["id"] == bea.id
+    assert site.client(cookies={"auth_token": before}).get(ME).status == 401
+    assert other.get(ME).status == 200
+
+
+def test_a_failed_login_leaves_the_session_that_came_along(site: Site) -> None:
+    client = site.signed_in(site.add())
+    assert client.login("ada@example.com", "wrong horse battery").status == 401
+    assert client.get(ME).status == 200
+
+
+def test_a_token_that_the_client_brings_is_never_taken_over(site: Site) -> None:
+    ada = site.add()
+    fixed = "A" * 43
+    client = site.client(cookies={"auth_token": fixed})
+    assert client.login(ada.email, PASSWORD).status == 200
+    assert token_of(client) != fixed
+    assert site.client(cookies={"auth_token": fixed}).get(ME).status == 401
+
+
+# --- logout ---
+
+
+def test_logout_ends_the_token_and_clears_the_cookie(site: Site) -> None:
+    ada = site.add()
+    client, other = site.signed_in(ada), site.signed_in(ada)
+    token = token_of(client)
+    reply = client.delete(SESSION)
+    assert (reply.status, reply.json) == (200, {"message": "Logged out"})
+    assert attributes(reply) == ("auth_token=", {"Path=/", "HttpOnly", "SameSite=Lax", "Max-Age=0"})
+    assert site.client(cookies={"auth_token": token}).get(ME).status == 401
+    assert other.get(ME).status == 200
+
+
+def test_logout_by_bearer_ends_that_token(site: Site) -> None:
+    ada = site.add()
+    token = api_token(site, ada)
+    client = site.signed_in(ada)
+    reply = site.client(headers=bearer(token)).delete(SESSION)
+    assert reply.json == {"message": "Logged out"}
+    assert site.client(headers=bearer(token)).get(ME).status == 401
+    assert client.get(ME).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Cookie": "auth_token=never-given"},
+        {"Cookie": "auth_token="},
+        {"Cookie": "=;;=,{}"},
+        {"Authorization": "Bearer nonsense"},
+        {"Authorization": "Basic YWRhOng="},
+    ],
+)
+def test_logout_succeeds_and_clears_whatever_comes(site: Site, headers: dict[str, str]) -> None:
+    reply = site.client(headers=headers).delete(SESSION)
+    assert (reply.status, reply.json) == (200, {"message": "Logged out"})
+    assert attributes(reply)[0] == "auth_token="
+
+
+# --- who a token is ---
+
+
+def test_the_same_token_is_taken_as_cookie_and_as_bearer(site: Site) -> None:
+    client = site.signed_in(site.add())
+    token = token_of(client)
+    for scheme in ("Bearer", "bearer", "BEARER"):
+        assert site.client(headers={"Authorization": f"{scheme} {token}"}).get(ME).status == 200
+    for value in (
+        token,
+        f"Basic {token}",
+        f"Bearer{token}",
+        f"Bearer {token}x",
+        f"Bearer {token[:-1]}",
+        "Bearer",
+    ):
+        reply = site.client(headers={"Authorization": value}).get(ME)
+        assert (reply.status, reply.message) == (401, "Authentication required")
+
+
+def test_an_unknown_bearer_does_not_hide_a_good_cookie(site: Site) -> None:
+    client = site.signed_in(site.add())
+    assert client.get(ME, headers=bearer("unknown")).status == 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "auth_token={token}",
+        "a=b; auth_token={token}; c=d",
+        'j={{"a":1,"b":[2]}}; auth_token={token}',
+        "Path; auth_token={token}; HttpOnly",
+        'q="; auth_token={token}',
+        "auth_token={token}; auth_token=old",
+        "auth_token=old; auth_token=older; auth_token={token}",
+        "auth_token=; auth_token={token}",
+        "auth_token=has spaces; auth_token={token}",
+        ";;;auth_token={token};",
+    ],
+)
+def test_odd_neighbours_sign_nobody_out(site: Site, header: str) -> None:
+    token = token_of(site.signed_in(site.add()))
+    assert site.client(headers={"Cookie": header.format(token=token)}).get(ME).status == 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "auth_token=1; auth_token=2; auth_token=3; auth_token={token}",
+        "Auth_Token={token}",
+        "xauth_token={token}",
+        "auth_token ={token}",
+        "__Host-auth_token={token}",
+        'auth_token="{token}"',
+        "auth_token={token}%20",
+    ],
+)
+def test_no_other_cookie_signs_in(site: Site, header: str) -> None:
+    token = token_of(site.signed_in(site.add()))
+    assert site.client(headers={"Cookie": header.format(token=token)}).get(ME).status == 401
+
+
+def test_api_tokens_keep_the_expiry_that_they_were_given(site: Site, clock: FakeClock) -> None:
+    ada = site.add()
+    short = site.client(headers=bearer(api_token(site, ada, lifetime=timedelta(days=90))))
+    endless = site.client(headers=bearer(api_token(site, ada)))
+    for _ in range(8):
+        clock.move(days=10)
+        assert [each.get(ME).status for each in (short, endless)] == [200, 200]
+    clock.move(days=10)
+    assert [each.get(ME).status for each in (short, endless)] == [401, 200]
+    clock.move(days=4000)
+    reply = endless.get(ME)
+    assert (reply.status, reply.all("Set-Cookie")) == (200, [])
+
+
+# --- refresh on activity ---
+
+
+@pytest.mark.parametrize(("remember", "idle"), [(False, timedelta(days=1)), (True, timedelta(days=30))])
+def test_a_session_ends_after_its_idle_time_and_not_before(
+    make_site: Callable[..., Site], clock: FakeClock, remember: bool, idle: timedelta
+) -> None:
+    site = make_site()
+    ada = site.add()
+    used, left = site.signed_in(ada, rememberMe=remember), site.signed_in(ada, rememberMe=remember)
+    clock.now += idle - timedelta(milliseconds=1)
+    assert used.get(ME).status == 200
+    clock.move(milliseconds=1)
+    reply = left.get(ME)
+    assert (reply.status, reply.message) == (401, "Authentication required")
+
+
+def test_use_moves_the_expiry_on(site: Site, clock: FakeClock) -> None:
+    client = site.signed_in(site.add())
+    for _ in range(20):
+        clock.move(hours=23)
+        assert client.get(ME).status == 200
+    clock.move(hours=24)
+    assert client.get(ME).status == 401
+
+
+def test_a_token_in_use_is_written_at_most_once_a_minute(site: Site, clock: FakeClock) -> None:
+    client, other = site.signed_in(ada := site.add()), site.signed_in(ada)
+    database = sqlite3.connect(site.service.settings.database)
+
+    def version() -> int:
+        """Another number after each commit of others."""
+        return int(database.execute("PRAGMA data_version").fetchone()[0])
+
+    before, writes = version(), []
+    for second in range(1, 181):
+        clock.move(seconds=1)
+        assert client.get(ME).status == 200
+        after = version()
+        writes += [second] if after != before else []
+        before = after
+    assert writes == [60, 120, 180]
+    assert other.get(ME).status == 200
+    assert version() != before, "each token counts for itself"
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "remember", "days"),
+    [
+        ({}, False, 30),
+        ({}, True, 30),
+        ({"remember_me_expiration": timedelta(days=60)}, True, 60),
+        ({"remember_me_expiration": timedelta(days=60)}, False, 60),
+        ({"remember_me_expiration": timedelta(days=2)}, True, 30),
+    ],
+)
+def test_no_use_moves_a_session_past_its_absolute_limit(
+    make_site: Callable[..., Site], clock: FakeClock, settings: dict[str, Any], remember: bool, days: int
+) -> None:
+    client = (site := make_site(**settings)).signed_in(site.add(), rememberMe=remember)
+    for _ in range(days * 2 - 1):
+        clock.move(hours=12)
+        assert client.get(ME).status == 200
+    clock.move(hours=12)
+    assert client.get(ME).status == 401
+
+
+def test_a_persistent_cookie_is_sent_again_when_its_session_was_moved(site: Site, clock: FakeClock) -> None:
+    client = site.signed_in(site.add(), rememberMe=True)
+    token = token_of(client)
+    clock.move(seconds=59)
+    assert client.get(ME).all("Set-Cookie") == []
+    clock.move(seconds=1)
+    reply = client.get(ME)
+    assert attributes(reply) == (
+        f"auth_token={token}",
+        # 30 days at the most, and never past the absolute limit.
+        {"Path=/", "HttpOnly", "SameSite=Lax", f"Max-Age={30 * 86400 - 60}"},
+    )
+    assert client.get(ME).all("Set-Cookie") == []
+    clock.move(days=10)
+    assert f"Max-Age={20 * 86400 - 60}" in attributes(client.get(ME))[1]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/api/users/no-number", 400),
+        ("GET", "/api/users/999", 403),
+        ("GET", "/api/users", 403),
+        ("DELETE", "/api/users/me/sessions/999", 404),
+        ("GET", "/nowhere", 404),
+        ("DELETE", "/api/users/me", 405),
+        ("GET", "/", 200),
+        ("HEAD", "/", 200),
+    ],
+)
+def test_whatever_the_answer_the_moved_cookie_comes_with_it(
+    site: Site, clock: FakeClock, method: str, path: str, status: int
+) -> None:
+    client = site.signed_in(site.add(), rememberMe=True)
+    clock.move(hours=1)
+    reply = client.send(method, path)
+    assert reply.status == status
+    assert attributes(reply)[0] == f"auth_token={token_of(client)}"
+
+
+def test_a_session_cookie_is_not_sent_again_and_a_bearer_gets_none(site: Site, clock: FakeClock) -> None:
+    ada = site.add()
+    client, persistent = site.signed_in(ada), site.signed_in(ada, rememberMe=True)
+    clock.move(minutes=5)
+    assert client.get(ME).all("Set-Cookie") == []
+    assert site.client(headers=bearer(token_of(persistent))).get(ME).all("Set-Cookie") == []
+
+
+# --- every answer ---
+
+JSON_POLICY = "default-src 'none'; frame-ancestors 'none'"
+
+
+def check_headers(reply: Reply, *, https: bool = False) -> None:
+    assert reply.header("X-Content-Type-Options") == "nosniff"
+    assert reply.header("Referrer-Policy") == "no-referrer"
+    assert "frame-ancestors 'none'" in (reply.header("Content-Security-Policy") or "")
+    assert (reply.header("Content-Security-Policy") or "").startswith("default-src 'none'")
+    assert "unsafe" not in (reply.header("Content-Security-Policy") or "")
+    assert re.fullmatch(r"[0-9a-f]{16}", reply.header("X-Request-Id") or "")
+    assert reply.header("Server") is None
+    assert reply.header("Strict-Transport-Security") == ("max-age=31536000" if https else None)
+    names = [name.lower() for name, _ in reply.headers]
+    assert len(names) == len(set(names)), "a header comes twice"
+
+
+@pytest.mark.parametrize("base_url", ["http://127.0.0.1:8080", "https://users.example.com"])
+def test_every_answer_has_the_headers(make_site: Callable[..., Site], base_url: str) -> None:
+    site = make_site(base_url=base_url)
+    client = site.signed_in(site.add(role="admin"))
+    nobody = site.client()
+    text = {"Content-Type": "text/plain"}
+    replies = {
+        200: client.get(ME),
+        302: nobody.get("/"),
+        400: client.get("/api/users/x"),
+        401: nobody.get(ME),
+        403: nobody.post(SESSION, headers={"Origin": "https://evil.example"}),
+        404: client.get("/api/users/999"),
+        405: nobody.get(SESSION),
+        413: nobody.send("POST", SESSION, headers={"Content-Length": "65537"}),
+        415: nobody.send("POST", SESSION, raw=b"email=a", headers=text),
+        431: nobody.get(ME, headers={"X": "x" * 17000}),
+    }
+    for status, reply in replies.items():
+        assert reply.status == status
+        check_headers(reply, https=base_url.startswith("https"))
+        assert reply.header("Cache-Control") == "no-store"
+        if status != 302:
+            assert reply.header("Content-Type") == "application/json; charset=utf-8"
+            assert reply.header("Content-Security-Policy") == JSON_POLICY
+        if status >= 400:
+            assert reply.message
+    ids = [reply.header("X-Request-Id") for reply in replies.values()]
+    assert len(set(ids)) == len(ids)
+
+
+def test_pages_and_assets_have_the_headers(site: Site) -> None:
+    client = site.signed_in(site.add())
+    for path in ("/", "/login", "/setup"):
+        reply = client.get(path)
+        assert (reply.status, reply.header("Content-Type")) == (200, "text/html; charset=utf-8")
+        check_headers(reply)
+        assert reply.header("Cache-Control") == "no-store"
+    for path, kind in (("/assets/style.css", "text/css"), ("/assets/script.js", "text/javascript")):
+        reply = site.client().get(path)
+        assert (reply.status, reply.header("Content-Type")) == (200, f"{kind}; charset=utf-8")
+        check_headers(reply)
+        assert (reply.header("Cache-Control") or "").startswith("public, max-age=")
+    assert site.client().get("/assets/layout.html").status == 404
+
+
+def test_a_crash_tells_nobody_why_and_has_the_headers(site: Site) -> None:
+    client = site.signed_in(site.add())
+    with site.service.store.write() as tx:
+        tx._run("ALTER TABLE users RENAME COLUMN profile_picture TO secret_column")
+    reply = client.get(ME)
+    assert (reply.status, reply.message) == (500, "Internal server error")
+    check_headers(reply)
+    (told,) = [line for line in site.log if line["event"] == "error"]
+    assert told["request"] == reply.header("X-Request-Id")
+    assert "profile_picture" in told["trace"]
+
+
+def test_a_database_that_is_gone_is_a_503_that_names_no_file(site: Site) -> None:
+    client = site.signed_in(site.add())
+    site.service.store.close()
+    site.service.settings.database.write_bytes(b"no database at all, but long enough to be looked at" * 100)
+    for suffix in ("-wal", "-shm"):
+        site.service.settings.database.with_name(f"users.db{suffix}").unlink(missing_ok=True)
+    reply = client.get(ME)
+    assert (reply.status, reply.header("Retry-After")) == (503, "5")
+    assert reply.message == "The service is not available right now, please try again"
+    check_headers(reply)
+
+
+@pytest.mark.parametrize(
+    "path", [ME, "/api/users", "/api/users/1", "/", "/login", "/assets/style.css", "/nowhere", "/api/users/x"]
+)
+def test_head_is_get_without_the_body(site: Site, path: str) -> None:
+    client = site.signed_in(site.add(role="admin"))
+    got, head = client.get(path), client.send("HEAD", path)
+    assert head.status == got.status
+    assert head.body == b""
+    assert head.header("Content-Length") == str(len(got.body))
+    differs = {"X-Request-Id", "Date"}
+    assert [h for h in head.headers if h[0] not in differs] == [h for h in got.headers if h[0] not in differs]
+
+
+def test_head_of_nobody_is_refused_as_get_is(site: Site) -> None:
+    assert site.client().send("HEAD", ME).status == 401
+    reply = site.client().send("HEAD", "/")
+    assert (reply.status, reply.header("Location")) == (302, "/login?redirect=/")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", SESSION, "DELETE, POST"),
+        ("HEAD", SESSION, "DELETE, POST"),
+        ("PUT", SESSION, "DELETE, POST"),
+        ("OPTIONS", SESSION, "DELETE, POST"),
+        ("POST", ME, "GET, HEAD, PATCH"),
+        ("PUT", "/api/users", "GET, HEAD, POST"),
+        ("POST", "/api/users/1", "DELETE, GET, HEAD, PATCH"),
+        ("POST", "/api/users/x", "DELETE, GET, HEAD, PATCH"),
+        ("GET", "/api/users/password", "PATCH"),
+        ("DELETE", "/api/users/inactive", "GET, HEAD"),
+        ("POST", "/api/users/1/sessions", "DELETE, GET, HEAD"),
+        ("GET", "/api/users/me/sessions/1", "DELETE"),
+        ("GET", "/_tasks/users:cleanup-tokens", "POST"),
+        ("DELETE", "/_tasks/", "GET, HEAD"),
+        ("POST", "/login", "GET, HEAD"),
+        ("BREW", "/", "GET, HEAD"),
+    ],
+)
+def test_a_known_path_with_another_method_is_a_405(site: Site, method: str, path: str, allowed: str) -> None:
+    client = site.signed_in(site.add(role="admin"))
+    reply = client.send(method, path)
+    assert (reply.status, reply.header("Allow")) == (405, allowed)
+    if method != "HEAD":
+        assert reply.message == "Method not allowed"
+
+
+# --- bodies ---
+
+GOOD = {"email": "ada@example.com", "password": PASSWORD}
+
+
+@pytest.mark.parametrize(
+    "media",
+    [
+        "application/json",
+        "application/json; charset=utf-8",
+        "Application/JSON;charset=UTF-8",
+        "application/json;",
+    ],
+)
+def test_json_is_taken_as_such(site: Site, media: str) -> None:
+    site.add()
+    reply = site.client().send(
+        "POST", SESSION, raw=json.dumps(GOOD).encode(), headers={"Content-Type": media}
+    )
+    assert reply.status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Content-Type": ""},
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "application/x-www-form-urlencoded"},
+        {"Content-Type": "multipart/form-data; boundary=x"},
+        {"Content-Type": "application/json-seq"},
+        {"Content-Type": "text/json"},
+        {"Content-Type": "application/json; charset=utf-16"},
+        {"Content-Type": "application/json", "Content-Encoding": "gzip"},
+        {"Content-Type": "application/json", "Content-Encoding": "br"},
+    ],
+)
+def test_a_body_of_another_kind_is_a_415(site: Site, headers: dict[str, str]) -> None:
+    site.add()
+    reply = site.client().send("POST", SESSION, raw=json.dumps(GOOD).encode(), headers=headers)
+    assert reply.status == 415
+    assert reply.message in (
+        "The body must be sent as application/json",
+        "The body must not be compressed",
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"{", "The body is not valid JSON"),
+        (b"nothing", "The body is not valid JSON"),
+        (b'{"a": NaN}', "The body is not valid JSON"),
+        (b'{"a": Infinity}', "The body is not valid JSON"),
+        (b'{"email": "a", "email": "b"}', "The body is not valid JSON"),
+        (b'{"a": {"b": 1, "b": 2}}', "The body is not valid JSON"),
+        (b'{"a": "\xff"}', "The body is not valid JSON"),
+        (b'\xef\xbb\xbf{"a": 1}', "The body is not valid JSON"),
+        (b'{"a": "\x01"}', "The body is not valid JSON"),
+        (b"[" * 10_000 + b"]" * 10_000, "The body is not valid JSON"),
+        (b'{"a":' * 10_000 + b"1" + b"}" * 10_000, "The body is not valid JSON"),
+        (b"[]", "The body must be a JSON object"),
+        (b"null", "The body must be a JSON object"),
+        (b'"text"', "The body must be a JSON object"),
+        (b"1", "The body must be a JSON object"),
+        (b'{"a": "\\ud800"}', "The body holds a character that no text may hold"),
+        (b'{"a": ["\\u0000"]}', "The body holds a character that no text may hold"),
+        (b'{"\\u0000": 1}', "The body holds a character that no text may hold"),
+    ],
+)
+def test_a_body_that_is_no_plain_object_is_a_400(site: Site, raw: bytes, message: str) -> None:
+    reply = site.client().send("POST", SESSION, raw=raw, headers={"Content-Type": "application/json"})
+    assert (reply.status, reply.message) == (400, message)
+
+
+def test_a_body_may_have_64_kib_and_not_a_byte_more(site: Site) -> None:
+    site.add()
+    filled = json.dumps(GOOD | {"filling": ""})
+    raw = json.dumps(GOOD | {"filling": "x" * (65536 - len(filled))}).encode()
+    headers = {"Content-Type": "application/json"}
+    assert site.client().send("POST", SESSION, raw=raw, headers=headers).status == 200
+    reply = site.client().send("POST", SESSION, raw=raw + b" ", headers=headers)
+    assert (reply.status, reply.message) == (413, "Request body is too large")
+
+
+def test_a_chunked_body_is_read(site: Site) -> None:
+    site.add()
+    raw = json.dumps(GOOD).encode()
+    head = f"POST {SESSION} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    sent = head.encode() + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(raw), raw)
+    assert site.raw(sent).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_unknown_fields_change_nothing(site: Site) -> None:
+    ada = site.add()
+    reply = site.client().post(SESSION, GOOD | {"role": "admin", "id": 7, "remember_me": True, "user": {}})
+    assert reply.json["user"]["role"] == "user"
+    assert reply.json["user"]["id"] == ada.id
+    assert "Max-Age" not in "".join(reply.all("Set-Cookie"))
+
+
+# --- other sites ---
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Origin": "http://127.0.0.1:8080"}, 200),
+        ({"Origin": "http://127.0.0.1:8080", "Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://127.0.0.1"}, 403),
+        ({"Origin": "http://127.0.0.1:8080.evil.example"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "http://127.0.0.1:8080"}, 403),
+    ],
+)
+def test_another_site_changes_nothing(site: Site, headers: dict[str, str], status: int) -> None:
+    client = site.signed_in(site.add())
+    reply = client.patch(ME, {"name": "Changed"}, headers=headers)
+    assert reply.status == status
+    assert client.get(ME, headers=headers).json["user"]["name"] == ("Changed" if status == 200 else "Ada")
+    if status == 403:
+        assert reply.message == "Cross-site requests are not allowed"
+
+
+def test_a_named_origin_may_call_with_credentials_and_no_other_learns_of_it(
+    make_site: Callable[..., Site],
+) -> None:
+    site = make_site(allowed_origins=("https://app.example.com",))
+    client = site.signed_in(site.add())
+    ours = {"Origin": "https://app.example.com", "Sec-Fetch-Site": "cross-site"}
+    reply = client.patch(ME, {"name": "Changed"}, headers=ours)
+    assert reply.status == 200
+    assert reply.header("Access-Control-Allow-Origin") == "https://app.example.com"
+    assert reply.header("Access-Control-Allow-Credentials") == "true"
+    assert reply.header("Vary") == "Origin"
+    asked = site.client().send("OPTIONS", ME, headers=ours | {"Access-Control-Request-Method": "PATCH"})
+    assert (asked.status, asked.body) == (200, b"")
+    assert asked.header("Access-Control-Allow-Methods") == "GET, HEAD, PATCH"
+    check_headers(asked)
+    evil = client.get(ME, headers={"Origin": "https://evil.example"})
+    assert [name for name, _ in evil.headers if name.startswith("Access-Control")] == []
+
+
+def test_without_a_named_origin_there_is_no_cors_header(site: Site) -> None:
+    client = site.signed_in(site.add())
+    reply = client.get(ME, headers={"Origin": "http://127.0.0.1:8080"})
+    assert [name for name, _ in reply.headers if name.startswith("Access-Control") or name == "Vary"] == []
+
+
+def test_times_are_utc_with_milliseconds(site: Site, clock: FakeClock) -> None:
+    user = site.signed_in(site.add()).get(ME).json["user"]
+    assert set(user) == USER_KEYS
+    assert {user[name] for name in ("created_at", "updated_at", "last_login_at")} == {stamp(clock.now)}

@@ -1,0 +1,241 @@
+"""What systemd hears of the daemon: ready, alive as long as it answers, stopping. The test plays systemd."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from support.commands import Command
+from support.daemons import serving
+
+from usersd.server.systemd import Notify
+
+LIMIT = 20
+
+
+@dataclass
+class Systemd:
+    """The socket that NOTIFY_SOCKET names, and what came."""
+
+    socket: socket.socket
+    address: str
+    heard: list[str] = field(default_factory=list)
+
+    def listen(self, *, until: Callable[[], bool], seconds: float = LIMIT) -> None:
+        deadline = time.monotonic() + seconds
+        while not until():
+            assert time.monotonic() < deadline, self.heard
+            self.socket.settimeout(0.1)
+            try:
+                self.heard += self.socket.recv(4096).decode().splitlines()
+            except TimeoutError:
+                continue
+
+    def hears(self, line: str, times: int = 1) -> None:
+        self.listen(until=lambda: self.heard.count(line) >= times)
+
+    def hears_nothing_for(self, seconds: float) -> bool:
+        """Whether there was such a pause, within the limit."""
+        deadline = time.monotonic() + LIMIT
+        self.socket.settimeout(seconds)
+        while time.monotonic() < deadline:
+            try:
+                self.heard += self.socket.recv(4096).decode().splitlines()
+            except TimeoutError:
+                return True
+        return False
+
+
+@contextmanager
+def systemd(address: str) -> Iterator[Systemd]:
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as made:
+        made.bind("\0" + address[1:] if address.startswith("@") else address)
+        yield Systemd(made, address)
+
+
+@pytest.fixture
+def watching(tmp_path: Path) -> Iterator[Systemd]:
+    with systemd(str(tmp_path / "notify")) as found:
+        yield found
+
+
+def environment(of: Systemd, usec: int) -> dict[str, str]:
+    return {"NOTIFY_SOCKET": of.address, "WATCHDOG_USEC": str(usec)}
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_it_says_ready_when_it_serves_alive_while_it_answers_and_stopping_when_it_is_told_to(
+    usersctl: Command, watching: Systemd
+) -> None:
+    with serving(usersctl, env=environment(watching, 400_000)) as daemon:
+        watching.hears("READY=1")
+        assert watching.heard == ["READY=1", f"STATUS=http://127.0.0.1:{daemon.port}"]
+        watching.hears("WATCHDOG=1", 3)
+        # The questions that it asks itself are nobody's request, and not told of.
+        assert daemon.events("request") == []
+        # Stopped by a signal, it cannot answer, and systemd hears nothing until it can.
+        os.kill(daemon.process.pid, signal.SIGSTOP)
+        assert watching.hears_nothing_for(1)
+        os.kill(daemon.process.pid, signal.SIGCONT)
+        watching.hears("WATCHDOG=1", watching.heard.count("WATCHDOG=1") + 1)
+        assert daemon.stop() == 0
+        watching.hears("STOPPING=1")
+    assert watching.heard.count("READY=1") == watching.heard.count("STOPPING=1") == 1
+
+
+def test_one_of_several_processes_that_is_stuck_is_enough_for_silence(
+    usersctl: Command, watching: Systemd
+) -> None:
+    usersctl.configure('[server]\nsocket = "run.sock"\nprocesses = 2\n')
+    with serving(usersctl, port=1, env=environment(watching, 1_500_000)) as daemon:
+        watching.hears("READY=1")
+        assert f"STATUS=unix:{usersctl.folder}/run.sock" in watching.heard
+        watching.hears("WATCHDOG=1", 3)
+        first, second = children(daemon.process.pid)
+        os.kill(second, signal.SIGSTOP)
+        assert watching.hears_nothing_for(2.5)
+        os.kill(second, signal.SIGCONT)
+        watching.hears("WATCHDOG=1", watching.heard.count("WATCHDOG=1") + 1)
+        # One that dies is started anew, and has a life of its own.
+        os.kill(first, signal.SIGKILL)
+        watching.listen(until=lambda: second in (now := children(daemon.process.pid)) and len(now) == 2)
+        watching.hears("WATCHDOG=1", watching.heard.count("WATCHDOG=1") + 2)
+        assert daemon.stop() == 0
+        watching.hears("STOPPING=1")
+    assert watching.heard.count("READY=1") == 1
+    assert not (usersctl.folder / "run.sock").exists()
+
+
+# An application whose threads for quick requests all hang, while its loop goes on taking connections.
+STUCK = """
+import sys, threading
+from contextlib import contextmanager
+from usersd.server.connections import Hosted
+from usersd.server.listener import listen
+from usersd.server.systemd import Notify
+from usersd.server.processes import Serving, serve
+
+stuck = threading.Event()
+
+def app(environ, start_response):
+    if environ["PATH_INFO"] == "/hang":
+        stuck.wait(20)
+    start_response("200 OK", [("Content-Length", "0")])
+    return [b""]
+
+@contextmanager
+def hosted(_index):
+    yield Hosted(app)
+
+def ready(url):
+    print(url, flush=True)
+
+import os
+notify = Notify.from_environment(os.environ)
+serve(listen("127.0.0.1", 0), hosted, Serving(threads=1), ready, notify)
+"""
+
+
+def test_threads_that_all_hang_are_no_answer_although_the_loop_runs(watching: Systemd) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUCK],
+        stdout=subprocess.PIPE,
+        env=os.environ | environment(watching, 400_000),
+    )
+    try:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().rpartition(b":")[2])
+        watching.hears("WATCHDOG=1", 2)
+        with closing(socket.create_connection(("127.0.0.1", port))) as client:
+            client.sendall(b"GET /hang HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert watching.hears_nothing_for(1)
+    finally:
+        process.kill()
+        process.wait(10)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+# The parent of processes that are over, when it would have looked for their signs of life next.
+OVER = """
+import os, signal, time
+from contextlib import nullcontext
+from wsgiref.simple_server import demo_app
+from usersd.server.connections import Hosted
+from usersd.server.listener import listen
+from usersd.server.systemd import Notify
+from usersd.server.processes import Serving, serve
+
+def stop(url):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+code = serve(
+    listen("127.0.0.1", 0),
+    lambda index: nullcontext(Hosted(demo_app)),
+    Serving(processes=2),
+    stop,
+    Notify(every=0.05),
+)
+time.sleep(0.2)
+print(code)
+"""
+
+
+def test_a_parent_that_has_ended_in_order_is_not_ended_by_its_own_clock() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OVER], capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+
+
+# --- the protocol ---
+
+
+def test_an_abstract_socket_is_one_without_a_file() -> None:
+    name = f"@usersd-{os.getpid()}"
+    with systemd(name) as watching:
+        Notify(name).ready("here")
+        watching.hears("READY=1")
+        assert watching.heard == ["READY=1", "STATUS=here"]
+
+
+@pytest.mark.parametrize("address", ["", "/nobody/listens/here", "@nobody-listens-here", "/" + "x" * 200])
+def test_nobody_who_listens_is_no_reason_not_to_serve(address: str) -> None:
+    Notify(address).ready("here")
+
+
+def test_nobody_who_reads_keeps_it_waiting_no_longer_than_a_moment(watching: Systemd) -> None:
+    began = time.monotonic()
+    for _ in range(2000):  # more than the kernel keeps
+        Notify(watching.address).alive()
+        if time.monotonic() - began > 0.9:
+            break
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("environ", "every"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": "30000000"}, 15.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}, 15.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "-1"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+    ],
+)
+def test_a_sign_of_life_comes_twice_in_the_time_that_systemd_waits_for_one(
+    environ: dict[str, str], every: float | None
+) -> None:
+    assert Notify.from_environment(environ).every == every

@@ -1,0 +1,376 @@
+"""Forward authentication over a real socket: who is let in, who is told where to sign in, and what an application learns."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from ipaddress import ip_network
+from urllib.parse import unquote
+
+import pytest
+from support.commands import OPERATOR
+from support.fakes import FakeClock
+from support.web import Reply, Site
+
+from usersctl.secrets import assertion
+from usersd.access import wants_a_page
+from usersd.handlers.verify import NAMES
+
+VERIFY = "/api/users/auth/verify"
+HERE = (ip_network("127.0.0.0/8"),)
+BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8", "Sec-Fetch-Mode": "navigate"}
+SECRET = "a secret of two, and of nobody else"
+ALL = (*NAMES, "Remote-Assertion")
+
+Make = Callable[..., Site]
+
+
+@pytest.fixture
+def site(make_site: Make) -> Site:
+    return make_site(
+        trusted_proxies=HERE,
+        whitelist=("/about", "/docs/*"),
+        role_rules=(("/admin/*", "admin"), ("/docs/drafts/*", "admin"), ("/docs/members", "user")),
+        assertion_secret=SECRET,
+    )
+
+
+def original(target: str, method: str = "GET", **more: str) -> dict[str, str]:
+    """As nginx asks, by our snippet."""
+    return {"X-Original-URL": target, "X-Original-Method": method, "X-Forwarded-Host": "site.example", **more}
+
+
+def forwarded(target: str, method: str = "GET", **more: str) -> dict[str, str]:
+    """As Caddy and Traefik ask."""
+    return {
+        "X-Forwarded-Uri": target,
+        "X-Forwarded-Method": method,
+        "X-Forwarded-Host": "site.example",
+        **more,
+    }
+
+
+def told(reply: Reply) -> dict[str, str]:
+    """The identity: every one of the headers once."""
+    assert all(len(reply.all(name)) == 1 for name in ALL), reply.headers
+    return {name: str(reply.header(name)) for name in ALL}
+
+
+NOBODY = dict.fromkeys(ALL, "")
+
+
+# --- who is there ---
+
+
+def test_an_application_learns_who_is_there(site: Site) -> None:
+    ada = site.add(role="admin")
+    reply = site.signed_in(ada).get(VERIFY, headers=forwarded("/page"))
+    assert (reply.status, reply.json) == (200, {})
+    found = told(reply)
+    assert re.fullmatch(r"\d{10}\.[A-Za-z0-9_-]{43}", found.pop("Remote-Assertion"))
+    assert found == {
+        "Remote-User": str(ada.id),
+        "Remote-Email": "ada@example.com",
+        "Remote-Name": "Ada",
+        "Remote-Role": "admin",
+    }
+
+
+@pytest.mark.parametrize("ask", [original, forwarded])
+def test_on_a_whitelisted_path_there_may_be_nobody(site: Site, ask: Callable[..., dict[str, str]]) -> None:
+    for target in (
+        "/about",
+        "/docs",
+        "/docs/a/b?x=1",
+        "/login",
+        "/about?next=/admin",
+        "/about?next=%2Fadmin%5C",
+    ):
+        reply = site.client().get(VERIFY, headers=ask(target))
+        assert (reply.status, told(reply)) == (200, NOBODY), target
+    for target in ("/", "/page", "/aboutx", "/login/", "/page?/about"):
+        assert site.client().get(VERIFY, headers=ask(target)).status == 401, target
+
+
+def test_a_bearer_is_as_good_as_a_cookie(site: Site) -> None:
+    ada = site.add()
+    made = site.service.sessions.create_api_token(ada.id, name="x", lifetime=None, by=OPERATOR)
+    reply = site.client(headers={"Authorization": f"Bearer {made.token}"}).get(
+        VERIFY, headers=forwarded("/page")
+    )
+    assert told(reply)["Remote-User"] == str(ada.id)
+
+
+@pytest.mark.parametrize(
+    ("name", "header"),
+    [
+        ("Ada Lovelace", "Ada Lovelace"),
+        ("Zoë 密", "Zo%C3%AB %E5%AF%86"),
+        ("100 % sure", "100 %25 sure"),
+        ("%41da", "%2541da"),
+        ('a"b\\c, d; e=f', 'a"b\\c, d; e=f'),
+        ("\u202eadA", "%E2%80%AEadA"),
+    ],
+)
+def test_a_name_is_readable_ascii_and_comes_back_as_it_was(site: Site, name: str, header: str) -> None:
+    ada = site.add()
+    site.service.accounts.update(ada.id, name=name, by=OPERATOR)
+    found = told(site.signed_in(ada).get(VERIFY, headers=forwarded("/page")))["Remote-Name"]
+    assert found == header
+    assert unquote(found) == name
+
+
+def test_what_an_old_database_calls_somebody_cannot_end_a_header(site: Site) -> None:
+    ada = site.add()
+    client = site.signed_in(ada)
+    with site.service.store.write() as tx:
+        tx.change_user(
+            ada.id, "2026-01-01T00:00:00.000Z", name="Ada\r\nRemote-Role: admin\0", email="a\r\nb@ä.example"
+        )
+    found = told(client.get(VERIFY, headers=forwarded("/page")))
+    assert found["Remote-Name"] == "Ada%0D%0ARemote-Role: admin%00"
+    assert found["Remote-Email"] == "a%0D%0Ab@%C3%A4.example"
+    assert found["Remote-Role"] == "user"
+
+
+# --- who is not ---
+
+
+@pytest.mark.parametrize("ask", [original, forwarded])
+@pytest.mark.parametrize(
+    ("target", "way"),
+    [
+        ("/", "/login?redirect=/"),
+        ("/page", "/login?redirect=/page"),
+        ("/a%20b/%C3%A4?x=1&y=%26#", None),
+        ("/a%20b/%C3%A4?x=1&y=%26", "/login?redirect=/a%2520b/%25C3%25A4%3Fx%3D1%26y%3D%2526"),
+        ("/ä", "/login?redirect=/%25C3%25A4"),
+        ("https://site.example/page?x", "/login?redirect=/page%3Fx"),
+        ("https://site.example:8443/page", "/login?redirect=/page"),
+        ("https://evil.example/page", "/login?redirect=/page"),
+        ("//evil.example/x", "/login"),
+        ("/\\evil.example", "/login"),
+        ("javascript:alert(1)", "/login"),
+        ("page", "/login"),
+        ("", "/login"),
+        ("/" + "x" * 1999, "/login?redirect=/" + "x" * 1999),
+        ("/" + "x" * 2000, "/login"),
+    ],
+)
+def test_whoever_is_not_signed_in_is_told_where_and_comes_back_to_the_page(
+    site: Site, ask: Callable[..., dict[str, str]], target: str, way: str | None
+) -> None:
+    way = way or "/login"
+    target = target.encode().decode("latin-1")
+    browser = site.client().get(VERIFY, headers=ask(target, **BROWSER))
+    assert (browser.status, browser.header("Location"), browser.body) == (302, way, b"")
+    client = site.client().get(VERIFY, headers=ask(target))
+    assert (client.status, client.header("Location"), client.message) == (401, way, "Authentication required")
+    assert not any(reply.header(name) for reply in (browser, client) for name in ALL)
+
+
+@pytest.mark.parametrize("ask", [original, forwarded])
+@pytest.mark.parametrize(
+    ("method", "headers", "status"),
+    [
+        ("GET", BROWSER, 302),
+        ("HEAD", BROWSER, 302),
+        ("POST", BROWSER, 401),
+        ("DELETE", BROWSER, 401),
+        ("get", BROWSER, 302),  # is no method: then it is that of the proxy's own request
+        ("GET", {"Accept": "text/html"}, 302),
+        ("GET", {"Accept": "text/html", "Sec-Fetch-Mode": "cors"}, 401),
+        ("GET", {"Accept": "application/json", "Sec-Fetch-Mode": "navigate"}, 302),
+        ("GET", {"Accept": "*/*"}, 401),
+        ("GET", {}, 401),
+    ],
+)
+def test_only_a_browser_that_opens_a_page_is_sent_elsewhere(
+    site: Site, ask: Callable[..., dict[str, str]], method: str, headers: dict[str, str], status: int
+) -> None:
+    assert site.client().get(VERIFY, headers=ask("/page", method, **headers)).status == status
+
+
+def test_a_page_is_what_a_browser_says() -> None:
+    assert wants_a_page({"HTTP_SEC_FETCH_MODE": "navigate"}, "GET")
+    assert wants_a_page({"HTTP_ACCEPT": "text/html"}, "HEAD")
+    assert not wants_a_page({"HTTP_ACCEPT": "text/html", "HTTP_SEC_FETCH_MODE": "no-cors"}, "GET")
+    assert not wants_a_page({"HTTP_ACCEPT": "text/html"}, "PUT")
+
+
+# --- roles ---
+
+
+def test_a_role_may_be_asked_for_in_the_address(site: Site) -> None:
+    nobody, user, admin = (
+        site.client(),
+        site.signed_in(site.add()),
+        site.signed_in(site.add("root", role="admin")),
+    )
+    for query, statuses in (("?role=admin", [401, 403, 200]), ("?role=user", [401, 200, 200])):
+        for target in ("/page", "/about", "/login"):
+            found = [
+                each.get(VERIFY + query, headers=forwarded(target)).status for each in (nobody, user, admin)
+            ]
+            assert found == statuses, (query, target)
+    for query in ("?role=", "?role=Admin", "?role=editor", "?role=user&role=admin"):
+        assert admin.get(VERIFY + query, headers=forwarded("/page")).status == 400
+    assert user.get(VERIFY + "?role=admin").message == "Admin access required"
+
+
+def test_rules_ask_for_a_role_and_win_over_the_whitelist(site: Site) -> None:
+    nobody, user, admin = (
+        site.client(),
+        site.signed_in(site.add()),
+        site.signed_in(site.add("root", role="admin")),
+    )
+    for target, statuses in (
+        ("/admin", [401, 403, 200]),
+        ("/admin/x?y", [401, 403, 200]),
+        ("/docs/drafts/1", [401, 403, 200]),
+        ("/docs/members", [401, 200, 200]),
+        ("/docs/other", [200, 200, 200]),
+        ("/administrators", [401, 200, 200]),
+        ("/login", [200, 200, 200]),
+    ):
+        for ask in (original, forwarded):
+            found = [each.get(VERIFY, headers=ask(target)).status for each in (nobody, user, admin)]
+            assert found == statuses, target
+    refused = user.get(VERIFY, headers=forwarded("/admin"))
+    assert refused.message == "Admin access required"
+    assert not any(refused.header(name) for name in ALL)
+    page = user.get(VERIFY, headers=forwarded("/admin", **BROWSER))
+    assert (page.status, page.header("Content-Type")) == (403, "text/html; charset=utf-8")
+    assert b"This page is for admins" in page.body
+
+
+def test_a_role_that_changes_holds_at_the_next_request(site: Site) -> None:
+    ada = site.add()
+    client = site.signed_in(ada)
+    site.add("root", role="admin")
+    assert client.get(VERIFY, headers=forwarded("/admin")).status == 403
+    site.service.accounts.update(ada.id, role="admin", by=OPERATOR)
+    assert told(client.get(VERIFY, headers=forwarded("/admin")))["Remote-Role"] == "admin"
+    site.service.accounts.set_active([ada.id], active=False, by=OPERATOR)
+    assert client.get(VERIFY, headers=forwarded("/admin")).status == 401
+
+
+# --- the cookie ---
+
+
+def test_it_sets_no_cookie_and_leaves_the_renewal_to_a_request_that_can(
+    make_site: Make, clock: FakeClock
+) -> None:
+    site = make_site(trusted_proxies=HERE, remember_me_expiration=timedelta(days=7))
+    client = site.signed_in(site.add(), rememberMe=True)
+    (session,) = site.service.sessions.listed()
+    for _ in range(20):
+        clock.move(hours=1)
+        assert client.get(VERIFY, headers=forwarded("/page")).all("Set-Cookie") == []
+    (used,) = site.service.sessions.listed()
+    assert used.last_used_at == "2026-11-21T04:22:19.123Z"
+    assert used.expires_at == session.expires_at  # as the browser's cookie has it
+    clock.move(seconds=5)
+    (cookie,) = client.get("/api/users/me").all("Set-Cookie")
+    assert "; Max-Age=" in cookie
+    (renewed,) = site.service.sessions.listed()
+    assert (renewed.expires_at or "") > (session.expires_at or "")
+    assert client.get("/api/users/me").all("Set-Cookie") == []
+
+
+def test_a_session_without_an_end_in_the_browser_is_kept_alive_by_it(site: Site, clock: FakeClock) -> None:
+    client = site.signed_in(site.add())
+    for _ in range(5):
+        clock.move(hours=20)
+        reply = client.get(VERIFY, headers=forwarded("/page"))
+        assert (reply.status, reply.all("Set-Cookie")) == (200, [])
+
+
+def test_a_remembered_session_ends_with_its_cookie(make_site: Make, clock: FakeClock) -> None:
+    site = make_site(trusted_proxies=HERE, remember_me_expiration=timedelta(days=7))
+    client = site.signed_in(site.add(), rememberMe=True)
+    for _ in range(6):
+        clock.move(days=1)
+        assert client.get(VERIFY).status == 200
+    assert client.get("/api/users/me").all("Set-Cookie") != []
+    clock.move(days=6)
+    assert client.get(VERIFY).status == 200
+    clock.move(days=2)
+    assert client.get(VERIFY).status == 401
+
+
+# --- the assertion ---
+
+
+def test_without_a_secret_there_is_an_empty_one(make_site: Make) -> None:
+    site = make_site(trusted_proxies=HERE)
+    found = told(site.signed_in(site.add()).get(VERIFY, headers=forwarded("/page")))
+    assert (found["Remote-User"], found["Remote-Assertion"]) == ("1", "")
+
+
+def test_it_speaks_of_this_user_and_this_request_for_a_minute(site: Site, clock: FakeClock) -> None:
+    client = site.signed_in(site.add("zoe"))
+    found = told(client.get(VERIFY, headers=forwarded("/a%0Ab/%C3%A4?x=1", "PATCH")))["Remote-Assertion"]
+    until = int(clock().timestamp()) + 60
+    of = ("1", "zoe@example.com", "Zoe", "user", "PATCH", "site.example", "/a\nb/ä")
+    assert found == assertion(SECRET, until=until, of=of)
+
+
+def test_there_is_none_where_something_is_not_known(make_site: Make, site: Site) -> None:
+    client = site.signed_in(site.add())
+    for headers in (
+        {},
+        forwarded("/%ff"),
+        forwarded("/x", "get"),
+        forwarded("/x") | {"X-Forwarded-Host": "a, b"},
+        forwarded("/x") | original("/y"),
+        original("https://other.example/x"),
+    ):
+        reply = client.get(VERIFY, headers=headers)
+        assert reply.status in (200, 403)
+        assert not reply.header("Remote-Assertion"), headers
+    without_rules = make_site(assertion_secret=SECRET, trusted_proxies=HERE).client(cookies=client.cookies)
+    assert told(without_rules.get(VERIFY))["Remote-Assertion"] == ""
+    assert told(without_rules.get(VERIFY, headers=forwarded("/x")))["Remote-Assertion"]
+    untrusting = make_site(assertion_secret=SECRET).client(cookies=client.cookies)
+    assert told(untrusting.get(VERIFY, headers=forwarded("/x")))["Remote-Assertion"] == ""
+
+
+# --- what is not for a proxy to know ---
+
+
+@pytest.mark.parametrize("ask", [original, forwarded])
+def test_nothing_that_opens_anything_gets_into_the_log(
+    site: Site, ask: Callable[..., dict[str, str]]
+) -> None:
+    user, stranger = site.signed_in(site.add()), "planted-session-of-nobody"
+    link, target = "planted-token-of-a-link", "/page?token=planted-token-of-a-link&x=1"
+    known = user.get(VERIFY, headers=ask(target))
+    issued = told(known)["Remote-Assertion"]
+    assert issued
+    asked = [
+        (200, known),
+        (403, user.get(VERIFY, headers=ask(f"/admin?token={link}"))),
+        (403, user.get(f"{VERIFY}?role=admin&token={link}", headers=ask(target))),
+        (401, site.client().get(VERIFY, headers=ask(target, **{"Remote-Assertion": issued}))),
+        (401, site.client(cookies={"auth_token": stranger}).get(VERIFY, headers=ask(target))),
+        (302, site.client().get(VERIFY, headers=ask(target, **BROWSER))),
+        (302, site.client().get(VERIFY, headers=ask(f"https://other.example{target}", **BROWSER))),
+    ]
+    assert [reply.status for _, reply in asked] == [status for status, _ in asked]
+    assert [line["status"] for line in site.log if str(line.get("path", "")).startswith(VERIFY)] == [
+        status for status, _ in asked
+    ]
+    secrets = {link, stranger, SECRET, issued, issued.partition(".")[2], user.cookies["auth_token"]}
+    text = site.stream.getvalue()
+    assert [secret for secret in secrets if secret in text] == []
+
+
+def test_a_database_that_is_gone_lets_nobody_in(site: Site) -> None:
+    client = site.signed_in(site.add())
+    site.service.store.close()
+    path = site.service.settings.database
+    path.write_bytes(b"no database" * 1000)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    reply = client.get(VERIFY, headers=forwarded("/page"))
+    assert (reply.status, reply.header("Retry-After")) == (503, "5")

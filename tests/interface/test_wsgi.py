@@ -1,0 +1,322 @@
+"""`usersd.wsgi:application` with several processes of gunicorn and of granian, on one database."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from ast import literal_eval
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.commands import OPERATOR, PASSWORD, Command
+from support.daemons import Daemon, free_port, wait_for
+from support.web import Client, Reply
+
+BIN = Path(sys.executable).parent
+SERVERS = {
+    # As hard as it gets: the application is imported by the process that forks the others.
+    "gunicorn": [
+        *("gunicorn", "--preload", "--workers=2", "--no-control-socket", "--bind=127.0.0.1:{port}"),
+        "site_of_tests:application",
+    ],
+    "granian": [
+        *("granian", "--interface=wsgi", "--workers=2", "--blocking-threads=4", "--respawn-failed-workers"),
+        *("--host=127.0.0.1", "--port={port}", "site_of_tests:application"),
+    ],
+}
+# The application with a note of who answered, and a clock that jumps a minute ahead when the test says so. What comes
+# to /slow is under way until then.
+SITE = """
+import os, pathlib, time
+from datetime import timedelta
+from usersctl import clock
+
+real = clock.utc_now
+clock.utc_now = lambda: real() + timedelta(minutes=pathlib.Path("jump").exists())
+from usersd import wsgi
+from usersd.background import scheduler
+
+scheduler.LOOK_EVERY = 0.1
+
+def application(environ, start_response):
+    def start(status, headers, *rest):
+        return start_response(status, [*headers, ("X-Process", str(os.getpid()))], *rest)
+
+    if environ["PATH_INFO"] == "/slow":
+        pathlib.Path("slow-began").touch()
+        while not pathlib.Path("slow-may-end").exists():
+            time.sleep(0.02)
+    return wsgi.application(environ, start)
+"""
+
+
+@contextmanager
+def served_by(usersctl: Command, server: str) -> Iterator[Daemon]:
+    (usersctl.folder / "site_of_tests.py").write_text(SITE)
+    port = free_port()
+    file = usersctl.folder / f"{server}.log"
+    program, *words = (word.format(port=port) for word in SERVERS[server])
+    with file.open("wb") as log:
+        process = subprocess.Popen(
+            [BIN / program, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=usersctl.env | {"PYTHONPATH": str(usersctl.folder)},
+            cwd=usersctl.folder,
+            start_new_session=True,
+        )
+    daemon = OfAnother(process, port, file)
+    try:
+        wait_for(lambda: process.poll() is not None or len(daemon.events("serving")) == 2)
+        assert process.poll() is None, file.read_text()
+        yield daemon
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # with its workers, which would live on
+                process.wait(8)
+
+
+class OfAnother(Daemon):
+    """Its log stands among the lines of the server."""
+
+    @property
+    def log(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.file.read_text().splitlines() if line.startswith('{"at"')]
+
+
+def from_each(ask: Callable[[], Reply], processes: set[str]) -> dict[str, Reply]:
+    """An answer of each process."""
+    found: dict[str, Reply] = {}
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(200):
+            for reply in pool.map(lambda _: ask(), range(8)):
+                found.setdefault(str(reply.header("X-Process")), reply)
+            if set(found) >= processes:
+                return found
+    raise AssertionError(f"only {set(found)} answered, of {processes}")
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_two_processes_of_another_server_are_one_service(usersctl: Command, server: str) -> None:
+    usersctl.configure(
+        'tokenCleanupSchedule = "* * * * *"\n[passwordHashing]\nrounds = 10\n'
+        '[server]\ntrustedProxies = ["127.0.0.1"]\n'
+    )
+    names = ("ada", "grace", "alan", "bob")
+    ada, *_, bob = usersctl.add(*names)
+    mailbox = usersctl.folder / "mail"
+
+    with served_by(usersctl, server) as daemon:
+        # They begin without any request.
+        processes = {str(line["process"]) for line in daemon.events("serving")}
+        assert len(processes) == 2
+        (caretaker,) = daemon.events("caretaker")
+        assert str(caretaker["process"]) in processes
+
+        # A session of one is a session of both, and ends in both at the next request.
+        client = daemon.client()
+        reply = client.login(ada.email, PASSWORD)
+        assert reply.status == 200
+        assert {
+            each.status for each in from_each(lambda: client.get("/api/users/me"), processes).values()
+        } == {200}
+        with usersctl.service() as service:
+            service.accounts.set_active([ada.id], active=False, by=OPERATOR)
+        assert {
+            each.status for each in from_each(lambda: client.get("/api/users/me"), processes).values()
+        } == {401}
+
+        # The log, the request's id and the client's address are those of the daemon.
+        reply = daemon.client().get("/api/users/me", headers={"X-Forwarded-For": "203.0.113.7"})
+        (line,) = [
+            each for each in daemon.events("request") if each["request"] == reply.header("X-Request-Id")
+        ]
+        assert (line["status"], line["ip"]) == (401, "203.0.113.7")
+        # On a machine of one's own `serve` lets an operator in without a session; here nobody knows who listens where.
+        assert daemon.client().get("/_tasks/").status == 401
+
+        # Each letter once, whoever wrote it.
+        for name in names[1:3]:
+            from_each(lambda name=name: forgot(daemon.client(), name), processes)
+        wait_for(lambda: len(list(mailbox.glob("*.eml"))) == 6)  # three of a kind to each are sent
+        wait_for(lambda: len(daemon.events("letter")) >= 6)
+        assert len(once(line["id"] for line in daemon.events("letter") if line["state"] == "sent")) == 6
+
+        # Each slot of the schedule once.
+        with usersctl.service() as service:
+            service.sessions.create_api_token(bob.id, name="ci", lifetime=timedelta(seconds=-1), by=OPERATOR)
+        (usersctl.folder / "jump").touch()
+        wait_for(lambda: [line for line in daemon.events("cleanup-tokens") if line["removed"]])
+        cleaned = daemon.events("cleanup-tokens")
+        assert sum(int(str(line["removed"])) for line in cleaned) == 1
+        assert once(line["slot"] for line in cleaned)
+
+        # When the one that does all that dies, another does, although nobody asks it for anything.
+        os.kill(int(str(caretaker["process"])), signal.SIGKILL)
+        wait_for(lambda: len(daemon.events("caretaker")) == 2)
+        assert forgot(daemon.client(), "bob").status == 200
+        wait_for(lambda: len(list(mailbox.glob("*.eml"))) == 7)
+
+        # It stops in order, once the dead one has its successor: what is under way is answered.
+        wait_for(lambda: len(daemon.events("serving")) == 3)
+        slow: list[int] = []
+        asking = threading.Thread(target=lambda: slow.append(daemon.client().get("/slow").status))
+        asking.start()
+        wait_for((usersctl.folder / "slow-began").exists)
+        daemon.process.send_signal(signal.SIGTERM)
+        (usersctl.folder / "slow-may-end").touch()
+        asking.join(20)
+        assert slow == [302]  # a page that asks for a session
+        assert daemon.process.wait(20) == 0
+        assert "Traceback" not in daemon.file.read_text()
+
+        # And so it was to its end, of the first one and of its successor.
+        assert len(once(line["id"] for line in daemon.events("letter") if line["state"] == "sent")) == 7
+        assert len(once(line["slot"] for line in daemon.events("cleanup-tokens"))) >= len(cleaned)
+
+
+def once(values: Iterable[object]) -> list[object]:
+    """Them, of which no two are the same."""
+    found = list(values)
+    assert len(set(found)) == len(found), found
+    return found
+
+
+def forgot(client: Client, name: str) -> Reply:
+    return client.post("/api/users/password/forgot", {"email": f"{name}@example.com"})
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_body_in_chunks_is_read_as_far_as_any_other(usersctl: Command, server: str) -> None:
+    (ada,) = usersctl.add("ada")
+    raw = json.dumps({"email": ada.email, "password": PASSWORD}).encode()
+    with served_by(usersctl, server) as daemon:
+        found = {size: in_chunks(daemon.port, raw.ljust(size)) for size in (100, 65_536, 65_537, 70_000)}
+    assert found == {100: 200, 65_536: 200, 65_537: 413, 70_000: 413}
+
+
+def in_chunks(port: int, raw: bytes) -> int:
+    """The status of a login that does not tell how long it is."""
+    head = (
+        b"POST /api/users/session HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n"
+    )
+    chunks = [raw[at : at + 7_001] for at in range(0, len(raw), 7_001)]
+    got = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client, suppress(ConnectionError):
+        with suppress(ConnectionError):  # it has read enough to refuse the rest
+            client.sendall(head + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in [*chunks, b""]))
+        while some := client.recv(65536):
+            got += some
+    assert got.startswith(b"HTTP/1.1 "), got
+    return int(got[9:12])
+
+
+# --- nothing of ours crosses a fork ---
+
+FORK = """
+import os, sys, threading, time
+from usersd import wsgi
+
+def answered(path):
+    told = []
+    list(wsgi.application({"REQUEST_METHOD": "GET", "PATH_INFO": path, "wsgi.input": None}, lambda *a: told.append(a[0])))
+    return told[0]
+
+print(answered("/api/users/me"), len(threading.enumerate()) > 1)
+pid = os.fork()
+if pid == 0:
+    print("child", answered("/api/users/me"), flush=True)
+    sys.exit(0)
+print("parent", [each.name for each in threading.enumerate()], os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+print("parent", answered("/api/users/me"))
+"""
+
+
+def test_who_forks_after_the_import_leaves_no_thread_and_no_database_to_its_children(
+    usersctl: Command,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FORK],
+        env=usersctl.env | {"PYTHONUNBUFFERED": "1"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert sorted(done.stdout.splitlines()) == sorted(
+        [
+            "401 Unauthorized True",
+            "parent ['MainThread'] 0",
+            "child 401 Unauthorized",
+            "parent 401 Unauthorized",
+        ]
+    )
+
+
+def test_a_database_that_cannot_be_used_is_a_503_and_heals(usersctl: Command) -> None:
+    code = """
+import pathlib, sys
+from usersd import wsgi
+
+def answered(method="GET"):
+    told = []
+    body = list(wsgi.application({"REQUEST_METHOD": method, "PATH_INFO": "/api/users/me"}, lambda *a: told.append(a)))
+    return told[0][0], dict(told[0][1]), *body
+
+print(answered())
+print(answered("HEAD"))
+pathlib.Path(sys.argv[1]).rmdir()
+print(answered()[0])
+"""
+    usersctl.configure('baseUrl = "https://accounts.example.com"\n')
+    usersctl.database.mkdir()  # in the place of the file
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(usersctl.database)],
+        env=usersctl.env,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    refused, head, healed = done.stdout.splitlines()
+    status, headers, body = literal_eval(refused)
+    assert (status, headers["Retry-After"], body[:19]) == (
+        "503 Service Unavailable",
+        "5",
+        b'{"statusCode":503,"',
+    )
+    assert {"X-Request-Id", "Strict-Transport-Security", "Content-Security-Policy"} <= set(headers)
+    assert headers["X-Request-Id"] in done.stderr
+    assert literal_eval(head)[0] == status
+    assert len(literal_eval(head)) == 2
+    assert str(usersctl.folder) not in refused
+    assert healed == "401 Unauthorized"
+
+
+def test_a_configuration_that_cannot_be_used_stops_the_import_with_its_line(usersctl: Command) -> None:
+    usersctl.configure("auth.zzz = 1\n")
+    done = subprocess.run(
+        [sys.executable, "-c", "import usersd.wsgi"],
+        env=usersctl.env,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(
+        f"usersctl.errors.ConfigError: {usersctl.config}: unknown key auth.zzz"
+    )

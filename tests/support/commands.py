@@ -1,0 +1,234 @@
+"""The real command in a process of its own: in a pipe as scripts and cron run it, or on a terminal as people do."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import sqlite3
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from usersctl.config.settings import Settings
+from usersctl.models import Actor, User
+from usersctl.service import Service, build
+
+PASSWORD = "correct horse battery"
+# bcrypt of PASSWORD, of the least cost that an import takes.
+HASH = "$2b$04$DZjf2yWbEECu6xQJQPFZwOg3eSwnkIaZkZfkb/aa2KvpeJSf8wCAW"
+OPERATOR = Actor("cli:tester", "local")
+USERSCTL = str(Path(sys.executable).with_name("usersctl"))
+TIME_LIMIT = 30
+
+
+def by_hand(path: Path, *statements: str) -> None:
+    """What somebody does to the database with a tool of his own."""
+    with closing(sqlite3.connect(path)) as db:
+        for statement in statements:
+            db.execute(statement)
+        db.commit()
+
+
+class Result(NamedTuple):
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.stdout)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """What --json says on stderr, which must be one object with these keys."""
+        (told,) = [json.loads(line) for line in self.stderr.splitlines()]
+        assert set(told) == {"error"}
+        assert set(told["error"]) >= {"code", "message", "hint"}
+        return dict(told["error"])
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """Tab-separated columns, without the header line."""
+        return [line.split("\t") for line in self.stdout.splitlines()[1:]]
+
+
+class Command:
+    """`usersctl` with a configuration and a database in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.database = folder / "users.db"
+        self.config = folder / "users.toml"
+        self.configure("[passwordHashing]\nrounds = 10\n")
+        not_ours = ("USERS_", "COLUMNS", "LINES", "NO_COLOR", "SUDO_USER", "SSH_CONNECTION", "XDG_")
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith(not_ours)}
+        self.env |= {
+            "HOME": str(folder),
+            "USERS_CONFIG": str(self.config),
+            "USERS_DATABASE": str(self.database),
+            "PYTHONWARNINGS": "error",
+            "TERM": "xterm-256color",
+            "LC_ALL": "C.UTF-8",
+        }
+
+    def configure(self, text: str) -> None:
+        self.config.write_text(text, "utf-8")
+
+    def __call__(
+        self,
+        *words: str | Path,
+        stdin: str | bytes = "",
+        env: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        stdout: int | IO[bytes] = subprocess.PIPE,
+    ) -> Result:
+        done = subprocess.run(
+            [sys.executable, "-m", "usersctl", *words],
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            env=self.env | (env or {}),
+            cwd=cwd or self.folder,
+            timeout=TIME_LIMIT,
+            check=False,
+        )
+        result = Result(done.returncode, (done.stdout or b"").decode(), done.stderr.decode())
+        if "--debug" not in words:
+            assert "Traceback" not in result.stdout + result.stderr, result
+        return result
+
+    def ok(self, *words: str | Path, **more: Any) -> Result:
+        result = self(*words, **more)
+        assert result.code == 0, result
+        return result
+
+    def shell(self, script: str, **env: str) -> Result:
+        """A line of sh in which `usersctl` is this command."""
+        python = f'usersctl() {{ "{sys.executable}" -m usersctl "$@"; }}\n'
+        done = subprocess.run(
+            ["/bin/bash", "-c", python + script],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=self.env | env,
+            cwd=self.folder,
+            timeout=TIME_LIMIT,
+            check=False,
+        )
+        return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def start(self, *words: str | Path, measured: bool = True, **more: Any) -> subprocess.Popen[bytes]:
+        """`measured` False: out of sight of coverage, whose lock is never released if a signal's exception meets it."""
+        env = {name: value for name, value in self.env.items() if measured or not name.startswith("COVERAGE")}
+        return subprocess.Popen([sys.executable, "-m", "usersctl", *words], env=env, cwd=self.folder, **more)
+
+    def on_terminal(
+        self, *words: str | Path, typed: Sequence[tuple[str, str]] = (), columns: int = 100
+    ) -> "Screen":
+        """`typed`: (what the terminal shows, what is typed then), in this order."""
+        master, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+        try:
+            process = self.start(
+                *words,
+                stdin=terminal,
+                stdout=terminal,
+                stderr=terminal,
+                start_new_session=True,
+                preexec_fn=_take_terminal,
+            )
+            os.close(terminal)
+            return _watched(process, master, list(typed))
+        finally:
+            os.close(master)
+
+    @contextlib.contextmanager
+    def service(self) -> Iterator[Service]:
+        """The core on the same database, in this process: quicker where the command is not what is tested."""
+        service = build(Settings(database=self.database, base_url="http://127.0.0.1:8080", rounds=4))
+        try:
+            yield service
+        finally:
+            service.close()
+
+    def add(self, *names: str, **keywords: Any) -> list[User]:
+        """Accounts that sign in with PASSWORD; a name is the local part of an address."""
+        with self.service() as service:
+            return [
+                service.accounts.create(
+                    f"{name}@example.com", name.title(), PASSWORD, by=OPERATOR, **keywords
+                )
+                for name in names
+            ]
+
+    def can_log_in(self, email: str, password: str = PASSWORD) -> bool:
+        from usersctl.errors import UsersError
+
+        with self.service() as service:
+            try:
+                service.sessions.login(email, password)
+            except UsersError:
+                return False
+            return True
+
+    def emails(self) -> list[str]:
+        with self.service() as service, service.store.read() as tx:
+            return [found.user.email for found in tx.all_credentials()]
+
+
+class Screen(NamedTuple):
+    """What a terminal has shown: all of it, and without the sequences that draw."""
+
+    code: int
+    raw: str
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.raw).replace("\r", "")
+
+    @property
+    def lines(self) -> list[str]:
+        return [line.rstrip() for line in self.text.splitlines()]
+
+
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _watched(process: subprocess.Popen[bytes], master: int, typed: list[tuple[str, str]]) -> Screen:
+    shown, seen, until, last = b"", 0, time.monotonic() + TIME_LIMIT, ""
+    try:
+        while True:
+            if not select.select([master], [], [], 1)[0]:
+                if time.monotonic() > until:
+                    raise AssertionError(f"nothing more on the terminal after {shown!r}")
+                if last in ("\x03", "\x04"):
+                    # Between the prompt and the reading Python sees a signal only when something was typed: whoever
+                    # gets no answer presses the key again.
+                    os.write(master, last.encode())
+                continue
+            try:
+                some = os.read(master, 65536)
+            except OSError:  # the last one on the terminal has left it
+                break
+            if not some:
+                break
+            shown += some
+            while typed and (at := shown.find(typed[0][0].encode(), seen)) >= 0:
+                seen = at + len(typed[0][0].encode())
+                time.sleep(0.05)
+                last = typed.pop(0)[1]
+                os.write(master, last.encode())
+    finally:
+        process.kill() if time.monotonic() > until else None
+        code = process.wait(TIME_LIMIT)
+    assert not typed, (typed, shown)
+    return Screen(code, shown.decode())

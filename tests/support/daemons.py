@@ -1,0 +1,85 @@
+"""The real daemon in a process of its own, on a free port, ended by its pid."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.commands import Command
+from support.ports import free_port
+from support.web import Client
+
+TIME_LIMIT = 20
+
+
+def wait_for(what: Callable[[], Any], seconds: float = TIME_LIMIT) -> Any:
+    """What it answers, as soon as that is true."""
+    until = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.02)
+    return found
+
+
+@dataclass
+class Daemon:
+    process: subprocess.Popen[bytes]
+    port: int
+    file: Path
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.file.read_text().splitlines()]
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [line for line in self.log if line["event"] == name]
+
+    def client(self) -> Client:
+        return Client(self.port)
+
+    def stop(self, signum: int = signal.SIGTERM) -> int:
+        self.process.send_signal(signum)
+        return self.process.wait(TIME_LIMIT)
+
+
+@contextmanager
+def serving(
+    usersctl: Command,
+    *words: str,
+    module: Sequence[str] = ("usersctl", "serve"),
+    env: dict[str, str] | None = None,
+    port: int | None = None,
+) -> Iterator[Daemon]:
+    """`port` None takes a free one by a flag; otherwise it is what the words or the configuration say."""
+    flags = ["--port", str(free_port())] if port is None else []
+    port = port or int(flags[1])
+    file = usersctl.folder / f"daemon-{port}.log"
+    with file.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *module, *flags, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=usersctl.env | (env or {}),
+            cwd=usersctl.folder,
+        )
+    daemon = Daemon(process, port, file)
+    try:
+        wait_for(lambda: process.poll() is not None or b'"listening"' in file.read_bytes())
+        assert process.poll() is None, file.read_text()
+        yield daemon
+    finally:
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGTERM)
+            try:
+                process.wait(8)
+            except subprocess.TimeoutExpired:
+                os.kill(process.pid, signal.SIGKILL)
+                process.wait(8)

@@ -1,0 +1,195 @@
+"""A service in which every writing endpoint has something to do, asked all at once: what each of them says while
+something is broken, and after it."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from support.commands import OPERATOR, PASSWORD, Command
+from support.daemons import Daemon, serving
+from support.web import Client, Reply
+
+from usersctl.mail.kinds import CONFIRM, RESET
+from usersctl.models import User
+from usersctl.service import Service
+
+LONG = os.environ.get("USERSCTL_LONG") == "1"
+ANOTHER = "another horse battery"
+OPEN = {"whitelist": ("/register",), "limits_enabled": False}
+ME = "/api/users/me"
+FORGOT = "/api/users/password/forgot"
+
+
+# The work of bcrypt is not what is tested here, and would take hours.
+CHEAPLY = """
+import runpy
+from usersctl.passwords import Hasher
+make = Hasher.__init__
+Hasher.__init__ = lambda self, rounds, **keywords: make(self, 4, **keywords)
+runpy.run_module("usersctl", run_name="__main__", alter_sys=True)
+"""
+
+
+@contextmanager
+def cheaply_serving(usersctl: Command, **keywords: Any) -> Iterator[Daemon]:
+    """The real daemon, but that a hash is quickly made."""
+    (usersctl.folder / "cheaply.py").write_text(CHEAPLY)
+    paths = os.pathsep.join(filter(None, (str(usersctl.folder), os.environ.get("PYTHONPATH"))))
+    with serving(usersctl, module=("cheaply", "serve"), env={"PYTHONPATH": paths}, **keywords) as daemon:
+        yield daemon
+
+
+@dataclass
+class Answered:
+    reply: Reply
+    seconds: float
+
+
+class House:
+    """`service` is on the database that the daemon at `port` serves, in this process or in another one."""
+
+    def __init__(self, service: Service, port: int) -> None:
+        self.service = service
+        self.port = port
+        self.root = self._add("root", role="admin")
+        self.ada = self._add("ada")
+        self.admin = self._signed_in(self.root)
+        self.reader = self._signed_in(self.ada)
+
+    def _add(self, name: str, **keywords: Any) -> User:
+        return self.service.accounts.create(
+            f"{name}@example.com", name.title(), PASSWORD, by=OPERATOR, **keywords
+        )
+
+    def _signed_in(self, user: User) -> Client:
+        return Client(self.port, {"auth_token": self.service.sessions.open(user, remember=False).token})
+
+    def _link(self, kind: Any, user: User) -> str:
+        return self.service.outbox.link(kind, user, by=OPERATOR).partition("token=")[2].partition("&")[0]
+
+    def writes(self, about: str) -> dict[str, "Write"]:
+        """One of each, prepared. `about` keeps the names of one set from those of the next."""
+        anybody = Client(self.port)
+        users = {
+            name: self._add(f"{name}-{about}")
+            for name in ("in", "out", "self", "secret", "changed", "gone", "thrown", "lost")
+        }
+        fresh = self.service.registration.register(
+            f"fresh-{about}@example.com", "Fresh", PASSWORD, by=OPERATOR
+        )
+        confirm, reset = self._link(CONFIRM, fresh), self._link(RESET, users["lost"])
+        thrown = self._signed_in(users["thrown"])
+        (session,) = self.service.sessions.listed(users["thrown"].id)
+        new = {"newPassword": ANOTHER, "newPasswordConfirmation": ANOTHER}
+        both = {"password": ANOTHER, "password_confirmation": ANOTHER}
+        return {
+            "login": Write(anybody, "POST", "/api/users/session", _credentials(users["in"])),
+            "logout": Write(self._signed_in(users["out"]), "DELETE", "/api/users/session"),
+            "register": Write(anybody, "POST", "/api/users/register", _person(f"new-{about}")),
+            "resend": Write(anybody, "POST", "/api/users/register/resend", {"email": fresh.email}),
+            "confirm": Write(
+                anybody, "GET", f"/api/users/confirm-email?token={confirm}&email={quote(fresh.email)}"
+            ),
+            "forgot": Write(anybody, "POST", FORGOT, {"email": users["in"].email}),
+            "reset": Write(
+                anybody,
+                "POST",
+                "/api/users/password/reset",
+                {"token": reset, "email": users["lost"].email, **both},
+            ),
+            "rename": Write(self._signed_in(users["self"]), "PATCH", ME, {"name": "Renamed"}),
+            "password": Write(
+                self._signed_in(users["secret"]),
+                "PATCH",
+                "/api/users/password",
+                {"currentPassword": PASSWORD, **new},
+            ),
+            "revoke": Write(thrown, "DELETE", f"/api/users/me/sessions/{session.id}"),
+            "create": Write(self.admin, "POST", "/api/users", _person(f"made-{about}")),
+            "update": Write(self.admin, "PATCH", f"/api/users/{users['changed'].id}", {"active": False}),
+            "delete": Write(self.admin, "DELETE", f"/api/users/{users['gone'].id}"),
+            "revoke all": Write(self.admin, "DELETE", f"/api/users/{users['self'].id}/sessions"),
+            "cleanup": Write(self.admin, "POST", "/_tasks/users:cleanup-tokens", {}),
+        }
+
+    def reads(self) -> dict[str, Answered]:
+        asked = {
+            "me": (self.reader, ME),
+            "sessions": (self.reader, f"{ME}/sessions"),
+            "list": (self.admin, "/api/users"),
+            "inactive": (self.admin, "/api/users/inactive"),
+            "one": (self.admin, f"/api/users/{self.ada.id}"),
+            "tasks": (self.admin, "/_tasks/"),
+            "page": (self.reader, "/"),
+            "login page": (Client(self.port), "/login"),
+        }
+        return {name: _timed(Write(client, "GET", path)) for name, (client, path) in asked.items()}
+
+    def read_all(self) -> None:
+        statuses = {name: each.reply.status for name, each in self.reads().items()}
+        assert set(statuses.values()) == {200}, statuses
+
+
+@dataclass
+class Write:
+    client: Client
+    method: str
+    path: str
+    body: Any = None
+
+    def __call__(self) -> Reply:
+        return self.client.send(self.method, self.path, self.body)
+
+
+def _timed(write: Write) -> Answered:
+    began = time.monotonic()
+    reply = write()
+    return Answered(reply, time.monotonic() - began)
+
+
+def ask(writes: dict[str, Write]) -> dict[str, Answered]:
+    return {name: _timed(write) for name, write in writes.items()}
+
+
+def all_done(writes: dict[str, Write]) -> None:
+    told = {name: (each.reply.status, each.reply.body) for name, each in ask(writes).items()}
+    assert {status for status, _ in told.values()} == {200}, told
+
+
+def told_to_come_back(reply: Reply) -> bool:
+    """503, in JSON of the one form, with the seconds to wait, and with no word about files."""
+    return (
+        reply.status == 503
+        and reply.message != ""
+        and b".db" not in reply.body
+        and 1 <= int(reply.header("Retry-After") or 0) <= 60
+    )
+
+
+def done(reply: Reply) -> bool:
+    """Or else refused as it should be."""
+    assert reply.status == 200 or told_to_come_back(reply), (reply.status, reply.body)
+    return reply.status == 200
+
+
+def none_done(writes: dict[str, Write]) -> dict[str, Answered]:
+    answered = ask(writes)
+    others = {
+        name: (each.reply.status, each.reply.body)
+        for name, each in answered.items()
+        if not told_to_come_back(each.reply)
+    }
+    assert not others, others
+    return answered
+
+
+def _person(name: str) -> dict[str, str]:
+    return {"email": f"{name}@example.com", "name": name, "password": PASSWORD}
+
+
+def _credentials(user: User) -> dict[str, str]:
+    return {"email": user.email, "password": PASSWORD}

@@ -1,0 +1,133 @@
+"""A site with its identity provider over real HTTP, and a browser without a window that goes there and back."""
+
+import html
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from support.web import Client, Reply, Site, running
+
+from usersctl.service import Service
+from usersd.dev_provider import CLIENT, Person, SampleProvider
+from usersd.routes import TABLE
+from usersd.server.listener import listen
+
+GO = "/api/users/auth/oauth/redirect"
+CALLBACK = "/api/users/auth/oauth/callback"
+SECRET = "odd: %&=+/~ä 密"  # what has to be encoded in a header
+
+
+@dataclass
+class Browser:
+    """`base_url` is what the site is called, wherever it really listens."""
+
+    base_url: str
+    client: Client
+
+    def set_out(self, query: str = "", **keywords: Any) -> str:
+        """The provider's address that the site sends us to."""
+        reply = self.client.get(GO + query, **keywords)
+        assert reply.status == 302, reply.body
+        return str(reply.header("Location"))
+
+    def consent(self, there: str, person: str) -> str:
+        """Chooses somebody on the provider's page; the address that the provider sends us to."""
+        reply = self._at_provider(there, rf'href="([^"]*[?&;]person={person})"')
+        assert reply.status == 302, reply.body
+        return str(reply.header("Location"))
+
+    def cancel(self, there: str) -> str:
+        page = self.client.get(path_of(there))
+        found = re.search(r'href="([^"]*error=access_denied[^"]*)"', page.body.decode())
+        assert found, page.body
+        return html.unescape(found[1])
+
+    def come_back(self, back: str, **keywords: Any) -> Reply:
+        assert back.startswith(self.base_url + "/"), back
+        return self.client.get(path_of(back), **keywords)
+
+    def sign_in(self, person: str = "1001", query: str = "") -> Reply:
+        return self.come_back(self.consent(self.set_out(query), person))
+
+    def me(self) -> dict[str, Any] | None:
+        """Whom the site takes us for."""
+        reply = self.client.get("/api/users/me")
+        assert reply.status in (200, 401)
+        return dict(reply.json["user"]) if reply.status == 200 else None
+
+    def flows(self) -> list[str]:
+        """The cookies of sign-ins that are under way."""
+        return [name for name in self.client.cookies if "oauth_" in name]
+
+    def _at_provider(self, there: str, link: str) -> Reply:
+        page = self.client.get(path_of(there))
+        assert page.status == 200, page.body
+        found = re.search(link, page.body.decode())
+        assert found, page.body
+        return self.client.get(html.unescape(found[1]))
+
+
+@dataclass
+class OAuthSite:
+    site: Site
+    provider: SampleProvider
+    browsers: list[Browser] = field(default_factory=list)
+
+    @property
+    def service(self) -> Service:
+        return self.site.service
+
+    def browser(self) -> Browser:
+        return Browser(self.service.settings.base_url, self.site.client())
+
+    def errors(self) -> list[dict[str, Any]]:
+        """What the log calls a fault of ours."""
+        return [line for line in self.site.log if line["event"] in ("error", "library")]
+
+
+@contextmanager
+def oauth_site(
+    make_service: Callable[..., Service], *, callback: str = CALLBACK, **changes: Any
+) -> Iterator[OAuthSite]:
+    """The site and its provider on one port, as with --dev. Keywords are fields of Settings."""
+    listener = listen("127.0.0.1", 0)
+    base_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    provider = SampleProvider(base_url, SECRET, base_url + callback)
+    provider.people["1004"] = Person("1004", "eve@example.com", "Eve")
+    configured = {
+        "base_url": base_url,
+        "oauth_client_id": CLIENT,
+        "oauth_client_secret": SECRET,
+        "oauth_issuer": provider.issuer,
+        "oauth_callback_url": callback,
+    }
+    service = make_service(**(configured | changes))
+    with running(service, table=TABLE + provider.routes(), listener=listener) as site:
+        yield OAuthSite(site, provider)
+
+
+def path_of(url: str) -> str:
+    parts = urlsplit(url)
+    return parts.path + (f"?{parts.query}" if parts.query else "")
+
+
+def asked(url: str) -> dict[str, str]:
+    """The query of an address, in which each name stands once."""
+    found = parse_qs(urlsplit(url).query, keep_blank_values=True, strict_parsing=True)
+    assert all(len(values) == 1 for values in found.values()), url
+    return {name: values[0] for name, values in found.items()}
+
+
+def answered(there: str, **more: str) -> str:
+    """The path of a callback for this way out, with a code of nobody's."""
+    return f"{CALLBACK}?{urlencode({'code': 'x', 'state': asked(there)['state'], **more})}"
+
+
+def error_of(reply: Reply) -> str:
+    """The one code of a failed sign-in, which opens no session."""
+    assert reply.status == 302, (reply.status, reply.body)
+    assert not [each for each in reply.all("Set-Cookie") if "auth_token" in each]
+    return asked(str(reply.header("Location")))["error"]

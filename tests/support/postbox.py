@@ -1,0 +1,375 @@
+"""Letters as their readers get them: from the folder, or from a real SMTP server that can be told to misbehave."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email import message_from_bytes
+from email.message import EmailMessage
+from email.policy import SMTP
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+from aiosmtpd import smtp
+from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
+
+from usersctl.mail import writer as mail
+from usersctl.mail.outbox import Attempt
+from usersctl.mail.writer import Caught
+from usersctl.service import Service
+
+# --- the folder ---
+
+
+class Link(NamedTuple):
+    path: str
+    token: str
+    email: str
+
+
+def link_in(text: str) -> Link:
+    """The one link of a letter, however often it stands there."""
+    (url,) = {word for word in text.split() if word.startswith(("http://", "https://"))}
+    query = parse_qs(urlsplit(url).query, strict_parsing=True)
+    (token,), (email,) = query["token"], query["email"]
+    return Link(urlsplit(url).path, token, email)
+
+
+def send_all(service: Service) -> list[Attempt]:
+    """What a worker does until nothing is due."""
+    done = []
+    while (attempt := service.outbox.work()) is not None:
+        done.append(attempt)
+        assert len(done) < 1000
+    return done
+
+
+def folder_letters(service: Service) -> list[Caught]:
+    """Oldest first."""
+    return mail.caught(mail.mail_folder(service.settings))[::-1]
+
+
+def sent(service: Service, to: str | None = None) -> list[Caught]:
+    """Everything that waits is sent; what is in the folder then."""
+    send_all(service)
+    return [each for each in folder_letters(service) if to in (None, each.to)]
+
+
+def last_link(service: Service, to: str | None = None) -> Link:
+    return link_in(" ".join(sent(service, to)[-1].parts))
+
+
+# --- a real SMTP server ---
+
+
+class Received(NamedTuple):
+    sender: str
+    recipients: list[str]
+    raw: bytes
+    over_tls: bool
+    login: str | None
+
+    @property
+    def message(self) -> EmailMessage:
+        found = message_from_bytes(self.raw, policy=SMTP)
+        assert isinstance(found, EmailMessage)
+        return found
+
+    @property
+    def id(self) -> str:
+        return str(self.message["Message-ID"])
+
+    def text(self, kind: str = "plain") -> str:
+        body = self.message.get_body((kind,))
+        assert body is not None
+        return str(body.get_content())
+
+    @property
+    def link(self) -> Link:
+        return link_in(self.text())
+
+
+@dataclass
+class Postbox:
+    """A handler of aiosmtpd. `answers`: what it says to a command instead of what is usual."""
+
+    answers: dict[str, str] = field(default_factory=dict)
+    delay: float = 0
+    together: int = 1  # so many letters have to be under way at once before the first is taken
+    login: tuple[str, str] | None = None
+    received: list[Received] = field(default_factory=list)
+    at_once: int = 0
+    most_at_once: int = 0
+    port: int = 0
+    _enough: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def ids(self) -> list[str]:
+        return [each.id for each in self.received]
+
+    def _answer(self, command: str) -> str:
+        return self.answers.get(command) or "250 OK"
+
+    async def handle_EHLO(  # noqa: N802
+        self, _server: Any, session: Any, _envelope: Envelope, hostname: str, responses: list[str]
+    ) -> list[str]:
+        session.host_name = hostname
+        return [self.answers["EHLO"]] if "EHLO" in self.answers else responses
+
+    async def handle_HELO(self, _server: Any, session: Any, _envelope: Envelope, hostname: str) -> str:  # noqa: N802
+        session.host_name = hostname
+        return self._answer("EHLO")
+
+    async def handle_MAIL(  # noqa: N802
+        self, _server: Any, _session: Any, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        envelope.mail_from = address
+        envelope.mail_options.extend(options)
+        return self._answer("MAIL")
+
+    async def handle_RCPT(  # noqa: N802
+        self, _server: Any, _session: Any, envelope: Envelope, address: str, _options: list[str]
+    ) -> str:
+        answer = self.answers.get(f"RCPT {address}") or self._answer("RCPT")
+        if answer.startswith("250"):
+            envelope.rcpt_tos.append(address)
+        return answer
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Envelope) -> str:  # noqa: N802
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        if self.at_once >= self.together:
+            self._enough.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._enough.wait(), 8)  # which is within the time that a client has
+        await asyncio.sleep(self.delay)
+        self.at_once -= 1
+        answer = self._answer("DATA")
+        if answer.startswith("250"):
+            raw = envelope.original_content
+            assert raw is not None
+            login = session.auth_data.login.decode() if session.auth_data else None
+            over_tls = server.transport.get_extra_info("sslcontext") is not None
+            self.received.append(
+                Received(str(envelope.mail_from), list(envelope.rcpt_tos), raw, over_tls, login)
+            )
+        return answer
+
+    def authenticate(
+        self, _server: Any, _session: Any, _envelope: Any, _mechanism: str, data: Any
+    ) -> AuthResult:
+        assert isinstance(data, LoginPassword)
+        given = (data.login.decode(), data.password.decode())
+        return AuthResult(success=given == self.login, handled=False, auth_data=data)
+
+
+@contextmanager
+def smtp_server(
+    postbox: Postbox | None = None,
+    *,
+    starttls: ssl.SSLContext | None = None,
+    tls: ssl.SSLContext | None = None,
+    port: int = 0,
+) -> Iterator[Postbox]:
+    """A server on a port of its own, in a thread of its own: in this one a browser's loop may run."""
+    box = postbox or Postbox()
+    listener = socket.create_server(("127.0.0.1", port))
+    box.port = listener.getsockname()[1]
+
+    def protocol() -> smtp.SMTP:
+        return smtp.SMTP(
+            box,
+            hostname="mail.example.com",
+            tls_context=starttls,
+            authenticator=box.authenticate,
+            auth_require_tls=starttls is not None,
+        )
+
+    ends: Future[Callable[[], None]] = Future()
+
+    async def serve() -> None:
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        loop.set_exception_handler(lambda _loop, _context: None)  # a client that goes away is no news here
+        server = await loop.create_server(protocol, sock=listener, ssl=tls)
+        ends.set_result(partial(loop.call_soon_threadsafe, over.set))
+        await over.wait()
+        server.close()  # whoever is still talking is cut off with the loop
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="smtp")
+    thread.start()
+    end = ends.result(10)
+    try:
+        yield box
+    finally:
+        end()
+        thread.join(10)
+
+
+Script = Callable[[socket.socket], Any]
+
+
+@contextmanager
+def scripted_server(script: Script) -> Iterator[int]:
+    """A server that does to each connection what the script says; its port."""
+    stopping = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(0.05)
+    threads: list[threading.Thread] = []
+    connections: list[socket.socket] = []
+
+    def serve(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            script(connection)
+
+    def accept() -> None:
+        while not stopping.is_set():
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                continue
+            connection.settimeout(20)
+            connections.append(connection)
+            threads.append(threading.Thread(target=serve, args=(connection,)))
+            threads[-1].start()
+
+    accepting = threading.Thread(target=accept)
+    accepting.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        stopping.set()
+        accepting.join(10)
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join(10)
+        listener.close()
+
+
+GREETING, EHLO, MAIL, RCPT, DATA, END = range(6)
+USUAL = [b"220 mail", b"250 mail", b"250 OK", b"250 OK", b"354 go on", b"250 taken"]
+
+
+def until(step: int, then: Script) -> Script:
+    """Answers as usual before `step`, and does `then` in its place."""
+
+    def script(connection: socket.socket) -> None:
+        with connection.makefile("rb") as lines:
+            for number in range(step):
+                if number == END:
+                    while lines.readline() not in (b".\r\n", b""):
+                        pass
+                elif number != GREETING:
+                    lines.readline()
+                connection.sendall(USUAL[number] + b"\r\n")
+            if step != GREETING:
+                lines.readline()
+            then(connection)
+
+    return script
+
+
+def hang(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while connection.recv(65536):
+            pass
+
+
+def drip(connection: socket.socket) -> None:
+    """A byte now and then, of a line that never ends."""
+    with contextlib.suppress(OSError):
+        while True:
+            connection.sendall(b"2")
+            time.sleep(0.05)
+
+
+# --- certificates ---
+
+
+@dataclass
+class Certificates:
+    """Made for one run. `authority` is the file that whoever trusts them is given."""
+
+    authority: Path
+    folder: Path
+    _sign: Callable[..., tuple[bytes, bytes]]
+
+    def server(self, *names: str, days: int = 1, trusted: bool = True) -> ssl.SSLContext:
+        """For these names; `days` < 0: it has expired."""
+        certificate, key = self._sign(names or ("localhost", "127.0.0.1"), days, trusted)
+        file = self.folder / f"{abs(hash((names, days, trusted)))}.pem"
+        file.write_bytes(key + certificate)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(file)
+        return context
+
+
+def make_certificates(folder: Path) -> Certificates:
+    import ipaddress
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    now = datetime.now(UTC)
+
+    def named(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+    def authority(text: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = (
+            x509.CertificateBuilder(named(text), named(text), key.public_key(), x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=30))
+            .not_valid_after(now + timedelta(days=30))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        )
+        return builder.sign(key, hashes.SHA256()), key
+
+    ours, others = authority("ours"), authority("others")
+
+    def general(name: str) -> x509.GeneralName:
+        try:
+            return x509.IPAddress(ipaddress.ip_address(name))
+        except ValueError:
+            return x509.DNSName(name)
+
+    def sign(names: tuple[str, ...], days: int, trusted: bool) -> tuple[bytes, bytes]:
+        issuer, issuer_key = ours if trusted else others
+        key = ec.generate_private_key(ec.SECP256R1())
+        ends = now + timedelta(days=days)
+        certificate = (
+            x509.CertificateBuilder(
+                issuer.subject, named(names[0]), key.public_key(), x509.random_serial_number()
+            )
+            .not_valid_before(min(now, ends) - timedelta(days=1))
+            .not_valid_after(ends)
+            .add_extension(x509.SubjectAlternativeName([general(each) for each in names]), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False
+            )
+            .sign(issuer_key, hashes.SHA256())
+        )
+        return (
+            certificate.public_bytes(serialization.Encoding.PEM),
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            ),
+        )
+
+    file = folder / "authority.pem"
+    file.write_bytes(ours[0].public_bytes(serialization.Encoding.PEM))
+    return Certificates(file, folder, sign)

@@ -1,0 +1,317 @@
+"""nginx and Caddy as they are in Debian, started from what `usersctl snippet` prints, with TLS on a free port of this machine."""
+
+import http.client
+import os
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import flask
+import pytest
+from support.commands import OPERATOR, PASSWORD, Command
+from support.daemons import free_port, wait_for
+from support.oauth_site import CALLBACK
+from support.oauth_site import SECRET as CLIENT_SECRET
+from support.recipes import python_verifier
+from support.web import Client, Site, running
+
+from usersctl.config.settings import UNIX, Settings
+from usersctl.models import User
+from usersctl.service import build
+from usersd.dev_provider import CLIENT, SampleProvider
+from usersd.routes import TABLE
+from usersd.server.listener import listening
+
+NAME = "accounts.example.com"
+PACKAGES = {
+    "nginx": "nginx-light",
+    "node": "nodejs",
+    "systemd-analyze": "systemd",
+    "fail2ban-regex": "fail2ban",
+}  # where they differ
+APPLICATION = "127.0.0.1:8000"  # of the snippets
+SECRET = "shared by two, and unknown to others"
+RULES = (("/admin/*", "admin"), ("/docs/drafts/*", "admin"))
+WHITELIST = ("/about", "/docs/*")
+
+
+@dataclass
+class Visitor(Client):
+    """Comes by TLS, and calls the site by its name."""
+
+    tls: ssl.SSLContext = field(default_factory=ssl.create_default_context)
+
+    def __post_init__(self) -> None:
+        self.headers.setdefault("Host", f"{NAME}:{self.port}")
+
+    def connection(self) -> http.client.HTTPConnection:
+        connection = super().connection()
+        connection.sock = self.opened()
+        return connection
+
+    def opened(self) -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", self.port), 20)
+        return self.tls.wrap_socket(plain, server_hostname=NAME)
+
+    def ask(self, targets: list[str]) -> Iterator[tuple[str, int, bytes]]:
+        """For each target, which goes out as it is, status and body. One connection for as many as it lives."""
+        cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        connection = None
+        for target in targets:
+            connection = connection or self.opened()
+            connection.sendall(
+                f"GET {target} HTTP/1.1\r\nHost: {self.headers['Host']}\r\nCookie: {cookies}\r\n\r\n".encode()
+            )
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            yield target, answer.status, answer.read()
+            if answer.will_close:
+                connection.close()
+                connection = None
+        if connection is not None:
+            connection.close()
+
+
+@dataclass
+class Proxy:
+    port: int
+    tls: ssl.SSLContext
+
+    def visitor(self, **cookies: str) -> Visitor:
+        return Visitor(self.port, cookies, tls=self.tls)
+
+
+def needed(program: str) -> str:
+    """Its path. Where everything has to be tested, that it is missing is a failure."""
+    found = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
+    if found is None:
+        missing = f"needs {program}: apt-get install {PACKAGES.get(program, program)}"
+        if os.environ.get("WHOLE_TESTS") == "required":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return found
+
+
+def certified(folder: Path) -> tuple[Path, Path]:
+    """A certificate for NAME that is its own authority, and its key."""
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "fullchain.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    (folder / "privkey.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return folder / "fullchain.pem", folder / "privkey.pem"
+
+
+@contextmanager
+def started(command: list[str], folder: Path, port: int) -> Iterator[None]:
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=folder,
+            env={"HOME": str(folder), "PATH": os.environ["PATH"]},
+        )
+    try:
+        wait_for(lambda: process.poll() is not None or _answers(port))
+        assert process.poll() is None, (folder / "output").read_text()
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(8)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(8)
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+def port_told(snippet: str, pattern: str, port: int) -> str:
+    """The port that it gives the site, which is that of baseUrl; nothing where it names none."""
+    found = re.search(pattern, snippet, re.MULTILINE)
+    assert found is None or found[1] in ("443", str(port))
+    return found[1] if found else ""
+
+
+@contextmanager
+def nginx(folder: Path, snippet: str, port: int, application: int) -> Iterator[Proxy]:
+    """The snippet as it is, but for the ports, the certificate's place, and IPv6, which not every machine has."""
+    program, certificate = needed("nginx"), certified(folder)
+    told = port_told(snippet, r"listen (\d+) ssl;", port)
+    for old, new in (
+        ("listen [::]:80;", ""),
+        (f"listen [::]:{told} ssl;", ""),
+        ("listen 80;", f"listen 127.0.0.1:{free_port()};"),
+        (f"listen {told} ssl;", f"listen 127.0.0.1:{port} ssl;"),
+        (f"/etc/letsencrypt/live/{NAME}", str(folder)),
+        (APPLICATION, f"127.0.0.1:{application}"),
+    ):
+        assert old in snippet, old
+        snippet = snippet.replace(old, new)
+    places = "".join(
+        f"{each}_temp_path {folder}/{each};" for each in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (folder / "site.conf").write_text(snippet)
+    # It would give its worker to an account that sees nothing of the folder.
+    user = "user root;" if os.geteuid() == 0 else ""
+    (folder / "nginx.conf").write_text(
+        f"daemon off; {user} worker_processes 1; pid {folder}/pid; error_log stderr; events {{}}"
+        f" http {{ access_log off; {places} include {folder}/site.conf; }}"
+    )
+    with started(
+        [program, "-e", "stderr", "-p", str(folder), "-c", str(folder / "nginx.conf")], folder, port
+    ):
+        yield Proxy(port, ssl.create_default_context(cafile=certificate[0]))
+
+
+@contextmanager
+def caddy(folder: Path, snippet: str, port: int, application: int) -> Iterator[Proxy]:
+    """The snippet as it is, but for the ports and the certificate, which Caddy would fetch itself."""
+    program, certificate = needed("caddy"), certified(folder)
+    told = port_told(snippet, rf"^{re.escape(NAME)}:(\d+) {{$", port)
+    for old, new in (
+        (
+            f"{NAME}{told and f':{told}'} {{\n",
+            f"{NAME}:{port} {{\n\tbind 127.0.0.1\n\ttls {certificate[0]} {certificate[1]}\n",
+        ),
+        (APPLICATION, f"127.0.0.1:{application}"),
+    ):
+        assert old in snippet, old
+        snippet = snippet.replace(old, new)
+    (folder / "Caddyfile").write_text("{\n\tadmin off\n\tauto_https disable_redirects\n}\n" + snippet)
+    with started(
+        [program, "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"], folder, port
+    ):
+        yield Proxy(port, ssl.create_default_context(cafile=certificate[0]))
+
+
+# --- a proxy, the daemon behind it, and the application that they are for ---
+
+
+class Quiet(WSGIRequestHandler):
+    """As a naive server: it takes `Remote_User` for `Remote-User`."""
+
+    disable_nagle_algorithm = True  # or each answer waits for the proxy to acknowledge its head
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
+        pass
+
+
+def application(remote_user: Any) -> flask.Flask:
+    """Tells what it was sent, and whom it believes to be there."""
+    app = flask.Flask(__name__)
+
+    @app.route("/", defaults={"path": ""}, methods=["GET", "POST", "PUT", "DELETE"])
+    @app.route("/<path:path>", methods=["GET", "POST", "PUT", "DELETE"])
+    def anything(path: str) -> Any:
+        request = flask.request
+        return {
+            "method": request.method,
+            "path": "/" + path,
+            "query": request.query_string.decode(),
+            "body": request.get_data().decode(),
+            "headers": {name.lower(): value for name, value in request.headers},
+            "who": remote_user(request.environ),
+        }
+
+    return app
+
+
+@dataclass
+class House:
+    """A proxy, the daemon behind it, and the application that they are for."""
+
+    kind: str
+    proxy: Proxy
+    site: Site
+    provider: SampleProvider
+    port: int  # of the application
+    ada: User
+    root: User
+
+    def visitor(self, user: User | None = None) -> Visitor:
+        return self.proxy.visitor(**self.cookies(user))
+
+    def cookies(self, user: User | None) -> dict[str, str]:
+        if user is None:
+            return {}
+        return {"__Host-auth_token": self.site.service.sessions.open(user, remember=False).token}
+
+
+@contextmanager
+def house(kind: str, folder: Path, *, by_socket: bool = False) -> Iterator[House]:
+    with ExitStack() as stack:
+        daemon, port = free_port(), free_port()
+        base_url = f"https://{NAME}:{port}"
+        provider = SampleProvider(f"http://127.0.0.1:{daemon}", CLIENT_SECRET, base_url + CALLBACK)
+        settings = Settings(
+            database=folder / "users.db",
+            base_url=base_url,
+            port=daemon,
+            socket=folder / "usersd.sock" if by_socket else None,
+            rounds=4,
+            trusted_proxies=(UNIX if by_socket else ip_network("127.0.0.1"),),
+            whitelist=WHITELIST,
+            role_rules=RULES,
+            assertion_secret=SECRET,
+            oauth_client_id=CLIENT,
+            oauth_client_secret=CLIENT_SECRET,
+            oauth_issuer=provider.issuer,
+        )
+        service = build(settings)
+        stack.callback(service.close)
+        accounts = [
+            service.accounts.create(f"{name}@example.com", shown, PASSWORD, role=role, by=OPERATOR)
+            for name, shown, role in (("ada", "Ada Lövelace", "user"), ("root", "Root", "admin"))
+        ]
+        listener = stack.enter_context(listening(settings, {}))
+        site = stack.enter_context(running(service, table=TABLE + provider.routes(), listener=listener))
+        server = stack.enter_context(
+            make_server("127.0.0.1", 0, application(python_verifier(SECRET)), handler_class=Quiet)
+        )
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        stack.callback(thread.join, 10)
+        stack.callback(server.shutdown)
+        command = Command(folder)
+        at = f'socket = "{settings.socket}"' if by_socket else f"port = {daemon}"
+        command.configure(f'baseUrl = "{base_url}"\n[server]\n{at}\n')
+        snippet = command("snippet", kind).stdout
+        start = {"nginx": nginx, "caddy": caddy}[kind]
+        proxy = stack.enter_context(start(folder, snippet, port, server.server_port))
+        yield House(kind, proxy, site, provider, server.server_port, *accounts)

@@ -1,0 +1,193 @@
+"""The daemon on a real socket in this process, and a small client that sends exactly what it is told."""
+
+import http.client
+import io
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from support.commands import OPERATOR, PASSWORD
+
+from usersctl.models import User
+from usersctl.service import Service
+from usersd.app import App
+from usersd.gate import current_user
+from usersd.log import Log
+from usersd.routes import TABLE
+from usersd.routing import Route
+from usersd.server.connections import Hosted, Server
+from usersd.server.listener import listen
+
+
+def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+    """What stands behind the gate, and tells who came through it."""
+    start_response("200 OK", [("Content-Type", "application/json")])
+    return [json.dumps({"user": current_user(environ)}).encode()]
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def message(self) -> str:
+        """Of an error, whose shape is checked on the way."""
+        told = self.json
+        assert set(told) == {"statusCode", "statusMessage"}
+        assert told["statusCode"] == self.status
+        return str(told["statusMessage"])
+
+    def header(self, name: str) -> str | None:
+        return next((value for key, value in self.headers if key.lower() == name.lower()), None)
+
+    def all(self, name: str) -> list[str]:
+        return [value for key, value in self.headers if key.lower() == name.lower()]
+
+
+@dataclass
+class Client:
+    """A browser's memory for cookies, and nothing else of a browser."""
+
+    port: int
+    cookies: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        raw: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Reply:
+        """`body` goes as JSON; `raw` as it is, without any header of ours."""
+        sent = dict(self.headers)
+        if self.cookies:
+            sent["Cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        if body is not None:
+            raw = json.dumps(body).encode()
+            sent["Content-Type"] = "application/json"
+        sent |= headers or {}
+        connection = self.connection()
+        try:
+            connection.putrequest(method, path, skip_host="Host" in sent, skip_accept_encoding=True)
+            for name, value in sent.items():
+                connection.putheader(name, value)
+            if raw is not None and "Content-Length" not in sent:
+                connection.putheader("Content-Length", str(len(raw)))
+            connection.endheaders(raw)
+            response = connection.getresponse()
+            reply = Reply(response.status, response.getheaders(), response.read())
+        finally:
+            connection.close()
+        for each in reply.all("Set-Cookie"):
+            name, _, value = each.partition(";")[0].partition("=")
+            if value:
+                self.cookies[name] = value
+            else:
+                self.cookies.pop(name, None)
+        return reply
+
+    def get(self, path: str, **keywords: Any) -> Reply:
+        return self.send("GET", path, **keywords)
+
+    def post(self, path: str, body: Any = None, **keywords: Any) -> Reply:
+        return self.send("POST", path, body, **keywords)
+
+    def patch(self, path: str, body: Any = None, **keywords: Any) -> Reply:
+        return self.send("PATCH", path, body, **keywords)
+
+    def delete(self, path: str, **keywords: Any) -> Reply:
+        return self.send("DELETE", path, **keywords)
+
+    def login(self, email: str, password: str, **more: Any) -> Reply:
+        return self.post("/api/users/session", {"email": email, "password": password, **more})
+
+
+@dataclass
+class Site:
+    """A daemon that runs. `log` is what it wrote so far."""
+
+    service: Service
+    port: int
+    stream: io.StringIO
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+    def client(self, **keywords: Any) -> Client:
+        return Client(self.port, **keywords)
+
+    def add(self, name: str = "ada", **keywords: Any) -> User:
+        """An account that signs in with PASSWORD; the first argument is the local part of its address."""
+        email, password = f"{name}@example.com", keywords.pop("password", PASSWORD)
+        return self.service.accounts.create(email, name.title(), password, by=OPERATOR, **keywords)
+
+    def signed_in(self, user: User, **more: Any) -> Client:
+        client = self.client()
+        assert client.login(user.email, PASSWORD, **more).status == 200
+        return client
+
+    def raw(self, data: bytes, *, timeout: float = 10) -> bytes:
+        """All that comes back for these bytes, until the other side closes or falls silent."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as connection:
+            connection.sendall(data)
+            got = b""
+            try:
+                while chunk := connection.recv(65536):
+                    got += chunk
+            except TimeoutError:
+                pass
+            return got
+
+
+@contextmanager
+def running(
+    service: Service,
+    *,
+    listening: str | None = "127.0.0.1",
+    table: tuple[Route, ...] = TABLE,
+    listener: socket.socket | None = None,
+) -> Iterator[Site]:
+    stream = io.StringIO()
+    log = Log(stream, as_json=True, now=service.now)
+    app = App(service, log=log, listening=listening, table=table)
+    with hosting(Hosted(app=app, lane=app.lane, refuse=app.refuse, on_stop=service.stop), listener) as port:
+        yield Site(service, port, stream)
+
+
+@contextmanager
+def hosting(hosted: Hosted, listener: socket.socket | None = None) -> Iterator[int]:
+    """Any WSGI application on a socket; its port."""
+    listener = listener or listen("127.0.0.1", 0)
+    server = Server(
+        listener,
+        hosted,
+        threads=4,
+        slow_threads=2,
+        waiting_room=8,
+        connections=500,
+    )
+    thread = threading.Thread(target=server.run, name="server")
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.stop()
+        thread.join(10)
+        listener.close()

@@ -1,0 +1,439 @@
+"""The README tells the truth: commands, options, calls, keys, exit codes and the tour are those of the code."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import PASSWORD, USERSCTL, Command, _take_terminal, _watched
+
+from usersctl.cli.options import Options
+from usersctl.cli.show.output import EXIT_CODES
+from usersctl.cli.snippet import Name
+from usersctl.cli.tree import command_tree
+from usersctl.config import settings as config
+from usersctl.errors import ConfigError
+from usersctl.mail.writer import _SHIPPED, WORDS
+from usersctl.transfer.transfer import IMPORTED
+from usersd.routes import FOR_DEVELOPMENT, TABLE
+from usersd.routing import Access
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+DAEMON = ROOT / "daemon"
+
+# As the contract has them: a fresh machine with Python 3.11, and nothing else.
+INSTALL = "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && "
+TRY_IT = INSTALL + ".venv/bin/usersctl serve --dev"
+TEST_IT = INSTALL + ".venv/bin/python -m pytest -q"
+
+# Whose real addresses the recipes for a sign-in through them have to tell.
+PROVIDERS = {"accounts.google.com", "gitlab.com", "login.microsoftonline.com"}
+
+WHO = {
+    Access.ANYONE: "anyone",
+    Access.SIGNED_IN: "signed in",
+    Access.ADMIN: "admin",
+    Access.REGISTRATION: "registration",
+    Access.OPERATOR: "operator",
+}
+
+
+def section(title: str) -> str:
+    """What stands under a heading, with all that is below it."""
+    text = re.sub(
+        r"^```.*?^```$",
+        lambda block: block[0].replace("\n#", "\n\0#"),
+        README,
+        flags=re.MULTILINE | re.DOTALL,
+    )
+    found = re.search(rf"^(##+) {re.escape(title)}\n(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"no section {title}"
+    level = len(found[1])
+    whole = re.search(
+        rf"^#{{{level}}} {re.escape(title)}\n(.*?)(?=^#{{2,{level}}} |\Z)", text, re.MULTILINE | re.DOTALL
+    )
+    assert whole is not None
+    return whole[1].replace("\0", "")
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    """The rows of its tables, without the heads."""
+    for line in text.splitlines():
+        if line.startswith("| `"):
+            yield [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+# --- the two commands ---
+
+
+def test_the_two_commands_stand_there_literally() -> None:
+    lines = [line.strip() for line in README.splitlines()]
+    assert lines.count(TRY_IT) == 1
+    assert lines.count(TEST_IT) == 1
+
+
+# --- the command ---
+
+
+def tree_of_commands() -> dict[str, set[str]]:
+    """By its words, each command with the long names of its own options."""
+    everywhere = {f"--{name.replace('_', '-')}" for name in Options._fields} | {"--help"}
+    found: dict[str, set[str]] = {}
+
+    def walk(command: Any, words: str) -> None:
+        if hasattr(command, "commands"):
+            for name, each in command.commands.items():
+                walk(each, f"{words} {name}".strip())
+            if not command.invoke_without_command:
+                return
+        named = {name for option in command.params for name in option.opts if name.startswith("--")}
+        found[words] = named - everywhere
+
+    root = command_tree()
+    walk(root, "")
+    found[""] = {name for option in root.params for name in option.opts} | everywhere
+    return found
+
+
+def synopses() -> Iterator[str]:
+    for block in re.findall(r"^```\n(.*?)^```$", section("Every command"), re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            assert line.startswith("usersctl "), line
+            yield line.removeprefix("usersctl ")
+
+
+def test_every_command_and_option_is_told_and_no_other() -> None:
+    told: dict[str, set[str]] = {}
+    for line in synopses():
+        words = re.match(r"(?:[a-z-]+ (?=[a-z])|[a-z-]+$|[a-z-]+(?= ))*", line)
+        assert words is not None
+        name = words[0].strip()
+        name = name.removesuffix(" confirm").removesuffix(" reset")  # the values of `link`'s first argument
+        told.setdefault(name, set()).update(re.findall(r"--[a-z-]+", line))
+    assert told == tree_of_commands()
+
+
+def test_every_option_that_the_text_speaks_of_exists() -> None:
+    known = {name for options in tree_of_commands().values() for name in options}
+    # Of other programs: useradd, python -m venv and the like.
+    prose = re.sub(r"^```(?!console).*?^```$|^    .*$", "", README, flags=re.MULTILINE | re.DOTALL)
+    for line in prose.splitlines():
+        for code in [line] if line.startswith("$ ") else re.findall(r"`([^`]+)`", line):
+            if "usersctl" in code or code.startswith("--"):
+                assert set(re.findall(r"(?<![\w-])--[a-z-]+", code)) <= known, code
+
+
+def test_the_examples_of_shells_name_commands_that_exist() -> None:
+    known = tree_of_commands()
+    groups = {words.split()[0] for words in known if " " in words}
+    for first, second in re.findall(r"usersctl ([a-z][a-z-]+)(?: ([a-z][a-z-]+))?", README):
+        if first in ("is", "as", "in"):
+            continue
+        assert (f"{first} {second}" if second and first in groups else first) in known, (first, second)
+
+
+def test_the_exit_codes_are_those_of_the_code() -> None:
+    from usersctl.__main__ import INTERRUPTED
+    from usersctl.cli.mail import PARTLY_FAILED
+
+    told = [int(cells[0].strip("`")) for cells in rows(section("Exit codes"))]
+    assert told == sorted({0, 1, 2, PARTLY_FAILED, INTERRUPTED, *EXIT_CODES.values()})
+
+
+# --- the tour: run on a terminal, and compared without what is different each time ---
+
+_ERASED = re.compile(
+    r"[^\n]*\n(?:\x1b\[\?25h)?\r\x1b\[1A\x1b\[2K|[^\n]*\x1b\[2K"
+)  # a progress bar, after it is done
+_CHANGING = (
+    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d\.\d{3}Z)?", "TIME"),
+    (r"\d{4}-\d\d-\d\d", "TIME"),
+    (r"\b\d\d:\d\d\b", "TIME"),
+    (r"[A-Za-z0-9_-]{43}", "TOKEN"),
+    (r"^[A-Za-z2-9_.+-]{20}$", "PASSWORD"),
+)
+
+
+def at_a_terminal(folder: Path, line: str) -> str:
+    """What a line of a shell shows on a terminal of 100 columns. Questions are answered as the tour answers them."""
+    typed = [("Password for ada@example.com: ", f"{PASSWORD}\n"), ("Once more: ", f"{PASSWORD}\n")]
+    if "usersctl create" not in line or re.search("--(generate|password)", line):
+        typed = [("[y/N]", "y\n")] if "usersctl delete" in line and "--yes" not in line else []
+    env = {
+        "HOME": str(folder),
+        "LC_ALL": "C.UTF-8",
+        "PATH": f"{Path(USERSCTL).parent}:/usr/bin:/bin",
+        "SUDO_USER": "ada",  # who acts, in the audit
+        "TERM": "xterm-256color",
+        "USERS_CONFIG": str(folder / "users.toml"),
+        "USERS_DATABASE": str(folder / "users.db"),
+    }
+    (folder / "users.toml").write_text("passwordHashing.rounds = 10\n", "utf-8")
+    if "COVERAGE_PROCESS_START" in os.environ:
+        env["COVERAGE_PROCESS_START"] = os.environ["COVERAGE_PROCESS_START"]
+    master, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
+    try:
+        process = subprocess.Popen(
+            ["/bin/bash", "-c", line],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            env=env,
+            cwd=folder,
+            start_new_session=True,
+            preexec_fn=_take_terminal,  # noqa: PLW1509 - no thread runs here
+        )
+        os.close(terminal)
+        screen = _watched(process, master, typed)
+    finally:
+        os.close(master)
+    lines = screen._replace(raw=_ERASED.sub("", screen.raw)).lines
+    return "\n".join(lines).rstrip()
+
+
+def steps(title: str) -> Iterator[tuple[str, str]]:
+    """The lines that a section types at a terminal, each with what is shown for it."""
+    for block in re.findall(r"^```console\n(.*?)^```$", section(title), re.MULTILINE | re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            line, _, shown = part.partition("\n")
+            yield line, shown.rstrip()
+
+
+def same(text: str) -> str:
+    for pattern, instead in _CHANGING:
+        text = re.sub(pattern, instead, text, flags=re.MULTILINE)
+    return text
+
+
+def test_the_tour_shows_what_the_commands_print(tmp_path: Path) -> None:
+    for line, shown in steps("A tour of the command"):
+        assert same(at_a_terminal(tmp_path, line)) == same(shown), line
+
+
+def test_an_import_shows_what_the_commands_print(usersctl: Command) -> None:
+    usersctl.add("ada", "grace")
+    for line, shown in steps("Import and export"):
+        assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
+
+
+def test_there_is_a_tour_and_an_import_to_compare() -> None:
+    assert len(list(steps("A tour of the command"))) > 15
+    assert len(list(steps("Import and export"))) > 3
+
+
+# --- the HTTP interface ---
+
+
+def test_every_call_is_told_with_who_may_make_it_and_no_other() -> None:
+    told = {}
+    for cells in rows(README):
+        found = re.fullmatch(r"`(GET|POST|PATCH|DELETE) (/\S*)`", cells[0])
+        if found:
+            assert found.groups() not in told, found[0]
+            told[found.groups()] = cells[1]
+    routes = {
+        (each.method, re.sub(r"<(\w+)>", r":\1", each.path)): WHO[each.access]
+        for each in TABLE + FOR_DEVELOPMENT
+    }
+    assert told == routes
+
+
+def test_every_way_to_be_admitted_is_explained() -> None:
+    text = section("HTTP interface")
+    assert [name for name in WHO.values() if f"- **{name}**" not in text] == []
+
+
+# --- the configuration ---
+
+
+@pytest.fixture
+def defaults(tmp_path: Path) -> dict[str, Any]:
+    loaded = config.load(env={"HOME": str(tmp_path), "STATE_DIRECTORY": str(tmp_path)})
+    return {key: value for key, value, _ in config.shown(loaded)}
+
+
+def keys_told() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for cells in rows(section("All keys")):
+        assert len(cells) == 4, cells
+        key = cells[0].strip("`")
+        assert key not in found, key
+        found[key] = cells[1:]
+    return found
+
+
+def test_every_key_is_told_with_its_default_and_no_other(defaults: dict[str, Any]) -> None:
+    told = keys_told()
+    assert set(told) == set(config.TABLE)
+    for key, (_, default, _) in told.items():
+        if key in ("baseUrl", "database"):  # they depend on others, which the table says
+            continue
+        value = defaults[key]
+        assert default == ("none" if value is None else f"`{json.dumps(value)}`"), key
+
+
+def test_a_range_that_is_told_is_the_one_that_is_checked(tmp_path: Path) -> None:
+    ranges = {key: re.search(r"(\d+)\u2013(\d+)", kind) for key, (kind, _, _) in keys_told().items()}
+    assert sum(each is not None for each in ranges.values()) > 10
+    for key, found in ranges.items():
+        if found is None:
+            continue
+        low, high = int(found[1]), int(found[2])
+        assert loads(tmp_path, key, low), key
+        assert loads(tmp_path, key, high), key
+        assert not loads(tmp_path, key, low - 1), key
+        assert not loads(tmp_path, key, high + 1), key
+
+
+def loads(folder: Path, key: str, value: Any) -> bool:
+    file = folder / "users.toml"
+    file.write_text(f"{key} = {json.dumps(value)}\n", "utf-8")
+    try:
+        config.load(config=file, env={"STATE_DIRECTORY": str(folder)})
+    except ConfigError:
+        return False
+    return True
+
+
+def test_every_variable_of_the_environment_is_told_and_no_other() -> None:
+    named = {rule.env for _, rule in config.TABLE.values() if rule.env}
+    named |= {f"{name}_FILE" for name in named if name.startswith(config.MAY_BE_FILES)}
+    named |= {"USERS_CONFIG", "USERS_ADMIN_EMAIL", "USERS_ADMIN_PASSWORD_FILE"}
+    assert set(re.findall(r"\bUSERS_[A-Z_]+", section("Environment"))) == named
+    assert set(re.findall(r"\bUSERS_[A-Z_]+", README)) == named
+
+
+def test_the_configurations_that_are_shown_can_be_used(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```toml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 2
+    env = {"STATE_DIRECTORY": str(tmp_path)}
+    for number, block in enumerate(blocks):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block, "utf-8")
+        more = {"USERS_MAILER_PASS": "x"} if "mailer.auth" in block else {}
+        config.load(config=file, env=env | more)
+
+
+# --- what else is told ---
+
+
+def test_every_column_of_an_import_is_told_and_no_other() -> None:
+    told = [name for cells in rows(section("Import and export")) for name in re.findall(r"`(\w+)`", cells[0])]
+    assert sorted(told) == sorted(IMPORTED)
+
+
+def test_every_letter_and_every_word_of_its_template_is_told_and_no_other() -> None:
+    first = {name for cells in rows(section("Letters")) for name in re.findall(r"`([^`]+)`", cells[0])}
+    words = {f"${word}" for word in WORDS | {"subject", "content"}}
+    assert first == words | {file.stem for file in _SHIPPED.glob("*.txt")}
+
+
+def test_every_link_leads_somewhere() -> None:
+    heads = {re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-") for line in headings()}
+    links = re.findall(r"\]\(([^)\s]+)\)", README)
+    assert len(links) > 10
+    for link in links:
+        path, _, anchor = link.partition("#")
+        is_there = Path.is_dir if path.endswith("/") else Path.is_file
+        assert not path or is_there(ROOT / path), link
+        assert path or anchor in heads, link
+
+
+def headings() -> list[str]:
+    text = re.sub(r"^```.*?^```$", "", README, flags=re.MULTILINE | re.DOTALL)
+    return [line for line in text.splitlines() if line.startswith("#")]
+
+
+def test_no_heading_stands_twice() -> None:
+    assert len(headings()) == len(set(headings()))
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "daemon/usersd.service", "daemon/users.example.toml", "daemon/users.cron"]
+)
+def test_nothing_tells_of_the_machine_that_it_was_written_on(name: str) -> None:
+    text = (ROOT / name).read_text("utf-8")
+    assert re.findall(r"/(?:root|work|tmp|home/\w+|Users/\w+)/\S*", text) == []
+    hosts = set(re.findall(r"https?://([\w.-]+)", text)) - {"127.0.0.1", "localhost", "HOST"} - PROVIDERS
+    assert {host for host in hosts if host != "example.com" and not host.endswith(".example.com")} == set()
+    text = text.replace("\\n", "\n")
+    assert set(re.findall(r"[\w.+-]+@[\w-]+\.[\w.]+", text)) <= {
+        f"{name}@example.com" for name in ("ada", "alan", "grace", "bob", "nobody", "accounts", "you", "ci")
+    }
+
+
+# --- what is promised ---
+
+
+def test_every_test_that_a_promise_names_is_there() -> None:
+    named = re.findall(r"`(tests/[^`]*)`", section("What is promised"))
+    assert len(named) > 25
+    for each in named:
+        file, _, name = each.partition("::")
+        assert (ROOT / file).is_file(), each
+        assert not name or f"\ndef {name}(" in (ROOT / file).read_text("utf-8"), each
+
+
+def test_every_promise_has_a_number_and_a_test() -> None:
+    text = section("What is promised")
+    promises = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert len(promises) > 20
+    for promise, number, tests in promises:
+        if promise == "promise":
+            continue
+        assert promise.endswith("."), promise
+        assert number
+        assert "`tests/" in tests, promise
+    faults = {f"tests/faults/{each.name}" for each in (ROOT / "tests" / "faults").glob("test_*.py")}
+    assert {each for each in faults if each not in text} == set()
+
+
+# --- the files beside the daemon ---
+
+
+def test_the_example_of_a_configuration_is_all_comments() -> None:
+    text = (DAEMON / "users.example.toml").read_text("utf-8")
+    assert [line for line in text.splitlines() if line and not line.startswith("#")] == []
+
+
+def test_the_example_of_a_configuration_has_every_key_with_its_default(
+    tmp_path: Path, defaults: dict[str, Any]
+) -> None:
+    lines = (DAEMON / "users.example.toml").read_text("utf-8").splitlines()
+    file = tmp_path / "users.toml"
+    file.write_text("\n".join(line.removeprefix("# ") for line in lines), "utf-8")
+    loaded = config.load(config=file, env={"STATE_DIRECTORY": str(tmp_path)})
+    written = {key for key, origin in loaded.origins.items() if origin.source == str(file)}
+    assert written == set(config.TABLE)
+    for key, value, _ in config.shown(loaded):
+        if defaults[key] is not None and key != "database":
+            assert value == defaults[key], key
+
+
+def test_a_snippet_is_printed_as_the_page_shows(usersctl: Command) -> None:
+    text = section("Running it for real").partition("\n### ")[0]
+    told = {name for cells in rows(text) for name in re.findall(r"`([a-z0-9]+)`", cells[0])}
+    assert told == set(Name)
+    line, shown = re.findall(r"^\$ (usersctl snippet .*)\n(.*)$", text, re.MULTILINE)[0]
+    assert at_a_terminal(usersctl.folder, line) == shown
+    cron = (DAEMON / "users.cron").read_text("utf-8").splitlines()[-1]
+    assert cron in section("cron")
+
+
+def test_a_backup_is_made_and_checked_as_the_page_says(usersctl: Command) -> None:
+    usersctl.add("ada", "grace")
+    (script,) = re.findall(r"^```sh\n(.*?)^```$", section("Backup"), re.MULTILINE | re.DOTALL)
+    done = usersctl.shell(script.replace("/var/backups", str(usersctl.folder)))
+    assert (done.code, done.stdout, done.stderr) == (0, "", "")
+    (copy,) = usersctl.folder.glob("users-*.db")
+    assert len(usersctl.ok("list", "--db", copy, "--json").json) == 2

@@ -1,0 +1,1 @@
+"""How a command shows its results: tables, lists, findings, JSON."""

@@ -1,0 +1,1 @@
+"""Configuration: what the keys are, what a value may be, and which source wins."""

@@ -1,0 +1,138 @@
+"""Sign-in through an identity provider: whose account a profile is."""
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from usersctl.clock import Clock, stamp
+from usersctl.config.settings import Settings
+from usersctl.errors import Invalid, SignInRefused
+from usersctl.fields import MAX_NAME, normal_email
+from usersctl.lockdown import refuse_in_lockdown
+from usersctl.mail.kinds import ACCOUNT_LINKED, queue
+from usersctl.models import UNUSABLE, Actor, NewUser, Role, User
+from usersctl.oauth.providers import Http, Profile, Provider, refused
+from usersctl.secrets import digest
+from usersctl.store.store import Store
+from usersctl.store.transaction import Transaction
+
+STATE_LIFETIME = timedelta(minutes=10)
+MAX_PICTURE = 2000
+
+NOT_REGISTERED, INACTIVE = "user_not_registered", "account_inactive"
+
+SPENT = "oauth_spent"
+
+
+@dataclass(frozen=True)
+class OAuthSignIn:
+    """Whose account it is: by the provider's id, else by address, else a new one. All in one transaction."""
+
+    store: Store
+    settings: Settings
+    now: Clock
+    provider: Provider
+    http: Http
+
+    def way_there(self, *, redirect_uri: str, state: str, challenge: str) -> str:
+        return self.http.within_limits(
+            lambda: self.provider.authorization_url(
+                redirect_uri=redirect_uri, state=state, challenge=challenge
+            )
+        )
+
+    def who_came(self, *, code: str, redirect_uri: str, verifier: str, issuer: str | None) -> Profile:
+        def ask() -> Profile:
+            token = self.provider.exchange(
+                code=code, redirect_uri=redirect_uri, verifier=verifier, issuer=issuer
+            )
+            return self.provider.profile(token)
+
+        return self.http.within_limits(ask)
+
+    def user_for(self, profile: Profile, *, by: Actor) -> User:
+        if not profile.email_verified:
+            raise refused("the provider has not verified the address")
+        try:
+            email = normal_email(profile.email)
+        except Invalid:
+            raise refused("the provider gave no usable address") from None
+        with self.store.write() as tx:
+            known = tx.user_by_oauth_id(profile.subject)
+            user = known or tx.user_by_email(email)
+            refuse_in_lockdown(tx, user)
+            if known is not None:
+                return self._known(tx, known, profile)
+            if user is not None:
+                return self._linked(tx, user, profile, by)
+            return self._created(tx, email, profile, by)
+
+    def spend(self, state: str) -> None:
+        """A state is good for one callback."""
+        now = self.now()
+        with self.store.write() as tx:
+            if not tx.spend_once(digest(state), SPENT, stamp(now), stamp(now + STATE_LIFETIME)):
+                raise refused("this state was used before")
+
+    def _known(self, tx: Transaction, user: User, profile: Profile) -> User:
+        if not user.active:
+            raise SignInRefused(INACTIVE, "the account is inactive")
+        picture = _picture(profile.picture)
+        if picture is not None and picture != user.profile_picture:
+            return tx.change_user(user.id, stamp(self.now()), profile_picture=picture)
+        return user
+
+    def _linked(self, tx: Transaction, user: User, profile: Profile, by: Actor) -> User:
+        if user.oauth_id is not None:
+            raise refused("the account is linked to somebody else")
+        if not user.active:
+            raise SignInRefused(INACTIVE, "the account is inactive")
+        now = self.now()
+        changes: dict[str, Any] = {"oauth_id": profile.subject, "email_proven_at": stamp(now)}
+        picture = _picture(profile.picture)
+        if picture is not None:
+            changes["profile_picture"] = picture
+        if user.email_proven_at is None:
+            # Whoever made this account may not be who reads the address: nobody may be waiting inside.
+            changes["password_hash"] = UNUSABLE
+            tx.delete_tokens_of(user.id)
+            tx.drop_one_time_tokens(user.id, stamp(now))
+            tx.drop_notices(user.id)
+        linked = tx.change_user(user.id, stamp(now), **changes)
+        queue(tx, ACCOUNT_LINKED, linked, linked.email, now)
+        tx.audit(stamp(now), by, "link", linked, password_replaced="password_hash" in changes)
+        return linked
+
+    def _created(self, tx: Transaction, email: str, profile: Profile, by: Actor) -> User:
+        if not self.settings.oauth_allow_auto_registration:
+            raise SignInRefused(NOT_REGISTERED, "nobody has this address")
+        now = stamp(self.now())
+        user = tx.add_user(
+            NewUser(
+                email,
+                _name(profile.name) or email.partition("@")[0],
+                UNUSABLE,
+                Role.USER,
+                active=True,
+                created_at=now,
+                email_proven_at=now,
+                oauth_id=profile.subject,
+                profile_picture=_picture(profile.picture),
+            )
+        )
+        if user is None:  # pragma: no cover - both were looked up in this transaction
+            raise refused("the address was taken in the meantime")
+        tx.audit(now, by, "create", user, role=user.role, active=True, through="provider")
+        return user
+
+
+def _name(text: str | None) -> str:
+    """As near to what the provider says as our rules for names allow."""
+    visible = "".join(c if c.isprintable() else " " for c in text or "")
+    return " ".join(visible.split())[:MAX_NAME].strip()
+
+
+def _picture(url: str | None) -> str | None:
+    usable = url is not None and len(url) < MAX_PICTURE and re.fullmatch(r"https?://[!-~]+", url)
+    return url if usable else None

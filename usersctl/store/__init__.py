@@ -1,0 +1,1 @@
+"""The database: the open file, its versions, and all SQL."""

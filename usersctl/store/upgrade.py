@@ -1,0 +1,209 @@
+"""schema.sql for a new database, and the way to it for a database of an existing deployment.
+
+Whatever is done here is done inside one BEGIN IMMEDIATE, so that several processes that start at once take turns, and
+one that is killed leaves the old database or the new one.
+"""
+
+import sqlite3
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from usersctl.clock import moment, stamp, utc_now
+from usersctl.errors import Busy, StoreUnusable
+from usersctl.fields import looked_up
+from usersctl.models import UNUSABLE, USER_FIELDS, Role
+from usersctl.store.file import (
+    APPLICATION_ID,
+    BUSY_SECONDS,
+    NOT_OURS,
+    VERSION,
+    Migrated,
+    is_current,
+    is_empty,
+    keep,
+)
+
+
+def bring_up(connection: sqlite3.Connection, path: Path) -> Migrated | None:
+    """An empty or older database becomes a current one. None: there was no older one to migrate."""
+    (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
+    _write_ahead(connection)
+    # The old table of users is replaced under those that point to it.
+    connection.execute("PRAGMA foreign_keys = OFF")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        migrated = None
+        if not is_current(connection, path):  # asked again: another process may have been quicker
+            if is_empty(connection):
+                _run_schema(connection)
+            else:
+                migrated = _adopt(connection, path)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+            _for_its_owner_only(path)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        with suppress(sqlite3.Error):  # as it was, for the application that goes on with it
+            connection.execute(f"PRAGMA journal_mode = {journal}")
+        raise
+    finally:
+        connection.execute("PRAGMA foreign_keys = ON")
+    return migrated
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    # Changing the journal ignores the busy timeout, so several processes that start at once wait here by themselves.
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            if time.monotonic() > deadline:
+                raise Busy("The database is in use by another process", retry_after=5) from None
+            time.sleep(0.02)
+        else:
+            return
+
+
+def _for_its_owner_only(path: Path) -> None:
+    """A file that was there before us may be open to everyone. A group that may write was given it on purpose."""
+    for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        with suppress(OSError):  # not there, or another user's
+            mode = each.stat().st_mode
+            each.chmod(mode & (0o660 if mode & 0o020 else 0o600))
+
+
+def _run_schema(connection: sqlite3.Connection) -> None:
+    # Statement by statement, because executescript() would commit the transaction that this runs in.
+    statement = ""
+    for line in schema().splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            connection.execute(statement)
+            statement = ""
+
+
+def schema() -> str:
+    """schema.sql, from the package or, in a checkout, from the root."""
+    here = Path(__file__).parents[1]
+    packaged = here / "schema.sql"
+    return (packaged if packaged.exists() else here.parent / "schema.sql").read_text("utf-8")
+
+
+# --- an existing deployment: the table of users as the specification's service had it, without a version ---
+
+_PASSWORD_COLUMNS = ("password_hash", "password")
+_REQUIRED = ("id", "email")
+
+
+def _adopt(connection: sqlite3.Connection, path: Path) -> Migrated:
+    import sqlite_utils
+
+    old = sqlite_utils.Database(connection, execute_plugins=False)
+    name = next(table for table in old.table_names() if table.lower() == "users")
+    columns = {column.lower() for column in old[name].columns_dict}
+    if not columns.issuperset(_REQUIRED) or not columns.intersection(_PASSWORD_COLUMNS):
+        raise StoreUnusable(f"{path} {NOT_OURS}: its table of users has no id, e-mail or password")
+    left = sorted(columns.difference(USER_FIELDS, _PASSWORD_COLUMNS))
+    rows = [{key.lower(): value for key, value in row.items()} for row in old[name].rows]
+    notes = [f"columns of users that stand in the backup only: {', '.join(left)}"] if left else []
+    users = [_adopted(row, notes, path) for row in rows]
+    _refuse_twins(users, path)
+    backup = keep(path, utc_now())
+    given = _last_id_given(connection, name)
+    # Other tables of the deployment stay. One that has a name of ours gives way; the backup keeps it.
+    ours = names_of_schema()
+    for table in old.table_names():
+        if table.lower() in ours:
+            connection.execute(f'DROP TABLE "{table}"')
+    for kind, other in connection.execute(
+        "SELECT type, name FROM sqlite_schema WHERE type IN ('index', 'trigger', 'view') AND sql IS NOT NULL"
+    ).fetchall():
+        if other.lower() in ours:
+            connection.execute(f'DROP {kind} IF EXISTS "{other}"')
+    _run_schema(connection)
+    connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('users', ?)", (given,))
+    connection.executemany(
+        "INSERT INTO users (id, email, name, password_hash, role, active, created_at, updated_at, last_login_at,"
+        " oauth_id, profile_picture) VALUES (:id, :email, :name, :password_hash, :role, :active, :created_at,"
+        " :updated_at, :last_login_at, :oauth_id, :profile_picture)",
+        users,
+    )
+    return Migrated(len(users), backup, notes)
+
+
+def _last_id_given(connection: sqlite3.Connection, table: str) -> int:
+    """The id of a deleted account, which the old table would not have given again; 0 where nothing tells."""
+    if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_sequence'").fetchone() is None:
+        return 0
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
+    return row[0] if row and isinstance(row[0], int) else 0
+
+
+def _adopted(row: dict[str, Any], notes: list[str], path: Path) -> dict[str, Any]:
+    number, email = row["id"], row["email"]
+    if not isinstance(number, int) or number < 1 or not isinstance(email, str) or not email.strip():
+        raise StoreUnusable(f"{path}: the account {number!r} has no usable id or e-mail address")
+    email = looked_up(email)
+    role = str(row.get("role") or Role.USER).strip().lower()
+    if role not in tuple(Role):
+        notes.append(f"account {number} had the unknown role {role!r} and is a plain user now")
+        role = Role.USER
+    password = next((row[column] for column in _PASSWORD_COLUMNS if row.get(column)), UNUSABLE)
+    if isinstance(password, bytes):  # as bcrypt makes it, kept as it is
+        password = password.decode("latin-1")
+    created = _time(row.get("created_at")) or stamp(utc_now())
+    return {
+        "id": number,
+        "email": email,
+        "name": str(row.get("name") or "").strip() or email.partition("@")[0],
+        "password_hash": password if isinstance(password, str) else UNUSABLE,
+        "role": str(role),
+        "active": int(str(row.get("active", 1)).strip().lower() in ("1", "true", "t", "yes")),
+        "created_at": created,
+        "updated_at": _time(row.get("updated_at")) or created,
+        "last_login_at": _time(row.get("last_login_at")),
+        "oauth_id": str(row["oauth_id"]) if row.get("oauth_id") else None,
+        "profile_picture": str(row["profile_picture"]) if row.get("profile_picture") else None,
+    }
+
+
+def _time(value: Any) -> str | None:
+    """Seconds or milliseconds since 1970, or text in any ISO 8601 form."""
+    try:
+        if isinstance(value, int | float):
+            return stamp(datetime.fromtimestamp(value / 1000 if value > 1e11 else value, UTC))
+        return stamp(moment(value.strip())) if isinstance(value, str) else None
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _refuse_twins(users: list[dict[str, Any]], path: Path) -> None:
+    for column, told in (("email", "e-mail address"), ("oauth_id", "provider account"), ("id", "id")):
+        seen: dict[Any, int] = {}
+        for number, user in enumerate(users):
+            value = user[column]
+            first = seen.setdefault(value, number) if value is not None else number
+            if first != number:
+                raise StoreUnusable(
+                    f"{path}: accounts {users[first]['id']} and {user['id']} have the same {told} {value}",
+                    hint="change or delete one of them in the old application, then start again",
+                )
+
+
+def names_of_schema() -> set[str]:
+    fresh = sqlite3.connect(":memory:")
+    try:
+        fresh.executescript(schema())
+        return {
+            name for (name,) in fresh.execute("SELECT name FROM sqlite_schema WHERE name NOT LIKE 'sqlite%'")
+        }
+    finally:
+        fresh.close()

@@ -1,0 +1,1 @@
+"""Accounts from files and to files."""

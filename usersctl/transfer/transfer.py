@@ -1,0 +1,304 @@
+"""Accounts from elsewhere and to elsewhere: many at once, all of them or none."""
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from usersctl.clock import Clock, moment, stamp
+from usersctl.config.settings import Settings
+from usersctl.errors import Invalid, LastAdmin, UsersError
+from usersctl.fields import is_text, is_web_address, normal_email, normal_name, normal_role
+from usersctl.models import UNUSABLE, Actor, Credentials, NewUser, Role, User
+from usersctl.passwords import Hasher, check_hash, check_password, cost_of
+from usersctl.store.store import Store
+from usersctl.store.transaction import Transaction
+
+# In the order in which an export writes them.
+COLUMNS = (
+    "email",
+    "name",
+    "role",
+    "active",
+    "confirmed",
+    "password_hash",
+    "created_at",
+    "last_login_at",
+    "oauth_id",
+    "profile_picture",
+)
+IMPORTED = (*COLUMNS, "password")
+# What `list` prints and an import has no use for: ids are given anew.
+IGNORED = ("id", "updated_at")
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
+
+
+class Problem(NamedTuple):
+    where: str  # "line 7" or "entry 7"
+    message: str
+
+
+class BrokenRows(Invalid):
+    """Rows that cannot be imported; nothing was written."""
+
+    def __init__(self, count: int, *, taken: bool = False, hint: str | None = None) -> None:
+        rows = f"{count} row{'s' if count != 1 else ''}"
+        if taken:
+            super().__init__(
+                f"{rows} with an address or provider id that is taken; nothing was imported", hint=hint
+            )
+        else:
+            super().__init__(f"{rows} cannot be imported; nothing was imported")
+        self.taken = taken
+
+
+class Imported(NamedTuple):
+    created: int
+    updated: int
+    skipped: int
+    without_password: int
+
+    def as_json(self) -> dict[str, int]:
+        return self._asdict()
+
+
+@dataclass(frozen=True)
+class Transfer:
+    store: Store
+    hasher: Hasher
+    settings: Settings
+    now: Clock
+
+    def import_rows(
+        self,
+        rows: Iterable[tuple[str, dict[str, Any] | Invalid]],
+        *,
+        on_conflict: str,
+        dry_run: bool,
+        by: Actor,
+        report: Callable[[Problem], Any],
+        hashing: Callable[[int, int], Any],
+    ) -> Imported:
+        """Checks every row, hashes what comes as a password, then writes all in one transaction.
+
+        `rows` come with the place where they stand, for `report`, which is told of each one that is broken.
+        `hashing` is told how many passwords are hashed, of how many.
+        """
+        # Checked rows wait on disk (a file without a name, with hashes only), so that memory does not grow with them.
+        # Passwords that are still to be hashed wait in memory.
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as waiting:
+            passwords: dict[int, str] = {}
+            broken = 0
+            for number, (where, row) in enumerate(rows):
+                try:
+                    if isinstance(row, Invalid):
+                        raise row
+                    checked = self._checked(row)
+                except UsersError as error:
+                    broken += 1
+                    report(Problem(where, str(error)))
+                    continue
+                password = checked.pop("password", None)
+                if password is not None:
+                    passwords[number] = password
+                waiting.write(json.dumps([number, where, checked]) + "\n")  # dump() is several times slower
+            if broken:
+                raise BrokenRows(broken)
+            hashes = {} if dry_run else self._hashed(passwords, hashing)
+            waiting.seek(0)
+            return self._write(
+                waiting, passwords, hashes, on_conflict=on_conflict, dry_run=dry_run, by=by, report=report
+            )
+
+    def _checked(self, row: dict[str, Any]) -> dict[str, Any]:
+        unknown = next((name for name in row if name not in IMPORTED and name not in IGNORED), None)
+        if unknown is not None:
+            raise Invalid(f"unknown column {unknown!r}; known are {', '.join(IMPORTED)}")
+        given = {name: row[name] for name in IMPORTED if row.get(name) not in (None, "")}
+        if "email" not in given:
+            raise Invalid("email is missing")
+        if "password_hash" in given and "password" in given:
+            raise Invalid("has both a password and a password_hash")
+        checked = {name: _CHECKS[name](_text(name, value)) for name, value in given.items()}
+        confirmed = checked.pop("confirmed", None)
+        if confirmed:
+            checked["email_proven_at"] = stamp(self.now())
+        elif confirmed is False:
+            if checked.get("active"):
+                raise Invalid("is active and not confirmed: leave confirmed empty, or make it inactive")
+            checked |= {"active": False, "awaiting_confirmation": True}
+        if "password" in checked:
+            check_password(
+                self.settings, checked["password"], email=checked["email"], name=checked.get("name", "")
+            )
+        return checked
+
+    def _hashed(self, passwords: dict[int, str], hashing: Callable[[int, int], Any]) -> dict[int, str]:
+        from concurrent.futures import ThreadPoolExecutor
+
+        hashes: dict[int, str] = {}
+        # bcrypt lets go of Python's lock, so threads use all cores.
+        with ThreadPoolExecutor(self.hasher.slots) as pool:
+            try:
+                for number, made in zip(
+                    passwords, pool.map(self.hasher.hash, passwords.values()), strict=True
+                ):
+                    hashes[number] = made
+                    hashing(len(hashes), len(passwords))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        return hashes
+
+    def _write(
+        self,
+        waiting: Iterable[str],
+        passwords: dict[int, str],
+        hashes: dict[int, str],
+        *,
+        on_conflict: str,
+        dry_run: bool,
+        by: Actor,
+        report: Callable[[Problem], Any],
+    ) -> Imported:
+        created = updated = skipped = without = taken = first = 0
+        way_on = "give each row an oauth_id of its own, or free it with: usersctl update USER --unlink"
+        with self.store.trial() if dry_run else self.store.write() as tx:
+            had_admin = tx.active_admins() > 0
+            for line in waiting:
+                number, where, row = json.loads(line)
+                if number in passwords:
+                    row["password_hash"] = hashes.get(number, UNUSABLE)
+                known = tx.user_by_email(row["email"])
+                owner = tx.user_by_oauth_id(row["oauth_id"]) if "oauth_id" in row else None
+                if owner is not None and (known is None or owner.id != known.id):
+                    taken += 1
+                    report(Problem(where, f"oauth_id is taken by {owner.email}"))
+                elif known is None:
+                    added = self._add(tx, row, by)
+                    first = first or added.id
+                    created += 1
+                    without += "password_hash" not in row
+                elif on_conflict == "fail":
+                    taken += 1
+                    way_on = "choose with --on-conflict skip or --on-conflict update"
+                    who = "an earlier row" if first and known.id >= first else f"user {known.id}"
+                    report(Problem(where, f"{known.email} is taken by {who}"))
+                elif on_conflict == "update":
+                    updated += self._update(tx, known, row, by)
+                else:
+                    skipped += 1
+            if taken:
+                raise BrokenRows(taken, taken=True, hint=way_on)
+            if had_admin and tx.active_admins() == 0:
+                raise LastAdmin
+        return Imported(created, updated, skipped, without)
+
+    def _add(self, tx: Transaction, row: dict[str, Any], by: Actor) -> User:
+        now = stamp(self.now())
+        new = {
+            "name": row["email"].partition("@")[0],
+            "password_hash": UNUSABLE,
+            "role": Role.USER.value,
+            "active": True,
+            "created_at": now,
+        } | row
+        user = tx.add_user(NewUser(**new))
+        if user is None:  # pragma: no cover - both unique columns were looked up in this transaction
+            raise Invalid("an address was taken in the meantime")
+        tx.audit(stamp(self.now()), by, "import", user, role=user.role, active=user.active)
+        return user
+
+    def _update(self, tx: Transaction, known: User, row: dict[str, Any], by: Actor) -> bool:
+        stored = tx.credentials_of(known.id)
+        before = known._asdict() | {"password_hash": stored.password_hash if stored else UNUSABLE}
+        if row.pop("awaiting_confirmation", False):
+            del row["active"]  # who has come in here is not sent back to wait for a letter
+        if known.email_proven_at is not None:
+            row.pop("email_proven_at", None)
+        elif known.awaiting_confirmation and "email_proven_at" in row:
+            row = {"active": True, **row, "awaiting_confirmation": False}  # what it waited for has come
+        changes = {name: value for name, value in row.items() if value != before[name]}
+        if "active" in changes:
+            changes["awaiting_confirmation"] = False
+        if not changes:
+            return False
+        if changes.get("active") is False or "password_hash" in changes:
+            tx.delete_tokens_of(known.id)
+            tx.drop_one_time_tokens(known.id, stamp(self.now()))
+        if changes.get("active") is False:
+            tx.drop_notices(known.id)
+        user = tx.change_user(known.id, stamp(self.now()), **changes)
+        told = {name: value for name, value in changes.items() if name in ("name", "role", "active")}
+        tx.audit(stamp(self.now()), by, "import-update", user, **told, password="password_hash" in changes)
+        return True
+
+    def export_rows(self, *, with_hashes: bool) -> Generator[dict[str, Any], None, None]:
+        """Every account as `import_rows` takes it, in the order of their ids, without holding them all."""
+        with self.store.read() as tx:
+            for found in tx.all_credentials():
+                yield _exported(found, with_hashes=with_hashes)
+
+
+def _exported(found: Credentials, *, with_hashes: bool) -> dict[str, Any]:
+    user = found.user
+    row = user._asdict() | {
+        # Nothing where nobody was ever asked to show it: an account that an admin made.
+        "confirmed": True if user.email_proven_at else False if user.awaiting_confirmation else None,
+        # A hash that fits no password is none.
+        "password_hash": found.password_hash if cost_of(found.password_hash) is not None else None,
+    }
+    return {name: row[name] for name in COLUMNS if with_hashes or name != "password_hash"}
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool | int) and name in ("active", "confirmed"):
+        return str(value)
+    if not isinstance(value, str):
+        raise Invalid(f"{name} must be a text")
+    # Of a password everything counts that was typed; what it may not hold is said by its own rules.
+    if not is_text(value) or (name != "password" and _CONTROL.search(value)):
+        raise Invalid(f"{name} is not valid text: it holds control characters, or is not UTF-8")
+    return value
+
+
+def _boolean(name: str) -> Callable[[str], bool]:
+    def check(value: str) -> bool:
+        text = value.strip().lower()
+        if text not in _TRUE + _FALSE:
+            raise Invalid(f"{name} must be true or false")
+        return text in _TRUE
+
+    return check
+
+
+def _time(value: str) -> str:
+    try:
+        return stamp(moment(value.strip()))
+    except (ValueError, OverflowError):
+        raise Invalid(f"{value!r} is not an ISO 8601 time") from None
+
+
+def _picture(value: str) -> str:
+    if not is_web_address(value):
+        raise Invalid(f"profile_picture {value[:40]!r} is no web address: it begins with https:// or http://")
+    return value
+
+
+_CHECKS: dict[str, Callable[[str], Any]] = {
+    "email": normal_email,
+    "name": normal_name,
+    "role": normal_role,
+    "active": _boolean("active"),
+    "confirmed": _boolean("confirmed"),
+    "password_hash": check_hash,
+    "password": str,
+    "created_at": _time,
+    "last_login_at": _time,
+    "oauth_id": str,
+    "profile_picture": _picture,
+}
