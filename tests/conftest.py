@@ -13,7 +13,7 @@ from support.commands import Command
 from support.fakes import FakeClock
 from support.web import Site, running
 
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.models import Actor, User
 from usersctl.service import Service, build
 

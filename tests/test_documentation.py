@@ -19,7 +19,7 @@ from usersctl.cli.options import Options
 from usersctl.cli.show.output import EXIT_CODES
 from usersctl.cli.snippet import Name
 from usersctl.cli.tree import command_tree
-from usersctl.config import settings as config
+from usersctl.config import settings, sources
 from usersctl.errors import ConfigError
 from usersctl.mail.writer import _SHIPPED, WORDS
 from usersctl.transfer.transfer import IMPORTED
@@ -258,8 +258,8 @@ def test_every_way_to_be_admitted_is_explained() -> None:
 
 @pytest.fixture
 def defaults(tmp_path: Path) -> dict[str, Any]:
-    loaded = config.load(env={"HOME": str(tmp_path), "STATE_DIRECTORY": str(tmp_path)})
-    return {key: value for key, value, _ in config.shown(loaded)}
+    loaded = sources.load(env={"HOME": str(tmp_path), "STATE_DIRECTORY": str(tmp_path)})
+    return {key: value for key, value, _ in sources.shown(loaded)}
 
 
 def keys_told() -> dict[str, list[str]]:
@@ -274,7 +274,7 @@ def keys_told() -> dict[str, list[str]]:
 
 def test_every_key_is_told_with_its_default_and_no_other(defaults: dict[str, Any]) -> None:
     told = keys_told()
-    assert set(told) == set(config.TABLE)
+    assert set(told) == set(settings.TABLE)
     for key, (_, default, _) in told.items():
         if key in ("baseUrl", "database"):  # they depend on others, which the table says
             continue
@@ -299,15 +299,15 @@ def loads(folder: Path, key: str, value: Any) -> bool:
     file = folder / "users.toml"
     file.write_text(f"{key} = {json.dumps(value)}\n", "utf-8")
     try:
-        config.load(config=file, env={"STATE_DIRECTORY": str(folder)})
+        sources.load(config=file, env={"STATE_DIRECTORY": str(folder)})
     except ConfigError:
         return False
     return True
 
 
 def test_every_variable_of_the_environment_is_told_and_no_other() -> None:
-    named = {rule.env for _, rule in config.TABLE.values() if rule.env}
-    named |= {f"{name}_FILE" for name in named if name.startswith(config.MAY_BE_FILES)}
+    named = {rule.env for _, rule in settings.TABLE.values() if rule.env}
+    named |= {f"{name}_FILE" for name in named if name.startswith(sources.MAY_BE_FILES)}
     named |= {"USERS_CONFIG", "USERS_ADMIN_EMAIL", "USERS_ADMIN_PASSWORD_FILE"}
     assert set(re.findall(r"\bUSERS_[A-Z_]+", section("Environment"))) == named
     assert set(re.findall(r"\bUSERS_[A-Z_]+", README)) == named
@@ -321,7 +321,7 @@ def test_the_configurations_that_are_shown_can_be_used(tmp_path: Path) -> None:
         file = tmp_path / f"{number}.toml"
         file.write_text(block, "utf-8")
         more = {"USERS_MAILER_PASS": "x"} if "mailer.auth" in block else {}
-        config.load(config=file, env=env | more)
+        sources.load(config=file, env=env | more)
 
 
 # --- what else is told ---
@@ -412,10 +412,10 @@ def test_the_example_of_a_configuration_has_every_key_with_its_default(
     lines = (DAEMON / "users.example.toml").read_text("utf-8").splitlines()
     file = tmp_path / "users.toml"
     file.write_text("\n".join(line.removeprefix("# ") for line in lines), "utf-8")
-    loaded = config.load(config=file, env={"STATE_DIRECTORY": str(tmp_path)})
+    loaded = sources.load(config=file, env={"STATE_DIRECTORY": str(tmp_path)})
     written = {key for key, origin in loaded.origins.items() if origin.source == str(file)}
-    assert written == set(config.TABLE)
-    for key, value, _ in config.shown(loaded):
+    assert written == set(settings.TABLE)
+    for key, value, _ in sources.shown(loaded):
         if defaults[key] is not None and key != "database":
             assert value == defaults[key], key
 

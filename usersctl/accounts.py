@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from usersctl.clock import Clock, stamp
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.errors import Forbidden, LastAdmin, NotFound, Taken, Unauthenticated, WrongPassword
-from usersctl.fields import looked_up, normal_email, normal_name, normal_role, user_id_of
+from usersctl.fields import lookup_key, normal_email, normal_name, normal_role, user_id_of
 from usersctl.mail.kinds import EMAIL_CHANGED, PASSWORD_CHANGED, RESET, queue
 from usersctl.models import UNUSABLE, Actor, NewUser, Page, Role, User, UserFilter
 from usersctl.passwords import Hasher, check_password, password_is_set
@@ -35,7 +35,7 @@ class Accounts:
         """By id, or by e-mail address."""
         number = user_id_of(reference)
         with self.store.glance() as tx:
-            user = tx.user(number) if number is not None else tx.user_by_email(looked_up(reference))
+            user = tx.user(number) if number is not None else tx.user_by_email(lookup_key(reference))
         if user is None:
             raise NotFound(f"No user {reference!r}", hint="look for it with: usersctl list --search TEXT")
         return user

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from usersctl.clock import Clock, stamp
 from usersctl.errors import StoreUnusable, UsersError
 from usersctl.models import Actor
-from usersctl.store import file as database
+from usersctl.store import database_file
 from usersctl.store.store import Store, open_store, refusal
 from usersctl.store.transaction import Transaction
 from usersctl.store.upgrade import schema
@@ -21,41 +21,41 @@ from usersctl.store.upgrade import schema
 MOST_PROBLEMS = 20  # of one kind; a file that is torn has thousands
 
 
-class Problem(NamedTuple):
+class BackupProblem(NamedTuple):
     check: str
     message: str
 
 
-class Checked(NamedTuple):
+class BackupReport(NamedTuple):
     counts: dict[str, int]  # of rows; empty where the file could not be read
     head: str  # of the audit trail
-    problems: list[Problem]
+    problems: list[BackupProblem]
 
 
 # --- checked ---
 
 
-def check(path: Path, *, read_only: bool = True) -> Checked:
+def check(path: Path, *, read_only: bool = True) -> BackupReport:
     """What is wrong with a current database, at one moment."""
     counts, head, problems = {}, "", []
-    with closing(database.connect(path, read_only=read_only)) as connection:
+    with closing(database_file.connect(path, read_only=read_only)) as connection:
         connection.execute("BEGIN")
         for name, look in _CHECKS.items():
             try:
-                problems += [Problem(name, message) for message in look(connection)]
+                problems += [BackupProblem(name, message) for message in look(connection)]
             except sqlite3.DatabaseError as error:
-                problems.append(Problem(name, f"cannot be checked: {error}"))
+                problems.append(BackupProblem(name, f"cannot be checked: {error}"))
         try:
             tx = Transaction(connection)
             found = tx.audit_head()
             counts, head = tx.counts(), found.hash.hex() if found else ""
         except sqlite3.DatabaseError:
             pass  # it has been said what is wrong
-    return Checked(counts, head, problems)
+    return BackupReport(counts, head, problems)
 
 
 @contextmanager
-def checked_copy(file: Path) -> Iterator[tuple[Checked, Path]]:
+def checked_copy(file: Path) -> Iterator[tuple[BackupReport, Path]]:
     """`file` itself is only read, as bytes: a database that is opened may write beside itself."""
     with tempfile.TemporaryDirectory(prefix="users-check-") as folder:
         copy = Path(folder) / "users.db"
@@ -82,14 +82,14 @@ def checked_copy(file: Path) -> Iterator[tuple[Checked, Path]]:
 
 def _bring_up(copy: Path) -> None:
     """A backup of an older version is judged, and put back, as what it becomes."""
-    with closing(database.connect(copy)) as connection:
-        if database.is_empty(connection):
+    with closing(database_file.connect(copy)) as connection:
+        if database_file.is_empty(connection):
             raise StoreUnusable(f"{copy} is empty")
     open_store(copy).close()
 
 
-def _unreadable(message: str, copy: Path, file: Path) -> Checked:
-    return Checked({}, "", [Problem("file", message.replace(str(copy), str(file)))])
+def _unreadable(message: str, copy: Path, file: Path) -> BackupReport:
+    return BackupReport({}, "", [BackupProblem("file", message.replace(str(copy), str(file)))])
 
 
 def _said(error: sqlite3.DatabaseError, path: Path) -> str:
@@ -203,7 +203,7 @@ def restore(
 
         def first() -> None:
             nonlocal kept
-            kept = database.keep(path, now())
+            kept = database_file.copy_aside(path, now())
             with closing(open_store(path, write=False)) as present:
                 _prepare(source, present, name=name, kept=kept, keep_tokens=keep_tokens, by=by, now=now)
 

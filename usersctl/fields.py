@@ -30,7 +30,7 @@ def normal_email(value: str) -> str:
     return address.lower()
 
 
-def looked_up(email: str) -> str:
+def lookup_key(email: str) -> str:
     """The same for a look-up: what is no address is nobody's, and that is no news to whoever asks."""
     try:
         return normal_email(email)

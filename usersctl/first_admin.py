@@ -6,7 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from usersctl.clock import Clock, stamp
-from usersctl.config.settings import Settings, read_secret
+from usersctl.config import Settings
+from usersctl.config.sources import read_secret
 from usersctl.errors import ConfigError, Invalid
 from usersctl.fields import normal_email, normal_name
 from usersctl.lockdown import refuse_in_lockdown
@@ -21,7 +22,7 @@ MAKE_AN_ADMIN = "usersctl create EMAIL --admin"
 
 
 @dataclass(frozen=True)
-class Setup:
+class FirstAdmin:
     store: Store
     hasher: Hasher
     settings: Settings

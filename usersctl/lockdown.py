@@ -17,7 +17,7 @@ def refuse_in_lockdown(tx: Transaction, user: User | None = None) -> None:
 
 
 @dataclass(frozen=True)
-class Brake:
+class Lockdowns:
     store: Store
     now: Clock
 
@@ -25,7 +25,7 @@ class Brake:
         with self.store.read() as tx:
             return tx.lockdown()
 
-    def pull(self, admitted: User | None, *, by: Actor) -> int | None:
+    def start(self, admitted: User | None, *, by: Actor) -> int | None:
         """How many sessions ended: all, also those of the one who is let in again. None: it was so already."""
         with self.store.write() as tx:
             now = stamp(self.now())
@@ -44,7 +44,7 @@ class Brake:
             tx.audit(now, by, "lockdown-on", admitted, ended=ended)
             return ended
 
-    def release(self, *, by: Actor) -> bool:
+    def stop(self, *, by: Actor) -> bool:
         with self.store.write() as tx:
             if tx.lockdown() is None:
                 return False

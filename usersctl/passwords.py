@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.errors import Busy, Invalid
 from usersctl.models import Credentials
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from usersctl.clock import Clock, stamp
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.errors import Invalid
-from usersctl.fields import looked_up
+from usersctl.fields import lookup_key
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import PASSWORD_CHANGED, RESET, queue
 from usersctl.models import UNUSABLE, Actor, User
@@ -31,14 +31,14 @@ class Recovery:
 
     def forgot(self, email: str) -> None:
         """The same work for every address: who has an account is found out when the letter is due."""
-        email, now = looked_up(email), self.now()
+        email, now = lookup_key(email), self.now()
         with self.store.write() as tx:
             refuse_in_lockdown(tx)
             queue(tx, RESET, tx.user_by_email(email), email, now)
 
     def reset(self, token: str, email: str, password: str, *, by: Actor) -> User:
         """A weak password does not use up the token. It proves the address, and leaves an inactive account inactive."""
-        email, token_hash = looked_up(email), digest(token)
+        email, token_hash = lookup_key(email), digest(token)
         with self.store.glance() as tx:
             known = tx.one_time_token(RESET.purpose, token_hash, stamp(self.now()))
             refuse_in_lockdown(tx, tx.user(known[0]) if known and known[0] is not None else None)
@@ -68,7 +68,7 @@ class Recovery:
 
     def not_me(self, token: str, email: str, *, by: Actor) -> None:
         """Whoever is in is thrown out, and only a letter to the account's address opens it again."""
-        email, now = looked_up(email), self.now()
+        email, now = lookup_key(email), self.now()
         with self.store.write() as tx:
             refuse_in_lockdown(tx)
             taken = tx.take_one_time_token(NOT_ME, digest(token), stamp(now))

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from usersctl.clock import Clock, stamp
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.errors import Invalid, Taken
-from usersctl.fields import looked_up, normal_email, normal_name
+from usersctl.fields import lookup_key, normal_email, normal_name
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import CONFIRM, queue
 from usersctl.models import Actor, NewUser, Role, User
@@ -48,7 +48,7 @@ class Registration:
 
     def resend(self, email: str) -> None:
         """The same for everyone; whether the address waits for a confirmation is found out when the letter is due."""
-        email, now = looked_up(email), self.now()
+        email, now = lookup_key(email), self.now()
         with self.store.write() as tx:
             refuse_in_lockdown(tx)
             queue(tx, CONFIRM, tx.user_by_email(email), email, now)
@@ -60,7 +60,7 @@ class Registration:
             refuse_in_lockdown(tx)
             taken = tx.take_one_time_token(CONFIRM.purpose, digest(token), now)
             user = tx.user(taken[0]) if taken and taken[0] is not None else None
-            if taken is None or user is None or not taken[1] == user.email == looked_up(email):
+            if taken is None or user is None or not taken[1] == user.email == lookup_key(email):
                 raise Invalid("Invalid or expired confirmation link")
             if not user.awaiting_confirmation:
                 raise Invalid("Invalid or expired confirmation link")  # an admin has decided in the meantime

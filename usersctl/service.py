@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 from usersctl.accounts import Accounts
 from usersctl.clock import Clock, utc_now
-from usersctl.config.settings import Settings
-from usersctl.first_admin import Setup
-from usersctl.lockdown import Brake
+from usersctl.config import Settings
+from usersctl.first_admin import FirstAdmin
+from usersctl.lockdown import Lockdowns
 from usersctl.mail.outbox import Outbox
-from usersctl.oauth.providers import Http, Provider, make_provider
+from usersctl.oauth.http import Http
+from usersctl.oauth.providers import Provider, make_provider
 from usersctl.oauth.sign_in import OAuthSignIn
 from usersctl.passwords import Hasher
 from usersctl.readiness import Readiness
@@ -21,7 +22,7 @@ from usersctl.throttle import AccountThrottle
 from usersctl.transfer.transfer import Transfer
 
 if TYPE_CHECKING:
-    from usersctl.mail.writer import Send
+    from usersctl.mail.sending import Send
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,12 @@ class Service:
     accounts: Accounts
     sessions: Sessions
     transfer: Transfer
-    setup: Setup
+    first_admin: FirstAdmin
     registration: Registration
     recovery: Recovery
     outbox: Outbox
     oauth: OAuthSignIn
-    brake: Brake
+    lockdown: Lockdowns
     http: Http
     readiness: Readiness
     now: Clock
@@ -75,12 +76,12 @@ def build(
         accounts=Accounts(store, hasher, throttle, settings, now),
         sessions=Sessions(store, hasher, throttle, settings, now),
         transfer=Transfer(store, hasher, settings, now),
-        setup=Setup(store, hasher, settings, now),
+        first_admin=FirstAdmin(store, hasher, settings, now),
         registration=Registration(store, hasher, settings, now),
         recovery=Recovery(store, hasher, settings, now),
         outbox=Outbox(store, settings, now, send),
         oauth=OAuthSignIn(store, settings, now, provider or make_provider(settings, http, now), http),
-        brake=Brake(store, now),
+        lockdown=Lockdowns(store, now),
         http=http,
         readiness=Readiness(store),
         now=now,

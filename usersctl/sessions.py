@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from usersctl.clock import Clock, moment, stamp
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.errors import Busy, Forbidden, LockedDown, NotFound, StoreUnusable, Unauthenticated
-from usersctl.fields import looked_up
+from usersctl.fields import lookup_key
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.models import Actor, Cleanup, Session, User
 from usersctl.passwords import Hasher
@@ -77,7 +77,7 @@ class Sessions:
         replaces: Iterable[str],
     ) -> Opened | None:
         """None: the hash was changed while we were at it, perhaps only renewed by a login beside this one."""
-        email = looked_up(email)
+        email = lookup_key(email)
         with self.store.read() as tx:
             found = tx.credentials(email)
             lockdown = tx.lockdown()
@@ -162,14 +162,14 @@ class Sessions:
     # --- checked ---
 
     def check(
-        self, token: str, *, use: bool = True, renews: bool = True, in_haste: bool = False
+        self, token: str, *, use: bool = True, renews: bool = True, nonblocking: bool = False
     ) -> tuple[Session, User] | None:
         """Whose session this is. Using it moves its expiry on, which is written at most once a minute.
 
         Without `renews` no cookie of the answer reaches the browser. A persistent session then stays at its expiry, which
         is that of the browser's cookie, and the next use that can move both does.
 
-        `in_haste`: Busy in the place of the one step that may have to wait, which is to note the use.
+        `nonblocking`: Busy in the place of the one step that may have to wait, which is to note the use.
         """
         now = self.now()
         with self.store.glance() as tx:
@@ -178,7 +178,7 @@ class Sessions:
             return found
         session, user = found
         if self._is_due(session, now, renews=renews):
-            if in_haste:
+            if nonblocking:
                 raise Busy("The use of a session is to be noted", retry_after=0)
             session = self._note_use(session, renews=renews)
         return session, user
@@ -354,7 +354,7 @@ class Sessions:
             progress(removed)
             if batch < BATCH:
                 return removed
-            self.store.fold_log()
+            self.store.checkpoint()
             time.sleep(PAUSE)
 
 

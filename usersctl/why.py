@@ -6,9 +6,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from usersctl.clock import Clock, stamp
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.errors import Invalid
-from usersctl.fields import looked_up, normal_email, user_id_of
+from usersctl.fields import lookup_key, normal_email, user_id_of
 from usersctl.mail.kinds import CONFIRM, KINDS, RESET
 from usersctl.models import Letter, User
 from usersctl.passwords import password_is_set
@@ -55,7 +55,7 @@ class Why:
         """Of an id or an address, also of one that nobody has. All of it at one moment."""
         number = user_id_of(reference)
         with self.store.read() as tx:
-            user = tx.user(number) if number is not None else tx.user_by_email(looked_up(reference))
+            user = tx.user(number) if number is not None else tx.user_by_email(lookup_key(reference))
             if user is None:
                 return Explanation(None, list(self._of_nobody(tx, reference, number)))
             return Explanation(user, list(self._of(tx, user)))
@@ -161,7 +161,7 @@ class Why:
 
     def _of_nobody(self, tx: Transaction, reference: str, number: int | None) -> Iterator[Gate]:
         yield _lockdown(tx, None)
-        before = number if number is not None else tx.last_id_of(looked_up(reference))
+        before = number if number is not None else tx.last_id_of(lookup_key(reference))
         rows = list(tx.audit_rows(user_id=before)) if before is not None else []
         if rows:
             last = rows[-1]

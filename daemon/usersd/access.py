@@ -2,206 +2,64 @@
 
 import ipaddress
 import re
-import unicodedata
-from functools import lru_cache
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, urlsplit
 
 from usersctl.clock import moment
-from usersctl.config.settings import Settings, is_loopback
-from usersctl.models import Role, User
+from usersctl.config import Settings
+from usersctl.config.values import is_loopback
 from usersctl.service import Service
-from usersd.request import Call, cookie
-from usersd.response import Answer, Header, redirect, refusal
+from usersd.cookies import cookie
+from usersd.request import Request
+from usersd.response import Header, Response, error_response, redirect_to
 
 API = ("/api/", "/_tasks/")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-REGISTRATION = "/register"
-WITH_REGISTRATION = ("/confirm-email",)
-ALWAYS_PUBLIC = ("/login",)
 
 
 # One slash, and nothing that a browser reads as a second one, drops, or takes for the end of the address.
 _INSIDE = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)
 
 
-class Whitelist:
-    """`/about` is that path; `/docs/*` is /docs and all below; a `*` elsewhere is one segment."""
-
-    def __init__(self, patterns: tuple[str, ...]) -> None:
-        opened = patterns + (WITH_REGISTRATION if REGISTRATION in patterns else ())
-        self._exact = frozenset(pattern for pattern in opened if "*" not in pattern)
-        self._wild = [pattern.split("/") for pattern in opened if "*" in pattern]
-
-    def __contains__(self, path: str) -> bool:
-        if path in self._exact:
-            return True
-        parts = path.split("/")
-        return any(_matches(pattern, parts) for pattern in self._wild) and not _reads_otherwise(path)
-
-
-def _reads_otherwise(path: str) -> bool:
-    """Whether it could mean another path to whoever serves it: dots, or other segments than these, behind a backslash,
-    before a parameter, decoded once more, or in letters that some normalise."""
-    shape = [bool(part) for part in path.split("/")]
-    for _ in range(3):
-        path = unicodedata.normalize("NFKC", unquote(path))
-        parts = [part.partition(";")[0] for part in re.split(r"[/\\]", path)]
-        if [bool(part) for part in parts] != shape or not {".", ".."}.isdisjoint(parts):
-            return True
-    return False
-
-
-def _matches(pattern: list[str], parts: list[str]) -> bool:
-    if pattern[-1] == "*":
-        pattern = pattern[:-1]
-        if len(parts) < len(pattern):
-            return False
-        parts = parts[: len(pattern)]
-    return len(pattern) == len(parts) and all(
-        wanted == part or (wanted == "*" and part != "") for wanted, part in zip(pattern, parts, strict=True)
-    )
-
-
-class RoleRules:
-    """Which roles a path asks for. Patterns are those of the whitelist, matched generously where that is narrow: a rule
-    holds for whatever somebody behind us may take for the path that it means."""
-
-    def __init__(self, rules: tuple[tuple[str, str], ...]) -> None:
-        self._all = frozenset(role for _, role in rules)
-        self._rules: list[tuple[list[str], frozenset[str], str]] = []
-        for path, role in rules:
-            pattern = _segments(_folded(unquote(path)))
-            self._rules.append((pattern, frozenset(pattern) - {"*"}, role))
-        self.roles = lru_cache(maxsize=256)(self._roles)  # most requests are for a few paths
-
-    def _roles(self, path: str | None) -> frozenset[str]:
-        """All that are asked for on it; on a path that nobody knows, or that may be another, those of every rule."""
-        if not self._rules:
-            return self._all
-        if path is not None and _PLAIN.fullmatch(path):
-            return self._of([part for part in path.split("/") if part])
-        if path is None or _reads_otherwise(path):
-            return self._all
-        return frozenset().union(*(self._of(reading) for reading in _readings(path)))
-
-    def _of(self, parts: list[str]) -> frozenset[str]:
-        # Most paths are ruled out by the words that they lack.
-        words = {*parts, *(_stem(part) for part in parts)}
-        return frozenset(
-            role for pattern, needed, role in self._rules if needed <= words and _covers(pattern, parts)
-        )
-
-
-_PLAIN = re.compile(r"(/[a-z0-9_~-]+(\.[a-z0-9_~-]+)*)*/?", re.ASCII)
-
-
-def _readings(path: str) -> list[list[str]]:
-    """The segments of a path as they may be understood: decoded once more, cut at a query, in other letters."""
-    forms = []
-    for _ in range(3):
-        forms += [path, re.split(r"[?#\0]", path)[0]]
-        path = unquote(path)
-    return [_segments(_folded(form)) for form in forms]
-
-
-def _folded(path: str) -> str:
-    """In small letters without accents, and without what cannot be seen."""
-    same_case = unicodedata.normalize("NFKD", path).upper().casefold()
-    return "".join(
-        c for c in unicodedata.normalize("NFKD", same_case) if unicodedata.category(c)[0] not in "MC"
-    )
-
-
-def _segments(path: str) -> list[str]:
-    return [part for part in (each.partition(";")[0].strip() for each in re.split(r"[/\\]", path)) if part]
-
-
-def _stem(part: str) -> str:
-    """Without the suffix that some routers choose a format by: /admin.json is /admin to them."""
-    return part.partition(".")[0].strip()
-
-
-def _covers(pattern: list[str], parts: list[str]) -> bool:
-    """A * is any number of segments: who decodes a slash earlier or later counts them differently."""
-
-    def past_stars(places: set[int]) -> set[int]:
-        for at, part in enumerate(pattern):
-            if part == "*" and at in places:
-                places.add(at + 1)
-        return places
-
-    places = past_stars({0})
-    for part in parts:
-        here = {at for at in places if at < len(pattern)}
-        places = past_stars(
-            {at for at in here if pattern[at] == "*"}
-            | {at + 1 for at in here if pattern[at] in (part, _stem(part))}
-        )
-    return len(pattern) in places
-
-
-class PageAccess:
-    """Who may see which page of an application: the one rule behind the gate and forward authentication."""
-
-    def __init__(self, whitelist: tuple[str, ...], role_rules: tuple[tuple[str, str], ...]) -> None:
-        self.whitelist = Whitelist(whitelist)
-        self.rules = RoleRules(role_rules)
-
-    def verdict(self, user: User | None, path: str | None, *, role: str | None = None) -> int:
-        """200, 401 or 403, for a path and a role that is asked for beside its rules. A rule wins over the whitelist."""
-        if path in ALWAYS_PUBLIC and role is None:
-            return 200
-        roles = self.rules.roles(path) | ({role} if role else set())
-        if user is None:
-            return 200 if not roles and path is not None and path in self.whitelist else 401
-        return 200 if not roles or all(may(user.role, each) for each in roles) else 403
-
-
-def may(role: str, asked: str) -> bool:
-    """Whether a role suffices where another is asked for: an admin may do whatever a user may."""
-    return role in (asked, Role.ADMIN)
-
-
-def identify(call: Call, service: Service, *, renews: bool = True) -> None:
+def identify(request: Request, service: Service, *, renews: bool = True) -> None:
     """Each token that came along is tried: a bearer, then what cookies there are. `renews`: see Sessions.check."""
-    if call.bearer is not None:
-        found = service.sessions.check(call.bearer, renews=renews, in_haste=call.in_haste)
+    if request.bearer is not None:
+        found = service.sessions.check(request.bearer, renews=renews, nonblocking=request.nonblocking)
         if found is not None:
-            call.session, call.user, call.token = found[0], found[1], call.bearer
+            request.session, request.user, request.token = found[0], found[1], request.bearer
             return
-    for token in call.cookie_tokens:
-        found = service.sessions.check(token, renews=renews, in_haste=call.in_haste)
+    for token in request.cookie_tokens:
+        found = service.sessions.check(token, renews=renews, nonblocking=request.nonblocking)
         if found is not None:
-            call.session, call.user, call.token, call.by_cookie = found[0], found[1], token, True
+            request.session, request.user, request.token, request.by_cookie = found[0], found[1], token, True
             return
 
 
-def renewed_cookie(call: Call, service: Service) -> tuple[Header, ...]:
+def renewed_cookie(request: Request, service: Service) -> tuple[Header, ...]:
     """A persistent cookie lives on with its session: sent again whenever the session's expiry was moved. And any cookie
     is, whose token was replaced."""
-    session = call.session
-    if not call.by_cookie or session is None or call.token is None:
+    session = request.session
+    if not request.by_cookie or session is None or request.token is None:
         return ()
     if session.kind != "persistent" or session.expires_at is None:
-        return (cookie(call.settings, call.token, max_age=None),) if call.has_new_token else ()
-    if not session.moved and not call.has_new_token:
+        return (cookie(request.settings, request.token, max_age=None),) if request.has_new_token else ()
+    if not session.moved and not request.has_new_token:
         return ()
     left = int((moment(session.expires_at) - service.now()).total_seconds())
-    return (cookie(call.settings, call.token, max_age=max(0, left)),)
+    return (cookie(request.settings, request.token, max_age=max(0, left)),)
 
 
-def is_cross_site(call: Call) -> bool:
+def is_cross_site(request: Request) -> bool:
     """A change that another site's page asks a browser for. Without either header it is no browser."""
-    if call.method in SAFE_METHODS:
+    if request.method in SAFE_METHODS:
         return False
-    origin = call.environ.get("HTTP_ORIGIN")
-    if origin is not None and origin in call.settings.allowed_origins:
+    origin = request.environ.get("HTTP_ORIGIN")
+    if origin is not None and origin in request.settings.allowed_origins:
         return False
-    site = call.environ.get("HTTP_SEC_FETCH_SITE")
+    site = request.environ.get("HTTP_SEC_FETCH_SITE")
     if site is not None:
         return site not in ("same-origin", "none")
-    return origin is not None and origin != call.settings.base_url
+    return origin is not None and origin != request.settings.base_url
 
 
 def wants_a_page(environ: dict[str, Any], method: str) -> bool:
@@ -212,20 +70,20 @@ def wants_a_page(environ: dict[str, Any], method: str) -> bool:
     return mode == "navigate" if mode else "text/html" in environ.get("HTTP_ACCEPT", "")
 
 
-def refuse_anonymous(call: Call) -> Answer:
+def refuse_anonymous(request: Request) -> Response:
     """An API says so; a page sends a browser to log in and back."""
-    if is_api(call.path):
-        return refusal(401, "Authentication required")
-    if call.method not in ("GET", "HEAD"):
-        return refusal(401, "Authentication required")
-    target = quote(call.path or "/", safe="/:@!$&'()*+,;=-._~")
-    query = call.environ.get("QUERY_STRING", "")
+    if is_api(request.path):
+        return error_response(401, "Authentication required")
+    if request.method not in ("GET", "HEAD"):
+        return error_response(401, "Authentication required")
+    target = quote(request.path or "/", safe="/:@!$&'()*+,;=-._~")
+    query = request.environ.get("QUERY_STRING", "")
     if query:
         target += "?" + query
-    return redirect("/login?redirect=" + quote(target, safe="/"))
+    return redirect_to("/login?redirect=" + quote(target, safe="/"))
 
 
-def inside(target: str | None) -> str:
+def own_path(target: str | None) -> str:
     """A path of this site, to go to after a sign-in; anything else is none. The same as in pages/script.js."""
     return target if target is not None and _INSIDE.fullmatch(target) else ""
 
@@ -234,16 +92,16 @@ def is_api(path: str | None) -> bool:
     return path is None or path.startswith(API) or path in ("/api", "/_tasks")
 
 
-def is_at_this_machine(call: Call, listening: str | None) -> bool:
+def is_at_this_machine(request: Request, listening: str | None) -> bool:
     """A fresh installation on one's own machine: configured for it, listening there, asked from there, by no proxy, and
     by its own name: a page elsewhere may have had its name turned to this machine (DNS rebinding)."""
     return (
         listening is not None
         and is_loopback(listening)
-        and is_loopback(_host_of(call.settings.base_url))
-        and is_loopback(_host_of("//" + call.environ.get("HTTP_HOST", "")))
-        and _is_loopback_address(call.environ.get("REMOTE_ADDR", ""))
-        and not call.is_forwarded
+        and is_loopback(_host_of(request.settings.base_url))
+        and is_loopback(_host_of("//" + request.environ.get("HTTP_HOST", "")))
+        and _is_loopback_address(request.environ.get("REMOTE_ADDR", ""))
+        and not request.is_forwarded
     )
 
 
@@ -261,12 +119,12 @@ def _is_loopback_address(address: str) -> bool:
         return False
 
 
-def allowed_origin_headers(call: Call, settings: Settings) -> tuple[Header, ...]:
+def allowed_origin_headers(request: Request, settings: Settings) -> tuple[Header, ...]:
     """CORS with credentials for the interface and the origins that the configuration names, and nothing for anybody else."""
-    if not settings.allowed_origins or not is_api(call.path):
+    if not settings.allowed_origins or not is_api(request.path):
         return ()
     vary: Header = ("Vary", "Origin")
-    origin = call.environ.get("HTTP_ORIGIN")
+    origin = request.environ.get("HTTP_ORIGIN")
     if origin not in settings.allowed_origins:
         return (vary,)
     return (vary, ("Access-Control-Allow-Origin", origin), ("Access-Control-Allow-Credentials", "true"))

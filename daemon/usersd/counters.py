@@ -55,7 +55,7 @@ class Requests(NamedTuple):
     seconds: float
 
 
-class Ledger:
+class SharedCounters:
     """All figures of all processes. It has to be made before they are forked, and every figure is known by then."""
 
     def __init__(self, table: Sequence[Route], processes: int) -> None:
@@ -100,10 +100,10 @@ class Ledger:
                     yield Requests(method, route, status, counts, self._sum(at + _WIDTH - 1))
 
 
-class Figures:
+class Counters:
     """One process's share. Who takes the place of a process that died goes on counting where it ended."""
 
-    def __init__(self, ledger: Ledger, index: int, hasher: Hasher) -> None:
+    def __init__(self, ledger: SharedCounters, index: int, hasher: Hasher) -> None:
         self._ledger = ledger
         self._share = ledger.shares[index]
         self._hasher = hasher

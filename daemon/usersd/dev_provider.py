@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote_plus, urlencode
 
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.secrets import challenge_of, new_token
 from usersctl.service import Service
 from usersd.pages import pages
-from usersd.request import Call
-from usersd.response import Answer, as_json, redirect, refusal
+from usersd.request import Request
+from usersd.response import Response, as_json, error_response, redirect_to
 from usersd.routing import Access, Route
 
 PATH = "/dev/provider"
@@ -71,7 +71,7 @@ class SampleProvider:
             Route("GET", f"{PATH}/userinfo", Access.ANYONE, self.user_info),
         )
 
-    def discovery(self, _call: Call, _service: Service) -> dict[str, Any]:
+    def discovery(self, _request: Request, _service: Service) -> dict[str, Any]:
         return {
             "issuer": self.issuer,
             "authorization_endpoint": f"{self.issuer}/authorize",
@@ -83,28 +83,28 @@ class SampleProvider:
             "authorization_response_iss_parameter_supported": True,
         }
 
-    def ask(self, call: Call, _service: Service) -> Answer:
-        asked = call.query
+    def ask(self, request: Request, _service: Service) -> Response:
+        asked = request.query
         if not self._knows(asked):
-            return refusal(400, "This provider does not know who asks")
+            return error_response(400, "This provider does not know who asks")
         people = [
             (person, f"{PATH}/consent?{urlencode(asked | {'person': person.sub})}")
             for person in self.people.values()
         ]
         cancel = self._back(asked, {"error": "access_denied"})
-        return pages.sample_provider(call, people=people, cancel=cancel)
+        return pages.sample_provider(request, people=people, cancel=cancel)
 
-    def consent(self, call: Call, _service: Service) -> Answer:
-        asked = call.query
+    def consent(self, request: Request, _service: Service) -> Response:
+        asked = request.query
         is_complete = asked.get("person") in self.people and asked.get("code_challenge_method") == "S256"
         if not self._knows(asked) or not is_complete:
-            return refusal(400, "This provider does not know who asks")
+            return error_response(400, "This provider does not know who asks")
         code = new_token()
         self._codes[code] = asked
-        return redirect(self._back(asked, {"code": code}))
+        return redirect_to(self._back(asked, {"code": code}))
 
-    def token(self, call: Call, _service: Service) -> Answer:
-        environ = call.environ
+    def token(self, request: Request, _service: Service) -> Response:
+        environ = request.environ
         length = min(int(environ.get("CONTENT_LENGTH") or 0), 10_000)
         form = dict(parse_qsl(environ["wsgi.input"].read(length).decode("latin-1")))
         if not self._is_client(environ.get("HTTP_AUTHORIZATION", "")):
@@ -122,8 +122,8 @@ class SampleProvider:
         self._tokens[token] = asked["person"]
         return as_json({"access_token": token, "token_type": "Bearer", "expires_in": 300})
 
-    def user_info(self, call: Call, _service: Service) -> Answer:
-        person = self.people.get(self._tokens.get(call.bearer or "", ""))
+    def user_info(self, request: Request, _service: Service) -> Response:
+        person = self.people.get(self._tokens.get(request.bearer or "", ""))
         if person is None:
             return _refused(401, "invalid_token")
         told = {
@@ -152,6 +152,6 @@ class SampleProvider:
         return unquote_plus(identity) == CLIENT and right
 
 
-def _refused(status: int, error: str) -> Answer:
+def _refused(status: int, error: str) -> Response:
     """In the form of RFC 6749, for here speaks a provider."""
     return as_json({"error": error})._replace(status=status)

@@ -8,10 +8,10 @@ from typing import Any
 
 from usersctl.errors import Busy, StoreUnusable
 from usersctl.service import Service
-from usersd import access
+from usersd import access, paths
 from usersd.pages import pages
-from usersd.request import Call
-from usersd.response import HSTS, STATUS_LINES, Answer, Header, refusal, unavailable
+from usersd.request import Request
+from usersd.response import HSTS, STATUS_LINES, Header, Response, error_response, unavailable
 
 WSGI = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _KEY = "usersd.user"  # not HTTP_..., so no client can set it
@@ -33,23 +33,23 @@ class Gate:
     def __init__(self, app: WSGI, service: Service) -> None:
         self.app = app
         self.service = service
-        self.access = access.PageAccess(service.settings.whitelist, service.settings.role_rules)
+        self.access = paths.PageAccess(service.settings.whitelist, service.settings.role_rules)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        call = Call(environ, self.service.settings)
+        request = Request(environ, self.service.settings)
         try:
-            access.identify(call, self.service)
+            access.identify(request, self.service)
         except (Busy, StoreUnusable):
-            return self._say(call, unavailable(), start_response)
-        verdict = self.access.verdict(call.user, call.path)
+            return self._say(request, unavailable(), start_response)
+        verdict = self.access.verdict(request.user, request.path)
         if verdict == 401:
-            return self._say(call, access.refuse_anonymous(call), start_response)
+            return self._say(request, access.refuse_anonymous(request), start_response)
         if verdict == 403:
-            is_page = access.wants_a_page(environ, call.method) and not access.is_api(call.path)
-            refused = pages.forbidden(call) if is_page else refusal(403, "Admin access required")
-            return self._say(call, refused, start_response)
-        environ[_KEY] = call.user.as_json() if call.user else None
-        renewed = access.renewed_cookie(call, self.service)
+            is_page = access.wants_a_page(environ, request.method) and not access.is_api(request.path)
+            refused = pages.forbidden(request) if is_page else error_response(403, "Admin access required")
+            return self._say(request, refused, start_response)
+        environ[_KEY] = request.user.as_json() if request.user else None
+        renewed = access.renewed_cookie(request, self.service)
         if not renewed:
             return self.app(environ, start_response)
 
@@ -58,12 +58,12 @@ class Gate:
 
         return self.app(environ, start_with_cookie)
 
-    def _say(self, call: Call, answer: Answer, start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def _say(self, request: Request, answer: Response, start_response: Callable[..., Any]) -> Iterable[bytes]:
         headers = [*answer.headers, ("Content-Length", str(len(answer.body)))]
         if self.service.settings.https:
             headers.append(HSTS)
         start_response(STATUS_LINES[answer.status], headers)
-        return [] if call.method == "HEAD" else [answer.body]
+        return [] if request.method == "HEAD" else [answer.body]
 
 
 def current_user(environ: dict[str, Any]) -> dict[str, Any] | None:
@@ -83,6 +83,6 @@ def require_user(environ: dict[str, Any]) -> dict[str, Any]:
 
 def require_role(environ: dict[str, Any], role: str) -> dict[str, Any]:
     user = require_user(environ)
-    if not access.may(user["role"], role):
+    if not paths.may(user["role"], role):
         raise Refused(403, f"{role.capitalize()} access required")
     return user

@@ -23,7 +23,7 @@ from usersctl import __version__
 from usersctl.clock import moment, stamp
 from usersctl.errors import ConfigError, UsersError
 from usersctl.service import Service
-from usersd.counters import BUCKETS, Figures, Ledger
+from usersd.counters import BUCKETS, Counters, SharedCounters
 from usersd.routing import Route
 from usersd.server.listener import listen, url_of
 
@@ -96,7 +96,7 @@ class Counting:
 class Collector:
     """What prometheus_client asks at each scrape."""
 
-    def __init__(self, ledger: Ledger, service: Service) -> None:
+    def __init__(self, ledger: SharedCounters, service: Service) -> None:
         self._ledger = ledger
         self._slots = service.hasher.slots * len(ledger.shares)
         self._counted = Counting(service)
@@ -160,18 +160,18 @@ class Metrics:
 
     def __init__(self, listener: socket, table: Sequence[Route], processes: int) -> None:
         self._listener = listener
-        self._ledger = Ledger(table, processes)
+        self._ledger = SharedCounters(table, processes)
 
     @property
     def url(self) -> str:
         return url_of(self._listener) + PATH
 
     @contextmanager
-    def of_process(self, index: int, service: Service) -> Iterator[Figures]:
+    def of_process(self, index: int, service: Service) -> Iterator[Counters]:
         """Each process counts; the first one answers for all."""
-        figures = Figures(self._ledger, index, service.hasher)
+        counters = Counters(self._ledger, index, service.hasher)
         with self._answered(service) if index == 0 else nullcontext():
-            yield figures
+            yield counters
 
     @contextmanager
     def _answered(self, service: Service) -> Iterator[None]:

@@ -3,13 +3,13 @@
 from datetime import timedelta
 
 from usersctl.clock import Clock
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.errors import LockedDown, Unauthenticated, WrongPassword
 from usersctl.throttle import AddressThrottle
 from usersd.routing import Limit
 
 
-class Limits:
+class RateLimits:
     def __init__(self, settings: Settings, now: Clock) -> None:
         self.enabled = settings.limits_enabled
         self._throttles = {

@@ -8,17 +8,17 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from usersctl.config.settings import UNIX, Settings
+from usersctl.config import Settings
+from usersctl.config.values import UNIX
 from usersctl.errors import Invalid
 from usersctl.models import Actor, Session, User
-from usersd.server.lanes import IN_HASTE
+from usersd.server.lanes import NONBLOCKING
 
 if TYPE_CHECKING:
     from usersd.routing import Route
+from usersd.cookies import _TOKEN, cookie_name, cookie_values
 
 MAX_BODY = 64 * 1024
-MAX_COOKIE_HEADER = 16 * 1024
-MAX_CANDIDATES = 3
 
 FORWARDING = (
     "HTTP_FORWARDED",
@@ -27,7 +27,6 @@ FORWARDING = (
 )
 
 _ID = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
-_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 
 
 def new_request_id() -> str:
@@ -42,18 +41,18 @@ class BadRequest(Exception):
         self.status = status
 
 
-class Call:
+class Request:
     def __init__(self, environ: dict[str, Any], settings: Settings) -> None:
         self.environ = environ
         self.settings = settings
         self.method: str = environ["REQUEST_METHOD"]
-        self.in_haste: bool = environ.get(IN_HASTE, False)
-        self.request = new_request_id()
+        self.nonblocking: bool = environ.get(NONBLOCKING, False)
+        self.request_id = new_request_id()
         self.ids: dict[str, int] = {}  # of the path, checked
         self.parts: dict[str, str] = {}  # of the path, as they came
         self.route: Route | None = None  # known once the path is matched
-        self.leaves: list[tuple[str, str]] = []  # headers of the answer, also of a refusal
-        self.told: dict[str, Any] = {}  # what the handler adds to its line in the log
+        self.response_headers: list[tuple[str, str]] = []  # headers of the answer, also of a refusal
+        self.log_fields: dict[str, Any] = {}  # what the handler adds to its line in the log
         self.session: Session | None = None
         self.user: User | None = None
         self.token: str | None = None  # the one that signs the caller in
@@ -278,38 +277,3 @@ def _is_in(address: str, networks: tuple[Any, ...]) -> bool:
         return False
     mapped = getattr(parsed, "ipv4_mapped", None)
     return any((mapped or parsed) in network for network in networks if network != UNIX)
-
-
-# --- cookies ---
-
-
-def cookie_name(settings: Settings) -> str:
-    return f"__Host-{settings.cookie_name}" if settings.https else settings.cookie_name
-
-
-def cookie_values(header: str, name: str, form: re.Pattern[str] = _TOKEN) -> list[str]:
-    """The values of one cookie, at most three of the right form. A neighbour's odd cookie is passed over."""
-    if len(header) > MAX_COOKIE_HEADER:
-        return []
-    found: list[str] = []
-    for part in header.split(";"):
-        key, equals, value = part.strip(" \t").partition("=")
-        if equals and key == name and value not in found and form.fullmatch(value):
-            found.append(value)
-            if len(found) == MAX_CANDIDATES:
-                break
-    return found
-
-
-def cookie(settings: Settings, token: str, *, max_age: int | None) -> tuple[str, str]:
-    """Set-Cookie. Without a Max-Age it ends with the browser; an empty token with 0 clears it."""
-    parts = [f"{cookie_name(settings)}={token}", "Path=/", "HttpOnly", "SameSite=Lax"]
-    if settings.https:
-        parts.append("Secure")
-    if max_age is not None:
-        parts.append(f"Max-Age={max_age}")
-    return "Set-Cookie", "; ".join(parts)
-
-
-def cleared_cookie(settings: Settings) -> tuple[str, str]:
-    return cookie(settings, "", max_age=0)

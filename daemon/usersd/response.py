@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 Header = tuple[str, str]
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     status: int
     body: bytes
     headers: tuple[Header, ...] = ()
@@ -39,22 +39,24 @@ STATUS_LINES = {status.value: f"{status.value} {status.phrase}" for status in HT
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def as_json(value: Any, *headers: Header) -> Answer:
-    return Answer(200, _encode(value).encode(), (*JSON, *headers))
+def as_json(value: Any, *headers: Header) -> Response:
+    return Response(200, _encode(value).encode(), (*JSON, *headers))
 
 
-def refusal(status: int, message: str, *headers: Header) -> Answer:
+def error_response(status: int, message: str, *headers: Header) -> Response:
     """The one shape that errors have."""
-    return Answer(
+    return Response(
         status, _encode({"statusCode": status, "statusMessage": message}).encode(), (*JSON, *headers)
     )
 
 
-def unavailable() -> Answer:
+def unavailable() -> Response:
     """While the database cannot be used."""
-    return refusal(503, "The service is not available right now, please try again", ("Retry-After", "5"))
+    return error_response(
+        503, "The service is not available right now, please try again", ("Retry-After", "5")
+    )
 
 
-def redirect(target: str, *headers: Header) -> Answer:
+def redirect_to(target: str, *headers: Header) -> Response:
     """`target` comes from the configuration or was checked: it is never taken from a request as it is."""
-    return Answer(302, b"", (*PAGE, ("Location", target), *headers))
+    return Response(302, b"", (*PAGE, ("Location", target), *headers))

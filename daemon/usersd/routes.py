@@ -3,9 +3,8 @@
 What has no row is refused before it is not found.
 """
 
-from usersd.handlers import first_admin as setup
-from usersd.handlers import health, oauth, recovery, registration, session, tasks, users, verify
-from usersd.openapi import document as openapi
+from usersd.handlers import first_admin, health, oauth, recovery, registration, session, tasks, users, verify
+from usersd.openapi import document
 from usersd.pages import pages
 from usersd.routing import Access, Limit, Route
 from usersd.server.lanes import Lane
@@ -23,7 +22,12 @@ TABLE: tuple[Route, ...] = (
     ),
     Route("DELETE", "/api/users/session", Access.ANYONE, session.logout, event="logout"),
     Route(
-        "POST", "/api/users/setup", Access.ANYONE, setup.first_admin, lane=Lane.HASHING, event="first-admin"
+        "POST",
+        "/api/users/setup",
+        Access.ANYONE,
+        first_admin.first_admin,
+        lane=Lane.HASHING,
+        event="first-admin",
     ),
     Route(
         "POST",
@@ -91,13 +95,15 @@ TABLE: tuple[Route, ...] = (
     Route("DELETE", "/api/users/<id>", Access.ADMIN, users.delete, event="delete"),
     Route("GET", "/api/users/<id>/sessions", Access.ADMIN, session.list_theirs),
     Route("DELETE", "/api/users/<id>/sessions", Access.ADMIN, session.end_theirs, event="revoke-all"),
-    Route("GET", "/api/users/auth/oauth/redirect", Access.ANYONE, oauth.go, lane=Lane.AWAY, signs_in=True),
+    Route(
+        "GET", "/api/users/auth/oauth/redirect", Access.ANYONE, oauth.redirect, lane=Lane.AWAY, signs_in=True
+    ),
     # The path is that of auth.oauth.callbackUrl.
     Route(
         "GET",
         "/api/users/auth/oauth/callback",
         Access.ANYONE,
-        oauth.come_back,
+        oauth.callback,
         lane=Lane.AWAY,
         once=True,
         signs_in=True,
@@ -109,10 +115,10 @@ TABLE: tuple[Route, ...] = (
     Route(
         "POST", "/_tasks/users:cleanup-tokens", Access.OPERATOR, tasks.cleanup_tokens, event="cleanup-tokens"
     ),
-    Route("GET", "/api/users/openapi.json", Access.ANYONE, openapi.as_document),
-    Route("GET", "/api/users/docs", Access.ANYONE, openapi.as_page),
-    Route("GET", "/health", Access.ANYONE, health.alive, is_a_look=True),
-    Route("GET", "/ready", Access.ANYONE, health.ready, is_a_look=True),
+    Route("GET", "/api/users/openapi.json", Access.ANYONE, document.as_document),
+    Route("GET", "/api/users/docs", Access.ANYONE, document.as_page),
+    Route("GET", "/health", Access.ANYONE, health.alive, is_probe=True),
+    Route("GET", "/ready", Access.ANYONE, health.ready, is_probe=True),
     Route("GET", "/login", Access.ANYONE, pages.login),
     Route("GET", "/register", Access.REGISTRATION, pages.register),
     Route("GET", "/confirm-email", Access.REGISTRATION, pages.confirm_email),

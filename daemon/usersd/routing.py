@@ -5,11 +5,11 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from usersctl.service import Service
-from usersd.request import Call
-from usersd.response import Answer
+from usersd.request import Request
+from usersd.response import Response
 from usersd.server.lanes import Lane
 
-Handler = Callable[[Call, Service], Answer | dict[str, Any]]
+Handler = Callable[[Request, Service], Response | dict[str, Any]]
 
 
 class Access(Enum):
@@ -38,4 +38,4 @@ class Route(NamedTuple):
     once: bool = False  # a GET that uses something up: not for HEAD, and not for a browser that looks ahead
     signs_in: bool = False  # a browser between two sites: a refusal is a redirect
     event: str | None = None  # what the log calls it
-    is_a_look: bool = False  # asked every few seconds by a machine: no line in the log while all is well
+    is_probe: bool = False  # asked every few seconds by a machine: no line in the log while all is well

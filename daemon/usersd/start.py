@@ -11,21 +11,23 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from usersctl.config.settings import COMMAND_LINE, Loaded, Settings, default_files, is_loopback
+from usersctl.config import Settings
+from usersctl.config.sources import COMMAND_LINE, Loaded, default_files
+from usersctl.config.values import is_loopback
 from usersctl.errors import ConfigError, Invalid
 from usersctl.first_admin import MAKE_AN_ADMIN
-from usersctl.mail import writer as mail
+from usersctl.mail import folder, writer
 from usersctl.secrets import new_token
 from usersctl.service import Service, build
 from usersctl.store.store import open_store
-from usersd.access import REGISTRATION
 from usersd.app import App
-from usersd.background.leader import Caretaker
-from usersd.counters import Figures
+from usersd.background.leader import Leader
+from usersd.counters import Counters
 from usersd.dev_provider import SampleProvider
-from usersd.handlers.oauth import come_back
+from usersd.handlers.oauth import callback
 from usersd.log import Forward, Log
 from usersd.pages import pages
+from usersd.paths import REGISTRATION
 from usersd.routes import FOR_DEVELOPMENT, TABLE
 from usersd.routing import Route
 from usersd.server.connections import Hosted, nobody_looks
@@ -96,9 +98,9 @@ def check(loaded: Loaded) -> None:
     """What an operator adds is read before anything else is done: a slip shows now and not in the night."""
     settings = loaded.settings
     try:
-        mail.Writer(settings).check()
+        writer.Writer(settings).check()
         pages.check(settings)
-        if settings.oauth_callback_url in {route.path for route in TABLE if route.handler is not come_back}:
+        if settings.oauth_callback_url in {route.path for route in TABLE if route.handler is not callback}:
             told = f"auth.oauth.callbackUrl = {settings.oauth_callback_url!r}"
             raise ConfigError(f"{told}: this path is another page of ours; choose one that is free")
     except ConfigError as error:
@@ -127,15 +129,15 @@ def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False) -> None:
             log.event("migrated", accounts=migrated.accounts, backup=str(migrated.backup))
             for note in migrated.notes:
                 log.event("migrated", message=note)
-        made = service.setup.from_environment(os.environ)
+        made = service.first_admin.from_environment(os.environ)
         if made is not None:
             log.event("first-admin", user=made.id, email=made.email)
-        if service.setup.needed():
+        if service.first_admin.needed():
             log.event("no-admin", message=f"There is no admin yet. Make one with: {make_an_admin(loaded)}")
             if at_terminal:
                 # To the terminal and not to the log: it opens the house for half an hour.
                 told = "Create the first admin here (works once, for 30 minutes):"
-                sys.stdout.write(f"\n{told}\n  {service.setup.link()}\n\n")
+                sys.stdout.write(f"\n{told}\n  {service.first_admin.link()}\n\n")
                 sys.stdout.flush()
     finally:
         service.close()
@@ -149,7 +151,7 @@ def tell_of_mail(settings: Settings, log: Log, *, dev: bool) -> None:
         log.event(
             "mail",
             message="No mail server: letters are laid into a folder",
-            folder=str(mail.mail_folder(settings)),
+            folder=str(folder.mail_folder(settings)),
         )
 
 
@@ -168,14 +170,14 @@ def hosted(
     *,
     address: str | None = None,
     table: tuple[Route, ...] = TABLE,
-    measure: Callable[[Service], AbstractContextManager[Figures]] | None = None,
+    measure: Callable[[Service], AbstractContextManager[Counters]] | None = None,
 ) -> Iterator[Hosted]:
     """What one process serves. `address`: what it listens at, where that is known."""
     service = build(loaded.settings, store=open_store(loaded.settings.database))
-    service = replace(service, setup=replace(service.setup, command=make_an_admin(loaded)))
-    with closing(service), measure(service) if measure is not None else nullcontext() as figures:
-        app = App(service, log=log, listening=address, table=table, figures=figures)
-        caretaker = Caretaker(service, log=log)
+    service = replace(service, first_admin=replace(service.first_admin, command=make_an_admin(loaded)))
+    with closing(service), measure(service) if measure is not None else nullcontext() as counters:
+        app = App(service, log=log, listening=address, table=table, counters=counters)
+        caretaker = Leader(service, log=log)
         service.readiness.parts |= {
             "worker": caretaker.sends_letters,
             "scheduler": caretaker.keeps_the_schedule,
@@ -187,7 +189,7 @@ def hosted(
                 lane=app.lane,
                 refuse=app.refuse,
                 on_stop=service.stop,
-                on_look=figures.look if figures is not None else nobody_looks,
+                on_look=counters.look if counters is not None else nobody_looks,
             )
         finally:
             caretaker.stop()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
 
-from usersctl.config.settings import Loaded, load
+from usersctl.config.sources import Loaded, load
 from usersctl.errors import UsersError
 from usersd.log import Forward, Log
 from usersd.request import new_request_id

@@ -14,7 +14,7 @@ from support.web import Client, Reply, Site, running
 
 from usersctl.models import User
 from usersctl.service import Service
-from usersd.request import MAX_COOKIE_HEADER, cookie_values
+from usersd.cookies import MAX_COOKIE_HEADER, cookie_values
 
 WORDS = {"email": "ada@example.com", "password": PASSWORD}
 

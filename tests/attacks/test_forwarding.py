@@ -8,10 +8,10 @@ import pytest
 from conftest import OPERATOR, PASSWORD
 from support.web import Site, running
 
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.models import User
 from usersctl.service import Service
-from usersd.request import Call
+from usersd.request import Request
 from usersd.routes import TABLE
 
 FORGED = {
@@ -118,7 +118,7 @@ def test_a_proxy_is_known_by_any_spelling_of_its_address(
         trusted_proxies=(ip_network("10.0.0.0/8"), ip_network("2001:db8:1::/48"))
     ).settings
     environ = {"REQUEST_METHOD": "GET", "REMOTE_ADDR": remote, "HTTP_X_FORWARDED_FOR": forwarded}
-    assert Call(environ, settings).ip == ip
+    assert Request(environ, settings).ip == ip
 
 
 def test_the_zone_of_an_address_is_not_taken_from_a_header(make_service: Callable[..., Service]) -> None:
@@ -128,7 +128,7 @@ def test_the_zone_of_an_address_is_not_taken_from_a_header(make_service: Callabl
         "REMOTE_ADDR": "10.0.0.1",
         "HTTP_X_FORWARDED_FOR": "fe80::1%" + "<script>" * 1000,
     }
-    assert len(Call(environ, settings).ip) < 50
+    assert len(Request(environ, settings).ip) < 50
 
 
 # --- limits ---

@@ -24,7 +24,7 @@ import usersd.pages
 from usersctl.models import UNUSABLE, User
 from usersctl.passwords import Hasher
 from usersctl.service import Service
-from usersd.access import inside
+from usersd.access import own_path
 from usersd.routes import TABLE
 from usersd.routing import Access
 
@@ -245,7 +245,7 @@ def test_an_address_that_many_move_to_at_once_is_one_users(site: Site, add: Call
 
 def test_a_link_for_the_first_admin_makes_one_of_them(make_service: Callable[..., Service]) -> None:
     service = make_service()
-    token = service.setup.link().partition("token=")[2]
+    token = service.first_admin.link().partition("token=")[2]
     with running(service) as site:
         replies = at_once(
             *(
@@ -277,9 +277,9 @@ PROGRAM = """
 const [leaving, staying] = JSON.parse(require("fs").readFileSync(0, "utf8"));
 const home = "https://users.example/login?redirect=x";
 const bad = [];
-const stays = (target) => new URL(inside(target), home).origin === "https://users.example";
-for (const each of [...leaving, null, undefined]) if (inside(each) !== "/") bad.push(each);
-for (const each of staying) if (inside(each) !== each || !stays(each)) bad.push(each);
+const stays = (target) => new URL(own_path(target), home).origin === "https://users.example";
+for (const each of [...leaving, null, undefined]) if (own_path(each) !== "/") bad.push(each);
+for (const each of staying) if (own_path(each) !== each || !stays(each)) bad.push(each);
 const letters = ["/", "/", "\\\\", ".", "\\t", "\\n", "\\r", " ", "@", ":", "?", "#", "%", "a", "http:", "evil.example", "\\u0000", "\\u00a0", "\\uff0f", "\\u2028", "\\x7f"];
 for (let n = 0; n < 100000; n++) {
   let each = n % 2 ? "/" : "";
@@ -298,7 +298,7 @@ def test_after_a_login_nobody_is_sent_to_another_site() -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("node, which runs the script of the pages, is not installed")
-    function = re.search(r"^function inside\(.*?^}\n", script(), re.MULTILINE | re.DOTALL)
+    function = re.search(r"^function own_path\(.*?^}\n", script(), re.MULTILINE | re.DOTALL)
     assert function
     done = subprocess.run(
         [node, "-e", function[0] + PROGRAM],
@@ -313,8 +313,8 @@ def test_after_a_login_nobody_is_sent_to_another_site() -> None:
 
 
 def test_the_service_itself_sends_nobody_to_another_site() -> None:
-    assert {inside(target) for target in LEAVING} == {""}
-    assert [inside(target) for target in STAYING] == STAYING
+    assert {own_path(target) for target in LEAVING} == {""}
+    assert [own_path(target) for target in STAYING] == STAYING
 
 
 def test_the_script_goes_nowhere_unasked_and_makes_no_html() -> None:
@@ -332,7 +332,7 @@ def test_the_script_goes_nowhere_unasked_and_makes_no_html() -> None:
     ):
         assert dangerous not in script(), dangerous
     for used in re.findall(r"location\.(?:assign|replace)\((.*?)\);\n", script()):
-        assert "redirect" not in used or "inside(" in used, used
+        assert "redirect" not in used or "own_path(" in used, used
 
 
 class Page(HTMLParser):

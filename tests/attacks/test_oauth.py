@@ -22,10 +22,10 @@ from support.oauth_site import (
     path_of,
 )
 
-from usersctl.config.settings import load
+from usersctl.config import load
 from usersctl.errors import ConfigError
 from usersctl.service import Service
-from usersd.access import inside
+from usersd.access import own_path
 
 Make = Callable[..., OAuthSite]
 ELSEWHERE = [
@@ -79,7 +79,7 @@ def test_without_a_state_nobody_comes_in(site: OAuthSite, browser: Browser) -> N
     for path in (CALLBACK, f"{CALLBACK}?code={code}", f"{CALLBACK}?code={code}&state=", f"{CALLBACK}?state="):
         assert error_of(browser.client.get(path)) == "oauth_failed"
     assert (browser.me(), accounts(site)) == (None, 0)
-    assert browser.come_back(back if back.startswith("http") else browser.base_url + back).status == 302
+    assert browser.callback(back if back.startswith("http") else browser.base_url + back).status == 302
     assert browser.me() is not None  # and the right one still can
 
 
@@ -87,9 +87,9 @@ def test_another_browsers_state_is_worth_nothing(site: OAuthSite, browser: Brows
     """Whoever gets a victim to open the attacker's callback does not sign the victim in as the attacker."""
     attacker = site.browser()
     back = attacker.consent(attacker.set_out(), "1004")
-    assert error_of(browser.come_back(back)) == "oauth_failed"
+    assert error_of(browser.callback(back)) == "oauth_failed"
     browser.set_out()
-    assert error_of(browser.come_back(back)) == "oauth_failed"
+    assert error_of(browser.callback(back)) == "oauth_failed"
     mine = browser.consent(browser.set_out(), "1001")
     mixed = with_state(path_of(mine), asked(back)["state"])
     assert error_of(browser.client.get(mixed)) == "oauth_failed"
@@ -110,12 +110,12 @@ def test_another_persons_code_is_worth_nothing(site: OAuthSite, browser: Browser
 def test_a_callback_works_once(site: OAuthSite, browser: Browser) -> None:
     back = browser.consent(browser.set_out(), "1001")
     cookies = dict(browser.client.cookies)
-    browser.come_back(back)
+    browser.callback(back)
     again = site.browser()
     again.client.cookies = cookies  # even for whoever kept the cookie
-    assert error_of(again.come_back(back)) == "oauth_failed"
+    assert error_of(again.callback(back)) == "oauth_failed"
     assert again.me() is None
-    assert error_of(browser.come_back(back)) == "oauth_failed"
+    assert error_of(browser.callback(back)) == "oauth_failed"
 
 
 def test_a_callback_works_once_even_where_the_provider_takes_the_code_twice(
@@ -123,11 +123,11 @@ def test_a_callback_works_once_even_where_the_provider_takes_the_code_twice(
 ) -> None:
     back = browser.consent(browser.set_out(), "1001")
     cookies, codes = dict(browser.client.cookies), dict(site.provider._codes)
-    assert browser.come_back(back).header("Location") == "/"
+    assert browser.callback(back).header("Location") == "/"
     again = site.browser()
     again.client.cookies = cookies
     site.provider._codes.update(codes)
-    assert error_of(again.come_back(back)) == "oauth_failed"
+    assert error_of(again.callback(back)) == "oauth_failed"
     assert not site.provider._codes  # so the provider had taken it
     assert again.me() is None
 
@@ -138,7 +138,7 @@ def test_a_state_is_good_for_ten_minutes(
 ) -> None:
     back = browser.consent(browser.set_out(), "1001")
     clock.move(seconds=seconds)
-    reply = browser.come_back(back)
+    reply = browser.callback(back)
     assert comes_in or error_of(reply) == "oauth_failed"
     assert (browser.me() is not None) == comes_in
 
@@ -185,7 +185,7 @@ def test_no_sign_in_ends_at_another_site(browser: Browser, target: str) -> None:
     reply = browser.sign_in(query="?" + urlencode({"redirect": target}, errors="surrogatepass"))
     assert reply.header("Location") == "/"
     assert browser.me() is not None
-    assert inside(target) == ""
+    assert own_path(target) == ""
 
 
 def test_what_is_encoded_once_more_stays_a_path_of_this_site(browser: Browser) -> None:
@@ -351,16 +351,16 @@ def test_odd_cookies_are_no_sign_in_under_way(site: OAuthSite, browser: Browser)
     assert len(odd) > 80
     for each in odd:
         browser.client.cookies = {name: forged(each)}
-        assert error_of(browser.come_back(back)) == "oauth_failed", each
+        assert error_of(browser.callback(back)) == "oauth_failed", each
     for raw in ("", "=", "%00", "a b", '"x"', "\\", "x" * 4001, "x" * 14_000, "!" * 100, "ä"):
         reply = site.site.client().get(path_of(back), headers={"Cookie": f"{name}={raw}"})
         assert error_of(reply) == "oauth_failed", raw
     for renamed in (name + "0", name[:-1], "oauth_", name.upper(), f"__Host-{name}"):
         browser.client.cookies = {renamed: forged(waits)}
-        assert error_of(browser.come_back(back)) == "oauth_failed", renamed
+        assert error_of(browser.callback(back)) == "oauth_failed", renamed
     assert accounts(site) == 0
     browser.client.cookies = {name: forged(waits)}
-    assert browser.come_back(back).header("Location") == "/"  # so it was the cookie that was refused
+    assert browser.callback(back).header("Location") == "/"  # so it was the cookie that was refused
 
 
 def test_a_neighbours_cookie_of_the_same_name_does_not_stop_a_sign_in(

@@ -16,8 +16,8 @@ from support.web import Site, running
 
 from usersctl.models import User
 from usersctl.service import Service
-from usersd.access import PageAccess, RoleRules, Whitelist
 from usersd.gate import Gate
+from usersd.paths import PageAccess, RoleRules, Whitelist
 
 VERIFY = "/api/users/auth/verify"
 HERE = (ip_network("127.0.0.1"),)

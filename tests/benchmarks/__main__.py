@@ -78,7 +78,7 @@ def _told(machine: Mapping[str, Any]) -> str:
 
 
 def _markdown(machine: str, found: Mapping[str, list[Figure]]) -> Iterator[str]:
-    yield f"# Figures\n\nOf `python -m tests.benchmarks`: {machine}."
+    yield f"# Counters\n\nOf `python -m tests.benchmarks`: {machine}."
     for name, figures in found.items():
         yield f"\n## {name}\n\n| what | median | least to most | | promised |\n|---|---:|---:|---|---|"
         for figure in figures:

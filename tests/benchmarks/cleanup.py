@@ -11,7 +11,7 @@ from tests.benchmarks.frame import Bench, Figure, add_users, filling
 LOGINS = """
 import os, select, sys, time
 from pathlib import Path
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.models import Actor
 from usersctl.service import build
 

@@ -11,7 +11,7 @@ import pytest
 from support.visitors import Visitor
 from support.web import Site, running
 
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.service import Service
 from usersd.dev_provider import SampleProvider
 from usersd.routes import FOR_DEVELOPMENT, TABLE

@@ -27,7 +27,7 @@ def test_the_first_admin_comes_by_a_link_and_signs_in(house: House, visit: Visit
     ada = visit(site)
     ada.goes("/login")
     ada.sees("usersctl create EMAIL --admin")
-    link = site.service.setup.link()
+    link = site.service.first_admin.link()
     ada.page.goto(link)
     ada.fills(Name="Ada Lovelace", Email="ada@example.com", Password=PASSWORD)
     ada.presses("Create admin")
@@ -57,7 +57,7 @@ def test_a_set_up_link_that_is_wrong_shows_no_form_but_the_way_on(
 def test_to_look_at_the_set_up_page_does_not_use_its_link_up(house: House, visit: Visit) -> None:
     site = house()
     ada = visit(site)
-    link = site.service.setup.link()
+    link = site.service.first_admin.link()
     for _ in range(3):
         ada.page.goto(link)
     ada.fills(Name="Ada", Email="ada@example.com", Password=PASSWORD)
@@ -69,8 +69,8 @@ def test_a_set_up_link_that_is_over_by_now_is_refused_in_words(house: House, vis
     site = house()
     ada = visit(site)
     ada.expected = {400}
-    ada.page.goto(site.service.setup.link())
-    site.service.setup.link()
+    ada.page.goto(site.service.first_admin.link())
+    site.service.first_admin.link()
     ada.fills(Name="Ada", Email="ada@example.com", Password=PASSWORD)
     ada.presses("Create admin")
     ada.sees("This link was used already, or is too old.")

@@ -70,7 +70,7 @@ def signed_in_already(visitor: Visitor) -> None:
 
 
 def first_admin(visitor: Visitor) -> None:
-    visitor.page.goto(visitor.site.service.setup.link())
+    visitor.page.goto(visitor.site.service.first_admin.link())
 
 
 def caught_letters(visitor: Visitor) -> None:

@@ -14,7 +14,7 @@ import pytest
 from support.commands import HASH, PASSWORD, Command
 from test_documentation import at_a_terminal, same, steps
 
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.errors import Invalid
 from usersctl.transfer.adoption import Adoption, mapped
 from usersctl.transfer.foreign import Kind, Table, opened

@@ -23,7 +23,7 @@ from usersctl.errors import Busy, StoreUnusable, Taken
 from usersctl.mail.kinds import RESET
 from usersctl.models import User
 from usersctl.service import Service
-from usersctl.store import file as database
+from usersctl.store import database_file
 from usersctl.store.store import open_store
 
 ME = "/api/users/me"
@@ -115,7 +115,7 @@ def test_an_interrupted_backup_leaves_nothing(
     service: Service, add: Callable[..., User], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: type
 ) -> None:
     add("ada")
-    monkeypatch.setattr(database, "PAGES", 5)
+    monkeypatch.setattr(database_file, "PAGES", 5)
     before = names(tmp_path)
 
     def stop(done: int, _total: int) -> None:
@@ -133,7 +133,7 @@ def test_a_backup_ends_however_much_is_written_meanwhile(
 ) -> None:
     """It holds its moment: a copy that begins anew at each change would never come to its end."""
     add("first")
-    monkeypatch.setattr(database, "PAGES", 2)
+    monkeypatch.setattr(database_file, "PAGES", 2)
     steps = 0
 
     def write(_done: int, _total: int) -> None:
@@ -440,16 +440,16 @@ def test_a_lockdown_outlives_a_restore(
     root = add("root", role="admin" if admin else "user")
     service.store.copy(tmp_path / "open.db")
     service.accounts.update(root.id, role="admin", by=OPERATOR)
-    service.brake.pull(service.accounts.get(root.id), by=OPERATOR)
+    service.lockdown.start(service.accounts.get(root.id), by=OPERATOR)
     service.store.copy(tmp_path / "closed.db")
     restored(service, tmp_path / "open.db")
-    lockdown = service.brake.state()
+    lockdown = service.lockdown.state()
     assert lockdown is not None
     # Whoever was let in still is, but only as an admin of what is there now.
     assert lockdown.admits(root) is admin
-    service.brake.release(by=OPERATOR)
+    service.lockdown.stop(by=OPERATOR)
     restored(service, tmp_path / "closed.db")
-    assert service.brake.state() is not None  # closed when it was saved: nobody has opened it since
+    assert service.lockdown.state() is not None  # closed when it was saved: nobody has opened it since
 
 
 def test_every_answered_change_is_in_what_was_kept_or_in_what_is_there(
@@ -596,7 +596,7 @@ def test_a_database_that_somebody_holds_is_waited_for_and_then_given_up(
 ) -> None:
     add("ada")
     service.store.copy(tmp_path / "saved.db")
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(database_file, "BUSY_SECONDS", 0.2)
     with closing(sqlite3.connect(service.store.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(Busy):

@@ -361,7 +361,7 @@ def test_a_bug_is_one_line_and_a_trace_only_with_debug(usersctl: Command) -> Non
     usersctl.add("ada")
     script = (
         "import sys; from usersctl import __main__ as command; command.take = command.take;"
-        "import usersctl.cli.listing as listing;"
+        "import usersctl.cli.show.listing as listing;"
         "listing.list_users = lambda *_, **__: 1 / 0;"
         "sys.argv = ['usersctl', 'list', '--json', *sys.argv[1:]]; command.main()"
     )

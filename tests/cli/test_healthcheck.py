@@ -14,7 +14,7 @@ from support.daemons import free_port, serving
 from support.web import Site
 
 from usersctl.cli.healthcheck import PATH, NotReady, _from_url, ask_within, configured
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.errors import Invalid
 
 

@@ -20,7 +20,8 @@ from support.proxies import needed
 from usersctl.cli.options import take
 from usersctl.cli.snippet import FOLDER, SNIPPETS, Name, owner_of, words_of, write
 from usersctl.cli.tree import command_tree
-from usersctl.config.settings import Loaded, Origin, Settings, load
+from usersctl.config import Settings
+from usersctl.config.sources import Loaded, Origin, load
 from usersctl.errors import Invalid
 
 ROOT = Path(__file__).parents[2]

@@ -14,17 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from usersctl.config.settings import (
-    MOST_BYTES,
-    Loaded,
-    Settings,
-    default_files,
-    find_file,
-    is_loopback,
-    load,
-    origin_of,
-    shown,
-)
+from usersctl.config import Settings
+from usersctl.config.sources import MOST_BYTES, Loaded, default_files, find_file, load, shown
+from usersctl.config.values import is_loopback, origin_of
 from usersctl.errors import ConfigError, Invalid
 
 SAME_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -817,7 +809,7 @@ def test_a_database_of_a_shell_is_relative_to_where_it_stands(
 WHERE = """
 import json, os, sys
 from pathlib import Path
-from usersctl.config.settings import load, shown
+from usersctl.config.sources import load, shown
 from usersctl.errors import ConfigError
 if os.geteuid() == 0 and sys.argv[1] != "root":
     os.setgroups([])

@@ -18,11 +18,11 @@ from support.oauth_site import oauth_site
 from support.postbox import Postbox, hang, make_certificates, scripted_server, smtp_server
 from test_documentation import rows, same, section, steps
 
-from usersctl.config.settings import Loaded, Origin
+from usersctl.config.sources import Loaded, Origin
 from usersctl.doctor import CHECKS, Case, Finding, Severity, case, examine, files
 from usersctl.models import User
 from usersctl.service import Service
-from usersctl.store import file as database
+from usersctl.store import database_file
 
 OFFLINE = [check.code for check in CHECKS if not check.online]
 
@@ -196,7 +196,7 @@ def test_without_an_admin_and_in_lockdown_it_says_so(patient: Patient) -> None:
     with patient.service.store.write() as tx:
         tx._run("UPDATE users SET role = 'user'")
     assert patient.finds("admin") == ("problem", "nobody is an active admin", "usersctl create EMAIL --admin")
-    patient.service.brake.pull(None, by=OPERATOR)
+    patient.service.lockdown.start(None, by=OPERATOR)
     assert patient.finds("lockdown")[2] == "usersctl lockdown off"
 
 
@@ -405,7 +405,7 @@ def test_a_database_that_cannot_be_used_is_no_crash(
 ) -> None:
     path, held = tmp_path / "other.db", sqlite3.connect(":memory:")
     if state == "locked":
-        monkeypatch.setattr(database, "BUSY_SECONDS", 0.1)
+        monkeypatch.setattr(database_file, "BUSY_SECONDS", 0.1)
         patient.service.store.copy(path)
         held = sqlite3.connect(path)
         held.execute("PRAGMA locking_mode = EXCLUSIVE")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usersctl.errors import Invalid
-from usersctl.fields import MAX_NAME, looked_up, normal_email, normal_name, normal_role, user_id_of
+from usersctl.fields import MAX_NAME, lookup_key, normal_email, normal_name, normal_role, user_id_of
 from usersctl.models import Role
 
 LABEL = st.text(string.ascii_lowercase + string.digits, min_size=1, max_size=12)
@@ -118,7 +118,7 @@ def test_the_stored_form_is_its_own_stored_form(written: str) -> None:
 
 @given(ADDRESS | ANY_TEXT)
 def test_a_look_up_never_fails_and_finds_what_was_stored(written: str) -> None:
-    asked = looked_up(written)
+    asked = lookup_key(written)
     asked.encode()  # SQLite takes no surrogates
     try:
         assert asked == normal_email(written)

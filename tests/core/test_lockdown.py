@@ -94,8 +94,8 @@ def test_every_door_is_closed_and_says_so(site: Site) -> None:
     sleeping = site.service.registration.register("new@example.com", "New", PASSWORD, by=OPERATOR)
     reset, confirm = one_time_token(site, "reset", ada), one_time_token(site, "confirm", sleeping)
     not_me = one_time_token(site, "not_me", ada)
-    setup = site.service.setup.link().partition("token=")[2]
-    site.service.brake.pull(found(site, "root"), by=OPERATOR)
+    setup = site.service.first_admin.link().partition("token=")[2]
+    site.service.lockdown.start(found(site, "root"), by=OPERATOR)
     client = site.client()
     new = {"password": NEW, "password_confirmation": NEW}
     doors = [
@@ -120,7 +120,7 @@ def test_every_door_is_closed_and_says_so(site: Site) -> None:
     assert {each.body for each in doors} == {doors[0].body}
     assert client.cookies == {}
     assert client.delete("/api/users/session").status == 200
-    site.service.brake.release(by=OPERATOR)
+    site.service.lockdown.stop(by=OPERATOR)
     # Nothing was used up, but links that set a password are no longer good: they may be in wrong hands.
     assert client.get(f"/api/users/confirm-email?token={confirm}&email=new@example.com").status == 200
     assert client.post("/api/users/password/reset", {"token": reset, "email": ada.email, **new}).status == 400
@@ -128,7 +128,7 @@ def test_every_door_is_closed_and_says_so(site: Site) -> None:
 
 
 def test_the_named_admin_sets_a_password_by_a_link_of_the_command(site: Site) -> None:
-    site.service.brake.pull(found(site, "root"), by=OPERATOR)
+    site.service.lockdown.start(found(site, "root"), by=OPERATOR)
     for name, status in (("root", 200), ("other", 503)):
         link = site.service.outbox.link(RESET, found(site, name), by=OPERATOR)
         token = link.partition("token=")[2].partition("&")[0]
@@ -141,7 +141,7 @@ def test_the_named_admin_sets_a_password_by_a_link_of_the_command(site: Site) ->
     "change", [{"role": "user"}, {"active": False}, None], ids=["demoted", "inactive", "gone"]
 )
 def test_whoever_stops_being_an_admin_is_let_in_no_longer(site: Site, change: dict[str, Any] | None) -> None:
-    site.service.brake.pull(found(site, "root"), by=OPERATOR)
+    site.service.lockdown.start(found(site, "root"), by=OPERATOR)
     root = site.client()
     root.login(ROOT, PASSWORD)
     if change is None:
@@ -150,7 +150,7 @@ def test_whoever_stops_being_an_admin_is_let_in_no_longer(site: Site, change: di
         site.service.accounts.update(found(site, "root").id, by=OPERATOR, **change)
     assert root.get(ME).status == 401
     assert is_refused(site.client().login(ROOT, PASSWORD))
-    state = site.service.brake.state()
+    state = site.service.lockdown.state()
     assert state is not None
     assert state.admitted is None
 
@@ -160,11 +160,11 @@ def test_whoever_was_named_before_is_not_let_in_by_becoming_an_admin_again(
 ) -> None:
     root = add("root", role="admin")
     add("other", role="admin")
-    service.brake.pull(root, by=OPERATOR)
+    service.lockdown.start(root, by=OPERATOR)
     service.accounts.update(root.id, role="user", by=OPERATOR)
-    assert service.brake.pull(None, by=OPERATOR) is None  # as closed as it was already
+    assert service.lockdown.start(None, by=OPERATOR) is None  # as closed as it was already
     service.accounts.update(root.id, role="admin", by=OPERATOR)
-    state = service.brake.state()
+    state = service.lockdown.state()
     assert state is not None
     assert state.admitted is None
 
@@ -176,14 +176,14 @@ def test_the_provider_lets_in_the_named_admin_alone(make_service: Callable[..., 
         assert ada.sign_in("1001").header("Location") == "/"  # somebody who is there
         root = service.accounts.find("ada@example.com")
         service.accounts.create("root2@example.com", "Root", PASSWORD, role="admin", by=OPERATOR)
-        service.brake.pull(None, by=OPERATOR)
+        service.lockdown.start(None, by=OPERATOR)
         assert ada.me() is None
         for person in ("1001", "1004"):  # known and unknown
             assert error_of(site.browser().sign_in(person)) == "oauth_failed"
         with service.store.read() as tx:
             assert len(list(tx.all_credentials())) == 2
         service.accounts.update(root.id, role="admin", by=OPERATOR)
-        service.brake.pull(service.accounts.get(root.id), by=OPERATOR)
+        service.lockdown.start(service.accounts.get(root.id), by=OPERATOR)
         browser = site.browser()
         assert browser.sign_in("1001").header("Location") == "/"
         assert browser.me() is not None
@@ -192,7 +192,7 @@ def test_the_provider_lets_in_the_named_admin_alone(make_service: Callable[..., 
 
 def test_the_page_says_it_in_words(site: Site) -> None:
     assert b"signing in is switched off" not in site.client().get("/login").body
-    site.service.brake.pull(None, by=OPERATOR)
+    site.service.lockdown.start(None, by=OPERATOR)
     assert b"signing in is switched off" in site.client().get("/login").body
     texts = site.client().get("/login").body.partition(b'id="texts"')[2]
     assert CLOSED.encode() in texts  # the form has words for it, too
@@ -212,7 +212,7 @@ def test_a_login_that_was_under_way_does_not_slip_in(service: Service, add: Call
             return getattr(service.hasher, name)
 
         def matches(self, password: str, stored: str | None) -> bool:
-            service.brake.pull(None, by=OPERATOR)
+            service.lockdown.start(None, by=OPERATOR)
             return service.hasher.matches(password, stored)
 
     sessions = type(service.sessions)(
@@ -230,8 +230,8 @@ def test_a_login_that_was_under_way_does_not_slip_in(service: Service, add: Call
 def test_a_letter_that_waits_brings_no_way_in(service: Service, add: Callable[..., User]) -> None:
     ada = add("ada")
     service.recovery.forgot("ada@example.com")
-    link = service.setup.link().partition("token=")[2]
-    service.brake.pull(None, by=OPERATOR)
+    link = service.first_admin.link().partition("token=")[2]
+    service.lockdown.start(None, by=OPERATOR)
     with service.store.read() as tx:
         assert [(each.kind, each.state) for each in tx.letters()] == [("reset", "dropped")]
         assert tx.one_time_token("setup", digest(link), "2000") is None
@@ -244,7 +244,7 @@ def test_guessing_is_counted_alike_for_everybody(
     """Neither the answers nor when they stop tells who is let in, or whether a password fits."""
     root = add("root", role="admin")
     add("ada")
-    service.brake.pull(root, by=OPERATOR)
+    service.lockdown.start(root, by=OPERATOR)
 
     def told(email: str, password: str) -> list[str]:
         answers = []
@@ -260,7 +260,7 @@ def test_guessing_is_counted_alike_for_everybody(
     assert everyone[0] == everyone[1] == everyone[2]
     assert everyone[0].count(CLOSED) == 10
     clock.move(hours=1)
-    service.brake.release(by=OPERATOR)
+    service.lockdown.stop(by=OPERATOR)
     assert service.sessions.login("ada@example.com", PASSWORD)
 
 
@@ -273,7 +273,7 @@ def test_a_refused_login_costs_the_same_for_all(
     service = make_service(rounds=8, limits_enabled=False)
     for name in ("root", "ada"):
         service.accounts.set_password(service.accounts.find(f"{name}@example.com").id, PASSWORD, by=OPERATOR)
-    service.brake.pull(root, by=OPERATOR)
+    service.lockdown.start(root, by=OPERATOR)
     took: dict[str, list[float]] = {ROOT: [], "ada@example.com": [], "nobody@example.com": []}
     for _ in range(7):
         for email, times in took.items():
@@ -291,7 +291,7 @@ def test_a_refused_login_costs_the_same_for_all(
 def test_twice_is_as_good_as_once_and_each_change_is_in_the_trail(usersctl: Command) -> None:
     usersctl.add("root", "other", role="admin")
     with usersctl.service() as service:
-        assert service.brake.pull(None, by=OPERATOR) == 0
+        assert service.lockdown.start(None, by=OPERATOR) == 0
     done = usersctl.ok("lockdown", "on", "--except", ROOT, "--yes")
     assert done.stdout == "The service is closed to everybody but root@example.com now; 0 sessions ended\n"
     assert "but root@example.com already" in usersctl.ok("lockdown", "on", "--except", "1").stdout
@@ -316,7 +316,7 @@ def test_it_asks_before_it_ends_all_sessions(usersctl: Command) -> None:
     screen = usersctl.on_terminal("lockdown", "on", "--except", ROOT, typed=[(question, "n\n")])
     assert screen.code == 5
     with usersctl.service() as service:
-        assert service.brake.state() is None
+        assert service.lockdown.state() is None
 
 
 def test_only_an_active_admin_can_be_left_in(service: Service, add: Callable[..., User]) -> None:
@@ -326,12 +326,12 @@ def test_only_an_active_admin_can_be_left_in(service: Service, add: Callable[...
     service.accounts.update(other.id, role="user", by=OPERATOR)  # since they were looked up
     for each in (add("ada"), asleep, other):
         with pytest.raises(Forbidden, match="Only an active admin"):
-            service.brake.pull(each, by=OPERATOR)
-    assert service.brake.state() is None
+            service.lockdown.start(each, by=OPERATOR)
+    assert service.lockdown.state() is None
 
 
 def test_an_operator_goes_on_in_a_lockdown(service: Service) -> None:
-    service.brake.pull(None, by=OPERATOR)
+    service.lockdown.start(None, by=OPERATOR)
     made = service.accounts.create("new@example.com", "New", PASSWORD, by=OPERATOR)
     service.accounts.set_password(made.id, NEW, by=OPERATOR)
     service.sessions.create_api_token(made.id, name="ci", lifetime=None, by=OPERATOR)

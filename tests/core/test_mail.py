@@ -34,19 +34,23 @@ from support.postbox import (
     until,
 )
 
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.errors import ConfigError, Invalid
 from usersctl.fields import normal_email, normal_name
-from usersctl.mail import kinds as letters
-from usersctl.mail import writer as mail
-from usersctl.mail.writer import FolderSender, SmtpSender, Undeliverable, Writer
+from usersctl.mail import folder as mail_folder
+from usersctl.mail import kinds, writer
+from usersctl.mail.folder import FolderSender
+from usersctl.mail.outbox import sender as sender_for
+from usersctl.mail.sending import Undeliverable
+from usersctl.mail.smtp import SmtpSender
+from usersctl.mail.writer import Writer
 from usersctl.service import Service
 
 TO = "ada@example.com"
 LINK = "https://accounts.example.com/confirm-email?token=abc-_123&email=ada%40example.com"
 NOW = datetime(2026, 11, 20, 8, 22, 19, tzinfo=UTC)
-SHIPPED = Path(mail.__file__).parent / "templates"
-KINDS = [*letters.KINDS, "test"]
+SHIPPED = Path(writer.__file__).parent / "templates"
+KINDS = [*kinds.KINDS, "test"]
 
 
 def settings(tmp_path: Path = Path("/nowhere"), **changes: Any) -> Settings:
@@ -339,7 +343,7 @@ def test_a_name_is_in_no_letter_whatever_it_is(
     send_all(service)
     (file,) = (tmp_path / "mail").iterdir()
     assert normal_name(name).encode() not in file.read_bytes()
-    seen = mail.read(file)
+    seen = mail_folder.read(file)
     assert seen.to == TO
     assert link_in(" ".join(seen.parts)).email == TO
 
@@ -455,14 +459,14 @@ def test_our_own_templates_meet_the_same_rules(folder: Path, kind: str) -> None:
     ],
 )
 def test_a_link_is_made_of_the_configuration(base_url: str, target: str, expected: str) -> None:
-    assert mail.link(settings(base_url=base_url), target, "t/&", "a+b@x.example") == expected
+    assert writer.link(settings(base_url=base_url), target, "t/&", "a+b@x.example") == expected
 
 
 # --- the folder ---
 
 
 def test_without_a_server_a_letter_is_laid_into_a_folder_that_only_its_owner_reads(tmp_path: Path) -> None:
-    sender = mail.sender(settings(tmp_path / "data"))
+    sender = sender_for(settings(tmp_path / "data"))
     assert sender == FolderSender(tmp_path / "data" / "mail")
     told = sender(written(), TO, 7)
     path = tmp_path / "data" / "mail" / "7.eml"
@@ -470,7 +474,7 @@ def test_without_a_server_a_letter_is_laid_into_a_folder_that_only_its_owner_rea
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [each.name for each in path.parent.iterdir()] == ["7.eml"]
-    found = mail.read(path)
+    found = mail_folder.read(path)
     assert (found.number, found.to, found.subject) == (7, TO, "Confirm your email address for Users")
     assert link_in(" ".join(found.parts)).token == "abc-_123"
 
@@ -480,7 +484,7 @@ def test_a_file_is_whole_or_not_there_also_when_the_last_writer_died(tmp_path: P
     sender(written(), TO, 1)
     before = (tmp_path / "mail" / "1.eml").read_bytes()
     (tmp_path / "mail" / "1.tmp").write_bytes(b"half a let")
-    assert [each.number for each in mail.caught(tmp_path / "mail")] == [1]
+    assert [each.number for each in mail_folder.caught(tmp_path / "mail")] == [1]
     sender(written("reset"), TO, 1)
     assert [each.name for each in (tmp_path / "mail").iterdir()] == ["1.eml"]
     assert (tmp_path / "mail" / "1.eml").read_bytes() != before
@@ -500,9 +504,9 @@ def test_the_newest_letters_come_first_and_strangers_in_the_folder_are_passed_ov
         sender(written(), TO, number)
         os.utime(tmp_path / f"{number}.eml", (second, second))
     (tmp_path / "note.eml").write_text("mine")
-    assert [each.number for each in mail.caught(tmp_path)] == [1, 10, 9, 2]
-    assert [each.number for each in mail.caught(tmp_path, 1)] == [1]
-    assert mail.caught(tmp_path / "nowhere") == []
+    assert [each.number for each in mail_folder.caught(tmp_path)] == [1, 10, 9, 2]
+    assert [each.number for each in mail_folder.caught(tmp_path, 1)] == [1]
+    assert mail_folder.caught(tmp_path / "nowhere") == []
 
 
 # --- SMTP ---
@@ -710,7 +714,7 @@ def test_a_server_that_hangs_after_the_letter_has_it_all_the_same() -> None:
 
 
 def test_the_limits_are_ten_seconds_a_step_and_thirty_for_the_whole() -> None:
-    sender = mail.sender(settings(mailer_host="mail.example.com"))
+    sender = sender_for(settings(mailer_host="mail.example.com"))
     assert isinstance(sender, SmtpSender)
     assert (sender.step, sender.whole) == (10, 30)
 
@@ -750,7 +754,7 @@ def test_no_thread_stays_behind() -> None:
         time.sleep(0.02)
 
 
-LANGUAGES = sorted(each.name for each in mail._SHIPPED.iterdir() if each.is_dir())
+LANGUAGES = sorted(each.name for each in writer._SHIPPED.iterdir() if each.is_dir())
 
 
 def test_more_than_one_language_is_shipped() -> None:
@@ -758,9 +762,9 @@ def test_more_than_one_language_is_shipped() -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("english", sorted(mail._SHIPPED.glob("*.txt")), ids=lambda each: each.stem)
+@pytest.mark.parametrize("english", sorted(writer._SHIPPED.glob("*.txt")), ids=lambda each: each.stem)
 def test_every_letter_is_translated_and_speaks_of_the_same_things(language: str, english: Path) -> None:
-    translated = (mail._SHIPPED / language / english.name).read_text("utf-8")
+    translated = (writer._SHIPPED / language / english.name).read_text("utf-8")
     original = english.read_text("utf-8")
     heads = [text.partition("\n\n")[0].splitlines() for text in (original, translated)]
     assert [line.partition(":")[0] for line in heads[1]] == [line.partition(":")[0] for line in heads[0]]

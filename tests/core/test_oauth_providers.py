@@ -22,7 +22,8 @@ from support.oauth_site import CALLBACK, GO, Browser, answered, asked, error_of
 from support.postbox import Certificates, make_certificates
 from support.web import Reply, Site, running
 
-from usersctl.oauth.providers import DISCOVERY_KEPT, WHOLE, _authorities
+from usersctl.oauth.http import WHOLE, _authorities
+from usersctl.oauth.providers import DISCOVERY_KEPT
 from usersctl.service import Service
 
 SECRET = "client-secret-5f1c"
@@ -204,7 +205,7 @@ def test_a_redirect_is_not_followed_and_the_secret_goes_nowhere_else(
 def test_what_comes_with_a_redirect_is_not_unpacked(
     visit: Visit, provider: Hostile, elsewhere: Hostile
 ) -> None:
-    head = f"HTTP/1.1 307 Elsewhere\r\nLocation: {elsewhere.url}/\r\n".encode()
+    head = f"HTTP/1.1 307 MustWait\r\nLocation: {elsewhere.url}/\r\n".encode()
     provider.answers = {"/token": endless(head + b"\r\n", b"x" * 65536)}
     assert visit.failure() == "oauth_failed"
     assert provider.sent < 20_000_000

@@ -12,10 +12,11 @@ from support.commands import OPERATOR, PASSWORD, Command
 from support.fakes import FakeClock
 from support.postbox import last_link, sent
 
-from usersctl.config.settings import load
+from usersctl.config import load
 from usersctl.errors import SignInRefused, Unauthenticated
 from usersctl.models import SYSTEM, UNUSABLE, User
-from usersctl.oauth.providers import FAILED, NOT_CONFIGURED, Profile
+from usersctl.oauth.providers import Profile
+from usersctl.oauth.refusals import FAILED, NOT_CONFIGURED
 from usersctl.oauth.sign_in import INACTIVE, NOT_REGISTERED, STATE_LIFETIME
 from usersctl.service import Service
 

@@ -20,13 +20,12 @@ from support.fakes import FakeClock
 from support.postbox import Postbox, Received, folder_letters, last_link, link_in, send_all, sent, smtp_server
 
 from usersctl.clock import stamp
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.errors import Busy, Invalid
-from usersctl.mail import kinds as letters
-from usersctl.mail import outbox
+from usersctl.mail import kinds, outbox
 from usersctl.mail.kinds import CONFIRM, EMAIL_CHANGED, RESET, queue
 from usersctl.mail.outbox import LEASE, LONGEST_DELAY, Attempt, Outbox, delay_after
-from usersctl.mail.writer import Undeliverable
+from usersctl.mail.sending import Undeliverable
 from usersctl.models import Actor, Letter, User
 from usersctl.service import Service, build
 
@@ -61,7 +60,7 @@ def box(service: Service, server: Server) -> Outbox:
     return replace(service.outbox, given_send=server)
 
 
-def queued(service: Service, *users: User, kind: letters.Kind = RESET) -> None:
+def queued(service: Service, *users: User, kind: kinds.Kind = RESET) -> None:
     with service.store.write() as tx:
         for user in users:
             queue(tx, kind, user, user.email, service.now())
@@ -135,13 +134,13 @@ def test_no_token_is_in_any_file_of_the_database(
     service: Service, add: Callable[..., User], box: Outbox, server: Server, tmp_path: Path
 ) -> None:
     user = add("ada")
-    for kind in letters.KINDS.values():
+    for kind in kinds.KINDS.values():
         queued(service, user, kind=kind)
     with service.store.write() as tx:
         tx.change_user(user.id, user.updated_at, awaiting_confirmation=True)
     worked(box)
     found = [link_in(message.get_body(("plain",)).get_content()).token for _, message in server.taken]  # type: ignore[union-attr]
-    assert len(set(found)) == len(letters.KINDS)
+    assert len(set(found)) == len(kinds.KINDS)
     files = [file for file in tmp_path.iterdir() if file.is_file()]
     assert {"users.db", "users.db-wal"} <= {file.name for file in files}
     for file in files:
@@ -301,11 +300,11 @@ def test_a_fault_of_ours_blocks_no_other(service: Service, add: Callable[..., Us
 
 @pytest.mark.parametrize(
     ("kind", "after"),
-    [(kind, letters.STALE_AFTER[kind.purpose]) for kind in letters.KINDS.values()],
-    ids=list(letters.KINDS),
+    [(kind, kinds.STALE_AFTER[kind.purpose]) for kind in kinds.KINDS.values()],
+    ids=list(kinds.KINDS),
 )
 def test_what_is_too_old_is_dropped(
-    service: Service, clock: FakeClock, box: Outbox, kind: letters.Kind, after: timedelta
+    service: Service, clock: FakeClock, box: Outbox, kind: kinds.Kind, after: timedelta
 ) -> None:
     user = service.registration.register(ADA, "Ada", PASSWORD, by=WEB)
     worked(box)
@@ -335,7 +334,7 @@ def test_a_letter_to_an_address_that_was_changed_is_dropped(
     service: Service, add: Callable[..., User], box: Outbox, server: Server
 ) -> None:
     user = add("ada")
-    for kind in (RESET, letters.PASSWORD_CHANGED, letters.ACCOUNT_LINKED):
+    for kind in (RESET, kinds.PASSWORD_CHANGED, kinds.ACCOUNT_LINKED):
         queued(service, user, kind=kind)
     service.accounts.update(user.id, email="new@example.com", by=OPERATOR)
     assert {each.letter.kind: each.told for each in worked(box)} == {
@@ -450,7 +449,7 @@ def test_after_a_crash_between_sending_and_marking_the_letter_comes_once_more_wi
 
 
 def test_an_attempt_is_over_before_its_lease_is() -> None:
-    from usersctl.mail.writer import TIMEOUT, WHOLE
+    from usersctl.mail.smtp import TIMEOUT, WHOLE
 
     assert timedelta(seconds=WHOLE + 2 * TIMEOUT + outbox.NOTED_WITHIN) <= LEASE
 
@@ -458,7 +457,7 @@ def test_an_attempt_is_over_before_its_lease_is() -> None:
 def test_a_letter_that_was_sent_is_marked_as_soon_as_a_lock_of_another_is_gone(
     service: Service, add: Callable[..., User], box: Outbox, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("usersctl.store.file.BUSY_SECONDS", 0.2)
+    monkeypatch.setattr("usersctl.store.database_file.BUSY_SECONDS", 0.2)
     queued(service, add("ada"))
     locked = threading.Event()
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.errors import Busy, Invalid
 from usersctl.models import UNUSABLE
 from usersctl.passwords import MAX_BYTES, Hasher, check_hash, check_password, cost_of

@@ -12,8 +12,8 @@ from support.postbox import Link, last_link, link_in, send_all, sent
 
 from usersctl.clock import stamp
 from usersctl.errors import Forbidden, Invalid, Taken, Unauthenticated
+from usersctl.mail.folder import Caught
 from usersctl.mail.kinds import CONFIRM, KINDS, RESET
-from usersctl.mail.writer import Caught
 from usersctl.models import UNUSABLE, Actor, NewUser, User
 from usersctl.secrets import digest, new_token
 from usersctl.service import Service
@@ -212,7 +212,7 @@ def test_one_purpose_never_serves_another(
         "confirm": lambda: service.registration.confirm(token, ADA, by=WEB),
         "reset": lambda: service.recovery.reset(token, ADA, "another good password", by=WEB),
         "not_me": lambda: service.recovery.not_me(token, ADA, by=WEB),
-        "setup": lambda: service.setup.first_admin(token, "root@example.com", "Root", PASSWORD, by=WEB),
+        "setup": lambda: service.first_admin.first_admin(token, "root@example.com", "Root", PASSWORD, by=WEB),
     }
     if purpose == used_for:
         use[used_for]()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.passwords import check_password
 from usersctl.secrets import digest, new_password, new_token
 

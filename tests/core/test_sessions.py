@@ -394,11 +394,11 @@ def test_a_clock_that_is_set_back_ends_nothing(service: Service, ada: User, cloc
 def test_a_check_answers_while_others_write(
     service: Service, ada: User, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from usersctl.store import file as database
+    from usersctl.store import database_file
 
     opened = service.sessions.login(ada.email, PASSWORD)
     clock.move(minutes=2)
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(database_file, "BUSY_SECONDS", 0.1)
     with ThreadPoolExecutor(1) as pool, service.store.write():
         found = pool.submit(service.sessions.check, opened.token).result(5)
     assert found is not None

@@ -23,7 +23,7 @@ from support.fakes import FakeClock
 from usersctl.errors import Busy, NotFound, StoreUnusable
 from usersctl.models import NewUser, User, UserFilter
 from usersctl.service import Service
-from usersctl.store import file as database
+from usersctl.store import database_file
 from usersctl.store.store import Store, open_store
 
 NOW = "2026-11-20T08:22:19.123Z"
@@ -419,8 +419,8 @@ def held_by_another(path: Path) -> Iterator[None]:
 def test_whoever_waits_too_long_for_another_process_is_told_to_come_back(
     path: Path, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert database.BUSY_SECONDS == 5.0
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.5)
+    assert database_file.BUSY_SECONDS == 5.0
+    monkeypatch.setattr(database_file, "BUSY_SECONDS", 0.5)
     store = opened(path, create=True)
     waited = []
 

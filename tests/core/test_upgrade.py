@@ -16,7 +16,7 @@ from usersctl.errors import Invalid, StoreUnusable, Unauthenticated
 from usersctl.models import User, UserFilter
 from usersctl.passwords import Hasher
 from usersctl.service import Service
-from usersctl.store import upgrade as migrations
+from usersctl.store import upgrade
 from usersctl.store.store import open_store
 
 HASH = Hasher(4).hash(PASSWORD)
@@ -107,7 +107,7 @@ def layout_of(path: Path, but: tuple[str, ...] = ()) -> set[tuple[Any, ...]]:
     return {row for row in (*rows, *columns) if not {row[0], row[1], *row[2:3]} & set(but)} | set(marks)
 
 
-def migrated(path: Path) -> tuple[list[User], migrations.Migrated | None]:
+def migrated(path: Path) -> tuple[list[User], upgrade.Migrated | None]:
     store = open_store(path)
     try:
         with store.read() as tx:
@@ -501,9 +501,9 @@ def test_a_migration_that_fails_in_the_middle_leaves_the_old_one(
     else:
         path.touch()
     before = dump(path)
-    real = migrations.schema()
-    monkeypatch.setattr(migrations, "schema", lambda: real + "\nCREATE TABLE users (again TEXT);\n")
-    monkeypatch.setattr(migrations, "names_of_schema", lambda: {"users"})
+    real = upgrade.schema()
+    monkeypatch.setattr(upgrade, "schema", lambda: real + "\nCREATE TABLE users (again TEXT);\n")
+    monkeypatch.setattr(upgrade, "names_of_schema", lambda: {"users"})
     with pytest.raises(sqlite3.OperationalError, match="already exists"):
         open_store(path, create=True)
     assert dump(path) == before
@@ -516,13 +516,13 @@ def killed_in_the_middle(path: Path) -> None:
     import os
     import signal
 
-    real = migrations._run_schema
+    real = upgrade._run_schema
 
     def die(connection: sqlite3.Connection) -> None:
         real(connection)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    migrations._run_schema = die
+    upgrade._run_schema = die
     open_store(path)
 
 

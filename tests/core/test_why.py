@@ -106,7 +106,7 @@ def test_whoever_has_no_password_gets_in_by_a_letter_or_the_provider(service: Se
 
 def test_in_lockdown_that_comes_first(service: Service, add: Callable[..., User]) -> None:
     ada, eve = add("ada", role="admin"), add("eve", active=False)
-    service.brake.pull(ada, by=OPERATOR)
+    service.lockdown.start(ada, by=OPERATOR)
     assert stopped_by(explained(service, eve)) == ("lockdown", "usersctl lockdown off")
     assert explained(service, ada).shut is None
 

@@ -26,7 +26,7 @@ from support.web import Client, Site
 
 from usersctl.errors import StoreUnusable
 from usersctl.service import Service
-from usersctl.store import file as database
+from usersctl.store import database_file
 from usersd.app import App
 from usersd.log import Log
 
@@ -57,11 +57,11 @@ def test_while_another_process_holds_it_all_is_read_and_who_writes_is_told_in_ti
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten seconds and the real patience in the long version. Many more want to write than there are threads."""
-    assert database.BUSY_SECONDS == 5.0
+    assert database_file.BUSY_SECONDS == 5.0
     if not LONG:
-        monkeypatch.setattr(database, "BUSY_SECONDS", 1.0)
-    in_time = database.BUSY_SECONDS + (0.5 if LONG else 1.5)  # others work on this machine, too
-    held_until = time.monotonic() + 2 * database.BUSY_SECONDS
+        monkeypatch.setattr(database_file, "BUSY_SECONDS", 1.0)
+    in_time = database_file.BUSY_SECONDS + (0.5 if LONG else 1.5)  # others work on this machine, too
+    held_until = time.monotonic() + 2 * database_file.BUSY_SECONDS
     writes, slowest_read, over = house.writes("x"), [0.0], threading.Event()
 
     def read() -> None:
@@ -89,7 +89,7 @@ def test_while_another_process_holds_it_all_is_read_and_who_writes_is_told_in_ti
             each.result()
     assert max(took) < in_time
     assert max(each.seconds for each in answered.values()) < in_time
-    assert slowest_read[0] < database.BUSY_SECONDS * 0.9
+    assert slowest_read[0] < database_file.BUSY_SECONDS * 0.9
     all_done(writes)
 
 

@@ -22,12 +22,12 @@ from usersctl.store.store import open_store
 KILL_AT_EACH = """
 import os, shutil, signal, sys
 from pathlib import Path
-from usersctl.store import file as database
+from usersctl.store import database_file
 from usersctl.store.store import open_store
-import sqlite_utils, usersctl.migrations  # once, and not in each of those that are killed
+import sqlite_utils, usersctl.store.upgrade  # once, and not in each of those that are killed
 
 old, work, step = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-opened = database._open
+opened = database_file._open
 
 
 def migrate(path, at):
@@ -44,7 +44,7 @@ def migrate(path, at):
         connection.set_trace_callback(count)
         return connection
 
-    database._open = open_and_watch
+    database_file._open = open_and_watch
     open_store(path).close()
 
 

@@ -37,8 +37,8 @@ from support.fakes import FakeClock
 from support.faults import LONG
 from support.web import Client, running
 
-from usersctl import __main__ as command
-from usersctl.config.settings import Settings
+from usersctl import __main__
+from usersctl.config import Settings
 from usersctl.service import build
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller example would take minutes to find
@@ -171,7 +171,7 @@ class Machine(RuleBasedStateMachine):
             contextlib.redirect_stderr(errors),
             pytest.raises(SystemExit) as ended,
         ):
-            command.main()
+            __main__.main()
         code = ended.value.code
         assert isinstance(code, int)
         assert code != 1, errors.getvalue()

@@ -15,7 +15,7 @@ from usersctl.clock import utc_now
 from usersctl.service import Service
 from usersctl.store import store
 from usersctl.store.store import Store
-from usersd.background import leader as caretaker
+from usersd.background import leader
 
 PROMISED = 64 * 1024 * 1024
 GROWS_TO = 150 * 1024 * 1024 if LONG else 2 * 1024 * 1024
@@ -49,11 +49,11 @@ def test_after_a_long_reader_the_log_is_cut_and_not_before_it_has_read(
         seen = tx.counts()
         grow(service)
         began = time.monotonic()
-        service.store.shorten_log()
+        service.store.truncate_log()
         assert time.monotonic() - began < 5  # it waits for nobody
         assert tx.counts() == seen
         assert size(service) >= GROWS_TO
-    service.store.shorten_log()
+    service.store.truncate_log()
     assert size(service) == 0
     with service.store.write() as tx:
         assert tx.counts()["audit"] > seen["audit"]
@@ -61,15 +61,15 @@ def test_after_a_long_reader_the_log_is_cut_and_not_before_it_has_read(
 
 def test_the_daemon_looks_after_the_log(usersctl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """By itself, at least three times a minute; the long version waits for it."""
-    assert caretaker.SHORTEN_EVERY <= 20
+    assert leader.SHORTEN_EVERY <= 20
     if not LONG:
         asked: list[Path] = []
-        monkeypatch.setattr(caretaker, "SHORTEN_EVERY", 0.01)
-        monkeypatch.setattr(Store, "shorten_log", lambda each: asked.append(each.path))
+        monkeypatch.setattr(leader, "SHORTEN_EVERY", 0.01)
+        monkeypatch.setattr(Store, "truncate_log", lambda each: asked.append(each.path))
         from usersd.log import Log
 
         with usersctl.service() as service:
-            each = caretaker.Caretaker(service, log=Log(io.StringIO()))
+            each = leader.Leader(service, log=Log(io.StringIO()))
             each.start()
             wait_for(lambda: len(asked) > 2)
             each.stop()

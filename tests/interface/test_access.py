@@ -12,9 +12,9 @@ from support.commands import OPERATOR
 from support.fakes import FakeClock
 from support.web import Client, Reply, Site
 
-from usersctl.config.settings import load
+from usersctl.config import load
 from usersctl.errors import ConfigError
-from usersd.access import Whitelist
+from usersd.paths import Whitelist
 from usersd.routes import FOR_DEVELOPMENT, TABLE
 
 # What the specification and the contract say, written down here once more: who is let in, and what somebody who is let

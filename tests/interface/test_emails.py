@@ -403,7 +403,7 @@ def test_a_letter_that_another_process_wrote_is_found_soon(
 def test_a_worker_whose_database_is_busy_lives_on(
     posting: Callable[..., tuple[Site, Postbox]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("usersctl.store.file.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("usersctl.store.database_file.BUSY_SECONDS", 0.1)
     site, box = posting()
     site.client().post(REGISTER, registration())
     wait_for(lambda: box.received)

@@ -27,7 +27,7 @@ from support.fakes import FakeClock
 from support.web import Client, Site
 
 from usersctl.clock import moment
-from usersctl.config.settings import load
+from usersctl.config import load
 from usersd.start import make_an_admin
 
 USERSD = str(Path(sys.executable).with_name("usersd"))
@@ -201,7 +201,7 @@ def test_on_a_terminal_a_link_makes_the_first_admin_once(usersctl: Command) -> N
         page = client.get(link[0].partition(str(port))[2])
         assert (page.status, b"/api/users/setup" in page.body) == (200, True)
         with usersctl.service() as service:
-            assert service.setup.needed()
+            assert service.first_admin.needed()
         wrong = client.post("/api/users/setup", FIRST | {"token": "A" * 43})
         assert (wrong.status, wrong.message) == (400, "Invalid or expired link")
         made = client.post("/api/users/setup", FIRST | {"token": link[1]})
@@ -220,7 +220,7 @@ def test_on_a_terminal_a_link_makes_the_first_admin_once(usersctl: Command) -> N
 
 
 def setup_token(site: Site) -> str:
-    found = re.search(r"token=([A-Za-z0-9_-]{43})$", site.service.setup.link())
+    found = re.search(r"token=([A-Za-z0-9_-]{43})$", site.service.first_admin.link())
     assert found is not None
     return found[1]
 

@@ -10,8 +10,7 @@ from support.web import Site
 
 from usersctl import readiness
 from usersctl.service import Service
-from usersctl.store import file as database
-from usersctl.store import store
+from usersctl.store import database_file, store
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +67,7 @@ def test_a_database_that_cannot_be_written_is_not_ready(
     service.readiness.store.close()
 
 
-@pytest.mark.parametrize(("version", "application"), [(99, database.APPLICATION_ID), (0, 0)])
+@pytest.mark.parametrize(("version", "application"), [(99, database_file.APPLICATION_ID), (0, 0)])
 def test_a_schema_of_another_version_is_not_ready(site: Site, version: int, application: int) -> None:
     with closing(sqlite3.connect(site.service.store.path)) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
@@ -81,7 +80,7 @@ def test_a_database_that_another_process_writes_to_is_ready(site: Site) -> None:
         connection.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
         assert site.client().get("/ready").status == 200
-        assert time.monotonic() - began < database.BUSY_SECONDS
+        assert time.monotonic() - began < database_file.BUSY_SECONDS
 
 
 def test_each_part_that_does_not_work_is_named(site: Site) -> None:

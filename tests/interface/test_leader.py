@@ -16,15 +16,14 @@ from support.daemons import serving, wait_for
 from support.fakes import FakeClock
 
 from usersctl.service import Service
-from usersd.background import leader as caretaker
-from usersd.background import scheduler
-from usersd.background.leader import Caretaker
+from usersd.background import leader, scheduler
+from usersd.background.leader import Leader
 from usersd.log import Log
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caretaker, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(leader, "LOOK_EVERY", 0.01)
     monkeypatch.setattr(scheduler, "LOOK_EVERY", 0.01)
 
 
@@ -35,7 +34,7 @@ class Two:
         self.service = service
         self.stream = io.StringIO()
         log = Log(self.stream, as_json=True, now=service.now)
-        self.first, self.second = Caretaker(service, log=log), Caretaker(service, log=log)
+        self.first, self.second = Leader(service, log=log), Leader(service, log=log)
 
     def told(self, event: str) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in self.stream.getvalue().splitlines()]
@@ -75,9 +74,9 @@ def test_a_slot_that_came_due_between_the_two_is_run_once(two: Two, clock: FakeC
     two.start_one_after_the_other()
     clock.move(minutes=1)
     wait_for(lambda: two.told("cleanup-tokens"))
-    before: Callable[[Caretaker, int, datetime], None] = Caretaker._work
+    before: Callable[[Leader, int, datetime], None] = Leader._work
 
-    def late(self: Caretaker, handle: int, since: datetime) -> None:
+    def late(self: Leader, handle: int, since: datetime) -> None:
         clock.move(minutes=1)  # has the lock, and is due before it has looked at the time
         before(self, handle, since)
 
@@ -95,7 +94,7 @@ def test_a_slot_that_was_run_before_the_lock_changed_hands_is_not_run_again(
     began = clock()
     with (tmp_path / "lock").open("w+") as lock:
         for _ in range(2):  # the second began to look when the first had not yet run the slot
-            each = caretaker.scheduled_cleanup(service, log=log, handle=lock.fileno(), since=began)
+            each = leader.scheduled_cleanup(service, log=log, handle=lock.fileno(), since=began)
             assert each is not None
             clock.move(seconds=40)
             each.look()
@@ -114,10 +113,10 @@ def test_the_file_of_the_lock_is_for_its_owner_alone_and_beside_the_database(two
 def test_a_lock_that_cannot_be_opened_is_told_once_and_not_ready(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(_self: Caretaker) -> int:
+    def refused(_self: Leader) -> int:
         raise PermissionError(13, "Permission denied", "users.db.lock")
 
-    monkeypatch.setattr(Caretaker, "_open", refused)
+    monkeypatch.setattr(Leader, "_open", refused)
     two.first.start()
     wait_for(lambda: not two.first.sends_letters())
     wait_for(lambda: two.told("caretaker"))

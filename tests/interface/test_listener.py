@@ -23,7 +23,7 @@ from support.proxies import Proxy
 from support.web import Reply, running
 
 from usersctl.cli.snippet import Name, words_of, write
-from usersctl.config.settings import Settings, load
+from usersctl.config import Settings, load
 from usersctl.errors import ConfigError
 from usersctl.service import Service
 from usersd.server.listener import address_of, from_systemd, listen, listening, url_of
@@ -231,22 +231,22 @@ def test_a_forwarded_address_counts_there_only_if_the_socket_is_trusted_by_name(
 
 
 def test_trusting_the_socket_trusts_no_address(tmp_path: Path) -> None:
-    from usersd.request import Call
+    from usersd.request import Request
 
     trusting = settings(tmp_path, trusted_proxies=("unix",))
     for address, found in (("127.0.0.1", "127.0.0.1"), ("", "203.0.113.7"), ("unix", "203.0.113.7")):
         environ = {"REQUEST_METHOD": "GET", "REMOTE_ADDR": address, "HTTP_X_FORWARDED_FOR": "203.0.113.7"}
-        assert Call(environ, trusting).ip == found
+        assert Request(environ, trusting).ip == found
 
 
 def test_a_name_that_a_client_sends_is_never_taken_for_the_socket(tmp_path: Path) -> None:
     import ipaddress
 
-    from usersd.request import Call
+    from usersd.request import Request
 
     trusting = settings(tmp_path, trusted_proxies=("unix", ipaddress.ip_network("127.0.0.1")))
     environ = {"REQUEST_METHOD": "GET", "REMOTE_ADDR": "127.0.0.1", "HTTP_X_FORWARDED_FOR": "9.9.9.9, unix"}
-    assert Call(environ, trusting).ip == "127.0.0.1"
+    assert Request(environ, trusting).ip == "127.0.0.1"
 
 
 def test_dev_takes_no_unix_socket(usersctl: Command) -> None:

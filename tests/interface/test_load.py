@@ -17,7 +17,7 @@ from conftest import PASSWORD
 from support.commands import Command
 from support.daemons import serving
 
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.models import NewUser
 from usersctl.passwords import Hasher
 from usersctl.service import build

@@ -22,11 +22,11 @@ from support.daemons import free_port, serving, wait_for
 from support.fakes import FakeClock
 from support.web import Client, hosting
 
-from usersctl.config.settings import Loaded, Origin
+from usersctl.config.sources import Loaded, Origin
 from usersctl.models import User
 from usersctl.service import Service
 from usersd import metrics
-from usersd.counters import BUCKETS, NO_ROUTE, Figures, Ledger
+from usersd.counters import BUCKETS, NO_ROUTE, Counters, SharedCounters
 from usersd.log import Log
 from usersd.metrics import AT_ONCE, Counting
 from usersd.routes import TABLE
@@ -59,11 +59,11 @@ def requests(samples: Samples, method: str, route: str, status: str) -> float:
 
 
 @contextmanager
-def measured(service: Service, processes: int = 1) -> Iterator[tuple[list[Figures], int]]:
+def measured(service: Service, processes: int = 1) -> Iterator[tuple[list[Counters], int]]:
     """The figures of so many processes, which are all this one, and where they are told."""
     port = free_port()
     with metrics.measuring("127.0.0.1", port, TABLE, processes) as told, told.of_process(0, service) as first:
-        others = [Figures(told._ledger, index, service.hasher) for index in range(1, processes)]
+        others = [Counters(told._ledger, index, service.hasher) for index in range(1, processes)]
         yield [first, *others], port
 
 
@@ -185,16 +185,16 @@ def test_each_outcome_of_a_login_has_its_figure(
 
 
 def test_an_outcome_that_nobody_thought_of_is_counted_all_the_same(service: Service) -> None:
-    ledger = Ledger(TABLE, 1)
-    Figures(ledger, 0, service.hasher).login("oauth", "something new")
+    ledger = SharedCounters(TABLE, 1)
+    Counters(ledger, 0, service.hasher).login("oauth", "something new")
     assert ("oauth", "error", 1) in ledger.logins()
 
 
 def test_a_request_falls_into_its_bucket_and_the_sums_are_of_all_processes(service: Service) -> None:
     route = BY_PATH["GET", "/api/users/<id>"]
     with measured(service, processes=3) as (processes, port):
-        for figures, seconds in zip(processes, (BUCKETS[0], 0.3, 60.0), strict=True):
-            figures.request(route, 200, seconds)
+        for counters, seconds in zip(processes, (BUCKETS[0], 0.3, 60.0), strict=True):
+            counters.request(route, 200, seconds)
         told = scraped(port)
     labels = {"method": "GET", "route": "/api/users/:id", "status": "2xx"}
     buckets = [
@@ -206,13 +206,13 @@ def test_a_request_falls_into_its_bucket_and_the_sums_are_of_all_processes(servi
 
 
 def test_whoever_begins_anew_goes_on_counting_but_hashes_nothing(service: Service) -> None:
-    ledger = Ledger(TABLE, 2)
-    old = Figures(ledger, 1, service.hasher)
+    ledger = SharedCounters(TABLE, 2)
+    old = Counters(ledger, 1, service.hasher)
     old.login("password", "success")
     with service.hasher.slot():
         old.look(waiting=3)
     assert (ledger.hashing, ledger.waiting) == (1, 3)
-    new = Figures(ledger, 1, service.hasher)
+    new = Counters(ledger, 1, service.hasher)
     new.login("password", "success")
     assert (ledger.hashing, ledger.waiting) == (0, 0)
     assert ("password", "success", 2) in ledger.logins()
@@ -279,8 +279,8 @@ def test_the_database_is_not_counted_for_more_than_a_hundredth_of_the_time(
 def test_what_the_database_does_not_tell_is_left_out_and_the_rest_is_told(service: Service) -> None:
     service.store.path.unlink()
     service.store.close()
-    with measured(service) as ((figures,), port):
-        figures.login("password", "success")
+    with measured(service) as ((counters,), port):
+        counters.login("password", "success")
         told = scraped(port)
     assert logins(told, "success") == 1
     assert ("users_sessions", frozenset()) not in told

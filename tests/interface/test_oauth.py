@@ -151,7 +151,7 @@ def test_an_unverified_address_stays_outside(open_site: OAuthSite) -> None:
 
 def test_whoever_cancels_is_sent_back(open_site: OAuthSite) -> None:
     browser = open_site.browser()
-    reply = browser.come_back(browser.cancel(browser.set_out()))
+    reply = browser.callback(browser.cancel(browser.set_out()))
     assert error_of(reply) == "oauth_failed"
     assert (browser.me(), count(open_site), browser.flows()) == (None, 0, [])
     assert [line["why"] for line in open_site.site.log if line["event"] == "oauth-refused"] == [
@@ -194,7 +194,7 @@ def test_twenty_first_sign_ins_at_once_make_one_account(open_site: OAuthSite) ->
     browsers = [open_site.browser() for _ in range(20)]
     backs = [browser.consent(browser.set_out(), "1001") for browser in browsers]
     with ThreadPoolExecutor(20) as pool:
-        replies = list(pool.map(lambda each: each[0].come_back(each[1]), zip(browsers, backs, strict=True)))
+        replies = list(pool.map(lambda each: each[0].callback(each[1]), zip(browsers, backs, strict=True)))
     assert [reply.header("Location") for reply in replies] == ["/"] * 20
     assert len({(browser.me() or {})["id"] for browser in browsers}) == 1
     assert count(open_site) == 1
@@ -210,7 +210,7 @@ def test_two_tabs_come_back_in_any_order(open_site: OAuthSite, order: tuple[int,
     assert len(browser.flows()) == 2
     backs = [browser.consent(there, "1001") for there in tabs]
     for tab in order:
-        assert browser.come_back(backs[tab]).header("Location") == ["/one", "/two"][tab]
+        assert browser.callback(backs[tab]).header("Location") == ["/one", "/two"][tab]
         assert browser.me() is not None
     assert browser.flows() == []
 
@@ -219,8 +219,8 @@ def test_a_browser_keeps_the_newest_of_many_tabs(open_site: OAuthSite) -> None:
     browser = open_site.browser()
     tabs = [browser.set_out(f"?redirect=/{'x' * 900}{n}") for n in range(30)]
     assert len(browser.flows()) == 5
-    assert browser.come_back(browser.consent(tabs[-1], "1001")).header("Location") == f"/{'x' * 900}29"
-    assert error_of(browser.come_back(browser.consent(tabs[0], "1001"))) == "oauth_failed"
+    assert browser.callback(browser.consent(tabs[-1], "1001")).header("Location") == f"/{'x' * 900}29"
+    assert error_of(browser.callback(browser.consent(tabs[0], "1001"))) == "oauth_failed"
 
 
 def test_the_session_lasts_thirty_days_and_its_cookie_too(open_site: OAuthSite, clock: FakeClock) -> None:
@@ -299,7 +299,7 @@ def test_over_https_both_cookies_are_the_hosts_own(
         back = provider.consent(there, "1001")
         plain = Client(site.port, cookies={name.removeprefix("__Host-"): browser.client.cookies[name]})
         assert error_of(plain.get(path_of(back))) == "oauth_failed"  # a neighbour may have set that one
-        reply = browser.come_back(back)
+        reply = browser.callback(back)
         cookies = reply.all("Set-Cookie")
         assert [each.partition("=")[0] for each in cookies] == ["__Host-auth_token", name]
         assert all("; Secure" in each and "; Path=/" in each and "Domain" not in each for each in cookies)
@@ -379,7 +379,7 @@ def test_another_callback_url_takes_the_place_of_ours(make_site: Make) -> None:
     assert urlsplit(back).path == "/sign-in/done"
     old = browser.client.get(path_of(back).replace("/sign-in/done", CALLBACK))
     assert (old.status, old.message) == (401, "Authentication required")
-    assert browser.come_back(back).header("Location") == "/"
+    assert browser.callback(back).header("Location") == "/"
     assert browser.me() is not None
 
 
@@ -416,7 +416,7 @@ def test_the_log_tells_who_came_and_no_secret(open_site: OAuthSite) -> None:
     browser = open_site.browser()
     there = browser.set_out()
     back = browser.consent(there, "1001")
-    browser.come_back(back)
+    browser.callback(back)
     (line,) = [line for line in open_site.site.log if line["event"] == "oauth"]
     assert line["user"] == (browser.me() or {})["id"]
     written = open_site.site.stream.getvalue()
@@ -428,7 +428,7 @@ def test_nothing_of_a_sign_in_is_kept_in_clear(open_site: OAuthSite, tmp_path: A
     browser = open_site.browser()
     there = browser.set_out()
     back = browser.consent(there, "1001")
-    browser.come_back(back)
+    browser.callback(back)
     kept = b"".join(file.read_bytes() for file in tmp_path.glob("users.db*"))
     for secret in (SECRET, asked(back)["code"], asked(back)["state"], browser.client.cookies["auth_token"]):
         assert secret.encode() not in kept
@@ -439,9 +439,9 @@ def test_a_head_or_a_look_ahead_uses_no_callback_up(open_site: OAuthSite) -> Non
     browser = open_site.browser()
     back = browser.consent(browser.set_out(), "1001")
     assert browser.client.send("HEAD", path_of(back)).status == 405
-    assert browser.come_back(back, headers={"Sec-Purpose": "prefetch"}).status == 405
+    assert browser.callback(back, headers={"Sec-Purpose": "prefetch"}).status == 405
     assert browser.me() is None
-    assert browser.come_back(back).header("Location") == "/"
+    assert browser.callback(back).header("Location") == "/"
 
 
 def test_every_answer_on_the_way_has_the_headers_of_the_house(open_site: OAuthSite) -> None:
@@ -512,7 +512,7 @@ def test_the_sample_provider_is_there_with_dev_and_not_without(usersctl: Command
         assert GO in browser.client.get("/login").body.decode()
         assert browser.sign_in("1002").header("Location") == "/"
         assert (browser.me() or {})["email"] == "grace@example.com"
-        assert error_of(browser.come_back(browser.cancel(browser.set_out()))) == "oauth_failed"
+        assert error_of(browser.callback(browser.cancel(browser.set_out()))) == "oauth_failed"
         assert error_of(browser.sign_in("1003")) == "oauth_failed"
         assert daemon.stop() == 0
     with serving(usersctl) as daemon:

@@ -152,7 +152,7 @@ def through(there: str, person: str | None) -> str:
 
 def test_a_person_signs_in_and_signs_in_again(make_browser: Callable[..., Browser]) -> None:
     browser = make_browser()
-    reply = browser.come_back(through(browser.set_out("?redirect=/deep?x=1"), "ada"))
+    reply = browser.callback(through(browser.set_out("?redirect=/deep?x=1"), "ada"))
     assert reply.header("Location") == "/deep?x=1"
     first = browser.me()
     assert first is not None
@@ -164,10 +164,10 @@ def test_a_person_signs_in_and_signs_in_again(make_browser: Callable[..., Browse
     )
     back = through(browser.set_out(), "ada")
     cookies = dict(browser.client.cookies)
-    assert browser.come_back(back).header("Location") == "/"
+    assert browser.callback(back).header("Location") == "/"
     assert (browser.me() or {})["id"] == first["id"]
     browser.client.cookies = {name: value for name, value in cookies.items() if "oauth_" in name}
-    assert error_of(browser.come_back(back)) == "oauth_failed"  # a second time
+    assert error_of(browser.callback(back)) == "oauth_failed"  # a second time
     assert browser.me() is None
 
 
@@ -175,8 +175,8 @@ def test_who_cancels_who_is_not_verified_and_who_is_unknown_stay_outside(
     make_browser: Callable[..., Browser],
 ) -> None:
     browser = make_browser()
-    assert error_of(browser.come_back(through(browser.set_out(), None))) == "oauth_failed"
-    assert error_of(browser.come_back(through(browser.set_out(), "alan"))) == "oauth_failed"
+    assert error_of(browser.callback(through(browser.set_out(), None))) == "oauth_failed"
+    assert error_of(browser.callback(through(browser.set_out(), "alan"))) == "oauth_failed"
     assert browser.me() is None
 
 
@@ -184,6 +184,6 @@ def test_without_registration_and_with_a_wrong_secret_the_code_says_so(
     make_browser: Callable[..., Browser],
 ) -> None:
     closed = make_browser(oauth_allow_auto_registration=False)
-    assert error_of(closed.come_back(through(closed.set_out(), "ada"))) == "user_not_registered"
+    assert error_of(closed.callback(through(closed.set_out(), "ada"))) == "user_not_registered"
     wrong = make_browser(oauth_client_secret="wrong")
-    assert error_of(wrong.come_back(through(wrong.set_out(), "ada"))) == "oauth_not_configured"
+    assert error_of(wrong.callback(through(wrong.set_out(), "ada"))) == "oauth_not_configured"

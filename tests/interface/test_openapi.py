@@ -15,7 +15,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from support.commands import Command
 from support.web import Site
 
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersd.openapi.document import document, page
 from usersd.openapi.operations import OPERATIONS
 from usersd.routes import TABLE

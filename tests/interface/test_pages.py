@@ -16,13 +16,13 @@ from support.web import Client, Site
 import usersctl
 import usersd
 from usersctl import colours
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.errors import ConfigError
 from usersctl.first_admin import MAKE_AN_ADMIN
 from usersctl.service import Service
 from usersd.pages import pages
-from usersd.request import Call
-from usersd.response import PAGE, Answer, as_json, refusal
+from usersd.request import Request
+from usersd.response import PAGE, Response, as_json, error_response
 
 HERE = Path(pages.__file__).parent
 TEMPLATES = {file.name: file.read_text("utf-8") for file in HERE.glob("*.html")}
@@ -109,7 +109,7 @@ def test_registration_that_is_open_is_offered(admin: Client) -> None:
 
 
 def test_the_set_up_page_is_over_with_the_first_admin(site: Site) -> None:
-    path = site.service.setup.link().removeprefix(site.service.settings.base_url)
+    path = site.service.first_admin.link().removeprefix(site.service.settings.base_url)
     assert b"<form" in site.client().get(path).body
     site.add(role="admin")
     assert b"<form" not in site.client().get(path).body
@@ -122,7 +122,9 @@ def test_the_set_up_page_knows_a_link_that_is_over(site: Site, clock: FakeClock)
         assert told == ("<form" not in page) == (f"<code>{MAKE_AN_ADMIN}</code>" in page)
         return not told
 
-    old, new = (site.service.setup.link().removeprefix(site.service.settings.base_url) for _ in range(2))
+    old, new = (
+        site.service.first_admin.link().removeprefix(site.service.settings.base_url) for _ in range(2)
+    )
     assert [opens(path) for path in (new, new, old, "/setup", "/setup?token=", f"{new}x")] == [
         *(True, True),
         *(False, False, False, False),
@@ -186,8 +188,8 @@ def test_another_code_says_nothing(site: Site) -> None:
 BROWSER = {"HTTP_ACCEPT": "text/html", "HTTP_SEC_FETCH_MODE": "navigate"}
 
 
-def call(path: str, **environ: str) -> Call:
-    return Call({"REQUEST_METHOD": "GET", "PATH_INFO": path, **environ}, settings())
+def call(path: str, **environ: str) -> Request:
+    return Request({"REQUEST_METHOD": "GET", "PATH_INFO": path, **environ}, settings())
 
 
 @pytest.mark.parametrize(
@@ -199,7 +201,7 @@ def test_a_browser_reads_a_refusal_as_a_page(
 ) -> None:
     asked = call("/nowhere", **BROWSER)
     asked.user = user and service.accounts.create("ada@example.com", "Ada", None, by=OPERATOR)
-    answer = pages.instead(asked, refusal(status, "No", ("X-Other", "kept")))
+    answer = pages.instead(asked, error_response(status, "No", ("X-Other", "kept")))
     page = answer.body.decode()
     assert (answer.status, answer.headers) == (status, (*PAGE, ("X-Other", "kept")))
     assert f"<h1>{told}</h1>" in page
@@ -209,18 +211,21 @@ def test_a_browser_reads_a_refusal_as_a_page(
 @pytest.mark.parametrize(
     ("asked", "answer"),
     [
-        (call("/nowhere"), refusal(404, "Not found")),
-        (call("/nowhere", HTTP_ACCEPT="application/json"), refusal(404, "Not found")),
-        (call("/nowhere", HTTP_ACCEPT="text/html", HTTP_SEC_FETCH_MODE="cors"), refusal(404, "Not found")),
-        (call("/nowhere", **BROWSER | {"REQUEST_METHOD": "POST"}), refusal(404, "Not found")),
-        (call("/api/users/7", **BROWSER), refusal(404, "User not found")),
-        (call("/_tasks/x", **BROWSER), refusal(404, "Not found")),
-        (call("/health", **BROWSER), refusal(503, "Not ready")),
+        (call("/nowhere"), error_response(404, "Not found")),
+        (call("/nowhere", HTTP_ACCEPT="application/json"), error_response(404, "Not found")),
+        (
+            call("/nowhere", HTTP_ACCEPT="text/html", HTTP_SEC_FETCH_MODE="cors"),
+            error_response(404, "Not found"),
+        ),
+        (call("/nowhere", **BROWSER | {"REQUEST_METHOD": "POST"}), error_response(404, "Not found")),
+        (call("/api/users/7", **BROWSER), error_response(404, "User not found")),
+        (call("/_tasks/x", **BROWSER), error_response(404, "Not found")),
+        (call("/health", **BROWSER), error_response(503, "Not ready")),
         (call("/login", **BROWSER), as_json({})),
-        (call("/users", **BROWSER), Answer(403, b"<!doctype html>", PAGE)),
+        (call("/users", **BROWSER), Response(403, b"<!doctype html>", PAGE)),
     ],
 )
-def test_whatever_is_no_page_stays_as_it_is(asked: Call, answer: Answer) -> None:
+def test_whatever_is_no_page_stays_as_it_is(asked: Request, answer: Response) -> None:
     assert pages.instead(asked, answer) is answer
 
 
@@ -418,8 +423,12 @@ def asks_for_a_password(page: str) -> bool:
     return 'kind="password"' in TEMPLATES[f"{page}.html"]
 
 
-ROOMS = ("accounts", "errors", "fields", "passwords", "registration", "recovery", "sessions", "setup")
-DAEMON = ("app", "access", "registration", "recovery", "session", "setup", "users")
+ROOMS = ("accounts", "errors", "fields", "passwords", "registration", "recovery", "sessions", "first_admin")
+DAEMON = (
+    "app",
+    "access",
+    *(f"handlers/{name}" for name in ("registration", "recovery", "session", "first_admin", "users")),
+)
 # What no page asks for, or says in its own words by the status.
 NOT_SHOWN = re.compile(
     r"No user|USERS_ADMIN_|password_hash |a session was admitted|You may only read your own profile|[Rr]ole must be one of|active must be true or false|search must be a text"
@@ -439,7 +448,7 @@ def said(rooms: Sequence[str] = ROOMS, daemon: Sequence[str] = DAEMON) -> Iterat
             if isinstance(node, ast.Call):
                 name = ast.unparse(node.func).rpartition(".")[2]
                 found = [*node.args[:1]] if name[0].isupper() or name == "__init__" else []
-                found += node.args[1:2] if name == "refusal" else []
+                found += node.args[1:2] if name == "error_response" else []
                 found += [keyword.value for keyword in node.keywords if keyword.arg == "otherwise"]
             elif isinstance(node, ast.Dict):
                 keys = [ast.unparse(key) if key else "" for key in node.keys]
@@ -470,13 +479,13 @@ def test_every_language_has_what_the_server_says(name: str) -> None:
 
 # Whose refusals a page may be told: the rooms of the core behind its calls.
 ASKS = {
-    "login": (("sessions",), ("session",)),
-    "register": (("registration", "fields", "passwords"), ("registration",)),
-    "confirm_email": (("registration",), ("registration",)),
+    "login": (("sessions",), ("handlers/session",)),
+    "register": (("registration", "fields", "passwords"), ("handlers/registration",)),
+    "confirm_email": (("registration",), ("handlers/registration",)),
     "forgot_password": ((), ()),
-    "reset_password": (("recovery", "passwords"), ("recovery",)),
+    "reset_password": (("recovery", "passwords"), ("handlers/recovery",)),
     "not_me": ((), ()),
-    "setup": (("setup", "fields", "passwords"), ("setup",)),
+    "setup": (("first_admin", "fields", "passwords"), ("handlers/first_admin",)),
     "profile": (("accounts", "sessions", "fields", "passwords"), ()),
     "users": (("accounts", "fields", "passwords"), ()),
 }

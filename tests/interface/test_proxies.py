@@ -280,20 +280,20 @@ def test_the_question_is_only_asked_by_the_proxy(here: House) -> None:
 def test_whoever_asks_the_daemon_directly_is_told_nothing_of_a_page(here: House) -> None:
     """From an address that is none of the proxy's."""
 
-    class Elsewhere(Client):
+    class MustWait(Client):
         def connection(self) -> Any:
             connection = super().connection()
             connection.source_address = ("127.0.0.2", 0)
             return connection
 
     for headers in (OTHER_PATH, FORGED | OTHER_PATH, {"X-Original-URL": "/docs/x"}):
-        nobody = Elsewhere(here.site.port).get("/api/users/auth/verify", headers=headers)
+        nobody = MustWait(here.site.port).get("/api/users/auth/verify", headers=headers)
         assert (nobody.status, nobody.header("Location")) == (401, "/login")
-        ada = Elsewhere(here.site.port, cookies=here.cookies(here.ada))
+        ada = MustWait(here.site.port, cookies=here.cookies(here.ada))
         assert (
             ada.get("/api/users/auth/verify", headers=headers).status == 403
         )  # there are rules, and a path is not known
-    root = Elsewhere(here.site.port, cookies=here.cookies(here.root))
+    root = MustWait(here.site.port, cookies=here.cookies(here.root))
     reply = root.get("/api/users/auth/verify", headers=OTHER_PATH)
     assert (reply.status, reply.header("Remote-Assertion")) == (200, "")
 

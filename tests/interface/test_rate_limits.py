@@ -13,7 +13,7 @@ from support.web import Reply, Site
 
 from usersctl.errors import Unauthenticated
 from usersctl.service import Service
-from usersd.rate_limits import Limits
+from usersd.rate_limits import RateLimits
 from usersd.routing import Limit
 
 WRONG = "wrong horse battery"
@@ -184,7 +184,7 @@ def test_a_stranger_cannot_say_who_they_are(
 
 
 def test_the_memory_of_clients_does_not_grow(service: Service) -> None:
-    limits = Limits(service.settings, service.now)
+    limits = RateLimits(service.settings, service.now)
     for n in range(12_000):
         address = f"10.{n >> 16}.{(n >> 8) & 255}.{n & 255}"
         limits.failed(Limit.FAILED_LOGINS, address, Unauthenticated("no"))

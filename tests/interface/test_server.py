@@ -20,10 +20,9 @@ from typing import Any
 import pytest
 
 from usersctl.errors import ConfigError
-from usersd.server import connections as channels
-from usersd.server import messages as wire
+from usersd.server import connections, messages
 from usersd.server.connections import Hosted, Server
-from usersd.server.lanes import IN_HASTE, Elsewhere, Lane
+from usersd.server.lanes import NONBLOCKING, Lane, MustWait
 from usersd.server.listener import _cannot_listen, listen, url_of
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -43,8 +42,8 @@ class App:
         self.threads.append(threading.current_thread().name)
         if path == "/crash":
             raise OSError("secret")
-        if path == "/here/but-waits" and environ[IN_HASTE]:
-            raise Elsewhere
+        if path == "/here/but-waits" and environ[NONBLOCKING]:
+            raise MustWait
         if is_slow(environ["REQUEST_METHOD"], path):
             self.gate.wait(20)
         body = environ["wsgi.input"].read()
@@ -239,7 +238,7 @@ def test_malformed_requests_are_refused_as_json_and_reach_nobody(
 ) -> None:
     head, _, body = running.raw(sent).partition(b"\r\n\r\n")
     assert int(head.split(b" ")[1]) == status
-    assert json.loads(body) == {"statusCode": status, "statusMessage": wire.MESSAGES[status]}
+    assert json.loads(body) == {"statusCode": status, "statusMessage": messages.MESSAGES[status]}
     headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
     assert headers.pop("Date")
     assert headers == {
@@ -385,7 +384,7 @@ def test_a_head_that_the_application_made_goes_out_as_it_is_with_a_date(running:
 def test_a_client_that_never_finishes_its_request_is_let_go(
     running: Running, monkeypatch: pytest.MonkeyPatch, first: bytes, drip: bytes
 ) -> None:
-    monkeypatch.setattr(channels, "TO_SEND", 0.3)
+    monkeypatch.setattr(connections, "TO_SEND", 0.3)
     with running.connect() as client:
         began = time.monotonic()
         client.settimeout(0.1)
@@ -403,7 +402,7 @@ def test_a_client_that_never_finishes_its_request_is_let_go(
 
 
 def test_a_client_may_rest_between_two_requests(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "TO_SEND", 0.3)
+    monkeypatch.setattr(connections, "TO_SEND", 0.3)
     with running.connect() as client:
         for pause in (2, 0):
             client.sendall(GET + b"\r\n")
@@ -414,7 +413,7 @@ def test_a_client_may_rest_between_two_requests(running: Running, monkeypatch: p
 def test_resting_clients_make_room_when_it_gets_crowded(
     start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channels, "TO_SEND", 0.3)
+    monkeypatch.setattr(connections, "TO_SEND", 0.3)
     running = start(connections=8)
     with ExitStack() as stack:
         for _ in range(12):
@@ -426,7 +425,7 @@ def test_resting_clients_make_room_when_it_gets_crowded(
 def test_a_client_that_does_not_read_its_answers_gets_no_more_of_them_and_is_let_go(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channels, "TO_READ", 1.0)
+    monkeypatch.setattr(connections, "TO_READ", 1.0)
     with running.connect() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.sendall(MUCH * 40)
@@ -511,7 +510,7 @@ def test_stopping_answers_what_has_come_and_closes_what_rests(running: Running) 
 def test_stopping_does_not_wait_for_ever(
     running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(channels, "TO_STOP", 0.3)
+    monkeypatch.setattr(connections, "TO_STOP", 0.3)
     with running.connect() as client:
         client.sendall(LOGIN)
         wait_until(lambda: running.app.seen)
@@ -534,7 +533,7 @@ PROGRAM = """
 import contextlib, logging, os, sys, time
 import bcrypt
 from usersctl.errors import ConfigError
-from usersd.server import connections as channels
+from usersd.server import connections
 from usersd.server.connections import Hosted
 from usersd.server.listener import listen
 from usersd.server.processes import Serving, serve
@@ -561,7 +560,7 @@ def make(index):
 
 logging.basicConfig()
 if "hasty" in sys.argv:
-    channels.TO_STOP = channels.TO_LEAVE = 0.1
+    connections.TO_STOP = connections.TO_LEAVE = 0.1
 serving = Serving(processes=int(sys.argv[1]))
 sys.exit(serve(listen("127.0.0.1", 0), make, serving, on_ready=say))
 """

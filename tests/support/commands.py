@@ -18,7 +18,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.models import Actor, User
 from usersctl.service import Service, build
 

@@ -45,12 +45,12 @@ class Browser:
         assert found, page.body
         return html.unescape(found[1])
 
-    def come_back(self, back: str, **keywords: Any) -> Reply:
+    def callback(self, back: str, **keywords: Any) -> Reply:
         assert back.startswith(self.base_url + "/"), back
         return self.client.get(path_of(back), **keywords)
 
     def sign_in(self, person: str = "1001", query: str = "") -> Reply:
-        return self.come_back(self.consent(self.set_out(query), person))
+        return self.callback(self.consent(self.set_out(query), person))
 
     def me(self) -> dict[str, Any] | None:
         """Whom the site takes us for."""

@@ -22,9 +22,9 @@ from urllib.parse import parse_qs, urlsplit
 from aiosmtpd import smtp
 from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
 
-from usersctl.mail import writer as mail
+from usersctl.mail import folder
+from usersctl.mail.folder import Caught
 from usersctl.mail.outbox import Attempt
-from usersctl.mail.writer import Caught
 from usersctl.service import Service
 
 # --- the folder ---
@@ -55,7 +55,7 @@ def send_all(service: Service) -> list[Attempt]:
 
 def folder_letters(service: Service) -> list[Caught]:
     """Oldest first."""
-    return mail.caught(mail.mail_folder(service.settings))[::-1]
+    return folder.caught(folder.mail_folder(service.settings))[::-1]
 
 
 def sent(service: Service, to: str | None = None) -> list[Caught]:

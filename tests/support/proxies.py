@@ -26,7 +26,8 @@ from support.oauth_site import SECRET as CLIENT_SECRET
 from support.recipes import python_verifier
 from support.web import Client, Site, running
 
-from usersctl.config.settings import UNIX, Settings
+from usersctl.config import Settings
+from usersctl.config.values import UNIX
 from usersctl.models import User
 from usersctl.service import build
 from usersd.dev_provider import CLIENT, SampleProvider

@@ -13,7 +13,7 @@ from usersctl.cli.show.listing import print_json_array
 from usersctl.cli.show.output import PARTLY_FAILED, plain, to_json
 from usersctl.clock import stamp
 from usersctl.errors import Invalid, NotFound
-from usersctl.fields import looked_up, user_id_of
+from usersctl.fields import lookup_key, user_id_of
 from usersctl.models import AuditRow
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _user_id(service: "Service", reference: str) -> int:
     if number is not None:
         return number
     with service.store.read() as tx:
-        found = tx.last_id_of(looked_up(reference))
+        found = tx.last_id_of(lookup_key(reference))
     if found is None:
         raise NotFound(f"No user {reference!r}, now or earlier")
     return found

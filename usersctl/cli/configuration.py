@@ -8,7 +8,7 @@ import typer
 
 from usersctl.cli.questions import invocation
 from usersctl.cli.show.output import Cell, clean, to_json
-from usersctl.config import settings as config
+from usersctl.config import sources
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +30,7 @@ def show(
 ) -> None:
     """Print every setting as it is in force; secrets as ***."""
     run = invocation(ctx)
-    rows = config.shown(run.loaded)
+    rows = sources.shown(run.loaded)
     if run.out.json:
         told = {key: {"value": value, "origin": source} if origin else value for key, value, source in rows}
         run.out.write_json(told)
@@ -53,8 +53,8 @@ def check(ctx: typer.Context) -> None:
 def path(ctx: typer.Context) -> None:
     """Print the configuration file in use. Without one, where it would be looked for."""
     run = invocation(ctx)
-    found = config.find_file(run.options.config, os.environ)
-    looked = [str(each) for each in config.default_files(os.environ)]
+    found = sources.find_file(run.options.config, os.environ)
+    looked = [str(each) for each in sources.default_files(os.environ)]
     if run.out.json:
         run.out.write_json({"file": str(found) if found else None, "looked_for": looked})
     elif found is not None:

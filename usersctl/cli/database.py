@@ -10,10 +10,10 @@ from usersctl.cli.questions import Yes, confirm, invocation
 from usersctl.cli.show.output import PARTLY_FAILED, clean, code_of
 from usersctl.clock import utc_now
 from usersctl.errors import Invalid, StoreUnusable
-from usersctl.store.file import VERSION
+from usersctl.store.database_file import VERSION
 
 if TYPE_CHECKING:
-    from usersctl.backup import Checked
+    from usersctl.backup import BackupReport
     from usersctl.cli.invocation import Invocation
 
 
@@ -188,7 +188,7 @@ def restore(
         run.out.note("All sessions, API tokens and sent links have ended.")
 
 
-def _tell(run: "Invocation", path: Path, found: "Checked") -> None:
+def _tell(run: "Invocation", path: Path, found: "BackupReport") -> None:
     accounts, rows = found.counts.get("users"), found.counts.get("audit")
     if run.out.json:
         run.out.write_json(

@@ -9,7 +9,8 @@ from usersctl.cli.healthcheck import NotReady, ask_within, configured
 from usersctl.cli.questions import invocation
 from usersctl.cli.show.findings import Line, show
 from usersctl.cli.show.output import PARTLY_FAILED, Output
-from usersctl.config.settings import Loaded, Settings
+from usersctl.config import Settings
+from usersctl.config.sources import Loaded
 from usersctl.errors import UsersError
 
 if TYPE_CHECKING:

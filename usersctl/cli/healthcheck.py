@@ -12,7 +12,8 @@ import typer
 
 from usersctl.cli.questions import invocation
 from usersctl.cli.show.output import PARTLY_FAILED
-from usersctl.config.settings import Settings, host_and_port, near
+from usersctl.config import Settings
+from usersctl.config.values import host_and_port, near
 from usersctl.errors import Invalid
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from usersctl.cli.options import Options
 from usersctl.cli.show.output import Output, clean
-from usersctl.config import settings as config
+from usersctl.config import sources
 from usersctl.models import Actor
 from usersctl.store.store import Store, open_store
 
@@ -24,8 +24,8 @@ class Invocation:
         self._store: Store | None = None
 
     @cached_property
-    def loaded(self) -> config.Loaded:
-        return config.load(config=self.options.config, flags={"database": self.options.db, **self.flags})
+    def loaded(self) -> sources.Loaded:
+        return sources.load(config=self.options.config, flags={"database": self.options.db, **self.flags})
 
     def service(self, *, create: bool = False, write: bool = True) -> "Service":
         """`create`: a new database may be made; `write` False: an old one is refused and not migrated."""

@@ -47,12 +47,12 @@ def on(
     run = invocation(ctx)
     service = run.service()
     admitted = one_user(service, admin) if admin is not None else None
-    before = service.brake.state()
+    before = service.lockdown.state()
     if before is None or before.admitted != admitted:
         who = f"everybody but {admitted.email}" if admitted is not None else "everybody"
         confirm(run, f"End all sessions and close the service to {who}?", yes=yes)
-    ended = service.brake.pull(admitted, by=run.actor)
-    now = service.brake.state()
+    ended = service.lockdown.start(admitted, by=run.actor)
+    now = service.lockdown.state()
     what = "already" if ended is None else f"now; {ended} session{'s' * (ended != 1)} ended"
     run.out.result(
         f"{_said(now)} {what}", _facts(now) | {"changed": ended is not None, "ended_sessions": ended or 0}
@@ -62,7 +62,7 @@ def on(
 def off(ctx: typer.Context) -> None:
     """Open the service again. Who had a session signs in anew."""
     run = invocation(ctx)
-    changed = run.service().brake.release(by=run.actor)
+    changed = run.service().lockdown.stop(by=run.actor)
     run.out.result(
         f"The service is open {'again' if changed else 'already'}", _facts(None) | {"changed": changed}
     )
@@ -71,7 +71,7 @@ def off(ctx: typer.Context) -> None:
 def status(ctx: typer.Context) -> None:
     """Tell whether the service is closed, since when, and who is let in."""
     run = invocation(ctx)
-    now = run.service(write=False).brake.state()
+    now = run.service(write=False).lockdown.state()
     if now is None:
         run.out.result("The service is open", _facts(None))
     else:

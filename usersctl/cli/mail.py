@@ -56,14 +56,14 @@ def show(
     letter_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="The number of the letter.")],
 ) -> None:
     """Show what became of one letter. Also its text, where it was laid into a folder."""
-    from usersctl.mail import writer as mail
+    from usersctl.mail import folder
 
     run = invocation(ctx)
     store = run.store(write=False)
     with store.read() as tx:
         letter = _found(tx, letter_id)
-    file = mail.mail_folder(run.loaded.settings) / f"{letter_id}.eml"
-    found = mail.read(file) if file.is_file() else None
+    file = folder.mail_folder(run.loaded.settings) / f"{letter_id}.eml"
+    found = folder.read(file) if file.is_file() else None
     if found is not None and found.message_id != letter.message_id:
         found = None  # another database's, whose numbers are the same
     told = _as_json(letter) | {
@@ -87,14 +87,14 @@ def retry(
 ) -> None:
     """Send letters now, also while no daemon runs. Exit code 7 when one could not be sent."""
     from usersctl.clock import stamp
-    from usersctl.mail import writer as mail
+    from usersctl.mail import writer
 
     run = invocation(ctx)
     service = run.service()
     with service.store.read() as tx:
         for each in letter_ids or []:
             _found(tx, each)
-    mail.Writer(run.loaded.settings).check()
+    writer.Writer(run.loaded.settings).check()
     tried = service.outbox.retry(letter_ids or None)
     # Those that are due by now and no later: one that fails is put off, perhaps for less time than the others take.
     due_by = stamp(service.now())
@@ -118,18 +118,20 @@ def test(
     """Send a test letter, and tell what the mail server answered. Exit code 7 when it was not taken."""
     from usersctl.clock import utc_now
     from usersctl.fields import normal_email
-    from usersctl.mail import writer as mail
+    from usersctl.mail import writer
+    from usersctl.mail.outbox import sender
+    from usersctl.mail.sending import Undeliverable
     from usersctl.secrets import new_message_id
 
     run = invocation(ctx)
     address, settings = normal_email(to), run.loaded.settings
-    mail.Writer(settings).check()
-    message = mail.Writer(settings).write(
+    writer.Writer(settings).check()
+    message = writer.Writer(settings).write(
         "test", address, link=None, hours=0, message_id=new_message_id(), date=utc_now()
     )
     try:
-        answer = mail.sender(settings)(message, address, 0)
-    except mail.Undeliverable as error:
+        answer = sender(settings)(message, address, 0)
+    except Undeliverable as error:
         run.out.error(error, code="undeliverable", hint="see: usersctl config show --origin")
         raise typer.Exit(PARTLY_FAILED) from None
     run.out.result(f"Sent to {address}: {answer}", {"to": address, "answer": answer})

@@ -11,7 +11,7 @@ import typer
 
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.show.output import clean
-from usersctl.config.settings import read_secret
+from usersctl.config.sources import read_secret
 from usersctl.errors import ConfigError, Forbidden, Invalid, NotFound
 from usersctl.models import User
 

@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 import typer
 
 from usersctl.cli.questions import invocation
-from usersctl.config.settings import Loaded, Settings, host_and_port, near
+from usersctl.config import Settings
+from usersctl.config.sources import Loaded
+from usersctl.config.values import host_and_port, near
 from usersctl.errors import Invalid
 
 FOLDER = Path(__file__).parent.parent / "snippets"

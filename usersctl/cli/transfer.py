@@ -19,7 +19,7 @@ from usersctl.cli.show.output import Cell, code_of, to_json
 from usersctl.errors import Invalid
 from usersctl.fields import normal_role
 from usersctl.transfer.rows import Format, Row, as_text, csv_rows, json_rows, jsonl_rows
-from usersctl.transfer.transfer import COLUMNS, IGNORED, IMPORTED, BrokenRows, Problem
+from usersctl.transfer.transfer import COLUMNS, IGNORED, IMPORTED, BrokenRows, RowProblem
 
 if TYPE_CHECKING:
     from usersctl.service import Service
@@ -111,9 +111,9 @@ def _import(
     dry_run: bool,
     on_conflict: OnConflict,
 ) -> None:
-    problems: list[Problem] = []
+    problems: list[RowProblem] = []
 
-    def report(problem: Problem) -> None:
+    def report(problem: RowProblem) -> None:
         if run.out.json:
             problems.append(problem)
         else:

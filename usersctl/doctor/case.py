@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from usersctl.clock import Clock
-from usersctl.config.settings import Loaded, Settings
+from usersctl.config import Settings
+from usersctl.config.sources import Loaded
 from usersctl.errors import Invalid, SignInRefused, UsersError
-from usersctl.mail.writer import Probe, SmtpSender
-from usersctl.oauth.providers import Errand, Http
+from usersctl.mail.smtp import Probe, SmtpSender
+from usersctl.oauth.http import Errand, Http
 from usersctl.store.store import Store, open_store
 from usersctl.store.transaction import Transaction
 
@@ -120,7 +121,7 @@ class Case:
         errand.over.wait(MAIL_AT_MOST)
         if errand.error is not None:
             raise errand.error
-        return errand.told or Probe([], f"no answer within {MAIL_AT_MOST:g} s")
+        return errand.result or Probe([], f"no answer within {MAIL_AT_MOST:g} s")
 
     def ask_web(self, ask: Callable[[Http], T], *, mend: str) -> T:
         http = Http()

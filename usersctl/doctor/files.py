@@ -13,7 +13,7 @@ from pathlib import Path
 from usersctl.config.settings import TABLE
 from usersctl.doctor.case import Case, UncheckedError, Verdict, hint, ok, problem, warning
 from usersctl.errors import Outdated, UsersError
-from usersctl.store import upgrade as migrations
+from usersctl.store import upgrade
 
 LARGE_LOG = 64 * 1024 * 1024
 LITTLE_ROOM = 100 * 1024 * 1024
@@ -90,7 +90,7 @@ def schema(case: Case) -> Verdict:
     if isinstance(case.opened, Outdated):
         return warning(str(case.opened), case.command("db migrate"))
     there = case.ask(lambda tx: tx.parts())
-    missing = sorted(migrations.names_of_schema().difference(there))
+    missing = sorted(upgrade.names_of_schema().difference(there))
     if missing:
         return problem(f"without {', '.join(missing)}", case.command("db restore FILE"))
     return ok("every table, index and trigger is there")

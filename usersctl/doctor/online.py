@@ -2,10 +2,11 @@
 
 import shlex
 
-from usersctl.config.settings import is_loopback
+from usersctl.config.values import is_loopback
 from usersctl.doctor.case import Case, UncheckedError, Verdict, ok, problem, warning
-from usersctl.mail.writer import ENCRYPTED, GREETED, IN_CLEAR, LOGGED_IN
-from usersctl.oauth.providers import Http, OpenIdProvider, make_provider
+from usersctl.mail.smtp import ENCRYPTED, GREETED, IN_CLEAR, LOGGED_IN
+from usersctl.oauth.http import Http
+from usersctl.oauth.providers import OpenIdProvider, make_provider
 from usersctl.secrets import challenge_of, new_token
 
 

@@ -4,7 +4,8 @@ import errno
 import os
 from urllib.parse import urlsplit
 
-from usersctl.config.settings import Settings, is_loopback
+from usersctl.config import Settings
+from usersctl.config.values import is_loopback
 from usersctl.doctor.case import Case, Verdict, hint, ok, problem, warning
 
 LOGINS_LOOKED_AT, FEW_LOGINS, FEW_PEOPLE = 200, 10, 3

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from usersctl.clock import Clock, moment, stamp
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.errors import Busy, StoreUnusable
-from usersctl.mail import kinds as letters
+from usersctl.mail import kinds
 from usersctl.mail.kinds import STALE_AFTER, Kind
 from usersctl.models import Actor, Letter, User
 from usersctl.secrets import digest, new_token
@@ -18,7 +18,8 @@ from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
 if TYPE_CHECKING:
-    from usersctl.mail.writer import Caught, Send
+    from usersctl.mail.folder import Caught
+    from usersctl.mail.sending import Send
 
 # Longer than one attempt can take: until then no other worker touches the letter.
 LEASE = timedelta(minutes=2)
@@ -54,7 +55,7 @@ class Outbox:
             letter = tx.claim_letter(due_by, stamp(now + LEASE))
             if letter is None:
                 return None  # another worker was quicker
-            kind = letters.KINDS.get(letter.kind)
+            kind = kinds.KINDS.get(letter.kind)
             user = tx.user(letter.user_id) if letter.user_id is not None else None
             why = _pointless(letter, kind, user, stamp(now - STALE_AFTER[kind.purpose]) if kind else "")
             if kind is None or user is None or why is not None:
@@ -78,9 +79,9 @@ class Outbox:
 
     def caught(self) -> "list[Caught]":
         """The newest letters in the folder that takes the place of a mail server."""
-        from usersctl.mail import writer as mail
+        from usersctl.mail import folder
 
-        return mail.caught(mail.mail_folder(self.settings))
+        return folder.caught(folder.mail_folder(self.settings))
 
     def link(self, kind: Kind, user: User, *, by: Actor) -> str:
         """A working link, for the operator whose users get no mail."""
@@ -109,20 +110,21 @@ class Outbox:
 
     def _send(self, letter: Letter, kind: Kind, token: str) -> Attempt:
         # Late, because all that is known of mail is slow to import and most commands write no letter.
-        from usersctl.mail import writer as mail
+        from usersctl.mail import writer
+        from usersctl.mail.sending import Undeliverable
 
-        send = self.given_send or mail.sender(self.settings)
+        send = self.given_send or sender(self.settings)
         try:
-            message = mail.Writer(self.settings).write(
+            message = writer.Writer(self.settings).write(
                 kind.name,
                 letter.email,
-                link=mail.link(self.settings, self._target(kind), token, letter.email),
+                link=writer.link(self.settings, self._target(kind), token, letter.email),
                 hours=kind.lifetime // timedelta(hours=1),
                 message_id=letter.message_id,
                 date=self.now(),
             )
             told = send(message, letter.email, letter.id)
-        except mail.Undeliverable as error:
+        except Undeliverable as error:
             return self._not_sent(
                 letter, token, str(error), permanent=error.permanent, keep_token=error.perhaps_taken
             )
@@ -181,9 +183,17 @@ def _pointless(letter: Letter, kind: Kind | None, user: User | None, stale_befor
         (letter.created_at < stale_before, "too old"),
         # The notice of a change goes to the address that was.
         (
-            kind is not letters.EMAIL_CHANGED and user and user.email != letter.email,
+            kind is not kinds.EMAIL_CHANGED and user and user.email != letter.email,
             "the address was changed",
         ),
-        (kind is letters.CONFIRM and user and not user.awaiting_confirmation, "nothing to confirm"),
+        (kind is kinds.CONFIRM and user and not user.awaiting_confirmation, "nothing to confirm"),
     )
     return next((reason for applies, reason in reasons if applies), None)
+
+
+def sender(settings: Settings) -> "Send":
+    """By SMTP where a mail server is configured, else into the folder beside the database."""
+    from usersctl.mail.folder import FolderSender, mail_folder
+    from usersctl.mail.smtp import SmtpSender
+
+    return SmtpSender(settings) if settings.mailer_host else FolderSender(mail_folder(settings))

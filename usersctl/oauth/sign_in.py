@@ -6,13 +6,15 @@ from datetime import timedelta
 from typing import Any
 
 from usersctl.clock import Clock, stamp
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.errors import Invalid, SignInRefused
 from usersctl.fields import MAX_NAME, normal_email
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import ACCOUNT_LINKED, queue
 from usersctl.models import UNUSABLE, Actor, NewUser, Role, User
-from usersctl.oauth.providers import Http, Profile, Provider, refused
+from usersctl.oauth.http import Http
+from usersctl.oauth.providers import Profile, Provider
+from usersctl.oauth.refusals import refused
 from usersctl.secrets import digest
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -35,14 +37,14 @@ class OAuthSignIn:
     provider: Provider
     http: Http
 
-    def way_there(self, *, redirect_uri: str, state: str, challenge: str) -> str:
+    def authorization_url(self, *, redirect_uri: str, state: str, challenge: str) -> str:
         return self.http.within_limits(
             lambda: self.provider.authorization_url(
                 redirect_uri=redirect_uri, state=state, challenge=challenge
             )
         )
 
-    def who_came(self, *, code: str, redirect_uri: str, verifier: str, issuer: str | None) -> Profile:
+    def fetch_profile(self, *, code: str, redirect_uri: str, verifier: str, issuer: str | None) -> Profile:
         def ask() -> Profile:
             token = self.provider.exchange(
                 code=code, redirect_uri=redirect_uri, verifier=verifier, issuer=issuer

@@ -14,7 +14,7 @@ class Head(NamedTuple):
     hash: bytes
 
 
-class Checked(NamedTuple):
+class ChainResult(NamedTuple):
     rows: int
     head: bytes
     first_broken: int | None  # the id of a row; None also where only the end is missing
@@ -29,7 +29,7 @@ def link(before: bytes, row: Sequence[Any]) -> bytes:
     return hashlib.sha256(before + content).digest()
 
 
-def check(rows: Iterable[Sequence[Any]], head: Head | None, expected: bytes | None = None) -> Checked:
+def check(rows: Iterable[Sequence[Any]], head: Head | None, expected: bytes | None = None) -> ChainResult:
     """Rows as they are stored, in the order of their ids. Stops at the first that does not follow from the one before.
 
     Whoever can write the database can make a whole new chain. `expected`, a hash that was noted elsewhere, tells that
@@ -42,10 +42,10 @@ def check(rows: Iterable[Sequence[Any]], head: Head | None, expected: bytes | No
                 f"row {content[0]} does not follow from the one before it: it was changed, or what stood before it was"
                 " removed, added or moved"
             )
-            return Checked(count, before, content[0], problem)
+            return ChainResult(count, before, content[0], problem)
         count, before = count + 1, stored
         was_seen = was_seen or stored == expected
-    return Checked(count, before, None, _at_the_end(count, before, head) or _if_not(was_seen))
+    return ChainResult(count, before, None, _at_the_end(count, before, head) or _if_not(was_seen))
 
 
 def _at_the_end(count: int, last: bytes, head: Head | None) -> str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from usersctl.errors import Busy, OtherVersion, Outdated, StoreUnusable, UsersError
-from usersctl.store import file as database
+from usersctl.store import database_file
 from usersctl.store.transaction import Transaction
 
 LONGEST_LOG = 32 * 1024 * 1024  # bytes of the write-ahead log; a longer one is cut when nobody needs it
@@ -28,7 +28,7 @@ class Store:
         self.path = path
         self.read_only = read_only
         self.no_trace = no_trace
-        self.migrated: database.Migrated | None = None  # what opening it did to an older database
+        self.migrated: database_file.Migrated | None = None  # what opening it did to an older database
         self.is_open = False  # and the database is a current one
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
@@ -58,7 +58,7 @@ class Store:
     @contextmanager
     def trial(self) -> Iterator[Transaction]:
         """A write that is taken back at its end: what would happen."""
-        with self._writer("ROLLBACK", database.BUSY_SECONDS) as tx:
+        with self._writer("ROLLBACK", database_file.BUSY_SECONDS) as tx:
             yield tx
 
     @contextmanager
@@ -78,7 +78,7 @@ class Store:
     def is_current(self) -> bool:
         """Whether the database is still of the version that this program knows."""
         with self._refusals():
-            return database.is_current(self._connection(), self.path)
+            return database_file.is_current(self._connection(), self.path)
 
     def check_writable(self) -> None:
         """Raises StoreUnusable where nothing could be written now, and Busy where another writer is at it."""
@@ -91,13 +91,13 @@ class Store:
     @contextmanager
     def write(self, *, patience: float | None = None) -> Iterator[Transaction]:
         """All of it or nothing; Busy where others write for longer than `patience`."""
-        with self._writer("COMMIT", database.BUSY_SECONDS if patience is None else patience) as tx:
+        with self._writer("COMMIT", database_file.BUSY_SECONDS if patience is None else patience) as tx:
             yield tx
 
     @contextmanager
     def _writer(self, at_the_end: str, patience: float) -> Iterator[Transaction]:
         """It begins as a writer, because a reader that becomes one may find that it cannot."""
-        waits_fully = patience >= database.BUSY_SECONDS and not self._held
+        waits_fully = patience >= database_file.BUSY_SECONDS and not self._held
         if self._held:
             patience = min(patience, PATIENCE_WHILE_HELD)
         until = time.monotonic() + patience
@@ -137,7 +137,7 @@ class Store:
         """All of it as it is at this moment, while others write on. How many rows that are."""
         with self.read() as tx:
             counts = tx.counts()
-            database.copy(self._connection(), target, progress)
+            database_file.copy(self._connection(), target, progress)
         return counts
 
     def take_over(
@@ -147,7 +147,7 @@ class Store:
 
         `first` is called when nobody else can write any more and nothing is replaced yet; it may still change `other`.
         """
-        until = time.monotonic() + database.BUSY_SECONDS
+        until = time.monotonic() + database_file.BUSY_SECONDS
         begun = False
 
         def step(status: int, left: int, total: int) -> None:
@@ -172,14 +172,14 @@ class Store:
             source.backup(connection, pages=8, progress=step, sleep=0.02)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def shorten_log(self) -> None:
+    def truncate_log(self) -> None:
         """Whoever reads for long keeps the write-ahead log growing, and nothing else makes it small again."""
         log = Path(f"{self.path}-wal")
         if not log.exists() or log.stat().st_size <= LONGEST_LOG:
             return
         self._checkpoint("TRUNCATE", patience=0)
 
-    def fold_log(self) -> None:
+    def checkpoint(self) -> None:
         """After a great change: otherwise whoever commits next would carry its pages into the database, and wait for that."""
         self._checkpoint("RESTART", patience=FOLDING_PATIENCE)
 
@@ -202,7 +202,7 @@ class Store:
         found: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if found is None:
             return self._connect()
-        file = database.identity(self.path)
+        file = database_file.identity(self.path)
         if file is None and to_write:
             raise StoreUnusable(f"{self.path} is gone", hint="put it back, or restore a backup")
         if file in (self._local.file, None) or found.in_transaction:
@@ -211,10 +211,10 @@ class Store:
         return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
-        file = database.identity(self.path)
-        connection = database.connect(self.path, read_only=self.read_only, no_trace=self.no_trace)
+        file = database_file.identity(self.path)
+        connection = database_file.connect(self.path, read_only=self.read_only, no_trace=self.no_trace)
         try:
-            if self.is_open and not database.is_current(connection, self.path):
+            if self.is_open and not database_file.is_current(connection, self.path):
                 raise OtherVersion(
                     f"{self.path} was replaced by one that is empty or older", hint="start again"
                 )
@@ -289,7 +289,7 @@ def open_store(
     """A store on a current database: made if it may be, migrated if it is old and opened for writing."""
     try:
         if create:
-            database.create_file(path)
+            database_file.create_file(path)
         if path.is_dir():
             raise StoreUnusable(
                 f"{path} is a folder and no database", hint="name a file, with --db or USERS_DATABASE"
@@ -304,8 +304,8 @@ def open_store(
     try:
         with store._refusals():  # noqa: SLF001 - the same room
             connection = store._connection()  # noqa: SLF001
-            if not database.is_current(connection, path):
-                if not create and database.is_empty(connection):
+            if not database_file.is_current(connection, path):
+                if not create and database_file.is_empty(connection):
                     # It may be what is left of one that was cut off: only who asks for a new one gets it.
                     raise StoreUnusable(
                         f"{path} is empty",
@@ -315,9 +315,9 @@ def open_store(
                     raise Outdated(
                         f"{path} is of an older version", hint="bring it up to date with: usersctl db migrate"
                     )
-                from usersctl.store.upgrade import bring_up  # late: hardly ever needed
+                from usersctl.store.upgrade import upgrade_database  # late: hardly ever needed
 
-                store.migrated = bring_up(connection, path)
+                store.migrated = upgrade_database(connection, path)
             store.is_open = True
     except BaseException:
         store.close()

@@ -483,7 +483,7 @@ class Transaction:
         row = self._run("SELECT n, hash FROM audit_head").fetchone()
         return chain.Head(*row) if row else None
 
-    def check_audit(self, expected: bytes | None = None) -> chain.Checked:
+    def check_audit(self, expected: bytes | None = None) -> chain.ChainResult:
         """All rows, one by one, against the chain. What was made illegible is a change like any other."""
         rows = self._run(f"SELECT {_AUDIT} FROM audit ORDER BY id")
         rows.connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")

@@ -13,21 +13,21 @@ from typing import Any
 
 from usersctl.clock import moment, stamp, utc_now
 from usersctl.errors import Busy, StoreUnusable
-from usersctl.fields import looked_up
+from usersctl.fields import lookup_key
 from usersctl.models import UNUSABLE, USER_FIELDS, Role
-from usersctl.store.file import (
+from usersctl.store.database_file import (
     APPLICATION_ID,
     BUSY_SECONDS,
     NOT_OURS,
     VERSION,
     Migrated,
+    copy_aside,
     is_current,
     is_empty,
-    keep,
 )
 
 
-def bring_up(connection: sqlite3.Connection, path: Path) -> Migrated | None:
+def upgrade_database(connection: sqlite3.Connection, path: Path) -> Migrated | None:
     """An empty or older database becomes a current one. None: there was no older one to migrate."""
     (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
     _write_ahead(connection)
@@ -92,9 +92,9 @@ def _run_schema(connection: sqlite3.Connection) -> None:
 
 def schema() -> str:
     """schema.sql, from the package or, in a checkout, from the root."""
-    here = Path(__file__).parents[1]
-    packaged = here / "schema.sql"
-    return (packaged if packaged.exists() else here.parent / "schema.sql").read_text("utf-8")
+    package = Path(__file__).parents[1]
+    packaged = package / "schema.sql"
+    return (packaged if packaged.exists() else package.parent / "schema.sql").read_text("utf-8")
 
 
 # --- an existing deployment: the table of users as the specification's service had it, without a version ---
@@ -116,7 +116,7 @@ def _adopt(connection: sqlite3.Connection, path: Path) -> Migrated:
     notes = [f"columns of users that stand in the backup only: {', '.join(left)}"] if left else []
     users = [_adopted(row, notes, path) for row in rows]
     _refuse_twins(users, path)
-    backup = keep(path, utc_now())
+    backup = copy_aside(path, utc_now())
     given = _last_id_given(connection, name)
     # Other tables of the deployment stay. One that has a name of ours gives way; the backup keeps it.
     ours = names_of_schema()
@@ -151,7 +151,7 @@ def _adopted(row: dict[str, Any], notes: list[str], path: Path) -> dict[str, Any
     number, email = row["id"], row["email"]
     if not isinstance(number, int) or number < 1 or not isinstance(email, str) or not email.strip():
         raise StoreUnusable(f"{path}: the account {number!r} has no usable id or e-mail address")
-    email = looked_up(email)
+    email = lookup_key(email)
     role = str(row.get("role") or Role.USER).strip().lower()
     if role not in tuple(Role):
         notes.append(f"account {number} had the unknown role {role!r} and is a plain user now")

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from usersctl.clock import moment, stamp
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.errors import Invalid
 from usersctl.fields import is_web_address
 from usersctl.models import Role

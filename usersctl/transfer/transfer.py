@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from usersctl.clock import Clock, moment, stamp
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.errors import Invalid, LastAdmin, UsersError
 from usersctl.fields import is_text, is_web_address, normal_email, normal_name, normal_role
 from usersctl.models import UNUSABLE, Actor, Credentials, NewUser, Role, User
@@ -37,7 +37,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
 
 
-class Problem(NamedTuple):
+class RowProblem(NamedTuple):
     where: str  # "line 7" or "entry 7"
     message: str
 
@@ -80,7 +80,7 @@ class Transfer:
         on_conflict: str,
         dry_run: bool,
         by: Actor,
-        report: Callable[[Problem], Any],
+        report: Callable[[RowProblem], Any],
         hashing: Callable[[int, int], Any],
     ) -> Imported:
         """Checks every row, hashes what comes as a password, then writes all in one transaction.
@@ -100,7 +100,7 @@ class Transfer:
                     checked = self._checked(row)
                 except UsersError as error:
                     broken += 1
-                    report(Problem(where, str(error)))
+                    report(RowProblem(where, str(error)))
                     continue
                 password = checked.pop("password", None)
                 if password is not None:
@@ -163,7 +163,7 @@ class Transfer:
         on_conflict: str,
         dry_run: bool,
         by: Actor,
-        report: Callable[[Problem], Any],
+        report: Callable[[RowProblem], Any],
     ) -> Imported:
         created = updated = skipped = without = taken = first = 0
         way_on = "give each row an oauth_id of its own, or free it with: usersctl update USER --unlink"
@@ -177,7 +177,7 @@ class Transfer:
                 owner = tx.user_by_oauth_id(row["oauth_id"]) if "oauth_id" in row else None
                 if owner is not None and (known is None or owner.id != known.id):
                     taken += 1
-                    report(Problem(where, f"oauth_id is taken by {owner.email}"))
+                    report(RowProblem(where, f"oauth_id is taken by {owner.email}"))
                 elif known is None:
                     added = self._add(tx, row, by)
                     first = first or added.id
@@ -187,7 +187,7 @@ class Transfer:
                     taken += 1
                     way_on = "choose with --on-conflict skip or --on-conflict update"
                     who = "an earlier row" if first and known.id >= first else f"user {known.id}"
-                    report(Problem(where, f"{known.email} is taken by {who}"))
+                    report(RowProblem(where, f"{known.email} is taken by {who}"))
                 elif on_conflict == "update":
                     updated += self._update(tx, known, row, by)
                 else:

@@ -17,7 +17,7 @@ LOOK_EVERY = 0.5  # seconds between two looks whether the lock is free
 SHORTEN_EVERY = 20.0  # seconds between two looks at the write-ahead log
 
 
-class Caretaker:
+class Leader:
     """Each process has one; it waits for the lock on a file beside the database, and then works until it is stopped.
     The kernel frees the lock of a process that dies, however it dies: another works on within a second.
 
@@ -92,7 +92,7 @@ class Caretaker:
         while not self._stop.wait(SHORTEN_EVERY):
             # Whoever asks for something meanwhile is told, and the next look is soon.
             with suppress(UsersError):
-                self._service.store.shorten_log()
+                self._service.store.truncate_log()
         for each in at_work:
             each.stop()
 

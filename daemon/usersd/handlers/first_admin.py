@@ -3,11 +3,11 @@
 from typing import Any
 
 from usersctl.service import Service
-from usersd.request import Call
+from usersd.request import Request
 
 
-def first_admin(call: Call, service: Service) -> dict[str, Any]:
-    token, email, name, password = call.texts(
+def first_admin(request: Request, service: Service) -> dict[str, Any]:
+    token, email, name, password = request.texts(
         "token", "email", "name", "password", otherwise="Token, email, name and password are required"
     )
-    return {"user": service.setup.first_admin(token, email, name, password, by=call.actor).as_json()}
+    return {"user": service.first_admin.first_admin(token, email, name, password, by=request.actor).as_json()}

@@ -3,18 +3,18 @@
 from typing import Any
 
 from usersctl.service import Service
-from usersd.request import Call
-from usersd.response import Answer, refusal
+from usersd.request import Request
+from usersd.response import Response, error_response
 
 
-def alive(_call: Call, _service: Service) -> dict[str, Any]:
+def alive(_request: Request, _service: Service) -> dict[str, Any]:
     """Asks nothing of the database: a daemon that is alive without one need not be started anew."""
     return {"status": "alive"}
 
 
-def ready(_call: Call, service: Service) -> Answer | dict[str, Any]:
+def ready(_request: Request, service: Service) -> Response | dict[str, Any]:
     readiness = service.readiness
     failing = ["the daemon stops"] if readiness.stopping else readiness.failing()
     if failing:
-        return refusal(503, f"Not ready: {', '.join(failing)}", ("Retry-After", "5"))
+        return error_response(503, f"Not ready: {', '.join(failing)}", ("Retry-After", "5"))
     return {"status": "ready"}

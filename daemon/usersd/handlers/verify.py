@@ -9,10 +9,11 @@ from usersctl.errors import Invalid
 from usersctl.models import Role
 from usersctl.secrets import assertion
 from usersctl.service import Service
-from usersd.access import PageAccess, identify, inside, wants_a_page
+from usersd.access import identify, own_path, wants_a_page
 from usersd.pages import pages
-from usersd.request import Call
-from usersd.response import JSON, Answer, Header, redirect, refusal
+from usersd.paths import PageAccess
+from usersd.request import Request
+from usersd.response import JSON, Header, Response, error_response, redirect_to
 
 NAMES = ("Remote-User", "Remote-Email", "Remote-Name", "Remote-Role")
 NOBODY = ("", "", "", "")
@@ -40,26 +41,26 @@ class Asked(NamedTuple):
     path: str | None = None  # of it, decoded once
 
 
-def verify(call: Call, service: Service) -> Answer:
-    role = call.query.get("role")
+def verify(request: Request, service: Service) -> Response:
+    role = request.query.get("role")
     if role is not None and role not in tuple(Role):
         raise Invalid("role must be admin or user")
-    identify(call, service, renews=False)  # a proxy drops our cookies
-    settings = call.settings
+    identify(request, service, renews=False)  # a proxy drops our cookies
+    settings = request.settings
     # Whoever is signed in is let in wherever they ask for, unless a role or an assertion hangs on it.
-    is_asked_for = call.user is None or role or settings.role_rules or settings.assertion_secret
-    asked = asked_by_proxy(call) if is_asked_for and call.is_from_trusted_proxy else Asked()
+    is_asked_for = request.user is None or role or settings.role_rules or settings.assertion_secret
+    asked = asked_by_proxy(request) if is_asked_for and request.is_from_trusted_proxy else Asked()
     access = _page_access(settings.whitelist, settings.role_rules)
-    verdict = access.verdict(call.user, asked.path, role=role)
-    if call.user is None and _ENCODED_SLASH.search((asked.target or "").partition("?")[0]):
+    verdict = access.verdict(request.user, asked.path, role=role)
+    if request.user is None and _ENCODED_SLASH.search((asked.target or "").partition("?")[0]):
         verdict = 401  # who decodes it at another time than the whitelist sees another path
     if verdict == 200:
-        return Answer(200, b"{}", (*JSON, *_identity(call, service, asked)))
-    is_page = wants_a_page(call.environ, asked.method or call.method)
+        return Response(200, b"{}", (*JSON, *_identity(request, service, asked)))
+    is_page = wants_a_page(request.environ, asked.method or request.method)
     if verdict == 403:
-        return pages.forbidden(call) if is_page else refusal(403, "Admin access required")
+        return pages.forbidden(request) if is_page else error_response(403, "Admin access required")
     way = "/login" + _and_back(asked.target)
-    return redirect(way) if is_page else refusal(401, "Authentication required", ("Location", way))
+    return redirect_to(way) if is_page else error_response(401, "Authentication required", ("Location", way))
 
 
 @cache
@@ -67,10 +68,10 @@ def _page_access(whitelist: tuple[str, ...], role_rules: tuple[tuple[str, str], 
     return PageAccess(whitelist, role_rules)
 
 
-def asked_by_proxy(call: Call) -> Asked:
+def asked_by_proxy(request: Request) -> Asked:
     """nginx is told to speak of X-Original-…, Caddy and Traefik speak of X-Forwarded-…. Where both came and do not say
     the same, one is the client's own, and neither is believed."""
-    told = call.environ.get
+    told = request.environ.get
     return _asked(
         (told("HTTP_X_ORIGINAL_URL"), told("HTTP_X_FORWARDED_URI")),
         (told("HTTP_X_ORIGINAL_METHOD"), told("HTTP_X_FORWARDED_METHOD")),
@@ -117,15 +118,15 @@ def _and_back(target: str | None) -> str:
     if target is None:
         return ""
     target = quote(target.encode("latin-1"), safe=_READABLE + "%")  # a browser would send it so
-    return "?redirect=" + quote(target, safe="/") if inside(target) and len(target) <= LONGEST else ""
+    return "?redirect=" + quote(target, safe="/") if own_path(target) and len(target) <= LONGEST else ""
 
 
-def _identity(call: Call, service: Service, asked: Asked) -> list[Header]:
+def _identity(request: Request, service: Service, asked: Asked) -> list[Header]:
     """All of the headers, always: where one is missing, some proxies pass on what the client made up."""
-    user = call.user
+    user = request.user
     who = (str(user.id), _in_ascii(user.email), _in_ascii(user.name), user.role) if user else NOBODY
     asserted = ""
-    secret, method, host, path = call.settings.assertion_secret, asked.method, asked.host, asked.path
+    secret, method, host, path = request.settings.assertion_secret, asked.method, asked.host, asked.path
     if user and secret and method and host and path:
         until = int(service.now().timestamp()) + ASSERTED_FOR
         asserted = assertion(secret, until=until, of=(*who, method, host, path))

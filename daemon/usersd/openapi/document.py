@@ -12,13 +12,14 @@ from typing import Any
 import bottle
 
 from usersctl import __version__
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.service import Service
 from usersd.access import is_api
-from usersd.handlers.oauth import come_back
+from usersd.cookies import cookie_name
+from usersd.handlers.oauth import callback
 from usersd.openapi.operations import HTML, OPERATIONS, Operation, Schema, named, schemas
-from usersd.request import Call, cookie_name
-from usersd.response import ALWAYS, Answer, Header, as_json
+from usersd.request import Request
+from usersd.response import ALWAYS, Header, Response, as_json
 from usersd.routing import Access, Route
 
 _PAGES = Path(__file__).parent.parent / "pages"
@@ -65,21 +66,21 @@ answered wherever GET is and uses nothing up."""
 # --- the handlers ---
 
 
-def as_document(call: Call, _service: Service) -> Answer:
-    return _document_answer(call.settings)
+def as_document(request: Request, _service: Service) -> Response:
+    return _document_answer(request.settings)
 
 
-def as_page(call: Call, _service: Service) -> Answer:
-    return _page_answer(call.settings)
+def as_page(request: Request, _service: Service) -> Response:
+    return _page_answer(request.settings)
 
 
 @cache
-def _document_answer(settings: Settings) -> Answer:
+def _document_answer(settings: Settings) -> Response:
     return as_json(document(settings))
 
 
 @cache
-def _page_answer(settings: Settings) -> Answer:
+def _page_answer(settings: Settings) -> Response:
     policy = (
         f"default-src 'none'; style-src 'sha256-{base64.b64encode(sha256(_style().encode()).digest()).decode()}';"
         " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -88,7 +89,7 @@ def _page_answer(settings: Settings) -> Answer:
         ("Content-Type", f"{HTML}; charset=utf-8"),
         ("Content-Security-Policy", policy),
     )
-    return Answer(200, page(settings).encode(), (*headers, *ALWAYS))
+    return Response(200, page(settings).encode(), (*headers, *ALWAYS))
 
 
 # --- the document ---
@@ -126,7 +127,7 @@ def document(settings: Settings) -> dict[str, Any]:
 
 
 def _path(route: Route, settings: Settings) -> str:
-    path = settings.oauth_callback_url if route.handler is come_back else route.path
+    path = settings.oauth_callback_url if route.handler is callback else route.path
     return re.sub(r"<(\w+)>", r"{\1}", path)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.models import Role
 from usersctl.passwords import MAX_BYTES
 

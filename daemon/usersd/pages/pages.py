@@ -12,21 +12,15 @@ from urllib.parse import urlencode, urlsplit
 import bottle
 
 from usersctl.colours import BLACK, WHITE, made_readable, readable_on
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.errors import ConfigError, NotFound
 from usersctl.models import Role
 from usersctl.passwords import MAX_BYTES
 from usersctl.service import Service
-from usersd.access import (
-    REGISTRATION,
-    identify,
-    inside,
-    is_api,
-    is_at_this_machine,
-    wants_a_page,
-)
-from usersd.request import Call
-from usersd.response import ALWAYS, JSON, PAGE, Answer
+from usersd.access import identify, is_api, is_at_this_machine, own_path, wants_a_page
+from usersd.paths import REGISTRATION
+from usersd.request import Request
+from usersd.response import ALWAYS, JSON, PAGE, Response
 
 _HERE = Path(__file__).parent
 _CSS, _JS = "text/css; charset=utf-8", "text/javascript; charset=utf-8"
@@ -70,93 +64,103 @@ _FOR_SCRIPT: dict[str, tuple[str, ...]] = {
 # --- the pages ---
 
 
-def login(call: Call, service: Service) -> Answer:
-    identify(call, service)
-    then = inside(call.unchecked_query("redirect"))
+def login(request: Request, service: Service) -> Response:
+    identify(request, service)
+    then = own_path(request.unchecked_query("redirect"))
     if urlsplit(then).path == LOGIN:
         then = ""  # whoever has signed in would only come back here
-    error = call.unchecked_query("error")
+    error = request.unchecked_query("error")
     return _page(
-        call,
+        request,
         "login",
-        command=service.setup.command if service.setup.needed() else None,
-        closed=service.brake.state() is not None,
-        open=REGISTRATION in call.settings.whitelist,
+        command=service.first_admin.command if service.first_admin.needed() else None,
+        closed=service.lockdown.state() is not None,
+        open=REGISTRATION in request.settings.whitelist,
         then=then,
         onward=f"?{urlencode({'redirect': then})}" if then else "",
         provider=OAUTH,
-        has_provider=call.settings.has_provider,
-        error=catalogue(call.settings.locale).get(f"oauth.{error}"),
+        has_provider=request.settings.has_provider,
+        error=catalogue(request.settings.locale).get(f"oauth.{error}"),
     )
 
 
-def register(call: Call, _service: Service) -> Answer:
-    return _page(call, "register")
+def register(request: Request, _service: Service) -> Response:
+    return _page(request, "register")
 
 
-def confirm_email(call: Call, _service: Service) -> Answer:
-    return _page(call, "confirm_email")
+def confirm_email(request: Request, _service: Service) -> Response:
+    return _page(request, "confirm_email")
 
 
-def forgot_password(call: Call, _service: Service) -> Answer:
-    return _page(call, "forgot_password")
+def forgot_password(request: Request, _service: Service) -> Response:
+    return _page(request, "forgot_password")
 
 
-def reset_password(call: Call, _service: Service) -> Answer:
-    return _page(call, "reset_password")
+def reset_password(request: Request, _service: Service) -> Response:
+    return _page(request, "reset_password")
 
 
-def not_me(call: Call, _service: Service) -> Answer:
-    return _page(call, "not_me")
+def not_me(request: Request, _service: Service) -> Response:
+    return _page(request, "not_me")
 
 
-def setup(call: Call, service: Service) -> Answer:
-    opens = service.setup.opens(call.unchecked_query("token") or "")
-    return _page(call, "setup", needed=service.setup.needed(), opens=opens, command=service.setup.command)
+def setup(request: Request, service: Service) -> Response:
+    opens = service.first_admin.opens(request.unchecked_query("token") or "")
+    return _page(
+        request,
+        "setup",
+        needed=service.first_admin.needed(),
+        opens=opens,
+        command=service.first_admin.command,
+    )
 
 
-def profile(call: Call, service: Service) -> Answer:
-    has_password = service.recovery.has_password(call.signed_in.id)
-    return _page(call, "profile", width="middle", has_password=has_password)
+def profile(request: Request, service: Service) -> Response:
+    has_password = service.recovery.has_password(request.signed_in.id)
+    return _page(request, "profile", width="middle", has_password=has_password)
 
 
-def users(call: Call, _service: Service) -> Answer:
-    if call.signed_in.role != Role.ADMIN:
-        return forbidden(call)
-    return _page(call, "users", width="wide")
+def users(request: Request, _service: Service) -> Response:
+    if request.signed_in.role != Role.ADMIN:
+        return forbidden(request)
+    return _page(request, "users", width="wide")
 
 
-def forbidden(call: Call) -> Answer:
-    return _refused(call, "forbidden", 403)
+def forbidden(request: Request) -> Response:
+    return _refused(request, "forbidden", 403)
 
 
-def instead(call: Call, answer: Answer) -> Answer:
+def instead(request: Request, answer: Response) -> Response:
     """The same refusal as a page, where a browser is about to show it: an unknown one, or registration that is closed."""
-    if answer.status not in (403, 404) or is_api(call.path) or not wants_a_page(call.environ, call.method):
+    if (
+        answer.status not in (403, 404)
+        or is_api(request.path)
+        or not wants_a_page(request.environ, request.method)
+    ):
         return answer
     if answer.headers[: len(JSON)] != JSON:
         return answer  # a page already
-    page = _refused(call, "gone" if answer.status == 404 else "closed", answer.status)
+    page = _refused(request, "gone" if answer.status == 404 else "closed", answer.status)
     return page._replace(headers=page.headers + answer.headers[len(JSON) :])
 
 
-def _refused(call: Call, why: str, status: int) -> Answer:
-    return _page(call, "refused", why=why)._replace(status=status)
+def _refused(request: Request, why: str, status: int) -> Response:
+    return _page(request, "refused", why=why)._replace(status=status)
 
 
-def dev_mail(call: Call, service: Service) -> Answer:
+def dev_mail(request: Request, service: Service) -> Response:
     # Not for a page elsewhere whose name was turned to this machine: letters open accounts.
-    if not is_at_this_machine(call, call.settings.host):
+    if not is_at_this_machine(request, request.settings.host):
         raise NotFound("Not found")
-    return _page(call, "dev_mail", width="middle", letters=service.outbox.caught())
+    return _page(request, "dev_mail", width="middle", letters=service.outbox.caught())
 
 
-def sample_provider(call: Call, *, people: Sequence[tuple[object, str]], cancel: str) -> Answer:
-    return _page(call, "sample_provider", people=people, cancel=cancel)
+def sample_provider(request: Request, *, people: Sequence[tuple[object, str]], cancel: str) -> Response:
+    return _page(request, "sample_provider", people=people, cancel=cancel)
 
 
-def _page(call: Call, name: str, *, width: str = "narrow", **values: object) -> Answer:
-    settings = call.settings
+def _page(request: Request, name: str, *, width: str = "narrow", **values: object) -> Response:
+    settings = request.settings
     texts = catalogue(settings.locale)
     # SimpleTemplate escapes every {{value}}.
     html = _template(name).render(
@@ -168,12 +172,12 @@ def _page(call: Call, name: str, *, width: str = "narrow", **values: object) -> 
         asset=lambda asset: f"/assets/{asset}?v={_version(settings, asset)}",
         has_logo=settings.logo is not None,
         is_branded=settings.accent is not None or settings.stylesheet is not None,
-        user=call.user,
+        user=request.user,
         here=name,
         width=width,
         **values,
     )
-    return Answer(200, html.encode(), PAGE)
+    return Response(200, html.encode(), PAGE)
 
 
 @cache
@@ -184,8 +188,8 @@ def _template(name: str) -> bottle.SimpleTemplate:
 # --- what they are made of ---
 
 
-def asset(call: Call, _service: Service) -> Answer:
-    kind, content = _asset(call.settings, call.parts["name"])
+def asset(request: Request, _service: Service) -> Response:
+    kind, content = _asset(request.settings, request.parts["name"])
     # The address holds a digest of the content, so a browser need not ask again.
     headers = (
         ("Content-Type", kind),
@@ -193,7 +197,7 @@ def asset(call: Call, _service: Service) -> Answer:
         *ALWAYS[1:],
         ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
     )
-    return Answer(200, content, headers)
+    return Response(200, content, headers)
 
 
 @cache

@@ -69,7 +69,7 @@ function when(text) {
 // --- the server ---
 
 // Only a path of this site: one slash, and nothing that a browser reads as a second one or drops.
-function inside(target) {
+function own_path(target) {
   return /^\/(?![/\\])[!-\[\]-~]*$/.test(target || "") ? target : "/";
 }
 
@@ -180,7 +180,7 @@ function wrongField(form, message) {
 // Whether it leaves the page.
 function finish(form, told, found) {
   if ("then" in form.dataset) {
-    return leave(inside(form.dataset.then));
+    return leave(own_path(form.dataset.then));
   }
   const text = filled(form.dataset.done, { ...found, ...told, ...told.user });
   if ("keep" in form.dataset) {
@@ -246,7 +246,7 @@ if (provider) {
   const form = document.querySelector("[data-then]");
   const kept = query.has("error") && sessionStorage.getItem("then");
   if (kept && !form.dataset.then) {
-    query.set("redirect", inside(kept));
+    query.set("redirect", own_path(kept));
     history.replaceState(null, "", "?" + query);
     form.dataset.then = query.get("redirect");
     provider.search = "?" + new URLSearchParams({ redirect: form.dataset.then });

@@ -18,9 +18,9 @@ from waitress.adjustments import Adjustments
 from waitress.channel import ClientDisconnected, HTTPChannel
 from waitress.server import TcpWSGIServer
 
-from usersctl.config.settings import UNIX
+from usersctl.config.values import UNIX
 from usersd.request import MAX_BODY
-from usersd.response import Answer, refusal
+from usersd.response import Response, error_response
 from usersd.server.lanes import Lane, Lanes, TurnedAway
 from usersd.server.messages import Parser, Task
 
@@ -47,9 +47,9 @@ LOOK_EVERY = 0.5  # seconds between two looks of the watchdog
 LOOKAHEAD = 2  # requests on one connection beyond which no more is read
 
 
-def plain_refusal(status: int, message: str, _environ: dict[str, Any] | None) -> Answer:
+def plain_refusal(status: int, message: str, _environ: dict[str, Any] | None) -> Response:
     """An error that is answered here, before or instead of the application."""
-    return refusal(status, message)
+    return error_response(status, message)
 
 
 def nothing() -> None:
@@ -66,7 +66,7 @@ class Hosted:
 
     app: WSGIApp
     lane: Callable[[str, str], Lane] = lambda _method, _path: Lane.QUICK  # by method and path
-    refuse: Callable[[int, str, dict[str, Any] | None], Answer] = plain_refusal
+    refuse: Callable[[int, str, dict[str, Any] | None], Response] = plain_refusal
     on_stop: Callable[[], None] = nothing  # once, before the last requests are answered
     on_look: Callable[[int], None] = nobody_looks  # now and then: how many wait for a thread that hashes
 
@@ -197,12 +197,12 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         super().write_soon(data)
         return len(data)
 
-    def service(self, *, in_haste: bool = False) -> None:
+    def service(self, *, nonblocking: bool = False) -> None:
         """As waitress has it, but for the wake-up at the end, which costs as much as a small answer."""
         request = self.requests[0]
         self.begun = False
         task = self.task_class(self, request)
-        task.in_haste = in_haste
+        task.nonblocking = nonblocking
         if self.connected:
             task.service()
         else:

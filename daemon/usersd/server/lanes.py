@@ -18,7 +18,7 @@ WRITING_THREADS = 4  # one writes, and the others have read the next requests by
 AWAY_THREADS = 32  # and no waiting room: who waited there for others to be given up would wait too long
 
 
-IN_HASTE = "usersd.in_haste"  # in the environ: the main thread asks, and waits for nothing; raise Elsewhere if you must
+NONBLOCKING = "usersd.nonblocking"  # in the environ: the main thread asks, and waits for nothing; raise MustWait if you must
 
 
 class Lane(Enum):
@@ -75,8 +75,8 @@ class Lanes:
         while not waiting.empty():
             channel = waiting.get()
             try:
-                _answer(channel, in_haste=True)
-            except Elsewhere:
+                _answer(channel, nonblocking=True)
+            except MustWait:
                 self._queues[Lane.QUICK].put(channel)
 
     @property
@@ -99,7 +99,7 @@ class Lanes:
         self.turn_away()
 
     def _work(self, lane: Lane) -> None:
-        # Elsewhere a priority belongs to the whole process.
+        # MustWait a priority belongs to the whole process.
         if lane is Lane.HASHING and sys.platform == "linux":
             with contextlib.suppress(OSError):
                 me = threading.get_native_id()
@@ -122,7 +122,7 @@ class Lanes:
         return not any(thread.is_alive() for _, thread in self._threads)
 
 
-class Elsewhere(Exception):
+class MustWait(Exception):
     """What an application raises that was called in haste and would have to wait."""
 
 
@@ -138,10 +138,10 @@ def _routed(path: str) -> str:
     return path if path.isascii() else path.encode("latin-1").decode("utf-8", "ignore")
 
 
-def _answer(channel: Any, *, in_haste: bool = False) -> None:
+def _answer(channel: Any, *, nonblocking: bool = False) -> None:
     try:
-        channel.service(in_haste=in_haste)
-    except Elsewhere:
+        channel.service(nonblocking=nonblocking)
+    except MustWait:
         raise
     except BaseException:
         # A thread that ends would take a part of the service with it.

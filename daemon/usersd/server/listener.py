@@ -10,7 +10,8 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from usersctl.config.settings import Settings, host_and_port
+from usersctl.config import Settings
+from usersctl.config.values import host_and_port
 from usersctl.errors import ConfigError
 
 BACKLOG = 1024

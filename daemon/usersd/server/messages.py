@@ -13,7 +13,7 @@ from waitress.utilities import build_http_date
 
 from usersd.request import MAX_BODY
 from usersd.response import STATUS_LINES
-from usersd.server.lanes import IN_HASTE, Elsewhere
+from usersd.server.lanes import NONBLOCKING, MustWait
 
 log = logging.getLogger("usersd")
 
@@ -69,11 +69,11 @@ def _date(second: int) -> str:
 
 
 class Task(WSGITask):  # type: ignore[misc]
-    """One request, answered by the application or refused; raises nothing but Elsewhere."""
+    """One request, answered by the application or refused; raises nothing but MustWait."""
 
     logger = log
     wrote_header: bool
-    in_haste = False  # in the main thread, which must not wait
+    nonblocking = False  # in the main thread, which must not wait
 
     def service(self) -> None:
         try:
@@ -85,7 +85,7 @@ class Task(WSGITask):  # type: ignore[misc]
             self.finish()
         except ClientDisconnected:
             self.close_on_finish = True
-        except Elsewhere:
+        except MustWait:
             raise
         except Exception:
             # The target is printable ASCII, see _REQUEST_LINE; its query may hold secrets.
@@ -113,7 +113,7 @@ class Task(WSGITask):  # type: ignore[misc]
 
     def get_environment(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environment()
-        environ[IN_HASTE] = self.in_haste
+        environ[NONBLOCKING] = self.nonblocking
         return environ
 
     def build_response_header(self) -> bytes:

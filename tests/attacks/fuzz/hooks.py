@@ -11,7 +11,7 @@ from typing import Any
 import schemathesis
 from hypothesis import strategies as st
 
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.models import Actor, User
 from usersctl.service import Service, build
 

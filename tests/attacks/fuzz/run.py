@@ -8,7 +8,7 @@ from pathlib import Path
 from support.commands import OPERATOR, PASSWORD
 from support.web import running
 
-from usersctl.config.settings import Settings
+from usersctl.config import Settings
 from usersctl.service import build
 
 HERE = Path(__file__).parent

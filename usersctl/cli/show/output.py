@@ -44,7 +44,7 @@ class Output:
                 self.data(text)
             sys.stdout.flush()
         except BrokenPipeError:
-            # Elsewhere a reader that goes away is no error.
+            # MustWait a reader that goes away is no error.
             raise OSError(errno.EIO, "nobody reads it; nothing was done") from None
 
     def result(self, text: str, value: Any) -> None:

@@ -108,7 +108,7 @@ def create_file(path: Path) -> None:
 PAGES = 1024  # in one step of a copy: between two, a bar moves and Ctrl-C is heard
 
 
-def keep(path: Path, now: datetime) -> Path:
+def copy_aside(path: Path, now: datetime) -> Path:
     """A copy beside itself, made by a connection of its own, which sees nothing of what is under way."""
     target = path.with_name(f"{path.name}.before-{now:%Y%m%dT%H%M%S.%fZ}")
     source = connect(path, read_only=True)
