@@ -1,19 +1,26 @@
-"""The README tells the truth: commands, options, calls, keys, exit codes and the tour are those of the code."""
+"""The documentation tells the truth: commands, options, calls, keys, links and examples are those of the code."""
 
-import fcntl
 import json
-import os
-import pty
 import re
-import struct
-import subprocess
-import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import PASSWORD, USERSCTL, Command, _take_terminal, _watched
+from support.commands import Command
+from support.documentation import (
+    ROOT,
+    at_a_terminal,
+    blocks,
+    headings,
+    page,
+    pages,
+    rows,
+    same,
+    section,
+    steps,
+    without_code,
+)
 
 from usersctl.cli.options import Options
 from usersctl.cli.show.output import EXIT_CODES
@@ -26,14 +33,15 @@ from usersctl.transfer.transfer import IMPORTED
 from usersd.routes import FOR_DEVELOPMENT, TABLE
 from usersd.routing import Access
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text("utf-8")
+README = page("README.md")
+PAGES = pages()
+MANUAL = [name for name in PAGES if name != "CHANGELOG.md"]
+EVERYTHING = "\n".join(page(name) for name in MANUAL)
 DAEMON = ROOT / "daemon"
 
 # As the contract has them: a fresh machine with Python 3.11, and nothing else.
-INSTALL = "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && "
-TRY_IT = INSTALL + ".venv/bin/usersctl serve --dev"
-TEST_IT = INSTALL + ".venv/bin/python -m pytest -q"
+TRY_IT = "python3 -m venv .venv && .venv/bin/pip install -q -e . && .venv/bin/usersctl serve --dev"
+TEST_IT = "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -q"
 
 # Whose real addresses the recipes for a sign-in through them have to tell.
 PROVIDERS = {"accounts.google.com", "gitlab.com", "login.microsoftonline.com"}
@@ -45,31 +53,6 @@ WHO = {
     Access.REGISTRATION: "registration",
     Access.OPERATOR: "operator",
 }
-
-
-def section(title: str) -> str:
-    """What stands under a heading, with all that is below it."""
-    text = re.sub(
-        r"^```.*?^```$",
-        lambda block: block[0].replace("\n#", "\n\0#"),
-        README,
-        flags=re.MULTILINE | re.DOTALL,
-    )
-    found = re.search(rf"^(##+) {re.escape(title)}\n(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
-    assert found is not None, f"no section {title}"
-    level = len(found[1])
-    whole = re.search(
-        rf"^#{{{level}}} {re.escape(title)}\n(.*?)(?=^#{{2,{level}}} |\Z)", text, re.MULTILINE | re.DOTALL
-    )
-    assert whole is not None
-    return whole[1].replace("\0", "")
-
-
-def rows(text: str) -> Iterator[list[str]]:
-    """The rows of its tables, without the heads."""
-    for line in text.splitlines():
-        if line.startswith("| `"):
-            yield [cell.strip() for cell in line.strip("|").split(" | ")]
 
 
 # --- the two commands ---
@@ -105,7 +88,7 @@ def tree_of_commands() -> dict[str, set[str]]:
 
 
 def synopses() -> Iterator[str]:
-    for block in re.findall(r"^```\n(.*?)^```$", section("Every command"), re.MULTILINE | re.DOTALL):
+    for block in blocks(page("docs/command.md"), ""):
         for line in block.splitlines():
             assert line.startswith("usersctl "), line
             yield line.removeprefix("usersctl ")
@@ -125,7 +108,7 @@ def test_every_command_and_option_is_told_and_no_other() -> None:
 def test_every_option_that_the_text_speaks_of_exists() -> None:
     known = {name for options in tree_of_commands().values() for name in options}
     # Of other programs: useradd, python -m venv and the like.
-    prose = re.sub(r"^```(?!console).*?^```$|^    .*$", "", README, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^```(?!console).*?^```$|^    .*$", "", EVERYTHING, flags=re.MULTILINE | re.DOTALL)
     for line in prose.splitlines():
         for code in [line] if line.startswith("$ ") else re.findall(r"`([^`]+)`", line):
             if "usersctl" in code or code.startswith("--"):
@@ -135,7 +118,7 @@ def test_every_option_that_the_text_speaks_of_exists() -> None:
 def test_the_examples_of_shells_name_commands_that_exist() -> None:
     known = tree_of_commands()
     groups = {words.split()[0] for words in known if " " in words}
-    for first, second in re.findall(r"usersctl ([a-z][a-z-]+)(?: ([a-z][a-z-]+))?", README):
+    for first, second in re.findall(r"usersctl ([a-z][a-z-]+)(?: ([a-z][a-z-]+))?", EVERYTHING):
         if first in ("is", "as", "in"):
             continue
         assert (f"{first} {second}" if second and first in groups else first) in known, (first, second)
@@ -145,90 +128,27 @@ def test_the_exit_codes_are_those_of_the_code() -> None:
     from usersctl.__main__ import INTERRUPTED
     from usersctl.cli.mail import PARTLY_FAILED
 
-    told = [int(cells[0].strip("`")) for cells in rows(section("Exit codes"))]
+    told = [int(cells[0].strip("`")) for cells in rows(section("docs/command.md", "Exit codes"))]
     assert told == sorted({0, 1, 2, PARTLY_FAILED, INTERRUPTED, *EXIT_CODES.values()})
 
 
 # --- the tour: run on a terminal, and compared without what is different each time ---
 
-_ERASED = re.compile(
-    r"[^\n]*\n(?:\x1b\[\?25h)?\r\x1b\[1A\x1b\[2K|[^\n]*\x1b\[2K"
-)  # a progress bar, after it is done
-_CHANGING = (
-    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d\.\d{3}Z)?", "TIME"),
-    (r"\d{4}-\d\d-\d\d", "TIME"),
-    (r"\b\d\d:\d\d\b", "TIME"),
-    (r"[A-Za-z0-9_-]{43}", "TOKEN"),
-    (r"^[A-Za-z2-9_.+-]{20}$", "PASSWORD"),
-)
-
-
-def at_a_terminal(folder: Path, line: str) -> str:
-    """What a line of a shell shows on a terminal of 100 columns. Questions are answered as the tour answers them."""
-    typed = [("Password for ada@example.com: ", f"{PASSWORD}\n"), ("Once more: ", f"{PASSWORD}\n")]
-    if "usersctl create" not in line or re.search("--(generate|password)", line):
-        typed = [("[y/N]", "y\n")] if "usersctl delete" in line and "--yes" not in line else []
-    env = {
-        "HOME": str(folder),
-        "LC_ALL": "C.UTF-8",
-        "PATH": f"{Path(USERSCTL).parent}:/usr/bin:/bin",
-        "SUDO_USER": "ada",  # who acts, in the audit
-        "TERM": "xterm-256color",
-        "USERS_CONFIG": str(folder / "users.toml"),
-        "USERS_DATABASE": str(folder / "users.db"),
-    }
-    (folder / "users.toml").write_text("passwordHashing.rounds = 10\n", "utf-8")
-    if "COVERAGE_PROCESS_START" in os.environ:
-        env["COVERAGE_PROCESS_START"] = os.environ["COVERAGE_PROCESS_START"]
-    master, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
-    try:
-        process = subprocess.Popen(
-            ["/bin/bash", "-c", line],
-            stdin=terminal,
-            stdout=terminal,
-            stderr=terminal,
-            env=env,
-            cwd=folder,
-            start_new_session=True,
-            preexec_fn=_take_terminal,  # noqa: PLW1509 - no thread runs here
-        )
-        os.close(terminal)
-        screen = _watched(process, master, typed)
-    finally:
-        os.close(master)
-    lines = screen._replace(raw=_ERASED.sub("", screen.raw)).lines
-    return "\n".join(lines).rstrip()
-
-
-def steps(title: str) -> Iterator[tuple[str, str]]:
-    """The lines that a section types at a terminal, each with what is shown for it."""
-    for block in re.findall(r"^```console\n(.*?)^```$", section(title), re.MULTILINE | re.DOTALL):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            line, _, shown = part.partition("\n")
-            yield line, shown.rstrip()
-
-
-def same(text: str) -> str:
-    for pattern, instead in _CHANGING:
-        text = re.sub(pattern, instead, text, flags=re.MULTILINE)
-    return text
-
 
 def test_the_tour_shows_what_the_commands_print(tmp_path: Path) -> None:
-    for line, shown in steps("A tour of the command"):
+    for line, shown in steps(page("docs/tour.md")):
         assert same(at_a_terminal(tmp_path, line)) == same(shown), line
 
 
 def test_an_import_shows_what_the_commands_print(usersctl: Command) -> None:
     usersctl.add("ada", "grace")
-    for line, shown in steps("Import and export"):
+    for line, shown in steps(section("docs/import.md", "Import and export")):
         assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
 
 
 def test_there_is_a_tour_and_an_import_to_compare() -> None:
-    assert len(list(steps("A tour of the command"))) > 15
-    assert len(list(steps("Import and export"))) > 3
+    assert len(list(steps(page("docs/tour.md")))) > 15
+    assert len(list(steps(section("docs/import.md", "Import and export")))) > 3
 
 
 # --- the HTTP interface ---
@@ -236,7 +156,7 @@ def test_there_is_a_tour_and_an_import_to_compare() -> None:
 
 def test_every_call_is_told_with_who_may_make_it_and_no_other() -> None:
     told = {}
-    for cells in rows(README):
+    for cells in rows(EVERYTHING):
         found = re.fullmatch(r"`(GET|POST|PATCH|DELETE) (/\S*)`", cells[0])
         if found:
             assert found.groups() not in told, found[0]
@@ -249,7 +169,7 @@ def test_every_call_is_told_with_who_may_make_it_and_no_other() -> None:
 
 
 def test_every_way_to_be_admitted_is_explained() -> None:
-    text = section("HTTP interface")
+    text = page("docs/http.md")
     assert [name for name in WHO.values() if f"- **{name}**" not in text] == []
 
 
@@ -264,7 +184,7 @@ def defaults(tmp_path: Path) -> dict[str, Any]:
 
 def keys_told() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for cells in rows(section("All keys")):
+    for cells in rows(section("docs/operating/configure.md", "All keys")):
         assert len(cells) == 4, cells
         key = cells[0].strip("`")
         assert key not in found, key
@@ -309,18 +229,18 @@ def test_every_variable_of_the_environment_is_told_and_no_other() -> None:
     named = {rule.env for _, rule in settings.TABLE.values() if rule.env}
     named |= {f"{name}_FILE" for name in named if name.startswith(sources.MAY_BE_FILES)}
     named |= {"USERS_CONFIG", "USERS_ADMIN_EMAIL", "USERS_ADMIN_PASSWORD_FILE"}
-    assert set(re.findall(r"\bUSERS_[A-Z_]+", section("Environment"))) == named
-    assert set(re.findall(r"\bUSERS_[A-Z_]+", README)) == named
+    assert set(re.findall(r"\bUSERS_[A-Z_]+", section("docs/operating/configure.md", "Environment"))) == named
+    assert set(re.findall(r"\bUSERS_[A-Z_]+", EVERYTHING)) == named
 
 
 def test_the_configurations_that_are_shown_can_be_used(tmp_path: Path) -> None:
-    blocks = re.findall(r"^```toml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 2
+    examples = blocks(EVERYTHING, "toml")
+    assert len(examples) >= 2
     env = {"STATE_DIRECTORY": str(tmp_path)}
-    for number, block in enumerate(blocks):
+    for number, example in enumerate(examples):
         file = tmp_path / f"{number}.toml"
-        file.write_text(block, "utf-8")
-        more = {"USERS_MAILER_PASS": "x"} if "mailer.auth" in block else {}
+        file.write_text(example, "utf-8")
+        more = {"USERS_MAILER_PASS": "x"} if "mailer.auth" in example else {}
         sources.load(config=file, env=env | more)
 
 
@@ -328,38 +248,66 @@ def test_the_configurations_that_are_shown_can_be_used(tmp_path: Path) -> None:
 
 
 def test_every_column_of_an_import_is_told_and_no_other() -> None:
-    told = [name for cells in rows(section("Import and export")) for name in re.findall(r"`(\w+)`", cells[0])]
+    told = [
+        name
+        for cells in rows(section("docs/import.md", "Import and export"))
+        for name in re.findall(r"`(\w+)`", cells[0])
+    ]
     assert sorted(told) == sorted(IMPORTED)
 
 
 def test_every_letter_and_every_word_of_its_template_is_told_and_no_other() -> None:
-    first = {name for cells in rows(section("Letters")) for name in re.findall(r"`([^`]+)`", cells[0])}
+    first = {
+        name
+        for cells in rows(page("docs/integrating/emails.md"))
+        for name in re.findall(r"`([^`]+)`", cells[0])
+    }
     words = {f"${word}" for word in WORDS | {"subject", "content"}}
     assert first == words | {file.stem for file in _SHIPPED.glob("*.txt")}
 
 
-def test_every_link_leads_somewhere() -> None:
-    heads = {re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-") for line in headings()}
-    links = re.findall(r"\]\(([^)\s]+)\)", README)
-    assert len(links) > 10
-    for link in links:
-        path, _, anchor = link.partition("#")
-        is_there = Path.is_dir if path.endswith("/") else Path.is_file
-        assert not path or is_there(ROOT / path), link
-        assert path or anchor in heads, link
+def anchors(name: str) -> set[str]:
+    titles = [line.lstrip("# ").replace("`", "") for line in headings(page(name))]
+    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
 
 
-def headings() -> list[str]:
-    text = re.sub(r"^```.*?^```$", "", README, flags=re.MULTILINE | re.DOTALL)
-    return [line for line in text.splitlines() if line.startswith("#")]
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_leads_to_a_file_and_a_heading_that_exist(name: str) -> None:
+    targets = re.findall(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"", without_code(page(name)))
+    for target in [link or source for link, source in targets]:
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (ROOT / name).parent / path if path else ROOT / name
+        assert file.is_dir() if path.endswith("/") else file.is_file(), target
+        if anchor:
+            assert anchor in anchors(file.resolve().relative_to(ROOT.resolve()).as_posix()), target
 
 
-def test_no_heading_stands_twice() -> None:
-    assert len(headings()) == len(set(headings()))
+def test_the_documentation_has_links_and_every_page_is_linked() -> None:
+    targets = {
+        (name, path.partition("#")[0])
+        for name in PAGES
+        for path in re.findall(r"\]\(([^)\s]+)\)", without_code(page(name)))
+    }
+    linked = {((ROOT / name).parent / path).resolve() for name, path in targets if path}
+    assert len(targets) > 10
+    assert [name for name in PAGES if name != "README.md" and (ROOT / name).resolve() not in linked] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_heading_stands_twice_on_a_page(name: str) -> None:
+    titles = headings(page(name))
+    assert len(titles) == len(set(titles))
+    assert [title for title in titles if title.startswith("# ")] == titles[:1]
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 200
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "daemon/usersd.service", "daemon/users.example.toml", "daemon/users.cron"]
+    "name", [*MANUAL, "daemon/usersd.service", "daemon/users.example.toml", "daemon/users.cron"]
 )
 def test_nothing_tells_of_the_machine_that_it_was_written_on(name: str) -> None:
     text = (ROOT / name).read_text("utf-8")
@@ -376,7 +324,7 @@ def test_nothing_tells_of_the_machine_that_it_was_written_on(name: str) -> None:
 
 
 def test_every_test_that_a_promise_names_is_there() -> None:
-    named = re.findall(r"`(tests/[^`]*)`", section("What is promised"))
+    named = re.findall(r"`(tests/[^`]*)`", section("docs/security.md", "What is promised"))
     assert len(named) > 25
     for each in named:
         file, _, name = each.partition("::")
@@ -385,7 +333,7 @@ def test_every_test_that_a_promise_names_is_there() -> None:
 
 
 def test_every_promise_has_a_number_and_a_test() -> None:
-    text = section("What is promised")
+    text = section("docs/security.md", "What is promised")
     promises = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     assert len(promises) > 20
     for promise, number, tests in promises:
@@ -421,18 +369,18 @@ def test_the_example_of_a_configuration_has_every_key_with_its_default(
 
 
 def test_a_snippet_is_printed_as_the_page_shows(usersctl: Command) -> None:
-    text = section("Running it for real").partition("\n### ")[0]
+    text = section("docs/operating/install.md", "Running it for real")
     told = {name for cells in rows(text) for name in re.findall(r"`([a-z0-9]+)`", cells[0])}
     assert told == set(Name)
     line, shown = re.findall(r"^\$ (usersctl snippet .*)\n(.*)$", text, re.MULTILINE)[0]
     assert at_a_terminal(usersctl.folder, line) == shown
     cron = (DAEMON / "users.cron").read_text("utf-8").splitlines()[-1]
-    assert cron in section("cron")
+    assert cron in section("docs/operating/install.md", "cron")
 
 
 def test_a_backup_is_made_and_checked_as_the_page_says(usersctl: Command) -> None:
     usersctl.add("ada", "grace")
-    (script,) = re.findall(r"^```sh\n(.*?)^```$", section("Backup"), re.MULTILINE | re.DOTALL)
+    (script,) = blocks(page("docs/operating/backup.md"), "sh")
     done = usersctl.shell(script.replace("/var/backups", str(usersctl.folder)))
     assert (done.code, done.stdout, done.stderr) == (0, "", "")
     (copy,) = usersctl.folder.glob("users-*.db")

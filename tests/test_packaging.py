@@ -21,6 +21,7 @@ TOP_LEVEL = {
     "README.md",
     "LICENSE",
     "CHANGELOG.md",
+    "docs",
 }
 DISTRIBUTION = metadata.distribution("usersctl")
 COMMANDS = {script.name: script for script in DISTRIBUTION.entry_points.select(group="console_scripts")}

@@ -12,7 +12,7 @@ from typing import Any
 import bcrypt
 import pytest
 from support.commands import HASH, PASSWORD, Command
-from test_documentation import at_a_terminal, same, steps
+from support.documentation import at_a_terminal, same, section, steps
 
 from usersctl.config import Settings
 from usersctl.errors import Invalid
@@ -450,7 +450,7 @@ def test_an_id_counts_only_at_the_provider_that_gave_it() -> None:
         mapped(columns, {"shoes": "email"}, google)
 
 
-# --- what the README says ---
+# --- the documentation ---
 
 
 def test_it_shows_what_the_commands_print(usersctl: Command) -> None:
@@ -463,7 +463,7 @@ def test_it_shows_what_the_commands_print(usersctl: Command) -> None:
             for name, role in (("ada", "admin"), ("grace", "editor"), ("alan", "user"))
         ],
     )
-    examples = list(steps("Adopt an existing deployment"))
+    examples = list(steps(section("docs/import.md", "Adopt an existing deployment")))
     assert len(examples) == 2
     for line, shown in examples:
         assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line

@@ -13,10 +13,10 @@ import pytest
 from cli.test_database import old_database
 from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import free_port, serving
+from support.documentation import page, rows, same, steps
 from support.fakes import FakeClock
 from support.oauth_site import oauth_site
 from support.postbox import Postbox, hang, make_certificates, scripted_server, smtp_server
-from test_documentation import rows, same, section, steps
 
 from usersctl.config.sources import Loaded, Origin
 from usersctl.doctor import CHECKS, Case, Finding, Severity, case, examine, files
@@ -458,13 +458,13 @@ def test_no_secret_is_in_what_it_says(usersctl: Command) -> None:
     assert "planted" not in done.stdout + done.stderr
 
 
-# --- what the README says ---
+# --- the documentation ---
 
 
 def test_every_code_is_told_and_no_other() -> None:
-    told = [cells[0].strip("`") for cells in rows(section("When something is wrong"))]
+    told = [cells[0].strip("`") for cells in rows(page("docs/operating/doctor.md"))]
     assert told == [check.code for check in CHECKS]
-    for cells, check in zip(rows(section("When something is wrong")), CHECKS, strict=True):
+    for cells, check in zip(rows(page("docs/operating/doctor.md")), CHECKS, strict=True):
         assert cells[1].startswith("online: ") is check.online
 
 
@@ -473,7 +473,7 @@ def test_it_shows_what_the_command_prints(usersctl: Command) -> None:
     usersctl.add("alan", active=False)
     port = free_port()
     usersctl.configure(f"server.port = {port}\n")
-    examples = list(steps("When something is wrong"))
+    examples = list(steps(page("docs/operating/doctor.md")))
     assert len(examples) == 2
     for line, shown in examples:
         screen = usersctl.on_terminal(*line.split()[1:])

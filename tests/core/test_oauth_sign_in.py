@@ -1,7 +1,6 @@
 """Whose account a profile of the identity provider is: the rules, asked of the core."""
 
 import json
-import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command
+from support.documentation import blocks, page
 from support.fakes import FakeClock
 from support.postbox import last_link, sent
 
@@ -435,14 +435,12 @@ def test_the_command_shows_and_removes_a_link(usersctl: Command) -> None:
     )
 
 
-# --- the README ---
-
-README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+# --- the documentation ---
 
 
-def test_the_recipes_of_the_readme_are_configurations_that_start(tmp_path: Path) -> None:
-    section = README.partition("\n## Sign-in through an identity provider\n")[2].partition("\n## ")[0]
-    recipes = re.findall(r"^```toml\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+def test_the_recipes_of_the_documentation_are_configurations_that_start(tmp_path: Path) -> None:
+    text = page("docs/integrating/provider.md")
+    recipes = blocks(text, "toml")
     assert len(recipes) == 6
     for recipe in recipes:
         file = tmp_path / "users.toml"
@@ -451,4 +449,4 @@ def test_the_recipes_of_the_readme_are_configurations_that_start(tmp_path: Path)
         assert settings.oauth_client_id
         assert settings.oauth_client_secret
     for code in (FAILED, NOT_CONFIGURED, NOT_REGISTERED, INACTIVE):
-        assert f"| `{code}` |" in section
+        assert f"| `{code}` |" in text

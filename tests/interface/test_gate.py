@@ -1,4 +1,4 @@
-"""The gate in front of other applications of the same process, and the README's examples as they stand there."""
+"""The gate in front of other applications of the same process, and the examples of the documentation."""
 
 import importlib
 import json
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.commands import OPERATOR
+from support.documentation import blocks, page, section
 from support.fakes import FakeClock
 from support.web import Client, Reply, hosting
 
@@ -19,7 +20,7 @@ from usersctl.service import Service
 from usersd.gate import Gate, Refused, current_user, require_role, require_user
 from usersd.server.connections import Hosted
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = "docs/integrating/python.md"
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
@@ -225,34 +226,18 @@ def test_require_role_refuses_another_role(user: Any, role: str, status: int | N
     assert refused.value.body == {"statusCode": status, "statusMessage": message}
 
 
-# --- the README's examples ---
-
-
-def section() -> str:
-    return (
-        README.read_text("utf-8")
-        .partition("\n## Inside your own application (Python)\n")[2]
-        .partition("\n## ")[0]
-    )
-
-
-def block(text: str, language: str) -> str:
-    found = re.search(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[1]
+# --- the examples of the documentation ---
 
 
 @contextmanager
 def example(framework: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The block of that framework, as a module of its own, on a socket."""
     config = folder / "users.toml"
-    config.write_text(block(section(), "toml"), "utf-8")
+    config.write_text(blocks(page(PAGE), "toml")[0], "utf-8")
     monkeypatch.setenv("USERS_CONFIG", str(config))
     monkeypatch.setenv("USERS_DATABASE", str(folder / "users.db"))
     name = f"{framework.lower()}_example"
-    (folder / f"{name}.py").write_text(
-        block(section().partition(f"\n### {framework}\n")[2], "python"), "utf-8"
-    )
+    (folder / f"{name}.py").write_text(blocks(section(PAGE, framework), "python")[0], "utf-8")
     monkeypatch.syspath_prepend(folder)
     module = importlib.import_module(name)
     gate = module.application if isinstance(module.application, Gate) else module.application.wsgi_app
@@ -269,7 +254,7 @@ def as_json(reply: Reply) -> tuple[int, Any]:
 
 
 @pytest.mark.parametrize("framework", ["Bottle", "Flask", "Django"])
-def test_the_example_of_the_readme_runs(
+def test_the_example_of_the_documentation_runs(
     make_service: Callable[..., Service],
     tmp_path: Path,
     clock: FakeClock,
@@ -309,8 +294,8 @@ def test_the_example_of_the_readme_runs(
         assert nobody.get("/api/unknown").status == 401
 
 
-def test_the_readme_names_each_helper_and_both_refusals() -> None:
-    text = section()
+def test_the_page_names_each_helper_and_both_refusals() -> None:
+    text = page(PAGE)
     for words in (
         "Gate(",
         "current_user(environ)",
@@ -322,4 +307,4 @@ def test_the_readme_names_each_helper_and_both_refusals() -> None:
         "auth.roleRules",
     ):
         assert words in text
-    assert re.findall(r"^### (.*)$", text, re.MULTILINE) == ["Bottle", "Flask", "Django"]
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["Bottle", "Flask", "Django"]

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 from support.commands import OPERATOR, Command
+from support.documentation import ROOT, page
 from support.fakes import FakeClock
 from support.web import Client, Site
 
@@ -405,11 +406,11 @@ def test_the_script_finds_on_each_page_what_it_says_there_and_nothing_else() -> 
     everywhere = used_by("".join((first, *sections.values()))) - {"users.never"}
     with_times = {"users.never"}
     roles = {key for key in ENGLISH if key.startswith("role.")}
-    for page in PAGES:
-        expected = everywhere - (set() if asks_for_a_password(page) else {"hint.caps"})
-        expected |= used_by(profile) | with_times if page == "profile" else set()
-        expected |= used_by(users) | with_times | roles if page == "users" else set()
-        assert set(told_on(page)) - {"rules.min", "messages"} == expected, page
+    for name in PAGES:
+        expected = everywhere - (set() if asks_for_a_password(name) else {"hint.caps"})
+        expected |= used_by(profile) | with_times if name == "profile" else set()
+        expected |= used_by(users) | with_times | roles if name == "users" else set()
+        assert set(told_on(name)) - {"rules.min", "messages"} == expected, name
 
 
 PAGES = {
@@ -647,9 +648,9 @@ def test_a_slip_stops_the_start_with_one_line(usersctl: Command, key: str, value
     assert f"{key} = " in refused.stderr
 
 
-def test_the_pictures_in_the_readme_are_there_and_small() -> None:
-    root = Path(__file__).parents[2]
-    pictures = re.findall(r'<img src="([^"]+)"', (root / "README.md").read_text("utf-8"))
+def test_the_pictures_in_the_documentation_are_there_and_small() -> None:
+    folder = ROOT / "docs" / "integrating"
+    pictures = re.findall(r'<img src="([^"]+)"', page("docs/integrating/pages.md"))
     assert len(pictures) == 3
     for picture in pictures:
-        assert 1_000 < (root / picture).stat().st_size < 60_000
+        assert 1_000 < (folder / picture).stat().st_size < 60_000

@@ -12,9 +12,9 @@ import yaml
 from attacks.test_paths import other_spellings
 from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import free_port
+from support.documentation import page
 from support.proxies import NAME, House, caddy, house, nginx
 from support.web import Client, Reply, hosting
-from test_documentation import section
 
 from usersd.routes import TABLE
 from usersd.server.connections import Hosted
@@ -415,7 +415,7 @@ def test_every_page_of_the_daemon_is_behind_the_proxy_and_nothing_else(usersctl:
 
 
 def test_whoever_has_a_proxy_of_his_own_is_told_every_path_of_the_daemon_and_no_other() -> None:
-    text = section("Inside your own application (Python)")
+    text = page("docs/integrating/python.md")
     told = text.partition("Let your proxy send")[2].partition("Then one cookie")[0]
     assert set(re.findall(r"`(/[^`]*)`", told)) == FROM_OUTSIDE
 
