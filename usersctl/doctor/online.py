@@ -83,9 +83,7 @@ def provider_redirect(case: Case) -> Verdict | None:
 
     def set_out(http: Http) -> int:
         provider = make_provider(settings, http, case.now)
-        url = provider.authorization_url(
-            redirect_uri=uri, state=new_token(), challenge=challenge_of(new_token())
-        )
+        url = provider.authorization_url(state=new_token(), challenge=challenge_of(new_token()))
         return http.look(url)[0]
 
     status = case.ask_web(set_out, mend="check auth.oauth")

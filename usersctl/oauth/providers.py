@@ -27,9 +27,9 @@ class Profile(NamedTuple):
 
 
 class Provider(Protocol):
-    def authorization_url(self, *, redirect_uri: str, state: str, challenge: str) -> str: ...
+    def authorization_url(self, *, state: str, challenge: str) -> str: ...
 
-    def exchange(self, *, code: str, redirect_uri: str, verifier: str, issuer: str | None) -> str:
+    def exchange(self, *, code: str, verifier: str, issuer: str | None) -> str:
         """An access token. `issuer`: what the callback said of itself."""
         ...
 
@@ -55,12 +55,10 @@ class OpenIdProvider:
     _found: tuple[datetime, Endpoints] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def authorization_url(self, *, redirect_uri: str, state: str, challenge: str) -> str:
-        return _authorization_url(
-            self.settings, self.endpoints().authorization, redirect_uri, state, challenge
-        )
+    def authorization_url(self, *, state: str, challenge: str) -> str:
+        return _authorization_url(self.settings, self.endpoints().authorization, state, challenge)
 
-    def exchange(self, *, code: str, redirect_uri: str, verifier: str, issuer: str | None) -> str:
+    def exchange(self, *, code: str, verifier: str, issuer: str | None) -> str:
         endpoints = self.endpoints()
         if issuer is not None and endpoints.issuer is not None and issuer != endpoints.issuer:
             raise refused("the callback comes from another issuer")
@@ -71,7 +69,6 @@ class OpenIdProvider:
             self.http,
             endpoints.token,
             code=code,
-            redirect_uri=redirect_uri,
             verifier=verifier,
             secret_in_body=endpoints.secret_in_body,
         )
@@ -127,11 +124,11 @@ class GitHubProvider:
     settings: Settings
     http: "Http"
 
-    def authorization_url(self, *, redirect_uri: str, state: str, challenge: str) -> str:
+    def authorization_url(self, *, state: str, challenge: str) -> str:
         url = self.settings.oauth_authorization_url or "https://github.com/login/oauth/authorize"
-        return _authorization_url(self.settings, url, redirect_uri, state, challenge)
+        return _authorization_url(self.settings, url, state, challenge)
 
-    def exchange(self, *, code: str, redirect_uri: str, verifier: str, issuer: str | None) -> str:
+    def exchange(self, *, code: str, verifier: str, issuer: str | None) -> str:
         del issuer  # GitHub has none
         url = self.settings.oauth_token_url or "https://github.com/login/oauth/access_token"
         return _exchange(
@@ -139,7 +136,6 @@ class GitHubProvider:
             self.http,
             url,
             code=code,
-            redirect_uri=redirect_uri,
             verifier=verifier,
             secret_in_body=True,
         )
@@ -169,7 +165,7 @@ def make_provider(settings: Settings, http: "Http", now: Clock) -> Provider:
     return OpenIdProvider(settings, http, now)
 
 
-def _authorization_url(settings: Settings, url: str, redirect_uri: str, state: str, challenge: str) -> str:
+def _authorization_url(settings: Settings, url: str, state: str, challenge: str) -> str:
     from oauthlib.common import add_params_to_uri
 
     scopes = settings.oauth_scopes
@@ -178,7 +174,7 @@ def _authorization_url(settings: Settings, url: str, redirect_uri: str, state: s
     asked = [
         ("response_type", "code"),
         ("client_id", settings.oauth_client_id or ""),
-        ("redirect_uri", redirect_uri),
+        ("redirect_uri", settings.redirect_uri),
         ("scope", " ".join(scopes)),
         ("state", state),
         ("code_challenge", challenge),
@@ -194,7 +190,6 @@ def _exchange(
     url: str,
     *,
     code: str,
-    redirect_uri: str,
     verifier: str,
     secret_in_body: bool,
 ) -> str:
@@ -204,7 +199,11 @@ def _exchange(
     client = WebApplicationClient(identity)
     more = {"client_secret": secret} if secret_in_body else {}
     body = client.prepare_request_body(
-        code=code, redirect_uri=redirect_uri, code_verifier=verifier, include_client_id=secret_in_body, **more
+        code=code,
+        redirect_uri=settings.redirect_uri,
+        code_verifier=verifier,
+        include_client_id=secret_in_body,
+        **more,
     )
     told = http.json("POST", url, form=body, basic=None if secret_in_body else (identity, secret))
     if not isinstance(told, dict):

@@ -37,18 +37,14 @@ class OAuthSignIn:
     provider: Provider
     http: Http
 
-    def authorization_url(self, *, redirect_uri: str, state: str, challenge: str) -> str:
+    def authorization_url(self, *, state: str, challenge: str) -> str:
         return self.http.within_limits(
-            lambda: self.provider.authorization_url(
-                redirect_uri=redirect_uri, state=state, challenge=challenge
-            )
+            lambda: self.provider.authorization_url(state=state, challenge=challenge)
         )
 
-    def fetch_profile(self, *, code: str, redirect_uri: str, verifier: str, issuer: str | None) -> Profile:
+    def fetch_profile(self, *, code: str, verifier: str, issuer: str | None) -> Profile:
         def ask() -> Profile:
-            token = self.provider.exchange(
-                code=code, redirect_uri=redirect_uri, verifier=verifier, issuer=issuer
-            )
+            token = self.provider.exchange(code=code, verifier=verifier, issuer=issuer)
             return self.provider.profile(token)
 
         return self.http.within_limits(ask)

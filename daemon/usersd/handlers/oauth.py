@@ -31,9 +31,7 @@ def redirect(request: Request, service: Service) -> Response:
     if not request.settings.has_provider:
         raise SignInRefused(NOT_CONFIGURED, "client id or secret is missing")
     state, verifier = new_token(), new_token()
-    url = service.oauth.authorization_url(
-        redirect_uri=request.settings.redirect_uri, state=state, challenge=challenge_of(verifier)
-    )
+    url = service.oauth.authorization_url(state=state, challenge=challenge_of(verifier))
     then = own_path(request.unchecked_query("redirect"))
     waits = {
         "state": state,
@@ -67,7 +65,6 @@ def callback(request: Request, service: Service) -> Response:
         raise refused(f"the provider says {told.get('error', 'nothing')[:100]!r}")
     profile = service.oauth.fetch_profile(
         code=told["code"],
-        redirect_uri=request.settings.redirect_uri,
         verifier=waits["verifier"],
         issuer=told.get("iss"),
     )
