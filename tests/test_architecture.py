@@ -31,7 +31,6 @@ ROOMS = {
     "readiness": "errors store",
     "lockdown": "errors models clock store",
     "mail": f"{BOTTOM} store",
-    "backup": "errors models clock store",
     "accounts": JOURNEY,
     "sessions": JOURNEY,
     "registration": JOURNEY,
@@ -47,7 +46,7 @@ VISITORS = ("cli", "__main__")  # they may see every room, but not the technolog
 
 # Technologies, and the only files that import them.
 HOMES = {
-    "sqlite3": {"store", "backup", "transfer"},
+    "sqlite3": {"store", "transfer"},
     "sqlite_utils": {"store"},
     "bcrypt": {"passwords"},
     "zxcvbn": {"passwords"},

@@ -17,13 +17,12 @@ from cli.test_database import old_database
 from support.commands import OPERATOR, PASSWORD, Command, by_hand
 from support.web import Site
 
-from usersctl import backup
 from usersctl.clock import utc_now
 from usersctl.errors import Busy, StoreUnusable, Taken
 from usersctl.mail.kinds import RESET
 from usersctl.models import User
 from usersctl.service import Service
-from usersctl.store import database_file
+from usersctl.store import backup, database_file
 from usersctl.store.store import open_store
 
 ME = "/api/users/me"
@@ -533,7 +532,7 @@ def test_what_interrupts_a_restore_that_is_over_does_not_lose_what_was_replaced(
 KILLED = """
 import os, sys
 from pathlib import Path
-from usersctl import backup
+from usersctl.store import backup
 from usersctl.clock import utc_now
 from usersctl.models import SYSTEM
 

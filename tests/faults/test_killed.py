@@ -25,8 +25,8 @@ from support.daemons import free_port
 from support.faults import LONG, cheaply_serving
 from support.web import Client, Reply
 
-from usersctl.backup import check
 from usersctl.secrets import digest
+from usersctl.store.backup import check
 
 KILLS = 200 if LONG else 3
 TIME_LIMIT = 580 if LONG else 60

@@ -15,7 +15,7 @@ from core.test_upgrade import OLD
 from support.commands import HASH
 from support.faults import LONG
 
-from usersctl.backup import check
+from usersctl.store.backup import check
 from usersctl.store.store import open_store
 
 # It forks, so it must have no threads and no database open: a process of its own.

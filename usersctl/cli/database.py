@@ -13,8 +13,8 @@ from usersctl.errors import Invalid, StoreUnusable
 from usersctl.store.database_file import VERSION
 
 if TYPE_CHECKING:
-    from usersctl.backup import BackupReport
     from usersctl.cli.invocation import Invocation
+    from usersctl.store.backup import BackupReport
 
 
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="A file that `db backup` made.")]
@@ -118,7 +118,7 @@ def verify(
     Its pages and indexes, foreign keys, tables and triggers, counts, and the chain of the audit trail. A backup is
     copied first, and only the copy is opened. Every problem is a line; with one the exit code is 7.
     """
-    from usersctl import backup as backups
+    from usersctl.store import backup as backups
 
     run = invocation(ctx)
     in_use = run.loaded.settings.database
@@ -149,7 +149,7 @@ def restore(
     database in a file of its own. All sessions, API tokens and links in letters end, because some of those in the
     backup may have been revoked since it was made. A lockdown stays in force.
     """
-    from usersctl import backup as backups
+    from usersctl.store import backup as backups
 
     run = invocation(ctx)
     path = run.loaded.settings.database
