@@ -9,16 +9,13 @@ from typing import Any
 
 import hypothesis
 import pytest
-from support.commands import Command
+from support.commands import OPERATOR, PASSWORD, Command
 from support.fakes import FakeClock
 from support.web import Site, running
 
 from usersctl.config import Settings
-from usersctl.models import Actor, User
+from usersctl.models import User
 from usersctl.service import Service, build
-
-PASSWORD = "correct horse battery"
-OPERATOR = Actor("cli:tester", "terminal")
 
 # On a busy machine one example may take long; that is no failure.
 # At a desk each run tries something new; in CI a change is judged by the same examples as the one before it.

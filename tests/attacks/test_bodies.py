@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from conftest import OPERATOR, PASSWORD
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.commands import OPERATOR, PASSWORD
 from support.web import Client, Reply, Site, running
 
 from usersctl.models import User

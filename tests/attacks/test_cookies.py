@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from conftest import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 from support.web import Client, Reply, Site, running
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from conftest import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD
 from support.web import Client, Reply, Site, running
 
 from usersctl.service import Service

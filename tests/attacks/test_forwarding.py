@@ -5,7 +5,7 @@ from collections.abc import Callable
 from ipaddress import ip_network
 
 import pytest
-from conftest import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD
 from support.web import Site, running
 
 from usersctl.config import Settings

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import bcrypt
 import pytest
-from conftest import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 from support.web import Client, Reply, Site, running
 

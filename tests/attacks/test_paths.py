@@ -1,19 +1,18 @@
 """Attacks by the path: no spelling of it opens what another spelling closes, here or behind the gate."""
 
-import posixpath
 import re
 import threading
-import unicodedata
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import bottle
 import pytest
-from conftest import OPERATOR, PASSWORD
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.commands import OPERATOR, PASSWORD
+from support.spellings import PIECES, other_spellings, readings
 from support.web import Client, Site, running
 
 from usersctl.models import User
@@ -33,40 +32,6 @@ FOR_ADMINS = [
     for route in TABLE
     if route.access in (Access.ADMIN, Access.OPERATOR)
 ]
-
-# Ways to write a path `p` that somebody, somewhere, takes for `p`; `o` is an open one.
-TRICKS = """
-    /{p} //{p} ///{p} /%2f{p} %2f{p} /.{p} /..{p} /%2e{p} /%2e%2e{p} {o}/..{p} {o}/../..{p} {o}/%2e%2e{p}
-    {o}%2f..{p} {o}/..%2f{p} {o}%5c..%5c{p} {o}\\..{p} \\{p} /\\{p} %5c{p} {o};/..{p} {o}/..;{p} /;{p} {p}; {p};x
-    {p};.css {p}?{o} {p}?/../..{o} {p}?.css {p}#{o} {p}/ {p}// {p}/. {p}/.. {p}/x/.. {p}/%2e {p}%2f {p}%5c {p}\\
-    {p}%00 {p}%00{o} %00{p} {p}%0a {p}%0d%0a {p}%20 {p}%09 {p}%ff %ff{p} {p}%c0%ae {p}%c0%af {p}.json {p}.css
-    {p}~ {p}* /*{p} {p}%23 {p}%3f {p}%3b {p}%25 {p}%252f /%252f{p} {o}/%252e%252e{p} {o}/..%252f{p} {o}%252f..{p}
-    http://evil.example{p} HTTP://evil.example{p} http://{p} https://127.0.0.1{p} //evil.example{p} evil.example{p}
-    file://{p} *{p} ?{p} {o}?{p} {o}%3f{p} {o}%23{p} {o}{p} {o}/{p} /%ef%bc%8f{p} /%e2%80%a5{p} {o}/%ef%bc%8e%ef%bc%8e{p}
-    {o}/%e2%80%a5{p} {p}%cc%81 /%u002f{p} {p}%u002e {p}%zz {p}% {p}%2
-    """.split()  # noqa: SIM905 - a list of so many would be all quotes
-
-
-def other_spellings(path: str, opened: str) -> list[str]:
-    hexed = "".join(f"%{ord(c):02x}" if c.isalpha() else c for c in path)
-    wide = "".join(chr(ord(c) + 0xFEE0) if c.isalpha() else c for c in path)
-    return [
-        *(trick.format(p=path, o=opened) for trick in TRICKS),
-        path.upper(),
-        path.title(),
-        hexed,
-        hexed.replace("%", "%25"),
-        "".join(f"%{byte:02x}" for byte in wide.encode()),
-        path.replace("/", "//"),
-        path.replace("/", "/./"),
-        path.replace("/", "%2f"),
-        path.replace("/", "%2F"),
-        path.replace("s", "%c5%bf"),  # the long s, which is an s in upper case
-        path + "/" + "x" * 8000,
-        path + "?" + "x" * 8000,
-        "/" * 8000 + path,
-        "/." * 4000 + path,
-    ]
 
 
 def ask(site: Site, method: str, target: str, *headers: str) -> tuple[int, str, bytes]:
@@ -236,29 +201,12 @@ def reaches(service: Service, path: str, script: str = "", **environ: str) -> tu
     return bool(behind.seen), told[0], told[1].get("Location", "")
 
 
-def readings(path: str) -> Iterator[str]:
-    """What applications and file systems are known to make of a path."""
-    forms = {path}
-    for _ in range(3):
-        forms |= {unquote(form) for form in forms}
-        forms |= {form.replace("\\", "/") for form in forms}
-        forms |= {re.sub(r";[^/]*", "", form) for form in forms}
-        forms |= {unicodedata.normalize("NFKC", form) for form in forms}
-        forms |= {form.encode("utf-8", "surrogateescape").decode("utf-8", "ignore") for form in forms}
-    for form in forms:
-        yield "/" + posixpath.normpath(form).lstrip("/")
-
-
 def is_meant(path: str) -> bool:
     return (
         path in ("/about", "/login", "/docs")
         or path.startswith("/docs/")
         or bool(re.fullmatch(r"/shop/[^/]+/view(/.*)?", path))
     )
-
-
-PIECES = ["/", "/", "/", "docs", "about", "login", "shop", "view", "admin", "..", ".", "%2f", "%2e", "%5c", "%252f", "%252e",
-          "%3b", "\\", ";", ";x", "\n", "\0", " ", "*", "\udcff", "\u2025", "\uff0e", "\uff0f", "\u0301", "\u017f", "A"]  # fmt: skip
 
 
 @given(

@@ -8,10 +8,10 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from attacks.test_paths import PIECES, other_spellings, readings
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.commands import OPERATOR, PASSWORD
+from support.spellings import PIECES, other_spellings, readings
 from support.web import Site, running
 
 from usersctl.models import User

@@ -1,28 +1,14 @@
 """create, list, show, update, activate, deactivate, delete, set-password, unlock: as a script calls them."""
 
 import csv
-import fcntl
 import io
 import json
 import re
-import struct
 import subprocess
-import termios
 from pathlib import Path
-from typing import IO
 
 import pytest
-from support.commands import OPERATOR, PASSWORD, Command, by_hand
-from support.daemons import wait_for
-
-
-def tell(pipe: IO[bytes] | None, line: bytes) -> None:
-    """Until it has been read, and so all that comes before reading is done."""
-    assert pipe is not None
-    pipe.write(line)
-    pipe.flush()
-    wait_for(lambda: fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) == struct.pack("i", 0))
-
+from support.commands import OPERATOR, PASSWORD, Command, by_hand, feed
 
 # --- create ---
 
@@ -195,7 +181,7 @@ def test_an_account_that_another_process_makes_meanwhile_is_there(
         "create", "ada@example.com", "--password-stdin", *words,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    tell(process.stdin, b"correct horse")
+    feed(process.stdin, b"correct horse")
     usersctl.add("ada")
     out, err = process.communicate(b" in the meantime", timeout=30)
     assert process.returncode == code
@@ -466,8 +452,8 @@ def test_whom_another_process_deletes_meanwhile_is_passed_over_where_that_was_as
     )
     # A line is read when the user of the one before was found.
     for name in asked.split():
-        tell(process.stdin, f"{name}@example.com\n".encode())
-    tell(process.stdin, b"\n")
+        feed(process.stdin, f"{name}@example.com\n".encode())
+    feed(process.stdin, b"\n")
     usersctl.ok("delete", "ada@example.com", "--yes")
     out, _ = process.communicate(timeout=30)
     assert (process.returncode, out.decode()) == (code, told)

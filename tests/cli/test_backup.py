@@ -13,8 +13,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from cli.test_database import old_database
 from support.commands import OPERATOR, PASSWORD, Command, by_hand
+from support.old_databases import old_database
 from support.web import Site
 
 from usersctl.clock import utc_now

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import Command
+from support.old_databases import old_database
 
 EVERY_READER = [
     ["list"],
@@ -38,26 +39,6 @@ EVERY_WRITER = [
     ["token", "revoke", "1"],
     ["db", "migrate"],
 ]
-
-
-def old_database(path: Path, **changes: object) -> None:
-    """As an existing deployment has it: without a version, and without the columns of OAuth."""
-    user = {
-        "id": 7,
-        "email": "Ada@Example.com",
-        "name": "Ada",
-        "password": "$2b$04$" + "a" * 53,
-        "role": "admin",
-        "active": 1,
-    } | changes
-    connection = sqlite3.connect(path)
-    with connection:
-        connection.execute(
-            "CREATE TABLE users (id INTEGER PRIMARY KEY AUTOINCREMENT, email TEXT NOT NULL UNIQUE, name TEXT NOT NULL,"
-            " password TEXT NOT NULL, role TEXT NOT NULL, active INTEGER NOT NULL)"
-        )
-        connection.execute("INSERT INTO users VALUES (:id, :email, :name, :password, :role, :active)", user)
-    connection.close()
 
 
 # --- made and looked at ---

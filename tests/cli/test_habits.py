@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from cli.test_accounts import tell
-from support.commands import USERSCTL, Command
+from support.commands import USERSCTL, Command, feed
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from usersctl import __version__
@@ -307,7 +306,7 @@ def test_ctrl_c_is_130_without_a_trace(usersctl: Command) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    tell(process.stdin, b"email\neve@example.com\n")
+    feed(process.stdin, b"email\neve@example.com\n")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err) == (130, b"", b"usersctl: interrupted\n")
@@ -317,7 +316,7 @@ def test_ctrl_c_is_130_without_a_trace(usersctl: Command) -> None:
 def test_ctrl_c_is_an_error_in_json_where_that_is_asked_for(usersctl: Command) -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = usersctl.start("import", "-", "--json", measured=False, **pipes)
-    tell(process.stdin, b"email\neve@example.com\n")
+    feed(process.stdin, b"email\neve@example.com\n")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, b"")

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from conftest import OPERATOR, PASSWORD
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 from support.tables import LATER, audit, plant_link, query
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import OPERATOR, PASSWORD
-from core.test_accounts_passwords import change_password
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.accounts import change_password
+from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 from support.tables import audit
 

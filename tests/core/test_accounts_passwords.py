@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from conftest import OPERATOR, PASSWORD
+from support.accounts import change_password
+from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 from support.tables import plant_link, query
 
@@ -16,7 +16,7 @@ from usersctl.errors import (
     TooMany,
     Unauthenticated,
 )
-from usersctl.models import Actor, User
+from usersctl.models import User
 from usersctl.passwords import Hasher
 from usersctl.service import Service
 
@@ -51,15 +51,6 @@ def test_a_password_that_breaks_a_rule_is_not_set(
     with pytest.raises(Invalid):
         change_password(service, opened, PASSWORD, password)
     assert service.sessions.check(opened.token)
-
-
-def change_password(service: Service, opened: Any, current: str, new: str) -> str:
-    """As the endpoint does it; the new token."""
-    token, renew = service.sessions.renewal(opened.session)
-    service.accounts.change_password(
-        opened.user.id, current, new, session_id=opened.session.id, by=Actor("user:1", None, 1), renew=renew
-    )
-    return token
 
 
 def test_an_owner_who_changes_the_password_keeps_one_session_with_a_new_token(

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.test_database import old_database
 from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import free_port, serving
 from support.documentation import page, rows, same, steps
 from support.fakes import FakeClock
 from support.oauth_site import oauth_site
+from support.old_databases import old_database
 from support.postbox import Postbox, hang, make_certificates, scripted_server, smtp_server
 
 from usersctl.config.sources import Loaded, Origin

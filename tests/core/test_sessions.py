@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from conftest import OPERATOR, PASSWORD
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 
 from usersctl import sessions

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 
 from usersctl.errors import Busy, NotFound, StoreUnusable

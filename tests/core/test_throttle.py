@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from conftest import OPERATOR, PASSWORD
 from hypothesis import given
 from hypothesis import strategies as st
+from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 
 from usersctl.errors import Forbidden, TooMany, Unauthenticated, UsersError

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD
+from support.old_databases import INTEGER_ACTIVE, OLD, WITH_LAST_LOGIN
 
 from usersctl.errors import Invalid, StoreUnusable, Unauthenticated
 from usersctl.models import User, UserFilter
@@ -20,45 +21,6 @@ from usersctl.store import upgrade
 from usersctl.store.store import open_store
 
 HASH = Hasher(4).hash(PASSWORD)
-
-# The layout of the deployments that exist. Do not edit: it is what lies on their disks.
-OLD = """
-CREATE TABLE users (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
-  email TEXT NOT NULL UNIQUE,
-  name TEXT NOT NULL,
-  password TEXT NOT NULL,
-  role TEXT DEFAULT 'user',
-  active BOOLEAN DEFAULT 1,
-  created_at DATETIME DEFAULT CURRENT_TIMESTAMP,
-  updated_at DATETIME DEFAULT CURRENT_TIMESTAMP
-);
-CREATE TABLE personal_access_tokens (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
-  tokenable_type TEXT NOT NULL,
-  tokenable_id INTEGER NOT NULL,
-  name TEXT NOT NULL,
-  token TEXT NOT NULL UNIQUE,
-  abilities TEXT,
-  last_used_at DATETIME,
-  expires_at DATETIME,
-  created_at DATETIME DEFAULT CURRENT_TIMESTAMP,
-  updated_at DATETIME DEFAULT CURRENT_TIMESTAMP
-);
-CREATE TABLE password_reset_tokens (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
-  email TEXT NOT NULL,
-  token TEXT NOT NULL,
-  created_at DATETIME DEFAULT CURRENT_TIMESTAMP
-);
-CREATE INDEX idx_password_reset_tokens_email ON password_reset_tokens (email);
-CREATE TABLE migrations (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, executed_at DATETIME);
-"""
-WITH_LAST_LOGIN = OLD.replace(
-    "updated_at DATETIME DEFAULT CURRENT_TIMESTAMP\n);\nCREATE TABLE personal",
-    "updated_at DATETIME DEFAULT CURRENT_TIMESTAMP,\n  last_login_at DATETIME\n);\nCREATE TABLE personal",
-)
-INTEGER_ACTIVE = OLD.replace("active BOOLEAN", "active INTEGER")
 
 
 def make(path: Path, layout: str = OLD, *rows: dict[str, Any], extra: str = "") -> Path:

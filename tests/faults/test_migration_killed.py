@@ -11,9 +11,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from core.test_upgrade import OLD
 from support.commands import HASH
 from support.faults import LONG
+from support.old_databases import OLD
 
 from usersctl.store.backup import check
 from usersctl.store.store import open_store

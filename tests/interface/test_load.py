@@ -13,8 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from conftest import PASSWORD
-from support.commands import Command
+from support.commands import PASSWORD, Command
 from support.daemons import serving
 
 from usersctl.config import Settings

@@ -9,11 +9,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 import yaml
-from attacks.test_paths import other_spellings
 from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import free_port
 from support.documentation import page
 from support.proxies import NAME, House, caddy, house, nginx
+from support.spellings import other_spellings
 from support.web import Client, Reply, hosting
 
 from usersd.routes import TABLE

@@ -38,6 +38,17 @@ def by_hand(path: Path, *statements: str) -> None:
         db.commit()
 
 
+def feed(pipe: IO[bytes] | None, line: bytes) -> None:
+    """Writes a line and waits until it has been read, and so until all that comes before reading is done."""
+    assert pipe is not None
+    pipe.write(line)
+    pipe.flush()
+    until = time.monotonic() + TIME_LIMIT
+    while fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) != struct.pack("i", 0):
+        assert time.monotonic() < until, "nobody reads"
+        time.sleep(0.02)
+
+
 class Result(NamedTuple):
     code: int
     stdout: str
@@ -143,10 +154,10 @@ class Command:
                 stdout=terminal,
                 stderr=terminal,
                 start_new_session=True,
-                preexec_fn=_take_terminal,
+                preexec_fn=take_terminal,
             )
             os.close(terminal)
-            return _watched(process, master, list(typed))
+            return watch_terminal(process, master, list(typed))
         finally:
             os.close(master)
 
@@ -199,11 +210,11 @@ class Screen(NamedTuple):
         return [line.rstrip() for line in self.text.splitlines()]
 
 
-def _take_terminal() -> None:
+def take_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def _watched(process: subprocess.Popen[bytes], master: int, typed: list[tuple[str, str]]) -> Screen:
+def watch_terminal(process: subprocess.Popen[bytes], master: int, typed: list[tuple[str, str]]) -> Screen:
     shown, seen, until, last = b"", 0, time.monotonic() + TIME_LIMIT, ""
     try:
         while True:

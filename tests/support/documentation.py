@@ -10,7 +10,7 @@ import termios
 from collections.abc import Iterator
 from pathlib import Path
 
-from support.commands import PASSWORD, USERSCTL, _take_terminal, _watched
+from support.commands import PASSWORD, USERSCTL, take_terminal, watch_terminal
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,10 +117,10 @@ def at_a_terminal(folder: Path, line: str) -> str:
             env=env,
             cwd=folder,
             start_new_session=True,
-            preexec_fn=_take_terminal,  # noqa: PLW1509 - no thread runs here
+            preexec_fn=take_terminal,  # noqa: PLW1509 - no thread runs here
         )
         os.close(terminal)
-        screen = _watched(process, master, typed)
+        screen = watch_terminal(process, master, typed)
     finally:
         os.close(master)
     lines = screen._replace(raw=_ERASED.sub("", screen.raw)).lines
