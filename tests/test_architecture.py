@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 # What each room of the core may import of ours. A new room has to be given its place here. A folder is one room.
-BOTTOM = "errors models clock secrets config fields schedule colours"
+BOTTOM = "errors models clock secrets config fields schedule colours text deadline"
 JOURNEY = f"{BOTTOM} passwords store throttle lockdown mail"  # and never another journey
 ROOMS = {
     "__init__": "",
@@ -23,10 +23,12 @@ ROOMS = {
     "secrets": "",
     "schedule": "clock",
     "colours": "",
+    "text": "",
+    "deadline": "",
     "fields": "errors models",
     "config": "errors schedule",
     "passwords": "config errors models",
-    "store": "errors models clock fields",
+    "store": "errors models clock fields text",
     "throttle": "errors models clock secrets store",
     "readiness": "errors store",
     "lockdown": "errors models clock store",
@@ -63,7 +65,10 @@ HOMES = {
     "bottle": {"usersd"},
     "waitress": {"usersd"},
     "prometheus_client": {"usersd"},
-    "usersd": {"usersd"},
+    "usersd": {
+        "usersd",
+        "cli",
+    },  # in `cli` inside functions only: a command that needs no daemon does not load it
 }
 HEAVY = [
     "sqlite_utils",
@@ -172,6 +177,13 @@ def test_every_technology_has_one_home(module: Module) -> None:
     for name, _ in module.imports():
         technology = name.split(".")[0]
         assert module.room in HOMES.get(technology, {module.room}), f"{module.path} imports {name}"
+
+
+@every_module
+def test_the_command_imports_the_daemon_inside_functions_only(module: Module) -> None:
+    for name, at_the_top in module.imports():
+        assert name != "importlib.import_module", f"{module.path} hides what it imports"
+        assert not (module.room == "cli" and name.split(".")[0] == "usersd" and at_the_top), module.path
 
 
 @every_module

@@ -77,10 +77,3 @@ def search_text(value: str) -> str | None:
 
 def is_text(text: str) -> bool:
     return "\0" not in text and (text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text))
-
-
-def visible(text: str) -> str:
-    """Control characters made visible, so that no name can move a terminal's cursor or begin a line of a log."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

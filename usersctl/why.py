@@ -14,6 +14,7 @@ from usersctl.models import Letter, User
 from usersctl.passwords import password_is_set
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
+from usersctl.text import counted
 from usersctl.throttle import AccountThrottle, account_key
 
 
@@ -104,7 +105,7 @@ class Why:
         failures = (tx.failures(account) or (0, ""))[0]
         left = self.throttle.wait(tx, account)
         if left is None:
-            return _open(name, f"no; {failures} failed login{'s' * (failures != 1)} in a row")
+            return _open(name, f"no; {counted(failures, 'failed login')} in a row")
         told = f"{failures} failed logins in a row"
         mend = f"usersctl unlock {user.id}" if user else None
         if failures >= limit:
@@ -154,7 +155,7 @@ class Why:
     def _sessions(self, tx: Transaction, user: User) -> Gate:
         live = list(tx.tokens(user.id, unexpired_at=stamp(self.now())))
         sessions = sum(each.kind != "api" for each in live)
-        told = f"{sessions} open, {len(live) - sessions} API token{'s' * (len(live) - sessions != 1)}"
+        told = f"{sessions} open, {counted(len(live) - sessions, 'API token')}"
         return Gate("sessions", State.NOTE, f"{told}; last login {user.last_login_at or 'never'}")
 
     # --- nobody has this id or address ---
@@ -217,8 +218,6 @@ def _lockdown(tx: Transaction, user: User | None) -> Gate:
 def _state_of(letter: Letter) -> str:
     said = f" ({letter.last_error})" if letter.last_error else ""
     when = (
-        f" at {letter.finished_at}"
-        if letter.finished_at
-        else f", tried {letter.attempts} time{'s' * (letter.attempts != 1)}"
+        f" at {letter.finished_at}" if letter.finished_at else f", tried {counted(letter.attempts, 'time')}"
     )
     return f"{letter.state}{when}{said}"

@@ -10,7 +10,7 @@ from typing import IO, Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from usersctl.clock import Clock, stamp, utc_now
-from usersctl.fields import visible
+from usersctl.text import visible
 
 # What a query may hold that opens something: by a name that has one of these words in it.
 SECRET = re.compile(r"token|code|state|password", re.IGNORECASE)

@@ -15,6 +15,7 @@ from usersctl.clock import stamp
 from usersctl.errors import Invalid, NotFound
 from usersctl.fields import lookup_key, user_id_of
 from usersctl.models import AuditRow
+from usersctl.text import counted
 
 if TYPE_CHECKING:
     from usersctl.cli.invocation import Invocation
@@ -101,8 +102,7 @@ def verify(
         "problem": found.problem,
     }
     if found.problem is None:
-        rows = f"{found.rows} row{'s' * (found.rows != 1)}"
-        run.out.result(f"{rows}, unbroken up to {found.head.hex()}", told)
+        run.out.result(f"{counted(found.rows, 'row')}, unbroken up to {found.head.hex()}", told)
         return
     if run.out.json:
         run.out.write_json(told)

@@ -1,7 +1,6 @@
 """What the configuration is, and where each value came from."""
 
 import os
-from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -41,10 +40,11 @@ def show(
 
 def check(ctx: typer.Context) -> None:
     """Say whether the configuration can be used. A mistake is named with what is allowed."""
+    from usersd import start
+
     run = invocation(ctx)
     file = str(run.loaded.file) if run.loaded.file else None
-    # What `serve` reads at its start, too: templates, catalogue, logo. The daemon is another package.
-    import_module("usersd.start").check(run.loaded)
+    start.check(run.loaded)  # also the files that the daemon reads: templates, catalogue, logo
     run.out.result(
         f"{file or 'No configuration file: the defaults'} can be used", {"valid": True, "file": file}
     )

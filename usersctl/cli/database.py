@@ -11,6 +11,7 @@ from usersctl.cli.show.output import PARTLY_FAILED, clean, code_of
 from usersctl.clock import utc_now
 from usersctl.errors import Invalid, StoreUnusable
 from usersctl.store.database_file import VERSION
+from usersctl.text import counted
 
 if TYPE_CHECKING:
     from usersctl.cli.invocation import Invocation
@@ -204,11 +205,10 @@ def _tell(run: "Invocation", path: Path, found: "BackupReport") -> None:
     elif found.problems:
         for problem in found.problems:
             run.out.data(clean(f"{problem.check}: {problem.message}"))
-        count = len(found.problems)
-        run.out.note(f"{path} is not sound: {count} problem{'s' * (count != 1)}")
+        run.out.note(f"{path} is not sound: {counted(len(found.problems), 'problem')}")
     else:
         run.out.result(
-            f"{path} is sound: {_accounts(found.counts)}, {rows} audit row{'s' * (rows != 1)} up to {found.head}",
+            f"{path} is sound: {_accounts(found.counts)}, {counted(rows or 0, 'audit row')} up to {found.head}",
             None,
         )
     if found.problems:
@@ -216,4 +216,4 @@ def _tell(run: "Invocation", path: Path, found: "BackupReport") -> None:
 
 
 def _accounts(counts: dict[str, int]) -> str:
-    return f"{counts['users']} account{'s' * (counts['users'] != 1)}"
+    return counted(counts["users"], "account")

@@ -1,6 +1,5 @@
 """doctor: what is wrong with this installation, and the command that mends it."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,6 +37,7 @@ def doctor(
     """
     from usersctl.clock import utc_now
     from usersctl.doctor import CHECKS, Case, Severity, examine
+    from usersd import start
 
     run = invocation(ctx)
     loaded: Loaded | UsersError
@@ -49,7 +49,7 @@ def doctor(
         loaded=loaded,
         options=run.options.to_repeat(),
         now=utc_now,
-        check_files=import_module("usersd.start").check,  # the daemon is another package
+        check_files=start.check,
         ask_daemon=_why_not_ready,
     )
     try:

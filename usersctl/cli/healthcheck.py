@@ -2,7 +2,6 @@
 
 import json
 import math
-import threading
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -14,6 +13,7 @@ from usersctl.cli.questions import invocation
 from usersctl.cli.show.output import PARTLY_FAILED
 from usersctl.config import Settings
 from usersctl.config.values import host_and_port, near
+from usersctl.deadline import within
 from usersctl.errors import Invalid
 
 if TYPE_CHECKING:
@@ -110,24 +110,10 @@ def _at_socket(path: str) -> Target:
 
 
 def ask_within(seconds: float, target: Target) -> None:
-    """In a thread that is left behind: names that are looked up and answers that drip have no other limit as a whole."""
-    refused: list[NotReady] = []
-
-    def ask() -> None:
-        try:
-            _ask(target)
-        except NotReady as error:
-            refused.append(error)
-        except Exception as error:  # noqa: BLE001 - whatever it was, nobody said that it is ready
-            refused.append(NotReady(type(error).__name__))
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        raise NotReady(f"no answer within {seconds:g} s")
-    if refused:
-        raise refused[0]
+    try:
+        within(seconds, lambda: _ask(target))
+    except TimeoutError as error:
+        raise NotReady(str(error)) from None
 
 
 def _ask(target: Target) -> None:
@@ -142,6 +128,8 @@ def _ask(target: Target) -> None:
         raise NotReady(getattr(error, "strerror", None) or str(error) or type(error).__name__) from None
     except HTTPException:
         raise NotReady("answers something that is not HTTP") from None
+    except Exception as error:  # noqa: BLE001 - any other failure means not ready, too
+        raise NotReady(type(error).__name__) from None
     if answer.status != 200:
         raise NotReady(_said(body, "statusMessage") or f"answers {answer.status}")
     if target.path.endswith(PATH) and _said(body, "status") != "ready":

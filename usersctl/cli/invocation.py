@@ -10,6 +10,7 @@ from usersctl.cli.show.output import Output, clean
 from usersctl.config import sources
 from usersctl.models import Actor
 from usersctl.store.store import Store, open_store
+from usersctl.text import counted
 
 if TYPE_CHECKING:
     from usersctl.service import Service
@@ -39,10 +40,8 @@ class Invocation:
         if store.migrated is not None:
             for note in store.migrated.notes:
                 self.out.note(f"Note: {note}")
-            count = store.migrated.accounts
-            self.out.note(
-                f"Migrated {path} with {count} account{'s' * (count != 1)}; as it was: {store.migrated.backup}"
-            )
+            accounts = counted(store.migrated.accounts, "account")
+            self.out.note(f"Migrated {path} with {accounts}; as it was: {store.migrated.backup}")
         return store
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from usersctl.cli.questions import Yes, complete_user, confirm, invocation, one_user
+from usersctl.text import counted
 
 if TYPE_CHECKING:
     from usersctl.models import Lockdown
@@ -53,7 +54,7 @@ def on(
         confirm(run, f"End all sessions and close the service to {who}?", yes=yes)
     ended = service.lockdown.start(admitted, by=run.actor)
     now = service.lockdown.state()
-    what = "already" if ended is None else f"now; {ended} session{'s' * (ended != 1)} ended"
+    what = "already" if ended is None else f"now; {counted(ended, 'session')} ended"
     run.out.result(
         f"{_said(now)} {what}", _facts(now) | {"changed": ended is not None, "ended_sessions": ended or 0}
     )

@@ -1,6 +1,5 @@
 """openapi: prints what the HTTP interface is, which is written in the daemon's package."""
 
-from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -21,9 +20,10 @@ def openapi(
     ] = False,
 ) -> None:
     """Print the HTTP interface as an OpenAPI document."""
+    from usersd.openapi.document import document, page
+
     run = invocation(ctx)
-    written = import_module("usersd.openapi.document")
     if html:
-        run.out.data(written.page(run.loaded.settings))
+        run.out.data(page(run.loaded.settings))
     else:
-        run.out.write_json(written.document(run.loaded.settings))
+        run.out.write_json(document(run.loaded.settings))

@@ -1,6 +1,5 @@
 """serve: starts the daemon, which is another package and may not be imported by the core."""
 
-from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -27,10 +26,11 @@ def serve(
     ] = False,
 ) -> None:
     """Serve the HTTP interface until told to stop."""
+    from usersd.start import start
+
     run = invocation(ctx)
     if socket is None and (host is not None or port is not None):
         socket = ""  # who asks for an address does not mean the socket of the configuration
     run.flags |= {"server.host": host, "server.port": port, "server.socket": socket, "baseUrl": base_url}
     options = run.options
-    start = import_module("usersd.start").start
     raise typer.Exit(start(run.loaded, dev=dev, quiet=options.quiet, as_json=options.json or None))

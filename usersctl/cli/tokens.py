@@ -10,6 +10,7 @@ from usersctl.cli.questions import UserArgument, complete_user, invocation, one_
 from usersctl.errors import Invalid, NotFound
 from usersctl.fields import normal_name
 from usersctl.models import Session
+from usersctl.text import counted
 
 PANEL = "Sessions and tokens"
 COLUMNS = ("id", "user_id", "kind", "name", "created_at", "last_used_at", "expires_at", "ip", "user_agent")
@@ -50,9 +51,7 @@ def cleanup_tokens(
             done = service.sessions.cleanup(
                 include_no_expiration=include_no_expiration, by=run.actor, progress=draw
             )
-    told = (
-        f"{'Would remove' if dry_run else 'Removed'} {done.expired} expired token{'s' * (done.expired != 1)}"
-    )
+    told = f"{'Would remove' if dry_run else 'Removed'} {counted(done.expired, 'expired token')}"
     if include_no_expiration:
         told += f" and {done.no_expiration} without an expiry date"
     run.out.result(told, done.as_json())

@@ -18,6 +18,7 @@ from usersctl.cli.show.listing import print_json_array
 from usersctl.cli.show.output import Cell, code_of, to_json
 from usersctl.errors import Invalid
 from usersctl.fields import normal_role
+from usersctl.text import counted
 from usersctl.transfer.rows import Format, Row, as_text, csv_rows, json_rows, jsonl_rows
 from usersctl.transfer.transfer import COLUMNS, IGNORED, IMPORTED, BrokenRows, RowProblem
 
@@ -216,9 +217,7 @@ def export(
         cell = run.out.csv_cell if file == "-" else lambda value: value
         count = _write(target, chosen, rows, with_hashes=with_hashes, cell=cell)
     if file != "-":
-        run.out.result(
-            f"Exported {count} user{'s' * (count != 1)} to {file}", {"exported": count, "file": file}
-        )
+        run.out.result(f"Exported {counted(count, 'user')} to {file}", {"exported": count, "file": file})
 
 
 def _by_suffix(file: str) -> Format:

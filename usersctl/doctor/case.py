@@ -10,9 +10,10 @@ from typing import NamedTuple, TypeVar
 from usersctl.clock import Clock
 from usersctl.config import Settings
 from usersctl.config.sources import Loaded
+from usersctl.deadline import within
 from usersctl.errors import Invalid, SignInRefused, UsersError
 from usersctl.mail.smtp import Probe, SmtpSender
-from usersctl.oauth.http import Errand, Http
+from usersctl.oauth.http import Http
 from usersctl.store.store import Store, open_store
 from usersctl.store.transaction import Transaction
 
@@ -115,13 +116,10 @@ class Case:
     @cached_property
     def probe(self) -> Probe:
         sender = SmtpSender(self.settings, step=MAIL_AT_MOST / 3, whole=MAIL_AT_MOST)
-        # In a thread that is left behind: nothing else ends the look-up of a name.
-        errand = Errand(sender.probe)
-        errand.start()
-        errand.over.wait(MAIL_AT_MOST)
-        if errand.error is not None:
-            raise errand.error
-        return errand.result or Probe([], f"no answer within {MAIL_AT_MOST:g} s")
+        try:
+            return within(MAIL_AT_MOST, sender.probe)
+        except TimeoutError as error:
+            return Probe([], str(error))
 
     def ask_web(self, ask: Callable[[Http], T], *, mend: str) -> T:
         http = Http()

@@ -17,6 +17,7 @@ from usersctl.store import database_file
 from usersctl.store.store import Store, open_store, refusal
 from usersctl.store.transaction import Transaction
 from usersctl.store.upgrade import schema
+from usersctl.text import counted
 
 MOST_PROBLEMS = 20  # of one kind; a file that is torn has thousands
 
@@ -109,7 +110,7 @@ def _foreign_keys(connection: sqlite3.Connection) -> Iterator[str]:
     for table, parent, count in connection.execute(
         'SELECT "table", parent, count(*) FROM pragma_foreign_key_check GROUP BY 1, 2'
     ):
-        yield f"{count} row{'s' * (count != 1)} of {table} belong{'s' * (count == 1)} to {parent} that are not there"
+        yield f"{counted(count, 'row')} of {table} belong{'s' * (count == 1)} to {parent} that are not there"
 
 
 def _schema(connection: sqlite3.Connection) -> Iterator[str]:
@@ -145,10 +146,10 @@ def _counts(connection: sqlite3.Connection) -> Iterator[str]:
     noted = _by_kind(connection, "SELECT role, active, n FROM user_counts WHERE n <> 0")
     there = _by_kind(connection, "SELECT role, active, count(*) FROM users GROUP BY role, active")
     for role, active in sorted(noted.keys() | there.keys()):
-        said, counted = noted.get((role, active), 0), there.get((role, active), 0)
-        if said != counted:
+        said, actual = noted.get((role, active), 0), there.get((role, active), 0)
+        if said != actual:
             kind = f"{'active' if active else 'inactive'} accounts of role {role}"
-            yield f"user_counts tells of {said} {kind}, there are {counted}"
+            yield f"user_counts tells of {said} {kind}, there are {actual}"
 
 
 def _by_kind(connection: sqlite3.Connection, query: str) -> dict[tuple[str, int], int]:

@@ -14,6 +14,7 @@ from usersctl.errors import Invalid
 from usersctl.fields import is_web_address
 from usersctl.models import Role
 from usersctl.passwords import cost_of
+from usersctl.text import counted
 from usersctl.transfer.foreign import EXTERNAL, Table, folded
 from usersctl.transfer.rows import Row
 
@@ -98,21 +99,21 @@ class Adoption:
     def notes(self) -> Iterator[str]:
         """What an operator has to know of the rows that were read."""
         for role, count in self.odd_roles.most_common(5):
-            yield f"the role {role!r} of {_accounts(count)} becomes user; for another one: --map-role {role}=admin"
+            yield f"the role {role!r} of {counted(count, 'account')} becomes user; for another one: --map-role {role}=admin"
         if len(self.odd_roles) > 5:
             yield f"{len(self.odd_roles) - 5} more unknown roles become user"
         for kind, count in self.odd_passwords.most_common():
             yield (
-                f"the passwords of {_accounts(count)} are {kind} and not bcrypt: they cannot be checked here, and"
+                f"the passwords of {counted(count, 'account')} are {kind} and not bcrypt: they cannot be checked here, and"
                 " open nothing"
             )
         if self.without_address:
             listed = ", ".join(self.without_address[:5]) + (", …" if len(self.without_address) > 5 else "")
-            yield f"{_accounts(len(self.without_address))} without an address cannot be here: {listed}"
+            yield f"{counted(len(self.without_address), 'account')} without an address cannot be here: {listed}"
         if self.assumed_utc:
             yield f"times without an offset count as UTC: {', '.join(sorted(self.assumed_utc))}"
         if self.left_pictures:
-            yield f"the pictures of {_accounts(self.left_pictures)} are no web addresses, and stay behind"
+            yield f"the pictures of {counted(self.left_pictures, 'account')} are no web addresses, and stay behind"
         used = {name for theirs in self.mapping.values() for name in theirs}
         left = [name for name in self.table.columns if name not in used and name.lower() != "id"]
         if left:
@@ -232,10 +233,6 @@ def _truth(text: str, column: str) -> bool:
     if said not in _YES | _NO:
         raise Invalid(f"{column}: {said[:40]!r} is neither true nor false")
     return said in _YES
-
-
-def _accounts(count: int) -> str:
-    return f"{count} account{'s' * (count != 1)}"
 
 
 # --- which column is which ---

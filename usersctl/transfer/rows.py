@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import IO, Any
 
 from usersctl.errors import Invalid
-from usersctl.fields import visible
+from usersctl.text import counted, visible
 
 Row = tuple[str, dict[str, Any] | Invalid]  # where, and what; or what is wrong with it
 
@@ -82,8 +82,7 @@ def _csv_body(reader: Any, columns: list[str]) -> Iterator[Row]:
         if not fields:
             pass
         elif len(fields) != len(columns):
-            count = f"{len(fields)} field{'s' * (len(fields) != 1)}"
-            yield f"line {line}", Invalid(f"{count} instead of {len(columns)}")
+            yield f"line {line}", Invalid(f"{counted(len(fields), 'field')} instead of {len(columns)}")
         else:
             yield f"line {line}", dict(zip(columns, fields, strict=True))
         line = reader.line_num + 1

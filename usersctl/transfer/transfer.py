@@ -15,6 +15,7 @@ from usersctl.models import UNUSABLE, Actor, Credentials, NewUser, Role, User
 from usersctl.passwords import Hasher, check_hash, check_password, cost_of
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
+from usersctl.text import counted
 
 # In the order in which an export writes them.
 COLUMNS = (
@@ -46,7 +47,7 @@ class BrokenRows(Invalid):
     """Rows that cannot be imported; nothing was written."""
 
     def __init__(self, count: int, *, taken: bool = False, hint: str | None = None) -> None:
-        rows = f"{count} row{'s' if count != 1 else ''}"
+        rows = counted(count, "row")
         if taken:
             super().__init__(
                 f"{rows} with an address or provider id that is taken; nothing was imported", hint=hint

@@ -7,6 +7,7 @@ from typing import IO
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.show.output import to_json
 from usersctl.models import USER_FIELDS, User, UserFilter
+from usersctl.text import counted
 
 ON_A_TERMINAL = 50
 LINES_AT_ONCE = 500  # a write for each line would cost more than making it
@@ -36,9 +37,9 @@ def list_users(
 
 
 def _how_many(total: int, limit: int, page: int, offset: int) -> str:
-    users, pages = f"{total} user{'s' if total > 1 else ''}", -(-total // limit)
+    users, pages = counted(total, "user"), -(-total // limit)
     if offset >= total:
-        return f"There are {users} on {pages} page{'s' if pages > 1 else ''}."
+        return f"There are {users} on {counted(pages, 'page')}."
     if total <= limit:
         return users
     return f"{min(limit, total - offset)} of {users}, page {page} of {pages}; see the rest with --page N or --all"

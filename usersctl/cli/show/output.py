@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from usersctl.cli.options import Options
 from usersctl.errors import UsersError
-from usersctl.fields import visible
+from usersctl.text import visible
 
 Cell = str | int | bool | None
 

@@ -1,0 +1,13 @@
+"""Text of messages: control characters made visible, a count with its noun."""
+
+
+def visible(text: str) -> str:
+    """Control characters made visible, so that no name can move a terminal's cursor or begin a line of a log."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{count} {noun}{'s' * (count != 1)}"
