@@ -9,7 +9,7 @@ from usersctl.config import Settings
 from usersctl.first_admin import FirstAdmin
 from usersctl.lockdown import Lockdowns
 from usersctl.mail.outbox import Outbox
-from usersctl.oauth.http import Http
+from usersctl.oauth.http import HttpClient
 from usersctl.oauth.providers import Provider, make_provider
 from usersctl.oauth.sign_in import OAuthSignIn
 from usersctl.passwords import Hasher
@@ -40,7 +40,7 @@ class Service:
     outbox: Outbox
     oauth: OAuthSignIn
     lockdown: Lockdowns
-    http: Http
+    http: HttpClient
     readiness: Readiness
     now: Clock
 
@@ -64,7 +64,7 @@ def build(
     """A service on the database of the settings, which may be new; or on a store that is open already."""
     store = store or open_store(settings.database, create=True)
     hasher = Hasher(settings.rounds)
-    http = Http()
+    http = HttpClient()
     throttle = AccountThrottle(
         store, now, settings.limits_enabled, settings.failures_before_delay, settings.failures_before_lock
     )

@@ -516,12 +516,12 @@ def test_the_time_for_all_calls_together_has_an_end(
     began = time.monotonic()
     assert visit.failure() == "oauth_failed"
     assert time.monotonic() - began < 2.5
-    wait_for(lambda: not errands(), 3)
+    wait_for(lambda: not sign_in_threads(), 3)
 
 
-def errands() -> list[threading.Thread]:
-    """The threads of calls that go on."""
-    return [each for each in threading.enumerate() if each.name == "errand"]
+def sign_in_threads() -> list[threading.Thread]:
+    """The threads whose requests have not ended."""
+    return [each for each in threading.enumerate() if each.name == "oauth-sign-in"]
 
 
 def test_slow_calls_one_after_the_other_have_no_more_time_than_one(
@@ -565,7 +565,7 @@ def test_within_ten_seconds_whatever_drips(
         assert [told for _, told in waiting.told] == ["oauth_failed"] * 4
         assert max(seconds for seconds, _ in waiting.told) < 10
         assert max(seconds for seconds, _ in waiting.told) > 8  # so somebody did have the whole time
-        wait_for(lambda: not errands(), 5)
+        wait_for(lambda: not sign_in_threads(), 5)
 
 
 @pytest.mark.alone

@@ -13,7 +13,7 @@ from usersctl.config.sources import Loaded
 from usersctl.deadline import within
 from usersctl.errors import Invalid, SignInRefused, UsersError
 from usersctl.mail.smtp import Probe, SmtpSender
-from usersctl.oauth.http import Http
+from usersctl.oauth.http import HttpClient
 from usersctl.store.store import Store, open_store
 from usersctl.store.transaction import Transaction
 
@@ -121,8 +121,8 @@ class Case:
         except TimeoutError as error:
             return Probe([], str(error))
 
-    def ask_web(self, ask: Callable[[Http], T], *, mend: str) -> T:
-        http = Http()
+    def ask_web(self, ask: Callable[[HttpClient], T], *, mend: str) -> T:
+        http = HttpClient()
         try:
             return http.within_limits(lambda: ask(http))
         except SignInRefused as error:

@@ -5,7 +5,7 @@ import shlex
 from usersctl.config.values import is_loopback
 from usersctl.doctor.case import Case, UncheckedError, Verdict, ok, problem, warning
 from usersctl.mail.smtp import ENCRYPTED, GREETED, IN_CLEAR, LOGGED_IN
-from usersctl.oauth.http import Http
+from usersctl.oauth.http import HttpClient
 from usersctl.oauth.providers import OpenIdProvider, make_provider
 from usersctl.secrets import challenge_of, new_token
 
@@ -13,7 +13,7 @@ from usersctl.secrets import challenge_of, new_token
 def reachable(case: Case) -> Verdict:
     url = f"{case.settings.base_url}/api/users/me"
     status, body = case.ask_web(
-        lambda http: http.look(url), mend="check baseUrl, its name in DNS, and the certificate"
+        lambda http: http.peek(url), mend="check baseUrl, its name in DNS, and the certificate"
     )
     if status == 401 and b'"statusMessage"' in body:
         return ok(f"{case.settings.base_url} leads to the daemon")
@@ -81,10 +81,10 @@ def provider_redirect(case: Case) -> Verdict | None:
     if not settings.has_provider:
         return None
 
-    def set_out(http: Http) -> int:
+    def set_out(http: HttpClient) -> int:
         provider = make_provider(settings, http, case.now)
         url = provider.authorization_url(state=new_token(), challenge=challenge_of(new_token()))
-        return http.look(url)[0]
+        return http.peek(url)[0]
 
     status = case.ask_web(set_out, mend="check auth.oauth")
     if status >= 400:

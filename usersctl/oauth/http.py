@@ -1,4 +1,4 @@
-"""HTTP calls to the identity provider, with limits of time and size, that can be given up at any moment."""
+"""An HTTP client for the identity provider: limited in time and size, and every request can be cut off."""
 
 import json
 import socket
@@ -11,93 +11,92 @@ from urllib.parse import urlsplit
 
 from usersctl.oauth.refusals import refused, refused_by_provider
 
-WHOLE = 9.0  # seconds for all that one sign-in asks, whatever the other side does: it is answered within ten
-EACH_STEP = 5.0
+WHOLE = 9.0  # seconds for all requests of one sign-in, so that the browser is answered within ten
+STEP = 5.0  # seconds for a connection, and for each read
 MOST_BYTES = 256 * 1024
-A_LOOK = 4096
+PEEKED_BYTES = 4096
 
 T = TypeVar("T")
 
 
-# --- calls ---
+class SignInThread(threading.Thread):
+    """Runs the requests of one sign-in in a thread that its caller can leave behind.
 
-
-class Errand(threading.Thread):
-    """What one sign-in asks of the provider, in a thread that is left behind when the time is over.
-
-    Nothing ends the look-up of a name, and a server that sends a byte now and then never reaches the time limit of a
-    socket. So whoever waits is let go, and the connections are cut, which ends the thread.
+    Neither a DNS look-up nor a server that drips bytes ends by a socket's time limit. At the deadline the caller
+    goes on and the connections are cut, which ends the thread.
     """
 
     def __init__(self, work: Callable[[], Any]) -> None:
-        super().__init__(name="errand", daemon=True)
+        super().__init__(name="oauth-sign-in", daemon=True)
         self._work = work
         self._lock = threading.Lock()
         self._connections: list[socket.socket] = []
-        self.over = threading.Event()
-        self.done = False
+        self.ended = threading.Event()
+        self.completed = False
         self.result: Any = None
         self.error: Exception | None = None
 
     def run(self) -> None:
         try:
             self.result = self._work()
-        except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
+        except Exception as error:  # noqa: BLE001 - raised again by the caller that waits
             self.error = error
-        self.done = True
+        self.completed = True
         self.end()
 
     def watch(self, connection: socket.socket) -> None:
         with self._lock:
             # A second handle, which stays valid when TLS takes the first one over.
             self._connections.append(connection.dup())
-        if self.over.is_set():
+        if self.ended.is_set():
             self.end()
 
     def end(self) -> None:
-        self.over.set()
+        self.ended.set()
         with self._lock:
-            for each in self._connections:
+            for connection in self._connections:
                 with suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
-                each.close()
+                    connection.shutdown(socket.SHUT_RDWR)
+                connection.close()
             self._connections.clear()
 
 
-class Http:
-    """Calls to the provider: no redirects, no proxies or passwords of this machine, limits in time and size."""
+class HttpClient:
+    """Follows no redirects, and uses neither the proxies nor the stored passwords of this machine."""
 
     def __init__(self) -> None:
         self.whole = WHOLE
-        self._errands: set[Errand] = set()
+        self._threads: set[SignInThread] = set()
         self._lock = threading.Lock()
         self._stopped = False
 
     def stop(self) -> None:
-        """Gives up what is under way: the daemon stops."""
+        """Cuts off all requests, because the daemon stops."""
         with self._lock:
             self._stopped = True
-            for errand in self._errands:
-                errand.end()
+            for thread in self._threads:
+                thread.end()
 
     def within_limits(self, work: Callable[[], T]) -> T:
-        """Calls are made in here only."""
-        errand = Errand(work)
+        """Runs `work`, the only place where requests may be made, and raises SignInRefused at the deadline."""
+        thread = SignInThread(work)
         with self._lock:
             if self._stopped:
                 raise refused("the daemon stops")
-            self._errands.add(errand)
-        errand.start()
-        errand.over.wait(self.whole)
-        errand.end()
+            self._threads.add(thread)
+        thread.start()
+        in_time = thread.ended.wait(self.whole)
+        thread.end()
         with self._lock:
-            self._errands.discard(errand)
-        if errand.error is not None:
-            raise errand.error
-        if not errand.done:
-            raise refused("the daemon stops" if self._stopped else f"no answer within {self.whole:g} s")
-        told: T = errand.result
-        return told
+            self._threads.discard(thread)
+        if thread.error is not None:
+            raise thread.error
+        if not thread.completed:
+            if in_time:  # stop() ended it
+                raise refused("the daemon stops")
+            raise refused(f"no answer within {self.whole:g} s")
+        result: T = thread.result
+        return result
 
     def json(
         self,
@@ -114,21 +113,23 @@ class Http:
         if bearer is not None:
             headers["Authorization"] = f"Bearer {bearer}"
         host = urlsplit(url).hostname
-        status, body = self._ask(method, url, headers, _read, form=form, basic=basic)
+        status, body = self._request(method, url, headers, _read, form=form, basic=basic)
         try:
-            told = json.loads(body)
+            document = json.loads(body)
         except (ValueError, RecursionError):
             raise refused(f"{host} answers {status} without JSON") from None
         if status != 200:
-            said = told.get("error") if isinstance(told, dict) else None
-            raise refused_by_provider(f"{host} answers {status} {str(said)[:100]!r}", said)
-        return told
+            error = document.get("error") if isinstance(document, dict) else None
+            raise refused_by_provider(f"{host} answers {status} {str(error)[:100]!r}", error)
+        return document
 
-    def look(self, url: str) -> tuple[int, bytes]:
-        """What a browser would be answered first: the status, and the beginning of the page."""
-        return self._ask("GET", url, {}, lambda answer: bytes(answer.raw.read(A_LOOK, decode_content=False)))
+    def peek(self, url: str) -> tuple[int, bytes]:
+        """The status and the beginning of the page that a browser would get, before any redirect."""
+        return self._request(
+            "GET", url, {}, lambda response: bytes(response.raw.read(PEEKED_BYTES, decode_content=False))
+        )
 
-    def _ask(
+    def _request(
         self,
         method: str,
         url: str,
@@ -143,23 +144,22 @@ class Http:
 
         headers = headers | {"Accept-Encoding": "identity", "User-Agent": "usersctl"}
         try:
-            auth = _basic(*basic) if basic is not None else None
-            asked = requests.Request(method, url, data=form, headers=headers, auth=auth).prepare()
-            # Without a session of requests, which looks for proxies and passwords, and reads all that comes with a
-            # redirect even where it does not follow.
+            request = requests.Request(method, url, data=form, headers=headers, auth=basic and _basic(*basic))
+            # Without a session of requests: that looks for proxies and passwords, and reads the whole body of a
+            # redirect even where it does not follow it.
             with (
                 closing(_adapter()) as adapter,
-                closing(adapter.send(asked, stream=True, timeout=EACH_STEP)) as answer,
+                closing(adapter.send(request.prepare(), stream=True, timeout=STEP)) as response,
             ):
-                return answer.status_code, read(answer)
+                return response.status_code, read(response)
         except (requests.RequestException, HTTPError, OSError, ValueError) as error:
             raise refused(f"{urlsplit(url).hostname} cannot be asked: {type(error).__name__}") from None
 
 
-def _read(answer: Any) -> bytes:
-    if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
+def _read(response: Any) -> bytes:
+    if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise ValueError("compressed")
-    body: bytes = answer.raw.read(MOST_BYTES + 1, decode_content=False)
+    body: bytes = response.raw.read(MOST_BYTES + 1, decode_content=False)
     if len(body) > MOST_BYTES:
         raise ValueError("too much")
     return body
@@ -176,7 +176,7 @@ def _adapter() -> Any:
 
 @cache
 def _authorities() -> Any:
-    """Besides those of requests whom this machine trusts: a company's own, and what SSL_CERT_FILE names."""
+    """The authorities of requests, and those of this machine: a company's own, and what SSL_CERT_FILE names."""
     import ssl
 
     return ssl.create_default_context()
@@ -184,7 +184,7 @@ def _authorities() -> Any:
 
 @cache
 def _pools() -> dict[str, Any]:
-    """Connections that belong to the errand that opens them, from the first byte on."""
+    """Connection pools that hand each new socket to its SignInThread, so that it can be cut off at any moment."""
     from urllib3.connection import HTTPConnection, HTTPSConnection
     from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
@@ -192,9 +192,9 @@ def _pools() -> dict[str, Any]:
         class Watched(kind):  # type: ignore[misc,valid-type]
             def _new_conn(self) -> socket.socket:
                 connection: socket.socket = super()._new_conn()
-                errand = threading.current_thread()
-                assert isinstance(errand, Errand), "outside of within_limits"  # noqa: S101
-                errand.watch(connection)
+                thread = threading.current_thread()
+                assert isinstance(thread, SignInThread), "outside of within_limits"  # noqa: S101
+                thread.watch(connection)
                 return connection
 
         return Watched
@@ -209,7 +209,7 @@ def _pools() -> dict[str, Any]:
 
 
 def _basic(identity: str, secret: str) -> Any:
-    """RFC 6749 2.3.1: each part is encoded before they are joined."""
+    """HTTP Basic with each part encoded before they are joined, as RFC 6749 2.3.1 says."""
     from urllib.parse import quote_plus
 
     from requests.auth import HTTPBasicAuth

@@ -6,14 +6,16 @@ from usersctl.errors import SignInRefused
 
 FAILED, NOT_CONFIGURED = "oauth_failed", "oauth_not_configured"
 
-# What a provider calls a client id or secret that it does not take.
+# The error codes of providers for a client id or secret that they do not accept.
 WRONG_CLIENT = ("invalid_client", "unauthorized_client", "incorrect_client_credentials")
 
 
-def refused(why: str) -> SignInRefused:
-    """`why` is for the log; the browser learns the code only."""
-    return SignInRefused(FAILED, why)
+def refused(reason: str) -> SignInRefused:
+    """`reason` goes into the log; the browser is told the code only."""
+    return SignInRefused(FAILED, reason)
 
 
-def refused_by_provider(why: str, error: Any) -> SignInRefused:
-    return SignInRefused(NOT_CONFIGURED, why) if error in WRONG_CLIENT else refused(why)
+def refused_by_provider(reason: str, error: Any) -> SignInRefused:
+    if error in WRONG_CLIENT:
+        return SignInRefused(NOT_CONFIGURED, reason)
+    return refused(reason)

@@ -12,7 +12,7 @@ from usersctl.fields import MAX_NAME, normal_email
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import ACCOUNT_LINKED, queue
 from usersctl.models import UNUSABLE, Actor, NewUser, Role, User
-from usersctl.oauth.http import Http
+from usersctl.oauth.http import HttpClient
 from usersctl.oauth.providers import Profile, Provider
 from usersctl.oauth.refusals import refused
 from usersctl.secrets import digest
@@ -35,7 +35,7 @@ class OAuthSignIn:
     settings: Settings
     now: Clock
     provider: Provider
-    http: Http
+    http: HttpClient
 
     def authorization_url(self, *, state: str, challenge: str) -> str:
         return self.http.within_limits(
