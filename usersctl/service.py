@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from usersctl.accounts import Accounts
 from usersctl.clock import Clock, utc_now
 from usersctl.config import Settings
-from usersctl.first_admin import FirstAdmin
+from usersctl.first_admin import MAKE_AN_ADMIN, FirstAdmin
 from usersctl.lockdown import Lockdowns
 from usersctl.mail.outbox import Outbox
 from usersctl.oauth.http import HttpClient
@@ -60,6 +60,7 @@ def build(
     provider: Provider | None = None,
     send: "Send | None" = None,
     now: Clock = utc_now,
+    admin_command: str = MAKE_AN_ADMIN,
 ) -> Service:
     """A service on the database of the settings, which may be new; or on a store that is open already."""
     store = store or open_store(settings.database, create=True)
@@ -76,7 +77,7 @@ def build(
         accounts=Accounts(store, hasher, throttle, settings, now),
         sessions=Sessions(store, hasher, throttle, settings, now),
         transfer=Transfer(store, hasher, settings, now),
-        first_admin=FirstAdmin(store, hasher, settings, now),
+        first_admin=FirstAdmin(store, hasher, settings, now, admin_command),
         registration=Registration(store, hasher, settings, now),
         recovery=Recovery(store, hasher, settings, now),
         outbox=Outbox(store, settings, now, send),

@@ -1,4 +1,4 @@
-"""What is counted while serving: in memory that all processes share, each in a part of its own, so that the sums are true."""
+"""Counters of requests and logins, in memory that all processes share: each process writes to a part of its own."""
 
 import mmap
 import os
@@ -13,11 +13,14 @@ from usersd.routing import Route
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
 CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
-NO_ROUTE = ("other", "none")  # what has no route: whatever was asked, and what is refused before it is read
+NO_ROUTE = (
+    "other",
+    "none",
+)  # method and route of a request to an unknown path, or of one that was not parsed
 
 SUCCESS = "success"
 OTHERWISE = "error"
-LOGINS = {"login": "password", "oauth": "oauth"}  # by what the log calls it
+LOGINS = {"login": "password", "oauth": "oauth"}  # the method of sign-in, by the event's name in the log
 _OUTCOMES = {
     "password": (
         SUCCESS,
@@ -42,48 +45,48 @@ _OUTCOMES = {
 _LOGINS = [(how, outcome) for how, outcomes in _OUTCOMES.items() for outcome in outcomes]
 
 _PID, _HASHING, _WAITING, _FIRST_LOGIN = range(4)
-_WIDTH = len(BUCKETS) + 2  # of one histogram: what fits into no bucket, and the sum
+_WIDTH = len(BUCKETS) + 2  # of one histogram: its buckets, the overflow, and the sum of seconds
 
 
 class Requests(NamedTuple):
-    """How long requests took, of one method, route and class of status."""
+    """The durations of requests of one method, route and class of status."""
 
     method: str
     route: str
     status: str
-    counts: list[int]  # for each of BUCKETS, and beyond
+    counts: list[int]  # per bucket, and the overflow
     seconds: float
 
 
 class SharedCounters:
-    """All figures of all processes. It has to be made before they are forked, and every figure is known by then."""
+    """The counters of all processes. It has to be made before the fork, so the set of counters is fixed by then."""
 
     def __init__(self, table: Sequence[Route], processes: int) -> None:
         self.routes = [*((route.method, re.sub(r"<(\w+)>", r":\1", route.path)) for route in table), NO_ROUTE]
-        # By its handler: the path of one of them is a setting.
+        # By handler, because the path of the OAuth callback is a setting.
         self.places = {(route.method, route.handler): place for place, route in enumerate(table)}
         self.first_request = _FIRST_LOGIN + len(_LOGINS)
         length = self.first_request + len(self.routes) * len(CLASSES) * _WIDTH
         self._memory = mmap.mmap(-1, processes * length * 8)
         numbers = memoryview(self._memory).cast("d")
-        self.shares = [numbers[each * length : (each + 1) * length] for each in range(processes)]
+        self.shares = [numbers[index * length : (index + 1) * length] for index in range(processes)]
 
     def _sum(self, at: int) -> float:
         return sum(share[at] for share in self.shares)
 
     @property
     def processes(self) -> list[int]:
-        """Their ids; 0 for one that has not begun."""
+        """The process ids; 0 for a process that has not started."""
         return [int(share[_PID]) for share in self.shares]
 
     @property
     def hashing(self) -> int:
-        """bcrypt slots in use, as each process saw it in the last half second."""
+        """bcrypt slots in use, as of each process' last tick."""
         return int(self._sum(_HASHING))
 
     @property
     def waiting(self) -> int:
-        """Who waits for such a slot."""
+        """Requests that wait for a bcrypt slot."""
         return int(self._sum(_WAITING))
 
     def logins(self) -> Iterator[tuple[str, str, int]]:
@@ -91,32 +94,32 @@ class SharedCounters:
             yield how, outcome, int(self._sum(_FIRST_LOGIN + number))
 
     def requests(self) -> Iterator[Requests]:
-        """Those that there were."""
+        """The histograms that have counted at least one request."""
         for place, (method, route) in enumerate(self.routes):
             for number, status in enumerate(CLASSES):
                 at = self.first_request + (place * len(CLASSES) + number) * _WIDTH
-                counts = [int(self._sum(each)) for each in range(at, at + _WIDTH - 1)]
+                counts = [int(self._sum(bucket)) for bucket in range(at, at + _WIDTH - 1)]
                 if any(counts):
                     yield Requests(method, route, status, counts, self._sum(at + _WIDTH - 1))
 
 
 class Counters:
-    """One process's share. Who takes the place of a process that died goes on counting where it ended."""
+    """The counters of one process. Its replacement goes on counting where a process that died ended."""
 
-    def __init__(self, ledger: SharedCounters, index: int, hasher: Hasher) -> None:
-        self._ledger = ledger
-        self._share = ledger.shares[index]
+    def __init__(self, shared: SharedCounters, index: int, hasher: Hasher) -> None:
+        self._shared = shared
+        self._share = shared.shares[index]
         self._hasher = hasher
         self._lock = threading.Lock()
         self._share[_PID] = os.getpid()
-        self.look(0)
+        self.tick(0)
 
-    def request(self, route: "Route | None", status: int, seconds: float) -> None:
-        ledger, share = self._ledger, self._share
-        place = len(ledger.routes) - 1
+    def request(self, route: Route | None, status: int, seconds: float) -> None:
+        shared, share = self._shared, self._share
+        place = len(shared.routes) - 1
         if route is not None:
-            place = ledger.places.get((route.method, route.handler), place)
-        at = ledger.first_request + (place * len(CLASSES) + status // 100 - 1) * _WIDTH
+            place = shared.places.get((route.method, route.handler), place)
+        at = shared.first_request + (place * len(CLASSES) + status // 100 - 1) * _WIDTH
         with self._lock:
             share[at + bisect_left(BUCKETS, seconds)] += 1
             share[at + _WIDTH - 1] += seconds
@@ -126,7 +129,7 @@ class Counters:
         with self._lock:
             self._share[_FIRST_LOGIN + _LOGINS.index(known)] += 1
 
-    def look(self, waiting: int) -> None:
-        """Twice a second. `waiting`: who has not even a thread yet."""
+    def tick(self, waiting: int) -> None:
+        """Notes the bcrypt slots in use. `waiting`: requests in the queue that have no thread yet."""
         self._share[_HASHING] = self._hasher.in_use
         self._share[_WAITING] = self._hasher.waiting + waiting

@@ -1,4 +1,4 @@
-"""One line for each request and each event: text on a terminal, JSON otherwise. Never a secret."""
+"""The log: one line for each request and event, as text on a terminal and JSON otherwise, without secrets."""
 
 import json
 import logging
@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlencode
 from usersctl.clock import Clock, stamp, utc_now
 from usersctl.text import visible
 
-# What a query may hold that opens something: by a name that has one of these words in it.
+# Query parameters with one of these words in their name may hold a secret.
 SECRET = re.compile(r"token|code|state|password", re.IGNORECASE)
 HOLDS_SECRET = re.compile(rf"({SECRET.pattern})[^/?&=]*=", re.IGNORECASE)
 
@@ -28,7 +28,7 @@ class Log:
     ) -> None:
         self.stream = stream or sys.stderr
         self.as_json = not self.stream.isatty() if as_json is None else as_json
-        self.quiet = quiet  # no line for each request; what happens is told all the same
+        self.quiet = quiet  # no lines for requests, only for events
         self.now = now
         self._lock = threading.Lock()
 
@@ -39,8 +39,8 @@ class Log:
         if self.as_json:
             line = json.dumps({"at": at, "event": name, **fields}, ensure_ascii=True)
         else:
-            told = " ".join(f"{key}={_plain(value)}" for key, value in fields.items() if value is not None)
-            line = f"{at} {name} {told}".rstrip()
+            words = " ".join(f"{key}={_plain(value)}" for key, value in fields.items() if value is not None)
+            line = f"{at} {name} {words}".rstrip()
         try:
             with self._lock:
                 self.stream.write(line + "\n")
@@ -49,42 +49,47 @@ class Log:
             pass  # a log that cannot be written must not stop the service
 
     def error(self, error: BaseException, **fields: Any) -> None:
-        """A fault of ours, with its trace."""
+        """An unexpected exception, with its trace."""
         self.event("error", **fields, trace="".join(traceback.format_exception(error)))
 
 
 class Forward(logging.Handler):
-    """What libraries say through `logging`, in the same form."""
+    """Writes what libraries log through `logging` in the same form."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        trace = "".join(traceback.format_exception(record.exc_info[1])) if record.exc_info else None
+        trace = None
+        if record.exc_info:
+            trace = "".join(traceback.format_exception(record.exc_info[1]))
         self._log.event("library", name=record.name, message=record.getMessage(), trace=trace)
 
 
 def redacted(query: str) -> str:
-    """A query without what opens something, by decoded name, so that %74oken is one, too."""
+    """A query with its secrets replaced. Names are decoded first, so that %74oken is one, too."""
     if not query:
         return ""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=50)
     except ValueError:
         return "?***"
-    return "?" + urlencode([(key, _harmless(key, value)) for key, value in pairs], safe="*/?")
+    return "?" + urlencode([(key, _redacted_value(key, value)) for key, value in pairs], safe="*/?")
 
 
-def _harmless(key: str, value: str) -> str:
+def _redacted_value(key: str, value: str) -> str:
     if SECRET.search(key):
         return "***"
-    # A page to return to may have a query of its own, and that one another.
-    before, mark, _ = value.partition("?")
-    shown = f"{before}?***" if mark else value
-    return "***" if HOLDS_SECRET.search(unquote(unquote(shown))) else shown
+    # A page to return to may have a query of its own, which may hold another one.
+    shown = re.sub(r"\?.*", "?***", value, count=1, flags=re.DOTALL)
+    if HOLDS_SECRET.search(unquote(unquote(shown))):
+        return "***"
+    return shown
 
 
 def _plain(value: Any) -> str:
     text = visible(str(value))
-    return text if text and " " not in text else json.dumps(text, ensure_ascii=False)
+    if text and " " not in text:
+        return text
+    return json.dumps(text, ensure_ascii=False)

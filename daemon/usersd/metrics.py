@@ -1,11 +1,11 @@
-"""The figures for Prometheus, on an address of their own."""
+"""The metrics endpoint for Prometheus, on an address of its own."""
 
 import logging
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
@@ -30,12 +30,12 @@ from usersd.server.listener import listen, url_of
 log = logging.getLogger("usersd")
 
 PATH = "/metrics"
-PATIENCE = 5.0  # seconds for whoever asks and does not go on
+CLIENT_TIMEOUT = 5.0  # seconds that a silent client has
 AT_ONCE = 16  # connections
-LOOK_EVERY = 0.1  # seconds between two looks whether the daemon stops
+CHECK_STOP_EVERY = 0.1  # seconds
 
-# What has to be counted in the database, where a million sessions take a while: not more often than this, and never for
-# more than a hundredth of the time.
+# Counting a million sessions in the database takes a while, so it is done at most this often, and for at most this
+# share of the time.
 COUNTED_EVERY = 10.0
 SHARE = 0.01
 
@@ -51,39 +51,39 @@ def measuring(host: str, port: int, table: Sequence[Route], processes: int) -> I
         yield Metrics(listener, table, processes)
 
 
-class Counted(NamedTuple):
+class DatabaseCounts(NamedTuple):
     sessions: int
     letters: dict[str, int]
     cleaned_at: float | None
     cleaned: int
 
 
-class Counting:
-    """The figures that are in the database, as they were a moment ago; None while it cannot be read."""
+class CachedCounts:
+    """Counts the rows of the database, and caches them; None while the database cannot be read."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._lock = threading.Lock()
         self._next = float("-inf")
-        self._found: Counted | None = None
+        self._counts: DatabaseCounts | None = None
 
-    def __call__(self) -> Counted | None:
+    def __call__(self) -> DatabaseCounts | None:
         with self._lock:
             began = time.monotonic()
             if began >= self._next:
                 try:
-                    self._found = self._count()
+                    self._counts = self._count()
                 except UsersError:
-                    self._found = None
+                    self._counts = None
                 now = time.monotonic()
                 self._next = now + max(COUNTED_EVERY, (now - began) / SHARE)
-            return self._found
+            return self._counts
 
-    def _count(self) -> Counted:
+    def _count(self) -> DatabaseCounts:
         now = stamp(self._service.now())
         with self._service.store.read() as tx:
             cleanup = tx.last_cleanup()
-            return Counted(
+            return DatabaseCounts(
                 sessions=tx.count_live_tokens(now),
                 letters=tx.count_letters(),
                 cleaned_at=moment(cleanup.at).timestamp() if cleanup else None,
@@ -94,73 +94,72 @@ class Counting:
 
 
 class Collector:
-    """What prometheus_client asks at each scrape."""
+    """Called by prometheus_client at each scrape."""
 
-    def __init__(self, ledger: SharedCounters, service: Service) -> None:
-        self._ledger = ledger
-        self._slots = service.hasher.slots * len(ledger.shares)
-        self._counted = Counting(service)
+    def __init__(self, shared: SharedCounters, service: Service) -> None:
+        self._shared = shared
+        self._slots = service.hasher.slots * len(shared.shares)
+        self._counts = CachedCounts(service)
 
     def collect(self) -> Iterator[Any]:
-        ledger = self._ledger
-        yield Info("users_build", "What runs here.", {"version": __version__})
-        logins = Counter("users_logins", "Logins by how they came out.", labels=["method", "outcome"])
-        for how, outcome, number in ledger.logins():
+        shared = self._shared
+        yield Info("users_build", "The version that runs here.", {"version": __version__})
+        logins = Counter("users_logins", "Logins by method and outcome.", labels=["method", "outcome"])
+        for how, outcome, number in shared.logins():
             logins.add_metric([how, outcome], number)
         yield logins
-        yield Gauge("users_bcrypt_slots", "How many passwords may be hashed at once.", self._slots)
-        yield Gauge("users_bcrypt_slots_in_use", "How many are being hashed.", ledger.hashing)
-        yield Gauge("users_bcrypt_queue", "Who waits for one of these slots.", ledger.waiting)
+        yield Gauge("users_bcrypt_slots", "Passwords that may be hashed at once.", self._slots)
+        yield Gauge("users_bcrypt_slots_in_use", "Passwords that are being hashed.", shared.hashing)
+        yield Gauge("users_bcrypt_queue", "Requests that wait for one of these slots.", shared.waiting)
         yield from self._in_the_database()
         requests = Histogram(
             "users_request_duration_seconds",
-            "How long requests took, by route.",
+            "Duration of requests, by route.",
             labels=["method", "route", "status"],
         )
         bounds = [*map(str, BUCKETS), "+Inf"]
-        for each in ledger.requests():
-            counts = zip(bounds, accumulate(each.counts), strict=True)
-            requests.add_metric([each.method, each.route, each.status], list(counts), each.seconds)
+        for method, route, status, counts, seconds in shared.requests():
+            buckets = zip(bounds, accumulate(counts), strict=True)
+            requests.add_metric([method, route, status], list(buckets), seconds)
         yield requests
         yield from self._processes()
 
     def _in_the_database(self) -> Iterator[Any]:
-        counted = self._counted()
-        if counted is None:
+        counts = self._counts()
+        if counts is None:
             return
-        yield Gauge("users_sessions", "Sessions and API tokens that have not expired.", counted.sessions)
-        letters = Gauge("users_letters", "Letters in the outbox.", labels=["state"])
-        for state, number in counted.letters.items():
+        yield Gauge("users_sessions", "Sessions and API tokens that have not expired.", counts.sessions)
+        letters = Gauge("users_letters", "Emails in the outbox.", labels=["state"])
+        for state, number in counts.letters.items():
             letters.add_metric([state], number)
         yield letters
-        if counted.cleaned_at is not None:
+        if counts.cleaned_at is not None:
             yield Gauge(
                 "users_cleanup_last_timestamp_seconds",
-                "When tokens were last cleaned up.",
-                counted.cleaned_at,
+                "Time of the last token cleanup.",
+                counts.cleaned_at,
             )
-            yield Gauge("users_cleanup_last_removed", "How many tokens that removed.", counted.cleaned)
+            yield Gauge("users_cleanup_last_removed", "Tokens that it removed.", counts.cleaned)
 
     def _processes(self) -> Iterator[Any]:
-        """The usual process_* of each."""
-        found: dict[str, Any] = {}
-        for number, pid in enumerate(self._ledger.processes):
+        """The usual process_* metrics of each process."""
+        merged: dict[str, Any] = {}
+        for number, pid in enumerate(self._shared.processes):
             if not pid:
-                continue  # it has not begun yet
+                continue  # not started yet
             families: Iterable[Any] = ProcessCollector(registry=None, pid=partial(int, pid)).collect()
-            for each in families:
-                kind = type(each)
-                kept = found.setdefault(each.name, kind(each.name, each.documentation, labels=["process"]))
-                kept.add_metric([str(number)], each.samples[0].value)
-        yield from found.values()
+            for family in families:
+                empty = type(family)(family.name, family.documentation, labels=["process"])
+                merged.setdefault(family.name, empty).add_metric([str(number)], family.samples[0].value)
+        yield from merged.values()
 
 
 class Metrics:
-    """The memory to count in and the socket to be asked at: both made before there are several processes."""
+    """The shared counters and the listening socket, both made before the processes are forked."""
 
     def __init__(self, listener: socket, table: Sequence[Route], processes: int) -> None:
         self._listener = listener
-        self._ledger = SharedCounters(table, processes)
+        self._shared = SharedCounters(table, processes)
 
     @property
     def url(self) -> str:
@@ -168,15 +167,16 @@ class Metrics:
 
     @contextmanager
     def of_process(self, index: int, service: Service) -> Iterator[Counters]:
-        """Each process counts; the first one answers for all."""
-        counters = Counters(self._ledger, index, service.hasher)
-        with self._answered(service) if index == 0 else nullcontext():
-            yield counters
+        """Each process counts; the first one serves the metrics of all."""
+        with ExitStack() as stack:
+            if index == 0:
+                stack.enter_context(self._serving(service))
+            yield Counters(self._shared, index, service.hasher)
 
     @contextmanager
-    def _answered(self, service: Service) -> Iterator[None]:
+    def _serving(self, service: Service) -> Iterator[None]:
         registry = CollectorRegistry()
-        registry.register(Collector(self._ledger, service))
+        registry.register(Collector(self._shared, service))
 
         class Scrape(_Scrape):
             collectors = registry
@@ -184,7 +184,9 @@ class Metrics:
         server = _Server(self._listener.getsockname()[:2], Scrape, bind_and_activate=False)
         server.socket.close()
         server.socket = self._listener
-        thread = threading.Thread(target=server.serve_forever, args=[LOOK_EVERY], name="metrics", daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, args=[CHECK_STOP_EVERY], name="metrics", daemon=True
+        )
         thread.start()
         try:
             yield
@@ -193,7 +195,7 @@ class Metrics:
 
 
 class _Server(ThreadingHTTPServer):
-    """Of few threads: whoever holds connections open here must not take the files of those who sign in."""
+    """Has few threads, so that open connections here do not use up the files that sign-ins need."""
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
@@ -212,12 +214,12 @@ class _Server(ThreadingHTTPServer):
             self._room.release()
 
     def handle_error(self, _request: Any, _address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], OSError):  # one that is gone
+        if not isinstance(sys.exc_info()[1], OSError):  # the client has gone
             log.error("A scrape failed", exc_info=sys.exc_info())
 
 
 class _Scrape(BaseHTTPRequestHandler):
-    timeout = PATIENCE
+    timeout = CLIENT_TIMEOUT
     collectors: Any
 
     def do_GET(self) -> None:
@@ -226,7 +228,7 @@ class _Scrape(BaseHTTPRequestHandler):
             return
         try:
             encode, kind = choose_encoder(self.headers.get("Accept", ""))
-        except (TypeError, ValueError):  # a version that is no number
+        except (TypeError, ValueError):  # the Accept header has a version that is not a number
             encode, kind = choose_encoder("")
         body = encode(self.collectors)
         self.send_response_only(200)
@@ -239,11 +241,11 @@ class _Scrape(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815
 
     def send_error(self, code: int, _message: str | None = None, _explain: str | None = None) -> None:
-        """Without the page, and what it would tell of Python."""
+        """Without the default page, which names the Python version."""
         self.send_response_only(code)
         self.send_header("Content-Length", "0")
         self.send_header("Connection", "close")
         self.end_headers()
 
     def log_message(self, *_words: Any) -> None:
-        """Nothing: who scrapes comes every few seconds."""
+        """Writes nothing: a scrape comes every few seconds."""

@@ -1,4 +1,4 @@
-"""`usersd.wsgi:application`, for gunicorn, granian and the like: configured by the file and the environment alone."""
+"""`usersd.wsgi:application` for gunicorn, granian and others: configured by file and environment only."""
 
 import logging
 import os
@@ -13,73 +13,80 @@ from usersd.log import Forward, Log
 from usersd.request import new_request_id
 from usersd.response import HSTS, STATUS_LINES, unavailable
 from usersd.server.connections import Hosted
-from usersd.start import check, first_run, hosted, tell_of_mail
+from usersd.start import check, first_run, hosted, log_mail
 
-BEGIN_AFTER = 1.0  # seconds without a request
-LOOK_EVERY = 0.5
+START_AFTER = 1.0  # seconds without a request; also between two attempts to start
+CHECK_STOP_EVERY = 0.5  # seconds
 
 
 class Application:
-    """Begins, with its database and threads, at the first request of a process, or shortly after the process came to be
-    where none comes: letters wait for nobody. Only then is it known that no fork follows, as in a server that imports
-    the application before it makes its processes. One that forks all the same leaves nothing of ours to its children.
+    """Opens the database and starts its threads at a process's first request, or a second after the process started.
+
+    Earlier it cannot know that no fork follows: some servers import the application before they fork. It does not wait
+    for a request, because emails are due without one. Before a later fork it closes, so children inherit nothing.
     """
 
     def __init__(self, loaded: Loaded, log: Log) -> None:
         self._loaded = loaded
         self._log = log
-        self._wait_for_the_first_request()
-        os.register_at_fork(before=self._end, after_in_child=self._wait_for_the_first_request)
+        self._reset()
+        os.register_at_fork(before=self._close, after_in_child=self._reset)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         try:
-            app = self._begun().app
+            app = self._started().app
         except UsersError as error:
-            request, answer = new_request_id(), unavailable()
-            self._log.event("database", request=request, message=str(error))
-            headers = [*answer.headers, ("X-Request-Id", request), ("Content-Length", str(len(answer.body)))]
+            request_id, answer = new_request_id(), unavailable()
+            self._log.event("database", request=request_id, message=str(error))
+            headers = [
+                *answer.headers,
+                ("X-Request-Id", request_id),
+                ("Content-Length", str(len(answer.body))),
+            ]
             if self._loaded.settings.https:
                 headers.append(HSTS)
             start_response(STATUS_LINES[503], headers)
-            return [] if environ["REQUEST_METHOD"] == "HEAD" else [answer.body]
+            if environ["REQUEST_METHOD"] == "HEAD":
+                return []
+            return [answer.body]
         return app(environ, start_response)
 
-    def _wait_for_the_first_request(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._open = ExitStack()
+        self._stack = ExitStack()
         self._hosted: Hosted | None = None
-        self._ending = threading.Event()
-        # Not a daemon: Python waits for it before it ends, and so it can leave in order.
-        self._thread = threading.Thread(target=self._live, name="usersd")
+        self._closing = threading.Event()
+        # Not a daemon thread: Python waits for it at exit, so that it can close the database.
+        self._thread = threading.Thread(target=self._run, name="usersd")
         self._thread.start()
 
-    def _begun(self) -> Hosted:
+    def _started(self) -> Hosted:
         with self._lock:
             if self._hosted is None:
                 settings = self._loaded.settings
                 first_run(self._loaded, self._log)
-                tell_of_mail(settings, self._log, dev=False)
-                self._hosted = self._open.enter_context(hosted(self._loaded, self._log))
+                log_mail(settings, self._log, dev=False)
+                self._hosted = self._stack.enter_context(hosted(self._loaded, self._log))
                 self._log.event("serving", base_url=settings.base_url, process=os.getpid())
             return self._hosted
 
-    def _live(self) -> None:
-        wait = BEGIN_AFTER
-        while not self._ending.wait(wait) and threading.main_thread().is_alive():
-            wait = LOOK_EVERY
+    def _run(self) -> None:
+        wait = START_AFTER
+        while not self._closing.wait(wait) and threading.main_thread().is_alive():
+            wait = CHECK_STOP_EVERY
             try:
-                self._begun()
+                self._started()
             except UsersError as error:
                 self._log.event("database", message=str(error))
-                wait = BEGIN_AFTER
+                wait = START_AFTER
         with self._lock:
             if self._hosted is not None:
                 self._hosted.on_stop()
-            self._open.close()
+            self._stack.close()
             self._hosted = None
 
-    def _end(self) -> None:
-        self._ending.set()
+    def _close(self) -> None:
+        self._closing.set()
         self._thread.join()
 
 

@@ -61,10 +61,10 @@ def test_after_a_long_reader_the_log_is_cut_and_not_before_it_has_read(
 
 def test_the_daemon_looks_after_the_log(usersctl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """By itself, at least three times a minute; the long version waits for it."""
-    assert leader.SHORTEN_EVERY <= 20
+    assert leader.TRUNCATE_EVERY <= 20
     if not LONG:
         asked: list[Path] = []
-        monkeypatch.setattr(leader, "SHORTEN_EVERY", 0.01)
+        monkeypatch.setattr(leader, "TRUNCATE_EVERY", 0.01)
         monkeypatch.setattr(Store, "truncate_log", lambda each: asked.append(each.path))
         from usersd.log import Log
 

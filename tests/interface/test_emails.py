@@ -37,7 +37,7 @@ from support.web import Client, Reply, Site
 
 from usersctl.mail.kinds import RESET as RESET_LETTER
 from usersctl.mail.kinds import queue
-from usersd.background.mailer import Worker
+from usersd.background.mailer import Mailer
 from usersd.log import Log
 
 REGISTER, RESEND = "/api/users/register", "/api/users/register/resend"
@@ -68,7 +68,7 @@ class working:  # noqa: N801 - reads as what it does
     """The worker of a daemon that runs in this process."""
 
     def __init__(self, site: Site) -> None:
-        self.worker = Worker(site.service.outbox, log=Log(site.stream, as_json=True, now=site.service.now))
+        self.worker = Mailer(site.service.outbox, log=Log(site.stream, as_json=True, now=site.service.now))
 
     def __enter__(self) -> None:
         self.worker.start()
@@ -361,9 +361,9 @@ def test_a_mail_server_that_is_away_makes_nobody_wait(make_site: Callable[..., S
     site = make_site(**OPEN, mailer_host="127.0.0.1", mailer_port=port, limits_enabled=False)
     with working(site):
         quick(site)
-    assert {
-        each["state"] for each in site.log if each["event"] == "letter" and each["kind"] == "confirm"
-    } == {"waiting"}
+    assert {each["state"] for each in site.log if each["event"] == "email" and each["kind"] == "confirm"} == {
+        "waiting"
+    }
 
 
 def test_a_mail_server_that_is_slow_makes_nobody_wait(posting: Callable[..., tuple[Site, Postbox]]) -> None:
@@ -412,7 +412,7 @@ def test_a_worker_whose_database_is_busy_lives_on(
         with site.service.store.write() as tx:
             queue(tx, RESET_LETTER, user, ADA, site.service.now())
         other.execute("BEGIN IMMEDIATE")
-        wait_for(lambda: [each for each in site.log if each["event"] == "letters"])
+        wait_for(lambda: [each for each in site.log if each["event"] == "email" and each.get("waiting")])
         other.execute("ROLLBACK")
     wait_for(lambda: len(box.received) == 2)
 

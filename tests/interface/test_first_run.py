@@ -28,7 +28,7 @@ from support.web import Client, Site
 
 from usersctl.clock import moment
 from usersctl.config import load
-from usersd.start import make_an_admin
+from usersd.start import admin_command
 
 USERSD = str(Path(sys.executable).with_name("usersd"))
 MAKE_ONE = "usersctl create EMAIL --admin"
@@ -119,10 +119,10 @@ def test_the_command_is_for_the_configuration_and_the_database_that_the_daemon_w
     file, database = tmp_path / "users.toml", tmp_path / "x y.db"
     file.touch()
     flags = {"database": str(database)}
-    assert make_an_admin(load(env={"HOME": "/nowhere"})) == MAKE_ONE
-    assert make_an_admin(load(config=file, env={"HOME": "/nowhere"})) == f"{MAKE_ONE} --config {file}"
+    assert admin_command(load(env={"HOME": "/nowhere"})) == MAKE_ONE
+    assert admin_command(load(config=file, env={"HOME": "/nowhere"})) == f"{MAKE_ONE} --config {file}"
     assert (
-        make_an_admin(load(config=file, flags=flags, env={}))
+        admin_command(load(config=file, flags=flags, env={}))
         == f"{MAKE_ONE} --config {file} --db '{database}'"
     )
 

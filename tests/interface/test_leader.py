@@ -23,8 +23,8 @@ from usersd.log import Log
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader, "LOOK_EVERY", 0.01)
-    monkeypatch.setattr(scheduler, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(leader, "LOCK_EVERY", 0.01)
+    monkeypatch.setattr(scheduler, "LONGEST_SLEEP", 0.01)
 
 
 class Two:
@@ -42,7 +42,7 @@ class Two:
 
     def start_one_after_the_other(self) -> None:
         self.first.start()
-        wait_for(lambda: self.told("caretaker"))
+        wait_for(lambda: self.told("leader"))
         self.second.start()
 
 
@@ -59,11 +59,11 @@ def test_one_works_and_the_other_takes_over_when_it_stops(two: Two, clock: FakeC
     two.start_one_after_the_other()
     clock.move(minutes=1)
     wait_for(lambda: two.told("cleanup-tokens"))
-    assert len(two.told("caretaker")) == 1
-    assert two.second.sends_letters()  # as far as it is for it to do
-    assert two.second.keeps_the_schedule()
+    assert len(two.told("leader")) == 1
+    assert two.second.mailer_is_well()  # as far as it is for it to do
+    assert two.second.scheduler_is_well()
     two.first.stop()
-    wait_for(lambda: len(two.told("caretaker")) == 2)
+    wait_for(lambda: len(two.told("leader")) == 2)
     clock.move(minutes=1)
     wait_for(lambda: len(two.told("cleanup-tokens")) == 2)
     slots = [line["slot"] for line in two.told("cleanup-tokens")]
@@ -97,7 +97,7 @@ def test_a_slot_that_was_run_before_the_lock_changed_hands_is_not_run_again(
             each = leader.scheduled_cleanup(service, log=log, handle=lock.fileno(), since=began)
             assert each is not None
             clock.move(seconds=40)
-            each.look()
+            each.tick()
     assert stream.getvalue().count("cleanup-tokens") == 1
     with service.store.read() as tx:
         assert [row.action for row in tx.audit_rows()].count("cleanup-tokens") == 1
@@ -118,13 +118,13 @@ def test_a_lock_that_cannot_be_opened_is_told_once_and_not_ready(
 
     monkeypatch.setattr(Leader, "_open", refused)
     two.first.start()
-    wait_for(lambda: not two.first.sends_letters())
-    wait_for(lambda: two.told("caretaker"))
-    assert len(two.told("caretaker")) == 1
-    assert "Permission denied" in two.told("caretaker")[0]["waiting"]
+    wait_for(lambda: not two.first.mailer_is_well())
+    wait_for(lambda: two.told("leader"))
+    assert len(two.told("leader")) == 1
+    assert "Permission denied" in two.told("leader")[0]["waiting"]
     monkeypatch.undo()
-    wait_for(lambda: len(two.told("caretaker")) == 2)
-    wait_for(two.first.sends_letters)
+    wait_for(lambda: len(two.told("leader")) == 2)
+    wait_for(two.first.mailer_is_well)
 
 
 def test_a_link_in_the_place_of_the_lock_is_not_followed(two: Two, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(two: Two, tmp_path: Pat
     (tmp_path / "precious").write_text("x")
     database.with_name(f"{database.name}.lock").symlink_to(tmp_path / "precious")
     two.first.start()
-    wait_for(lambda: not two.first.sends_letters())
+    wait_for(lambda: not two.first.mailer_is_well())
     assert (tmp_path / "precious").read_text() == "x"
 
 
@@ -148,17 +148,17 @@ def test_a_daemon_goes_on_where_another_was_killed_and_each_letter_is_sent_once(
         assert client.post("/api/users/password/forgot", {"email": f"{name}@example.com"}).status == 200
 
     with serving(usersctl) as first, serving(usersctl) as second:
-        wait_for(lambda: first.events("caretaker") + second.events("caretaker"))
+        wait_for(lambda: first.events("leader") + second.events("leader"))
         ask(first.client(), "ada")
         ask(second.client(), "grace")
-        wait_for(lambda: len(first.events("letter") + second.events("letter")) == 2)
-        at_work = first.events("caretaker") + second.events("caretaker")
+        wait_for(lambda: len(first.events("email") + second.events("email")) == 2)
+        at_work = first.events("leader") + second.events("leader")
         assert len(at_work) == 1  # of four processes
         os.kill(at_work[0]["process"], signal.SIGKILL)
-        wait_for(lambda: len(first.events("caretaker") + second.events("caretaker")) == 2)
+        wait_for(lambda: len(first.events("leader") + second.events("leader")) == 2)
         ask(second.client(), "alan")
-        wait_for(lambda: len(first.events("letter") + second.events("letter")) == 3)
-        assert sorted(line["id"] for line in first.events("letter") + second.events("letter")) == [1, 2, 3]
+        wait_for(lambda: len(first.events("email") + second.events("email")) == 3)
+        assert sorted(line["id"] for line in first.events("email") + second.events("email")) == [1, 2, 3]
         assert len(list(mailbox.glob("*.eml"))) == 3
         assert first.client().get("/ready").status == 200
         assert second.client().get("/ready").status == 200

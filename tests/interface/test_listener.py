@@ -253,7 +253,7 @@ def test_dev_takes_no_unix_socket(usersctl: Command) -> None:
     done = usersctl("serve", "--dev", "--socket", "run.sock")
     assert (done.code, done.stderr) == (
         2,
-        "usersctl: --dev is for a browser, which opens no Unix socket\n  leave --dev out, or add --port 8080\n",
+        "usersctl: --dev is for a browser, which cannot open a Unix socket\n  leave --dev out, or add --port 8080\n",
     )
 
 

@@ -28,7 +28,7 @@ from usersctl.service import Service
 from usersd import metrics
 from usersd.counters import BUCKETS, NO_ROUTE, Counters, SharedCounters
 from usersd.log import Log
-from usersd.metrics import AT_ONCE, Counting
+from usersd.metrics import AT_ONCE, CachedCounts
 from usersd.routes import TABLE
 from usersd.start import hosted
 
@@ -63,7 +63,7 @@ def measured(service: Service, processes: int = 1) -> Iterator[tuple[list[Counte
     """The figures of so many processes, which are all this one, and where they are told."""
     port = free_port()
     with metrics.measuring("127.0.0.1", port, TABLE, processes) as told, told.of_process(0, service) as first:
-        others = [Counters(told._ledger, index, service.hasher) for index in range(1, processes)]
+        others = [Counters(told._shared, index, service.hasher) for index in range(1, processes)]
         yield [first, *others], port
 
 
@@ -169,7 +169,7 @@ def test_each_outcome_of_a_login_has_its_figure(
     loaded = Loaded(service.settings, None, {"database": Origin("default", None)})
     with (
         metrics.measuring("127.0.0.1", port, TABLE, 1) as told,
-        hosted(loaded, Log(io.StringIO()), measure=partial(told.of_process, 0)) as served,
+        hosted(loaded, Log(io.StringIO()), count=partial(told.of_process, 0)) as served,
         hosting(served) as site,
     ):
         client = Client(site)
@@ -185,9 +185,9 @@ def test_each_outcome_of_a_login_has_its_figure(
 
 
 def test_an_outcome_that_nobody_thought_of_is_counted_all_the_same(service: Service) -> None:
-    ledger = SharedCounters(TABLE, 1)
-    Counters(ledger, 0, service.hasher).login("oauth", "something new")
-    assert ("oauth", "error", 1) in ledger.logins()
+    shared = SharedCounters(TABLE, 1)
+    Counters(shared, 0, service.hasher).login("oauth", "something new")
+    assert ("oauth", "error", 1) in shared.logins()
 
 
 def test_a_request_falls_into_its_bucket_and_the_sums_are_of_all_processes(service: Service) -> None:
@@ -206,16 +206,16 @@ def test_a_request_falls_into_its_bucket_and_the_sums_are_of_all_processes(servi
 
 
 def test_whoever_begins_anew_goes_on_counting_but_hashes_nothing(service: Service) -> None:
-    ledger = SharedCounters(TABLE, 2)
-    old = Counters(ledger, 1, service.hasher)
+    shared = SharedCounters(TABLE, 2)
+    old = Counters(shared, 1, service.hasher)
     old.login("password", "success")
     with service.hasher.slot():
-        old.look(waiting=3)
-    assert (ledger.hashing, ledger.waiting) == (1, 3)
-    new = Counters(ledger, 1, service.hasher)
+        old.tick(waiting=3)
+    assert (shared.hashing, shared.waiting) == (1, 3)
+    new = Counters(shared, 1, service.hasher)
     new.login("password", "success")
-    assert (ledger.hashing, ledger.waiting) == (0, 0)
-    assert ("password", "success", 2) in ledger.logins()
+    assert (shared.hashing, shared.waiting) == (0, 0)
+    assert ("password", "success", 2) in shared.logins()
 
 
 def test_slots_and_who_waits_for_them_are_told_by_the_hasher(make_service: Callable[..., Service]) -> None:
@@ -239,14 +239,14 @@ def test_sessions_and_letters_are_those_of_now(
     service.sessions.open(ada, remember=True)
     service.sessions.create_api_token(ada.id, name="cron", lifetime=None, by=OPERATOR)
     service.recovery.forgot(ada.email)
-    found = Counting(service)()
+    found = CachedCounts(service)()
     assert found is not None
     assert found.sessions == 5
     assert found.letters == {"waiting": 1, "sent": 0, "failed": 0, "dropped": 0}
     assert (found.cleaned_at, found.cleaned) == (None, 0)
     clock.move(hours=23)  # those without "stay signed in" are over
     service.sessions.cleanup(by=OPERATOR)
-    found = Counting(service)()
+    found = CachedCounts(service)()
     assert found is not None
     assert (found.sessions, found.cleaned) == (2, 3)
     assert found.cleaned_at == clock().timestamp()
@@ -255,7 +255,7 @@ def test_sessions_and_letters_are_those_of_now(
 def test_the_database_is_not_counted_for_more_than_a_hundredth_of_the_time(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counting, now, counts = Counting(service), [0.0], []
+    counting, now, counts = CachedCounts(service), [0.0], []
 
     def count() -> Any:
         counts.append(now[0])

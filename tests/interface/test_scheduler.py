@@ -17,7 +17,7 @@ from usersctl.errors import StoreUnusable
 from usersctl.service import Service
 from usersd.background import scheduler
 from usersd.background.leader import scheduled_cleanup
-from usersd.background.scheduler import LOOK_EVERY, Scheduler
+from usersd.background.scheduler import LONGEST_SLEEP, Scheduler
 from usersd.log import Log
 
 
@@ -43,7 +43,7 @@ class Run:
     def live(self, **span: Any) -> None:
         until = self.clock.now + timedelta(**span)
         while self.clock.now < until:
-            sleep = self.scheduler.look()
+            sleep = self.scheduler.tick()
             assert sleep > 0
             self.looks += 1
             self.clock.now += timedelta(seconds=sleep)
@@ -86,11 +86,11 @@ def test_a_slot_runs_when_it_is_due_and_not_before(local: Callable[[str], None])
     local("UTC")
     run = Run("0 2 * * *", START)
     run.clock.now = START + timedelta(minutes=59, seconds=59.9)
-    run.scheduler.look()
+    run.scheduler.tick()
     assert run.slots == []
     run.clock.move(seconds=0.1)
-    run.scheduler.look()
-    run.scheduler.look()
+    run.scheduler.tick()
+    run.scheduler.tick()
     assert run.slots == [START + timedelta(hours=1)]
 
 
@@ -98,10 +98,10 @@ def test_it_never_spins(local: Callable[[str], None]) -> None:
     local("UTC")
     run = Run("0 2 * * *", START)
     run.live(days=2)
-    assert run.looks <= 2 * 86400 / LOOK_EVERY + 2 * 2
+    assert run.looks <= 2 * 86400 / LONGEST_SLEEP + 2 * 2
     run = Run("* * * * *", START)
     run.live(hours=2)
-    assert run.looks <= 2 * 3600 / LOOK_EVERY + 120 * 2
+    assert run.looks <= 2 * 3600 / LONGEST_SLEEP + 120 * 2
 
 
 def test_a_clock_that_stands_still_just_before_a_slot_is_no_reason_to_spin(
@@ -126,8 +126,8 @@ def test_a_clock_that_jumps_ahead_runs_what_it_jumped_over_once(
     local("UTC")
     run = Run("0 2 * * *", START)
     run.clock.now += jump
-    run.scheduler.look()
-    run.scheduler.look()
+    run.scheduler.tick()
+    run.scheduler.tick()
     assert len(run.slots) == 1
     run.live(days=1)
     assert len(run.slots) == 2
@@ -151,7 +151,7 @@ def test_a_clock_that_was_years_ahead_when_the_host_started_keeps_no_slot_waitin
 ) -> None:
     local("UTC")
     run = Run("0 2 * * *", START + timedelta(days=2000))
-    run.scheduler.look()
+    run.scheduler.tick()
     run.clock.now = START
     run.live(days=1)
     assert run.times == ["11-20 02:00"]
@@ -197,7 +197,7 @@ def test_a_failure_is_logged_and_does_not_end_the_thread(
     local: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local("UTC")
-    monkeypatch.setattr(scheduler, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(scheduler, "LONGEST_SLEEP", 0.01)
     clock, stream, task = FakeClock(START), io.StringIO(), Failing(2)
     thread = Scheduler("* * * * *", task, now=clock, log=Log(stream, as_json=True, now=clock))
     thread.start()
@@ -237,7 +237,7 @@ def test_the_schedule_cleans_as_the_endpoint_and_the_command_do(
         made = scheduled_cleanup(service, log=log, handle=lock.fileno(), since=clock())
         assert made is not None
         clock.move(days=2)
-        made.look()
+        made.tick()
     assert [each.kind for each in service.sessions.listed(live=False)] == ["api"]
     (told,) = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert (told["event"], told["removed"]) == ("cleanup-tokens", 1)

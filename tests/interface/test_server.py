@@ -670,7 +670,7 @@ def test_two_processes_share_a_socket_and_one_that_is_killed_returns(
     code, lines, errors = served.ended()
     assert (code, sorted(lines)) == (0, ["stopped 0", "stopped 1", "stopping 0", "stopping 1"])
     assert errors.count("\n") == 1
-    assert f"Process {killed} ended unexpectedly (-9), starting anew" in errors
+    assert f"Process {killed} ended unexpectedly (-9) and is replaced" in errors
 
 
 def test_processes_that_cannot_start_end_the_service_with_one_line_each(

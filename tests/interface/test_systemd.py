@@ -15,7 +15,7 @@ import pytest
 from support.commands import Command
 from support.daemons import serving
 
-from usersd.server.systemd import Notify
+from usersd.server.systemd import Notifier
 
 LIMIT = 20
 
@@ -62,7 +62,7 @@ def systemd(address: str) -> Iterator[Systemd]:
 
 @pytest.fixture
 def watching(tmp_path: Path) -> Iterator[Systemd]:
-    with systemd(str(tmp_path / "notify")) as found:
+    with systemd(str(tmp_path / "notifier")) as found:
         yield found
 
 
@@ -122,7 +122,7 @@ import sys, threading
 from contextlib import contextmanager
 from usersd.server.connections import Hosted
 from usersd.server.listener import listen
-from usersd.server.systemd import Notify
+from usersd.server.systemd import Notifier
 from usersd.server.processes import Serving, serve
 
 stuck = threading.Event()
@@ -141,8 +141,8 @@ def ready(url):
     print(url, flush=True)
 
 import os
-notify = Notify.from_environment(os.environ)
-serve(listen("127.0.0.1", 0), hosted, Serving(threads=1), ready, notify)
+notifier = Notifier.from_environment(os.environ)
+serve(listen("127.0.0.1", 0), hosted, Serving(threads=1), ready, notifier)
 """
 
 
@@ -173,7 +173,7 @@ from contextlib import nullcontext
 from wsgiref.simple_server import demo_app
 from usersd.server.connections import Hosted
 from usersd.server.listener import listen
-from usersd.server.systemd import Notify
+from usersd.server.systemd import Notifier
 from usersd.server.processes import Serving, serve
 
 def stop(url):
@@ -184,7 +184,7 @@ code = serve(
     lambda index: nullcontext(Hosted(demo_app)),
     Serving(processes=2),
     stop,
-    Notify(every=0.05),
+    Notifier(every=0.05),
 )
 time.sleep(0.2)
 print(code)
@@ -204,20 +204,20 @@ def test_a_parent_that_has_ended_in_order_is_not_ended_by_its_own_clock() -> Non
 def test_an_abstract_socket_is_one_without_a_file() -> None:
     name = f"@usersd-{os.getpid()}"
     with systemd(name) as watching:
-        Notify(name).ready("here")
+        Notifier(name).ready("here")
         watching.hears("READY=1")
         assert watching.heard == ["READY=1", "STATUS=here"]
 
 
 @pytest.mark.parametrize("address", ["", "/nobody/listens/here", "@nobody-listens-here", "/" + "x" * 200])
 def test_nobody_who_listens_is_no_reason_not_to_serve(address: str) -> None:
-    Notify(address).ready("here")
+    Notifier(address).ready("here")
 
 
 def test_nobody_who_reads_keeps_it_waiting_no_longer_than_a_moment(watching: Systemd) -> None:
     began = time.monotonic()
     for _ in range(2000):  # more than the kernel keeps
-        Notify(watching.address).alive()
+        Notifier(watching.address).alive()
         if time.monotonic() - began > 0.9:
             break
     assert time.monotonic() - began < 5
@@ -238,4 +238,4 @@ def test_nobody_who_reads_keeps_it_waiting_no_longer_than_a_moment(watching: Sys
 def test_a_sign_of_life_comes_twice_in_the_time_that_systemd_waits_for_one(
     environ: dict[str, str], every: float | None
 ) -> None:
-    assert Notify.from_environment(environ).every == every
+    assert Notifier.from_environment(environ).every == every

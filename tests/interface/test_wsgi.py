@@ -43,7 +43,7 @@ clock.utc_now = lambda: real() + timedelta(minutes=pathlib.Path("jump").exists()
 from usersd import wsgi
 from usersd.background import scheduler
 
-scheduler.LOOK_EVERY = 0.1
+scheduler.LONGEST_SLEEP = 0.1
 
 def application(environ, start_response):
     def start(status, headers, *rest):
@@ -122,8 +122,8 @@ def test_two_processes_of_another_server_are_one_service(usersctl: Command, serv
         # They begin without any request.
         processes = {str(line["process"]) for line in daemon.events("serving")}
         assert len(processes) == 2
-        (caretaker,) = daemon.events("caretaker")
-        assert str(caretaker["process"]) in processes
+        (leader,) = daemon.events("leader")
+        assert str(leader["process"]) in processes
 
         # A session of one is a session of both, and ends in both at the next request.
         client = daemon.client()
@@ -151,8 +151,8 @@ def test_two_processes_of_another_server_are_one_service(usersctl: Command, serv
         for name in names[1:3]:
             from_each(lambda name=name: forgot(daemon.client(), name), processes)
         wait_for(lambda: len(list(mailbox.glob("*.eml"))) == 6)  # three of a kind to each are sent
-        wait_for(lambda: len(daemon.events("letter")) >= 6)
-        assert len(once(line["id"] for line in daemon.events("letter") if line["state"] == "sent")) == 6
+        wait_for(lambda: len(daemon.events("email")) >= 6)
+        assert len(once(line["id"] for line in daemon.events("email") if line["state"] == "sent")) == 6
 
         # Each slot of the schedule once.
         with usersctl.service() as service:
@@ -164,8 +164,8 @@ def test_two_processes_of_another_server_are_one_service(usersctl: Command, serv
         assert once(line["slot"] for line in cleaned)
 
         # When the one that does all that dies, another does, although nobody asks it for anything.
-        os.kill(int(str(caretaker["process"])), signal.SIGKILL)
-        wait_for(lambda: len(daemon.events("caretaker")) == 2)
+        os.kill(int(str(leader["process"])), signal.SIGKILL)
+        wait_for(lambda: len(daemon.events("leader")) == 2)
         assert forgot(daemon.client(), "bob").status == 200
         wait_for(lambda: len(list(mailbox.glob("*.eml"))) == 7)
 
@@ -183,7 +183,7 @@ def test_two_processes_of_another_server_are_one_service(usersctl: Command, serv
         assert "Traceback" not in daemon.file.read_text()
 
         # And so it was to its end, of the first one and of its successor.
-        assert len(once(line["id"] for line in daemon.events("letter") if line["state"] == "sent")) == 7
+        assert len(once(line["id"] for line in daemon.events("email") if line["state"] == "sent")) == 7
         assert len(once(line["slot"] for line in daemon.events("cleanup-tokens"))) >= len(cleaned)
 
 

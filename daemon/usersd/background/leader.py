@@ -1,4 +1,4 @@
-"""What runs once over all processes that share a database, letters and schedule: in the one that holds the lock."""
+"""The leader: of all processes on one database, the one that holds a lock sends the emails and runs the schedule."""
 
 import fcntl
 import os
@@ -9,19 +9,19 @@ from datetime import datetime
 from usersctl.clock import stamp
 from usersctl.errors import UsersError
 from usersctl.service import Service
-from usersd.background.mailer import Worker
+from usersd.background.mailer import Mailer
 from usersd.background.scheduler import ACTOR, Scheduler
 from usersd.log import Log
 
-LOOK_EVERY = 0.5  # seconds between two looks whether the lock is free
-SHORTEN_EVERY = 20.0  # seconds between two looks at the write-ahead log
+LOCK_EVERY = 0.5  # seconds between two attempts to take the lock
+TRUNCATE_EVERY = 20.0  # seconds between two checks of the write-ahead log's size
 
 
 class Leader:
-    """Each process has one; it waits for the lock on a file beside the database, and then works until it is stopped.
-    The kernel frees the lock of a process that dies, however it dies: another works on within a second.
+    """A candidate in each process: waits for the lock on a file beside the database, then works until it is stopped.
 
-    In that file stands the slot of the schedule that was run last, so that whoever takes over does not run it again.
+    The kernel frees the lock of a process that dies, so another one takes over within a second. The file holds the
+    schedule's last slot, so that the next leader does not run it again.
     """
 
     def __init__(self, service: Service, *, log: Log) -> None:
@@ -30,9 +30,9 @@ class Leader:
         self._service = service
         self._log = log
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._wait_and_work, name="caretaker", daemon=True)
-        self._trouble = ""
-        self._at_work: tuple[Worker | Scheduler, ...] = ()
+        self._thread = threading.Thread(target=self._wait_and_work, name="leader", daemon=True)
+        self._problem = ""  # why the lock file cannot be opened
+        self._jobs: tuple[Mailer | Scheduler, ...] = ()
 
     def start(self) -> None:
         self._thread.start()
@@ -42,63 +42,64 @@ class Leader:
         if self._thread.is_alive():
             self._thread.join()
 
-    def sends_letters(self) -> bool:
-        """As far as it is for this process to do."""
-        return self._works(Worker)
+    def mailer_is_well(self) -> bool:
+        """False if this process should send emails and does not; also true for a process that is not the leader."""
+        return self._is_well(Mailer)
 
-    def keeps_the_schedule(self) -> bool:
-        return self._works(Scheduler)
+    def scheduler_is_well(self) -> bool:
+        return self._is_well(Scheduler)
 
-    def _works(self, what: type[Worker | Scheduler]) -> bool:
-        alive = all(each.is_alive() for each in self._at_work if isinstance(each, what))
-        return alive and self._thread.is_alive() and not self._trouble
+    def _is_well(self, kind: type[Mailer | Scheduler]) -> bool:
+        alive = all(job.is_alive() for job in self._jobs if isinstance(job, kind))
+        return alive and self._thread.is_alive() and not self._problem
 
     def _wait_and_work(self) -> None:
-        looked = self._service.now()
+        tried_at = self._service.now()
         while not self._stop.is_set():
             try:
                 handle = self._open()
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    self._work(handle, looked)
+                    self._work(handle, tried_at)
                     return
                 finally:
                     os.close(handle)
-            except BlockingIOError:  # another process works
-                looked, self._trouble = self._service.now(), ""
+            except BlockingIOError:  # another process is the leader
+                tried_at, self._problem = self._service.now(), ""
             except OSError as error:
-                if str(error) != self._trouble:
-                    self._trouble = str(error)
-                    self._log.event("caretaker", waiting=self._trouble)
-            self._stop.wait(LOOK_EVERY)
+                if str(error) != self._problem:
+                    self._problem = str(error)
+                    self._log.event("leader", waiting=self._problem)
+            self._stop.wait(LOCK_EVERY)
 
     def _open(self) -> int:
         owner = self._service.settings.database.stat()
-        # Where somebody else laid a link, root would give away what it leads to.
+        # O_NOFOLLOW: root must not give away the target of a link that another user put there.
         handle = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         if os.geteuid() == 0 and owner.st_uid != 0:
-            # As SQLite does with the files that it adds: what root starts by hand must not shut out the daemon's own user.
+            # As SQLite does with its files: a start by root must not lock out the daemon's own user.
             os.fchown(handle, owner.st_uid, owner.st_gid)
         return handle
 
     def _work(self, handle: int, since: datetime) -> None:
         scheduler = scheduled_cleanup(self._service, log=self._log, handle=handle, since=since)
-        worker = Worker(self._service.outbox, log=self._log)
-        at_work = (worker, scheduler) if scheduler else (worker,)
-        self._log.event("caretaker", process=os.getpid())
-        for each in at_work:
-            each.start()
-        self._at_work, self._trouble = at_work, ""
-        while not self._stop.wait(SHORTEN_EVERY):
-            # Whoever asks for something meanwhile is told, and the next look is soon.
+        jobs: tuple[Mailer | Scheduler, ...] = (Mailer(self._service.outbox, log=self._log),)
+        if scheduler is not None:
+            jobs += (scheduler,)
+        self._log.event("leader", process=os.getpid())
+        for job in jobs:
+            job.start()
+        self._jobs, self._problem = jobs, ""
+        while not self._stop.wait(TRUNCATE_EVERY):
+            # If the database is unusable, requests report it; the next attempt follows soon.
             with suppress(UsersError):
                 self._service.store.truncate_log()
-        for each in at_work:
-            each.stop()
+        for job in jobs:
+            job.stop()
 
 
 def scheduled_cleanup(service: Service, *, log: Log, handle: int, since: datetime) -> Scheduler | None:
-    """A slot that came due while the lock changed hands is run, unless whoever had it before has noted it as run."""
+    """A slot that came due while the lock changed hands is run, unless the last leader has noted it in the lock file."""
     line = service.settings.cleanup_schedule
     if line is None:
         return None

@@ -1,4 +1,4 @@
-"""The thread that sends letters."""
+"""The thread that sends emails."""
 
 import threading
 import time
@@ -7,27 +7,27 @@ from usersctl.errors import UsersError
 from usersctl.mail.outbox import Outbox
 from usersd.log import Log
 
-# Another process may have written a letter, of which this one hears only by looking.
-LOOK_EVERY = 0.1
-AFTER_TROUBLE = 2.0
-# Whoever asked has the answer before the work begins, whose length tells whether there is an account to write to.
-AFTER_THE_ANSWER = 0.03
+# Seconds. An email that another process queued is found only by polling.
+POLL_EVERY = 0.1
+AFTER_AN_ERROR = 2.0
+# Start after the response is out: the work takes longer when an account exists, and its timing must not show.
+AFTER_THE_RESPONSE = 0.03
 
 
-class Worker:
-    """Sends what is due, one letter after the other, and sleeps until the next one is."""
+class Mailer:
+    """Sends the emails that are due one after the other, and sleeps until the next one is due."""
 
     def __init__(self, outbox: Outbox, *, log: Log) -> None:
         self._outbox = outbox
         self._log = log
         self._stopping = False
-        self._thread = threading.Thread(target=self._work, name="letters", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="mailer", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """A letter that is being sent has two seconds; after that it is sent again by whoever comes next."""
+        """Waits two seconds for an email that is being sent; the next leader sends an unfinished one again."""
         self._stopping = True
         self._outbox.store.letter_due.set()
         self._thread.join(2)
@@ -42,22 +42,22 @@ class Worker:
             try:
                 attempt = self._outbox.work()
                 if attempt is None:
-                    if due.wait(self._outbox.seconds_until_due(LOOK_EVERY)):
-                        time.sleep(AFTER_THE_ANSWER)
+                    if due.wait(self._outbox.seconds_until_due(POLL_EVERY)):
+                        time.sleep(AFTER_THE_RESPONSE)
                     continue
                 letter = attempt.letter
                 self._log.event(
-                    "letter",
+                    "email",
                     state=attempt.state,
                     id=letter.id,
                     kind=letter.kind,
                     user=letter.user_id,
                     attempt=letter.attempts,
-                    told=attempt.told,
+                    detail=attempt.told,
                 )
             except UsersError as error:
-                self._log.event("letters", waiting=str(error))
-                due.wait(AFTER_TROUBLE)
+                self._log.event("email", waiting=str(error))
+                due.wait(AFTER_AN_ERROR)
             except Exception as error:  # noqa: BLE001 - the thread must live to send the next one
                 self._log.error(error)
-                due.wait(AFTER_TROUBLE)
+                due.wait(AFTER_AN_ERROR)

@@ -11,16 +11,15 @@ from usersctl.models import Actor
 from usersctl.schedule import next_slot
 from usersd.log import Log
 
-# The wall clock may jump, so it is looked at now and then instead of being trusted for a whole night.
-LOOK_EVERY = 30.0
+LONGEST_SLEEP = 30.0  # seconds: the wall clock may jump, so it is read again now and then
 ACTOR = Actor("system", "schedule")
 
 
 class Scheduler:
-    """Runs `task` once for each slot, and sleeps between looks. `since`: who did the same before us was at it until then.
+    """Runs `task` once for each slot. `since`: the moment until which another scheduler ran them.
 
-    A clock that is set back does not run a slot again, and one that jumps ahead runs what it jumped over once. Only of
-    one that was wrong by more than a day, as before the first answer of a time server, are slots counted anew.
+    A clock that is set back runs no slot twice; a clock that jumps ahead runs the skipped slots once. Only after a
+    correction by more than a day, as by the first answer of a time server, is the next slot computed again.
     """
 
     def __init__(
@@ -56,8 +55,8 @@ class Scheduler:
     def due(self) -> datetime:
         return self._due
 
-    def look(self) -> float:
-        """Runs what is due; answers how many seconds to sleep until the next look."""
+    def tick(self) -> float:
+        """Runs the slot that is due; returns the seconds to sleep until the next tick."""
         now = self._now()
         if now < self._seen - timedelta(days=1):
             self._due = next_slot(self._line, now)
@@ -71,8 +70,8 @@ class Scheduler:
             except Exception as error:  # noqa: BLE001 - the thread must live to see the next slot
                 self._log.error(error)
         left = (self._due - self._now()) / timedelta(seconds=1)
-        return min(LOOK_EVERY, max(left, 0.05))
+        return min(LONGEST_SLEEP, max(left, 0.05))
 
     def _work(self) -> None:
-        while not self._stop.wait(self.look()):
+        while not self._stop.wait(self.tick()):
             pass

@@ -1,7 +1,4 @@
-"""waitress, taught our manners: connections with an eye on slow clients, lanes of threads, an end that answers first.
-
-What is read and written on a connection is in `wire`.
-"""
+"""waitress with time limits for slow clients, separate thread pools, and a shutdown that answers pending requests first."""
 
 import contextlib
 import errno
@@ -21,61 +18,50 @@ from waitress.server import TcpWSGIServer
 from usersctl.config.values import UNIX
 from usersd.request import MAX_BODY
 from usersd.response import Response, error_response
-from usersd.server.lanes import Lane, Lanes, TurnedAway
+from usersd.server.lanes import Lane, Lanes, Rejected
 from usersd.server.messages import Parser, Task
 
 log = logging.getLogger("usersd")
 
-Headers = list[tuple[str, str]]
 WSGIApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 MAX_HEADERS = 16 * 1024
 
-# Seconds that a client gets.
-TO_SEND = 5.0  # a whole request; also the first one of a connection
-TO_READ = 30.0  # an answer
-TO_ASK_AGAIN = 120.0  # on a connection kept alive: longer than the proxies in front keep theirs
-TO_HEAR_A_REFUSAL = 1.0  # while what it still sends is thrown away: a reset would take the answer with it
+# Seconds that a client has.
+TO_SEND = 5.0  # for a whole request; also until the first one of a connection begins
+TO_READ = 30.0  # for an answer
+TO_ASK_AGAIN = 120.0  # on an idle keep-alive connection: longer than proxies in front keep theirs
+TO_READ_ERROR = 1.0  # while the rest of its request is discarded: closing at once would reset the answer away
 
-# Seconds that stopping takes at most, for all, and for those who have not asked yet.
-TO_STOP = 4.5
-TO_BEGIN_BEFORE = 1.0  # before that is over; who still waits for a thread then is told to come back
-TO_LEAVE = 1.0  # for a thread that is at work for nobody any more
-TO_ASK_WHILE_STOPPING = 0.25
+# Seconds that a shutdown takes.
+TO_STOP = 4.5  # at most, until connections are cut off
+TO_BEGIN_BEFORE = 1.0  # before that deadline, requests that still wait for a thread are answered 503
+TO_LEAVE = 1.0  # after it, for threads to end
+TO_ASK_WHILE_STOPPING = 0.25  # for a connection without a request
 
-LOOK_EVERY = 0.5  # seconds between two looks of the watchdog
-LOOKAHEAD = 2  # requests on one connection beyond which no more is read
-
-
-def plain_refusal(status: int, message: str, _environ: dict[str, Any] | None) -> Response:
-    """An error that is answered here, before or instead of the application."""
-    return error_response(status, message)
-
-
-def nothing() -> None:
-    pass
-
-
-def nobody_looks(_waiting: int) -> None:
-    pass
+TICK_EVERY = 0.5  # seconds between two ticks of the watchdog
+LOOKAHEAD = 2  # requests read ahead on one connection
 
 
 @dataclass(frozen=True)
 class Hosted:
-    """What one process serves."""
+    """The application that one process serves, and its callbacks."""
 
     app: WSGIApp
     lane: Callable[[str, str], Lane] = lambda _method, _path: Lane.QUICK  # by method and path
-    refuse: Callable[[int, str, dict[str, Any] | None], Response] = plain_refusal
-    on_stop: Callable[[], None] = nothing  # once, before the last requests are answered
-    on_look: Callable[[int], None] = nobody_looks  # now and then: how many wait for a thread that hashes
+    # The answer to a request that does not reach the application; the environ is None if it could not be parsed.
+    on_error: Callable[[int, str, dict[str, Any] | None], Response] = lambda status, message, _environ: (
+        error_response(status, message)
+    )
+    on_stop: Callable[[], None] = lambda: None  # once, before the last requests are answered
+    on_tick: Callable[[int], None] = lambda _waiting: None  # every half second: requests that wait to hash
 
 
 class Channel(HTTPChannel):  # type: ignore[misc]
-    """One connection. The main thread reads and watches; a thread of a lane answers one request after the other.
+    """One connection. The main thread reads and watches it; a thread of a lane answers one request after the other.
 
-    Whoever answers writes to the socket at once and wakes the main thread only if it has something to do. That
-    needs LOOKAHEAD: the main thread goes on reading meanwhile, so it need not be told that the request is done.
+    The answering thread writes to the socket itself and wakes the main thread only if that has something to do. This
+    works because of LOOKAHEAD: the main thread reads on meanwhile, so it need not hear that the request is done.
     """
 
     parser_class = Parser
@@ -86,13 +72,13 @@ class Channel(HTTPChannel):  # type: ignore[misc]
     close_when_flushed: bool
     current_outbuf_count: int
 
-    answered = False  # an answer was given, and nothing has come since
+    answered = False  # an answer was sent, and the client has sent nothing since
     held = False  # the next request waits until the client has read the last answer
     buffered = False  # the client did not take all of an answer at once
     ended = False  # the client sends no more, but may still read
     unread = False  # a refused request was not read to its end
-    begun = False  # something of the answer to the first request is out
-    lingers = False
+    begun = False  # a part of the answer to the first request is sent
+    lingers = False  # the answer is sent; the rest of the request is read and discarded
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
@@ -132,7 +118,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
                 self.handle_close()
 
     def handle_write(self) -> None:
-        if self.socket is None:  # closed by what was read a moment ago
+        if self.socket is None:  # closed by handle_read in the same turn of the loop
             return
         if self.total_outbufs_len:
             self._flush_exception(self._flush_some_if_lockable)
@@ -148,10 +134,12 @@ class Channel(HTTPChannel):  # type: ignore[misc]
             self.handle_close()
 
     def cut_off(self) -> None:
-        """The time to stop is over. Whoever has nothing of an answer yet is told to come back."""
-        with self.outbuf_lock:  # a thread that is at work for it has the word now, or not any more
+        """Shutdown deadline reached: sends 503 to a client that has received no byte yet, then closes."""
+        with (
+            self.outbuf_lock
+        ):  # a thread that answers this connection writes before this block, or not at all
             if self.connected and self.requests and not self.begun:
-                self.requests[0].error = TurnedAway()
+                self.requests[0].error = Rejected()
                 self.task_class(self, self.requests[0]).service()
             self.handle_close()
 
@@ -164,11 +152,11 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         self.lingers = True
         return True
 
-    def patience(self) -> float | None:
-        """Seconds from `since` until the watchdog closes the connection; None while we are the slow ones."""
+    def time_limit(self) -> float | None:
+        """Seconds from `since` until the watchdog closes the connection; None while the client waits for us."""
         stopping, crowded = self.server.stopping, self.server.crowded
         if self.lingers:
-            return TO_HEAR_A_REFUSAL
+            return TO_READ_ERROR
         if self.total_outbufs_len:
             return TO_READ
         if self.requests:
@@ -198,7 +186,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         return len(data)
 
     def service(self, *, nonblocking: bool = False) -> None:
-        """As waitress has it, but for the wake-up at the end, which costs as much as a small answer."""
+        """waitress' method without its wake-up at the end, which costs as much as a small answer."""
         request = self.requests[0]
         self.begun = False
         task = self.task_class(self, request)
@@ -236,7 +224,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
             self.server.pull_trigger()
 
     def _owes_continue(self) -> bool:
-        """Has the next request's body been waiting for us to finish this one?"""
+        """True if the client waits for "100 Continue" before it sends the next request's body."""
         request = self.request
         return bool(
             self.connected
@@ -247,10 +235,10 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         )
 
 
-class OwnChannel(Channel):
-    """A connection from within this process, which may be silent as long as it likes, but not keep us from stopping."""
+class InternalChannel(Channel):
+    """A connection from within this process: without time limit, but closed at once when the daemon stops."""
 
-    def patience(self) -> float | None:
+    def time_limit(self) -> float | None:
         return 0.0 if self.server.stopping and not self.requests else None
 
 
@@ -258,7 +246,7 @@ class OwnChannel(Channel):
 
 
 class Server(TcpWSGIServer):  # type: ignore[misc]
-    """One process's share of a listening socket. `run` in one thread, `stop` from any."""
+    """The server of one process on a listening socket. Call `run` in one thread, `stop` from any."""
 
     channel_class = Channel
     logger = log
@@ -289,52 +277,52 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
             adj=Adjustments(
                 sockets=[listener],
                 ident=None,
-                # Forwarded headers are the application's to judge, and to see.
+                # The application decides which forwarded headers it believes, so it must see them.
                 clear_untrusted_proxy_headers=False,
                 connection_limit=connections,
                 channel_request_lookahead=LOOKAHEAD,
                 max_request_header_size=MAX_HEADERS,
-                max_request_body_size=MAX_BODY + 1,  # waitress refuses what reaches it
+                max_request_body_size=MAX_BODY + 1,  # waitress refuses from this size on
                 log_socket_errors=False,
             ),
         )
 
-    def caller(self) -> socket.socket:
-        """The other end of a connection of our own, for who wants to know whether we answer. Before `run`."""
+    def internal_connection(self) -> socket.socket:
+        """The client's end of a new connection to this server, for the self-check. Call before `run`."""
         ours, theirs = socket.socketpair()
-        OwnChannel(self, ours, (UNIX, None), self.adj, map=self._map)
+        InternalChannel(self, ours, (UNIX, None), self.adj, map=self._map)
         return theirs
 
     def stop(self) -> None:
         self.asked_to_stop = True
-        with contextlib.suppress(OSError):  # the loop may have seen it by itself, and be done
+        with contextlib.suppress(OSError):  # the loop may have ended already
             self.pull_trigger()
 
     def run(self, *, alive: Callable[[], bool] = lambda: True) -> bool:
-        """Until `stop`, or until `alive`, asked now and then, says no. Then answers what has come.
+        """Serves until `stop` or until `alive`, called at each tick, returns False; then answers pending requests.
 
         Returns whether all threads ended.
         """
-        next_look = 0.0
+        next_tick = 0.0
         while not self.asked_to_stop:
-            self._turn(LOOK_EVERY)
+            self._turn(TICK_EVERY)
             now = time.monotonic()
-            if now >= next_look:
-                next_look = now + LOOK_EVERY
-                self._watch(now)
+            if now >= next_tick:
+                next_tick = now + TICK_EVERY
+                self._tick(now)
                 self.asked_to_stop |= not alive()
         deadline = time.monotonic() + TO_STOP
-        self._refuse_newcomers()
+        self._stop_accepting()
         while self.active_channels and time.monotonic() < deadline:
             self._turn(0.05)
-            self._watch(time.monotonic())
+            self._tick(time.monotonic())
             if time.monotonic() > deadline - TO_BEGIN_BEFORE:
-                self.task_dispatcher.turn_away_who_waits()
+                self.task_dispatcher.reject_waiting()
         if self.active_channels:
             log.warning("Connections that were cut off: %d", len(self.active_channels))
         for channel in list(self.active_channels.values()):
             channel.cut_off()
-        # A thread that still runs may pull the trigger, and its descriptor must not have become another file's.
+        # A thread that still runs may write to the trigger, whose descriptor must not be another file's by then.
         ended: bool = self.task_dispatcher.stop(TO_LEAVE)
         if ended:
             self.trigger.close()
@@ -344,12 +332,12 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
         wasyncore.poll2(seconds, self._map)
         self.task_dispatcher.answer_here()
 
-    def _refuse_newcomers(self) -> None:
+    def _stop_accepting(self) -> None:
         try:
             self.hosted.on_stop()
         except Exception:
-            log.exception("Stopping goes on")
-        # Whoever is in the kernel's queue believes to be connected.
+            log.exception("A callback failed while stopping")
+        # Clients in the kernel's queue are connected as far as they know, so they are served, too.
         known = -1
         while known < len(self._map):
             known = len(self._map)
@@ -360,15 +348,15 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
         for channel in self.active_channels.values():
             channel.since = now
 
-    def _watch(self, now: float) -> None:
-        """Closes connections whose client takes too long."""
-        self.task_dispatcher.turn_away()
-        self.hosted.on_look(self.task_dispatcher.waiting_to_hash)
+    def _tick(self, now: float) -> None:
+        """The watchdog: answers rejected requests and closes connections whose client takes too long."""
+        self.task_dispatcher.answer_rejected()
+        self.hosted.on_tick(self.task_dispatcher.waiting_to_hash)
         self.crowded = self.out_of_files or len(self._map) > self.adj.connection_limit // 2
         self.out_of_files = False
         for channel in list(self.active_channels.values()):
-            patience = channel.patience()
-            if patience is not None and now - channel.since > patience:
+            limit = channel.time_limit()
+            if limit is not None and now - channel.since > limit:
                 channel.handle_close()
 
     def readable(self) -> bool:
@@ -378,22 +366,24 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
         try:
             return super().accept()
         except OSError as error:
-            # The connection stays in the kernel's queue, and would be reported again at once, and again.
+            # The connection stays in the kernel's queue, and the loop would report it again without a pause.
             self.out_of_files = error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
             if self.out_of_files and not self.crowded:
                 log.warning("No connection can be accepted for now: %s", error.strerror)
             raise
 
     def getsockname(self) -> tuple[str, str]:
-        named: tuple[str, str] = (UNIX, "0") if self.family == socket.AF_UNIX else super().getsockname()
-        return named
+        if self.family == socket.AF_UNIX:
+            return UNIX, "0"
+        address: tuple[str, str] = super().getsockname()
+        return address
 
     def set_socket_options(self, conn: socket.socket) -> None:
-        if self.family != socket.AF_UNIX:  # they are all of TCP
+        if self.family != socket.AF_UNIX:  # the options are TCP's
             super().set_socket_options(conn)
 
     def add_task(self, channel: Channel) -> None:
-        # One who does not read his answers gets no more of them.
+        # A client that does not read its answers gets no more of them.
         if channel.total_outbufs_len:
             channel.held = True
         elif channel.requests:
@@ -402,9 +392,10 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
     def fix_addr(self, addr: Any) -> Any:
         if self.family == socket.AF_UNIX:
             return UNIX, None
-        # An IPv4 client of a socket that speaks both.
-        return (addr[0].removeprefix("::ffff:"), *addr[1:]) if "." in addr[0] else addr
+        if "." in addr[0]:  # an IPv4 client of a dual-stack socket
+            return addr[0].removeprefix("::ffff:"), *addr[1:]
+        return addr
 
     def handle_error(self) -> None:
-        # waitress would close the listening socket.
+        # waitress' own method closes the listening socket.
         log.error("A connection could not be accepted", exc_info=sys.exc_info())

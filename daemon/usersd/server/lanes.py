@@ -1,4 +1,4 @@
-"""Threads in lanes, so that who needs long does not keep those waiting who are quickly done."""
+"""One thread pool per kind of request, so that slow logins do not delay fast reads."""
 
 import contextlib
 import logging
@@ -14,26 +14,28 @@ from typing import Any
 
 log = logging.getLogger("usersd")
 
-WRITING_THREADS = 4  # one writes, and the others have read the next requests by then
-AWAY_THREADS = 32  # and no waiting room: who waited there for others to be given up would wait too long
+WRITING_THREADS = 4  # SQLite lets one write at a time; the others parse the next requests meanwhile
+AWAY_THREADS = 32  # without a queue: behind 32 slow providers the wait would be too long
 
-
-NONBLOCKING = "usersd.nonblocking"  # in the environ: the main thread asks, and waits for nothing; raise MustWait if you must
+# A key of the WSGI environ: the main thread runs the application, which raises MustWait instead of waiting.
+NONBLOCKING = "usersd.nonblocking"
 
 
 class Lane(Enum):
-    HERE = "here"  # reads a row: the main thread answers it, as a hand-over would cost as much as the answer
+    HERE = (
+        "here"  # reads one row: answered in the main thread, because a hand-over costs as much as the answer
+    )
     QUICK = "quick"
-    WRITING = "writing"  # waits its turn, for seconds where another process holds the database
-    HASHING = "hashing"  # needs bcrypt: as many threads as cores, and of a lower priority
-    AWAY = "away"  # waits for a server that is not ours: the identity provider
+    WRITING = "writing"  # waits for the database's write lock, for seconds while another process holds it
+    HASHING = "hashing"  # runs bcrypt: one thread per core, at a lower priority
+    AWAY = "away"  # waits for the identity provider
 
 
 class Lanes:
-    """Takes the place of waitress' dispatcher: a channel goes into the lane of its first request.
+    """Replaces waitress' task dispatcher: a channel is queued in the lane of its first request.
 
-    Who finds a waiting room full is told so at the watchdog's next look: whoever asks again at once would cost more
-    than a login.
+    When a queue is full the 503 is sent by the next watchdog tick (at most 0.5 s later), because a client that retries
+    at once costs more than a login.
     """
 
     def __init__(
@@ -41,18 +43,18 @@ class Lanes:
     ) -> None:
         self._lane_of = lane_of
         self._queues: dict[Lane, SimpleQueue[Any]] = {lane: SimpleQueue() for lane in Lane}
-        self._rooms = {
+        self._capacity = {
             Lane.HASHING: threading.BoundedSemaphore(slow_threads + waiting_room),
             Lane.AWAY: threading.BoundedSemaphore(AWAY_THREADS),
         }
-        self._turned_away: deque[Any] = deque()
-        counts = {
+        self._rejected: deque[Any] = deque()
+        sizes = {
             Lane.QUICK: threads,
             Lane.WRITING: WRITING_THREADS,
             Lane.HASHING: slow_threads,
             Lane.AWAY: AWAY_THREADS,
         }
-        self._threads = [(lane, self._start(lane, n)) for lane, count in counts.items() for n in range(count)]
+        self._threads = [(lane, self._start(lane, n)) for lane, size in sizes.items() for n in range(size)]
 
     def _start(self, lane: Lane, number: int) -> threading.Thread:
         thread = threading.Thread(target=self._work, args=[lane], name=f"{lane.value}-{number}", daemon=True)
@@ -62,15 +64,15 @@ class Lanes:
     def add_task(self, channel: Any) -> None:
         request = channel.requests[0]
         lane = Lane.QUICK if request.error else self._lane_of(request.command, _routed(request.path))
-        room = self._rooms.get(lane)
-        if room is None or room.acquire(blocking=False):
+        capacity = self._capacity.get(lane)
+        if capacity is None or capacity.acquire(blocking=False):
             self._queues[lane].put(channel)
         else:
-            request.error = TurnedAway()
-            self._turned_away.append(channel)
+            request.error = Rejected()
+            self._rejected.append(channel)
 
     def answer_here(self) -> None:
-        """In the main thread, which waits for nothing: what turns out to have to goes to a thread after all."""
+        """Runs the requests of Lane.HERE in the main thread; one that would wait moves to a thread."""
         waiting = self._queues[Lane.HERE]
         while not waiting.empty():
             channel = waiting.get()
@@ -83,37 +85,37 @@ class Lanes:
     def waiting_to_hash(self) -> int:
         return self._queues[Lane.HASHING].qsize()
 
-    def turn_away(self) -> None:
-        while self._turned_away:
-            self._queues[Lane.QUICK].put(self._turned_away.popleft())
+    def answer_rejected(self) -> None:
+        while self._rejected:
+            self._queues[Lane.QUICK].put(self._rejected.popleft())
 
-    def turn_away_who_waits(self) -> None:
-        """The daemon stops, and there is no time left to begin with what needs long."""
-        for lane, room in self._rooms.items():
+    def reject_waiting(self) -> None:
+        """Answers 503 to requests in the bounded queues: the daemon stops and has no time left to begin them."""
+        for lane, capacity in self._capacity.items():
             with contextlib.suppress(Empty):
                 while True:
                     channel = self._queues[lane].get_nowait()
-                    channel.requests[0].error = TurnedAway()
-                    room.release()
-                    self._turned_away.append(channel)
-        self.turn_away()
+                    channel.requests[0].error = Rejected()
+                    capacity.release()
+                    self._rejected.append(channel)
+        self.answer_rejected()
 
     def _work(self, lane: Lane) -> None:
-        # MustWait a priority belongs to the whole process.
+        # Only Linux has a priority per thread; elsewhere it would be the whole process's.
         if lane is Lane.HASHING and sys.platform == "linux":
             with contextlib.suppress(OSError):
                 me = threading.get_native_id()
                 os.setpriority(os.PRIO_PROCESS, me, min(19, os.getpriority(os.PRIO_PROCESS, me) + 10))
-        queue, room = self._queues[lane], self._rooms.get(lane)
+        queue, capacity = self._queues[lane], self._capacity.get(lane)
         while (channel := queue.get()) is not None:
             try:
                 _answer(channel)
             finally:
-                if room is not None:
-                    room.release()
+                if capacity is not None:
+                    capacity.release()
 
     def stop(self, timeout: float) -> bool:
-        """Whether all threads ended."""
+        """Returns whether all threads ended."""
         for lane, _ in self._threads:
             self._queues[lane].put(None)
         deadline = time.monotonic() + timeout
@@ -123,17 +125,17 @@ class Lanes:
 
 
 class MustWait(Exception):
-    """What an application raises that was called in haste and would have to wait."""
+    """Raised by an application that runs nonblocking and would have to wait."""
 
 
-class TurnedAway:
-    """Stands where waitress keeps the error of a request."""
+class Rejected:
+    """The error of a request that is answered 503 without being run, where waitress keeps a parse error."""
 
     code = 503
 
 
 def _routed(path: str) -> str:
-    """The path as it will be matched: leading slashes are one, bytes that are not UTF-8 are none."""
+    """The path as the application will match it: one leading slash, bytes that are not UTF-8 dropped."""
     path = "/" + path.lstrip("/")
     return path if path.isascii() else path.encode("latin-1").decode("utf-8", "ignore")
 
@@ -144,7 +146,7 @@ def _answer(channel: Any, *, nonblocking: bool = False) -> None:
     except MustWait:
         raise
     except BaseException:
-        # A thread that ends would take a part of the service with it.
+        # The thread must survive: the pool does not replace it.
         log.exception("A connection failed")
         channel.cancel()
         channel.server.pull_trigger()

@@ -1,4 +1,4 @@
-"""The listening socket: at an address, at a path, or opened by systemd before we were started."""
+"""The listening socket: on an address, on a path, or inherited from systemd."""
 
 import contextlib
 import errno
@@ -21,7 +21,7 @@ LONGEST_PATH = 107  # bytes of a Unix socket's address
 
 @contextmanager
 def listening(settings: Settings, environ: MutableMapping[str, str]) -> Iterator[socket.socket]:
-    """The one that systemd gives, if it does; else the one of the configuration. Closed at the end, its file removed."""
+    """systemd's socket if there is one, else that of the configuration. Closes it at the end and removes its file."""
     inherited = from_systemd(environ)
     if inherited is not None:
         with closing(inherited):
@@ -42,23 +42,25 @@ def url_of(listener: socket.socket) -> str:
 
 
 def address_of(listener: socket.socket) -> str | None:
-    """What it listens at, as a fact and not as configured; None for a Unix socket, which says nothing of who comes."""
-    return None if listener.family == socket.AF_UNIX else str(listener.getsockname()[0])
+    """The address that the socket is bound to, whatever is configured; None for a Unix socket."""
+    if listener.family == socket.AF_UNIX:
+        return None
+    return str(listener.getsockname()[0])
 
 
 # --- an address ---
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket, or one line that says why not. Port 0 takes a free one."""
+    """Opens a listening socket; port 0 takes a free one."""
     host = host.strip("[]")
     shown = host_and_port(host, port)
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
         raise ConfigError(f"{host}: no such host", hint="choose another with --host") from None
-    # A name with both is most often asked for by IPv4: localhost.
-    family, *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    # Clients of a name with both kinds of address, such as localhost, mostly use IPv4.
+    family, *_, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -104,21 +106,25 @@ def _listening_at(path: Path, mode: int) -> Iterator[socket.socket]:
                 _bind(listener, path, mode)
                 ours = _identity(path)
         except OSError as error:
-            hint = "make the folder, for the daemon's user to write" if error.errno == errno.ENOENT else None
+            hint = None
+            if error.errno == errno.ENOENT:
+                hint = "make the folder, and let the daemon's user write to it"
             raise ConfigError(f"{path}: cannot listen there: {error.strerror}", hint=hint) from None
         try:
             yield listener
         finally:
             listener.close()
             with contextlib.suppress(OSError), _one_at_a_time(path):
-                if _identity(path) == ours:  # not that of who was started while we stopped
+                if _identity(path) == ours:  # another daemon may have replaced it meanwhile
                     path.unlink()
 
 
 @contextmanager
 def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Of two daemons that start at once, neither may remove what the other has just made. A file of its own, which
-    nobody else can open, and so not the folder: whoever may read that could lock it for ever."""
+    """Keeps two daemons that start at once from removing each other's socket.
+
+    The lock is a file that only the daemon's user can open: a lock on the folder could be held by any user.
+    """
     handle = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -128,12 +134,12 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
 
 
 def _make_room(path: Path) -> None:
-    """A socket that nobody listens at any more is removed; anything else that is there stays."""
+    """Removes a socket that no process listens on; refuses to remove anything else."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(found.st_mode):
+    if not stat.S_ISSOCK(status.st_mode):
         raise ConfigError(f"{path} is there, and is no socket", hint="choose another with --socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.settimeout(1)
@@ -144,7 +150,7 @@ def _make_room(path: Path) -> None:
 
 
 def _bind(listener: socket.socket, path: Path, mode: int) -> None:
-    before = os.umask(0o177)  # nobody else may come in before it has its mode
+    before = os.umask(0o177)  # no other user may connect before the mode is set
     try:
         listener.bind(os.fspath(path))
     finally:
@@ -154,15 +160,15 @@ def _bind(listener: socket.socket, path: Path, mode: int) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    found = path.lstat()
-    return found.st_dev, found.st_ino, found.st_ctime_ns
+    status = path.lstat()
+    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 # --- systemd's ---
 
 
 def from_systemd(environ: MutableMapping[str, str]) -> socket.socket | None:
-    """The socket of a `.socket` unit; None where there is none, or it is meant for another process."""
+    """The socket of a `.socket` unit; None without one, or if it is meant for another process."""
     pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
     environ.pop("LISTEN_FDNAMES", None)
     if pid != str(os.getpid()):

@@ -1,4 +1,4 @@
-"""One request as it comes and goes on the wire: read strictly, answered in one piece."""
+"""HTTP messages: a strict request parser, and answers that are sent in one piece."""
 
 import contextlib
 import logging
@@ -24,9 +24,9 @@ MESSAGES = {
     500: "Internal server error",
     503: "Too many logins at once, please try again",
 }
-WHOSE = (413, 503)  # refused only after the headers were understood: it is known who asks for what
+HEADERS_PARSED = (413, 503)  # refused after the headers were parsed, so the application sees method and path
 
-# waitress takes absolute and asterisk forms, control characters and any version.
+# waitress accepts absolute and asterisk forms, control characters and any version.
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Z-]+ /[!\"$-~]* HTTP/1\.[01]\r\n")
 _TRANSFER_ENCODING = re.compile(rb"^transfer-encoding:[ \t]*(.*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
@@ -41,18 +41,18 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
             super().parse_header(header_plus)
             self._check_framing(header_plus)
         except (ValueError, TransferEncodingNotImplemented) as error:
-            # A length of 5,000 digits; an encoding that is not ours, which is no fault of the server (501).
+            # A Content-Length of 5,000 digits, or an unknown encoding, which waitress would answer 501.
             self.expect_continue = False
             raise ParsingError(str(error)) from None
         except ParsingError:
             self.expect_continue = False
             raise
         if self.body_rcv is None or self.content_length > MAX_BODY:
-            # "100 Continue" would wait for a body that never comes, or that we refuse.
+            # "100 Continue" would wait for a body that never comes, or that is refused.
             self.expect_continue = False
 
     def _check_framing(self, header_plus: bytes) -> None:
-        """Where the request ends must be beyond doubt for whoever stands in front of us, too."""
+        """Refuses a request whose end or host a proxy in front could read differently (request smuggling)."""
         host = self.headers.get("HOST")
         if "," in (host or "") or (host is None and self.version == "1.1"):
             raise ParsingError("host")
@@ -69,17 +69,17 @@ def _date(second: int) -> str:
 
 
 class Task(WSGITask):  # type: ignore[misc]
-    """One request, answered by the application or refused; raises nothing but MustWait."""
+    """One request, answered by the application or with an error; raises nothing but MustWait."""
 
     logger = log
     wrote_header: bool
-    nonblocking = False  # in the main thread, which must not wait
+    nonblocking = False  # runs in the main thread, which must not wait
 
     def service(self) -> None:
         try:
             self.start()
             if self.request.error:
-                self._refuse(self.request.error.code)
+                self._answer_error(self.request.error.code)
             else:
                 self.execute()
             self.finish()
@@ -88,19 +88,21 @@ class Task(WSGITask):  # type: ignore[misc]
         except MustWait:
             raise
         except Exception:
-            # The target is printable ASCII, see _REQUEST_LINE; its query may hold secrets.
+            # _REQUEST_LINE guarantees printable ASCII; the query is cut off because it may hold secrets.
             path = self.request.request_uri.partition("?")[0]
             log.exception("%s %s failed", self.request.command, path)
             self.close_on_finish = True
             if not self.wrote_header:
                 with contextlib.suppress(ClientDisconnected):
-                    self._refuse(500)
+                    self._answer_error(500)
 
-    def _refuse(self, status: int) -> None:
+    def _answer_error(self, status: int) -> None:
         if status not in MESSAGES:
             status = 400
-        environ = self.get_environment() if status in WHOSE else None
-        answer = self.channel.server.hosted.refuse(status, MESSAGES[status], environ)
+        environ = None
+        if status in HEADERS_PARSED:
+            environ = self.get_environment()
+        answer = self.channel.server.hosted.on_error(status, MESSAGES[status], environ)
         self.complete = True
         self.status = STATUS_LINES[answer.status]
         self.response_headers = [*answer.headers, ("Content-Length", str(len(answer.body)))]
@@ -109,7 +111,9 @@ class Task(WSGITask):  # type: ignore[misc]
         if status != 503:
             self.set_close_on_finish()
         self.content_length = len(answer.body)
-        self.write(b"" if getattr(self.request, "command", "") == "HEAD" else answer.body)
+        if getattr(self.request, "command", "") == "HEAD":  # a request that was not parsed has no command
+            answer = answer._replace(body=b"")
+        self.write(answer.body)
 
     def get_environment(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environment()
@@ -117,11 +121,11 @@ class Task(WSGITask):  # type: ignore[misc]
         return environ
 
     def build_response_header(self) -> bytes:
-        """What waitress makes of a head that has its length, without mending and sorting names that need neither: that
-        took longer than to look a session up."""
+        """The head as waitress builds it, without its normalising and sorting of header names, which took longer than
+        looking up a session."""
         if self.channel.server.stopping:
             self.request.headers["CONNECTION"] = "close"
-        # Another application may leave its length to the server, or spell it in its own way.
+        # An application behind the gate may leave the length to the server, or spell the name differently.
         has_length = any(name == "Content-Length" for name, _ in self.response_headers)
         if self.version != "1.1" or not has_length or not self.has_body:
             head: bytes = super().build_response_header()
@@ -133,7 +137,7 @@ class Task(WSGITask):  # type: ignore[misc]
         return f"HTTP/1.1 {self.status}\r\n{''.join(lines)}Date: {date}\r\n\r\n".encode("latin-1")
 
     def write(self, data: bytes) -> None:
-        # Headers and body go out in one piece: half the system calls, each of which gives Python's lock away.
+        # One system call for head and body: each call releases Python's global lock.
         if data and self.complete and not self.wrote_header:
             head = self.build_response_header()
             self.wrote_header = True

@@ -1,4 +1,4 @@
-"""waitress as a service: the listening socket, signals, and several processes on one socket."""
+"""The service: signals, and one or several processes that serve one listening socket."""
 
 import atexit
 import contextlib
@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import FrameType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from usersctl.errors import UsersError
+from usersctl.passwords import WAITING_ROOM
 from usersd.server.connections import Hosted, Server
 from usersd.server.listener import url_of
-from usersd.server.systemd import Notify, Pulse
+from usersd.server.systemd import Notifier, SelfCheck
 
 log = logging.getLogger("usersd")
 
@@ -34,12 +35,14 @@ _TIME = struct.Struct("d")
 
 @dataclass(frozen=True)
 class Serving:
-    """How to serve: the numbers of one process, and how many processes there are."""
+    """How many threads each process has, and how many processes there are."""
 
     threads: int = 4
     processes: int = 1
     slow_threads: int = os.cpu_count() or 1
-    waiting_room: int = 8
+    waiting_room: int = (
+        WAITING_ROOM  # the Hasher has its own of this size, for applications on another server
+    )
 
 
 def serve(
@@ -47,35 +50,35 @@ def serve(
     make: Callable[[int], AbstractContextManager[Hosted]],
     serving: Serving,
     on_ready: Callable[[str], None],
-    notify: Notify = Notify(),  # noqa: B008 - immutable
+    notifier: Notifier | None = None,
 ) -> int:
-    """Serves until SIGTERM or SIGINT, answers what has come, and returns the exit code; a second signal ends at once.
+    """Serves until SIGTERM or SIGINT, answers pending requests, and returns the exit code; a second signal exits at once.
 
-    `make` is entered in the process that serves, with its index from 0, and left after the last answer. With several
-    processes it runs after the fork, so the caller must not have started threads or opened a database. The socket
-    may as well have been inherited.
+    The context manager `make(index)` is entered in the process that serves and left after the last answer. With
+    several processes that is after the fork, so the caller must not have started threads or opened a database.
     """
+    notifier = notifier or Notifier()
     if serving.processes > 1:
-        return _Parent(listener, make, serving, on_ready, notify).serve()
+        return _Parent(listener, make, serving, on_ready, notifier).serve()
 
-    def when_asked(signum: int, server: Server) -> None:
+    def stop(signum: int, server: Server) -> None:
         if server.asked_to_stop:
             os._exit(128 + signum)
-        notify.stopping()
+        notifier.stopping()
         server.stop()
 
     def ready() -> None:
-        notify.ready(url_of(listener))
+        notifier.ready(url_of(listener))
         on_ready(url_of(listener))
 
     with _handlers_restored():
-        if not _serve_alone(listener, make(0), serving, ready, when_asked, (notify.every, notify.alive)):
-            atexit.register(_leave_threads)
+        if not _serve_alone(listener, make(0), serving, ready, stop, (notifier.every, notifier.alive)):
+            atexit.register(_exit_without_threads)
     return 0
 
 
-def _leave_threads() -> None:
-    """Python ends a thread by force when it comes back from bcrypt, which then aborts the process."""
+def _exit_without_threads() -> None:
+    """At its end Python kills a thread that returns from bcrypt, and that aborts the process."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -83,15 +86,15 @@ def _leave_threads() -> None:
 
 def _serve_alone(
     listener: socket.socket,
-    making: AbstractContextManager[Hosted],
+    opening: AbstractContextManager[Hosted],
     serving: Serving,
     ready: Callable[[], None],
-    when_asked: Callable[[int, Server], None],
-    pulse: tuple[float | None, Callable[[], None]],  # how often, and who is told of it
+    on_signal: Callable[[int, Server], None],
+    self_check: tuple[float | None, Callable[[], None]],  # seconds between two, and what to call after each
     alive: Callable[[], bool] = lambda: True,
 ) -> bool:
-    """Whether all threads ended."""
-    with making as hosted:
+    """Returns whether all threads ended."""
+    with opening as hosted:
         server = Server(
             listener,
             hosted,
@@ -102,39 +105,41 @@ def _serve_alone(
         )
 
         def handle(signum: int, _frame: FrameType | None) -> None:
-            when_asked(signum, server)
+            on_signal(signum, server)
 
         signal.signal(signal.SIGTERM, handle)
         if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
             signal.signal(signal.SIGINT, handle)
         ready()
-        every, beat = pulse
+        every, on_success = self_check
         if every is None:
             return server.run(alive=alive)
-        with contextlib.closing(Pulse(server.caller(), every, beat)):
+        with contextlib.closing(SelfCheck(server.internal_connection(), every, on_success)):
             return server.run(alive=alive)
 
 
 @contextlib.contextmanager
 def _handlers_restored() -> Iterator[None]:
-    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 def _connections() -> int:
-    """How many connections the limit of open files allows, after raising it as far as needed and permitted."""
+    """The number of connections that the limit of open files allows, once raised as far as needed and permitted."""
     import resource
 
     wanted = CONNECTIONS + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        allowed = wanted
+        if hard != resource.RLIM_INFINITY:
+            allowed = min(wanted, hard)
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return max(10, min(CONNECTIONS, soft - OTHER_FILES))
     return CONNECTIONS
@@ -143,11 +148,17 @@ def _connections() -> int:
 # --- several processes ---
 
 
-class _Parent:
-    """Forks the processes that serve, starts anew who dies, and passes signals on.
+class _Child(NamedTuple):
+    number: int  # from 0
+    started: float
+    delay: float  # seconds that it waited before it began to serve
 
-    It blocks its signals and waits for the next one, so that none can come between two steps. A child reports with
-    SIGUSR1 that it serves, and notes the time of its last sign of life in memory that all share.
+
+class _Parent:
+    """Forks the processes that serve, replaces those that end unexpectedly, and passes signals on.
+
+    Its signals are blocked and taken one at a time, so that none interrupts a step. A child sends SIGUSR1 when it
+    serves, and writes the time of its last successful self-check into shared memory.
     """
 
     def __init__(
@@ -156,100 +167,107 @@ class _Parent:
         make: Callable[[int], AbstractContextManager[Hosted]],
         serving: Serving,
         on_ready: Callable[[str], None],
-        notify: Notify,
+        notifier: Notifier,
     ) -> None:
         self.listener = listener
         self.make = make
         self.serving = serving
         self.on_ready = on_ready
-        self.notify = notify
-        self.signs_of_life = mmap.mmap(-1, serving.processes * _TIME.size)
-        self.children: dict[int, tuple[int, float, float]] = {}  # by pid: index, start, delay before it
+        self.notifier = notifier
+        self.checked_at = mmap.mmap(-1, serving.processes * _TIME.size)
+        self.children: dict[int, _Child] = {}  # by process id
         self.ready = self.stopping = False
         self.code = 0
 
     def serve(self) -> int:
-        signals = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1, signal.SIGALRM}
-        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+        handlers: dict[int, Callable[[int], None]] = {
+            signal.SIGCHLD: self._reap,
+            signal.SIGUSR1: self._report_ready,
+            signal.SIGALRM: self._report_alive,
+            signal.SIGTERM: self._stop_or_kill,
+            signal.SIGINT: self._stop_or_kill,
+        }
+        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, handlers)
         try:
             for index in range(self.serving.processes):
                 self._start(index, 0)
             while self.children:
-                got = signal.sigwait(signals)
-                if got == signal.SIGCHLD:
-                    self._bury()
-                elif got == signal.SIGUSR1:
-                    if not self.ready:
-                        self.ready = True
-                        self.notify.ready(url_of(self.listener))
-                        self.on_ready(url_of(self.listener))
-                        signal.setitimer(signal.ITIMER_REAL, self.notify.every or 0, self.notify.every or 0)
-                elif got == signal.SIGALRM:
-                    self._look_for_signs_of_life()
-                elif self.stopping:
-                    self._signal_all(signal.SIGKILL)
-                    os._exit(128 + got)
-                else:
-                    self._stop()
+                signum = signal.sigwait(handlers)
+                handlers[signum](signum)
         finally:
-            # One of these that came meanwhile would end us by force as soon as it is let through.
+            # A signal that is still pending would end this process when it is unblocked.
             signal.setitimer(signal.ITIMER_REAL, 0)
             while signal.sigtimedwait({signal.SIGALRM, signal.SIGUSR1}, 0):
                 pass
             signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
         return self.code
 
-    def _look_for_signs_of_life(self) -> None:
-        """One child that is stuck is enough for systemd to hear nothing."""
-        oldest = min(_TIME.iter_unpack(self.signs_of_life[:]))[0]
-        if self.notify.every is not None and time.monotonic() - oldest < self.notify.every:
-            self.notify.alive()
+    def _report_ready(self, _signum: int) -> None:
+        """The first child serves."""
+        if not self.ready:
+            self.ready = True
+            self.notifier.ready(url_of(self.listener))
+            self.on_ready(url_of(self.listener))
+            signal.setitimer(signal.ITIMER_REAL, self.notifier.every or 0, self.notifier.every or 0)
 
-    def _note_sign_of_life(self, index: int, seconds: float) -> None:
-        _TIME.pack_into(self.signs_of_life, index * _TIME.size, seconds)
+    def _report_alive(self, _signum: int) -> None:
+        """Tells systemd that all children answer; one that is stuck is enough to stay silent."""
+        oldest = min(_TIME.iter_unpack(self.checked_at[:]))[0]
+        if self.notifier.every is not None and time.monotonic() - oldest < self.notifier.every:
+            self.notifier.alive()
+
+    def _stop_or_kill(self, signum: int) -> None:
+        if self.stopping:
+            self._signal_all(signal.SIGKILL)
+            os._exit(128 + signum)
+        self._stop()
 
     def _stop(self) -> None:
         self.stopping = True
-        self.notify.stopping()
+        self.notifier.stopping()
         self.listener.close()
         self._signal_all(signal.SIGTERM)
 
     def _signal_all(self, signum: int) -> None:
         for pid in self.children:
-            os.kill(pid, signum)  # not yet waited for, so the number is still theirs
+            os.kill(pid, signum)  # safe: the id is not reused before waitpid
 
-    def _bury(self) -> None:
+    def _reap(self, _signum: int) -> None:
         for pid in list(self.children):
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if not found:
-                continue
-            index, started, delay = self.children.pop(pid)
-            code = os.waitstatus_to_exitcode(status)
-            if self.stopping:
-                continue
-            if not self.ready:
-                # What keeps the first from starting keeps them all.
-                self.code = max(code, 1)
-                self._stop()
-                continue
-            lived = time.monotonic() - started
-            delay = min(delay * 2, LATEST_RESTART) if lived < delay + LATEST_RESTART else SOONEST_RESTART
-            log.error("Process %d ended unexpectedly (%d), starting anew", pid, code)
-            self._start(index, max(delay, SOONEST_RESTART))
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                self._replace(pid, self.children.pop(pid), os.waitstatus_to_exitcode(status))
+
+    def _replace(self, pid: int, child: _Child, code: int) -> None:
+        if self.stopping:
+            return
+        if not self.ready:
+            # What keeps the first child from starting keeps them all.
+            self.code = max(code, 1)
+            self._stop()
+            return
+        delay = SOONEST_RESTART
+        if time.monotonic() - child.started < child.delay + LATEST_RESTART:
+            delay = min(max(child.delay * 2, SOONEST_RESTART), LATEST_RESTART)
+        log.error("Process %d ended unexpectedly (%d) and is replaced", pid, code)
+        self._start(child.number, delay)
 
     def _start(self, index: int, delay: float) -> None:
         parent = os.getpid()
-        self._note_sign_of_life(index, time.monotonic() + delay)
+        self._note_check(index, time.monotonic() + delay)
         pid = os.fork()
         if pid:
-            self.children[pid] = index, time.monotonic(), delay
+            self.children[pid] = _Child(index, time.monotonic(), delay)
         else:
             self._be_child(index, delay, parent)
+
+    def _note_check(self, index: int, seconds: float) -> None:
+        _TIME.pack_into(self.checked_at, index * _TIME.size, seconds)
 
     def _be_child(self, index: int, delay: float, parent: int) -> NoReturn:
         code = 1
         try:
-            # A terminal sends SIGINT, and systemd SIGTERM, to all of us: the parent alone counts them.
+            # A terminal sends SIGINT to all processes, systemd SIGTERM: only the parent acts on the second one.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
@@ -259,17 +277,17 @@ class _Parent:
                 self.make(index),
                 self.serving,
                 ready=lambda: os.kill(parent, signal.SIGUSR1),
-                when_asked=lambda _signum, server: server.stop(),
-                # Twice as often as the parent looks.
-                pulse=(
-                    self.notify.every and self.notify.every / 2,
-                    lambda: self._note_sign_of_life(index, time.monotonic()),
+                on_signal=lambda _signum, server: server.stop(),
+                # Twice as often as the parent reads the times.
+                self_check=(
+                    self.notifier.every and self.notifier.every / 2,
+                    lambda: self._note_check(index, time.monotonic()),
                 ),
                 alive=lambda: os.getppid() == parent,
             )
             code = 0
         except UsersError as error:
-            log.error("%s", error)  # noqa: TRY400  # one line is enough for a known refusal
+            log.error("%s", error)  # noqa: TRY400  # a known error needs no trace
             code = 6
         except BaseException:
             log.exception("Process %d failed", os.getpid())
@@ -277,4 +295,4 @@ class _Parent:
             with contextlib.suppress(Exception):
                 sys.stdout.flush()
                 sys.stderr.flush()
-            os._exit(code)  # what else there is to finish belongs to the parent
+            os._exit(code)  # the rest of the clean-up belongs to the parent
