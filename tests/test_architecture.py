@@ -26,7 +26,7 @@ ROOMS = {
     "text": "",
     "deadline": "",
     "fields": "errors models",
-    "config": "errors schedule",
+    "config": "errors fields schedule",
     "passwords": "config errors models",
     "store": "errors models clock fields text",
     "throttle": "errors models clock secrets store",

@@ -194,7 +194,7 @@ def keys_told() -> dict[str, list[str]]:
 
 def test_every_key_is_told_with_its_default_and_no_other(defaults: dict[str, Any]) -> None:
     told = keys_told()
-    assert set(told) == set(settings.TABLE)
+    assert set(told) == set(settings.KEYS)
     for key, (_, default, _) in told.items():
         if key in ("baseUrl", "database"):  # they depend on others, which the table says
             continue
@@ -226,8 +226,7 @@ def loads(folder: Path, key: str, value: Any) -> bool:
 
 
 def test_every_variable_of_the_environment_is_told_and_no_other() -> None:
-    named = {rule.env for _, rule in settings.TABLE.values() if rule.env}
-    named |= {f"{name}_FILE" for name in named if name.startswith(sources.MAY_BE_FILES)}
+    named = {variable for key in settings.KEYS.values() for variable in key.variables}
     named |= {"USERS_CONFIG", "USERS_ADMIN_EMAIL", "USERS_ADMIN_PASSWORD_FILE"}
     assert set(re.findall(r"\bUSERS_[A-Z_]+", section("docs/operating/configure.md", "Environment"))) == named
     assert set(re.findall(r"\bUSERS_[A-Z_]+", EVERYTHING)) == named
@@ -362,7 +361,7 @@ def test_the_example_of_a_configuration_has_every_key_with_its_default(
     file.write_text("\n".join(line.removeprefix("# ") for line in lines), "utf-8")
     loaded = sources.load(config=file, env={"STATE_DIRECTORY": str(tmp_path)})
     written = {key for key, origin in loaded.origins.items() if origin.source == str(file)}
-    assert written == set(settings.TABLE)
+    assert written == set(settings.KEYS)
     for key, value, _ in sources.shown(loaded):
         if defaults[key] is not None and key != "database":
             assert value == defaults[key], key

@@ -1,5 +1,7 @@
 """What a field of an account may hold, and the one form in which it is stored."""
 
+from typing import Any
+
 from usersctl.errors import Invalid
 from usersctl.models import Role
 
@@ -71,9 +73,17 @@ def search_text(value: str) -> str | None:
     """What lists are searched for; nothing where it is blank."""
     text = value.strip()
     if len(text) > MAX_NAME or not is_text(text):
-        raise Invalid(f"search must be a text of at most {MAX_NAME} characters")
+        raise Invalid(f"search must be a string of at most {MAX_NAME} characters")
     return text or None
 
 
 def is_text(text: str) -> bool:
     return "\0" not in text and (text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text))
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An `object_pairs_hook` for JSON from outside: readers that keep different duplicates would disagree."""
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return fields

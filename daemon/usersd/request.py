@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 from usersctl.config import Settings
 from usersctl.config.values import UNIX
 from usersctl.errors import Invalid
+from usersctl.fields import unique_keys
 from usersctl.models import Actor, Session, User
 from usersd.server.lanes import NONBLOCKING
 
@@ -226,20 +227,13 @@ class Request:
 
 def parse_object(raw: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(raw.decode(), object_pairs_hook=_no_twins, parse_constant=_no_constant)
+        found = json.loads(raw.decode(), object_pairs_hook=unique_keys, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         raise Invalid("The body is not valid JSON") from None
     if not isinstance(found, dict):
         raise Invalid("The body must be a JSON object")
     if b"\\u" in raw and _holds_no_text(found):
         raise Invalid("The body holds a character that no text may hold")
-    return found
-
-
-def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands twice in one object")
     return found
 
 

@@ -5,6 +5,8 @@ import json
 import pytest
 from support.commands import Command
 
+from usersctl.config.settings import KEYS
+
 
 @pytest.mark.parametrize(
     ("text", "told"),
@@ -141,3 +143,43 @@ def test_an_empty_path_is_no_path(usersctl: Command, empty: list[str]) -> None:
     for words in ([*empty, "list"], ["list", *empty]):
         done = usersctl(*words)
         assert (done.code, done.stdout) == (2, "")
+
+
+def test_explain_prints_type_default_environment_and_meaning_of_a_key(usersctl: Command) -> None:
+    assert usersctl.ok("config", "explain", "mailer.auth.pass").stdout.splitlines() == [
+        "key\tmailer.auth.pass",
+        "type\tstring",
+        "default\tnone",
+        "environment\tUSERS_MAILER_PASS, USERS_MAILER_PASS_FILE",
+        "meaning\tThe password of that user, in ASCII.",
+    ]
+    assert usersctl.ok("config", "explain", "auth.whitelist", "--json").json == {
+        "key": "auth.whitelist",
+        "type": "list of paths",
+        "default": [],
+        "environment": [],
+        "meaning": KEYS["auth.whitelist"].help,
+    }
+
+
+def test_explain_without_a_key_explains_all_of_them_and_a_table_its_own(usersctl: Command) -> None:
+    explained = usersctl.ok("config", "explain", "--json").json
+    assert set(explained) == set(KEYS)
+    assert all(key["meaning"].endswith(".") for key in explained.values())
+    assert [
+        line for line in usersctl.ok("config", "explain").stdout.splitlines() if line.startswith("key\t")
+    ] == [f"key\t{name}" for name in KEYS]
+    oauth = {name for name in KEYS if name.startswith("auth.oauth.")}
+    assert set(usersctl.ok("config", "explain", "auth.oauth", "--json").json) == oauth
+
+
+def test_explain_names_the_nearest_of_a_key_that_is_unknown(usersctl: Command) -> None:
+    done = usersctl("config", "explain", "auth.tokenExpiraton")
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr == "usersctl: unknown key auth.tokenExpiraton (did you mean auth.tokenExpiration?)\n"
+
+
+def test_explain_works_while_the_configuration_cannot_be_used(usersctl: Command) -> None:
+    usersctl.configure("[passwordHashing]\nrounds = 9\n")
+    assert "default\t12" in usersctl.ok("config", "explain", "passwordHashing.rounds").stdout
+    assert not usersctl.database.exists()

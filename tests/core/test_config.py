@@ -219,9 +219,9 @@ GOOD: list[tuple[str, Any, Any]] = [
 
 
 def field_of(key: str) -> str:
-    from usersctl.config.settings import TABLE
+    from usersctl.config.settings import KEYS
 
-    return TABLE[key][0]
+    return KEYS[key].field
 
 
 @pytest.mark.parametrize(("key", "value", "kept"), GOOD, ids=lambda each: str(each)[:40])
@@ -458,7 +458,7 @@ def test_an_origin_is_its_own_origin_and_has_no_more_than_scheme_host_and_port(t
     try:
         origin = origin_of(text)
     except Exception as error:  # noqa: BLE001 - its type is private to the module
-        assert type(error).__name__ == "Bad"  # noqa: PT017
+        assert type(error).__name__ == "BadValue"  # noqa: PT017
         return
     assert origin_of(origin) == origin
     assert origin.count("/") == 2

@@ -1,13 +1,15 @@
-"""What the configuration is, and where each value came from."""
+"""config: what the configuration is, where each value came from, and what each key means."""
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from usersctl.cli.questions import invocation
-from usersctl.cli.show.output import Cell, clean, to_json
+from usersctl.cli.show.output import clean, to_json
 from usersctl.config import sources
+from usersctl.config.settings import KEYS, Key
+from usersctl.errors import Invalid
 
 
 def register(app: typer.Typer) -> None:
@@ -16,6 +18,7 @@ def register(app: typer.Typer) -> None:
     )
     for name, command, example in (
         ("show", show, "usersctl config show --origin"),
+        ("explain", explain, "usersctl config explain auth.tokenExpiration"),
         ("check", check, "usersctl config check --config users.toml"),
         ("path", path, "usersctl config path"),
     ):
@@ -25,25 +28,67 @@ def register(app: typer.Typer) -> None:
 
 def show(
     ctx: typer.Context,
-    origin: Annotated[bool, typer.Option("--origin", help="Also tell where each value came from.")] = False,
+    origin: Annotated[bool, typer.Option("--origin", help="Also show where each value came from.")] = False,
 ) -> None:
-    """Print every setting as it is in force; secrets as ***."""
+    """Print every setting that is in force; secrets as ***."""
     run = invocation(ctx)
     rows = sources.shown(run.loaded)
+    if run.out.json and origin:
+        run.out.write_json({name: {"value": value, "origin": source} for name, value, source in rows})
+    elif run.out.json:
+        run.out.write_json({name: value for name, value, _ in rows})
+    else:
+        for name, value, source in rows:
+            run.out.data(f"{name} = {to_json(value)}" + f"  # {source}" * origin)
+
+
+def explain(
+    ctx: typer.Context,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="[KEY]",
+            help="A key, or a table of keys such as auth.oauth.",
+            autocompletion=lambda: [*KEYS],
+        ),
+    ] = "",
+) -> None:
+    """Print what keys mean: type, default, environment variables and meaning. All keys if none is named."""
+    run = invocation(ctx)
+    keys = [key for key in KEYS.values() if not name or f"{key.name}.".startswith(f"{name}.")]
+    if not keys:
+        raise Invalid(sources.unknown_key(name))
     if run.out.json:
-        told = {key: {"value": value, "origin": source} if origin else value for key, value, source in rows}
-        run.out.write_json(told)
+        explained = {key.name: _explanation(key) for key in keys}
+        run.out.write_json(explained.get(name, explained))
         return
-    for key, value, source in rows:
-        run.out.data(f"{key} = {to_json(value)}" + (f"  # {source}" if origin else ""))
+    for number, key in enumerate(keys):
+        if number:
+            run.out.data("")
+        facts = _explanation(key)
+        default = "none"
+        if facts["default"] is not None:
+            default = to_json(facts["default"])
+        environment = ", ".join(facts["environment"]) or "none"
+        run.out.facts((facts | {"default": default, "environment": environment}).items())
+
+
+def _explanation(key: Key) -> dict[str, Any]:
+    return {
+        "key": key.name,
+        "type": key.kind.name,
+        "default": key.default,
+        "environment": list(key.variables),
+        "meaning": key.help,
+    }
 
 
 def check(ctx: typer.Context) -> None:
-    """Say whether the configuration can be used. A mistake is named with what is allowed."""
+    """Check that the configuration can be used. A mistake is named with what is allowed."""
     from usersd import start
 
     run = invocation(ctx)
-    file = str(run.loaded.file) if run.loaded.file else None
+    file = str(run.loaded.file or "") or None
     start.check(run.loaded)  # also the files that the daemon reads: templates, catalogue, logo
     run.out.result(
         f"{file or 'No configuration file: the defaults'} can be used", {"valid": True, "file": file}
@@ -51,14 +96,13 @@ def check(ctx: typer.Context) -> None:
 
 
 def path(ctx: typer.Context) -> None:
-    """Print the configuration file in use. Without one, where it would be looked for."""
+    """Print the configuration file in use. Without one, list the places that were searched."""
     run = invocation(ctx)
-    found = sources.find_file(run.options.config, os.environ)
-    looked = [str(each) for each in sources.default_files(os.environ)]
+    file = sources.find_file(run.options.config, os.environ)
+    searched = [str(place) for place in sources.default_files(os.environ)]
     if run.out.json:
-        run.out.write_json({"file": str(found) if found else None, "looked_for": looked})
-    elif found is not None:
-        run.out.data(clean(str(found)))
+        run.out.write_json({"file": str(file or "") or None, "looked_for": searched})
+    elif file is not None:
+        run.out.data(clean(str(file)))
     else:
-        told: list[Cell] = ["No configuration file; looked for:", *looked]
-        run.out.note("\n".join(map(str, told)))
+        run.out.note("\n".join(["No configuration file; looked for:", *searched]))

@@ -12,7 +12,7 @@ import typer
 from usersctl.cli.questions import invocation
 from usersctl.cli.show.output import PARTLY_FAILED
 from usersctl.config import Settings
-from usersctl.config.values import host_and_port, near
+from usersctl.config.values import connectable_host, host_and_port
 from usersctl.deadline import within
 from usersctl.errors import Invalid
 
@@ -74,7 +74,7 @@ def configured(settings: Settings) -> Target:
 
     if settings.socket is not None:
         return _at_socket(str(settings.socket))
-    host = near(settings.host)
+    host = connectable_host(settings.host)
     url = f"http://{host_and_port(host, settings.port)}{PATH}"
     return Target(HTTPConnection(host, settings.port), PATH, url)
 

@@ -15,7 +15,7 @@ import typer
 from usersctl.cli.questions import invocation
 from usersctl.config import Settings
 from usersctl.config.sources import Loaded
-from usersctl.config.values import host_and_port, near
+from usersctl.config.values import connectable_host, host_and_port
 from usersctl.errors import Invalid
 
 FOLDER = Path(__file__).parent.parent / "snippets"
@@ -157,7 +157,7 @@ def words_of(loaded: Loaded, usersctl: Sequence[str]) -> dict[str, str]:
         if socket
         else host_and_port("127.0.0.1" if host == "localhost" else host, settings.port),
         "socket_access": f"SocketUser={owner}\nSocketMode={settings.socket_mode}\n" if socket else "",
-        "upstream": f"unix:{socket}" if socket else host_and_port(near(host), settings.port),
+        "upstream": f"unix:{socket}" if socket else host_and_port(connectable_host(host), settings.port),
         "user": owner,
         "schedule": settings.cleanup_schedule or NIGHTLY,
         "folders": _folders(settings, Path(usersctl[0]), config),

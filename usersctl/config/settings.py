@@ -1,141 +1,176 @@
-"""users.toml (or users.json), the environment and flags -> Settings: names, types, ranges, and which of them won."""
+"""All settings: each key with its name in the file, what it may be, what it means, and its default."""
 
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from usersctl.config.values import (
-    Check,
-    _boolean,
-    _callback,
-    _colour,
-    _cookie_name,
-    _cron,
-    _mode,
-    _network,
-    _one_of,
-    _path,
-    _path_or_empty,
-    _pattern,
-    _plain_text,
-    _redirect,
-    _role_rules,
-    _sender,
-    _shared_secret,
-    _span,
-    _text,
-    _text_or_empty,
-    _texts,
-    _whole,
-    origin_of,
-    provider_url,
-)
-
-# --- the settings: one line each ---
+from usersctl.config import values
+from usersctl.config.values import Kind
 
 
 class Key(NamedTuple):
-    """What a setting is called in the file and the environment, and what it may be."""
+    """How a setting is written in the configuration file and the environment, and what it means."""
 
     name: str
-    check: Check
+    kind: Kind[Any]
+    help: str
     env: str | None = None
+    env_file: bool = False  # the variable's name with _FILE may name a file that holds the value
     secret: bool = False
+    example: str | int | None = None  # for documentation, where there is no default
+    field: str = ""  # of Settings; KEYS fills it in
+
+    @property
+    def table(self) -> str:
+        """The table of the TOML file that holds the key."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def default(self) -> Any:
+        """As the configuration file would hold it. None: there is no fixed default."""
+        return self.kind.write(Settings._field_defaults.get(self.field))
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables that set this key."""
+        if self.env is None:
+            return ()
+        return (self.env, f"{self.env}_FILE")[: 1 + self.env_file]
 
 
+# fmt: off
 class Settings(NamedTuple):
-    database: Annotated[Path, Key("database", _path, env="USERS_DATABASE")]
-    base_url: Annotated[str, Key("baseUrl", origin_of, env="USERS_BASE_URL")]
+    database: Annotated[Path, Key("database", values.path, env="USERS_DATABASE", example="/var/lib/users/users.db", help=
+        "The SQLite file. Without it: users.db in $STATE_DIRECTORY, for root /var/lib/users/users.db, else the user's data folder.")]
+    base_url: Annotated[str, Key("baseUrl", values.origin_of, env="USERS_BASE_URL", example="http://127.0.0.1:8080", help=
+        "The public address of the service, from which email links and cookie security follow. Without it: http://127.0.0.1 and server.port.")]
 
-    host: Annotated[str, Key("server.host", _text)] = "127.0.0.1"
-    port: Annotated[int, Key("server.port", _whole(1, 65535))] = 8080
-    socket: Annotated[Path | None, Key("server.socket", _path_or_empty)] = None
-    socket_mode: Annotated[str, Key("server.socketMode", _mode)] = "0660"
-    threads: Annotated[int, Key("server.threads", _whole(1, 64))] = 4
-    processes: Annotated[int, Key("server.processes", _whole(1, 64))] = 1
-    trusted_proxies: Annotated[tuple[Any, ...], Key("server.trustedProxies", _texts(_network))] = ()
+    host: Annotated[str, Key("server.host", values.string,
+        "The address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Key("server.port", values.whole(1, 65535),
+        "The port to listen on.")] = 8080
+    socket: Annotated[Path | None, Key("server.socket", values.optional_path, example="/run/users/usersd.sock", help=
+        "A Unix socket to listen on instead of host and port.")] = None
+    socket_mode: Annotated[str, Key("server.socketMode", values.file_mode,
+        "The file mode of the Unix socket: its owner and group may connect.")] = "0660"
+    threads: Annotated[int, Key("server.threads", values.whole(1, 64),
+        "Threads for quick requests in each process. Password checks have threads of their own.")] = 4
+    processes: Annotated[int, Key("server.processes", values.whole(1, 64),
+        "Processes that share the listening socket. One of them sends emails and runs the schedule.")] = 1
+    trusted_proxies: Annotated[tuple[Any, ...], Key("server.trustedProxies", values.list_of(values.network, "addresses and ranges"),
+        'Proxies whose X-Forwarded-* headers are believed. "unix" stands for every client of the Unix socket.')] = ()
 
-    whitelist: Annotated[tuple[str, ...], Key("auth.whitelist", _texts(_pattern))] = ()
-    token_expiration: Annotated[timedelta, Key("auth.tokenExpiration", _span("minutes", 525_600))] = (
-        timedelta(minutes=1440)
-    )
-    remember_me_expiration: Annotated[timedelta, Key("auth.rememberMeExpiration", _span("days", 3650))] = (
-        timedelta(days=30)
-    )
-    cookie_name: Annotated[str, Key("auth.cookieName", _cookie_name)] = "auth_token"
-    allowed_origins: Annotated[tuple[str, ...], Key("auth.allowedOrigins", _texts(origin_of))] = ()
-    role_rules: Annotated[tuple[tuple[str, str], ...], Key("auth.roleRules", _role_rules)] = ()
-    assertion_secret: Annotated[
-        str | None,
-        Key("auth.assertionSecret", _shared_secret, env="USERS_ASSERTION_SECRET", secret=True),
-    ] = None
+    whitelist: Annotated[tuple[str, ...], Key("auth.whitelist", values.list_of(values.path_pattern, "paths"),
+        'Public paths, such as "/about", "/docs/*" or "/x/*/y". "/register" opens registration.')] = ()
+    token_expiration: Annotated[timedelta, Key("auth.tokenExpiration", values.duration("minutes", 525_600),
+        "Minutes without use after which a session ends.")] = timedelta(minutes=1440)
+    remember_me_expiration: Annotated[timedelta, Key("auth.rememberMeExpiration", values.duration("days", 3650),
+        'Days without use after which a session with "Stay signed in" ends.')] = timedelta(days=30)
+    cookie_name: Annotated[str, Key("auth.cookieName", values.cookie_name,
+        "The session cookie. If baseUrl is https, __Host- is put in front of its name.")] = "auth_token"
+    allowed_origins: Annotated[tuple[str, ...], Key("auth.allowedOrigins", values.list_of(values.origin_of, "origins"),
+        "Other web origins whose pages may call the API from a browser with the visitor's cookie.")] = ()
+    role_rules: Annotated[tuple[tuple[str, str], ...], Key("auth.roleRules", values.role_rules,
+        'Paths of an application behind a proxy that need a role, such as {"/admin/*" = "admin"}. A rule wins over the whitelist.')] = ()
+    assertion_secret: Annotated[str | None, Key("auth.assertionSecret", values.shared_secret, env="USERS_ASSERTION_SECRET",
+        env_file=True, secret=True, example="the output of: openssl rand -base64 32", help=
+        "The key that signs Remote-Assertion, shared with the applications that verify it: 32 characters or more.")] = None
 
-    oauth_client_id: Annotated[
-        str | None, Key("auth.oauth.clientId", _text_or_empty, env="USERS_OAUTH_CLIENT_ID")
-    ] = None
-    oauth_client_secret: Annotated[
-        str | None,
-        Key("auth.oauth.clientSecret", _text_or_empty, env="USERS_OAUTH_CLIENT_SECRET", secret=True),
-    ] = None
-    oauth_provider: Annotated[str, Key("auth.oauth.provider", _one_of("oidc", "github"))] = "oidc"
-    oauth_issuer: Annotated[str | None, Key("auth.oauth.issuer", provider_url)] = None
-    oauth_authorization_url: Annotated[str | None, Key("auth.oauth.authorizationUrl", provider_url)] = None
-    oauth_token_url: Annotated[str | None, Key("auth.oauth.tokenUrl", provider_url)] = None
-    oauth_user_info_url: Annotated[str | None, Key("auth.oauth.userInfoUrl", provider_url)] = None
-    oauth_allow_auto_registration: Annotated[bool, Key("auth.oauth.allowAutoRegistration", _boolean)] = False
-    oauth_success_redirect: Annotated[str, Key("auth.oauth.successRedirect", _redirect)] = "/"
-    oauth_error_redirect: Annotated[str, Key("auth.oauth.errorRedirect", _redirect)] = (
-        "/login?error=oauth_failed"
-    )
-    oauth_scopes: Annotated[tuple[str, ...], Key("auth.oauth.scopes", _texts(_text))] = (
-        "openid",
-        "profile",
-        "email",
-    )
-    oauth_callback_url: Annotated[str, Key("auth.oauth.callbackUrl", _callback)] = (
-        "/api/users/auth/oauth/callback"
-    )
+    oauth_client_id: Annotated[str | None, Key("auth.oauth.clientId", values.optional_string, env="USERS_OAUTH_CLIENT_ID",
+        env_file=True, example="users", help=
+        "The client at the identity provider. Without it and its secret nobody can sign in through a provider.")] = None
+    oauth_client_secret: Annotated[str | None, Key("auth.oauth.clientSecret", values.optional_string, env="USERS_OAUTH_CLIENT_SECRET",
+        env_file=True, secret=True, example="the secret that the provider gave", help=
+        "The secret of that client.")] = None
+    oauth_provider: Annotated[str, Key("auth.oauth.provider", values.one_of("oidc", "github"),
+        "The protocol: OpenID Connect, or GitHub's own.")] = "oidc"
+    oauth_issuer: Annotated[str | None, Key("auth.oauth.issuer", values.provider_url, example="https://id.example.com", help=
+        "Where discovery finds the provider's URLs. oidc needs either this or the three URLs below.")] = None
+    oauth_authorization_url: Annotated[str | None, Key("auth.oauth.authorizationUrl", values.provider_url,
+        example="https://id.example.com/authorize", help="The authorization endpoint of a provider without discovery.")] = None
+    oauth_token_url: Annotated[str | None, Key("auth.oauth.tokenUrl", values.provider_url,
+        example="https://id.example.com/token", help="The token endpoint of a provider without discovery.")] = None
+    oauth_user_info_url: Annotated[str | None, Key("auth.oauth.userInfoUrl", values.provider_url,
+        example="https://id.example.com/userinfo", help="The user info endpoint of a provider without discovery.")] = None
+    oauth_allow_auto_registration: Annotated[bool, Key("auth.oauth.allowAutoRegistration", values.boolean,
+        "Creates an account for a person who signs in through the provider and has none.")] = False
+    oauth_success_redirect: Annotated[str, Key("auth.oauth.successRedirect", values.redirect,
+        "Where a sign-in through the provider ends.")] = "/"
+    oauth_error_redirect: Annotated[str, Key("auth.oauth.errorRedirect", values.redirect,
+        "Where a sign-in ends that fails, with the reason in the parameter error.")] = "/login?error=oauth_failed"
+    oauth_scopes: Annotated[tuple[str, ...], Key("auth.oauth.scopes", values.list_of(values.string, "strings"),
+        "The scopes that the provider is asked for.")] = ("openid", "profile", "email")
+    oauth_callback_url: Annotated[str, Key("auth.oauth.callbackUrl", values.callback_path,
+        "Where the provider sends the browser back to, as registered there. No other page may have this path.")
+        ] = "/api/users/auth/oauth/callback"
 
-    # 72 bytes is all that bcrypt reads.
-    min_length: Annotated[int, Key("passwordValidation.minLength", _whole(1, 72))] = 8
-    require_uppercase: Annotated[bool, Key("passwordValidation.requireUppercase", _boolean)] = False
-    require_lowercase: Annotated[bool, Key("passwordValidation.requireLowercase", _boolean)] = False
-    require_numbers: Annotated[bool, Key("passwordValidation.requireNumbers", _boolean)] = False
-    require_special_chars: Annotated[bool, Key("passwordValidation.requireSpecialChars", _boolean)] = False
-    prevent_common_passwords: Annotated[bool, Key("passwordValidation.preventCommonPasswords", _boolean)] = (
-        True
-    )
-    rounds: Annotated[int, Key("passwordHashing.rounds", _whole(10, 16))] = 12
+    min_length: Annotated[int, Key("passwordValidation.minLength", values.whole(1, 72),
+        "The least number of characters. More than 72 bytes are refused, because bcrypt reads no further.")] = 8
+    require_uppercase: Annotated[bool, Key("passwordValidation.requireUppercase", values.boolean,
+        "A password needs an uppercase letter.")] = False
+    require_lowercase: Annotated[bool, Key("passwordValidation.requireLowercase", values.boolean,
+        "A password needs a lowercase letter.")] = False
+    require_numbers: Annotated[bool, Key("passwordValidation.requireNumbers", values.boolean,
+        "A password needs a digit.")] = False
+    require_special_chars: Annotated[bool, Key("passwordValidation.requireSpecialChars", values.boolean,
+        "A password needs a character that is neither a letter, a digit nor a space.")] = False
+    prevent_common_passwords: Annotated[bool, Key("passwordValidation.preventCommonPasswords", values.boolean,
+        "Refuses some tens of thousands of known passwords, and the user's own email, the part before its @, and name.")] = True
+    rounds: Annotated[int, Key("passwordHashing.rounds", values.whole(10, 16),
+        "The cost of bcrypt. A hash of another cost is renewed at the next login.")] = 12
 
-    mailer_host: Annotated[str | None, Key("mailer.host", _text)] = None
-    mailer_port: Annotated[int | None, Key("mailer.port", _whole(1, 65535))] = None
-    mailer_secure: Annotated[bool, Key("mailer.secure", _boolean)] = False
-    mailer_user: Annotated[str | None, Key("mailer.auth.user", _plain_text, env="USERS_MAILER_USER")] = None
-    mailer_password: Annotated[
-        str | None, Key("mailer.auth.pass", _plain_text, env="USERS_MAILER_PASS", secret=True)
-    ] = None
-    mailer_from: Annotated[str | None, Key("mailer.defaults.from", _sender)] = None
-    mailer_templates: Annotated[Path | None, Key("mailer.templates", _path)] = None
-    link_confirm: Annotated[str, Key("mailer.links.confirm", _redirect)] = "/confirm-email"
-    link_reset: Annotated[str, Key("mailer.links.reset", _redirect)] = "/reset-password"
+    mailer_host: Annotated[str | None, Key("mailer.host", values.string, example="mail.example.com", help=
+        "The mail server. Without one, emails are written into the folder mail/ beside the database.")] = None
+    mailer_port: Annotated[int | None, Key("mailer.port", values.whole(1, 65535), example=587, help=
+        "The port of the mail server. Without it: 587, or 465 if mailer.secure is true.")] = None
+    mailer_secure: Annotated[bool, Key("mailer.secure", values.boolean,
+        "true: TLS from the start. false: STARTTLS, required if a user is set and the server is another machine.")] = False
+    mailer_user: Annotated[str | None, Key("mailer.auth.user", values.ascii_string, env="USERS_MAILER_USER",
+        env_file=True, example="accounts", help="The user at the mail server, in ASCII.")] = None
+    mailer_password: Annotated[str | None, Key("mailer.auth.pass", values.ascii_string, env="USERS_MAILER_PASS",
+        env_file=True, secret=True, example="the password of the mail account", help=
+        "The password of that user, in ASCII.")] = None
+    mailer_from: Annotated[str | None, Key("mailer.defaults.from", values.sender, example="Accounts <accounts@example.com>", help=
+        "The sender of every email. Without it: no-reply at the host of baseUrl.")] = None
+    mailer_templates: Annotated[Path | None, Key("mailer.templates", values.path, example="emails", help=
+        "A folder with your own email templates.")] = None
+    link_confirm: Annotated[str, Key("mailer.links.confirm", values.redirect,
+        "Where the link of a confirmation email leads; ?token=…&email=… is added.")] = "/confirm-email"
+    link_reset: Annotated[str, Key("mailer.links.reset", values.redirect,
+        "Where the link of a password reset email leads; ?token=…&email=… is added.")] = "/reset-password"
 
-    brand: Annotated[str, Key("branding.name", _text)] = "Users"
-    logo: Annotated[Path | None, Key("branding.logo", _path)] = None
-    accent: Annotated[str | None, Key("branding.accent", _colour)] = None
-    stylesheet: Annotated[Path | None, Key("branding.stylesheet", _path)] = None
-    locale: Annotated[str, Key("locale", _text)] = "en"
+    brand: Annotated[str, Key("branding.name", values.string,
+        "The name of the service in pages and emails.")] = "Users"
+    logo: Annotated[Path | None, Key("branding.logo", values.path, example="logo.svg", help=
+        "An image for the pages: SVG, PNG, JPEG or WebP, at most 512 KiB.")] = None
+    accent: Annotated[str | None, Key("branding.accent", values.colour, example="#0b5fff", help=
+        "The colour of buttons and links in the pages.")] = None
+    stylesheet: Annotated[Path | None, Key("branding.stylesheet", values.path, example="own.css", help=
+        "A style sheet that is loaded after the one of the pages.")] = None
+    locale: Annotated[str, Key("locale", values.string,
+        "The language of the pages: en, de, or the path of a JSON file with the keys of daemon/usersd/pages/locales/en.json.")] = "en"
 
-    metrics_host: Annotated[str, Key("metrics.host", _text)] = "127.0.0.1"
-    metrics_port: Annotated[int | None, Key("metrics.port", _whole(1, 65535))] = None
+    metrics_host: Annotated[str, Key("metrics.host", values.string,
+        "The address on which /metrics is served, to every client that reaches it.")] = "127.0.0.1"
+    metrics_port: Annotated[int | None, Key("metrics.port", values.whole(1, 65535), example=9180, help=
+        "The port on which /metrics serves counters for Prometheus, other than server.port. Without it: off.")] = None
 
-    cleanup_schedule: Annotated[str | None, Key("tokenCleanupSchedule", _cron)] = "0 2 * * *"
+    cleanup_schedule: Annotated[str | None, Key("tokenCleanupSchedule", values.cron,
+        'When expired tokens are deleted: five cron fields in local time, an alias such as "@daily", or false.')] = "0 2 * * *"
 
-    limits_enabled: Annotated[bool, Key("limits.enabled", _boolean)] = True
-    failures_before_delay: Annotated[int, Key("limits.accountFailures", _whole(1, 100))] = 10
-    failures_before_lock: Annotated[int, Key("limits.accountLock", _whole(1, 100))] = 100
-    failed_logins_per_minute: Annotated[int, Key("limits.failedLoginsPerMinute", _whole(1, 100_000))] = 60
-    registrations_per_hour: Annotated[int, Key("limits.registrationsPerHour", _whole(1, 100_000))] = 60
-    forgots_per_minute: Annotated[int, Key("limits.forgotsPerMinute", _whole(1, 100_000))] = 20
+    limits_enabled: Annotated[bool, Key("limits.enabled", values.boolean,
+        "false leaves limiting to a component in front.")] = True
+    failures_before_delay: Annotated[int, Key("limits.accountFailures", values.whole(1, 100),
+        "Failed logins in a row after which an account has to wait.")] = 10
+    failures_before_lock: Annotated[int, Key("limits.accountLock", values.whole(1, 100),
+        "Failed logins in a row after which only a reset or usersctl unlock opens the account.")] = 100
+    failed_logins_per_minute: Annotated[int, Key("limits.failedLoginsPerMinute", values.whole(1, 100_000),
+        "Failed logins a minute from one client address.")] = 60
+    registrations_per_hour: Annotated[int, Key("limits.registrationsPerHour", values.whole(1, 100_000),
+        "Registrations an hour from one client address.")] = 60
+    forgots_per_minute: Annotated[int, Key("limits.forgotsPerMinute", values.whole(1, 100_000),
+        "Requests for a password reset a minute from one client address.")] = 20
+    # fmt: on
 
     def __repr__(self) -> str:
         return f"<Settings of {self.base_url}>"  # never a secret, wherever it is printed
@@ -146,17 +181,16 @@ class Settings(NamedTuple):
 
     @property
     def has_provider(self) -> bool:
-        """Whether one signs in through an identity provider."""
+        """True if people can sign in through an identity provider."""
         return bool(self.oauth_client_id and self.oauth_client_secret)
 
     @property
     def redirect_uri(self) -> str:
-        """Where the identity provider sends people back to."""
+        """Where the identity provider sends the browser back to."""
         return self.base_url + self.oauth_callback_url
 
 
-# By the dotted name in the file: the field of Settings, and its key.
-TABLE: dict[str, tuple[str, Key]] = {
-    hint.__metadata__[0].name: (field, hint.__metadata__[0])
+KEYS: dict[str, Key] = {
+    hint.__metadata__[0].name: hint.__metadata__[0]._replace(field=field)
     for field, hint in Settings.__annotations__.items()
 }

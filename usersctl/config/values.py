@@ -1,108 +1,142 @@
-"""What the value of a key may be: each check returns the value as Settings holds it, or says what is allowed."""
+"""What the value of a key may be: each kind checks a value as a file holds it, and returns it as Settings holds it."""
 
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
-UNIX = "unix"  # among the trusted proxies, and where an address is told: whoever came through a Unix socket
+UNIX = "unix"  # among the trusted proxies, and as the address of a client of the Unix socket
 
-
-class Bad(Exception):
-    pass
+T = TypeVar("T")
 
 
-Check = Callable[[Any], Any]
+class BadValue(Exception):
+    """Its message says what is allowed."""
 
 
-# --- what a value may be: each check returns the value as Settings holds it, or says what is allowed ---
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or any(ord(c) < 32 for c in value):
-        raise Bad("must be a text that is not empty, without control characters")
+def _unchanged(value: Any) -> Any:
     return value
 
 
-def _text_or_empty(value: Any) -> str | None:
-    return None if value == "" else _text(value)
+class Kind(NamedTuple, Generic[T]):
+    """What a value may be: its name in the documentation, its check, and the inverse of the check."""
+
+    name: str
+    check: Callable[[Any], T]
+    write: Callable[[Any], Any] = _unchanged  # from a value of Settings, or None, to one as a file holds it
+
+    def __call__(self, value: Any) -> T:
+        return self.check(value)
 
 
-def _plain_text(value: Any) -> str:
-    text = _text(value)
+def kind(name: str, write: Callable[[Any], Any] = _unchanged) -> Callable[[Callable[[Any], T]], Kind[T]]:
+    """Makes a Kind of the check below it."""
+    return lambda check: Kind(name, check, write)
+
+
+def _path_as_written(value: Path | None) -> str | None:
+    if value is None:
+        return None
+    return str(value)
+
+
+@kind("string")
+def string(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or any(ord(c) < 32 for c in value):
+        raise BadValue("must be a string that is not empty, without control characters")
+    return value
+
+
+@kind("string")
+def optional_string(value: Any) -> str | None:
+    return string(value) if value != "" else None
+
+
+@kind("string")
+def ascii_string(value: Any) -> str:
+    text = string(value)
     if not text.isascii():
-        raise Bad("must be of ASCII characters: Python's SMTP client sends no others")
+        raise BadValue("must be of ASCII characters: Python's SMTP client sends no others")
     return text
 
 
-def _boolean(value: Any) -> bool:
+@kind("boolean")
+def boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Bad("must be true or false")
+        raise BadValue("must be true or false")
     return value
 
 
-def _whole(low: int, high: int) -> Check:
+def whole(low: int, high: int) -> Kind[int]:
+    @kind(f"{low} to {high}")
     def check(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise Bad(f"must be a whole number from {low} to {high}")
+            raise BadValue(f"must be a whole number from {low} to {high}")
         return value
 
     return check
 
 
-def _span(unit: str, high: int) -> Check:
+def duration(unit: str, high: int) -> Kind[timedelta]:
     """A duration in `unit`, kept as a timedelta."""
 
+    @kind(f"{unit}, 1 to {high}", write=lambda value: value // timedelta(**{unit: 1}))
     def check(value: Any) -> timedelta:
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
-            raise Bad(f"must be a whole number of {unit} from 1 to {high}")
+            raise BadValue(f"must be a whole number of {unit} from 1 to {high}")
         return timedelta(**{unit: value})
 
     return check
 
 
-def _texts(item: Check) -> Check:
-    def check(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise Bad("must be a list of texts")
-        return tuple(item(each) for each in value)
+def list_of(item: Callable[[Any], T], names: str) -> Kind[tuple[T, ...]]:
+    @kind(f"list of {names}", write=lambda value: list(map(str, value)))
+    def check(value: Any) -> tuple[T, ...]:
+        if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+            raise BadValue("must be a list of strings")
+        return tuple(item(entry) for entry in value)
 
     return check
 
 
-def _one_of(*names: str) -> Check:
+def one_of(*names: str) -> Kind[str]:
+    @kind(" or ".join(names))
     def check(value: Any) -> str:
         if value not in names:
-            raise Bad(f"must be one of {', '.join(names)}")
+            raise BadValue(f"must be one of {', '.join(names)}")
         return str(value)
 
     return check
 
 
-def _path(value: Any) -> Path:
+@kind("path", write=_path_as_written)
+def path(value: Any) -> Path:
     if not isinstance(value, str) or not value or "\0" in value:
-        raise Bad("must be the path of a file")
+        raise BadValue("must be the path of a file")
     try:
         return Path(value).expanduser()
     except RuntimeError:
-        raise Bad("must be the path of a file; the home folder that its ~ stands for is unknown") from None
+        raise BadValue("must be the path of a file; the home folder that ~ stands for is unknown") from None
 
 
-def _path_or_empty(value: Any) -> Path | None:
-    return None if value == "" else _path(value)
+@kind("path", write=_path_as_written)
+def optional_path(value: Any) -> Path | None:
+    return path(value) if value != "" else None
 
 
-def _mode(value: Any) -> str:
+@kind("file mode")
+def file_mode(value: Any) -> str:
     if not isinstance(value, str) or len(value) != 4 or value[0] != "0" or not set(value) <= set("01234567"):
-        raise Bad('must be the mode of a file, such as "0660"')
+        raise BadValue('must be the mode of a file, such as "0660"')
     return value
 
 
+@kind("origin")
 def origin_of(value: Any) -> str:
     """scheme://host[:port] as a browser writes it in an Origin header."""
     from urllib.parse import urlsplit
 
-    problem = Bad("must be an origin such as https://example.com, without path, query or user")
+    problem = BadValue("must be an origin such as https://example.com, without path, query or user")
     if not isinstance(value, str) or any(c <= " " or c > "~" for c in value):
         raise problem
     try:
@@ -122,11 +156,12 @@ def origin_of(value: Any) -> str:
     return f"{url.scheme}://{name}" + (f":{port}" if port not in (None, default) else "")
 
 
+@kind("https URL")
 def provider_url(value: Any) -> str:
     """An https URL of the identity provider; http only on this machine."""
     from urllib.parse import urlsplit
 
-    problem = Bad("must be an https URL (http only for this machine)")
+    problem = BadValue("must be an https URL (http only for this machine)")
     if not isinstance(value, str) or any(c <= " " or c > "~" for c in value):
         raise problem
     try:
@@ -145,10 +180,10 @@ def host_and_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def near(host: str) -> str:
-    """Where to ask, on this machine, whoever listens there: a listener everywhere has no address of its own."""
+def connectable_host(host: str) -> str:
+    """The host that reaches a listener on `host` from this machine: 0.0.0.0 and :: are no addresses to connect to."""
     host = host.strip("[]")
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not listened at
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not listened on
 
 
 def is_loopback(host: str) -> bool:
@@ -162,7 +197,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _network(value: Any) -> Any:
+@kind("address or range")
+def network(value: Any) -> Any:
     import ipaddress
 
     if value == UNIX:
@@ -170,48 +206,53 @@ def _network(value: Any) -> Any:
     try:
         return ipaddress.ip_network(value)
     except ValueError:
-        raise Bad(f'must be addresses, CIDR ranges such as 10.0.0.0/8, or "{UNIX}"') from None
+        raise BadValue(f'must be addresses, CIDR ranges such as 10.0.0.0/8, or "{UNIX}"') from None
 
 
-def _pattern(value: Any) -> str:
+@kind("path")
+def path_pattern(value: Any) -> str:
     if not isinstance(value, str) or not value.startswith("/") or any(c <= " " or c in "?#\\" for c in value):
-        raise Bad('must be paths such as "/about" or "/docs/*", each beginning with /')
+        raise BadValue('must be paths such as "/about" or "/docs/*", each beginning with /')
     if any("*" in part and part != "*" for part in value.split("/")):
-        raise Bad('must have a * only as a whole segment, as in "/docs/*" or "/shop/*/item"')
+        raise BadValue('must have a * only as a whole segment, as in "/docs/*" or "/shop/*/item"')
     return value
 
 
-def _role_rules(value: Any) -> tuple[tuple[str, str], ...]:
+@kind("table of paths and roles", write=dict)
+def role_rules(value: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict):
-        raise Bad('must be a table of paths and roles, such as "/admin/*" = "admin"')
-    for path, role in value.items():
-        _pattern(path)
+        raise BadValue('must be a table of paths and roles, such as "/admin/*" = "admin"')
+    for pattern, role in value.items():
+        path_pattern(pattern)
         if role not in ("admin", "user"):
-            raise Bad("must be admin or user for each path")
+            raise BadValue("must be admin or user for each path")
     return tuple(value.items())
 
 
-def _shared_secret(value: Any) -> str:
-    text = _text(value)
+@kind("secret")
+def shared_secret(value: Any) -> str:
+    text = string(value)
     if len(text) < 32:
-        raise Bad("must be a secret of at least 32 characters, such as `openssl rand -base64 32` makes")
+        raise BadValue("must be a secret of at least 32 characters, such as `openssl rand -base64 32` prints")
     return text
 
 
-def _cookie_name(value: Any) -> str:
+@kind("string")
+def cookie_name(value: Any) -> str:
     if (
         not isinstance(value, str)
         or not value.replace("_", "").replace("-", "").isalnum()
         or not value.isascii()
     ):
-        raise Bad("must be letters, digits, - and _")
+        raise BadValue("must be letters, digits, - and _")
     if value.lower().startswith(("__host-", "__secure-")):
-        raise Bad("must be without __Host-: that is added when baseUrl is https")
+        raise BadValue("must be without __Host-: that is added when baseUrl is https")
     return value
 
 
-def _redirect(value: Any) -> str:
-    text = _text(value)
+@kind("path or URL")
+def redirect(value: Any) -> str:
+    text = string(value)
     if (
         text.startswith("/")
         and not text.startswith(("//", "/\\"))
@@ -221,25 +262,27 @@ def _redirect(value: Any) -> str:
         return text
     if text.startswith(("http://", "https://")) and all(" " < c <= "~" for c in text) and "\\" not in text:
         return text  # its origin is compared when all of the settings are known
-    raise Bad(
+    raise BadValue(
         "must be a path that begins with one /, or an absolute URL on baseUrl's origin or one of auth.allowedOrigins"
     )
 
 
-def _callback(value: Any) -> str:
-    text = _redirect(value)
+@kind("path")
+def callback_path(value: Any) -> str:
+    text = redirect(value)
     is_plain = not any(c in "?#*<>%" for c in text) and {".", ".."}.isdisjoint(text.split("/"))
     if not text.startswith("/") or not is_plain:
-        raise Bad(
+        raise BadValue(
             "must be a path that begins with one /, as it stands in the address: without % and patterns"
         )
     return text
 
 
-def _cron(value: Any) -> str | None:
+@kind("cron, or false", write=lambda value: value or False)
+def cron(value: Any) -> str | None:
     if value is None or value is False:
         return None
-    problem = Bad('must be five cron fields such as "0 2 * * *", an alias such as "@daily", or false')
+    problem = BadValue('must be five cron fields such as "0 2 * * *", an alias such as "@daily", or false')
     if not isinstance(value, str):
         raise problem
     from usersctl.schedule import next_slot
@@ -247,29 +290,30 @@ def _cron(value: Any) -> str | None:
     try:
         next_slot(value)
     except ValueError as error:
-        raise Bad(f"{problem} ({error})") from None
+        raise BadValue(f"{problem} ({error})") from None
     return value.strip()
 
 
-def _sender(value: Any) -> str:
+@kind("sender")
+def sender(value: Any) -> str:
     from email.errors import MessageError
     from email.headerregistry import Address
     from email.utils import getaddresses
 
-    text = _text(value)
-    found = getaddresses([text])
+    text = string(value)
     try:
-        addresses = [Address(name, addr_spec=address).addr_spec for name, address in found]
+        addresses = [Address(name, addr_spec=address).addr_spec for name, address in getaddresses([text])]
     except (ValueError, IndexError, MessageError):
         addresses = []
     if len(addresses) != 1 or addresses[0].count("@") != 1 or not text.isprintable():
-        raise Bad('must be one sender such as "Accounts <accounts@example.com>"')
+        raise BadValue('must be one sender such as "Accounts <accounts@example.com>"')
     return text
 
 
-def _colour(value: Any) -> str:
+@kind("colour")
+def colour(value: Any) -> str:
     import re
 
     if not isinstance(value, str) or not re.fullmatch(r"#[0-9a-fA-F]{6}", value):
-        raise Bad('must be a colour such as "#0b5fff"')
+        raise BadValue('must be a colour such as "#0b5fff"')
     return value

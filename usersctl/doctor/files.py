@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from usersctl.config.settings import TABLE
+from usersctl.config.settings import KEYS
 from usersctl.doctor.case import Case, UncheckedError, Verdict, hint, ok, problem, warning
 from usersctl.errors import Outdated, UsersError
 from usersctl.store import upgrade
@@ -28,7 +28,7 @@ def config(case: Case) -> Verdict:
 
 def config_files(case: Case) -> Verdict | None:
     origins, file = case.configuration.origins, case.configuration.file
-    secrets = [key for key, (_, rule) in TABLE.items() if rule.secret and key in origins]
+    secrets = [name for name, key in KEYS.items() if key.secret and name in origins]
     holding = {origins[key].source for key in secrets}
     named = [Path(os.environ[name]) for name in holding if name.endswith("_FILE") and name in os.environ]
     for path in [*([file] if file else []), *named]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from usersctl.clock import Clock
 from usersctl.config import Settings
-from usersctl.config.values import Bad, provider_url
+from usersctl.config.values import BadValue, provider_url
 from usersctl.oauth.http import HttpClient
 from usersctl.oauth.refusals import refused, refused_by_provider
 
@@ -213,7 +213,7 @@ def _exchange(
 def _endpoint(url: Any) -> str:
     try:
         return provider_url(url)
-    except Bad as problem:
+    except BadValue as problem:
         raise refused(f"an endpoint of the discovery document {problem}") from None
 
 

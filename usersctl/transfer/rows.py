@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import IO, Any
 
 from usersctl.errors import Invalid
+from usersctl.fields import unique_keys
 from usersctl.text import counted, visible
 
 Row = tuple[str, dict[str, Any] | Invalid]  # where, and what; or what is wrong with it
@@ -94,7 +95,7 @@ def json_rows(text: IO[str]) -> Iterator[Row]:
         most = LONGEST_DOCUMENT // 1024 // 1024
         raise Invalid(f"more than {most} MiB, which is too much for one JSON document: use JSON lines")
     try:
-        found = json.loads(document, object_pairs_hook=_no_twins)
+        found = json.loads(document, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
         raise Invalid(f"not JSON: {error}") from None
     if not isinstance(found, list):
@@ -115,14 +116,7 @@ def jsonl_rows(text: IO[str]) -> Iterator[Row]:
 
 def _object(line: str) -> dict[str, Any] | Invalid:
     try:
-        found = json.loads(line, object_pairs_hook=_no_twins)
+        found = json.loads(line, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
         return Invalid(f"not JSON: {error}")
     return found if isinstance(found, dict) else Invalid("not a JSON object")
-
-
-def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands twice in one object")
-    return found

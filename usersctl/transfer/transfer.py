@@ -260,7 +260,7 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, bool | int) and name in ("active", "confirmed"):
         return str(value)
     if not isinstance(value, str):
-        raise Invalid(f"{name} must be a text")
+        raise Invalid(f"{name} must be a string")
     # Of a password everything counts that was typed; what it may not hold is said by its own rules.
     if not is_text(value) or (name != "password" and _CONTROL.search(value)):
         raise Invalid(f"{name} is not valid text: it holds control characters, or is not UTF-8")
