@@ -1,4 +1,4 @@
-"""What most tests need: a service on a real file, with cheap hashes and a clock that can be moved."""
+"""Fixtures of all tests: a service on a real database file, with cheap hashes and a clock that tests move."""
 
 import fcntl
 import os
@@ -17,21 +17,34 @@ from usersctl.config import Settings
 from usersctl.models import User
 from usersctl.service import Service, build
 
-# On a busy machine one example may take long; that is no failure.
-# At a desk each run tries something new; in CI a change is judged by the same examples as the one before it.
+# No deadline, because an example may take long on a busy machine. In CI every run tries the same examples, so that a
+# failure comes from the change; elsewhere every run tries new ones.
 hypothesis.settings.register_profile("here", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("here")
 
 
-# Two files that are there anyhow, to be locked: the workers have nothing else in common.
-GATE, ROOM = Path(__file__), Path(__file__).with_name("support") / "commands.py"
+TESTS = Path(__file__).parent
+SLOW_FOLDERS = {"attacks", "benchmarks", "browser", "faults"}
+# Two files that exist anyway serve as locks, because the workers share nothing else.
+GATE, ROOM = Path(__file__), TESTS / "support" / "commands.py"
+
+
+def pytest_report_header() -> str:
+    return "fast subset: pytest -m 'not slow'"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In these folders every test is slow; elsewhere the slow ones are marked where they stand."""
+    for item in items:
+        if item.path.relative_to(TESTS).parts[0] in SLOW_FOLDERS:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """A test that measures time waits until all workers are done with theirs, and they wait for it."""
+    """A test marked `alone` waits until the tests of all workers have ended, and theirs wait for it."""
     with GATE.open() as gate, ROOM.open() as room:
-        # Whoever waits for the room holds the gate, so that nobody else slips in.
+        # A test that waits for the room holds the gate, so that no other test enters in between.
         fcntl.flock(gate, fcntl.LOCK_EX)
         fcntl.flock(room, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
         fcntl.flock(gate, fcntl.LOCK_UN)
@@ -98,5 +111,5 @@ def make_site(make_service: Callable[..., Service]) -> Iterator[Callable[..., Si
 
 @pytest.fixture
 def usersctl(tmp_path: Path) -> Command:
-    """The command, with a configuration and a database of its own."""
+    """The command with its own configuration and database."""
     return Command(tmp_path)

@@ -21,6 +21,8 @@ TOP_LEVEL = {
     "README.md",
     "LICENSE",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Makefile",
     "docs",
 }
 DISTRIBUTION = metadata.distribution("usersctl")
@@ -39,6 +41,22 @@ def test_the_top_level_is_the_design_card_with_licence_and_changes() -> None:
     made = {line.strip("/") for line in (ROOT / ".gitignore").read_text("utf-8").split()}
     found = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
     assert found - made == TOP_LEVEL
+
+
+def test_the_source_distribution_holds_the_whole_checkout() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    included = {
+        name.removeprefix("/") for name in project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    }
+    assert TOP_LEVEL - {"pyproject.toml"} <= included  # hatchling always adds pyproject.toml
+    assert {name for name in included if not (ROOT / name).exists()} == set()
+
+
+def test_make_test_runs_the_command_of_the_readme() -> None:
+    (command,) = (
+        line.strip() for line in (ROOT / "README.md").read_text("utf-8").splitlines() if "-m pytest" in line
+    )
+    assert f"\ntest:\n\t{command}\n" in (ROOT / "Makefile").read_text("utf-8")
 
 
 def test_the_version_is_one() -> None:

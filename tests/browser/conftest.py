@@ -1,9 +1,10 @@
-"""A real browser for the tests of this folder; where there is none, they are skipped and say what is missing."""
+"""A real browser for the tests of this folder, which are skipped where it is missing."""
 
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,37 +32,46 @@ FLAGS = [
 ]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.browser)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without a browser one test stands for all of this folder and is skipped, so that the report has one line."""
+    here = [item for item in items if HERE in item.path.parents]
+    for item in here:
+        item.add_marker(pytest.mark.browser)
+    if here and (lacking := missing()) and os.environ.get("BROWSER_TESTS") != "required":
+        first, *others = here
+        first.add_marker(pytest.mark.skip(f"{len(here)} tests need {lacking}"))
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
 
 
-def missing(what: str) -> None:
-    """A run that is there for these tests sets BROWSER_TESTS=required, and fails."""
-    told = f"needs {what}: pip install -e '.[browser]' and apt-get install chromium"
-    (pytest.fail if os.environ.get("BROWSER_TESTS") == "required" else pytest.skip)(told)
+def browser() -> str | None:
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def missing() -> str | None:
+    """What has to be installed before these tests can run."""
+    if not all(map(find_spec, ("playwright", "axe_playwright_python"))):
+        return "Playwright and axe-core: pip install -e '.[browser]'"
+    if browser() is None:
+        return "Chromium: apt-get install chromium"
+    return None
 
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    try:
-        from axe_playwright_python.sync_playwright import Axe  # noqa: F401
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        missing("Playwright for Python and axe-core")
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        missing("Chromium")
+    """With BROWSER_TESTS=required, as CI sets it, a missing browser is a failure."""
+    assert missing() is None, missing()
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield browser
-        browser.close()
+        chromium = playwright.chromium.launch(executable_path=browser(), args=FLAGS)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
 def visit(chromium: Any) -> Iterator[Callable[..., Visitor]]:
-    """People with browsers of their own, at a site. Whatever went wrong in one fails the test at its end."""
+    """Opens a browser of its own for each person. An error that a browser reported fails the test at its end."""
     visitors: list[Visitor] = []
 
     def visit(site: Site, **context: Any) -> Visitor:
@@ -69,10 +79,10 @@ def visit(chromium: Any) -> Iterator[Callable[..., Visitor]]:
         return visitors[-1]
 
     yield visit
-    told = [line for visitor in visitors for line in visitor.odd]
+    problems = [line for visitor in visitors for line in visitor.odd]
     for visitor in visitors:
         visitor.context.close()
-    assert told == []
+    assert problems == []
 
 
 @pytest.fixture

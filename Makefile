@@ -1,0 +1,30 @@
+# What a contributor runs. Each target makes its environment first, if it is missing or out of date.
+.PHONY: check test ci docs format
+
+# Before each commit: style, types and the fast tests.
+check: .venv/.made
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/python -m pytest -q -m 'not slow'
+
+# Before a change is proposed: all tests, by the command of README.md.
+test:
+	python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -q
+
+# What a change has to pass: packages, all tests with coverage, the pages in a browser. Needs root on Debian.
+ci:
+	bash .ci/run
+
+# Writes what is generated from the code: the reference, the man page, the files beside the daemon.
+docs: .venv/.made
+	.venv/bin/python docs/generate.py
+
+format: .venv/.made
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+.venv/.made: pyproject.toml
+	python3 -m venv .venv
+	.venv/bin/pip install -q -e '.[dev]'
+	touch $@
