@@ -140,15 +140,19 @@ def test_the_tour_shows_what_the_commands_print(tmp_path: Path) -> None:
         assert same(at_a_terminal(tmp_path, line)) == same(shown), line
 
 
+def import_steps() -> list[tuple[str, str]]:
+    return [*steps(section("docs/import.md", "Import")), *steps(section("docs/import.md", "Export"))]
+
+
 def test_an_import_shows_what_the_commands_print(usersctl: Command) -> None:
     usersctl.add("ada", "grace")
-    for line, shown in steps(section("docs/import.md", "Import and export")):
+    for line, shown in import_steps():
         assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
 
 
 def test_there_is_a_tour_and_an_import_to_compare() -> None:
     assert len(list(steps(page("docs/tour.md")))) > 15
-    assert len(list(steps(section("docs/import.md", "Import and export")))) > 3
+    assert len(list(import_steps())) > 3
 
 
 # --- the HTTP interface ---
@@ -249,7 +253,7 @@ def test_the_configurations_that_are_shown_can_be_used(tmp_path: Path) -> None:
 def test_every_column_of_an_import_is_told_and_no_other() -> None:
     told = [
         name
-        for cells in rows(section("docs/import.md", "Import and export"))
+        for cells in rows(section("docs/import.md", "Columns"))
         for name in re.findall(r"`(\w+)`", cells[0])
     ]
     assert sorted(told) == sorted(IMPORTED)
@@ -368,7 +372,7 @@ def test_the_example_of_a_configuration_has_every_key_with_its_default(
 
 
 def test_a_snippet_is_printed_as_the_page_shows(usersctl: Command) -> None:
-    text = section("docs/operating/install.md", "Running it for real")
+    text = section("docs/operating/install.md", "Print the files for your installation")
     told = {name for cells in rows(text) for name in re.findall(r"`([a-z0-9]+)`", cells[0])}
     assert told == set(Name)
     line, shown = re.findall(r"^\$ (usersctl snippet .*)\n(.*)$", text, re.MULTILINE)[0]

@@ -463,7 +463,7 @@ def test_it_shows_what_the_commands_print(usersctl: Command) -> None:
             for name, role in (("ada", "admin"), ("grace", "editor"), ("alan", "user"))
         ],
     )
-    examples = list(steps(section("docs/import.md", "Adopt an existing deployment")))
+    examples = list(steps(section("docs/import.md", "Adopt the accounts of another application")))
     assert len(examples) == 2
     for line, shown in examples:
         assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line

@@ -307,4 +307,4 @@ def test_the_page_names_each_helper_and_both_refusals() -> None:
         "auth.roleRules",
     ):
         assert words in text
-    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["Bottle", "Flask", "Django"]
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE)[-3:] == ["Bottle", "Flask", "Django"]

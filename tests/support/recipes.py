@@ -9,7 +9,9 @@ Verifier = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
 def verifier(language: str) -> str:
-    (source,) = blocks(section("docs/integrating/forward-auth.md", "Proof that it was the daemon"), language)
+    (source,) = blocks(
+        section("docs/integrating/forward-auth.md", "Verify that the daemon sent the headers"), language
+    )
     return source
 
 
