@@ -28,7 +28,7 @@ from usersctl.cli.snippet import Name
 from usersctl.cli.tree import command_tree
 from usersctl.config import settings, sources
 from usersctl.errors import ConfigError
-from usersctl.mail.writer import _SHIPPED, WORDS
+from usersctl.mail.writer import PLACEHOLDERS, TEMPLATES
 from usersctl.transfer.transfer import IMPORTED
 from usersd.routes import FOR_DEVELOPMENT, TABLE
 from usersd.routing import Access
@@ -265,8 +265,8 @@ def test_every_letter_and_every_word_of_its_template_is_told_and_no_other() -> N
         for cells in rows(page("docs/integrating/emails.md"))
         for name in re.findall(r"`([^`]+)`", cells[0])
     }
-    words = {f"${word}" for word in WORDS | {"subject", "content"}}
-    assert first == words | {file.stem for file in _SHIPPED.glob("*.txt")}
+    words = {f"${word}" for word in PLACEHOLDERS | {"subject", "content"}}
+    assert first == words | {file.stem for file in TEMPLATES.glob("*.txt")}
 
 
 def anchors(name: str) -> set[str]:

@@ -227,7 +227,7 @@ def test_a_broken_template_is_a_6_in_one_line(usersctl: Command, words: list[str
     usersctl.configure('[mailer]\ntemplates = "letters"\n')
     done = usersctl("mail", *words)
     assert done.code == 6
-    assert "unknown word $user" in done.stderr
+    assert "unknown placeholder $user" in done.stderr
     assert [each["attempts"] for each in listed(usersctl)] == [0]
 
 

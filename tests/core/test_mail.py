@@ -401,17 +401,21 @@ def test_an_html_template_and_a_layout_get_escaped_values(folder: Path) -> None:
         (
             "confirm.txt",
             "Subject: x\n\n$link $token",
-            "unknown word $token; known are $brand, $email, $hours, $link",
+            "unknown placeholder $token; known are $brand, $email, $hours, $link",
         ),
-        ("confirm.txt", "Subject: x\n\n$link costs 5$", "a $ that begins no word (write $$)"),
+        (
+            "confirm.txt",
+            "Subject: x\n\n$link costs 5$",
+            "a $ without a placeholder (a dollar sign is written $$)",
+        ),
         ("confirm.txt", "Subject: x\n\nno way on", "$link is missing"),
         ("confirm.txt", "\ufeffSubject: x\n\n$link", 'must begin with a line "Subject: ..."'),
         ("confirm.txt", "Dear $email\n\n$link", 'must begin with a line "Subject: ..."'),
         ("confirm.txt", "Subject: x\n$link", 'must begin with a line "Subject: ..."'),
-        ("confirm.html", "<p>$content</p>", "unknown word $content"),
+        ("confirm.html", "<p>$content</p>", "unknown placeholder $content"),
         ("layout.html", "<p>$brand</p>", "$content is missing"),
-        ("welcome.txt", "Subject: x\n\n$link", "no letter of that name; there are account-linked, confirm,"),
-        ("confirm.txt.bak", "", "no letter of that name"),
+        ("welcome.txt", "Subject: x\n\n$link", "no email of that name; there are account-linked, confirm,"),
+        ("confirm.txt.bak", "", "no email of that name"),
         ("confirm.txt", b"Subject: \xff\n\n$link", "cannot be read: not UTF-8"),
     ],
 )
@@ -484,7 +488,7 @@ def test_a_file_is_whole_or_not_there_also_when_the_last_writer_died(tmp_path: P
     sender(written(), TO, 1)
     before = (tmp_path / "mail" / "1.eml").read_bytes()
     (tmp_path / "mail" / "1.tmp").write_bytes(b"half a let")
-    assert [each.number for each in mail_folder.caught(tmp_path / "mail")] == [1]
+    assert [each.number for each in mail_folder.newest_emails(tmp_path / "mail")] == [1]
     sender(written("reset"), TO, 1)
     assert [each.name for each in (tmp_path / "mail").iterdir()] == ["1.eml"]
     assert (tmp_path / "mail" / "1.eml").read_bytes() != before
@@ -504,9 +508,9 @@ def test_the_newest_letters_come_first_and_strangers_in_the_folder_are_passed_ov
         sender(written(), TO, number)
         os.utime(tmp_path / f"{number}.eml", (second, second))
     (tmp_path / "note.eml").write_text("mine")
-    assert [each.number for each in mail_folder.caught(tmp_path)] == [1, 10, 9, 2]
-    assert [each.number for each in mail_folder.caught(tmp_path, 1)] == [1]
-    assert mail_folder.caught(tmp_path / "nowhere") == []
+    assert [each.number for each in mail_folder.newest_emails(tmp_path)] == [1, 10, 9, 2]
+    assert [each.number for each in mail_folder.newest_emails(tmp_path, 1)] == [1]
+    assert mail_folder.newest_emails(tmp_path / "nowhere") == []
 
 
 # --- SMTP ---
@@ -589,7 +593,7 @@ def test_a_login_to_another_host_needs_starttls() -> None:
 
     with scripted_server(listening) as port:
         error = refused(sending(port, mailer_host="127.1", mailer_user="ada", mailer_password="secret"))
-    assert str(error) == "127.1 offers no STARTTLS, and mailer.auth is not sent in clear"
+    assert str(error) == "127.1 offers no STARTTLS, and mailer.auth is never sent unencrypted"
     assert not error.permanent
     assert seen == [b"ehlo accounts.example.com\r\n"]
 
@@ -754,7 +758,7 @@ def test_no_thread_stays_behind() -> None:
         time.sleep(0.02)
 
 
-LANGUAGES = sorted(each.name for each in writer._SHIPPED.iterdir() if each.is_dir())
+LANGUAGES = sorted(each.name for each in writer.TEMPLATES.iterdir() if each.is_dir())
 
 
 def test_more_than_one_language_is_shipped() -> None:
@@ -762,9 +766,9 @@ def test_more_than_one_language_is_shipped() -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("english", sorted(writer._SHIPPED.glob("*.txt")), ids=lambda each: each.stem)
+@pytest.mark.parametrize("english", sorted(writer.TEMPLATES.glob("*.txt")), ids=lambda each: each.stem)
 def test_every_letter_is_translated_and_speaks_of_the_same_things(language: str, english: Path) -> None:
-    translated = (writer._SHIPPED / language / english.name).read_text("utf-8")
+    translated = (writer.TEMPLATES / language / english.name).read_text("utf-8")
     original = english.read_text("utf-8")
     heads = [text.partition("\n\n")[0].splitlines() for text in (original, translated)]
     assert [line.partition(":")[0] for line in heads[1]] == [line.partition(":")[0] for line in heads[0]]

@@ -12,7 +12,7 @@ from support.postbox import Link, last_link, link_in, send_all, sent
 
 from usersctl.clock import stamp
 from usersctl.errors import Forbidden, Invalid, Taken, Unauthenticated
-from usersctl.mail.folder import Caught
+from usersctl.mail.folder import SavedEmail
 from usersctl.mail.kinds import CONFIRM, KINDS, RESET
 from usersctl.models import UNUSABLE, Actor, NewUser, User
 from usersctl.secrets import digest, new_token
@@ -254,7 +254,7 @@ def test_what_changes_an_account_ends_its_links_and_waiting_letters(service: Ser
     assert before - 2 == {"deactivated": 0, "deleted": 0, "moved": 1, "new password": 1}[how]
 
 
-def _link(letter: Caught) -> Link:
+def _link(letter: SavedEmail) -> Link:
     return link_in(" ".join(letter.parts))
 
 

@@ -749,7 +749,7 @@ def test_a_broken_template_stops_the_start_in_one_line(usersctl: Command, tmp_pa
     done = usersctl("serve", "--port", "1")
     assert done.code != 0
     assert str(folder / "reset.txt") in done.stderr
-    assert "unknown word $user" in done.stderr
+    assert "unknown placeholder $user" in done.stderr
 
 
 def test_the_core_of_the_service_is_loaded_without_what_mail_needs() -> None:

@@ -23,7 +23,7 @@ from aiosmtpd import smtp
 from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
 
 from usersctl.mail import folder
-from usersctl.mail.folder import Caught
+from usersctl.mail.folder import SavedEmail
 from usersctl.mail.outbox import Attempt
 from usersctl.service import Service
 
@@ -53,12 +53,12 @@ def send_all(service: Service) -> list[Attempt]:
     return done
 
 
-def folder_letters(service: Service) -> list[Caught]:
+def folder_letters(service: Service) -> list[SavedEmail]:
     """Oldest first."""
-    return folder.caught(folder.mail_folder(service.settings))[::-1]
+    return folder.newest_emails(folder.mail_folder(service.settings))[::-1]
 
 
-def sent(service: Service, to: str | None = None) -> list[Caught]:
+def sent(service: Service, to: str | None = None) -> list[SavedEmail]:
     """Everything that waits is sent; what is in the folder then."""
     send_all(service)
     return [each for each in folder_letters(service) if to in (None, each.to)]

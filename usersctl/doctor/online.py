@@ -4,7 +4,7 @@ import shlex
 
 from usersctl.config.values import is_loopback
 from usersctl.doctor.case import Case, UncheckedError, Verdict, ok, problem, warning
-from usersctl.mail.smtp import ENCRYPTED, GREETED, IN_CLEAR, LOGGED_IN
+from usersctl.mail.smtp import Step
 from usersctl.oauth.http import HttpClient
 from usersctl.oauth.providers import OpenIdProvider, make_provider
 from usersctl.secrets import challenge_of, new_token
@@ -27,7 +27,7 @@ def reachable(case: Case) -> Verdict:
 def mail_server(case: Case) -> Verdict | None:
     if case.settings.mailer_host is None:
         return None
-    if GREETED in case.probe.passed:
+    if Step.GREETED in case.probe.passed:
         return ok("it answers")
     return problem(
         f"{case.settings.mailer_host}: {case.probe.error}", "check mailer.host, mailer.port and mailer.secure"
@@ -38,13 +38,13 @@ def mail_starttls(case: Case) -> Verdict | None:
     settings = case.settings
     if settings.mailer_host is None:
         return None
-    if GREETED not in case.probe.passed:
+    if Step.GREETED not in case.probe.passed:
         raise UncheckedError("the mail server does not answer")
-    if ENCRYPTED in case.probe.passed:
+    if Step.ENCRYPTED in case.probe.passed:
         return ok(
             "TLS from the start" if settings.mailer_secure else "STARTTLS, with a certificate that holds"
         )
-    if IN_CLEAR not in case.probe.passed:
+    if Step.IN_CLEAR not in case.probe.passed:
         return problem(f"{case.probe.error}", "check the server's certificate and its name, or mailer.port")
     if is_loopback(settings.mailer_host):
         return ok("not offered, and not needed on this machine")
@@ -57,11 +57,11 @@ def mail_starttls(case: Case) -> Verdict | None:
 def mail_login(case: Case) -> Verdict | None:
     if case.settings.mailer_host is None or case.settings.mailer_user is None:
         return None
-    if LOGGED_IN in case.probe.passed:
+    if Step.LOGGED_IN in case.probe.passed:
         return ok(f"as {case.settings.mailer_user}")
-    if GREETED not in case.probe.passed:
+    if Step.GREETED not in case.probe.passed:
         raise UncheckedError("the mail server does not answer")
-    if not {ENCRYPTED, IN_CLEAR} & set(case.probe.passed):
+    if not {Step.ENCRYPTED, Step.IN_CLEAR} & set(case.probe.passed):
         raise UncheckedError("there is no encryption, and the password is not sent without")
     return problem(f"{case.probe.error}", "check mailer.auth.user and mailer.auth.pass")
 

@@ -18,29 +18,29 @@ def mail_folder(settings: Settings) -> Path:
 
 @dataclass(frozen=True)
 class FolderSender:
-    """No mail server: one .eml file each, which nobody else may read."""
+    """Writes each email to a file that only its owner can read."""
 
     folder: Path
 
     def __call__(self, message: EmailMessage, recipient: str, number: int) -> str:
-        del recipient  # stands in the message
+        del recipient  # the message has it
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             path = self.folder / f"{number}.eml"
-            waiting = path.with_suffix(".tmp")
-            waiting.unlink(missing_ok=True)
-            with os.fdopen(os.open(waiting, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            unfinished = path.with_suffix(".tmp")
+            unfinished.unlink(missing_ok=True)
+            with os.fdopen(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
                 file.write(message.as_bytes())
                 file.flush()
                 os.fsync(file.fileno())
-            waiting.replace(path)
+            unfinished.replace(path)
         except OSError as error:
             raise Undeliverable(f"{self.folder}: {error.strerror}", permanent=False) from None
         return f"written to {path}"
 
 
-class Caught(NamedTuple):
-    """A letter in the folder, as a person reads it."""
+class SavedEmail(NamedTuple):
+    """An email in the folder, as it is shown to a person."""
 
     number: int
     message_id: str
@@ -50,24 +50,25 @@ class Caught(NamedTuple):
     parts: list[str]  # paragraphs of its text
 
 
-def caught(folder: Path, at_most: int = 50) -> list[Caught]:
-    """The newest first."""
-    files = [file for file in folder.glob("*.eml") if file.stem.isdigit()] if folder.is_dir() else []
-    # By time, because the numbers begin anew with a new database.
+def newest_emails(folder: Path, at_most: int = 50) -> list[SavedEmail]:
+    files = [file for file in folder.glob("*.eml") if file.stem.isdigit()]
+    # Sorted by time, because a new database numbers its emails from 1 again.
     files.sort(key=lambda file: (file.stat().st_mtime_ns, int(file.stem)), reverse=True)
     return [read(file) for file in files[:at_most]]
 
 
-def read(file: Path) -> Caught:
+def read(file: Path) -> SavedEmail:
     message = message_from_bytes(file.read_bytes(), policy=SMTP)
     body = message.get_body(("plain",))
-    text = body.get_content().replace("\r\n", "\n") if body is not None else ""
-    parts = [" ".join(part.split()) for part in text.split("\n\n")]
-    return Caught(
+    paragraphs: list[str] = []
+    if body is not None:
+        text = body.get_content().replace("\r\n", "\n")
+        paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+    return SavedEmail(
         int(file.stem),
         str(message["Message-ID"]).strip("<").partition("@")[0],
         str(message["To"]),
         str(message["Subject"]),
         str(message["Date"]),
-        [part for part in parts if part],
+        list(filter(None, paragraphs)),
     )

@@ -18,7 +18,7 @@ from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
 if TYPE_CHECKING:
-    from usersctl.mail.folder import Caught
+    from usersctl.mail.folder import SavedEmail
     from usersctl.mail.sending import Send
 
 # Longer than one attempt can take: until then no other worker touches the letter.
@@ -77,11 +77,11 @@ class Outbox:
             ids = letter_ids if letter_ids is not None else [each.id for each in tx.letters(unfinished=True)]
             return [found for each in ids if (found := tx.retry_letter(each, stamp(self.now()))) is not None]
 
-    def caught(self) -> "list[Caught]":
-        """The newest letters in the folder that takes the place of a mail server."""
+    def saved_emails(self) -> "list[SavedEmail]":
+        """The newest emails in the folder that takes the place of a mail server."""
         from usersctl.mail import folder
 
-        return folder.caught(folder.mail_folder(self.settings))
+        return folder.newest_emails(folder.mail_folder(self.settings))
 
     def link(self, kind: Kind, user: User, *, by: Actor) -> str:
         """A working link, for the operator whose users get no mail."""

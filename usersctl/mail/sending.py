@@ -1,11 +1,14 @@
-"""What a sender of emails is, and which one the settings ask for."""
+"""The interface of everything that sends emails: how it is called, and how it fails."""
 
 from email.message import EmailMessage
 from typing import Protocol
 
 
 class Undeliverable(Exception):
-    """The server will not take this letter; `permanent`: not tomorrow either. `perhaps_taken`: its word was not heard."""
+    """The email was not accepted.
+
+    `permanent`: trying again cannot help. `perhaps_taken`: the server's answer was lost, so it may have the email.
+    """
 
     def __init__(self, message: str, *, permanent: bool, perhaps_taken: bool = False) -> None:
         super().__init__(message)
@@ -14,9 +17,6 @@ class Undeliverable(Exception):
 
 
 class Send(Protocol):
-    """Sends one message to one address, and tells what was answered."""
+    """Sends a message to one address and returns the answer of the server. `number`: the id of its outbox row."""
 
     def __call__(self, message: EmailMessage, recipient: str, number: int) -> str: ...
-
-
-# --- sending ---

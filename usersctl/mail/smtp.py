@@ -9,44 +9,48 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.message import EmailMessage
+from enum import StrEnum
 from typing import NamedTuple
 
 from usersctl.config import Settings
 from usersctl.mail.sending import Undeliverable
 from usersctl.mail.writer import domain
 
-TIMEOUT = 10.0  # for each step of a conversation
-WHOLE = 30.0  # for all of it: a server that drips must not hold the worker
-_LONGEST_ANSWER = 500  # of a server's, for the log and the list
+STEP = 10.0  # seconds for each step of the conversation
+WHOLE = 30.0  # seconds for all of it, so that a server that drips bytes cannot hold the worker
+LONGEST_REPLY = 500  # characters of a server's reply that are logged and listed
 
 
-GREETED, ENCRYPTED, IN_CLEAR, LOGGED_IN = "greeted", "encrypted", "in clear", "logged in"
+class Step(StrEnum):
+    """The steps of a conversation before the email, as far as they went well."""
+
+    GREETED = "greeted"
+    ENCRYPTED = "encrypted"
+    IN_CLEAR = "in clear"
+    LOGGED_IN = "logged in"
 
 
 class Probe(NamedTuple):
-    """The steps of a conversation with the mail server that went well, and what ended it."""
+    """The steps that succeeded, and the error that ended the conversation."""
 
-    passed: list[str]
+    passed: list[Step]
     error: str | None
 
 
 @dataclass(frozen=True)
 class SmtpSender:
     settings: Settings
-    step: float = TIMEOUT
+    step: float = STEP
     whole: float = WHOLE
 
     def probe(self) -> Probe:
-        """As far as a letter would come before it is written: to see what stands in its way."""
-        passed: list[str] = []
+        """Goes through all steps before the email itself, to show at which of them sending would fail."""
+        passed: list[Step] = []
         try:
             with self._connected(passed.append):
                 return Probe(passed, None)
-        except smtplib.SMTPResponseException as error:
-            told = _said(error.smtp_code, error.smtp_error)
         except (smtplib.SMTPException, OSError, ValueError, Undeliverable) as error:
-            told = _short(str(error) or type(error).__name__)
-        return Probe(passed, told)
+            return Probe(passed, _described(error))
 
     def __call__(self, message: EmailMessage, recipient: str, number: int) -> str:
         del number
@@ -54,64 +58,54 @@ class SmtpSender:
             with self._connected() as server:
                 return _deliver(server, message, recipient)
         except smtplib.SMTPRecipientsRefused as error:
-            code, said = error.recipients[recipient]
-            raise Undeliverable(_said(code, said), permanent=500 <= code < 600) from None
+            code, reply = error.recipients[recipient]
+            raise Undeliverable(_one_line(code, reply), permanent=500 <= code < 600) from None
         except smtplib.SMTPDataError as error:
-            raise Undeliverable(
-                _said(error.smtp_code, error.smtp_error), permanent=500 <= error.smtp_code < 600
-            ) from None
-        except smtplib.SMTPResponseException as error:
-            # Not about this letter: a login or a sender that is refused is for the operator to mend.
-            raise Undeliverable(_said(error.smtp_code, error.smtp_error), permanent=False) from None
+            raise Undeliverable(_described(error), permanent=500 <= error.smtp_code < 600) from None
         except (smtplib.SMTPException, OSError, ValueError) as error:
-            raise Undeliverable(_short(str(error) or type(error).__name__), permanent=False) from None
+            # Never permanent, because it is not about this email: the operator mends a refused login or sender.
+            raise Undeliverable(_described(error), permanent=False) from None
 
     @contextmanager
-    def _connected(self, passed: Callable[[str], object] = id) -> Iterator[smtplib.SMTP]:
-        settings = self.settings
-        host = settings.mailer_host or ""
+    def _connected(self, on_step: Callable[[Step], object] = id) -> Iterator[smtplib.SMTP]:
+        settings, host = self.settings, self.settings.mailer_host or ""
         context = ssl.create_default_context()  # verifies the certificate and the name in it
-        # By our own name: smtplib would ask the resolver for one, for as long as that takes.
-        name = domain(settings)
-        server = (
-            smtplib.SMTP_SSL(local_hostname=name, timeout=self.step, context=context)
-            if settings.mailer_secure
-            else smtplib.SMTP(local_hostname=name, timeout=self.step)
-        )
-        # The name that the certificate must have. Only a constructor that connects at once would set it, and then the
-        # greeting would be over before anybody could watch it.
-        server._host = host  # type: ignore[attr-defined]  # noqa: SLF001
-        over = threading.Event()
-        threading.Thread(target=_cut_after, args=(self.whole, server, over), daemon=True).start()
+        server = self._unconnected(host, context)
+        finished = threading.Event()
+        threading.Thread(target=_cut_after, args=(self.whole, server, finished), daemon=True).start()
         try:
-            code, said = server.connect(
-                host, settings.mailer_port or (465 if settings.mailer_secure else 587)
-            )
+            default_port = 465 if settings.mailer_secure else 587
+            code, reply = server.connect(host, settings.mailer_port or default_port)
             if code != 220:
-                raise smtplib.SMTPConnectError(code, said)
+                raise smtplib.SMTPConnectError(code, reply)
             server.ehlo_or_helo_if_needed()
-            passed(GREETED)
-            encrypted = settings.mailer_secure or self._start_tls(server, context, host)
-            passed(ENCRYPTED if encrypted else IN_CLEAR)
+            on_step(Step.GREETED)
+            if settings.mailer_secure or self._start_tls(server, context, host):
+                on_step(Step.ENCRYPTED)
+            else:
+                on_step(Step.IN_CLEAR)
             if settings.mailer_user is not None and settings.mailer_password is not None:
-                self._log_in(server, settings.mailer_user, settings.mailer_password)
-                passed(LOGGED_IN)
+                _log_in(server, settings.mailer_user, settings.mailer_password)
+                on_step(Step.LOGGED_IN)
             yield server
             with suppress(smtplib.SMTPException, OSError):
-                server.putcmd("quit")  # the letter is taken: no answer to this would change anything
+                server.putcmd("quit")  # without waiting for the reply: the email is accepted already
         finally:
-            over.set()
+            finished.set()
             server.close()
 
-    def _log_in(self, server: smtplib.SMTP, user: str, password: str) -> None:
-        try:
-            server.login(user, password)
-        except smtplib.SMTPResponseException as error:
-            # Some servers repeat what they were sent, and what they say is kept and shown.
-            said = error.smtp_error if isinstance(error.smtp_error, bytes) else error.smtp_error.encode()
-            for secret in (f"\0{user}\0{password}".encode(), password.encode()):
-                said = said.replace(b64encode(secret), b"***").replace(secret, b"***")
-            raise smtplib.SMTPAuthenticationError(error.smtp_code, said) from None
+    def _unconnected(self, host: str, context: ssl.SSLContext) -> smtplib.SMTP:
+        # Without a name of our own smtplib would look one up, which has no time limit.
+        name = domain(self.settings)
+        server: smtplib.SMTP
+        if self.settings.mailer_secure:
+            server = smtplib.SMTP_SSL(local_hostname=name, timeout=self.step, context=context)
+        else:
+            server = smtplib.SMTP(local_hostname=name, timeout=self.step)
+        # The name that the certificate must have. smtplib sets it only in a constructor that also connects, and then
+        # the whole greeting would pass without the overall time limit.
+        server._host = host  # type: ignore[attr-defined]  # noqa: SLF001
+        return server
 
     def _start_tls(self, server: smtplib.SMTP, context: ssl.SSLContext, host: str) -> bool:
         from usersctl.config.values import is_loopback
@@ -122,42 +116,64 @@ class SmtpSender:
             return True
         if self.settings.mailer_user is not None and not is_loopback(host):
             raise Undeliverable(
-                f"{host} offers no STARTTLS, and mailer.auth is not sent in clear", permanent=False
+                f"{host} offers no STARTTLS, and mailer.auth is never sent unencrypted", permanent=False
             )
         return False
 
 
-def _deliver(server: smtplib.SMTP, message: EmailMessage, recipient: str) -> str:
-    """As smtplib's send_message, but for one recipient and with the server's last word."""
-    sender_address = message["From"].addresses[0].addr_spec
-    code, said = server.mail(sender_address)
-    if code != 250:
-        raise smtplib.SMTPSenderRefused(code, said, sender_address)
-    code, said = server.rcpt(recipient)
-    if code not in (250, 251):
-        raise smtplib.SMTPRecipientsRefused({recipient: (code, said)})
+def _log_in(server: smtplib.SMTP, user: str, password: str) -> None:
     try:
-        code, said = server.data(message.as_bytes())
+        server.login(user, password)
+    except smtplib.SMTPResponseException as error:
+        # Some servers repeat the password in their reply, which is logged and listed.
+        reply = error.smtp_error
+        if isinstance(reply, str):
+            reply = reply.encode()
+        for secret in (f"\0{user}\0{password}".encode(), password.encode()):
+            reply = reply.replace(b64encode(secret), b"***").replace(secret, b"***")
+        raise smtplib.SMTPAuthenticationError(error.smtp_code, reply) from None
+
+
+def _deliver(server: smtplib.SMTP, message: EmailMessage, recipient: str) -> str:
+    """Like smtplib's send_message, but for one recipient, and returns the server's last reply."""
+    sender_address = message["From"].addresses[0].addr_spec
+    code, reply = server.mail(sender_address)
+    if code != 250:
+        raise smtplib.SMTPSenderRefused(code, reply, sender_address)
+    code, reply = server.rcpt(recipient)
+    if code not in (250, 251):
+        raise smtplib.SMTPRecipientsRefused({recipient: (code, reply)})
+    try:
+        code, reply = server.data(message.as_bytes())
     except smtplib.SMTPServerDisconnected as error:
         raise Undeliverable(str(error), permanent=False, perhaps_taken=True) from None
     if code != 250:
-        raise smtplib.SMTPDataError(code, said)
-    return _said(code, said)
+        raise smtplib.SMTPDataError(code, reply)
+    return _one_line(code, reply)
 
 
-def _cut_after(seconds: float, server: smtplib.SMTP, over: threading.Event) -> None:
-    """Each step has its own limit in smtplib; a server that sends a byte now and then would never reach it."""
-    while not over.wait(seconds):
-        seconds = 1.0  # again, should it have come between two states of the connection
+def _cut_after(seconds: float, server: smtplib.SMTP, finished: threading.Event) -> None:
+    """Ends the conversation at the overall limit, which a server that drips bytes would otherwise never reach."""
+    while not finished.wait(seconds):
+        seconds = 1.0  # then every second, because the socket may just be replaced by its TLS wrapper
         with suppress(OSError):
             if server.sock is not None:
                 server.sock.shutdown(socket.SHUT_RDWR)
 
 
-def _said(code: int, said: bytes | str) -> str:
-    text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
-    return _short(f"{code} {' '.join(text.split())}")
+def _described(error: Exception) -> str:
+    if isinstance(error, smtplib.SMTPResponseException):
+        return _one_line(error.smtp_code, error.smtp_error)
+    return _shortened(str(error) or type(error).__name__)
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST_ANSWER else text[:_LONGEST_ANSWER] + "…"
+def _one_line(code: int, reply: bytes | str) -> str:
+    if isinstance(reply, bytes):
+        reply = reply.decode("utf-8", "replace")
+    return _shortened(f"{code} {' '.join(reply.split())}")
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= LONGEST_REPLY:
+        return text
+    return text[:LONGEST_REPLY] + "…"

@@ -1,9 +1,8 @@
-"""Letters as mail: written from templates, sent by SMTP, or laid into a folder where there is no mail server."""
+"""Writes an email from its template: subject, text part and HTML part."""
 
 import html
 import re
 import textwrap
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from email.errors import MessageError
@@ -20,49 +19,43 @@ from usersctl.config import Settings
 from usersctl.errors import ConfigError
 from usersctl.mail.sending import Undeliverable
 
-WORDS = {"brand", "link", "hours", "email"}  # what a template may speak of
+PLACEHOLDERS = {"brand", "link", "hours", "email"}
+TEMPLATES = Path(__file__).parent / "templates"
 ACCENT = "#0b5fff"
-_SHIPPED = Path(__file__).parent / "templates"
-# Seven bits, because not every server takes eight; lines that nothing has to break, so that a link in an .eml file can
-# be read and copied as it stands.
+# Seven bits, because not every server takes eight. Long lines, so that a link in an .eml file is never broken and can
+# be copied from it.
 _POLICY = SMTP.clone(cte_type="7bit", max_line_length=990)
-
-
-# --- writing ---
 
 
 @dataclass(frozen=True)
 class Writer:
-    """Text and HTML from a template: `Subject: …` and `Button: …`, an empty line, paragraphs; one that is only $link is
-    the button."""
+    """Reads templates of this form: `Subject: …`, perhaps `Button: …`, an empty line, then paragraphs. A paragraph
+    that is only $link becomes the button."""
 
     settings: Settings
 
     def check(self) -> None:
-        """An operator's templates are read at the start, so that a slip shows then and not in the night."""
+        """Raises ConfigError for an unusable template of the operator, so that it shows when the daemon starts."""
         folder = self.settings.mailer_templates
         if folder is None:
             return
         if not folder.is_dir():
             raise ConfigError(f"mailer.templates = {folder}: no such folder")
-        for file in sorted(each for each in folder.iterdir() if not each.name.startswith(".")):
-            known = file.suffix in (".txt", ".html") and (_SHIPPED / f"{file.stem}.txt").exists()
-            if not known and file.name != "layout.html":
-                raise ConfigError(
-                    f"{file}: no letter of that name; there are "
-                    + ", ".join(sorted(each.stem for each in _SHIPPED.glob("*.txt")))
-                )
+        names = sorted(template.stem for template in TEMPLATES.glob("*.txt"))
+        for file in sorted(folder.iterdir()):
             if file.name == "layout.html":
-                _check(file, WORDS | {"lang", "subject", "content"}, {"content"})
-            else:
-                _check(file, WORDS, set() if file.stem == "test" else {"link"})
+                _check(file, PLACEHOLDERS | {"lang", "subject", "content"}, "content")
+            elif file.suffix in (".txt", ".html") and file.stem in names:
+                _check(file, PLACEHOLDERS, None if file.stem == "test" else "link")
+            elif not file.name.startswith("."):
+                raise ConfigError(f"{file}: no email of that name; there are {', '.join(names)}")
 
     def write(
         self, kind: str, recipient: str, *, link: str | None, hours: int, message_id: str, date: datetime
     ) -> EmailMessage:
-        words = {"brand": self.settings.brand, "link": link or "", "hours": str(hours), "email": recipient}
+        values = {"brand": self.settings.brand, "link": link or "", "hours": str(hours), "email": recipient}
         head, _, body = self._template(f"{kind}.txt").partition("\n\n")
-        subject = _filled(Template(_line(head, "Subject") or ""), words)
+        subject = Template(_header(head, "Subject")).substitute(values)
         message = EmailMessage(policy=_POLICY)
         message["From"] = self._sender()
         message["To"] = _address(recipient)
@@ -70,108 +63,118 @@ class Writer:
         message["Date"] = format_datetime(date)
         message["Message-ID"] = f"<{message_id}@{domain(self.settings)}>"
         message["Auto-Submitted"] = "auto-generated"
-        message.set_content(_wrapped(_filled(Template(body), words)))
-        message.add_alternative(self._html(kind, subject, head, body, words), subtype="html")
+        message.set_content(_wrap(Template(body).substitute(values)))
+        message.add_alternative(self._html(kind, subject, head, body, values), subtype="html")
         return message
 
-    def _html(self, kind: str, subject: str, head: str, body: str, words: dict[str, str]) -> str:
-        safe = {name: html.escape(value) for name, value in words.items()}
-        own = self._override(f"{kind}.html")
+    def _html(self, kind: str, subject: str, head: str, body: str, values: dict[str, str]) -> str:
+        safe = {name: html.escape(value) for name, value in values.items()}
+        own = self._own_template(f"{kind}.html")
         if own is not None:
-            return _filled(Template(own), safe)
-        label = _inner(_line(head, "Button") or "Continue", safe)
-        parts = (part.strip() for part in body.split("\n\n"))
-        content = "\n".join(
-            _button(label, safe["link"], self.settings.accent)
-            if part in ("$link", "${link}")
-            else f"<p>{_inner(part, safe)}</p>"
-            for part in parts
-            if part
-        )
-        layout = self._template("layout.html")
-        return _filled(
-            Template(layout),
-            safe | {"lang": self._language(), "subject": html.escape(subject), "content": content},
+            return Template(own).substitute(safe)
+        label = _escape(_header(head, "Button") or "Continue", safe)
+        content = []
+        for paragraph in filter(None, map(str.strip, body.split("\n\n"))):
+            if paragraph in ("$link", "${link}"):
+                content.append(_button(label, safe["link"], self.settings.accent))
+            else:
+                content.append(f"<p>{_escape(paragraph, safe)}</p>")
+        return Template(self._template("layout.html")).substitute(
+            safe, lang=self._language(), subject=html.escape(subject), content="\n".join(content)
         )
 
     def _template(self, name: str) -> str:
-        own = self._override(name)
+        own = self._own_template(name)
         if own is not None:
             return own
-        translated = _SHIPPED / self._language() / name
-        return (translated if translated.exists() else _SHIPPED / name).read_text("utf-8")
+        translated = TEMPLATES / self._language() / name
+        if translated.exists():
+            return translated.read_text("utf-8")
+        return (TEMPLATES / name).read_text("utf-8")
+
+    def _own_template(self, name: str) -> str | None:
+        """The operator's template, if there is one."""
+        folder = self.settings.mailer_templates
+        if folder is None or not (folder / name).exists():
+            return None
+        return (folder / name).read_text("utf-8")
 
     def _language(self) -> str:
-        """English where the locale is a file: then the letters are an operator's own, too, or are not translated."""
+        """English where the locale is a file, because no templates belong to that."""
         locale = self.settings.locale
-        return locale if locale.isalpha() and (_SHIPPED / locale).is_dir() else "en"
-
-    def _override(self, name: str) -> str | None:
-        folder = self.settings.mailer_templates
-        file = folder / name if folder is not None else None
-        return file.read_text("utf-8") if file is not None and file.exists() else None
+        if locale.isalpha() and (TEMPLATES / locale).is_dir():
+            return locale
+        return "en"
 
     def _sender(self) -> Address:
-        given = self.settings.mailer_from
-        if given is None:
+        configured = self.settings.mailer_from
+        if configured is None:
             return Address(self.settings.brand, "no-reply", domain(self.settings))
-        name, address = parseaddr(given)
+        name, address = parseaddr(configured)
         return Address(name, addr_spec=address)
 
 
 def domain(settings: Settings) -> str:
-    """What our letters come from. An address and a greeting cannot end in a bare number."""
+    """The host of baseUrl. An IP address can stand neither after an @ nor in a greeting, so it becomes localhost."""
     host = urlsplit(settings.base_url).hostname or ""
-    return host if ":" not in host and re.search(r"[a-z]", host) else "localhost"
+    if ":" not in host and re.search(r"[a-z]", host):
+        return host
+    return "localhost"
 
 
-def _line(head: str, name: str) -> str | None:
-    found = re.search(rf"^{name}:(.*)$", head, re.MULTILINE)
-    return found[1].strip() if found else None
+def link(settings: Settings, target: str, token: str, email: str) -> str:
+    """A link that is made from the configuration alone, never from anything in a request."""
+    base = target
+    if target.startswith("/"):
+        base = settings.base_url + target
+    separator = "&" if "?" in base else "?"
+    return f"{base}{separator}{urlencode({'token': token, 'email': email})}"
 
 
-def _filled(template: Template, words: Mapping[str, str]) -> str:
-    return template.substitute(words)
+def _header(head: str, name: str) -> str:
+    line = re.search(rf"^{name}:(.*)$", head, re.MULTILINE)
+    return line[1].strip() if line else ""
 
 
-def _check(file: Path, words: set[str], needed: set[str]) -> None:
+def _check(file: Path, known: set[str], required: str | None) -> None:
     try:
         text = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}"
-        ) from None
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file}: cannot be read: not UTF-8") from None
     template = Template(text)
     used = set(template.get_identifiers())
-    known = f"known are {', '.join(f'${word}' for word in sorted(words))}"
-    if used - words:
-        raise ConfigError(f"{file}: unknown word ${min(used - words)}; {known}")
+    listed = f"known are {', '.join(f'${name}' for name in sorted(known))}"
+    if used - known:
+        raise ConfigError(f"{file}: unknown placeholder ${min(used - known)}; {listed}")
     if not template.is_valid():
-        raise ConfigError(f"{file}: a $ that begins no word (write $$); {known}")
-    if needed - used:
-        raise ConfigError(f"{file}: ${min(needed - used)} is missing, without which the letter is of no use")
+        raise ConfigError(f"{file}: a $ without a placeholder (a dollar sign is written $$); {listed}")
+    if required is not None and required not in used:
+        raise ConfigError(f"{file}: ${required} is missing, and the email is useless without it")
     head, _, body = text.partition("\n\n")
-    if file.suffix == ".txt" and (not _line(head, "Subject") or not body.strip()):
-        raise ConfigError(f'{file}: must begin with a line "Subject: ..." and an empty one')
+    if file.suffix == ".txt" and (not _header(head, "Subject") or not body.strip()):
+        raise ConfigError(f'{file}: must begin with a line "Subject: ..." and an empty line')
 
 
-def _wrapped(text: str) -> str:
-    lines = (
-        textwrap.wrap(line, 72, break_long_words=False, break_on_hyphens=False) or [""]
-        for line in text.strip().splitlines()
-    )
-    return "\n".join(part for wrapped in lines for part in wrapped) + "\n"
+def _wrap(text: str) -> str:
+    lines: list[str] = []
+    for line in text.strip().splitlines():
+        lines += textwrap.wrap(line, 72, break_long_words=False, break_on_hyphens=False) or [""]
+    return "\n".join(lines) + "\n"
 
 
-def _inner(text: str, safe: dict[str, str]) -> str:
-    # The template's own text is text, too, and not HTML; only then are the words put in.
-    return _filled(Template(html.escape(text)), safe)
+def _escape(text: str, safe: dict[str, str]) -> str:
+    """HTML of a template's plain text. Its own characters are escaped first, then the safe values are put in."""
+    return Template(html.escape(text)).substitute(safe)
 
 
 def _button(label: str, link: str, accent: str | None) -> str:
-    # Not every mail program reads a style sheet: what a button needs to be one stands in it. The style sheet has another
-    # colour for the dark; that of a brand stays.
-    name, colour = ("branded", accent) if accent else ("button", ACCENT)
+    # Inline, because some mail programs ignore style sheets. The layout's style sheet gives class "button" another
+    # colour in dark mode; the colour of a brand stays.
+    name, colour = "button", ACCENT
+    if accent:
+        name, colour = "branded", accent
     look = f"background:{colour};color:{readable_on(colour)};border-radius:6px;text-decoration:none;font-weight:600"
     style = f"display:inline-block;padding:12px 20px;{look}"
     return (
@@ -181,18 +184,11 @@ def _button(label: str, link: str, accent: str | None) -> str:
 
 
 def _address(recipient: str) -> Address:
-    """One recipient, and not a list of them."""
+    """Raises Undeliverable unless this is exactly one address."""
     try:
         address = Address(addr_spec=recipient)
     except (ValueError, IndexError, MessageError):
         address = None
     if address is None or address.addr_spec != recipient:
-        raise Undeliverable(f"{recipient!r} is no address", permanent=True)
+        raise Undeliverable(f"{recipient!r} is not an email address", permanent=True)
     return address
-
-
-def link(settings: Settings, target: str, token: str, email: str) -> str:
-    """From the configuration, and from nothing that a request says."""
-    base = settings.base_url + target if target.startswith("/") else target
-    separator = "&" if "?" in base else "?"
-    return f"{base}{separator}{urlencode({'token': token, 'email': email})}"

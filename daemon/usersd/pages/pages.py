@@ -152,7 +152,7 @@ def dev_mail(request: Request, service: Service) -> Response:
     # Not for a page elsewhere whose name was turned to this machine: letters open accounts.
     if not is_at_this_machine(request, request.settings.host):
         raise NotFound("Not found")
-    return _page(request, "dev_mail", width="middle", letters=service.outbox.caught())
+    return _page(request, "dev_mail", width="middle", letters=service.outbox.saved_emails())
 
 
 def sample_provider(request: Request, *, people: Sequence[tuple[object, str]], cancel: str) -> Response:
