@@ -135,8 +135,9 @@ def test_the_exit_codes_are_those_of_the_code() -> None:
 # --- the tour: run on a terminal, and compared without what is different each time ---
 
 
-def test_the_tour_shows_what_the_commands_print(tmp_path: Path) -> None:
-    for line, shown in steps(page("docs/tour.md")):
+@pytest.mark.parametrize("name", ["README.md", "docs/tour.md"])
+def test_the_tour_shows_what_the_commands_print(tmp_path: Path, name: str) -> None:
+    for line, shown in steps(page(name)):
         assert same(at_a_terminal(tmp_path, line)) == same(shown), line
 
 
@@ -307,6 +308,13 @@ def test_no_heading_stands_twice_on_a_page(name: str) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 200
+
+
+def test_the_readme_quotes_figures_and_promises_from_their_pages() -> None:
+    quoted = [line for line in section("README.md", "How fast, how safe").splitlines() if line[:2] == "| "]
+    full = page("docs/speed.md") + page("docs/security.md")
+    assert len(quoted) == 3 + 5 + 2
+    assert [line for line in quoted if not f"\n{line.removesuffix(' |')} |" in full] == []
 
 
 @pytest.mark.parametrize(
