@@ -1,10 +1,7 @@
 """The documentation tells the truth: commands, options, calls, keys, links and examples are those of the code."""
 
-import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.commands import Command
@@ -19,18 +16,14 @@ from support.documentation import (
     same,
     section,
     steps,
+    tree_of_commands,
     without_code,
 )
 
-from usersctl.cli.options import Options
-from usersctl.cli.show.output import EXIT_CODES
 from usersctl.cli.snippet import Name
-from usersctl.cli.tree import command_tree
 from usersctl.config import settings, sources
-from usersctl.errors import ConfigError
 from usersctl.mail.writer import PLACEHOLDERS, TEMPLATES
 from usersctl.transfer.transfer import IMPORTED
-from usersd.routes import FOR_DEVELOPMENT, TABLE
 from usersd.routing import Access
 
 README = page("README.md")
@@ -67,44 +60,6 @@ def test_the_two_commands_stand_there_literally() -> None:
 # --- the command ---
 
 
-def tree_of_commands() -> dict[str, set[str]]:
-    """By its words, each command with the long names of its own options."""
-    everywhere = {f"--{name.replace('_', '-')}" for name in Options._fields} | {"--help"}
-    found: dict[str, set[str]] = {}
-
-    def walk(command: Any, words: str) -> None:
-        if hasattr(command, "commands"):
-            for name, each in command.commands.items():
-                walk(each, f"{words} {name}".strip())
-            if not command.invoke_without_command:
-                return
-        named = {name for option in command.params for name in option.opts if name.startswith("--")}
-        found[words] = named - everywhere
-
-    root = command_tree()
-    walk(root, "")
-    found[""] = {name for option in root.params for name in option.opts} | everywhere
-    return found
-
-
-def synopses() -> Iterator[str]:
-    for block in blocks(page("docs/command.md"), ""):
-        for line in block.splitlines():
-            assert line.startswith("usersctl "), line
-            yield line.removeprefix("usersctl ")
-
-
-def test_every_command_and_option_is_told_and_no_other() -> None:
-    told: dict[str, set[str]] = {}
-    for line in synopses():
-        words = re.match(r"(?:[a-z-]+ (?=[a-z])|[a-z-]+$|[a-z-]+(?= ))*", line)
-        assert words is not None
-        name = words[0].strip()
-        name = name.removesuffix(" confirm").removesuffix(" reset")  # the values of `link`'s first argument
-        told.setdefault(name, set()).update(re.findall(r"--[a-z-]+", line))
-    assert told == tree_of_commands()
-
-
 def test_every_option_that_the_text_speaks_of_exists() -> None:
     known = {name for options in tree_of_commands().values() for name in options}
     # Of other programs: useradd, python -m venv and the like.
@@ -122,14 +77,6 @@ def test_the_examples_of_shells_name_commands_that_exist() -> None:
         if first in ("is", "as", "in"):
             continue
         assert (f"{first} {second}" if second and first in groups else first) in known, (first, second)
-
-
-def test_the_exit_codes_are_those_of_the_code() -> None:
-    from usersctl.__main__ import INTERRUPTED
-    from usersctl.cli.mail import PARTLY_FAILED
-
-    told = [int(cells[0].strip("`")) for cells in rows(section("docs/command.md", "Exit codes"))]
-    assert told == sorted({0, 1, 2, PARTLY_FAILED, INTERRUPTED, *EXIT_CODES.values()})
 
 
 # --- the tour: run on a terminal, and compared without what is different each time ---
@@ -159,20 +106,6 @@ def test_there_is_a_tour_and_an_import_to_compare() -> None:
 # --- the HTTP interface ---
 
 
-def test_every_call_is_told_with_who_may_make_it_and_no_other() -> None:
-    told = {}
-    for cells in rows(EVERYTHING):
-        found = re.fullmatch(r"`(GET|POST|PATCH|DELETE) (/\S*)`", cells[0])
-        if found:
-            assert found.groups() not in told, found[0]
-            told[found.groups()] = cells[1]
-    routes = {
-        (each.method, re.sub(r"<(\w+)>", r":\1", each.path)): WHO[each.access]
-        for each in TABLE + FOR_DEVELOPMENT
-    }
-    assert told == routes
-
-
 def test_every_way_to_be_admitted_is_explained() -> None:
     text = page("docs/http.md")
     assert [name for name in WHO.values() if f"- **{name}**" not in text] == []
@@ -181,59 +114,9 @@ def test_every_way_to_be_admitted_is_explained() -> None:
 # --- the configuration ---
 
 
-@pytest.fixture
-def defaults(tmp_path: Path) -> dict[str, Any]:
-    loaded = sources.load(env={"HOME": str(tmp_path), "STATE_DIRECTORY": str(tmp_path)})
-    return {key: value for key, value, _ in sources.shown(loaded)}
-
-
-def keys_told() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for cells in rows(section("docs/operating/configure.md", "All keys")):
-        assert len(cells) == 4, cells
-        key = cells[0].strip("`")
-        assert key not in found, key
-        found[key] = cells[1:]
-    return found
-
-
-def test_every_key_is_told_with_its_default_and_no_other(defaults: dict[str, Any]) -> None:
-    told = keys_told()
-    assert set(told) == set(settings.KEYS)
-    for key, (_, default, _) in told.items():
-        if key in ("baseUrl", "database"):  # they depend on others, which the table says
-            continue
-        value = defaults[key]
-        assert default == ("none" if value is None else f"`{json.dumps(value)}`"), key
-
-
-def test_a_range_that_is_told_is_the_one_that_is_checked(tmp_path: Path) -> None:
-    ranges = {key: re.search(r"(\d+)\u2013(\d+)", kind) for key, (kind, _, _) in keys_told().items()}
-    assert sum(each is not None for each in ranges.values()) > 10
-    for key, found in ranges.items():
-        if found is None:
-            continue
-        low, high = int(found[1]), int(found[2])
-        assert loads(tmp_path, key, low), key
-        assert loads(tmp_path, key, high), key
-        assert not loads(tmp_path, key, low - 1), key
-        assert not loads(tmp_path, key, high + 1), key
-
-
-def loads(folder: Path, key: str, value: Any) -> bool:
-    file = folder / "users.toml"
-    file.write_text(f"{key} = {json.dumps(value)}\n", "utf-8")
-    try:
-        sources.load(config=file, env={"STATE_DIRECTORY": str(folder)})
-    except ConfigError:
-        return False
-    return True
-
-
 def test_every_variable_of_the_environment_is_told_and_no_other() -> None:
     named = {variable for key in settings.KEYS.values() for variable in key.variables}
     named |= {"USERS_CONFIG", "USERS_ADMIN_EMAIL", "USERS_ADMIN_PASSWORD_FILE"}
-    assert set(re.findall(r"\bUSERS_[A-Z_]+", section("docs/operating/configure.md", "Environment"))) == named
     assert set(re.findall(r"\bUSERS_[A-Z_]+", EVERYTHING)) == named
 
 
@@ -358,25 +241,6 @@ def test_every_promise_has_a_number_and_a_test() -> None:
 
 
 # --- the files beside the daemon ---
-
-
-def test_the_example_of_a_configuration_is_all_comments() -> None:
-    text = (DAEMON / "users.example.toml").read_text("utf-8")
-    assert [line for line in text.splitlines() if line and not line.startswith("#")] == []
-
-
-def test_the_example_of_a_configuration_has_every_key_with_its_default(
-    tmp_path: Path, defaults: dict[str, Any]
-) -> None:
-    lines = (DAEMON / "users.example.toml").read_text("utf-8").splitlines()
-    file = tmp_path / "users.toml"
-    file.write_text("\n".join(line.removeprefix("# ") for line in lines), "utf-8")
-    loaded = sources.load(config=file, env={"STATE_DIRECTORY": str(tmp_path)})
-    written = {key for key, origin in loaded.origins.items() if origin.source == str(file)}
-    assert written == set(settings.KEYS)
-    for key, value, _ in sources.shown(loaded):
-        if defaults[key] is not None and key != "database":
-            assert value == defaults[key], key
 
 
 def test_a_snippet_is_printed_as_the_page_shows(usersctl: Command) -> None:

@@ -9,8 +9,12 @@ import subprocess
 import termios
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from support.commands import PASSWORD, USERSCTL, take_terminal, watch_terminal
+
+from usersctl.cli.options import Options
+from usersctl.cli.tree import command_tree
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,6 +71,27 @@ def rows(text: str) -> Iterator[list[str]]:
     for line in text.splitlines():
         if line.startswith("| `"):
             yield [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+def tree_of_commands() -> dict[str, set[str]]:
+    """The long names of each command's own options, by the words of its name."""
+    everywhere = {f"--{name.replace('_', '-')}" for name in Options._fields} | {"--help"}
+    options: dict[str, set[str]] = {}
+
+    def walk(command: Any, words: str) -> None:
+        if hasattr(command, "commands"):
+            for name, subcommand in command.commands.items():
+                walk(subcommand, f"{words} {name}".strip())
+            if not command.invoke_without_command:
+                return
+        options[words] = {
+            name for option in command.params for name in option.opts if name.startswith("--")
+        } - everywhere
+
+    root = command_tree()
+    walk(root, "")
+    options[""] = {name for option in root.params for name in option.opts} | everywhere
+    return options
 
 
 def blocks(text: str, language: str) -> list[str]:

@@ -47,7 +47,7 @@ def explain(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="[KEY]",
+            metavar="KEY",
             help="A key, or a table of keys such as auth.oauth.",
             autocompletion=lambda: [*KEYS],
         ),

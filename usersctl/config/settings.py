@@ -58,7 +58,7 @@ class Settings(NamedTuple):
     processes: Annotated[int, Key("server.processes", values.whole(1, 64),
         "Processes that share the listening socket. One of them sends emails and runs the schedule.")] = 1
     trusted_proxies: Annotated[tuple[Any, ...], Key("server.trustedProxies", values.list_of(values.network, "addresses and ranges"),
-        'Proxies whose X-Forwarded-* headers are believed. "unix" stands for every client of the Unix socket.')] = ()
+        'Proxies whose X-Forwarded-* headers are believed, read from the right. "unix" stands for every client of the Unix socket.')] = ()
 
     whitelist: Annotated[tuple[str, ...], Key("auth.whitelist", values.list_of(values.path_pattern, "paths"),
         'Public paths, such as "/about", "/docs/*" or "/x/*/y". "/register" opens registration.')] = ()
@@ -67,7 +67,7 @@ class Settings(NamedTuple):
     remember_me_expiration: Annotated[timedelta, Key("auth.rememberMeExpiration", values.duration("days", 3650),
         'Days without use after which a session with "Stay signed in" ends.')] = timedelta(days=30)
     cookie_name: Annotated[str, Key("auth.cookieName", values.cookie_name,
-        "The session cookie. If baseUrl is https, __Host- is put in front of its name.")] = "auth_token"
+        "The name of the session cookie. If baseUrl is https, __Host- is put in front of it.")] = "auth_token"
     allowed_origins: Annotated[tuple[str, ...], Key("auth.allowedOrigins", values.list_of(values.origin_of, "origins"),
         "Other web origins whose pages may call the API from a browser with the visitor's cookie.")] = ()
     role_rules: Annotated[tuple[tuple[str, str], ...], Key("auth.roleRules", values.role_rules,
@@ -156,7 +156,8 @@ class Settings(NamedTuple):
         "The port on which /metrics serves counters for Prometheus, other than server.port. Without it: off.")] = None
 
     cleanup_schedule: Annotated[str | None, Key("tokenCleanupSchedule", values.cron,
-        'When expired tokens are deleted: five cron fields in local time, an alias such as "@daily", or false.')] = "0 2 * * *"
+        "When expired tokens are deleted: five cron fields in local time, false, or "
+        "@hourly, @daily, @midnight, @weekly, @monthly, @yearly or @annually.")] = "0 2 * * *"
 
     limits_enabled: Annotated[bool, Key("limits.enabled", values.boolean,
         "false leaves limiting to a component in front.")] = True

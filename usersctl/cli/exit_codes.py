@@ -1,0 +1,60 @@
+"""The exit codes of the command, and the error that leads to each."""
+
+from enum import IntEnum
+from typing import Self
+
+from usersctl.errors import (
+    Busy,
+    ConfigError,
+    Forbidden,
+    Invalid,
+    LastAdmin,
+    NotFound,
+    StoreUnusable,
+    Taken,
+    TooMany,
+    Unauthenticated,
+    UsersError,
+)
+
+
+class ExitCode(IntEnum):
+    """A code with the sentence that the reference prints for it."""
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> Self:
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
+
+    DONE = 0, "Done. Also when there was nothing to do."
+    BUG = 1, "A bug in usersctl. `--debug` shows the trace."
+    MISUSE = 2, "Wrong usage or invalid input."
+    NOT_FOUND = 3, "No such user, token, email or audit entry."
+    TAKEN = 4, "The address, the provider account or the file exists already."
+    REFUSED = 5, "Refused: `--yes` is missing, the question was declined, or it is the last active admin."
+    UNUSABLE = 6, "The database or the configuration cannot be used, or reading or writing failed."
+    PARTLY_FAILED = 7, "Some of the work failed, or a check found a problem."
+    INTERRUPTED = 130, "Interrupted with Ctrl-C or at a question."
+
+
+_OF_ERRORS: dict[type, ExitCode] = {
+    Invalid: ExitCode.MISUSE,
+    NotFound: ExitCode.NOT_FOUND,
+    Taken: ExitCode.TAKEN,
+    LastAdmin: ExitCode.REFUSED,
+    Forbidden: ExitCode.REFUSED,
+    Unauthenticated: ExitCode.REFUSED,
+    TooMany: ExitCode.REFUSED,
+    Busy: ExitCode.UNUSABLE,  # for a command, only the database can be busy
+    ConfigError: ExitCode.UNUSABLE,
+    StoreUnusable: ExitCode.UNUSABLE,
+    UsersError: ExitCode.REFUSED,
+}
+
+
+def code_of(error: UsersError) -> ExitCode:
+    """The code of the nearest class in the table."""
+    return next(_OF_ERRORS[kind] for kind in type(error).__mro__ if kind in _OF_ERRORS)
