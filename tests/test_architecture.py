@@ -1,38 +1,40 @@
-"""The doors between the rooms: who may import whom, and where each technology lives."""
+"""The rules of the structure: who may import whom, where each technology lives, which folder holds what."""
 
 import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from support.modules import Module, Modules, circles, imported_modules, nearest, read_modules
 
 ROOT = Path(__file__).parent.parent
+MODULES = read_modules(ROOT)
 
-# What each room of the core may import of ours. A new room has to be given its place here. A folder is one room.
-BOTTOM = "errors models clock secrets config fields schedule colours text deadline"
-JOURNEY = f"{BOTTOM} passwords store throttle lockdown mail"  # and never another journey
-ROOMS = {
-    "__init__": "",
+# --- doors: what each room may import of ours. A room is a module or a folder; a new one gets its place here. ---
+
+BOTTOM = "errors models clock secrets config fields schedule colours text"
+JOURNEY = f"{BOTTOM} passwords store throttle lockdown mail credentials"  # and never another journey
+CORE = {
     "errors": "",
     "models": "",
     "clock": "",
     "secrets": "",
-    "schedule": "clock",
     "colours": "",
     "text": "",
     "deadline": "",
+    "schedule": "clock",
     "fields": "errors models",
     "config": "errors fields schedule",
     "passwords": "config errors models",
-    "store": "errors models clock fields text",
+    "store": "clock errors fields models secrets text",
     "throttle": "errors models clock secrets store",
     "readiness": "errors store",
     "lockdown": "errors models clock store",
     "mail": f"{BOTTOM} store",
+    "credentials": f"{BOTTOM} passwords store mail",
     "accounts": JOURNEY,
     "sessions": JOURNEY,
     "registration": JOURNEY,
@@ -41,36 +43,89 @@ ROOMS = {
     "first_admin": JOURNEY,
     "transfer": JOURNEY,
     "why": JOURNEY,
-    "doctor": f"{JOURNEY} oauth",
+    "doctor": f"{JOURNEY} deadline oauth",
     "service": f"{JOURNEY} readiness accounts sessions registration recovery oauth first_admin transfer",
 }
-VISITORS = ("cli", "__main__")  # they may see every room, but not the technology in it
-
-# Technologies, and the only files that import them.
-HOMES = {
-    "sqlite3": {"store", "transfer"},
-    "sqlite_utils": {"store"},
-    "bcrypt": {"passwords"},
-    "zxcvbn": {"passwords"},
-    "secrets": {"secrets"},
-    "random": {"mail"},  # when to try again; what must not be guessed is made in secrets
-    "email_validator": {"fields"},
-    "crontab": {"schedule"},
-    "smtplib": {"mail"},
-    "requests": {"oauth"},
-    "oauthlib": {"oauth"},
-    "typer": {"cli", "__main__"},
-    "rich": {"cli", "__main__"},
-    "click": set(),
-    "bottle": {"usersd"},
-    "waitress": {"usersd"},
-    "prometheus_client": {"usersd"},
-    "usersd": {
-        "usersd",
-        "cli",
-    },  # in `cli` inside functions only: a command that needs no daemon does not load it
+FORMAT = "cookies response log paths server.lanes"  # what the daemon's other rooms stand on
+DAEMON = {
+    "cookies": "",
+    "response": "",
+    "log": "",
+    "paths": "",
+    "server.lanes": "",
+    "server.systemd": "",
+    "request": "cookies response server.lanes",
+    "routing": "request response server.lanes",
+    "openapi.schemas": "",
+    "inputs": "openapi.schemas request",
+    "openapi": "access cookies inputs openapi.schemas request response routing",
+    "access": f"{FORMAT} request routing",
+    "pages": f"{FORMAT} access inputs openapi openapi.schemas request",
+    "handlers": f"{FORMAT} access inputs openapi openapi.schemas pages request",
+    "routes": "handlers openapi pages routing server.lanes",
+    "rate_limits": "request routing",
+    "counters": "routing",
+    "metrics": "counters routing server",
+    "app": f"{FORMAT} access counters handlers pages rate_limits request routes routing",
+    "gate": f"{FORMAT} access pages request",
+    "dev_provider": f"{FORMAT} inputs openapi openapi.schemas pages request routing",
+    "server": "log request response server.lanes server.systemd",
+    "background": "log",
 }
-HEAVY = [
+DAEMON["start"] = " ".join(DAEMON)
+DAEMON["wsgi"] = "log request response server start"
+ROOMS = {
+    **{f"usersctl.{room}": {f"usersctl.{door}" for door in doors.split()} for room, doors in CORE.items()},
+    **{f"usersd.{room}": {f"usersd.{door}" for door in doors.split()} for room, doors in DAEMON.items()},
+}
+CORE_ROOMS = {f"usersctl.{room}" for room in CORE}
+# They may enter every room of the core. The packages themselves hold a version and a docstring.
+VISITORS = ("usersctl.cli", "usersctl.__main__", "usersd.__main__", "tests")
+PACKAGES = ("usersctl", "usersd")
+# The circles that are left; none may join them.
+KNOWN_CIRCLES = (
+    {"usersctl.cli.show.output", "usersctl.cli.show.tables"},
+    {"usersd.openapi.document", "usersd.routes"},
+    {"usersd.request", "usersd.routing"},
+)
+# The doors that are to be closed.
+KNOWN_DOORS = {
+    "daemon/usersd/openapi/document.py imports usersd.handlers.oauth",
+    "daemon/usersd/openapi/document.py imports usersd.routes",
+    "daemon/usersd/request.py imports usersd.routing",
+}
+
+# --- homes: technologies, and the only files that import them ---
+
+COMMAND = ("usersctl/cli/", "usersctl/__main__.py")
+HOMES = {
+    "sqlite3": ("usersctl/store/", "usersctl/transfer/foreign.py"),
+    "sqlite_utils": ("usersctl/store/upgrade.py",),
+    "bcrypt": ("usersctl/passwords.py",),
+    "zxcvbn": ("usersctl/passwords.py",),
+    "secrets": ("usersctl/secrets.py",),
+    "random": ("usersctl/mail/outbox.py",),  # spreads retries; what must not be guessed comes from secrets
+    "email_validator": ("usersctl/fields.py",),
+    "crontab": ("usersctl/schedule.py",),
+    "smtplib": ("usersctl/mail/smtp.py",),
+    "requests": ("usersctl/oauth/http.py",),
+    "urllib3": ("usersctl/oauth/http.py",),
+    "oauthlib": ("usersctl/oauth/providers.py",),
+    "typer": COMMAND,
+    "rich": COMMAND,
+    "click": (),
+    "bottle": (
+        "daemon/usersd/app.py",
+        "daemon/usersd/routing.py",
+        "daemon/usersd/openapi/",
+        "daemon/usersd/pages/",
+    ),
+    "waitress": ("daemon/usersd/server/",),
+    "prometheus_client": ("daemon/usersd/metrics.py",),
+}
+SQL_HOMES = HOMES["sqlite3"]
+CLOCK_HOME = "usersctl/clock.py"
+HEAVY = {
     "sqlite_utils",
     "bcrypt",
     "email_validator",
@@ -80,10 +135,10 @@ HEAVY = [
     "requests",
     "oauthlib",
     "typer",
-]
-# What is not at home in the core at all, or only in a room that is entered late.
+}
+# Libraries that the core does not import, or only where they are used.
 NOT_AT_THE_START = [
-    *HEAVY,
+    *sorted(HEAVY),
     "bottle",
     "waitress",
     "usersd",
@@ -94,101 +149,110 @@ NOT_AT_THE_START = [
     "usersctl.mail.smtp",
 ]
 
+# --- the rules: each yields one line for every place that breaks it ---
 
-class Imported(NamedTuple):
-    name: str
-    at_the_top: bool  # it is paid for at every start
-
-
-class Module(NamedTuple):
-    path: str
-    room: str
-    tree: ast.Module
-
-    def imports(self) -> Iterator[Imported]:
-        inside = {
-            id(node)
-            for function in ast.walk(self.tree)
-            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            for node in ast.walk(function)
-        }
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{self.path}: a relative import hides who imports whom"
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            else:
-                continue
-            for name in names:
-                yield Imported(name, id(node) not in inside)
-
-    def rooms(self) -> set[str]:
-        """The rooms of the core that this one imports."""
-        return {name.split(".")[1] for name, _ in self.imports() if name.startswith("usersctl.")} - {
-            "__version__"
-        }
+Rule = Callable[[Modules], Iterator[str]]
+RULES: dict[str, Rule] = {}
 
 
-def modules(folder: Path, root: Path) -> Iterator[Module]:
-    for path in sorted(folder.rglob("*.py")):
-        parts = path.relative_to(root).with_suffix("").parts
-        room = parts[1] if parts[0] == "usersctl" else parts[0]
-        yield Module(str(path.relative_to(ROOT)), room, ast.parse(path.read_text("utf-8")))
+def rule(function: Rule) -> Rule:
+    RULES[function.__name__] = function
+    return function
 
 
-CORE = list(modules(ROOT / "usersctl", ROOT))
-DAEMON = list(modules(ROOT / "daemon" / "usersd", ROOT / "daemon"))
-every_module = pytest.mark.parametrize("module", CORE + DAEMON, ids=lambda module: module.path)
-every_room = pytest.mark.parametrize(
-    "module", [module for module in CORE if module.room not in VISITORS], ids=lambda module: module.path
-)
+def product(modules: Modules) -> list[Module]:
+    return [module for module in modules.values() if not module.name.startswith("tests.")]
 
 
-def test_there_is_something_to_look_at() -> None:
-    assert {"errors", "store", "accounts", "service", *VISITORS} <= {module.room for module in CORE}
-    assert sum(len(list(module.imports())) for module in CORE) > 100
+def dotted(node: ast.AST) -> str:
+    """The last two names of an attribute, as in datetime.now."""
+    if not isinstance(node, ast.Attribute):
+        return node.id if isinstance(node, ast.Name) else ""
+    owner = node.value.attr if isinstance(node.value, ast.Attribute) else dotted(node.value)
+    return f"{owner}.{node.attr}"
 
 
-@every_room
-def test_every_room_has_its_place_and_keeps_to_its_doors(module: Module) -> None:
-    assert module.room in ROOMS, f"{module.path}: give it a place in ROOMS"
-    # A room may have several files, which are at home with each other.
-    assert module.rooms() - {module.room} <= set(ROOMS[module.room].split())
+def is_below(name: str, *packages: str) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
-def test_the_table_of_doors_is_sound() -> None:
-    journeys = [room for room, doors in ROOMS.items() if doors == JOURNEY and room != "oauth"]
-    for room, doors in ROOMS.items():
-        assert set(doors.split()) <= set(ROOMS)
-        assert room == "service" or not set(doors.split()) & {*journeys, "service", *VISITORS}
-
-    def below(room: str, seen: tuple[str, ...] = ()) -> None:
-        assert room not in seen, f"a circle: {seen}"
-        for door in ROOMS[room].split():
-            below(door, (*seen, room))
-
-    for room in ROOMS:
-        below(room)
+def is_at_home(module: Module, homes: tuple[str, ...]) -> bool:
+    return any(module.path == home or (home.endswith("/") and module.path.startswith(home)) for home in homes)
 
 
-@every_module
-def test_every_technology_has_one_home(module: Module) -> None:
-    for name, _ in module.imports():
-        technology = name.split(".")[0]
-        assert module.room in HOMES.get(technology, {module.room}), f"{module.path} imports {name}"
+@rule
+def no_modules_import_one_another(modules: Modules) -> Iterator[str]:
+    for circle in circles({module.name: module for module in product(modules)}):
+        if not any(set(circle) <= known for known in KNOWN_CIRCLES):
+            yield " <-> ".join(circle)
 
 
-@every_module
-def test_the_command_imports_the_daemon_inside_functions_only(module: Module) -> None:
-    for name, at_the_top in module.imports():
-        assert name != "importlib.import_module", f"{module.path} hides what it imports"
-        assert not (module.room == "cli" and name.split(".")[0] == "usersd" and at_the_top), module.path
+@rule
+def every_module_has_a_room(modules: Modules) -> Iterator[str]:
+    for module in product(modules):
+        if module.name not in PACKAGES and not is_below(module.name, *ROOMS, *VISITORS):
+            yield f"{module.path}: give it a place in ROOMS, or move it into the room where it belongs"
 
 
-@every_module
-def test_the_clock_is_read_in_one_place(module: Module) -> None:
-    read = {
+@rule
+def every_room_keeps_to_its_doors(modules: Modules) -> Iterator[str]:
+    for module in product(modules):
+        room = nearest(module.name, ROOMS)
+        if not room:
+            continue
+        for target in sorted(imported_modules(module, modules)):
+            # Only the entry point of the daemon may enter the command; any other room of the core is open to it.
+            is_open = room.startswith("usersd.") and is_below(target, *CORE_ROOMS)
+            if target not in PACKAGES and not is_open and nearest(target, ROOMS) not in {room, *ROOMS[room]}:
+                yield from {f"{module.path} imports {target}"} - KNOWN_DOORS
+
+
+@rule
+def the_core_never_imports_the_daemon(modules: Modules) -> Iterator[str]:
+    """The command may, in the function that needs it, so that other commands start without the daemon."""
+    for module in product(modules):
+        for name, at_the_top in module.imports:
+            allowed = is_below(module.name, "usersctl.cli") and not at_the_top
+            if is_below(name, "usersd") and not is_below(module.name, "usersd") and not allowed:
+                yield f"{module.path} imports {name}"
+
+
+@rule
+def no_import_hides_behind_a_string(modules: Modules) -> Iterator[str]:
+    tricks = {"import_module", "__import__", "exec", "eval", "spec_from_file_location"}
+    for module in product(modules):
+        for name, _ in module.imports:
+            if is_below(name, "importlib") and not is_below(name, "importlib.metadata"):
+                yield f"{module.path} imports {name}"
+        for node in module.nodes:
+            if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in tricks:
+                yield f"{module.path}:{node.lineno}: {dotted(node.func)}"
+
+
+@rule
+def every_technology_has_one_home(modules: Modules) -> Iterator[str]:
+    for module in product(modules):
+        for name, _ in module.imports:
+            technology = name.partition(".")[0]
+            if technology in HOMES and not is_at_home(module, HOMES[technology]):
+                yield f"{module.path} imports {name}"
+
+
+@rule
+def only_the_store_knows_sql(modules: Modules) -> Iterator[str]:
+    statement = re.compile(
+        r"\b(SELECT .+ FROM|INSERT INTO|DELETE FROM|UPDATE \w+ SET|PRAGMA \w+|CREATE TABLE)\b"
+    )
+    for module in product(modules):
+        for node in module.nodes:
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and statement.search(text) and not is_at_home(module, SQL_HOMES):
+                yield f"{module.path}:{ast.unparse(node)[:60]}"
+
+
+@rule
+def the_clock_is_read_in_one_place(modules: Modules) -> Iterator[str]:
+    readings = {
         "datetime.now",
         "datetime.utcnow",
         "datetime.today",
@@ -198,20 +262,250 @@ def test_the_clock_is_read_in_one_place(module: Module) -> None:
         "time.localtime",
         "time.gmtime",
     }
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Attribute):
-            said = ".".join(ast.unparse(node).split(".")[-2:])
-            assert said not in read or module.room == "clock", f"{module.path}:{node.lineno}: {said}"
-    for name, _ in module.imports():
-        assert name not in read, f"{module.path} imports {name}"
+    for module in product(modules):
+        if module.path == CLOCK_HOME:
+            continue
+        names = [name for name, _ in module.imports]
+        names += [dotted(node) for node in module.nodes if isinstance(node, ast.Attribute)]
+        for name in names:
+            if ".".join(name.split(".")[-2:]) in readings:
+                yield f"{module.path}: {name}"
 
 
-@every_room
-def test_heavy_libraries_are_imported_by_the_function_that_needs_them(module: Module) -> None:
-    for name, at_the_top in module.imports():
-        assert not (at_the_top and name.split(".")[0] in HEAVY), (
-            f"{module.path} imports {name} at every start"
-        )
+@rule
+def a_heavy_library_is_imported_by_the_function_that_needs_it(modules: Modules) -> Iterator[str]:
+    for module in product(modules):
+        for name, at_the_top in module.imports:
+            if at_the_top and name.partition(".")[0] in HEAVY and is_below(module.name, *CORE_ROOMS):
+                yield f"{module.path} imports {name} at every start"
+
+
+@rule
+def showing_calls_no_journey(modules: Modules) -> Iterator[str]:
+    for module in product(modules):
+        for target in imported_modules(module, modules):
+            journeys = is_below(target, *CORE_ROOMS) and CORE[target.split(".")[1]].startswith(JOURNEY)
+            if is_below(module.name, "usersctl.cli.show") and journeys:
+                yield f"{module.path} imports {target}"
+
+
+@rule
+def a_handler_is_in_its_folder_and_in_the_table(modules: Modules) -> Iterator[str]:
+    """A handler is a public function of the request and the service."""
+    table = {dotted(node) for node in modules["usersd.routes"].nodes}
+    for module in product(modules):
+        name = module.name.rpartition(".")[2]
+        functions = [node for node in module.tree.body if isinstance(node, ast.FunctionDef)]
+        handlers = [function.name for function in functions if _is_handler(function)]
+        in_folder = is_below(module.name, "usersd.handlers")
+        if in_folder and module.name != "usersd.handlers" and not handlers:
+            yield f"{module.path}: no handler in it"
+        for handler in handlers:
+            if in_folder and f"{name}.{handler}" not in table:
+                yield f"{module.path}: {handler} has no route"
+
+
+def _is_handler(function: ast.FunctionDef) -> bool:
+    parameters = [argument.arg.lstrip("_") for argument in function.args.args]
+    return not function.name.startswith("_") and parameters == ["request", "service"]
+
+
+@rule
+def every_module_says_what_it_is_for(modules: Modules) -> Iterator[str]:
+    seen: dict[str, str] = {}
+    for module in product(modules):
+        purpose = ast.get_docstring(module.tree)
+        if not purpose:
+            yield f"{module.path}: one sentence of docstring"
+        elif purpose in seen:
+            yield f"{module.path} says the same as {seen[purpose]}"
+        else:
+            seen[purpose] = module.path
+
+
+@rule
+def no_name_is_empty(modules: Modules) -> Iterator[str]:
+    empty = re.compile(
+        r"(^|_|[a-z])(Manager|Helper|Base|Impl|Util|Common)s?$|^(manager|helper|base|impl|util|common)s?$"
+    )
+    for module in product(modules):
+        for name in (module.name.rpartition(".")[2], *(node.name for node in module.classes)):
+            if empty.search(name):
+                yield f"{module.path}: {name}"
+
+
+@rule
+def no_function_is_longer_than_a_screen(modules: Modules) -> Iterator[str]:
+    for module in product(modules):
+        for function in module.functions:
+            lines = (function.end_lineno or 0) - function.lineno + 1
+            if lines > 60:
+                yield f"{module.path}: {function.name} has {lines} lines"
+
+
+@rule
+def no_test_imports_a_test(modules: Modules) -> Iterator[str]:
+    for module in modules.values():
+        for name, _ in module.imports:
+            if module.name.startswith("tests.") and re.search(r"(^|\.)(test_\w+|conftest)(\.|$)", name):
+                yield f"{module.path} imports {name}: move the helper to tests/support"
+
+
+# What tests of a folder are about, by what they import or take, and what they leave to other folders.
+OF_A_FOLDER: dict[str, tuple[str, str]] = {
+    "core": (r"^(usersctl|support)\.", r"^(usersd|usersctl\.cli|typer)\b"),
+    "interface": (r"^(usersd\b|support\.(web|daemons|proxies|oauth_site|visitors)\.)", r"^typer\b"),
+    "cli": (r"^(usersctl\.cli\b|support\.commands\.)", r"^$"),
+    "attacks": (r"^support\.(web|oauth_site)\.", r"^$"),
+    "faults": (r"^support\.(faults|daemons)\.", r"^$"),
+    "browser": (r"^support\.visitors\.|^support\.proxies\.", r"^$"),
+    "": (r"", r"^(usersctl\.(accounts|sessions|recovery|registration)|usersd\.(app|server))\b"),
+}
+
+
+@rule
+def a_test_is_in_the_folder_of_what_it_tests(modules: Modules) -> Iterator[str]:
+    for module in modules.values():
+        folder, _, stem = module.path.removeprefix("tests/").rpartition("/")
+        if not stem.startswith("test_"):
+            continue
+        if folder not in OF_A_FOLDER:
+            yield f"{module.path}: there is no such folder of tests"
+            continue
+        wanted, foreign = OF_A_FOLDER[folder]
+        names = [name for name, _ in module.imports]
+        if not any(re.search(wanted, name) for name in names):
+            yield f"{module.path}: uses nothing of what tests/{folder} is about"
+        for name in names:
+            if re.search(foreign, name):
+                yield f"{module.path} imports {name}"
+
+
+# --- the tests ---
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert {
+        "usersctl.errors",
+        "usersctl.accounts",
+        "usersctl.cli.tree",
+        "usersd.routes",
+        "tests.conftest",
+    } <= set(MODULES)
+    assert sum(len(module.imports) for module in product(MODULES)) > 500
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_code_keeps_every_rule(name: str) -> None:
+    assert list(RULES[name](MODULES)) == []
+
+
+HANDLER = '"""One."""\ndef handle(request: object, service: object) -> None: ...\n'
+# For each rule, files that break it.
+BREAKING: dict[str, list[dict[str, str]]] = {
+    "no_modules_import_one_another": [
+        {
+            "usersctl/first.py": "from usersctl.second import A",
+            "usersctl/second.py": "def f():\n    import usersctl.third",
+            "usersctl/third.py": "if TYPE_CHECKING:\n    from usersctl import first",
+        },
+        {"daemon/usersd/cookies.py": "from usersd.access import A"},
+    ],
+    "every_module_has_a_room": [{"usersctl/planted.py": ""}, {"daemon/usersd/planted/__init__.py": ""}],
+    "every_room_keeps_to_its_doors": [
+        {"usersctl/recovery.py": "from usersctl.sessions import Sessions"},
+        {"usersctl/store/planted.py": "from usersctl import accounts"},
+        {"daemon/usersd/handlers/planted.py": "from usersd.app import App"},
+        {"daemon/usersd/server/planted.py": "from usersd.handlers import users"},
+        {"daemon/usersd/background/planted.py": "def f():\n    from usersd.request import Request"},
+        {"daemon/usersd/app.py": "from usersctl.cli.tree import command_tree"},
+    ],
+    "the_core_never_imports_the_daemon": [
+        {"usersctl/planted.py": "def f():\n    from usersd.app import App"},
+        {"usersctl/cli/planted.py": "from usersd.app import App"},
+    ],
+    "no_import_hides_behind_a_string": [
+        {"usersctl/cli/planted.py": "from importlib import import_module"},
+        {"usersctl/cli/planted.py": "import importlib"},
+        {"usersctl/planted.py": "app = __import__('usersd.app')"},
+        {"usersctl/planted.py": "exec('import usersd')"},
+    ],
+    "every_technology_has_one_home": [
+        {"usersctl/accounts.py": "import sqlite3"},
+        {"usersctl/mail/planted.py": "def f():\n    from requests.adapters import HTTPAdapter"},
+        {"usersctl/oauth/sign_in.py": "import oauthlib.oauth2"},
+        {"usersctl/why.py": "import rich"},
+        {"daemon/usersd/handlers/planted.py": "import bottle"},
+        {"usersctl/cli/planted.py": "import click"},
+    ],
+    "only_the_store_knows_sql": [
+        {"usersctl/accounts.py": "query = 'SELECT id FROM users'"},
+        {"daemon/usersd/planted.py": "f'DELETE FROM {table}'"},
+    ],
+    "the_clock_is_read_in_one_place": [
+        {"usersctl/accounts.py": "datetime.datetime.now()"},
+        {"daemon/usersd/planted.py": "from time import time"},
+    ],
+    "a_heavy_library_is_imported_by_the_function_that_needs_it": [{"usersctl/passwords.py": "import bcrypt"}],
+    "showing_calls_no_journey": [{"usersctl/cli/show/planted.py": "from usersctl.accounts import Accounts"}],
+    "a_handler_is_in_its_folder_and_in_the_table": [
+        {"daemon/usersd/handlers/planted.py": HANDLER},
+        {"daemon/usersd/handlers/planted.py": "def helps(request): ..."},
+        {"daemon/usersd/handlers/users.py": HANDLER},
+    ],
+    "every_module_says_what_it_is_for": [
+        {"usersctl/planted.py": "x = 1"},
+        {"usersctl/a.py": "'''Same.'''", "usersctl/b.py": "'''Same.'''"},
+    ],
+    "no_name_is_empty": [{"usersctl/planted.py": "class UserManager: ..."}, {"usersctl/cli/utils.py": ""}],
+    "no_function_is_longer_than_a_screen": [{"usersctl/planted.py": "def f():\n" + "    x = 1\n" * 60}],
+    "no_test_imports_a_test": [
+        {"tests/core/test_planted.py": "from cli.test_accounts import helper"},
+        {"tests/support/planted.py": "from conftest import PASSWORD"},
+    ],
+    "a_test_is_in_the_folder_of_what_it_tests": [
+        {"tests/core/test_planted.py": "from usersctl.errors import Taken\nfrom usersd.app import App"},
+        {"tests/interface/test_planted.py": "from usersctl.accounts import Accounts"},
+        {"tests/cli/test_planted.py": "import json"},
+        {"tests/planted/test_planted.py": "import json"},
+        {"tests/test_planted.py": "from usersctl.accounts import Accounts"},
+    ],
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_fails_on_files_that_break_it(name: str, tmp_path: Path) -> None:
+    for number, files in enumerate(BREAKING[name]):
+        root = tmp_path / str(number)
+        for path, source in files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(source, "utf-8")
+        planted = read_modules(root)
+        assert len(planted) == len(files)
+        broken = list(RULES[name]({**MODULES, **planted}))
+        assert [
+            line
+            for line in broken
+            for module in planted.values()
+            if module.path in line or module.name in line
+        ], files
+
+
+def test_the_doors_form_no_circle() -> None:
+    def enter(room: str, way: tuple[str, ...] = ()) -> None:
+        assert room not in way, f"a circle: {way}"
+        for door in ROOMS[room]:
+            enter(door, (*way, room))
+
+    for room in ROOMS:
+        enter(room)
+
+
+def test_a_journey_is_imported_by_no_other_room_but_the_service() -> None:
+    journeys = {f"usersctl.{room}" for room, doors in CORE.items() if doors == JOURNEY and room != "oauth"}
+    assert len(journeys) > 5
+    for room in CORE_ROOMS - {"usersctl.service"}:
+        assert not ROOMS[room] & {*journeys, "usersctl.service"}, room
 
 
 def test_the_core_starts_without_a_heavy_library() -> None:
@@ -224,45 +518,15 @@ def test_the_core_starts_without_a_heavy_library() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@every_module
-def test_a_visitor_knows_nothing_of_sql(module: Module) -> None:
-    if module.room in HOMES["sqlite3"]:
-        return
-    statement = re.compile(
-        r"\b(SELECT .+ FROM|INSERT INTO|DELETE FROM|UPDATE \w+ SET|PRAGMA \w+|CREATE TABLE)\b"
-    )
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            assert not statement.search(node.value), f"{module.path}:{node.lineno}"
-
-
-@every_module
-def test_every_module_says_what_it_is_for(module: Module) -> None:
-    said = ast.get_docstring(module.tree)
-    assert said, f"{module.path}: one sentence of docstring"
-    assert [other.path for other in CORE + DAEMON if ast.get_docstring(other.tree) == said] == [module.path]
-
-
-@every_module
-def test_nothing_has_a_name_that_says_nothing(module: Module) -> None:
-    empty = re.compile(
-        r"(^|_|[a-z])(Manager|Helper|Base|Impl|Util|Common)s?$|^(manager|helper|base|impl|util|common)s?$"
-    )
-    names = [
-        Path(module.path).stem,
-        *(node.name for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)),
-    ]
-    for name in names:
-        assert not empty.search(name), f"{module.path}: {name}"
-
-
 def test_an_error_of_the_core_has_its_code_and_no_status() -> None:
     from usersctl import errors
 
     classes = [
-        each for each in vars(errors).values() if isinstance(each, type) and not each.__name__.startswith("_")
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and not value.__name__.startswith("_")
     ]
-    codes = [vars(each)["code"] for each in classes if "code" in vars(each)]
+    codes = [vars(error)["code"] for error in classes if "code" in vars(error)]
     assert len(codes) >= 10
     assert len(set(codes)) == len(codes)
     text = (ROOT / "usersctl" / "errors.py").read_text("utf-8")
