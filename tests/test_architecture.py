@@ -26,7 +26,7 @@ CORE = {
     "text": "",
     "deadline": "",
     "schedule": "clock",
-    "fields": "errors models",
+    "fields": "clock errors models",
     "config": "errors fields schedule",
     "passwords": "config errors models",
     "store": "clock errors fields models secrets text",

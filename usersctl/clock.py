@@ -19,3 +19,10 @@ def moment(text: str) -> datetime:
     """The reverse of `stamp`, which also takes other ISO 8601 forms; without an offset they count as UTC."""
     parsed = datetime.fromisoformat(text)
     return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
+
+
+def since_1970(number: float) -> datetime:
+    """The moment so many seconds after the start of 1970; a number too large for seconds counts milliseconds."""
+    if abs(number) > 1e11:
+        number /= 1000
+    return datetime.fromtimestamp(number, UTC)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from usersctl.clock import moment, since_1970, stamp
 from usersctl.errors import Invalid
 from usersctl.models import Role
 
@@ -57,6 +58,16 @@ def normal_role(value: str) -> str:
     if value not in tuple(Role):
         raise Invalid(f"Role must be one of {', '.join(Role)}")
     return str(value)
+
+
+def normal_time(value: str | float) -> str:
+    """The one form in which a time is stored, from ISO 8601 text or from seconds or milliseconds since 1970."""
+    try:
+        if isinstance(value, str):
+            return stamp(moment(value.strip()))
+        return stamp(since_1970(value))
+    except (ValueError, OverflowError, OSError):
+        raise Invalid(f"{value!r} is not an ISO 8601 time") from None
 
 
 def is_web_address(text: str) -> bool:

@@ -1,4 +1,6 @@
-"""Text of messages: control characters made visible, a count with its noun."""
+"""Text of messages: control characters made visible, a count with its noun, a list that is cut."""
+
+from collections.abc import Sequence
 
 
 def visible(text: str) -> str:
@@ -11,3 +13,11 @@ def visible(text: str) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 row`, `2 rows`."""
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def listed(items: Sequence[str], at_most: int) -> str:
+    """`a, b, …`"""
+    shown = list(items[:at_most])
+    if len(items) > at_most:
+        shown.append("…")
+    return ", ".join(shown)

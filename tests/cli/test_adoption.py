@@ -16,8 +16,9 @@ from support.documentation import at_a_terminal, same, section, steps
 
 from usersctl.config import Settings
 from usersctl.errors import Invalid
-from usersctl.transfer.adoption import Adoption, mapped
-from usersctl.transfer.foreign import Kind, Table, opened
+from usersctl.transfer.adoption import Adoption
+from usersctl.transfer.columns import map_columns
+from usersctl.transfer.foreign import SourceKind, SourceTable, open_source
 
 # As the specification's service had it before it knew of identity providers.
 OLDER = """
@@ -99,11 +100,11 @@ def test_an_older_deployment_comes_over_with_its_passwords(usersctl: Command) ->
     assert done.json["created"] == 4
     assert done.json["mapping"]["oauth_id"] == ["google_id"]
     assert done.json["notes"] == [
-        "the role 'editor' of 1 account becomes user; for another one: --map-role editor=admin",
-        "the passwords of 1 account are of an unknown kind and not bcrypt: they cannot be checked here, and open nothing",
+        "the role 'editor' of 1 account becomes user; for another role: --map-role editor=admin",
+        "the password hashes of 1 account are of an unknown kind and not bcrypt: no password will match them",
         "times without an offset count as UTC: created_at, last_login_at",
-        "the pictures of 1 account are no web addresses, and stay behind",
-        "stays behind: updated_at",
+        "pictures left out because they are not web addresses: 1",
+        "columns left out: updated_at",
     ]
     assert digest(old) == before
     found = by_email(usersctl)
@@ -153,7 +154,7 @@ def test_every_broken_row_is_named_and_nothing_is_written(usersctl: Command) -> 
     assert done.stderr.splitlines() == [
         "row 2 (id 2): Invalid email format",
         "row 3 (id 3): active: 'perhaps' is neither true nor false",
-        "row 4 (id 4): created_at: 'yesterday' is no time",
+        "row 4 (id 4): created_at: 'yesterday' is not a time",
         "row 5 (id 5): name is not valid text: it holds control characters, or is not UTF-8",
         "usersctl: 4 rows cannot be imported; nothing was imported",
     ]
@@ -287,11 +288,11 @@ def test_django_comes_over_as_a_dump_and_as_a_database(usersctl: Command) -> Non
         assert done.json["created"] == 4
         assert done.json["without_password"] == 3
         kinds = [note.partition(" and not bcrypt")[0] for note in done.json["notes"][:2]]
-        assert done.json["notes"][2].startswith("1 account without an address cannot be here: ")
+        assert done.json["notes"][2].startswith("1 account without an email address left out: ")
         assert done.json["notes"][2].endswith("(id 5)")
         assert sorted(kinds) == [
-            "the passwords of 1 account are bcrypt_sha256",
-            "the passwords of 1 account are pbkdf2_sha256",
+            "the password hashes of 1 account are bcrypt_sha256",
+            "the password hashes of 1 account are pbkdf2_sha256",
         ]
         rows = list(by_email(usersctl).values())
         results.append([{key: value for key, value in row.items() if key != "created_at"} for row in rows])
@@ -341,28 +342,33 @@ def test_a_source_that_is_none_is_refused(usersctl: Command) -> None:
 @pytest.mark.parametrize(
     ("kind", "content", "table", "told"),
     [
-        (Kind.SQLITE, b"email\nada@example.com\n", None, "no SQLite database"),
-        (Kind.SQLITE, b"SQLite format 3\0" + b"x" * 2000, None, "cannot be read"),
-        (Kind.POCKETBASE, None, None, "no database of PocketBase"),
-        (Kind.SQLITE, "CREATE TABLE orders (id); CREATE TABLE goods (id)", None, "there are goods, orders"),
-        (Kind.SQLITE, None, "members", "no table 'members'"),
-        (Kind.DJANGO, b"{}", None, "not a JSON array"),
-        (Kind.DJANGO, b"[1]", None, "entry 1 is no object"),
-        (Kind.DJANGO, b'[{"model": "shop.order", "pk": 1, "fields": {}}]', None, "--table"),
-        (Kind.DJANGO, b'[{"model": "shop.order", "pk": 1, "fields": {}}]', "auth.user", "no entries"),
-        (Kind.CSV, b"a,A\n", None, "stands twice"),
-        (Kind.CSV, b'"', None, "not CSV"),
+        (SourceKind.SQLITE, b"email\nada@example.com\n", None, "not a SQLite database"),
+        (SourceKind.SQLITE, b"SQLite format 3\0" + b"x" * 2000, None, "cannot be read"),
+        (SourceKind.POCKETBASE, None, None, "not a database of PocketBase"),
+        (
+            SourceKind.SQLITE,
+            "CREATE TABLE orders (id); CREATE TABLE goods (id)",
+            None,
+            "there are goods, orders",
+        ),
+        (SourceKind.SQLITE, None, "members", "no table 'members'"),
+        (SourceKind.DJANGO, b"{}", None, "not a JSON array"),
+        (SourceKind.DJANGO, b"[1]", None, "entry 1 is not an object"),
+        (SourceKind.DJANGO, b'[{"model": "shop.order", "pk": 1, "fields": {}}]', None, "--table"),
+        (SourceKind.DJANGO, b'[{"model": "shop.order", "pk": 1, "fields": {}}]', "auth.user", "no entries"),
+        (SourceKind.CSV, b"a,A\n", None, "stands twice"),
+        (SourceKind.CSV, b'"', None, "not CSV"),
     ],
 )
 def test_a_file_of_another_kind_is_no_bug(
-    tmp_path: Path, kind: Kind, content: bytes | str | None, table: str | None, told: str
+    tmp_path: Path, kind: SourceKind, content: bytes | str | None, table: str | None, told: str
 ) -> None:
     file = tmp_path / "file"
     if isinstance(content, bytes):
         file.write_bytes(content)
     else:
         database(file, content or OLDER.format(more=""), [])
-    with pytest.raises(Invalid) as refused, opened(kind, file, table) as found:
+    with pytest.raises(Invalid) as refused, open_source(kind, file, table) as found:
         list(found.rows)
     assert told.lower() in f"{refused.value} {refused.value.hint}".lower()
 
@@ -375,8 +381,8 @@ SETTINGS = Settings(database=Path("users.db"), base_url="http://127.0.0.1:8080")
 def adopted(
     row: dict[str, Any], roles: dict[str, str] | None = None, **columns: str
 ) -> tuple[Any, list[str]]:
-    table = Table("rows", list(row), [("row 1", row)])
-    adoption = Adoption(table, mapped(table.columns, columns, SETTINGS), roles or {})
+    table = SourceTable("rows", list(row), [("row 1", row)])
+    adoption = Adoption(table, map_columns(table.columns, columns, SETTINGS), roles or {})
     ((_, found),) = adoption.rows()
     return found, list(adoption.notes())
 
@@ -427,9 +433,9 @@ def test_a_source_is_never_read_half_way_through_a_change(tmp_path: Path) -> Non
     for end in ("", "-journal"):
         shutil.copy(f"{path}{end}", f"{torn}{end}")
     writer.close()
-    with pytest.raises(Invalid, match="half-way through a change"), opened(Kind.SQLITE, torn):
+    with pytest.raises(Invalid, match="half-way through a change"), open_source(SourceKind.SQLITE, torn):
         pass
-    with opened(Kind.SQLITE, path) as table:
+    with open_source(SourceKind.SQLITE, path) as table:
         assert [row["email"] for _, row in table.rows if not isinstance(row, Invalid)] == ["ada@example.com"]
 
 
@@ -437,17 +443,17 @@ def test_an_id_counts_only_at_the_provider_that_gave_it() -> None:
     github = SETTINGS._replace(oauth_client_id="c", oauth_provider="github")
     google = SETTINGS._replace(oauth_client_id="c", oauth_issuer="https://accounts.google.com")
     columns = ["email", "google_id", "github_id"]
-    assert mapped(columns, {}, github)["oauth_id"] == ["github_id"]
-    assert mapped(columns, {}, google)["oauth_id"] == ["google_id"]
-    assert "oauth_id" not in mapped(columns[:2], {}, github)
-    assert "oauth_id" not in mapped(columns, {"oauth_id": ""}, google)
+    assert map_columns(columns, {}, github)["oauth_id"] == ["github_id"]
+    assert map_columns(columns, {}, google)["oauth_id"] == ["google_id"]
+    assert "oauth_id" not in map_columns(columns[:2], {}, github)
+    assert "oauth_id" not in map_columns(columns, {"oauth_id": ""}, google)
     with pytest.raises(Invalid, match="No column looks like") as refused:
-        mapped(["Nr", "Kontakt"], {}, google)
+        map_columns(["Nr", "Kontakt"], {}, google)
     assert refused.value.hint == "say which it is with --map email=COLUMN; there are Nr, Kontakt"
     with pytest.raises(Invalid, match="no column 'shoes' there"):
-        mapped(columns, {"name": "shoes"}, google)
+        map_columns(columns, {"name": "shoes"}, google)
     with pytest.raises(Invalid, match="no column 'shoes' here"):
-        mapped(columns, {"shoes": "email"}, google)
+        map_columns(columns, {"shoes": "email"}, google)
 
 
 # --- the documentation ---

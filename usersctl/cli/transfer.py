@@ -19,7 +19,7 @@ from usersctl.cli.show.output import Cell, code_of, to_json
 from usersctl.errors import Invalid
 from usersctl.fields import normal_role
 from usersctl.text import counted
-from usersctl.transfer.rows import Format, Row, as_text, csv_rows, json_rows, jsonl_rows
+from usersctl.transfer.rows import Format, SourceRow, as_text, csv_rows, json_rows, jsonl_rows
 from usersctl.transfer.transfer import COLUMNS, IGNORED, IMPORTED, BrokenRows, RowProblem
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def import_(
 
 def _import(
     run: Invocation,
-    rows: Iterator[Row],
+    rows: Iterator[SourceRow],
     adoption: "Adoption | None",
     *,
     dry_run: bool,
@@ -167,13 +167,15 @@ def _service(run: Invocation, *, dry_run: bool) -> Iterator["Service"]:
 def _foreign(
     run: Invocation, source: str, table: str | None, columns: list[str], roles: list[str]
 ) -> Iterator["Adoption"]:
-    from usersctl.transfer import adoption, foreign
+    from usersctl.transfer.adoption import Adoption
+    from usersctl.transfer.columns import map_columns
+    from usersctl.transfer.foreign import SourceKind, open_source
 
     kind, colon, name = source.partition(":")
-    if not colon or not name or kind not in tuple(foreign.Kind):
+    if not colon or not name or kind not in tuple(SourceKind):
         raise Invalid(
             f"--from {source}: it is KIND:FILE, as in sqlite:old.db",
-            hint=f"kinds are {', '.join(foreign.Kind)}",
+            hint=f"kinds are {', '.join(SourceKind)}",
         )
     path, database = Path(name), run.loaded.settings.database
     if path.exists() and database.exists() and path.samefile(database):
@@ -183,9 +185,9 @@ def _foreign(
         )
     given = _pairs("--map", columns)
     new_roles = {theirs: normal_role(ours) for theirs, ours in _pairs("--map-role", roles).items()}
-    with foreign.opened(foreign.Kind(kind), path, table) as found:
-        mapping = adoption.mapped(found.columns, given, run.loaded.settings)
-        yield adoption.Adoption(found, mapping, new_roles)
+    with open_source(SourceKind(kind), path, table) as source_table:
+        mapping = map_columns(source_table.columns, given, run.loaded.settings)
+        yield Adoption(source_table, mapping, new_roles)
 
 
 def _pairs(option: str, given: list[str]) -> dict[str, str]:
@@ -246,7 +248,7 @@ def _opened(file: str) -> Iterator[IO[bytes]]:
         yield source
 
 
-def _rows(source: IO[bytes], form: Format) -> Generator[Row, None, None]:
+def _rows(source: IO[bytes], form: Format) -> Generator[SourceRow, None, None]:
     with as_text(source) as text:
         if form is Format.CSV:
             columns, rows = csv_rows(text, spelled=str.lower)

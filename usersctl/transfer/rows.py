@@ -1,4 +1,4 @@
-"""Files of people as rows: CSV, JSON and JSON lines, each row with the place where it stands."""
+"""Reads CSV, JSON and JSON lines as rows, each with its place in the file."""
 
 import csv
 import io
@@ -12,9 +12,11 @@ from usersctl.errors import Invalid
 from usersctl.fields import unique_keys
 from usersctl.text import counted, visible
 
-Row = tuple[str, dict[str, Any] | Invalid]  # where, and what; or what is wrong with it
+SourceRow = tuple[
+    str, dict[str, Any] | Invalid
+]  # the place, such as "line 7"; and the row, or why it is invalid
 
-# What is read as a whole has an end, also where somebody names a device or the file of a disk. In characters.
+# In characters. They bound the memory for one read, because the file may be a device or an image of a disk.
 LONGEST_LINE = 1024 * 1024
 LONGEST_DOCUMENT = 256 * 1024 * 1024
 
@@ -27,7 +29,7 @@ class Format(StrEnum):
 
 @contextmanager
 def as_text(source: IO[bytes]) -> Iterator[IO[str]]:
-    # A byte that is not UTF-8 becomes a surrogate, which the row's own check names by its line.
+    # A byte that is not UTF-8 becomes a surrogate, which the check of the row reports with its line.
     text = io.TextIOWrapper(source, encoding="utf-8-sig", errors="surrogateescape", newline="")
     try:
         yield text
@@ -36,7 +38,7 @@ def as_text(source: IO[bytes]) -> Iterator[IO[str]]:
 
 
 def lines(text: IO[str], at_most: int = LONGEST_LINE) -> Iterator[str]:
-    """One by one, with their ends. Where the one stands that is too long, the caller knows."""
+    """Yields lines with their ends, and raises Invalid for a long one; the caller knows its number."""
     while line := text.readline(at_most + 1):
         if len(line) > at_most and line[-1] not in "\r\n":
             raise Invalid(f"longer than {at_most} characters")
@@ -45,8 +47,8 @@ def lines(text: IO[str], at_most: int = LONGEST_LINE) -> Iterator[str]:
 
 def csv_rows(
     text: IO[str], *, delimiter: str = ",", spelled: Callable[[str], str] = str
-) -> tuple[list[str], Iterator[Row]]:
-    """The names of the columns, and the rows."""
+) -> tuple[list[str], Iterator[SourceRow]]:
+    """Returns the names of the columns, and the rows."""
     reader = csv.reader(lines(text), strict=True, delimiter=delimiter)
     line, header = 1, list[str]()
     try:
@@ -60,13 +62,13 @@ def csv_rows(
         raise Invalid(f"line {reader.line_num + 1}: {error}") from None
     columns = [spelled(name.strip()) for name in header]
     folded = [name.lower() for name in columns]
-    twice = next((name for name in columns if folded.count(name.lower()) > 1), None)
-    if twice is not None:
-        raise Invalid(f"line {line}: the column {visible(twice)} stands twice")
+    duplicate = next((name for name in columns if folded.count(name.lower()) > 1), None)
+    if duplicate is not None:
+        raise Invalid(f"line {line}: the column {visible(duplicate)} stands twice")
     return columns, _csv_body(reader, columns)
 
 
-def _csv_body(reader: Any, columns: list[str]) -> Iterator[Row]:
+def _csv_body(reader: Any, columns: list[str]) -> Iterator[SourceRow]:
     line = reader.line_num + 1
     while True:
         try:
@@ -74,49 +76,56 @@ def _csv_body(reader: Any, columns: list[str]) -> Iterator[Row]:
         except StopIteration:
             return
         except csv.Error as error:
-            # The reader has lost its place: what follows would be guessed.
+            # The reader has lost its place, so the rest of the file cannot be split into rows.
             yield f"line {line}", Invalid(f"not CSV: {error}")
             return
         except Invalid as error:
             yield f"line {reader.line_num + 1}", error
             return
-        if not fields:
-            pass
-        elif len(fields) != len(columns):
-            yield f"line {line}", Invalid(f"{counted(len(fields), 'field')} instead of {len(columns)}")
-        else:
+        if len(fields) == len(columns):
             yield f"line {line}", dict(zip(columns, fields, strict=True))
+        elif fields:
+            yield f"line {line}", Invalid(f"{counted(len(fields), 'field')} instead of {len(columns)}")
         line = reader.line_num + 1
 
 
-def json_rows(text: IO[str]) -> Iterator[Row]:
+def json_rows(text: IO[str]) -> Iterator[SourceRow]:
     document = text.read(LONGEST_DOCUMENT + 1)
     if len(document) > LONGEST_DOCUMENT:
         most = LONGEST_DOCUMENT // 1024 // 1024
         raise Invalid(f"more than {most} MiB, which is too much for one JSON document: use JSON lines")
-    try:
-        found = json.loads(document, object_pairs_hook=unique_keys)
-    except (ValueError, RecursionError) as error:
-        raise Invalid(f"not JSON: {error}") from None
-    if not isinstance(found, list):
+    entries = _parsed(document)
+    if not isinstance(entries, list):
         raise Invalid("not a JSON array of objects")
-    for number, each in enumerate(found, 1):
-        yield f"entry {number}", each if isinstance(each, dict) else Invalid("not a JSON object")
+    for number, entry in enumerate(entries, 1):
+        yield f"entry {number}", _object(entry)
 
 
-def jsonl_rows(text: IO[str]) -> Iterator[Row]:
+def jsonl_rows(text: IO[str]) -> Iterator[SourceRow]:
     number = 0
     try:
         for number, line in enumerate(lines(text), 1):
             if line.strip():
-                yield f"line {number}", _object(line)
+                yield f"line {number}", _line(line)
     except Invalid as error:
         yield f"line {number + 1}", error
 
 
-def _object(line: str) -> dict[str, Any] | Invalid:
+def _line(text: str) -> dict[str, Any] | Invalid:
     try:
-        found = json.loads(line, object_pairs_hook=unique_keys)
+        return _object(_parsed(text))
+    except Invalid as error:
+        return error
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
-        return Invalid(f"not JSON: {error}")
-    return found if isinstance(found, dict) else Invalid("not a JSON object")
+        raise Invalid(f"not JSON: {error}") from None
+
+
+def _object(value: Any) -> dict[str, Any] | Invalid:
+    if isinstance(value, dict):
+        return value
+    return Invalid("not a JSON object")
