@@ -1,10 +1,12 @@
 """The documentation tells the truth: commands, options, calls, keys, links and examples are those of the code."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
-from support.commands import Command
+from support.commands import PASSWORD, Command, by_hand
+from support.daemons import free_port, serving
 from support.documentation import (
     ROOT,
     at_a_terminal,
@@ -101,6 +103,52 @@ def test_an_import_shows_what_the_commands_print(usersctl: Command) -> None:
 def test_there_is_a_tour_and_an_import_to_compare() -> None:
     assert len(list(steps(page("docs/tour.md")))) > 15
     assert len(list(import_steps())) > 3
+
+
+def test_a_backup_shows_what_the_commands_print(usersctl: Command) -> None:
+    usersctl.add("ada", "grace")
+    examples = list(steps(page("docs/operating/backup.md")))
+    assert len(examples) == 3
+    folder = str(usersctl.folder)
+    for example in examples:
+        line, shown = (re.sub("/var/(backups|lib/users)", folder, text) for text in example)
+        assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
+
+
+def test_a_lockdown_shows_what_the_commands_print(usersctl: Command) -> None:
+    usersctl.add("ada", role="admin")
+    with usersctl.service() as service:
+        for _ in range(3):
+            service.sessions.login("ada@example.com", PASSWORD)
+    examples = list(steps(section("docs/operating/lockdown-and-audit.md", "Lockdown")))
+    assert len(examples) == 3
+    for line, shown in examples:
+        assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
+
+
+def test_a_broken_audit_trail_shows_what_the_commands_print(usersctl: Command) -> None:
+    usersctl.add("ada", "grace", "alan", "bob", "carol")
+    examples = list(steps(section("docs/operating/lockdown-and-audit.md", "The audit trail")))
+    assert len(examples) == 3
+    for line, shown in examples:
+        if line.startswith("sqlite3 "):
+            by_hand(usersctl.database, *re.findall('"(.*)"', line))
+        else:
+            assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
+
+
+def test_a_health_check_shows_what_the_commands_print(usersctl: Command) -> None:
+    text = section("docs/operating/observe.md", "Health and readiness")
+    unused = free_port()
+    with serving(usersctl) as daemon:
+        text = text.replace("$ usersctl healthcheck\n", "$ usersctl healthcheck http://127.0.0.1:8080\n")
+        text = text.replace(":8080", f":{daemon.port}").replace(":8090", f":{unused}")
+        (request, response), *examples = steps(text)
+        assert request == f"curl -s http://127.0.0.1:{daemon.port}/ready"
+        assert daemon.client().get("/ready").json == json.loads(response)
+        assert len(examples) == 2
+        for line, shown in examples:
+            assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
 
 
 # --- the HTTP interface ---

@@ -22,6 +22,10 @@ _CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 # A progress bar that was erased after it finished.
 _ERASED = re.compile(r"[^\n]*\n(?:\x1b\[\?25h)?\r\x1b\[1A\x1b\[2K|[^\n]*\x1b\[2K")
 _CHANGING = (
+    (r"[0-9a-f]{64}", "HASH"),
+    (r"\d{8}T\d{6}\.\d{6}Z", "TIME"),
+    (r"\d+ bytes, \d+\.\d\d s", "SIZE"),
+    (r"\d+ ms\b", "DURATION"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d\.\d{3}Z)?", "TIME"),
     (r"\d{4}-\d\d-\d\d", "TIME"),
     (r"\b\d\d:\d\d\b", "TIME"),
@@ -116,9 +120,11 @@ def same(text: str) -> str:
 
 def at_a_terminal(folder: Path, line: str) -> str:
     """Runs a line of shell on a terminal of 100 columns, answers its questions, and returns the screen."""
-    typed = [("Password for ada@example.com: ", f"{PASSWORD}\n"), ("Once more: ", f"{PASSWORD}\n")]
-    if "usersctl create" not in line or re.search("--(generate|password)", line):
-        typed = [("[y/N]", "y\n")] if "usersctl delete" in line and "--yes" not in line else []
+    typed: list[tuple[str, str]] = []
+    if "usersctl create" in line and not re.search("--(generate|password)", line):
+        typed = [("Password for ada@example.com: ", f"{PASSWORD}\n"), ("Once more: ", f"{PASSWORD}\n")]
+    elif re.search("usersctl (delete|db restore|lockdown on)", line) and "--yes" not in line:
+        typed = [("[y/N]", "y\n")]
     env = {
         "HOME": str(folder),
         "LC_ALL": "C.UTF-8",
