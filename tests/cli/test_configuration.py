@@ -1,4 +1,4 @@
-"""config, and what every command says of a configuration that it cannot use."""
+"""`usersctl config`, and the error of every command for a configuration that cannot be used."""
 
 import json
 
@@ -9,7 +9,7 @@ from usersctl.config.settings import KEYS
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "error"),
     [
         ("[auth]\ntokenExpiraton = 5\n", "did you mean auth.tokenExpiration?"),
         ("nonsense = 1\n", "unknown key nonsense"),
@@ -26,8 +26,8 @@ from usersctl.config.settings import KEYS
         ("[auth.oauth]\nerrorRedirect = '//evil.example'\n", "must be a path"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line_with_file_key_value_and_what_is_allowed(
-    usersctl: Command, text: str, told: str
+def test_a_configuration_error_is_one_line_with_file_key_value_and_what_is_allowed(
+    usersctl: Command, text: str, error: str
 ) -> None:
     usersctl.configure(text)
     for words in (["config", "check"], ["list"], ["list", "--json"], ["cleanup-tokens", "--quiet"]):
@@ -36,11 +36,11 @@ def test_a_mistake_is_one_line_with_file_key_value_and_what_is_allowed(
         assert str(usersctl.config) in done.stderr
         assert len(done.stderr.splitlines()) == 1
         message = done.error["message"] if "--json" in words else done.stderr
-        assert told in message
+        assert error in message
     assert not usersctl.database.exists()
 
 
-def test_json_may_write_null(usersctl: Command) -> None:
+def test_a_json_file_may_hold_null_and_no_duplicate_keys(usersctl: Command) -> None:
     file = usersctl.folder / "users.json"
     file.write_text('{"tokenCleanupSchedule": null}')
     done = usersctl.ok("config", "show", "--config", file)
@@ -50,7 +50,7 @@ def test_json_may_write_null(usersctl: Command) -> None:
 
 
 @pytest.mark.parametrize("path", ["/login", "/", "/api/users/me", "/_tasks/"])
-def test_the_callback_takes_no_page_of_ours_away(usersctl: Command, path: str) -> None:
+def test_the_callback_cannot_take_the_path_of_another_page(usersctl: Command, path: str) -> None:
     usersctl.configure(f'[auth.oauth]\ncallbackUrl = "{path}"\n')
     for words in (["config", "check"], ["serve"]):
         done = usersctl(*words)
@@ -62,9 +62,7 @@ def test_the_callback_takes_no_page_of_ours_away(usersctl: Command, path: str) -
 @pytest.mark.parametrize(
     "line", ["locale = 'xx'", "branding.logo = '/gone.svg'", "mailer.templates = '/gone'"]
 )
-def test_a_file_that_is_named_and_cannot_be_used_is_told_with_who_names_it(
-    usersctl: Command, line: str
-) -> None:
+def test_an_unusable_locale_logo_or_template_is_reported_with_its_key(usersctl: Command, line: str) -> None:
     usersctl.configure(f"{line}\n")
     for words in (["config", "check"], ["serve"]):
         done = usersctl(*words)
@@ -72,7 +70,7 @@ def test_a_file_that_is_named_and_cannot_be_used_is_told_with_who_names_it(
         assert done.stderr.startswith(f"usersctl: {usersctl.config}: {line.partition(' ')[0]} = ")
 
 
-def test_check_path_and_show_tell_which_file_counts(usersctl: Command) -> None:
+def test_check_path_and_show_use_the_same_file(usersctl: Command) -> None:
     assert usersctl.ok("config", "path").stdout == f"{usersctl.config}\n"
     assert usersctl.ok("config", "check").stdout == f"{usersctl.config} can be used\n"
     assert usersctl.ok("config", "check", "--json").json == {"valid": True, "file": str(usersctl.config)}
@@ -87,14 +85,14 @@ def test_check_path_and_show_tell_which_file_counts(usersctl: Command) -> None:
         assert json.loads(value) == values[key]
 
 
-def test_show_tells_which_source_won(usersctl: Command) -> None:
+def test_show_origin_names_the_source_of_each_value(usersctl: Command) -> None:
     other = usersctl.folder / "other.db"
     done = usersctl.ok("config", "show", "--origin", "--db", other)
     assert f'database = "{other}"  # command line' in done.stdout
     assert f"passwordHashing.rounds = 10  # {usersctl.config}" in done.stdout
     assert "auth.tokenExpiration = 1440  # default" in done.stdout
-    told = usersctl.ok("config", "show", "--origin", "--json").json
-    assert told["database"] == {"value": str(usersctl.database), "origin": "USERS_DATABASE"}
+    values = usersctl.ok("config", "show", "--origin", "--json").json
+    assert values["database"] == {"value": str(usersctl.database), "origin": "USERS_DATABASE"}
 
 
 def test_secrets_are_shown_as_stars(usersctl: Command) -> None:
@@ -119,7 +117,7 @@ def test_without_a_file_the_defaults_are_used(usersctl: Command) -> None:
     assert usersctl.ok("config", "path", "--json", env=env).json["file"] is None
 
 
-def test_a_file_that_is_named_must_be_there(usersctl: Command) -> None:
+def test_a_named_configuration_file_must_exist(usersctl: Command) -> None:
     for words in (["--config", "nowhere.toml"], ["--config", "."], ["--config", ""], ["--config="]):
         done = usersctl(*words, "list")
         assert done.code == 6
@@ -128,7 +126,7 @@ def test_a_file_that_is_named_must_be_there(usersctl: Command) -> None:
     assert (done.code, "/nowhere/users.toml" in done.stderr) == (6, True)
 
 
-def test_the_database_of_the_file_starts_at_its_folder(usersctl: Command) -> None:
+def test_a_relative_database_of_the_file_starts_at_its_folder(usersctl: Command) -> None:
     folder = usersctl.folder / "etc"
     folder.mkdir()
     (folder / "users.toml").write_text('database = "data/users.db"\n')
@@ -138,7 +136,7 @@ def test_the_database_of_the_file_starts_at_its_folder(usersctl: Command) -> Non
 
 
 @pytest.mark.parametrize("empty", [["--db", ""], ["--db="]])
-def test_an_empty_path_is_no_path(usersctl: Command, empty: list[str]) -> None:
+def test_an_empty_database_path_is_misuse(usersctl: Command, empty: list[str]) -> None:
     usersctl.add("ada")
     for words in ([*empty, "list"], ["list", *empty]):
         done = usersctl(*words)

@@ -1,4 +1,4 @@
-"""Settings: every key with its default and range, who wins, and what is said of a value that cannot be."""
+"""Settings: every key with its default and range, the source that wins, and the error for an invalid value."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from usersctl.errors import ConfigError, Invalid
 SAME_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()))
 
-# As the documentation has them: None where there is none.
+# As documented; None for a key without a default.
 DEFAULTS: dict[str, Any] = {
     "database": "/srv/users.db",
     "baseUrl": "http://127.0.0.1:8080",
@@ -97,12 +97,12 @@ def tree_of(dotted: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-Written = Callable[..., Loaded]
+LoadKeys = Callable[..., Loaded]
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Written:
-    """Settings from a file that holds these dotted keys, in an environment with nothing but a home."""
+def load_keys(tmp_path: Path) -> LoadKeys:
+    """Loads settings from a file that holds these dotted keys, in an environment with nothing but a home."""
 
     def load_(dotted: dict[str, Any] | None = None, *, env: dict[str, str] = ENV, **flags: Any) -> Loaded:
         file = tmp_path / "users.json"
@@ -112,41 +112,41 @@ def written(tmp_path: Path) -> Written:
     return load_
 
 
-def refusal(written: Written, dotted: dict[str, Any], **more: Any) -> str:
-    with pytest.raises(ConfigError) as refused:
-        written(dotted, **more)
-    assert len(str(refused.value).splitlines()) <= 1 or "\\n" not in str(refused.value)
-    return str(refused.value)
+def error_of(load_keys: LoadKeys, dotted: dict[str, Any], **more: Any) -> str:
+    with pytest.raises(ConfigError) as error:
+        load_keys(dotted, **more)
+    assert len(str(error.value).splitlines()) <= 1 or "\\n" not in str(error.value)
+    return str(error.value)
 
 
 # --- defaults ---
 
 
-def test_every_key_has_the_default_that_is_documented(written: Written) -> None:
-    assert {key: value for key, value, _ in shown(written())} == DEFAULTS
+def test_every_key_has_the_documented_default(load_keys: LoadKeys) -> None:
+    assert {key: value for key, value, _ in shown(load_keys())} == DEFAULTS
 
 
-def test_the_defaults_are_kept_as_what_they_mean(written: Written) -> None:
-    found = written().settings
-    assert found.token_expiration == timedelta(hours=24)
-    assert found.remember_me_expiration == timedelta(days=30)
-    assert found.database == Path("/srv/users.db")
-    assert found.cleanup_schedule == "0 2 * * *"
-    assert not found.https
-    assert found == Settings(database=Path("/srv/users.db"), base_url="http://127.0.0.1:8080")
+def test_defaults_are_converted_to_durations_and_paths(load_keys: LoadKeys) -> None:
+    kept = load_keys().settings
+    assert kept.token_expiration == timedelta(hours=24)
+    assert kept.remember_me_expiration == timedelta(days=30)
+    assert kept.database == Path("/srv/users.db")
+    assert kept.cleanup_schedule == "0 2 * * *"
+    assert not kept.https
+    assert kept == Settings(database=Path("/srv/users.db"), base_url="http://127.0.0.1:8080")
 
 
-def test_settings_do_not_change(written: Written) -> None:
+def test_settings_are_immutable(load_keys: LoadKeys) -> None:
     with pytest.raises(AttributeError):
-        written().settings.port = 1
+        load_keys().settings.port = 1
 
 
-def test_no_file_at_all_is_fine() -> None:
+def test_no_configuration_file_is_needed() -> None:
     assert load(env=ENV | {"USERS_CONFIG": ""}, flags={"server.port": 81}).settings.port == 81
 
 
 @pytest.mark.parametrize("name", ["users.toml", "users.json"])
-def test_an_empty_file_is_fine(tmp_path: Path, name: str) -> None:
+def test_an_empty_file_leaves_the_defaults(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("{}" if name.endswith("json") else "")
     assert load(config=tmp_path / name, env=ENV).settings.port == 8080
 
@@ -224,12 +224,12 @@ def field_of(key: str) -> str:
     return KEYS[key].field
 
 
-@pytest.mark.parametrize(("key", "value", "kept"), GOOD, ids=lambda each: str(each)[:40])
-def test_a_value_that_may_be_is_kept_in_its_one_form(
-    written: Written, key: str, value: Any, kept: Any
+@pytest.mark.parametrize(("key", "value", "kept"), GOOD, ids=lambda value: str(value)[:40])
+def test_a_valid_value_is_kept_in_its_normal_form(
+    load_keys: LoadKeys, key: str, value: Any, kept: Any
 ) -> None:
     assert (
-        getattr(written({key: value}, env={"HOME": "/h", "STATE_DIRECTORY": "/s"}).settings, field_of(key))
+        getattr(load_keys({key: value}, env={"HOME": "/h", "STATE_DIRECTORY": "/s"}).settings, field_of(key))
         == kept
     )
 
@@ -388,15 +388,15 @@ BAD: list[tuple[str, list[Any]]] = [
 @pytest.mark.parametrize(
     ("key", "value"),
     [(key, value) for key, values in BAD for value in values],
-    ids=lambda each: str(each)[:40],
+    ids=lambda value: str(value)[:40],
 )
-def test_a_value_that_cannot_be_is_refused_with_file_key_value_and_what_may(
-    written: Written, tmp_path: Path, key: str, value: Any
+def test_an_invalid_value_is_refused_with_file_key_value_and_what_is_allowed(
+    load_keys: LoadKeys, tmp_path: Path, key: str, value: Any
 ) -> None:
-    said = refusal(written, {key: value}, env={"HOME": "/h", "STATE_DIRECTORY": "/s"})
+    message = error_of(load_keys, {key: value}, env={"HOME": "/h", "STATE_DIRECTORY": "/s"})
     start = f"{tmp_path / 'users.json'}: {key} = "
-    assert said.startswith(start)
-    shown_value, _, allowed = said.removeprefix(start).rpartition(": must be ")
+    assert message.startswith(start)
+    shown_value, _, allowed = message.removeprefix(start).rpartition(": must be ")
     assert json.loads(shown_value.partition(": must be")[0]) == value
     assert allowed
 
@@ -410,13 +410,13 @@ JSON_VALUES = st.recursive(
 
 @SAME_FOLDER
 @given(st.sampled_from(sorted(DEFAULTS)), JSON_VALUES)
-def test_any_value_is_kept_or_refused(written: Written, key: str, value: Any) -> None:
+def test_any_value_is_accepted_or_refused_by_its_key(load_keys: LoadKeys, key: str, value: Any) -> None:
     try:
-        found = written({key: value}, env={"HOME": "/h", "STATE_DIRECTORY": "/s"})
+        loaded = load_keys({key: value}, env={"HOME": "/h", "STATE_DIRECTORY": "/s"})
     except ConfigError as error:
         assert key in str(error)  # noqa: PT017 - either answer is right
     else:
-        assert isinstance(found.settings, Settings)
+        assert isinstance(loaded.settings, Settings)
 
 
 @pytest.mark.parametrize(
@@ -433,23 +433,25 @@ def test_any_value_is_kept_or_refused(written: Written, key: str, value: Any) ->
     ["auth.oauth.successRedirect", "auth.oauth.errorRedirect", "mailer.links.confirm", "mailer.links.reset"],
 )
 def test_a_redirect_or_link_leads_to_base_url_or_an_allowed_origin(
-    written: Written, key: str, target: str
+    load_keys: LoadKeys, key: str, target: str
 ) -> None:
-    assert written({key: target, "baseUrl": "https://app.example.com"})
-    assert written({key: target, "auth.allowedOrigins": ["https://app.example.com"]})
-    refusal(written, {key: target})
-    refusal(written, {key: target, "auth.allowedOrigins": ["https://example.com", "http://app.example.com"]})
+    assert load_keys({key: target, "baseUrl": "https://app.example.com"})
+    assert load_keys({key: target, "auth.allowedOrigins": ["https://app.example.com"]})
+    error_of(load_keys, {key: target})
+    error_of(
+        load_keys, {key: target, "auth.allowedOrigins": ["https://example.com", "http://app.example.com"]}
+    )
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "::1", "[::1]"])
-def test_this_machine_is_known(host: str) -> None:
+def test_a_loopback_host_is_recognised(host: str) -> None:
     assert is_loopback(host)
 
 
 @pytest.mark.parametrize(
     "host", ["", "localhost.evil.com", "127.0.0.1.evil.com", "0.0.0.1", "10.0.0.1", "::", "2130706433"]
 )
-def test_other_machines_are_not(host: str) -> None:
+def test_another_host_is_not_taken_for_loopback(host: str) -> None:
     assert not is_loopback(host)
 
 
@@ -466,45 +468,45 @@ def test_an_origin_is_its_own_origin_and_has_no_more_than_scheme_host_and_port(t
     assert not set(origin) & set("@?#\\ ")
 
 
-# --- what belongs together ---
+# --- checks that involve several keys ---
 
 
 OAUTH = {"auth.oauth.clientId": "id", "auth.oauth.clientSecret": "hush"}
 
 
-def test_a_client_needs_an_issuer_or_urls_or_another_provider(written: Written) -> None:
-    said = refusal(written, OAUTH)
-    assert "auth.oauth.issuer" in said
-    assert "hush" not in said
+def test_a_client_needs_an_issuer_or_urls_or_another_provider(load_keys: LoadKeys) -> None:
+    message = error_of(load_keys, OAUTH)
+    assert "auth.oauth.issuer" in message
+    assert "hush" not in message
     urls = {
         f"auth.oauth.{name}": "https://id.example.com/x"
         for name in ("authorizationUrl", "tokenUrl", "userInfoUrl")
     }
-    refusal(written, OAUTH | dict(list(urls.items())[:2]))
-    assert "auth.oauth.issuer" in refusal(
-        written, {"auth.oauth.clientId": "id"}
+    error_of(load_keys, OAUTH | dict(list(urls.items())[:2]))
+    assert "auth.oauth.issuer" in error_of(
+        load_keys, {"auth.oauth.clientId": "id"}
     )  # also before there is a secret
-    assert written({"auth.oauth.clientId": "id"} | urls)
-    assert written(OAUTH | urls)
-    assert written(OAUTH | {"auth.oauth.issuer": "https://id.example.com"})
-    assert written(OAUTH | {"auth.oauth.provider": "github"})
+    assert load_keys({"auth.oauth.clientId": "id"} | urls)
+    assert load_keys(OAUTH | urls)
+    assert load_keys(OAUTH | {"auth.oauth.issuer": "https://id.example.com"})
+    assert load_keys(OAUTH | {"auth.oauth.provider": "github"})
 
 
 @pytest.mark.parametrize(("host", "metrics"), [("::1", "::"), ("::", "[::1]"), ("a.example", "a.example")])
-def test_the_figures_are_not_where_the_service_listens(written: Written, host: str, metrics: str) -> None:
+def test_metrics_need_another_port_than_the_service(load_keys: LoadKeys, host: str, metrics: str) -> None:
     there = {"server.host": host, "server.port": 9180, "metrics.host": metrics}
-    assert "choose another" in refusal(written, there | {"metrics.port": 9180})
-    assert written(there | {"metrics.port": 9181})
-    assert written(there | {"metrics.port": 9180, "server.socket": "/run/usersd/usersd.sock"})
-    assert written(there | {"metrics.port": 9180, "metrics.host": "192.0.2.7"})
+    assert "choose another" in error_of(load_keys, there | {"metrics.port": 9180})
+    assert load_keys(there | {"metrics.port": 9181})
+    assert load_keys(there | {"metrics.port": 9180, "server.socket": "/run/usersd/usersd.sock"})
+    assert load_keys(there | {"metrics.port": 9180, "metrics.host": "192.0.2.7"})
 
 
-def test_user_and_password_of_the_mail_server_go_together(written: Written) -> None:
-    assert "go together" in refusal(written, {"mailer.auth.user": "mailer"})
-    said = refusal(written, {"mailer.auth.pass": "hush"})
-    assert "go together" in said
-    assert "hush" not in said
-    assert written({"mailer.auth.user": "mailer", "mailer.auth.pass": "hush"})
+def test_user_and_password_of_the_mail_server_go_together(load_keys: LoadKeys) -> None:
+    assert "go together" in error_of(load_keys, {"mailer.auth.user": "mailer"})
+    message = error_of(load_keys, {"mailer.auth.pass": "hush"})
+    assert "go together" in message
+    assert "hush" not in message
+    assert load_keys({"mailer.auth.user": "mailer", "mailer.auth.pass": "hush"})
 
 
 # --- keys ---
@@ -529,34 +531,34 @@ def test_user_and_password_of_the_mail_server_go_together(written: Written) -> N
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_that_is_known(
-    written: Written, key: str, near: str
+    load_keys: LoadKeys, key: str, near: str
 ) -> None:
-    said = refusal(written, {key: "planted"})
-    assert re.search(rf"unknown key \S+ \(did you mean {re.escape(near)}\?\)$", said)
-    assert key.startswith(said.split(" unknown key ")[1].split()[0])
-    assert "planted" not in said
+    message = error_of(load_keys, {key: "planted"})
+    assert re.search(rf"unknown key \S+ \(did you mean {re.escape(near)}\?\)$", message)
+    assert key.startswith(message.split(" unknown key ")[1].split()[0])
+    assert "planted" not in message
 
 
 @pytest.mark.parametrize("key", ["zzz", "auth.zzz.y", "server.port.x"])
-def test_a_key_that_is_like_none_is_refused_too(written: Written, key: str) -> None:
-    assert key.rpartition(".")[0] in refusal(written, {key: 1})
+def test_an_unknown_key_that_resembles_none_is_refused_too(load_keys: LoadKeys, key: str) -> None:
+    assert key.rpartition(".")[0] in error_of(load_keys, {key: 1})
 
 
 @pytest.mark.parametrize(
     "section", ["server", "auth", "auth.oauth", "mailer", "mailer.auth", "limits", "branding"]
 )
 @pytest.mark.parametrize("value", ["planted", 7, ["planted"], None, True])
-def test_a_section_is_a_table_of_keys(written: Written, section: str, value: Any) -> None:
-    said = refusal(written, {section: value})
-    assert f"{section} = " in said
-    assert "must be a table of keys" in said
-    assert "planted" not in said or section in ("server", "limits", "branding")
+def test_a_section_must_be_a_table_of_keys(load_keys: LoadKeys, section: str, value: Any) -> None:
+    message = error_of(load_keys, {section: value})
+    assert f"{section} = " in message
+    assert "must be a table of keys" in message
+    assert "planted" not in message or section in ("server", "limits", "branding")
 
 
 # --- files ---
 
 
-def test_toml_and_json_say_the_same(tmp_path: Path) -> None:
+def test_toml_and_json_give_the_same_settings(tmp_path: Path) -> None:
     (tmp_path / "users.toml").write_text(
         'baseUrl = "https://example.com"\ntokenCleanupSchedule = false\n[auth]\nwhitelist = ["/register"]\n'
         '[auth.oauth]\nscopes = ["openid"]\n[server]\nport = 81\n'
@@ -589,7 +591,7 @@ def test_toml_and_json_say_the_same(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path, name: str, content: bytes) -> None:
+def test_an_unreadable_file_is_refused_by_its_name(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=rf"{name}: "):
         load(config=tmp_path / name, env=ENV)
@@ -597,15 +599,15 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path, name: str
 
 @pytest.mark.parametrize("how", ["config", "environment"])
 @pytest.mark.parametrize("what", ["missing", "folder"])
-def test_a_file_that_is_asked_for_must_be_there(tmp_path: Path, how: str, what: str) -> None:
+def test_a_file_named_by_flag_or_environment_must_exist(tmp_path: Path, how: str, what: str) -> None:
     path = tmp_path if what == "folder" else tmp_path / "users.toml"
     asked = {"config": path} if how == "config" else {"env": ENV | {"USERS_CONFIG": str(path)}}
-    with pytest.raises(ConfigError, match="no such configuration file") as refused:
+    with pytest.raises(ConfigError, match="no such configuration file") as error:
         load(**({"env": ENV} | asked))
-    assert str(path) in str(refused.value)
+    assert str(path) in str(error.value)
 
 
-def test_a_file_without_end_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "users.toml"
     path.write_text("#" * (MOST_BYTES + 1))
     with pytest.raises(ConfigError, match=r"users.toml: is larger than 1024 KiB"):
@@ -614,7 +616,7 @@ def test_a_file_without_end_is_refused(tmp_path: Path) -> None:
         load(env=ENV | {"USERS_MAILER_PASS_FILE": "/dev/zero"})
 
 
-def test_the_file_is_looked_for_in_this_order(tmp_path: Path) -> None:
+def test_the_file_is_searched_in_the_documented_order(tmp_path: Path) -> None:
     asked, named = tmp_path / "asked.toml", tmp_path / "named.toml"
     home, xdg = tmp_path / "home", tmp_path / "xdg"
     ours = [xdg / "users" / "users.toml", home / ".config" / "users" / "users.toml"]
@@ -645,20 +647,20 @@ def test_the_current_folder_is_never_searched(tmp_path: Path, monkeypatch: pytes
         {"XDG_CONFIG_HOME": ".", "XDG_DATA_HOME": "."},
     ):
         assert all(path.is_absolute() for path in default_files(env))
-        found = load(env={**env, "USERS_CONFIG": ""}).settings.database
-        assert found.is_absolute()
-        assert not found.is_relative_to(tmp_path)
+        database = load(env={**env, "USERS_CONFIG": ""}).settings.database
+        assert database.is_absolute()
+        assert not database.is_relative_to(tmp_path)
 
 
-# --- who wins ---
+# --- the source that wins ---
 
 
-def test_flag_beats_environment_beats_file_beats_default(written: Written, tmp_path: Path) -> None:
+def test_flag_beats_environment_beats_file_beats_default(load_keys: LoadKeys, tmp_path: Path) -> None:
     key, env = "baseUrl", ENV | {"USERS_BASE_URL": "https://environment.example"}
     file, flags = {key: "https://file.example"}, {key: "https://flag.example"}
 
     def winner(*arguments: Any, **keywords: Any) -> tuple[Any, str]:
-        loaded = written(*arguments, **keywords)
+        loaded = load_keys(*arguments, **keywords)
         return next((value, source) for name, value, source in shown(loaded) if name == key)
 
     assert winner(file, env=env, flags=flags) == ("https://flag.example", "command line")
@@ -668,31 +670,35 @@ def test_flag_beats_environment_beats_file_beats_default(written: Written, tmp_p
     assert winner(env=ENV | {"USERS_BASE_URL": ""}) == ("http://127.0.0.1:8080", "default")
 
 
-def test_what_is_overridden_has_to_be_right_all_the_same(written: Written) -> None:
+def test_an_overridden_value_must_be_valid_too(load_keys: LoadKeys) -> None:
     env = ENV | {"USERS_BASE_URL": "https://environment.example"}
-    assert "users.json: baseUrl = 5: " in refusal(written, {"baseUrl": 5}, env=env)
-    assert "users.json: database = 1: " in refusal(
-        written, {"database": 1}, env=ENV | {"USERS_DATABASE": "/x.db"}
+    assert "users.json: baseUrl = 5: " in error_of(load_keys, {"baseUrl": 5}, env=env)
+    assert "users.json: database = 1: " in error_of(
+        load_keys, {"database": 1}, env=ENV | {"USERS_DATABASE": "/x.db"}
     )
     env |= {"USERS_BASE_URL": "nonsense"}
-    assert "USERS_BASE_URL: baseUrl = " in refusal(
-        written, {}, env=env, flags={"baseUrl": "https://flag.example"}
+    assert "USERS_BASE_URL: baseUrl = " in error_of(
+        load_keys, {}, env=env, flags={"baseUrl": "https://flag.example"}
     )
 
 
-def test_the_base_url_follows_the_port(written: Written) -> None:
-    assert written({"server.port": 81}).settings.base_url == "http://127.0.0.1:81"
-    assert written({"server.port": 81}, flags={"server.port": 82}).settings.base_url == "http://127.0.0.1:82"
+def test_the_base_url_follows_the_port(load_keys: LoadKeys) -> None:
+    assert load_keys({"server.port": 81}).settings.base_url == "http://127.0.0.1:81"
+    assert (
+        load_keys({"server.port": 81}, flags={"server.port": 82}).settings.base_url == "http://127.0.0.1:82"
+    )
 
 
 @pytest.mark.parametrize("source", ["USERS_BASE_URL", "command line"])
-def test_a_value_that_cannot_be_is_refused_wherever_it_comes_from(written: Written, source: str) -> None:
-    # On the command line it is misuse, and the configuration may well be usable.
+def test_an_invalid_value_is_refused_from_environment_and_command_line(
+    load_keys: LoadKeys, source: str
+) -> None:
+    # A wrong flag is misuse of the command; the configuration may be right.
     env, flags, kind = (
         (ENV | {source: "x"}, {}, ConfigError) if source.isupper() else (ENV, {"baseUrl": "x"}, Invalid)
     )
     with pytest.raises(kind, match=f"^{source}: baseUrl = "):
-        written({}, env=env, flags=flags)
+        load_keys({}, env=env, flags=flags)
 
 
 # --- secrets ---
@@ -710,49 +716,51 @@ OTHERS = {"auth.oauth.provider": "github", "mailer.auth.user": "u", "mailer.auth
 
 @pytest.mark.parametrize("name", SECRETS)
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
-def test_a_secret_comes_from_the_environment_or_from_a_file_that_it_names(
-    written: Written, tmp_path: Path, name: str, end: str
+def test_a_secret_comes_from_its_variable_or_from_the_file_that_a_variable_names(
+    load_keys: LoadKeys, tmp_path: Path, name: str, end: str
 ) -> None:
     (tmp_path / "secret").write_bytes(f" {PLANTED}  x{end}".encode())
     field = field_of(SECRETS[name])
-    assert getattr(written(OTHERS, env=ENV | {name: PLANTED}).settings, field) == PLANTED
+    assert getattr(load_keys(OTHERS, env=ENV | {name: PLANTED}).settings, field) == PLANTED
     assert (
-        getattr(written(OTHERS, env=ENV | {f"{name}_FILE": str(tmp_path / "secret")}).settings, field)
+        getattr(load_keys(OTHERS, env=ENV | {f"{name}_FILE": str(tmp_path / "secret")}).settings, field)
         == f" {PLANTED}  x"
     )
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_a_secret_is_not_given_twice(written: Written, tmp_path: Path, name: str) -> None:
+def test_a_secret_given_as_variable_and_as_file_is_refused(
+    load_keys: LoadKeys, tmp_path: Path, name: str
+) -> None:
     (tmp_path / "secret").write_text(PLANTED)
-    said = refusal(written, OTHERS, env=ENV | {name: PLANTED, f"{name}_FILE": str(tmp_path / "secret")})
-    assert f"{name} and {name}_FILE" in said
-    assert "planted" not in said
+    message = error_of(load_keys, OTHERS, env=ENV | {name: PLANTED, f"{name}_FILE": str(tmp_path / "secret")})
+    assert f"{name} and {name}_FILE" in message
+    assert "planted" not in message
 
 
 @pytest.mark.parametrize("name", SECRETS)
 @pytest.mark.parametrize("content", [None, b"\xff\xfe planted"])
-def test_a_secret_file_that_cannot_be_read_is_refused_by_name(
-    written: Written, tmp_path: Path, name: str, content: bytes | None
+def test_an_unreadable_secret_file_is_refused_by_its_name(
+    load_keys: LoadKeys, tmp_path: Path, name: str, content: bytes | None
 ) -> None:
     if content is not None:
         (tmp_path / "secret").write_bytes(content)
-    said = refusal(written, OTHERS, env=ENV | {f"{name}_FILE": str(tmp_path / "secret")})
-    assert f"{name}_FILE" in said
-    assert str(tmp_path / "secret") in said
-    assert "planted" not in said
+    message = error_of(load_keys, OTHERS, env=ENV | {f"{name}_FILE": str(tmp_path / "secret")})
+    assert f"{name}_FILE" in message
+    assert str(tmp_path / "secret") in message
+    assert "planted" not in message
 
 
 @pytest.mark.parametrize("key", ["auth.assertionSecret", "auth.oauth.clientSecret", "mailer.auth.pass"])
 @pytest.mark.parametrize("source", ["file", "environment", "secret file"])
-def test_a_secret_is_never_shown(written: Written, tmp_path: Path, key: str, source: str) -> None:
-    name = next(each for each, its_key in SECRETS.items() if its_key == key)
+def test_a_secret_is_never_shown(load_keys: LoadKeys, tmp_path: Path, key: str, source: str) -> None:
+    name = next(variable for variable, its_key in SECRETS.items() if its_key == key)
     (tmp_path / "secret").write_text(PLANTED)
     env = ENV | {
         "environment": {name: PLANTED},
         "secret file": {f"{name}_FILE": str(tmp_path / "secret")},
     }.get(source, {})
-    loaded = written(OTHERS | ({key: PLANTED} if source == "file" else {}), env=env)
+    loaded = load_keys(OTHERS | ({key: PLANTED} if source == "file" else {}), env=env)
     assert getattr(loaded.settings, field_of(key)) == PLANTED
     assert (key, "***") in [(name, value) for name, value, _ in shown(loaded)]
     for text in (
@@ -768,42 +776,46 @@ def test_a_secret_is_never_shown(written: Written, tmp_path: Path, key: str, sou
 
 @pytest.mark.parametrize("key", ["auth.assertionSecret", "auth.oauth.clientSecret", "mailer.auth.pass"])
 @pytest.mark.parametrize("value", [[PLANTED], {"a": PLANTED}, f"{PLANTED}\n", f"{PLANTED}\x1b[0m"])
-def test_a_secret_that_cannot_be_is_not_told(written: Written, key: str, value: Any) -> None:
-    said = refusal(written, {key: value})
-    assert f"{key} = ***" in said or key in said
-    assert "planted" not in said
+def test_an_invalid_secret_is_not_shown_in_the_error(load_keys: LoadKeys, key: str, value: Any) -> None:
+    message = error_of(load_keys, {key: value})
+    assert f"{key} = ***" in message or key in message
+    assert "planted" not in message
 
 
 @pytest.mark.parametrize("value", ["", "s" * 31, 7, ["s" * 32], "s" * 31 + "\n"])
-def test_a_secret_that_two_share_is_long(written: Written, value: Any) -> None:
-    said = refusal(written, {"auth.assertionSecret": value})
-    assert said.partition(": auth.assertionSecret = ***: ")[2].startswith("must be a ")
+def test_the_assertion_secret_needs_32_characters(load_keys: LoadKeys, value: Any) -> None:
+    message = error_of(load_keys, {"auth.assertionSecret": value})
+    assert message.partition(": auth.assertionSecret = ***: ")[2].startswith("must be a ")
     if value == "s" * 31:
-        assert "at least 32 characters" in said
+        assert "at least 32 characters" in message
 
 
-def test_a_role_rule_with_a_star_within_a_segment_stops_the_start(written: Written) -> None:
-    assert 'only as a whole segment, as in "/docs/*"' in refusal(
-        written, {"auth.roleRules": {"/a*": "admin"}}
+def test_a_role_rule_with_a_star_within_a_segment_is_refused(load_keys: LoadKeys) -> None:
+    assert 'only as a whole segment, as in "/docs/*"' in error_of(
+        load_keys, {"auth.roleRules": {"/a*": "admin"}}
     )
 
 
 # --- the database ---
 
 
-def test_the_database_of_a_file_is_relative_to_its_folder(written: Written, tmp_path: Path) -> None:
+def test_a_relative_path_in_a_file_starts_at_the_folder_of_the_file(
+    load_keys: LoadKeys, tmp_path: Path
+) -> None:
     env = {"HOME": "/h"}
-    assert written({"database": "data/users.db"}, env=env).settings.database == tmp_path / "data" / "users.db"
-    assert written({"branding.logo": "logo.svg"}).settings.logo == tmp_path / "logo.svg"
-    assert written({"mailer.templates": "letters"}).settings.mailer_templates == tmp_path / "letters"
+    assert (
+        load_keys({"database": "data/users.db"}, env=env).settings.database == tmp_path / "data" / "users.db"
+    )
+    assert load_keys({"branding.logo": "logo.svg"}).settings.logo == tmp_path / "logo.svg"
+    assert load_keys({"mailer.templates": "letters"}).settings.mailer_templates == tmp_path / "letters"
 
 
-def test_a_database_of_a_shell_is_relative_to_where_it_stands(
-    written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_relative_database_of_environment_or_flag_starts_at_the_current_folder(
+    load_keys: LoadKeys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert written({}, env={"USERS_DATABASE": "x.db"}).settings.database == tmp_path / "x.db"
-    assert written({}, flags={"database": "y.db"}).settings.database == tmp_path / "y.db"
+    assert load_keys({}, env={"USERS_DATABASE": "x.db"}).settings.database == tmp_path / "x.db"
+    assert load_keys({}, flags={"database": "y.db"}).settings.database == tmp_path / "y.db"
 
 
 WHERE = """
@@ -816,15 +828,15 @@ if os.geteuid() == 0 and sys.argv[1] != "root":
     os.setgid(int(sys.argv[1]))
     os.setuid(int(sys.argv[1]))
 try:
-    found = load(env=json.loads(sys.argv[2]), config=Path(sys.argv[3]) if sys.argv[3:] else None)
-    print(found.settings.database, found.origins["database"].source, sep="|")
+    loaded = load(env=json.loads(sys.argv[2]), config=Path(sys.argv[3]) if sys.argv[3:] else None)
+    print(loaded.settings.database, loaded.origins["database"].source, sep="|")
 except ConfigError as error:
     print("refused", error)
 """
 
 
 def where(user: str, env: dict[str, str], *config: str) -> str:
-    """Where somebody's database is, as a process of theirs says."""
+    """The path and the origin of the database, as a process of this user finds them."""
     done = subprocess.run(
         [sys.executable, "-c", WHERE, user, json.dumps(env), *config],
         capture_output=True,
@@ -839,12 +851,12 @@ def where(user: str, env: dict[str, str], *config: str) -> str:
 NOT_ROOT = "65534"
 NO_NAME = "54321"  # a user that no password database knows
 BOTH = ["root", NOT_ROOT]
-only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
 @only_root
 @pytest.mark.parametrize(
-    ("user", "env", "found"),
+    ("user", "env", "expected"),
     [
         ("root", {"HOME": "/h"}, "/var/lib/users/users.db|default for root"),
         ("root", {"HOME": "/h", "XDG_DATA_HOME": "/x"}, "/var/lib/users/users.db|default for root"),
@@ -865,19 +877,19 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become s
         ],
     ],
 )
-def test_where_the_database_is_when_nobody_says(user: str, env: dict[str, str], found: str) -> None:
-    assert where(user, env) == found
+def test_the_default_place_of_the_database(user: str, env: dict[str, str], expected: str) -> None:
+    assert where(user, env) == expected
 
 
 @only_root
-def test_a_user_without_a_home_is_told_what_to_set() -> None:
-    said = where(NO_NAME, {})
-    assert said.startswith("refused")
-    assert "USERS_DATABASE" in said
+def test_the_error_for_a_user_without_a_home_names_the_variable_to_set() -> None:
+    message = where(NO_NAME, {})
+    assert message.startswith("refused")
+    assert "USERS_DATABASE" in message
 
 
 @only_root
-def test_a_home_that_is_not_named_is_that_of_the_user() -> None:
+def test_without_home_the_home_of_the_user_is_used() -> None:
     import pwd
 
     home = pwd.getpwuid(int(NOT_ROOT)).pw_dir
@@ -896,9 +908,9 @@ def closed(tmp_path: Path) -> Iterator[Path]:
 
 
 @only_root
-def test_a_file_in_a_folder_that_one_may_not_enter_is_refused_by_name_or_passed_over(closed: Path) -> None:
-    said = where(NOT_ROOT, {"HOME": "/h"}, str(closed / "users.toml"))
-    assert said == f"refused {closed}/users.toml: cannot be read: Permission denied"
+def test_a_named_file_in_a_forbidden_folder_is_refused_and_a_default_one_ignored(closed: Path) -> None:
+    message = where(NOT_ROOT, {"HOME": "/h"}, str(closed / "users.toml"))
+    assert message == f"refused {closed}/users.toml: cannot be read: Permission denied"
     assert (
         where(NOT_ROOT, {"HOME": "/h", "XDG_CONFIG_HOME": str(closed)})
         == "/h/.local/share/users/users.db|default"

@@ -88,10 +88,11 @@ def check(ctx: typer.Context) -> None:
     from usersd import start
 
     run = invocation(ctx)
-    file = str(run.loaded.file or "") or None
+    file = run.loaded.file
     start.check(run.loaded)  # also the files that the daemon reads: templates, catalogue, logo
     run.out.result(
-        f"{file or 'No configuration file: the defaults'} can be used", {"valid": True, "file": file}
+        f"{file or 'No configuration file: the defaults'} can be used",
+        {"valid": True, "file": file and str(file)},
     )
 
 
@@ -101,7 +102,7 @@ def path(ctx: typer.Context) -> None:
     file = sources.find_file(run.options.config, os.environ)
     searched = [str(place) for place in sources.default_files(os.environ)]
     if run.out.json:
-        run.out.write_json({"file": str(file or "") or None, "looked_for": searched})
+        run.out.write_json({"file": file and str(file), "looked_for": searched})
     elif file is not None:
         run.out.data(clean(str(file)))
     else:
