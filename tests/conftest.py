@@ -33,10 +33,18 @@ def pytest_report_header() -> str:
     return "fast subset: pytest -m 'not slow'"
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores, because many tests wait for a process, a socket or a time limit."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In these folders every test is slow; elsewhere the slow ones are marked where they stand."""
+    """Marks as slow what tests another kind of thing than a function or an endpoint; other slow tests are marked where
+    they stand."""
     for item in items:
-        if item.path.relative_to(TESTS).parts[0] in SLOW_FOLDERS:
+        folder = item.path.relative_to(TESTS).parts[0]
+        starts_processes = folder != "cli" and "usersctl" in getattr(item, "fixturenames", ())
+        if folder in SLOW_FOLDERS or starts_processes:
             item.add_marker(pytest.mark.slow)
 
 

@@ -20,6 +20,8 @@ from usersctl.transfer.adoption import Adoption
 from usersctl.transfer.columns import map_columns
 from usersctl.transfer.foreign import SourceKind, SourceTable, open_source
 
+pytestmark = pytest.mark.slow
+
 # As the specification's service had it before it knew of identity providers.
 OLDER = """
     CREATE TABLE users (

@@ -25,6 +25,8 @@ from usersctl.service import Service
 from usersctl.store import backup, database_file
 from usersctl.store.store import open_store
 
+pytestmark = pytest.mark.slow
+
 ME = "/api/users/me"
 
 

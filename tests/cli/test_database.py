@@ -12,6 +12,8 @@ import pytest
 from support.commands import Command
 from support.old_databases import old_database
 
+pytestmark = pytest.mark.slow
+
 EVERY_READER = [
     ["list"],
     ["list", "--json"],

@@ -17,6 +17,8 @@ from usersctl import __version__
 from usersctl.cli.options import OTHER_VALUES, Options, take
 from usersctl.cli.tree import command_tree
 
+pytestmark = pytest.mark.slow
+
 
 def every_command() -> list[tuple[tuple[str, ...], TyperCommand | TyperGroup]]:
     found: list[tuple[tuple[str, ...], TyperCommand | TyperGroup]] = [((), command_tree())]

@@ -17,6 +17,8 @@ from usersctl.cli.healthcheck import PATH, NotReady, _from_url, ask_within, conf
 from usersctl.config import Settings
 from usersctl.errors import Invalid
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def answering(answer: bytes, *, drip: float | None = None) -> Iterator[int]:

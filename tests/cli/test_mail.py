@@ -12,6 +12,8 @@ from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import serving, wait_for
 from support.postbox import Postbox, link_in, scripted_server, smtp_server
 
+pytestmark = pytest.mark.slow
+
 ADA = "ada@example.com"
 NEW = "another good password"
 LISTED = ["id", "kind", "email", "state", "attempts", "created_at", "due_at", "last_error"]

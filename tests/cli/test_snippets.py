@@ -24,6 +24,8 @@ from usersctl.config import Settings
 from usersctl.config.sources import Loaded, Origin, load
 from usersctl.errors import Invalid
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DAEMON = ROOT / "daemon"
 

@@ -6,6 +6,8 @@ import re
 import pytest
 from support.commands import PASSWORD, Command
 
+pytestmark = pytest.mark.slow
+
 
 def people(usersctl: Command, count: int) -> None:
     rows = "".join(f"user{number:03}@example.com,User {number}\n" for number in range(1, count + 1))

@@ -25,6 +25,8 @@ from usersctl.cli.transfer import Format, _rows, _write
 from usersctl.errors import Invalid
 from usersctl.models import UNUSABLE
 
+pytestmark = pytest.mark.slow
+
 
 def written(usersctl: Command, name: str, content: str | bytes) -> Path:
     file = usersctl.folder / name

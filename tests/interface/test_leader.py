@@ -20,6 +20,8 @@ from usersd.background import leader, scheduler
 from usersd.background.leader import Leader
 from usersd.log import Log
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:

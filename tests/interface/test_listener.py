@@ -28,6 +28,8 @@ from usersctl.errors import ConfigError
 from usersctl.service import Service
 from usersd.server.listener import address_of, from_systemd, listen, listening, url_of
 
+pytestmark = pytest.mark.slow
+
 
 class UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: Path) -> None:

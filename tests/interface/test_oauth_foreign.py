@@ -20,6 +20,8 @@ from support.web import Client, running
 
 from usersctl.service import Service
 
+pytestmark = pytest.mark.slow
+
 VERSION = "9.13.3"
 INSTALL_WITHIN = 90
 BASE_URL = "http://127.0.0.1:8080"

@@ -19,6 +19,8 @@ from support.web import Client, Reply, hosting
 from usersd.routes import TABLE
 from usersd.server.connections import Hosted
 
+pytestmark = pytest.mark.slow
+
 BROWSER = {
     "Accept": "text/html,application/xhtml+xml",
     "Sec-Fetch-Mode": "navigate",

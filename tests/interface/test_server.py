@@ -25,6 +25,8 @@ from usersd.server.connections import Hosted, Server
 from usersd.server.lanes import NONBLOCKING, Lane, MustWait
 from usersd.server.listener import _cannot_listen, listen, url_of
 
+pytestmark = pytest.mark.slow
+
 OK = b"HTTP/1.1 200 OK\r\n"
 
 

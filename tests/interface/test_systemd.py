@@ -17,6 +17,8 @@ from support.daemons import serving
 
 from usersd.server.systemd import Notifier
 
+pytestmark = pytest.mark.slow
+
 LIMIT = 20
 
 
