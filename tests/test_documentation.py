@@ -43,7 +43,10 @@ PROVIDERS = {"accounts.google.com", "gitlab.com", "login.microsoftonline.com"}
 
 WHO = {
     Access.ANYONE: "anyone",
+    Access.OPTIONAL_SESSION: "anyone",
     Access.SIGNED_IN: "signed in",
+    Access.OWN_OR_ADMIN: "signed in",
+    Access.ADMIN_PAGE: "signed in",
     Access.ADMIN: "admin",
     Access.REGISTRATION: "registration",
     Access.OPERATOR: "operator",

@@ -1,4 +1,4 @@
-"""Who is let in: sessions, whitelist, origins. One rule for the daemon's own routes and for applications behind the gate."""
+"""Who is let in: sessions, other sites, this machine. One rule for the daemon's routes and for applications behind the gate."""
 
 import ipaddress
 import re
@@ -6,51 +6,48 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from usersctl.clock import moment
-from usersctl.config import Settings
 from usersctl.config.values import is_loopback
 from usersctl.service import Service
-from usersd.cookies import cookie
+from usersd.cookies import cookie_name
 from usersd.request import Request
 from usersd.response import Header, Response, error_response, redirect_to
+from usersd.routing import SAFE_METHODS
 
 API = ("/api/", "/_tasks/")
-SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
-
-# One slash, and nothing that a browser reads as a second one, drops, or takes for the end of the address.
-_INSIDE = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)
+# One slash, and no character that a browser reads as a second one, drops, or takes for the end of the address.
+_OWN_PATH = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)
 
 
 def identify(request: Request, service: Service, *, renews: bool = True) -> None:
-    """Each token that came along is tried: a bearer, then what cookies there are. `renews`: see Sessions.check."""
-    if request.bearer is not None:
-        found = service.sessions.check(request.bearer, renews=renews, nonblocking=request.nonblocking)
-        if found is not None:
-            request.session, request.user, request.token = found[0], found[1], request.bearer
-            return
-    for token in request.cookie_tokens:
-        found = service.sessions.check(token, renews=renews, nonblocking=request.nonblocking)
-        if found is not None:
-            request.session, request.user, request.token, request.by_cookie = found[0], found[1], token, True
+    """Tries each token of the request: the bearer token, then the cookies. `renews`: see Sessions.check."""
+    check, nonblocking = service.sessions.check, request.nonblocking
+    for token in (request.bearer, *request.cookie_tokens):
+        found = token and check(token, renews=renews, nonblocking=nonblocking)
+        if found:
+            request.session, request.user = found
+            request.token, request.by_cookie = token, token != request.bearer
             return
 
 
-def renewed_cookie(request: Request, service: Service) -> tuple[Header, ...]:
-    """A persistent cookie lives on with its session: sent again whenever the session's expiry was moved. And any cookie
-    is, whose token was replaced."""
+def renew_cookie(request: Request, service: Service) -> None:
+    """A persistent cookie is sent again whenever its session's expiry moved, and any cookie whenever its token was
+    replaced."""
     session = request.session
-    if not request.by_cookie or session is None or request.token is None:
-        return ()
-    if session.kind != "persistent" or session.expires_at is None:
-        return (cookie(request.settings, request.token, max_age=None),) if request.has_new_token else ()
-    if not session.moved and not request.has_new_token:
-        return ()
-    left = int((moment(session.expires_at) - service.now()).total_seconds())
-    return (cookie(request.settings, request.token, max_age=max(0, left)),)
+    if session is None or not request.by_cookie or request.token is None:
+        return
+    if not request.has_new_token and not session.moved:
+        return
+    max_age = None
+    if session.kind == "persistent" and session.expires_at is not None:
+        max_age = max(0, int((moment(session.expires_at) - service.now()).total_seconds()))
+    elif not request.has_new_token:
+        return
+    request.set_cookie(cookie_name(request.settings), request.token, max_age=max_age)
 
 
 def is_cross_site(request: Request) -> bool:
-    """A change that another site's page asks a browser for. Without either header it is no browser."""
+    """A change that a browser sends for a page of another site. Without both headers the client is not a browser."""
     if request.method in SAFE_METHODS:
         return False
     origin = request.environ.get("HTTP_ORIGIN")
@@ -63,18 +60,18 @@ def is_cross_site(request: Request) -> bool:
 
 
 def wants_a_page(environ: dict[str, Any], method: str) -> bool:
-    """Whether a browser is about to show what comes: its own word, and from an older one what it says that it takes."""
+    """Whether a browser is about to show the response: it says so, or, if it is an older one, accepts HTML."""
     if method not in ("GET", "HEAD"):
         return False
     mode: str | None = environ.get("HTTP_SEC_FETCH_MODE")
-    return mode == "navigate" if mode else "text/html" in environ.get("HTTP_ACCEPT", "")
+    if mode:
+        return mode == "navigate"
+    return "text/html" in environ.get("HTTP_ACCEPT", "")
 
 
-def refuse_anonymous(request: Request) -> Response:
-    """An API says so; a page sends a browser to log in and back."""
-    if is_api(request.path):
-        return error_response(401, "Authentication required")
-    if request.method not in ("GET", "HEAD"):
+def anonymous_response(request: Request) -> Response:
+    """401 for the API; a page redirects to the login and back."""
+    if is_api(request.path) or request.method not in ("GET", "HEAD"):
         return error_response(401, "Authentication required")
     target = quote(request.path or "/", safe="/:@!$&'()*+,;=-._~")
     query = request.environ.get("QUERY_STRING", "")
@@ -84,8 +81,8 @@ def refuse_anonymous(request: Request) -> Response:
 
 
 def own_path(target: str | None) -> str:
-    """A path of this site, to go to after a sign-in; anything else is none. The same as in pages/script.js."""
-    return target if target is not None and _INSIDE.fullmatch(target) else ""
+    """A path of this site to go to after a sign-in, or "" for any other target. pages/script.js has the same rule."""
+    return target if target is not None and _OWN_PATH.fullmatch(target) else ""
 
 
 def is_api(path: str | None) -> bool:
@@ -93,8 +90,8 @@ def is_api(path: str | None) -> bool:
 
 
 def is_at_this_machine(request: Request, listening: str | None) -> bool:
-    """A fresh installation on one's own machine: configured for it, listening there, asked from there, by no proxy, and
-    by its own name: a page elsewhere may have had its name turned to this machine (DNS rebinding)."""
+    """A fresh installation on the caller's own machine: configured for loopback, listening there, called from there, without a
+    proxy, and by a loopback name: a page elsewhere may have pointed its own name to this machine (DNS rebinding)."""
     return (
         listening is not None
         and is_loopback(listening)
@@ -119,12 +116,16 @@ def _is_loopback_address(address: str) -> bool:
         return False
 
 
-def allowed_origin_headers(request: Request, settings: Settings) -> tuple[Header, ...]:
-    """CORS with credentials for the interface and the origins that the configuration names, and nothing for anybody else."""
-    if not settings.allowed_origins or not is_api(request.path):
-        return ()
-    vary: Header = ("Vary", "Origin")
-    origin = request.environ.get("HTTP_ORIGIN")
-    if origin not in settings.allowed_origins:
-        return (vary,)
-    return (vary, ("Access-Control-Allow-Origin", origin), ("Access-Control-Allow-Credentials", "true"))
+def is_from_allowed_origin(request: Request) -> bool:
+    return is_api(request.path) and request.environ.get("HTTP_ORIGIN") in request.settings.allowed_origins
+
+
+def allowed_origin_headers(request: Request) -> list[Header]:
+    """CORS with credentials, for the API and the configured origins only."""
+    if not request.settings.allowed_origins or not is_api(request.path):
+        return []
+    headers = [("Vary", "Origin")]
+    if is_from_allowed_origin(request):
+        headers.append(("Access-Control-Allow-Origin", request.environ["HTTP_ORIGIN"]))
+        headers.append(("Access-Control-Allow-Credentials", "true"))
+    return headers

@@ -1,34 +1,31 @@
-"""The application from the table: identify, admit, run, refuse as JSON.
+"""The application: match the path, identify the caller, admit, run the handler, answer errors as JSON.
 
-Of Bottle it uses the router and the templates. Its request and response objects stay out: they drop bytes of the path,
-believe forwarded headers and forget cookies (see `request`).
+Bottle serves as router and template engine only. Its request and response objects lose bytes of the path, believe
+forwarding headers and forget cookies (see `request`).
 """
 
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import bottle
-
 from usersctl import errors
 from usersctl.models import Role
 from usersctl.oauth.refusals import FAILED
 from usersctl.service import Service
-from usersd import access, paths
+from usersd import access
 from usersd.counters import LOGINS, SUCCESS, Counters
-from usersd.handlers.oauth import callback, failure
+from usersd.handlers.oauth import failure
 from usersd.log import Log, redacted
 from usersd.pages import pages
+from usersd.paths import Whitelist
 from usersd.rate_limits import RateLimits
 from usersd.request import BadRequest, Request, new_request_id
 from usersd.response import HSTS, JSON, STATUS_LINES, Header, Response, as_json, error_response, unavailable
 from usersd.routes import TABLE
-from usersd.routing import Access, Route
-from usersd.server.lanes import Lane, MustWait
+from usersd.routing import Access, Match, Route, Router
+from usersd.server.lanes import MustWait
 
-StartResponse = Callable[..., Any]
-
-# What each refusal of the core is to HTTP; the nearest class decides.
+# The status of each error of the core; the nearest class decides.
 STATUS: dict[type[Exception], int] = {
     errors.Invalid: 400,
     errors.Unauthenticated: 401,
@@ -42,7 +39,7 @@ STATUS: dict[type[Exception], int] = {
 
 
 class App:
-    """A WSGI application. `listening`: the address that it is reached at, where that is known."""
+    """A WSGI application. `listening`: the address that it is served at, if that is known."""
 
     def __init__(
         self,
@@ -54,266 +51,217 @@ class App:
         counters: Counters | None = None,
     ) -> None:
         self.service = service
-        self.settings = service.settings
         self.log = log
         self.listening = listening
         self.counters = counters
         self.limits = RateLimits(service.settings, service.now)
-        self.whitelist = paths.Whitelist(service.settings.whitelist)
-        # By its own name only: whoever opens all pages by a pattern has not said that anybody may have an account.
-        self.registration_is_open = paths.REGISTRATION in service.settings.whitelist
-        # By path and not by method, so that a wrong method is refused by who asks. Plain paths need no pattern, and a
-        # colon in them is none: Bottle would take it for a wildcard of its old syntax.
-        table = tuple(self._configured(route) for route in table)
-        self._plain: dict[str, dict[str, Route]] = {}
-        self._router = bottle.Router()
-        self._lanes = {
-            (route.method, route.path): route.lane for route in table if route.lane is not Lane.QUICK
-        }
-        patterns: dict[str, dict[str, Route]] = {}
-        for route in table:
-            known = patterns if "<" in route.path else self._plain
-            known.setdefault(route.path, {})[route.method] = route
-        for path, methods in patterns.items():
-            self._router.add(path, "ANY", methods)
-
-    def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
-        began = time.perf_counter()
-        request = Request(environ, self.settings)
-        try:
-            answer = self._answer(request)
-        except Exception as error:  # noqa: BLE001 - the one place where everything ends as an answer
-            answer = self._refused(request, error)
-        answer = pages.instead(request, answer)
-        headers = [
-            *self._told(request, answer, time.perf_counter() - began),
-            ("Content-Length", str(len(answer.body))),
-        ]
-        start_response(STATUS_LINES[answer.status], headers)
-        return [] if request.method == "HEAD" else [answer.body]
-
-    def lane(self, method: str, path: str) -> Lane:
-        """Which threads a request is for: who only reads must not wait for those who write."""
-        otherwise = Lane.QUICK if method in access.SAFE_METHODS else Lane.WRITING
-        return self._lanes.get(("GET" if method == "HEAD" else method, path), otherwise)
-
-    def _configured(self, route: Route) -> Route:
-        is_callback = route.handler is callback
-        return route._replace(path=self.settings.oauth_callback_url) if is_callback else route
-
-    def refuse(self, status: int, message: str, environ: dict[str, Any] | None) -> Response:
-        """What the server refuses by itself: the same headers, a line in the log. `environ`: None where what came is no
-        request to speak of."""
-        if environ is not None:
-            request = Request(environ, self.settings)
-            request.route = self._match(request.path)[0].get(
-                "GET" if request.method == "HEAD" else request.method
-            )
-            answer = error_response(status, message)
-            if request.route is not None and request.route.signs_in:
-                answer = self._sign_in_refused(request, errors.Busy(message, retry_after=2))
-            return answer._replace(headers=tuple(self._told(request, answer, 0.0)))
-        request_id = new_request_id()
-        self.log.event("request", status=status, request=request_id)
-        if self.counters is not None:
-            self.counters.request(None, status, 0.0)
-        headers = (("X-Request-Id", request_id), *((HSTS,) if self.settings.https else ()))
-        return error_response(status, message, *headers)
-
-    def _told(self, request: Request, answer: Response, took: float) -> list[Header]:
-        """The log and the figures are told; the headers that the answer goes out with."""
-        self._log_request(request, answer, took)
-        if self.counters is not None:
-            self.counters.request(request.route, answer.status, took)
-        return [
-            *answer.headers,
-            ("X-Request-Id", request.request_id),
-            *request.response_headers,
-            *access.renewed_cookie(request, self.service),
-            *self._site_headers(request, answer),
-        ]
+        self.whitelist = Whitelist(service.settings.whitelist)
+        self.router = Router(table, service.settings)
+        self.lane = self.router.lane
+        self._hsts = (HSTS,) if service.settings.https else ()
 
     # --- the way of a request ---
 
-    def _answer(self, request: Request) -> Response:
-        methods, found = self._match(request.path)
-        route = methods.get("GET" if request.method == "HEAD" else request.method)
-        request.route = route
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        began = time.perf_counter()
+        request = Request(environ, self.service.settings)
+        match = self.router.match(request.path)
+        route = match.route(request.method)
+        try:
+            response = self._respond(request, match, route)
+        except Exception as error:  # noqa: BLE001 - the one place where every error becomes a response
+            response = self._error_response(request, route, error)
+        response = pages.instead(request, response)
+        access.renew_cookie(request, self.service)
+        self._record(request, route, response, time.perf_counter() - began)
+        headers = [*self._headers(request, response), ("Content-Length", str(len(response.body)))]
+        start_response(STATUS_LINES[response.status], headers)
+        return [] if request.method == "HEAD" else [response.body]
+
+    def _respond(self, request: Request, match: Match, route: Route | None) -> Response:
         if access.is_cross_site(request):
             return error_response(403, "Cross-site requests are not allowed")
-        if (
-            request.method == "OPTIONS"
-            and methods
-            and access.allowed_origin_headers(request, self.settings)[1:]
-        ):
-            return self._preflight(methods)
+        if request.method == "OPTIONS" and match.methods and access.is_from_allowed_origin(request):
+            return _preflight(match)
         if route is None:
-            return self._without_route(request, methods)
-        refused = self._admit(request, route, found)
-        if refused is not None:
-            return refused
+            return self._without_route(request, match)
+        refusal = self._admit(request, route, match.segments)
+        if refusal is not None:
+            return refusal
         return self._run(request, route)
 
-    def _match(self, path: str | None) -> tuple[dict[str, Route], dict[str, str]]:
-        if path is None:
-            return {}, {}
-        if path in self._plain:
-            return self._plain[path], {}
-        try:
-            methods, found = self._router.match({"REQUEST_METHOD": "ANY", "PATH_INFO": path})
-        except bottle.HTTPError:
-            return {}, {}
-        # The end of Bottle's patterns is also before a line end, which is in none of what was found.
-        if path.endswith("\n") and not any(text.endswith("\n") for text in found.values()):
-            return {}, {}
-        return methods, found
-
-    def _admit(self, request: Request, route: Route, found: dict[str, str]) -> Response | None:
-        """In this order: 401, 400 for an id, 403. What comes after is the handler's."""
-        level = self._level(route)
-        if level is not Access.ANYONE:
+    def _admit(self, request: Request, route: Route, segments: dict[str, str]) -> Response | None:
+        """In this order: 401, 400 for an id, 403. The handler's own refusals come after."""
+        if route.access is not Access.ANYONE:
             access.identify(request, self.service)
-            if request.user is None and not self._is_open(request, route):
-                return access.refuse_anonymous(request)
-            if level is Access.REGISTRATION:
+            if request.user is None and not self._admits_anonymous(request, route):
+                return access.anonymous_response(request)
+            if route.access is Access.REGISTRATION:
                 return error_response(403, "Registration is closed")
-        for name, text in found.items():
-            if name in ("id", "session_id"):
-                request.ids[name] = request.id_from(name, text)
-        request.parts = found
-        if level in (Access.ADMIN, Access.OPERATOR) and request.user and request.user.role != Role.ADMIN:
+        if segments:
+            request.read_segments(segments)
+        user = request.user
+        if user is None or user.role == Role.ADMIN:
+            return None
+        if route.access in (Access.ADMIN, Access.OPERATOR):
             return error_response(403, "Admin access required")
-        return None
+        if route.access is Access.OWN_OR_ADMIN and request.ids["id"] != user.id:
+            return error_response(403, "You may only read your own profile")
+        return pages.forbidden(request) if route.access is Access.ADMIN_PAGE else None
 
-    def _level(self, route: Route) -> Access:
-        is_open = route.access is Access.REGISTRATION and self.registration_is_open
-        return Access.ANYONE if is_open else route.access
-
-    def _is_open(self, request: Request, route: Route) -> bool:
-        return route.access is Access.OPERATOR and access.is_at_this_machine(request, self.listening)
+    def _admits_anonymous(self, request: Request, route: Route) -> bool:
+        if route.access is Access.OPERATOR:
+            return access.is_at_this_machine(request, self.listening)
+        return route.access in (Access.ANYONE, Access.OPTIONAL_SESSION)
 
     def _run(self, request: Request, route: Route) -> Response:
-        limit = route.limit
-        if route.once and (request.method == "HEAD" or request.looks_ahead):
+        if route.once and (request.method == "HEAD" or request.is_prefetch):
             return error_response(
-                405, "This uses something up, and is done by a GET that is meant", ("Allow", route.method)
+                405, "This link works once and cannot be used with HEAD or prefetch", ("Allow", route.method)
             )
         try:
-            if limit is not None:
-                self.limits.before(limit, request.ip)
+            if route.limit is not None:
+                self.limits.check(route.limit, request.ip)
             result = route.handler(request, self.service)
         except errors.UsersError as error:
-            if limit is not None:
-                self.limits.failed(limit, request.ip, error)
-            if route.event is not None and not route.signs_in:  # that one has a line of its own
-                self._log_event(request, f"{route.event}-refused", reason=error.code)
+            self.limits.count_failure(route.limit, request.ip, error)
+            if route.event is not None and not route.signs_in:  # _sign_in_error_response logs those
+                self._log_event(request, route.event, f"{route.event}-refused", reason=error.code)
             raise
         if route.event is not None:
-            self._log_event(request, route.event)
+            self._log_event(request, route.event, route.event)
         return result if isinstance(result, Response) else as_json(result)
 
-    def _without_route(self, request: Request, methods: dict[str, Route]) -> Response:
+    def _without_route(self, request: Request, match: Match) -> Response:
         """An unknown path, or a known one with a method that it does not have."""
-        if not methods and request.path is not None and request.path in self.whitelist:
+        if not match.methods and request.path is not None and request.path in self.whitelist:
             return error_response(404, "Not found")
         access.identify(request, self.service)
-        if not methods:
-            return error_response(404, "Not found") if request.user else access.refuse_anonymous(request)
-        # Whoever may use one of its methods may know that there is no other.
-        levels = {self._level(route) for route in methods.values()}
-        is_open = Access.ANYONE in levels or any(self._is_open(request, route) for route in methods.values())
-        if request.user is None and not is_open:
-            return access.refuse_anonymous(request)
-        if levels <= {Access.ADMIN, Access.OPERATOR} and request.user and request.user.role != Role.ADMIN:
+        # A caller who may use one method of the path may know that the others do not exist.
+        routes = match.methods.values()
+        if request.user is None and not any(self._admits_anonymous(request, route) for route in routes):
+            return access.anonymous_response(request)
+        if not routes:
+            return error_response(404, "Not found")
+        is_for_admins = all(route.access in (Access.ADMIN, Access.OPERATOR) for route in routes)
+        if is_for_admins and request.user and request.user.role != Role.ADMIN:
             return error_response(403, "Admin access required")
-        return error_response(405, "Method not allowed", ("Allow", _allowed(methods)))
+        return error_response(405, "Method not allowed", ("Allow", match.allowed))
 
-    def _preflight(self, methods: dict[str, Route]) -> Response:
-        return Response(
-            200,
-            b"",
-            (
-                *JSON,
-                ("Access-Control-Allow-Methods", _allowed(methods)),
-                ("Access-Control-Allow-Headers", "Content-Type, Authorization"),
-                ("Access-Control-Max-Age", "600"),
-            ),
-        )
+    def _headers(self, request: Request, response: Response) -> list[Header]:
+        headers = [
+            *response.headers,
+            ("X-Request-Id", request.request_id),
+            *request.response_headers,
+            *self._hsts,
+        ]
+        # The target of a redirect is not for other origins.
+        if request.settings.allowed_origins and response.status != 302:
+            headers += access.allowed_origin_headers(request)
+        return headers
 
-    # --- refusals ---
+    # --- errors ---
 
-    def _refused(self, request: Request, error: Exception) -> Response:
+    def _error_response(self, request: Request, route: Route | None, error: Exception) -> Response:
         if request.nonblocking and isinstance(error, errors.Busy):
             raise MustWait from None
         if isinstance(error, BadRequest):
             return error_response(error.status, str(error))
-        if request.route is not None and request.route.signs_in:
-            return self._sign_in_refused(request, error)
-        status = next((STATUS[each] for each in type(error).__mro__ if each in STATUS), 500)
+        if route is not None and route.signs_in:
+            return self._sign_in_error_response(request, error)
+        status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
         if status == 500:
-            self.log.error(error, request=request.request_id, method=request.method, path=_path_told(request))
+            self.log.error(
+                error, request=request.request_id, method=request.method, path=_logged_path(request)
+            )
             return error_response(500, "Internal server error")
-        later: tuple[Header, ...] = ()
-        if isinstance(error, errors.TooMany | errors.Busy | errors.LockedDown):
-            later = (("Retry-After", str(error.retry_after)),)
         if isinstance(error, errors.StoreUnusable):
-            # Its text names files, which are nobody's business outside.
+            # Its message names files, which clients must not learn.
             self.log.event("database", request=request.request_id, message=str(error))
             return unavailable()
-        return error_response(status, str(error), *later)
+        headers: tuple[Header, ...] = ()
+        if isinstance(error, errors.TooMany | errors.Busy | errors.LockedDown):
+            headers = (("Retry-After", str(error.retry_after)),)
+        return error_response(status, str(error), *headers)
 
-    def _sign_in_refused(self, request: Request, error: Exception) -> Response:
-        """A browser is on its way between two sites: whatever happened, it ends at a page."""
-        if not isinstance(error, errors.UsersError):
+    def _sign_in_error_response(self, request: Request, error: Exception) -> Response:
+        """The browser is on its way between two sites: every error ends at the configured page."""
+        code, why = FAILED, str(error)
+        if isinstance(error, errors.SignInRefused):
+            code = error.reason
+        elif not isinstance(error, errors.UsersError):
+            why = type(error).__name__
             self.log.error(error, request=request.request_id, method=request.method, path=request.path)
-        code = error.reason if isinstance(error, errors.SignInRefused) else FAILED
-        why = str(error) if isinstance(error, errors.UsersError) else type(error).__name__
         self.log.event("oauth-refused", ip=request.ip, error=code, why=why, request=request.request_id)
         if self.counters is not None:
             self.counters.login("oauth", code)
-        return failure(self.settings, code)
+        return failure(request.settings, code)
 
-    def _site_headers(self, request: Request, answer: Response) -> list[Header]:
-        headers: list[Header] = [HSTS] if self.settings.https else []
-        if answer.status != 302:  # where a page is sent to is no business of another origin
-            headers += access.allowed_origin_headers(request, self.settings)
-        return headers
+    def server_error(self, status: int, message: str, environ: dict[str, Any] | None) -> Response:
+        """For an error that the server answers without a handler. `environ` is None if no request could be parsed."""
+        if environ is not None:
+            request = Request(environ, self.service.settings)
+            route = self.router.match(request.path).route(request.method)
+            response = error_response(status, message)
+            if route is not None and route.signs_in:
+                response = self._sign_in_error_response(request, errors.Busy(message, retry_after=2))
+            self._record(request, route, response, 0.0)
+            return response._replace(headers=tuple(self._headers(request, response)))
+        request_id = new_request_id()
+        self.log.event("request", status=status, request=request_id)
+        if self.counters is not None:
+            self.counters.request(None, status, 0.0)
+        return error_response(status, message, ("X-Request-Id", request_id), *self._hsts)
 
-    def _log_event(self, request: Request, name: str, **more: str) -> None:
-        user = request.user.id if request.user else None
+    # --- log and counters ---
+
+    def _log_event(self, request: Request, event: str, name: str, **more: str) -> None:
         self.log.event(
             name,
             ip=request.ip,
-            user=user,
+            user=request.user and request.user.id,
             **request.ids,
             **request.log_fields,
             **more,
             request=request.request_id,
         )
-        if self.counters is not None and request.route is not None and request.route.event in LOGINS:
-            self.counters.login(LOGINS[request.route.event], more.get("reason", SUCCESS))
+        if self.counters is not None and event in LOGINS:
+            self.counters.login(LOGINS[event], more.get("reason", SUCCESS))
 
-    def _log_request(self, request: Request, answer: Response, seconds: float) -> None:
-        if answer.status == 200 and request.route is not None and request.route.is_probe:
+    def _record(self, request: Request, route: Route | None, response: Response, seconds: float) -> None:
+        if self.counters is not None:
+            self.counters.request(route, response.status, seconds)
+        if route is not None and route.is_probe and response.status == 200:
             return
+        path = _logged_path(request)
+        query = request.environ.get("QUERY_STRING")
+        if query:
+            path += redacted(query)
         self.log.event(
             "request",
             method=request.method,
-            path=_path_told(request) + redacted(request.environ.get("QUERY_STRING", "")),
-            status=answer.status,
+            path=path,
+            status=response.status,
             ms=round(seconds * 1000, 1),
             ip=request.ip,
-            user=request.user.id if request.user else None,
+            user=request.user and request.user.id,
             request=request.request_id,
         )
 
 
-def _allowed(methods: dict[str, Route]) -> str:
-    return ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
+def _preflight(match: Match) -> Response:
+    headers = (
+        ("Access-Control-Allow-Methods", match.allowed),
+        ("Access-Control-Allow-Headers", "Content-Type, Authorization"),
+        ("Access-Control-Max-Age", "600"),
+    )
+    return Response(200, b"", (*JSON, *headers))
 
 
-def _path_told(request: Request) -> str:
-    """The path for the log. Behind a question mark that somebody encoded there may be a token."""
-    path: str = request.path if request.path is not None else request.environ.get("PATH_INFO", "")
+def _logged_path(request: Request) -> str:
+    """An encoded question mark in the path may be followed by a token, which must not be logged."""
+    path = request.path
+    if path is None:
+        path = request.environ.get("PATH_INFO", "")
     before, mark, _ = path.partition("?")
     return f"{before}?***" if mark else path

@@ -1,4 +1,4 @@
-"""The cookies of a request are parsed here, and the session cookie is made here."""
+"""Cookies: those of a request are parsed here, and Set-Cookie is made here."""
 
 import re
 
@@ -6,39 +6,37 @@ from usersctl.config import Settings
 
 MAX_COOKIE_HEADER = 16 * 1024
 MAX_CANDIDATES = 3
-_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
+TOKEN_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 
 
-# --- cookies ---
+def prefixed(settings: Settings, name: str) -> str:
+    return f"__Host-{name}" if settings.https else name
 
 
 def cookie_name(settings: Settings) -> str:
-    return f"__Host-{settings.cookie_name}" if settings.https else settings.cookie_name
+    """The name of the session cookie."""
+    return prefixed(settings, settings.cookie_name)
 
 
-def cookie_values(header: str, name: str, form: re.Pattern[str] = _TOKEN) -> list[str]:
-    """The values of one cookie, at most three of the right form. A neighbour's odd cookie is passed over."""
+def cookie_values(header: str, name: str, pattern: re.Pattern[str] = TOKEN_PATTERN) -> list[str]:
+    """The values of one cookie, at most three that fit the pattern. Malformed cookies of others are skipped."""
     if len(header) > MAX_COOKIE_HEADER:
         return []
-    found: list[str] = []
+    values: list[str] = []
     for part in header.split(";"):
         key, equals, value = part.strip(" \t").partition("=")
-        if equals and key == name and value not in found and form.fullmatch(value):
-            found.append(value)
-            if len(found) == MAX_CANDIDATES:
+        if equals and key == name and value not in values and pattern.fullmatch(value):
+            values.append(value)
+            if len(values) == MAX_CANDIDATES:
                 break
-    return found
+    return values
 
 
-def cookie(settings: Settings, token: str, *, max_age: int | None) -> tuple[str, str]:
-    """Set-Cookie. Without a Max-Age it ends with the browser; an empty token with 0 clears it."""
-    parts = [f"{cookie_name(settings)}={token}", "Path=/", "HttpOnly", "SameSite=Lax"]
+def set_cookie(settings: Settings, name: str, value: str, max_age: int | None) -> tuple[str, str]:
+    """The header. Without `max_age` the cookie ends with the browser; 0 clears it."""
+    parts = [f"{name}={value}", "Path=/", "HttpOnly", "SameSite=Lax"]
     if settings.https:
         parts.append("Secure")
     if max_age is not None:
         parts.append(f"Max-Age={max_age}")
     return "Set-Cookie", "; ".join(parts)
-
-
-def cleared_cookie(settings: Settings) -> tuple[str, str]:
-    return cookie(settings, "", max_age=0)

@@ -1,4 +1,4 @@
-"""Page access for another application in this process: a WSGI wrapper, and who the current user is.
+"""Page access for another application in this process: a WSGI wrapper, and the current user.
 
 application = Gate(application, build(settings))
 """
@@ -18,7 +18,7 @@ _KEY = "usersd.user"  # not HTTP_..., so no client can set it
 
 
 class Refused(Exception):
-    """What `require_user` and `require_role` raise: a status and the JSON body that goes with it."""
+    """Raised by `require_user` and `require_role`, with a status and its JSON body."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -27,8 +27,8 @@ class Refused(Exception):
 
 
 class Gate:
-    """Every path asks for a session, but `/login` and what `auth.whitelist` opens; and for the role that `auth.roleRules`
-    gives it."""
+    """Every path needs a session, except `/login` and what `auth.whitelist` opens, and the role that `auth.roleRules` gives
+    it."""
 
     def __init__(self, app: WSGI, service: Service) -> None:
         self.app = app
@@ -40,38 +40,41 @@ class Gate:
         try:
             access.identify(request, self.service)
         except (Busy, StoreUnusable):
-            return self._say(request, unavailable(), start_response)
+            return self._respond(request, unavailable(), start_response)
         verdict = self.access.verdict(request.user, request.path)
         if verdict == 401:
-            return self._say(request, access.refuse_anonymous(request), start_response)
+            return self._respond(request, access.anonymous_response(request), start_response)
         if verdict == 403:
-            is_page = access.wants_a_page(environ, request.method) and not access.is_api(request.path)
-            refused = pages.forbidden(request) if is_page else error_response(403, "Admin access required")
-            return self._say(request, refused, start_response)
-        environ[_KEY] = request.user.as_json() if request.user else None
-        renewed = access.renewed_cookie(request, self.service)
-        if not renewed:
+            response = error_response(403, "Admin access required")
+            if access.wants_a_page(environ, request.method) and not access.is_api(request.path):
+                response = pages.forbidden(request)
+            return self._respond(request, response, start_response)
+        environ[_KEY] = request.user and request.user.as_json()
+        access.renew_cookie(request, self.service)
+        if not request.response_headers:
             return self.app(environ, start_response)
 
         def start_with_cookie(status: str, headers: list[Header], *rest: Any) -> Any:
-            return start_response(status, [*headers, *renewed], *rest)
+            return start_response(status, [*headers, *request.response_headers], *rest)
 
         return self.app(environ, start_with_cookie)
 
-    def _say(self, request: Request, answer: Response, start_response: Callable[..., Any]) -> Iterable[bytes]:
-        headers = [*answer.headers, ("Content-Length", str(len(answer.body)))]
-        if self.service.settings.https:
+    def _respond(
+        self, request: Request, response: Response, start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        headers = [*response.headers, ("Content-Length", str(len(response.body)))]
+        if request.settings.https:
             headers.append(HSTS)
-        start_response(STATUS_LINES[answer.status], headers)
-        return [] if request.method == "HEAD" else [answer.body]
+        start_response(STATUS_LINES[response.status], headers)
+        return [] if request.method == "HEAD" else [response.body]
 
 
 def current_user(environ: dict[str, Any]) -> dict[str, Any] | None:
-    """The user object, without a password; None where nobody is signed in."""
+    """The user object, without a password; None without a session."""
     if _KEY not in environ:
         raise RuntimeError("current_user() needs the application to be wrapped in usersd.gate.Gate")
-    found: dict[str, Any] | None = environ[_KEY]
-    return found
+    user: dict[str, Any] | None = environ[_KEY]
+    return user
 
 
 def require_user(environ: dict[str, Any]) -> dict[str, Any]:
@@ -83,6 +86,6 @@ def require_user(environ: dict[str, Any]) -> dict[str, Any]:
 
 def require_role(environ: dict[str, Any], role: str) -> dict[str, Any]:
     user = require_user(environ)
-    if not paths.may(user["role"], role):
+    if not paths.suffices(user["role"], role):
         raise Refused(403, f"{role.capitalize()} access required")
     return user

@@ -1,4 +1,4 @@
-"""Paths and patterns: the whitelist, the role rules, and the decision for one page."""
+"""Path patterns: the whitelist, the role rules, and the decision for one page of an application."""
 
 import re
 import unicodedata
@@ -24,12 +24,12 @@ class Whitelist:
         if path in self._exact:
             return True
         parts = path.split("/")
-        return any(_matches(pattern, parts) for pattern in self._wild) and not _reads_otherwise(path)
+        return any(_matches(pattern, parts) for pattern in self._wild) and not _is_ambiguous(path)
 
 
-def _reads_otherwise(path: str) -> bool:
-    """Whether it could mean another path to whoever serves it: dots, or other segments than these, behind a backslash,
-    before a parameter, decoded once more, or in letters that some normalise."""
+def _is_ambiguous(path: str) -> bool:
+    """True if another server could parse this path differently (dot segments, backslashes, parameters, double encoding,
+    Unicode forms)."""
     shape = [bool(part) for part in path.split("/")]
     for _ in range(3):
         path = unicodedata.normalize("NFKC", unquote(path))
@@ -51,8 +51,8 @@ def _matches(pattern: list[str], parts: list[str]) -> bool:
 
 
 class RoleRules:
-    """Which roles a path asks for. Patterns are those of the whitelist, matched generously where that is narrow: a rule
-    holds for whatever somebody behind us may take for the path that it means."""
+    """Which roles a path needs. The whitelist's patterns match narrowly; here they match widely: a rule also holds for
+    every path that the application could read as one that the rule means."""
 
     def __init__(self, rules: tuple[tuple[str, str], ...]) -> None:
         self._all = frozenset(role for _, role in rules)
@@ -63,17 +63,17 @@ class RoleRules:
         self.roles = lru_cache(maxsize=256)(self._roles)  # most requests are for a few paths
 
     def _roles(self, path: str | None) -> frozenset[str]:
-        """All that are asked for on it; on a path that nobody knows, or that may be another, those of every rule."""
+        """Roles required for this path. Unknown or ambiguous paths require the roles of every rule."""
         if not self._rules:
             return self._all
         if path is not None and _PLAIN.fullmatch(path):
             return self._of([part for part in path.split("/") if part])
-        if path is None or _reads_otherwise(path):
+        if path is None or _is_ambiguous(path):
             return self._all
         return frozenset().union(*(self._of(reading) for reading in _readings(path)))
 
     def _of(self, parts: list[str]) -> frozenset[str]:
-        # Most paths are ruled out by the words that they lack.
+        # Most paths lack a word of the pattern, which is faster to see than that they do not match.
         words = {*parts, *(_stem(part) for part in parts)}
         return frozenset(
             role for pattern, needed, role in self._rules if needed <= words and _covers(pattern, parts)
@@ -84,7 +84,7 @@ _PLAIN = re.compile(r"(/[a-z0-9_~-]+(\.[a-z0-9_~-]+)*)*/?", re.ASCII)
 
 
 def _readings(path: str) -> list[list[str]]:
-    """The segments of a path as they may be understood: decoded once more, cut at a query, in other letters."""
+    """The segments of a path in every way that a server may read it: decoded again, cut at a query, case-folded."""
     forms = []
     for _ in range(3):
         forms += [path, re.split(r"[?#\0]", path)[0]]
@@ -93,7 +93,7 @@ def _readings(path: str) -> list[list[str]]:
 
 
 def _folded(path: str) -> str:
-    """In small letters without accents, and without what cannot be seen."""
+    """In lower case, without accents and invisible characters."""
     same_case = unicodedata.normalize("NFKD", path).upper().casefold()
     return "".join(
         c for c in unicodedata.normalize("NFKD", same_case) if unicodedata.category(c)[0] not in "MC"
@@ -101,16 +101,16 @@ def _folded(path: str) -> str:
 
 
 def _segments(path: str) -> list[str]:
-    return [part for part in (each.partition(";")[0].strip() for each in re.split(r"[/\\]", path)) if part]
+    return [name for part in re.split(r"[/\\]", path) if (name := part.partition(";")[0].strip())]
 
 
 def _stem(part: str) -> str:
-    """Without the suffix that some routers choose a format by: /admin.json is /admin to them."""
+    """Without the suffix that some routers take for a format: to them /admin.json is /admin."""
     return part.partition(".")[0].strip()
 
 
 def _covers(pattern: list[str], parts: list[str]) -> bool:
-    """A * is any number of segments: who decodes a slash earlier or later counts them differently."""
+    """`*` matches any number of segments, because an upstream may decode %2F and see more or fewer."""
 
     def past_stars(places: set[int]) -> set[int]:
         for at, part in enumerate(pattern):
@@ -129,22 +129,24 @@ def _covers(pattern: list[str], parts: list[str]) -> bool:
 
 
 class PageAccess:
-    """Who may see which page of an application: the one rule behind the gate and forward authentication."""
+    """Who may see which page of an application: one rule for the gate and for forward authentication."""
 
     def __init__(self, whitelist: tuple[str, ...], role_rules: tuple[tuple[str, str], ...]) -> None:
         self.whitelist = Whitelist(whitelist)
         self.rules = RoleRules(role_rules)
 
     def verdict(self, user: User | None, path: str | None, *, role: str | None = None) -> int:
-        """200, 401 or 403, for a path and a role that is asked for beside its rules. A rule wins over the whitelist."""
+        """200, 401 or 403. `role` is needed in addition to those of the path. A role rule wins over the whitelist."""
         if path in ALWAYS_PUBLIC and role is None:
             return 200
-        roles = self.rules.roles(path) | ({role} if role else set())
-        if user is None:
-            return 200 if not roles and path is not None and path in self.whitelist else 401
-        return 200 if not roles or all(may(user.role, each) for each in roles) else 403
+        roles = self.rules.roles(path)
+        if role is not None:
+            roles |= {role}
+        if user is not None:
+            return 200 if all(suffices(user.role, needed) for needed in roles) else 403
+        return 200 if not roles and path is not None and path in self.whitelist else 401
 
 
-def may(role: str, asked: str) -> bool:
-    """Whether a role suffices where another is asked for: an admin may do whatever a user may."""
-    return role in (asked, Role.ADMIN)
+def suffices(role: str, needed: str) -> bool:
+    """An admin may do whatever a user may."""
+    return role in (needed, Role.ADMIN)

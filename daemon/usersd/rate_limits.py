@@ -1,4 +1,4 @@
-"""How often one client address may ask: a component in front of the routes, counting in memory that does not grow."""
+"""How many requests of one client address pass: counted in front of the handlers, in memory of a fixed size."""
 
 from datetime import timedelta
 
@@ -12,25 +12,23 @@ from usersd.routing import Limit
 class RateLimits:
     def __init__(self, settings: Settings, now: Clock) -> None:
         self.enabled = settings.limits_enabled
+        minute, hour = timedelta(minutes=1), timedelta(hours=1)
         self._throttles = {
-            Limit.FAILED_LOGINS: AddressThrottle(
-                now, settings.failed_logins_per_minute, timedelta(minutes=1)
-            ),
-            Limit.REGISTRATIONS: AddressThrottle(now, settings.registrations_per_hour, timedelta(hours=1)),
-            Limit.FORGOTS: AddressThrottle(now, settings.forgots_per_minute, timedelta(minutes=1)),
+            Limit.FAILED_LOGINS: AddressThrottle(now, settings.failed_logins_per_minute, minute),
+            Limit.REGISTRATIONS: AddressThrottle(now, settings.registrations_per_hour, hour),
+            Limit.FORGOTS: AddressThrottle(now, settings.forgots_per_minute, minute),
         }
 
-    def before(self, limit: Limit, address: str) -> None:
-        if self.enabled:
-            self._throttles[limit].check(address)
-            if limit is not Limit.FAILED_LOGINS:
-                self._throttles[limit].count(address)
+    def check(self, limit: Limit | None, address: str) -> None:
+        """Before the handler runs. Requests count at once, logins only if they fail."""
+        if limit is None or not self.enabled:
+            return
+        self._throttles[limit].check(address)
+        if limit is not Limit.FAILED_LOGINS:
+            self._throttles[limit].count(address)
 
-    def failed(self, limit: Limit, address: str, error: Exception) -> None:
-        """Of logins only those count that failed, and on a password."""
-        if (
-            limit is Limit.FAILED_LOGINS
-            and isinstance(error, Unauthenticated | WrongPassword | LockedDown)
-            and self.enabled
-        ):
+    def count_failure(self, limit: Limit | None, address: str, error: Exception) -> None:
+        """Only failed password checks count, not other refusals."""
+        is_wrong_password = isinstance(error, Unauthenticated | WrongPassword | LockedDown)
+        if limit is Limit.FAILED_LOGINS and is_wrong_password and self.enabled:
             self._throttles[limit].count(address)

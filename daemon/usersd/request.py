@@ -1,11 +1,11 @@
-"""One request: its path, body, query, cookies and client address, read by code of ours where the framework's is not safe."""
+"""One request: path, query, body, cookies and client address, read by our own code, because the framework's is not safe."""
 
 import ipaddress
 import json
 import os
 import re
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl
 
 from usersctl.config import Settings
@@ -13,21 +13,15 @@ from usersctl.config.values import UNIX
 from usersctl.errors import Invalid
 from usersctl.fields import unique_keys
 from usersctl.models import Actor, Session, User
+from usersd.cookies import TOKEN_PATTERN, cookie_name, cookie_values, set_cookie
 from usersd.server.lanes import NONBLOCKING
 
-if TYPE_CHECKING:
-    from usersd.routing import Route
-from usersd.cookies import _TOKEN, cookie_name, cookie_values
-
 MAX_BODY = 64 * 1024
+MAX_HOPS = 20  # of X-Forwarded-For
 
-FORWARDING = (
-    "HTTP_FORWARDED",
-    "HTTP_X_REAL_IP",
-    "HTTP_VIA",
-)
+FORWARDING = ("HTTP_FORWARDED", "HTTP_X_REAL_IP", "HTTP_VIA")
 
-_ID = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
+ID_PATTERN = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 
 
 def new_request_id() -> str:
@@ -35,7 +29,7 @@ def new_request_id() -> str:
 
 
 class BadRequest(Exception):
-    """A request that is refused for its form, with a status of its own."""
+    """A malformed request, with a status of its own."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -49,41 +43,45 @@ class Request:
         self.method: str = environ["REQUEST_METHOD"]
         self.nonblocking: bool = environ.get(NONBLOCKING, False)
         self.request_id = new_request_id()
-        self.ids: dict[str, int] = {}  # of the path, checked
-        self.parts: dict[str, str] = {}  # of the path, as they came
-        self.route: Route | None = None  # known once the path is matched
-        self.response_headers: list[tuple[str, str]] = []  # headers of the answer, also of a refusal
+        self.ids: dict[str, int] = {}  # the ids in the path, checked
+        self.segments: dict[str, str] = {}  # the variable segments of the path, as they were sent
+        self.response_headers: list[tuple[str, str]] = []  # sent with any response, also an error
         self.log_fields: dict[str, Any] = {}  # what the handler adds to its line in the log
         self.session: Session | None = None
         self.user: User | None = None
-        self.token: str | None = None  # the one that signs the caller in
+        self.token: str | None = None  # of the session
         self.by_cookie = False
         self.has_new_token = False  # the handler replaced it
 
-    # --- who asks ---
+    def set_cookie(self, name: str, value: str, *, max_age: int | None) -> None:
+        self.response_headers.append(set_cookie(self.settings, name, value, max_age))
+
+    # --- the caller ---
 
     @cached_property
     def path(self) -> str | None:
-        """Decoded once, as a whole, with what we are mounted at; None where the bytes are no text."""
+        """Decoded once, with the prefix that the application is mounted at; None if it is not UTF-8."""
         raw: str = self.environ.get("SCRIPT_NAME", "").rstrip("/") + self.environ.get("PATH_INFO", "")
+        if raw.isascii():
+            return raw
         try:
-            return raw.encode("latin-1").decode() if not raw.isascii() else raw
+            return raw.encode("latin-1").decode()
         except UnicodeError:
             return None
 
     @cached_property
     def ip(self) -> str:
         """The client's address. A forwarding header is believed from trusted proxies only, and read from the right."""
-        # Whoever comes through a Unix socket has no address, which other servers than ours say with an empty one.
+        # A client on a Unix socket has no address; other servers than ours report an empty one.
         address: str = self.environ.get("REMOTE_ADDR") or UNIX
         trusted = self.settings.trusted_proxies
-        if not self.is_from_trusted_proxy:
+        if not trusted or not self.is_from_trusted_proxy:
             return address
         forwarded: str = self.environ.get("HTTP_X_FORWARDED_FOR", "")
-        for hop in reversed([part.strip() for part in forwarded.split(",")][-20:]):
+        for hop in reversed(forwarded.split(",")[-MAX_HOPS:]):
             try:
-                # Whatever a proxy wrote is an address, or is not believed. Its zone may be any text.
-                address = str(ipaddress.ip_address(hop.strip("[]").partition("%")[0]))
+                # Anything but an address is not believed; a zone may be any text, and is dropped.
+                address = str(ipaddress.ip_address(hop.strip().strip("[]").partition("%")[0]))
             except ValueError:
                 break
             if not _is_in(address, trusted):
@@ -100,11 +98,11 @@ class Request:
         return any(name in FORWARDING or name.startswith("HTTP_X_FORWARDED") for name in self.environ)
 
     @property
-    def looks_ahead(self) -> bool:
-        """A browser or a scanner that fetches what nobody has asked for yet."""
+    def is_prefetch(self) -> bool:
+        """Sent by a browser or scanner before a person asked for the page."""
         names = ("HTTP_SEC_PURPOSE", "HTTP_PURPOSE", "HTTP_X_PURPOSE", "HTTP_X_MOZ")
-        ahead = ("prefetch", "preview", "prerender")
-        return any(self.environ.get(name, "").lower().startswith(ahead) for name in names)
+        purposes = ("prefetch", "preview", "prerender")
+        return any(self.environ.get(name, "").lower().startswith(purposes) for name in names)
 
     @property
     def actor(self) -> Actor:
@@ -118,33 +116,39 @@ class Request:
 
     @property
     def signed_in(self) -> User:
-        """The caller of a route that asks for a session."""
+        """The caller, on a route that needs a session."""
         if self.user is None:
             raise AssertionError("a route that needs a user was reached without one")
         return self.user
 
     @cached_property
     def bearer(self) -> str | None:
-        scheme, _, token = self.environ.get("HTTP_AUTHORIZATION", "").partition(" ")
+        header: str = self.environ.get("HTTP_AUTHORIZATION", "")
+        scheme, _, token = header.partition(" ")
         token = token.strip()
-        return token if scheme.lower() == "bearer" and _TOKEN.fullmatch(token) else None
+        if scheme.lower() == "bearer" and TOKEN_PATTERN.fullmatch(token):
+            return token
+        return None
 
     @cached_property
     def cookie_tokens(self) -> list[str]:
-        """Every value that our cookie comes with, for a neighbour may have set one of the same name."""
+        """Every value of the session cookie: another application on this host may have set one of the same name."""
         header: str = self.environ.get("HTTP_COOKIE", "")
         return cookie_values(header, cookie_name(self.settings))
 
-    # --- what is asked ---
+    # --- the input ---
 
-    def id_from(self, name: str, text: str) -> int:
-        if not _ID.fullmatch(text):
-            raise Invalid("Invalid user id" if name == "id" else "Invalid session id")
-        return int(text)
+    def read_segments(self, segments: dict[str, str]) -> None:
+        self.segments = segments
+        for name, kind in (("id", "user"), ("session_id", "session")):
+            if name in segments:
+                if not ID_PATTERN.fullmatch(segments[name]):
+                    raise Invalid(f"Invalid {kind} id")
+                self.ids[name] = int(segments[name])
 
     @cached_property
     def query(self) -> dict[str, str]:
-        """Each name once. What is not UTF-8, or comes twice, is refused."""
+        """Refuses what is not UTF-8, and a name that comes twice."""
         text: str = self.environ.get("QUERY_STRING", "")
         if not text:
             return {}
@@ -152,27 +156,10 @@ class Request:
             pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=50)
         except ValueError:
             raise Invalid("Invalid query") from None
-        found = dict(pairs)
-        if len(found) != len(pairs):
+        query = dict(pairs)
+        if len(query) != len(pairs):
             raise Invalid("A query parameter comes twice")
-        return found
-
-    def unchecked_query(self, name: str) -> str | None:
-        """One parameter where a query that is odd is as good as none."""
-        try:
-            return self.query.get(name)
-        except Invalid:
-            return None
-
-    def number(self, name: str, default: int, at_most: int) -> int:
-        text = self.query.get(name)
-        if text is None:
-            return default
-        if not _ID.fullmatch(text) or int(text) > at_most:
-            raise Invalid(
-                f"{name} must be a whole number from 1" + (f" to {at_most}" if at_most < 10**9 else "")
-            )
-        return int(text)
+        return query
 
     @cached_property
     def body(self) -> dict[str, Any]:
@@ -185,7 +172,7 @@ class Request:
         if length > MAX_BODY:
             raise BadRequest(413, "The body is too large")
         if not environ.get("CONTENT_LENGTH") and environ.get("wsgi.input_terminated"):
-            length = MAX_BODY + 1  # sent in chunks, which some servers do not count for us
+            length = MAX_BODY + 1  # sent in chunks, which some servers do not count
         raw: bytes = environ["wsgi.input"].read(length) if length > 0 else b""
         if len(raw) > MAX_BODY:
             raise BadRequest(413, "The body is too large")
@@ -198,61 +185,36 @@ class Request:
             raise BadRequest(415, "The body must not be compressed")
         return parse_object(raw)
 
-    def text(self, name: str) -> str | None:
-        """A field of the body, which may be missing or null."""
-        value = self.body.get(name)
-        if value is None or isinstance(value, str):
-            return value
-        raise Invalid(f"{name} must be a string")
-
-    def texts(self, *names: str, otherwise: str) -> list[str]:
-        """Fields that must all be there and not be empty."""
-        found = [self.text(name) for name in names]
-        if not all(found):
-            raise Invalid(otherwise)
-        return [value for value in found if value]
-
-    def boolean(self, name: str) -> bool | None:
-        value = self.body.get(name)
-        if value is None or isinstance(value, bool):
-            return value
-        raise Invalid(f"{name} must be true or false")
-
-    def given(self, name: str) -> bool:
-        """Whether a field that may be left out is there; null is not a way to leave it out."""
-        if name in self.body and self.body[name] is None:
-            raise Invalid(f"{name} must not be null")
-        return name in self.body
-
 
 def parse_object(raw: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(raw.decode(), object_pairs_hook=unique_keys, parse_constant=_no_constant)
+        value = json.loads(raw.decode(), object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise Invalid("The body is not valid JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise Invalid("The body must be a JSON object")
-    if b"\\u" in raw and _holds_no_text(found):
+    # Only an escape can bring in a lone surrogate or a NUL.
+    if b"\\u" in raw and _holds_forbidden_character(value):
         raise Invalid("The body holds a character that no text may hold")
-    return found
+    return value
 
 
-def _no_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _holds_no_text(found: Any) -> bool:
-    """Whether a lone surrogate or a NUL is anywhere in it, both of which only an escape can bring in."""
-    waiting = [found]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, str):
-            if "\0" in each or any("\ud800" <= c <= "\udfff" for c in each):
+def _holds_forbidden_character(value: Any) -> bool:
+    """Whether a lone surrogate or a NUL is anywhere in it."""
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
                 return True
-        elif isinstance(each, dict):
-            waiting += [*each.keys(), *each.values()]
-        elif isinstance(each, list):
-            waiting += each
+        elif isinstance(value, dict):
+            pending += [*value.keys(), *value.values()]
+        elif isinstance(value, list):
+            pending += value
     return False
 
 
@@ -261,7 +223,7 @@ def _is_utf8(parameters: str) -> bool:
     return charset is None or charset[1].lower() in ("utf-8", "utf8")
 
 
-@lru_cache(maxsize=1000)  # proxies are few, and each request comes through one
+@lru_cache(maxsize=1000)  # there are few proxies, and each request comes through one
 def _is_in(address: str, networks: tuple[Any, ...]) -> bool:
     if address == UNIX:
         return UNIX in networks

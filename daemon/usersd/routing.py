@@ -1,9 +1,12 @@
-"""What a row of the table says: the table itself is in `routes`."""
+"""What a row of the route table says, and which row a path belongs to."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, NamedTuple
 
+import bottle
+
+from usersctl.config import Settings
 from usersctl.service import Service
 from usersd.request import Request
 from usersd.response import Response
@@ -11,17 +14,29 @@ from usersd.server.lanes import Lane
 
 Handler = Callable[[Request, Service], Response | dict[str, Any]]
 
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+CALLBACK = "/api/users/auth/oauth/callback"  # in the table; `auth.oauth.callbackUrl` takes its place
+
 
 class Access(Enum):
+    """Who may call a route. The value completes the sentence "For …."."""
+
     ANYONE = "anyone"
-    SIGNED_IN = "signed in"
-    ADMIN = "admin"
-    REGISTRATION = "anyone while auth.whitelist opens /register, and otherwise nobody"
-    OPERATOR = "admin, or whoever sits at the machine of a fresh installation"
+    OPTIONAL_SESSION = "anyone; a session is looked up"
+    SIGNED_IN = "signed-in users"
+    OWN_OR_ADMIN = "signed-in users, with their own id; admins with any"
+    ADMIN = "admins"
+    ADMIN_PAGE = "admins; other signed-in users get a page that says so"
+    REGISTRATION = "anyone, while `auth.whitelist` opens `/register`"
+    OPERATOR = "admins; without a session only on the machine of a fresh installation"
+
+    @property
+    def needs_session(self) -> bool:
+        return self not in (Access.ANYONE, Access.OPTIONAL_SESSION, Access.REGISTRATION)
 
 
 class Limit(Enum):
-    """What is counted for each client address, and how it counts."""
+    """What is counted for each client address."""
 
     FAILED_LOGINS = "failed logins a minute"
     REGISTRATIONS = "registrations an hour"
@@ -34,8 +49,81 @@ class Route(NamedTuple):
     access: Access
     handler: Handler
     limit: Limit | None = None
-    lane: Lane = Lane.QUICK  # which threads; only a path without a pattern can have one of its own
-    once: bool = False  # a GET that uses something up: not for HEAD, and not for a browser that looks ahead
-    signs_in: bool = False  # a browser between two sites: a refusal is a redirect
-    event: str | None = None  # what the log calls it
-    is_probe: bool = False  # asked every few seconds by a machine: no line in the log while all is well
+    lane: Lane | None = None  # the thread pool, if not that of the method; not for a path with a pattern
+    once: bool = False  # a GET with an effect: not for HEAD, and not for a prefetch
+    signs_in: bool = False  # a browser on its way to or from the identity provider: a refusal is a redirect
+    event: str | None = None  # its name in the log
+    is_probe: bool = False  # called every few seconds by a machine: no line in the log while all is well
+
+
+class Match(NamedTuple):
+    """The routes of one path by method, and the variable segments of the path."""
+
+    methods: dict[str, Route]
+    segments: dict[str, str]
+
+    def route(self, method: str) -> Route | None:
+        return self.methods.get("GET" if method == "HEAD" else method)
+
+    @property
+    def allowed(self) -> str:
+        """The methods, as the header Allow lists them."""
+        return ", ".join(sorted({*self.methods, *(["HEAD"] if "GET" in self.methods else [])}))
+
+
+NO_MATCH = Match({}, {})
+
+
+class Router:
+    """Paths are matched without the method, so that a wrong method is refused by who may call the path.
+
+    A plain path is a dictionary's key; Bottle's patterns are for the others only, as they take a colon in a plain path
+    for a wildcard.
+    """
+
+    def __init__(self, table: Iterable[Route], settings: Settings) -> None:
+        self._plain: dict[str, Match] = {}
+        self._patterns = bottle.Router()
+        self._lanes: dict[tuple[str, str], Lane] = {}
+        patterns: dict[str, Match] = {}
+        for route in configured(table, settings):
+            matches = patterns if "<" in route.path else self._plain
+            matches.setdefault(route.path, Match({}, {})).methods[route.method] = route
+            if route.lane is not None:
+                self._lanes[route.method, route.path] = route.lane
+        for path, match in patterns.items():
+            self._patterns.add(path, "ANY", match.methods)
+
+    def match(self, path: str | None) -> Match:
+        """None is a path that is not UTF-8."""
+        if path is None:
+            return NO_MATCH
+        match = self._plain.get(path)
+        if match is not None:
+            return match
+        try:
+            methods, segments = self._patterns.match({"REQUEST_METHOD": "ANY", "PATH_INFO": path})
+        except bottle.HTTPError:
+            return NO_MATCH
+        # The end of Bottle's patterns also matches before a final line feed, which no segment then holds.
+        if path.endswith("\n") and not any(segment.endswith("\n") for segment in segments.values()):
+            return NO_MATCH
+        return Match(methods, segments)
+
+    def lane(self, method: str, path: str) -> Lane:
+        """The thread pool of a request, by its path as the server read it: a look-up, before there is a request to match."""
+        default = Lane.QUICK if method in SAFE_METHODS else Lane.WRITING
+        return self._lanes.get(("GET" if method == "HEAD" else method, path), default)
+
+
+def configured(table: Iterable[Route], settings: Settings) -> list[Route]:
+    """The table as the settings make it: where the provider calls back, and whether registration is open."""
+    # By that name only: a pattern that opens all pages opens no registration.
+    registration = Access.ANYONE if "/register" in settings.whitelist else Access.REGISTRATION
+    return [
+        route._replace(
+            path=settings.oauth_callback_url if route.path == CALLBACK else route.path,
+            access=registration if route.access is Access.REGISTRATION else route.access,
+        )
+        for route in table
+    ]

@@ -183,4 +183,4 @@ def hosted(
         leader.start()
         stack.callback(leader.stop)
         optional = {"on_tick": counters.tick} if counters else {}
-        yield Hosted(app=app, lane=app.lane, on_error=app.refuse, on_stop=service.stop, **optional)
+        yield Hosted(app=app, lane=app.lane, on_error=app.server_error, on_stop=service.stop, **optional)

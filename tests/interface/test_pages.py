@@ -435,7 +435,7 @@ NOT_SHOWN = re.compile(
     r"No user|USERS_ADMIN_|password_hash |a session was admitted|You may only read your own profile|[Rr]ole must be one of|active must be true or false|search must be a string"
     # What is done, each form says for itself.
     r"|All sessions have ended|If this address |Password changed$|Registered\.|Your (email|password) "
-    r"|Account is inactive$|Internal server error|Not found|Method not allowed|This uses something up|Logged out"
+    r"|Account is inactive$|Internal server error|Not found|Method not allowed|This link works once|Logged out"
     r"|Too many |The service is not available|The use of a session is to be noted"
 )
 
@@ -451,6 +451,8 @@ def said(rooms: Sequence[str] = ROOMS, daemon: Sequence[str] = DAEMON) -> Iterat
                 found = [*node.args[:1]] if name[0].isupper() or name == "__init__" else []
                 found += node.args[1:2] if name == "error_response" else []
                 found += [keyword.value for keyword in node.keywords if keyword.arg == "otherwise"]
+            elif isinstance(node, ast.ClassDef):
+                found = [keyword.value for keyword in node.keywords if keyword.arg == "missing"]
             elif isinstance(node, ast.Dict):
                 keys = [ast.unparse(key) if key else "" for key in node.keys]
                 found = [value for key, value in zip(keys, node.values, strict=True) if key == "'message'"]

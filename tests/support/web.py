@@ -167,7 +167,9 @@ def running(
     stream = io.StringIO()
     log = Log(stream, as_json=True, now=service.now)
     app = App(service, log=log, listening=listening, table=table)
-    with hosting(Hosted(app=app, lane=app.lane, on_error=app.refuse, on_stop=service.stop), listener) as port:
+    with hosting(
+        Hosted(app=app, lane=app.lane, on_error=app.server_error, on_stop=service.stop), listener
+    ) as port:
         yield Site(service, port, stream)
 
 

@@ -20,10 +20,12 @@ def openapi(
     ] = False,
 ) -> None:
     """Print the HTTP interface as an OpenAPI document."""
-    from usersd.openapi.document import document, page
+    from usersd.openapi.document import document
+    from usersd.openapi.reference import page
+    from usersd.routes import TABLE
 
     run = invocation(ctx)
     if html:
-        run.out.data(page(run.loaded.settings))
+        run.out.data(page(run.loaded.settings, TABLE))
     else:
-        run.out.write_json(document(run.loaded.settings))
+        run.out.write_json(document(run.loaded.settings, TABLE))

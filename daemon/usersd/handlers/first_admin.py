@@ -3,11 +3,27 @@
 from typing import Any
 
 from usersctl.service import Service
+from usersd.inputs import Body, required
+from usersd.openapi.operation import SIGNING_IN, Operation
+from usersd.openapi.schemas import EMAIL, NAME, NEW_PASSWORD, TOKEN, USER
 from usersd.request import Request
 
 
+class FirstAdmin(Body, missing="Token, email, name and password are required"):
+    token = required(TOKEN)
+    email = required(EMAIL)
+    name = required(NAME)
+    password = required(NEW_PASSWORD)
+
+
+@Operation(
+    SIGNING_IN,
+    "Create the first admin",
+    USER,
+    "With the link that `usersctl serve` prints while there is no admin.",
+    FirstAdmin,
+)
 def first_admin(request: Request, service: Service) -> dict[str, Any]:
-    token, email, name, password = request.texts(
-        "token", "email", "name", "password", otherwise="Token, email, name and password are required"
-    )
-    return {"user": service.first_admin.first_admin(token, email, name, password, by=request.actor).as_json()}
+    body = FirstAdmin.read(request)
+    user = service.first_admin.first_admin(body.token, body.email, body.name, body.password, by=request.actor)
+    return {"user": user.as_json()}

@@ -1,17 +1,30 @@
-"""For whoever watches over the daemon: is it alive, and can it do its work? Names of parts, and nothing that is a secret."""
+"""Two probes for monitoring: whether the daemon is alive, and whether it is ready."""
 
 from typing import Any
 
 from usersctl.service import Service
+from usersd.openapi.operation import SERVICE, Operation
+from usersd.openapi.schemas import exactly
 from usersd.request import Request
 from usersd.response import Response, error_response
 
 
+@Operation(
+    SERVICE,
+    "Is the daemon alive?",
+    exactly({"status": {"type": "string", "const": "alive"}}),
+    "Does not use the database: a restart of the daemon would not repair it.",
+)
 def alive(_request: Request, _service: Service) -> dict[str, Any]:
-    """Asks nothing of the database: a daemon that is alive without one need not be started anew."""
     return {"status": "alive"}
 
 
+@Operation(
+    SERVICE,
+    "Can the daemon do its work?",
+    exactly({"status": {"type": "string", "const": "ready"}}),
+    refusals={503: "Not ready: the message names the parts that fail, or says that the daemon stops."},
+)
 def ready(_request: Request, service: Service) -> Response | dict[str, Any]:
     readiness = service.readiness
     failing = ["the daemon stops"] if readiness.stopping else readiness.failing()

@@ -1,4 +1,4 @@
-"""Sign-in through the identity provider: there, and back. Every failure ends at the configured page with one code."""
+"""Sign-in through the identity provider, there and back; every failure ends at the configured page with one code."""
 
 import base64
 import hmac
@@ -14,113 +14,132 @@ from usersctl.oauth.sign_in import STATE_LIFETIME
 from usersctl.secrets import challenge_of, digest, new_token
 from usersctl.service import Service
 from usersd.access import own_path
-from usersd.cookies import cookie_values
-from usersd.handlers.session import session_cookie
+from usersd.cookies import cookie_values, prefixed
+from usersd.handlers.session import set_session_cookie
+from usersd.inputs import Query, optional
+from usersd.openapi.operation import SIGNING_IN, Operation
+from usersd.openapi.schemas import string
 from usersd.request import Request
-from usersd.response import Header, Response, redirect_to
+from usersd.response import Response, redirect_to
 
-LONGEST = 1000  # of a page to go to afterwards: it has to fit into a cookie
-MOST_FLOWS = 5  # that may wait in one browser; a header full of them would be refused
+MAX_TARGET = 1000  # characters of the page to go to afterwards: it has to fit into a cookie
+MAX_FLOWS = 5  # sign-ins that may wait in one browser; a larger Cookie header would be refused
 
 _VALUE = re.compile(r"[A-Za-z0-9_-]{1,4000}", re.ASCII)
 _VERIFIER = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
+class RedirectQuery(Query):
+    redirect = optional(string("/users"), "Where to go afterwards: a path of this site.")
+
+
+class CallbackQuery(Query):
+    code = optional(string("SplxlOBeZQQYbYS6WxSbIA"), "From the provider.")
+    state = optional(string("af0ifjsldkj"), "As it was sent to the provider.")
+    iss = optional(string("https://id.example.com"), "The provider's issuer.")
+    error = optional(string("access_denied"), "Why there is no code.")
+
+
+@Operation(
+    SIGNING_IN,
+    "Sign in through the identity provider",
+    None,
+    query=RedirectQuery,
+    redirect="To the identity provider, or to `auth.oauth.errorRedirect` with an `error`.",
+    sets_cookie="The state of this sign-in, for ten minutes.",
+)
 def redirect(request: Request, service: Service) -> Response:
-    """To the provider. What must come back waits in a cookie of this browser, one for each flow."""
-    if not request.settings.has_provider:
-        raise SignInRefused(NOT_CONFIGURED, "client id or secret is missing")
+    """The state waits in a cookie of this browser, one for each sign-in that was begun."""
+    _refuse_unconfigured(request.settings)
     state, verifier = new_token(), new_token()
     url = service.oauth.authorization_url(state=state, challenge=challenge_of(verifier))
-    then = own_path(request.unchecked_query("redirect"))
-    waits = {
+    target = own_path(RedirectQuery.read(request, strict=False).redirect)
+    flow = {
         "state": state,
         "verifier": verifier,
         "began": service.now().timestamp(),
-        "then": then if len(then) <= LONGEST else "",
+        "then": target if len(target) <= MAX_TARGET else "",
     }
-    for name in _flows(request)[: -MOST_FLOWS + 1]:
-        request.response_headers.append(_cookie(request.settings, name, "", 0))
-    value = base64.urlsafe_b64encode(json.dumps(waits).encode()).decode().rstrip("=")
-    return redirect_to(
-        url,
-        _cookie(
-            request.settings,
-            _cookie_name(request.settings, state),
-            value,
-            int(STATE_LIFETIME.total_seconds()),
-        ),
+    for name in _flow_cookies(request)[: -MAX_FLOWS + 1]:
+        request.set_cookie(name, "", max_age=0)
+    value = base64.urlsafe_b64encode(json.dumps(flow).encode()).decode().rstrip("=")
+    request.set_cookie(
+        _flow_cookie(request.settings, state), value, max_age=int(STATE_LIFETIME.total_seconds())
     )
+    return redirect_to(url)
 
 
+@Operation(
+    SIGNING_IN,
+    "Come back from the identity provider",
+    None,
+    query=CallbackQuery,
+    redirect="Signed in, or to `auth.oauth.errorRedirect` with an `error`.",
+    sets_cookie="The new session.",
+)
 def callback(request: Request, service: Service) -> Response:
-    """From the provider. The cookie goes, whatever comes of it."""
-    if not request.settings.has_provider:
-        raise SignInRefused(NOT_CONFIGURED, "client id or secret is missing")
-    told = request.query  # a parameter that comes twice is refused there
-    state = told.get("state", "")
-    waits = _waiting(request, service, state)
-    request.response_headers.append(_cookie(request.settings, _cookie_name(request.settings, state), "", 0))
-    if told.get("error") or not told.get("code"):
-        raise refused(f"the provider says {told.get('error', 'nothing')[:100]!r}")
+    _refuse_unconfigured(request.settings)
+    query = CallbackQuery.read(request)
+    state = query.state or ""
+    flow = _flow(request, service, state)
+    request.set_cookie(_flow_cookie(request.settings, state), "", max_age=0)  # also if the sign-in fails
+    if query.error or not query.code:
+        raise refused(f"the provider says {(query.error or 'nothing')[:100]!r}")
     profile = service.oauth.fetch_profile(
-        code=told["code"],
-        verifier=waits["verifier"],
-        issuer=told.get("iss"),
+        code=query.code,
+        verifier=flow["verifier"],
+        issuer=query.iss,
     )
-    # After the provider took the code: whoever makes up states must not make us write.
+    # Only now, when the provider has accepted the code: an invented state must not cause a write.
     service.oauth.spend(state)
     user = service.oauth.user_for(profile, by=request.actor)
     opened = service.sessions.open(
         user, remember=True, ip=request.ip, user_agent=request.user_agent, replaces=request.cookie_tokens
     )
     request.user = opened.user
-    target = waits["then"] or request.settings.oauth_success_redirect
-    return redirect_to(target, session_cookie(request, opened.token, remember=True))
+    set_session_cookie(request, opened.token, remember=True)
+    return redirect_to(flow["then"] or request.settings.oauth_success_redirect)
 
 
 def failure(settings: Settings, code: str) -> Response:
-    """The error page of the configuration, with this one `error=`; whatever else stands in its address stays."""
+    """To the configured error page, with `error=` replaced in its address and all else kept."""
     parts = urlsplit(settings.oauth_error_redirect)
-    # Taken apart by hand, so that what we did not write is not written anew.
+    # Split by hand, because parsing and encoding again could change the operator's own parameters.
     kept = [pair for pair in parts.query.split("&") if pair and pair.partition("=")[0] != "error"]
     query = "&".join([*kept, urlencode({"error": code})])
     return redirect_to(urlunsplit(parts._replace(query=query)))
 
 
-def _waiting(request: Request, service: Service, state: str) -> dict[str, Any]:
-    """What this browser was given when it set out with this state, in the last ten minutes."""
-    header = request.environ.get("HTTP_COOKIE", "")
-    values = cookie_values(header, _cookie_name(request.settings, state), _VALUE) if state else []
+def _refuse_unconfigured(settings: Settings) -> None:
+    if not settings.has_provider:
+        raise SignInRefused(NOT_CONFIGURED, "client id or secret is missing")
+
+
+def _flow(request: Request, service: Service, state: str) -> dict[str, Any]:
+    """What this browser's cookie holds of the sign-in that it began with this state, in the last ten minutes."""
+    values = []
+    if state:
+        header = request.environ.get("HTTP_COOKIE", "")
+        values = cookie_values(header, _flow_cookie(request.settings, state), _VALUE)
     for value in values:
         try:
-            waits = json.loads(base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)))
-            same = hmac.compare_digest(waits["state"].encode(), state.encode())
-            age = service.now().timestamp() - waits["began"]
-            known = _VERIFIER.fullmatch(waits["verifier"]) and waits["then"] == own_path(waits["then"])
+            flow: dict[str, Any] = json.loads(base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)))
+            same = hmac.compare_digest(flow["state"].encode(), state.encode())
+            age = service.now().timestamp() - flow["began"]
+            valid = _VERIFIER.fullmatch(flow["verifier"]) and flow["then"] == own_path(flow["then"])
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             continue
-        if same and known and 0 <= age <= STATE_LIFETIME.total_seconds():
-            found: dict[str, Any] = waits
-            return found
-    raise refused("this browser did not set out with this state, or too long ago")
+        if same and valid and 0 <= age <= STATE_LIFETIME.total_seconds():
+            return flow
+    raise refused("this browser began no sign-in with this state, or too long ago")
 
 
-def _flows(request: Request) -> list[str]:
-    """The names of the cookies that wait, the oldest first, as browsers send them."""
-    header: str = request.environ.get("HTTP_COOKIE", "")
-    return re.findall(rf"(?:^|;)[ \t]*({_prefix(request.settings)}[0-9a-f]{{16}})=", header)
+def _flow_cookies(request: Request) -> list[str]:
+    """The names of the cookies of waiting sign-ins, the oldest first, as browsers send them."""
+    prefix = prefixed(request.settings, "oauth_")
+    return re.findall(rf"(?:^|;)[ \t]*({prefix}[0-9a-f]{{16}})=", request.environ.get("HTTP_COOKIE", ""))
 
 
-def _cookie_name(settings: Settings, state: str) -> str:
-    """A name for each flow, so that two tabs do not take each other's."""
-    return _prefix(settings) + digest(state).hex()[:16]
-
-
-def _prefix(settings: Settings) -> str:
-    return f"{'__Host-' if settings.https else ''}oauth_"
-
-
-def _cookie(settings: Settings, name: str, value: str, max_age: int) -> Header:
-    secure = "; Secure" if settings.https else ""
-    return "Set-Cookie", f"{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={max_age}{secure}"
+def _flow_cookie(settings: Settings, state: str) -> str:
+    """One name for each state, so that two tabs do not overwrite each other's."""
+    return prefixed(settings, "oauth_") + digest(state).hex()[:16]

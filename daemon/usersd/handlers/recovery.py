@@ -4,31 +4,58 @@ from typing import Any
 
 from usersctl.errors import Invalid
 from usersctl.service import Service
+from usersd.inputs import Body, required
+from usersd.openapi.operation import SIGNING_IN, Operation
+from usersd.openapi.schemas import ANY_EMAIL, EMAIL, MESSAGE, NEW_PASSWORD, TOKEN
 from usersd.request import Request
 
 
+class Address(Body, missing="Email is required"):
+    email = required(ANY_EMAIL)
+
+
+class NewPassword(Body, missing="Token, email, password and password confirmation are required"):
+    token = required(TOKEN)
+    email = required(EMAIL)
+    password = required(NEW_PASSWORD)
+    confirmation = required(NEW_PASSWORD, "password_confirmation")
+
+
+class NoticeLink(Body, missing="Token and email are required"):
+    token = required(TOKEN)
+    email = required(EMAIL)
+
+
+@Operation(SIGNING_IN, "Ask for a reset email", MESSAGE, "The answer is the same for every address.", Address)
 def forgot(request: Request, service: Service) -> dict[str, Any]:
-    (email,) = request.texts("email", otherwise="Email is required")
-    service.recovery.forgot(email)
-    return {"message": "If this address has an account, a letter with a link is on its way"}
+    service.recovery.forgot(Address.read(request).email)
+    return {"message": "If this address has an account, an email with a link is on its way"}
 
 
+@Operation(
+    SIGNING_IN,
+    "Set a new password with the link of a reset email",
+    MESSAGE,
+    "Ends all sessions, and does not sign in.",
+    NewPassword,
+)
 def reset(request: Request, service: Service) -> dict[str, Any]:
-    token, email, password, again = request.texts(
-        "token",
-        "email",
-        "password",
-        "password_confirmation",
-        otherwise="Token, email, password and password confirmation are required",
-    )
-    if password != again:
+    body = NewPassword.read(request)
+    if body.password != body.confirmation:
         raise Invalid("Password and confirmation do not match")
-    user = service.recovery.reset(token, email, password, by=request.actor)
+    user = service.recovery.reset(body.token, body.email, body.password, by=request.actor)
     request.log_fields["reset"] = user.id
     return {"message": "Your password is set"}
 
 
+@Operation(
+    SIGNING_IN,
+    "This wasn't me",
+    MESSAGE,
+    "With the link of a notice: ends all sessions, and the password cannot be used until it is reset.",
+    NoticeLink,
+)
 def not_me(request: Request, service: Service) -> dict[str, Any]:
-    token, email = request.texts("token", "email", otherwise="Token and email are required")
-    service.recovery.not_me(token, email, by=request.actor)
+    body = NoticeLink.read(request)
+    service.recovery.not_me(body.token, body.email, by=request.actor)
     return {"message": "All sessions have ended. Set a new password by email before you sign in again"}

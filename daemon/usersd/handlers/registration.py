@@ -1,36 +1,66 @@
-"""Registration and the confirmation of its address."""
+"""Registration, and the confirmation of its email address."""
 
 from typing import Any
 
-from usersctl.errors import Invalid
 from usersctl.service import Service
+from usersd.handlers.recovery import Address
+from usersd.inputs import Body, Query, required
+from usersd.openapi.operation import SIGNING_IN, Operation
+from usersd.openapi.schemas import EMAIL, MESSAGE, NAME, NEW_PASSWORD, TOKEN, exactly, named, string
 from usersd.request import Request
 
 _SHOWN = ("id", "email", "name", "role", "created_at", "updated_at")
 
 
+class Registration(Body, missing="Email, name and password are required"):
+    email = required(EMAIL)
+    name = required(NAME)
+    password = required(NEW_PASSWORD)
+
+
+class ConfirmationLink(Query, missing="Token and email are required"):
+    token = required(TOKEN, description="From the link in the email.")
+    email = required(EMAIL, description="From the link in the email.")
+
+
+@Operation(
+    SIGNING_IN,
+    "Register",
+    exactly({"user": named("RegisteredUser"), "message": string("Registered.")}),
+    "The account is inactive until its owner opens the link in the email.",
+    Registration,
+)
 def register(request: Request, service: Service) -> dict[str, Any]:
-    email, name, password = request.texts(
-        "email", "name", "password", otherwise="Email, name and password are required"
-    )
-    user = service.registration.register(email, name, password, by=request.actor)
+    body = Registration.read(request)
+    user = service.registration.register(body.email, body.name, body.password, by=request.actor)
     request.log_fields["created"] = user.id
     return {
         "user": {field: getattr(user, field) for field in _SHOWN},
-        "message": "Registered. Open the link in the letter that is on its way to you",
+        "message": "Registered. Open the link in the email that is on its way to you",
     }
 
 
+@Operation(
+    SIGNING_IN,
+    "Send the confirmation email again",
+    MESSAGE,
+    "The answer is the same for every address.",
+    Address,
+)
 def resend(request: Request, service: Service) -> dict[str, Any]:
-    (email,) = request.texts("email", otherwise="Email is required")
-    service.registration.resend(email)
-    return {"message": "If this address waits for its confirmation, a letter is on its way"}
+    service.registration.resend(Address.read(request).email)
+    return {"message": "If this address waits for its confirmation, an email is on its way"}
 
 
+@Operation(
+    SIGNING_IN,
+    "Confirm an address",
+    exactly({"success": {"type": "boolean", "const": True}, "message": string("You can sign in now")}),
+    "Works once. HEAD and prefetch have no effect.",
+    query=ConfirmationLink,
+)
 def confirm(request: Request, service: Service) -> dict[str, Any]:
-    token, email = request.query.get("token"), request.query.get("email")
-    if not token or not email:
-        raise Invalid("Token and email are required")
-    user = service.registration.confirm(token, email, by=request.actor)
+    link = ConfirmationLink.read(request)
+    user = service.registration.confirm(link.token, link.email, by=request.actor)
     request.log_fields["confirmed"] = user.id
     return {"success": True, "message": "Your email address is confirmed. You can sign in now"}

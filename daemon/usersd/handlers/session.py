@@ -1,4 +1,4 @@
-"""Login, logout, and who sees and ends which sessions."""
+"""Login and logout, and the lists of sessions."""
 
 from contextlib import suppress
 from typing import Any
@@ -7,70 +7,102 @@ from usersctl.errors import Invalid
 from usersctl.fields import normal_email
 from usersctl.models import Session
 from usersctl.service import Service
-from usersd.cookies import cleared_cookie, cookie
+from usersd.cookies import cookie_name
+from usersd.inputs import Body, flag, required
+from usersd.openapi.operation import MANAGEMENT, OWN, SIGNING_IN, Operation
+from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER, array, exactly, named
 from usersd.request import Request
-from usersd.response import Response, as_json
+
+NO_SUCH_USER = {404: "User not found."}
+_SESSIONS = exactly({"sessions": array(named("Session"))})
+_SHOWN = ("id", "name", "created_at", "last_used_at", "expires_at", "ip", "user_agent")
 
 
-def login(request: Request, service: Service) -> Response:
-    email, password = request.texts("email", "password", otherwise="Email and password are required")
-    remember = request.given("rememberMe") and bool(request.boolean("rememberMe"))
-    with suppress(Invalid):  # what is no address may be a password in the wrong field
-        request.log_fields["email"] = normal_email(email)
+class Credentials(Body, missing="Email and password are required"):
+    email = required(ANY_EMAIL)
+    password = required(ANY_PASSWORD)
+    remember = flag("rememberMe", "Keeps the session after the browser is closed.", example=True)
+
+
+@Operation(
+    SIGNING_IN,
+    "Sign in",
+    USER,
+    "A session that the request came with ends and is replaced.",
+    Credentials,
+    sets_cookie="The new session.",
+    refusals={
+        401: "Invalid email or password.",
+        403: "The account is inactive, or the request comes from another site.",
+    },
+)
+def login(request: Request, service: Service) -> dict[str, Any]:
+    body = Credentials.read(request)
+    with suppress(Invalid):  # an invalid address may be a password in the wrong field: it is not logged
+        request.log_fields["email"] = normal_email(body.email)
     opened = service.sessions.login(
-        email,
-        password,
-        remember=remember,
+        body.email,
+        body.password,
+        remember=body.remember,
         ip=request.ip,
         user_agent=request.user_agent,
         replaces=request.cookie_tokens,
     )
     request.user = opened.user
-    return as_json({"user": opened.user.as_json()}, session_cookie(request, opened.token, remember=remember))
+    set_session_cookie(request, opened.token, remember=body.remember)
+    return {"user": opened.user.as_json()}
 
 
-def logout(request: Request, service: Service) -> Response:
-    request.response_headers.append(
-        cleared_cookie(request.settings)
-    )  # also where the database cannot be written
-    for token in (request.bearer, *request.cookie_tokens):
-        ended = service.sessions.end(token) if token is not None else None
-        if ended is not None:
-            request.log_fields |= {"account": ended.user_id, "session": ended.id}
-    return as_json({"message": "Logged out"})
+@Operation(SIGNING_IN, "Sign out", MESSAGE, "Succeeds without a session, too.", sets_cookie="Cleared.")
+def logout(request: Request, service: Service) -> dict[str, Any]:
+    # First, so that it is cleared even if the database cannot be written.
+    request.set_cookie(cookie_name(request.settings), "", max_age=0)
+    for token in filter(None, (request.bearer, *request.cookie_tokens)):
+        session = service.sessions.end(token)
+        if session is not None:
+            request.log_fields |= {"account": session.user_id, "session": session.id}
+    return {"message": "Logged out"}
 
 
-def session_cookie(request: Request, token: str, *, remember: bool) -> tuple[str, str]:
-    lifetime = int(request.settings.remember_me_expiration.total_seconds())
-    return cookie(request.settings, token, max_age=lifetime if remember else None)
+def set_session_cookie(request: Request, token: str, *, remember: bool) -> None:
+    """Without `remember` the cookie ends with the browser."""
+    max_age = int(request.settings.remember_me_expiration.total_seconds()) if remember else None
+    request.set_cookie(cookie_name(request.settings), token, max_age=max_age)
 
 
-def list_mine(request: Request, service: Service) -> dict[str, Any]:
+@Operation(
+    OWN,
+    "List your sessions",
+    _SESSIONS,
+    links={"end": ("DELETE", "/api/users/me/sessions/{session_id}", "$response.body#/sessions/0/id")},
+)
+def list_own(request: Request, service: Service) -> dict[str, Any]:
     return _listed(request, service.sessions.listed(request.signed_in.id))
 
 
-def end_mine(request: Request, service: Service) -> dict[str, Any]:
+@Operation(OWN, "End one of your sessions", DONE, refusals={404: "Session not found, or another user's."})
+def end_own(request: Request, service: Service) -> dict[str, Any]:
     service.sessions.revoke(request.ids["session_id"], by=request.actor, user_id=request.signed_in.id)
     return {"success": True}
 
 
-def list_theirs(request: Request, service: Service) -> dict[str, Any]:
+@Operation(MANAGEMENT, "List a user's sessions", _SESSIONS, "API tokens included.", refusals=NO_SUCH_USER)
+def list_of_user(request: Request, service: Service) -> dict[str, Any]:
     user = service.accounts.get(request.ids["id"])
     return _listed(request, service.sessions.listed(user.id))
 
 
-def end_theirs(request: Request, service: Service) -> dict[str, Any]:
+@Operation(MANAGEMENT, "End all sessions of a user", DONE, "API tokens included.", refusals=NO_SUCH_USER)
+def end_of_user(request: Request, service: Service) -> dict[str, Any]:
     service.sessions.revoke_all([request.ids["id"]], by=request.actor)
     return {"success": True}
 
 
-_SHOWN = ("id", "name", "created_at", "last_used_at", "expires_at", "ip", "user_agent")
-
-
 def _listed(request: Request, sessions: list[Session]) -> dict[str, Any]:
-    here = request.session.id if request.session else None
+    current = request.session and request.session.id
     return {
         "sessions": [
-            {name: getattr(each, name) for name in _SHOWN} | {"current": each.id == here} for each in sessions
+            {name: getattr(session, name) for name in _SHOWN} | {"current": session.id == current}
+            for session in sessions
         ]
     }

@@ -1,23 +1,59 @@
-"""The task runner's endpoints."""
+"""The endpoints of the task runner."""
 
 from typing import Any
 
 from usersctl.service import Service
+from usersd.inputs import Body, flag
+from usersd.openapi.operation import MANAGEMENT, Operation
+from usersd.openapi.schemas import array, boolean, exactly, integer, string
 from usersd.request import Request
 
 CLEANUP = "users:cleanup-tokens"
+_DESCRIPTION = "Delete expired tokens"
 
 
+class Cleanup(Body):
+    no_expiration = flag("includeNoExpiration", "Also tokens that never expire.", example=False)
+
+
+@Operation(
+    MANAGEMENT,
+    "List tasks and their schedule",
+    exactly(
+        {
+            "tasks": {
+                "type": "object",
+                "additionalProperties": exactly({"description": string(_DESCRIPTION)}),
+                "examples": [{CLEANUP: {"description": _DESCRIPTION}}],
+            },
+            "scheduledTasks": array(exactly({"cron": string("0 2 * * *"), "tasks": array(string(CLEANUP))})),
+        }
+    ),
+)
 def list_tasks(request: Request, _service: Service) -> dict[str, Any]:
     cron = request.settings.cleanup_schedule
     return {
-        "tasks": {CLEANUP: {"description": "Delete expired tokens"}},
+        "tasks": {CLEANUP: {"description": _DESCRIPTION}},
         "scheduledTasks": [{"cron": cron, "tasks": [CLEANUP]}] if cron is not None else [],
     }
 
 
+@Operation(
+    MANAGEMENT,
+    _DESCRIPTION,
+    exactly(
+        {
+            "result": {"type": "string", "const": "success"},
+            "expiredTokensRemoved": integer(12, minimum=0),
+            "noExpirationTokensRemoved": integer(0, minimum=0),
+            "totalTokensCleaned": integer(12, minimum=0),
+            "includeNoExpiration": boolean(example=False),
+        }
+    ),
+    body=Cleanup,
+)
 def cleanup_tokens(request: Request, service: Service) -> dict[str, Any]:
-    endless = bool(request.boolean("includeNoExpiration")) if request.given("includeNoExpiration") else False
-    done = service.sessions.cleanup(include_no_expiration=endless, by=request.actor)
+    body = Cleanup.read(request)
+    done = service.sessions.cleanup(include_no_expiration=body.no_expiration, by=request.actor)
     request.log_fields |= {"expired": done.expired, "no_expiration": done.no_expiration}
     return done.as_json()

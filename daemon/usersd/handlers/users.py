@@ -1,128 +1,217 @@
-"""User management, and one's own profile and password."""
+"""User management, and the caller's own profile and password."""
 
 from typing import Any
 
-from usersctl.errors import Forbidden, Invalid
+from usersctl.errors import Invalid
 from usersctl.fields import search_text
 from usersctl.models import Role, UserFilter
 from usersctl.service import Service
+from usersd.handlers.registration import Registration
+from usersd.handlers.session import NO_SUCH_USER
+from usersd.inputs import (
+    Body,
+    Query,
+    choice,
+    number,
+    optional,
+    optional_boolean,
+    required,
+    true_or_false,
+)
+from usersd.openapi.operation import MANAGEMENT, OWN, Operation
+from usersd.openapi.schemas import (
+    ANY_PASSWORD,
+    DONE,
+    EMAIL,
+    ID,
+    MAX_ID,
+    MESSAGE,
+    NAME,
+    NEW_PASSWORD,
+    ROLE,
+    USER,
+    integer,
+    named,
+    string,
+)
 from usersd.request import Request
 
-MAX_PAGE = 10**18
+_CREATED_USER = {
+    "read": ("GET", "/api/users/{id}", "$response.body#/user/id"),
+    "change": ("PATCH", "/api/users/{id}", "$response.body#/user/id"),
+    "delete": ("DELETE", "/api/users/{id}", "$response.body#/user/id"),
+    "sessions": ("GET", "/api/users/{id}/sessions", "$response.body#/user/id"),
+}
+_FIRST_USER = {"first": ("GET", "/api/users/{id}", "$response.body#/users/0/id")}
 
 
+class NewUser(Registration):
+    role = optional(ROLE)
+
+
+class ProfileChanges(Body):
+    name = optional(NAME)
+    email = optional(EMAIL)
+
+
+class UserChanges(ProfileChanges):
+    role = optional(ROLE)
+    active = optional_boolean()
+
+
+class PasswordChange(Body, missing="Current password, new password and its confirmation are required"):
+    current = required(ANY_PASSWORD, "currentPassword")
+    new = required(NEW_PASSWORD, "newPassword")
+    confirmation = required(NEW_PASSWORD, "newPasswordConfirmation")
+
+
+class UserList(Query):
+    page = number(ID, 1, "From 1; 1 if left out.")
+    limit = number(integer(10, minimum=1, maximum=100), 10, "Users on a page; 10 if left out.")
+    after = number(
+        integer(731, minimum=1, maximum=MAX_ID),
+        0,
+        "The last id of the page before this one; makes late pages fast.",
+    )
+    search = optional(string("grace", maxLength=200), "A part of the address or the name.")
+    role = choice(ROLE, "Only users of this role.")
+
+
+class FilteredUserList(UserList):
+    active = true_or_false("Only active users, or only inactive ones.")
+
+
+@Operation(
+    MANAGEMENT,
+    "Create a user",
+    USER,
+    "Active at once; `role` is `user` if left out.",
+    NewUser,
+    links=_CREATED_USER,
+)
 def create(request: Request, service: Service) -> dict[str, Any]:
-    email, name, password = request.texts(
-        "email", "name", "password", otherwise="Email, name and password are required"
-    )
-    role = request.text("role") if request.given("role") else None
-    user = service.accounts.create(
-        email, name, password, role=Role.USER if role is None else role, by=request.actor
-    )
+    body = NewUser.read(request)
+    role = Role.USER if body.role is None else body.role
+    user = service.accounts.create(body.email, body.name, body.password, role=role, by=request.actor)
     request.log_fields |= {"created": user.id, "role": user.role}
     return {"user": user.as_json()}
 
 
+@Operation(
+    MANAGEMENT,
+    "Read a user",
+    USER,
+    refusals={403: "You may only read your own profile."} | NO_SUCH_USER,
+    links=_CREATED_USER,
+)
 def read(request: Request, service: Service) -> dict[str, Any]:
-    if request.ids["id"] != request.signed_in.id and request.signed_in.role != Role.ADMIN:
-        raise Forbidden("You may only read your own profile")
     return {"user": service.accounts.get(request.ids["id"]).as_json()}
 
 
+@Operation(
+    MANAGEMENT,
+    "Change a user",
+    USER,
+    "You cannot change your own `active` (403), and the last active admin cannot be lost (400).",
+    UserChanges,
+    refusals=NO_SUCH_USER,
+)
 def change(request: Request, service: Service) -> dict[str, Any]:
+    body = UserChanges.read(request)
     user = service.accounts.update(
         request.ids["id"],
-        name=request.text("name") if request.given("name") else None,
-        email=request.text("email") if request.given("email") else None,
-        role=request.text("role") if request.given("role") else None,
-        active=request.boolean("active") if request.given("active") else None,
+        name=body.name,
+        email=body.email,
+        role=body.role,
+        active=body.active,
         by=request.actor,
     )
-    request.log_fields |= {name: getattr(user, name) for name in ("role", "active") if name in request.body}
+    for name in ("role", "active"):
+        if getattr(body, name) is not None:
+            request.log_fields[name] = getattr(user, name)
     return {"user": user.as_json()}
 
 
+@Operation(MANAGEMENT, "Delete a user", DONE, "With all data of the account.", refusals=NO_SUCH_USER)
 def delete(request: Request, service: Service) -> dict[str, Any]:
     service.accounts.delete([request.ids["id"]], by=request.actor)
     return {"success": True}
 
 
+@Operation(
+    MANAGEMENT,
+    "List users",
+    named("UserPage"),
+    "Ordered by name, then id. A page beyond the end is an empty list.",
+    query=FilteredUserList,
+    links=_FIRST_USER,
+)
 def list_all(request: Request, service: Service) -> dict[str, Any]:
-    return _page(request, service, UserFilter(_search(request), _role(request), _active(request)))
+    query = FilteredUserList.read(request)
+    return _page(service, query, query.active)
 
 
+@Operation(MANAGEMENT, "List inactive users", named("UserPage"), query=UserList, links=_FIRST_USER)
 def list_inactive(request: Request, service: Service) -> dict[str, Any]:
-    return _page(request, service, UserFilter(_search(request), _role(request), active=False))
+    return _page(service, UserList.read(request), active=False)
 
 
-def read_me(request: Request, _service: Service) -> dict[str, Any]:
-    return {"user": request.signed_in.as_json()}
-
-
-def change_me(request: Request, service: Service) -> dict[str, Any]:
-    # The bare user object, as the specification has it; role and active are not read here.
-    return service.accounts.update(
-        request.signed_in.id,
-        name=request.text("name") if request.given("name") else None,
-        email=request.text("email") if request.given("email") else None,
-        by=request.actor,
-    ).as_json()
-
-
-def change_password(request: Request, service: Service) -> dict[str, Any]:
-    current, new, again = request.texts(
-        "currentPassword",
-        "newPassword",
-        "newPasswordConfirmation",
-        otherwise="Current password, new password and its confirmation are required",
+def _page(service: Service, query: UserList, active: bool | None) -> dict[str, Any]:
+    page = query.page
+    result = service.accounts.page(
+        UserFilter(search_text(query.search or ""), query.role, active),
+        page=page,
+        limit=query.limit,
+        after=query.after or None,
     )
-    if new != again:
-        raise Invalid("New password and confirmation do not match")
-    session = request.session
-    if session is None:
-        raise AssertionError("a session was admitted")
-    # Another token for this session, so that one that was stolen ends with the others. An API token stays as it is, and
-    # a client that does not keep cookies could not be told of another one.
-    replaced = request.by_cookie and session.kind != "api"
-    token, renew = service.sessions.renewal(session) if replaced else (None, None)
-    service.accounts.change_password(
-        request.signed_in.id, current, new, session_id=session.id, by=request.actor, renew=renew
-    )
-    if token is not None:
-        request.token, request.has_new_token = token, True
-    return {"message": "Password changed"}
-
-
-def _page(request: Request, service: Service, wanted: UserFilter) -> dict[str, Any]:
-    page, limit = request.number("page", 1, MAX_PAGE), request.number("limit", 10, 100)
-    after = request.number("after", 0, MAX_PAGE) or None
-    found = service.accounts.page(wanted, page=page, limit=limit, after=after)
     return {
-        "users": [user.as_json() for user in found.users],
+        "users": [user.as_json() for user in result.users],
         "pagination": {
             "page": page,
-            "limit": limit,
-            "total": found.total,
-            "totalPages": found.total_pages,
-            "hasNext": page < found.total_pages,
+            "limit": query.limit,
+            "total": result.total,
+            "totalPages": result.total_pages,
+            "hasNext": page < result.total_pages,
             "hasPrev": page > 1,
         },
     }
 
 
-def _search(request: Request) -> str | None:
-    return search_text(request.query.get("search", ""))
+@Operation(OWN, "Read your profile", USER)
+def read_me(request: Request, _service: Service) -> dict[str, Any]:
+    return {"user": request.signed_in.as_json()}
 
 
-def _role(request: Request) -> str | None:
-    role = request.query.get("role")
-    if role is not None and role not in tuple(Role):
-        raise Invalid(f"role must be one of {', '.join(Role)}")
-    return role
+@Operation(OWN, "Change your profile", named("User"), "Answers with the bare user object.", ProfileChanges)
+def change_me(request: Request, service: Service) -> dict[str, Any]:
+    body = ProfileChanges.read(request)
+    user = service.accounts.update(request.signed_in.id, name=body.name, email=body.email, by=request.actor)
+    return user.as_json()
 
 
-def _active(request: Request) -> bool | None:
-    active = request.query.get("active")
-    if active not in (None, "true", "false"):
-        raise Invalid("active must be true or false")
-    return None if active is None else active == "true"
+@Operation(
+    OWN,
+    "Change your password",
+    MESSAGE,
+    "Ends all other sessions and API tokens.",
+    PasswordChange,
+    sets_cookie="This session's, renewed.",
+)
+def change_password(request: Request, service: Service) -> dict[str, Any]:
+    body = PasswordChange.read(request)
+    if body.new != body.confirmation:
+        raise Invalid("New password and confirmation do not match")
+    session = request.session
+    if session is None:
+        raise AssertionError("a session was admitted")
+    # This session gets a new token, so that a stolen one ends with the other sessions. An API token stays as it is: its
+    # client could not learn of a new one.
+    token = renew = None
+    if request.by_cookie and session.kind != "api":
+        token, renew = service.sessions.renewal(session)
+    service.accounts.change_password(
+        request.signed_in.id, body.current, body.new, session_id=session.id, by=request.actor, renew=renew
+    )
+    if token is not None:
+        request.token, request.has_new_token = token, True
+    return {"message": "Password changed"}

@@ -1,26 +1,26 @@
-"""Forward authentication: a proxy in front of another application asks, request by request, who is there and what they may."""
+"""Forward authentication: a proxy in front of another application asks for each request whether to let it in."""
 
 import re
 from functools import cache, lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
-from usersctl.errors import Invalid
-from usersctl.models import Role
 from usersctl.secrets import assertion
 from usersctl.service import Service
 from usersd.access import identify, own_path, wants_a_page
+from usersd.inputs import Query, choice
+from usersd.openapi.operation import SERVICE, Operation
+from usersd.openapi.schemas import ROLE, exactly
 from usersd.pages import pages
 from usersd.paths import PageAccess
 from usersd.request import Request
 from usersd.response import JSON, Header, Response, error_response, redirect_to
 
 NAMES = ("Remote-User", "Remote-Email", "Remote-Name", "Remote-Role")
-NOBODY = ("", "", "", "")
-ASSERTED_FOR = 60  # seconds: a proxy passes it on at once, but clocks differ
-LONGEST = 2000  # of a page to come back to: a proxy takes only so much of a header
+ASSERTION_SECONDS = 60  # a proxy passes it on at once, but clocks differ
+MAX_TARGET = 2000  # characters of a page to come back to: a proxy limits the length of a header
 
-# What a request line holds, after a scheme and host that may be left out. A # or \ is in none that a browser sends.
+# The target of a request line, with or without scheme and host. No browser sends # or \ in it.
 _TARGET = re.compile(
     r"""(?:https?://(?P<host>(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?))?(?P<target>/[!"$-\[\]-~\x80-\xff]*)""",
     re.ASCII,
@@ -32,35 +32,64 @@ _ENCODED_SLASH = re.compile(r"%(2f|5c)", re.IGNORECASE)
 _READABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 
-class Asked(NamedTuple):
-    """The request that this is about: what of it is known beyond doubt."""
+class Original(NamedTuple):
+    """The request that the proxy asks about: only what its headers agree on."""
 
     method: str | None = None
     host: str | None = None
     target: str | None = None  # as it was written
-    path: str | None = None  # of it, decoded once
+    path: str | None = None  # of the target, decoded once
 
 
+class VerifyQuery(Query):
+    role = choice(ROLE, "The role that is needed.")
+
+
+@Operation(
+    SERVICE,
+    "Forward authentication",
+    exactly({}),
+    "For a proxy in front of another application: whether to let the request that it holds in. The URL of that request is"
+    " taken from `X-Original-URL` or `X-Forwarded-Uri`, from trusted proxies only.",
+    query=VerifyQuery,
+    takes_session=True,
+    redirect="Not signed in, and a browser: to `/login`, and back after signing in.",
+    refusals={
+        401: "Not signed in. `Location` is where a browser could sign in.",
+        403: "The role does not suffice.",
+    },
+    html_refusals=frozenset({403}),
+    headers={
+        "Remote-User": "The user's id; empty, like all of these, without a session.",
+        "Remote-Email": "The address.",
+        "Remote-Name": "The name; characters outside of ASCII as percent-encoded UTF-8.",
+        "Remote-Role": "The role.",
+        "Remote-Assertion": "All of these, signed, if `auth.assertionSecret` is set.",
+    },
+)
 def verify(request: Request, service: Service) -> Response:
-    role = request.query.get("role")
-    if role is not None and role not in tuple(Role):
-        raise Invalid("role must be admin or user")
+    role = VerifyQuery.read(request).role
     identify(request, service, renews=False)  # a proxy drops our cookies
     settings = request.settings
-    # Whoever is signed in is let in wherever they ask for, unless a role or an assertion hangs on it.
-    is_asked_for = request.user is None or role or settings.role_rules or settings.assertion_secret
-    asked = asked_by_proxy(request) if is_asked_for and request.is_from_trusted_proxy else Asked()
-    access = _page_access(settings.whitelist, settings.role_rules)
-    verdict = access.verdict(request.user, asked.path, role=role)
-    if request.user is None and _ENCODED_SLASH.search((asked.target or "").partition("?")[0]):
-        verdict = 401  # who decodes it at another time than the whitelist sees another path
+    original = Original()
+    # A signed-in user may see every page, unless a role or an assertion depends on which page it is.
+    depends_on_page = request.user is None or role or settings.role_rules or settings.assertion_secret
+    if depends_on_page and request.is_from_trusted_proxy:
+        original = original_request(request)
+    verdict = _page_access(settings.whitelist, settings.role_rules).verdict(
+        request.user, original.path, role=role
+    )
+    if request.user is None and _ENCODED_SLASH.search((original.target or "").partition("?")[0]):
+        verdict = 401  # an application that decodes it differently from the whitelist sees another path
     if verdict == 200:
-        return Response(200, b"{}", (*JSON, *_identity(request, service, asked)))
-    is_page = wants_a_page(request.environ, asked.method or request.method)
+        return Response(200, b"{}", (*JSON, *_identity(request, service, original)))
+    is_page = wants_a_page(request.environ, original.method or request.method)
     if verdict == 403:
         return pages.forbidden(request) if is_page else error_response(403, "Admin access required")
-    way = "/login" + _and_back(asked.target)
-    return redirect_to(way) if is_page else error_response(401, "Authentication required", ("Location", way))
+    login = "/login" + _and_back(original.target)
+    if is_page:
+        return redirect_to(login)
+    return error_response(401, "Authentication required", ("Location", login))
 
 
 @cache
@@ -68,46 +97,51 @@ def _page_access(whitelist: tuple[str, ...], role_rules: tuple[tuple[str, str], 
     return PageAccess(whitelist, role_rules)
 
 
-def asked_by_proxy(request: Request) -> Asked:
-    """nginx is told to speak of X-Original-…, Caddy and Traefik speak of X-Forwarded-…. Where both came and do not say
-    the same, one is the client's own, and neither is believed."""
-    told = request.environ.get
-    return _asked(
-        (told("HTTP_X_ORIGINAL_URL"), told("HTTP_X_FORWARDED_URI")),
-        (told("HTTP_X_ORIGINAL_METHOD"), told("HTTP_X_FORWARDED_METHOD")),
-        told("HTTP_X_FORWARDED_HOST"),
-        told("HTTP_HOST"),
+def original_request(request: Request) -> Original:
+    """nginx is configured to send X-Original-…, Caddy and Traefik send X-Forwarded-…. If both are there and differ, one is
+    the client's own, and neither is believed."""
+    header = request.environ.get
+    return _original(
+        (header("HTTP_X_ORIGINAL_URL"), header("HTTP_X_FORWARDED_URI")),
+        (header("HTTP_X_ORIGINAL_METHOD"), header("HTTP_X_FORWARDED_METHOD")),
+        header("HTTP_X_FORWARDED_HOST"),
+        header("HTTP_HOST"),
     )
 
 
 @lru_cache(maxsize=256)  # most requests are for a few pages
-def _asked(
+def _original(
     urls: tuple[str | None, ...],
     methods: tuple[str | None, ...],
     forwarded_host: str | None,
     host: str | None,
-) -> Asked:
-    found = [_TARGET.fullmatch(url) for url in urls if url is not None]
-    hosts = [url["host"] for url in found if url and url["host"]]
+) -> Original:
+    matches = [_TARGET.fullmatch(url) for url in urls if url is not None]
+    hosts = [match["host"] for match in matches if match and match["host"]]
     if forwarded_host is not None:
         hosts.append(forwarded_host)
     elif not hosts and host is not None:
         hosts.append(host)
-    target = _agreed([url["target"] if url else "" for url in found], _ANYTHING)
-    return Asked(
+    target = _agreed([match["target"] if match else "" for match in matches], _ANYTHING)
+    return Original(
         _agreed([method for method in methods if method is not None], _METHOD),
-        _agreed([each.lower() for each in hosts], _HOST),
+        _agreed([host.lower() for host in hosts], _HOST),
         target,
-        _path_of(target) if target else None,
+        _path_of(target),
     )
 
 
-def _agreed(values: list[str], form: re.Pattern[str]) -> str | None:
-    return values[0] if values and len(set(values)) == 1 and form.fullmatch(values[0]) else None
+def _agreed(values: list[str], pattern: re.Pattern[str]) -> str | None:
+    """The one value that all headers have, if it fits the pattern."""
+    if len(set(values)) == 1 and pattern.fullmatch(values[0]):
+        return values[0]
+    return None
 
 
-def _path_of(target: str) -> str | None:
-    """None where its bytes are no text."""
+def _path_of(target: str | None) -> str | None:
+    """The decoded path; None if it is not UTF-8."""
+    if not target:
+        return None
     try:
         return unquote_to_bytes(target.partition("?")[0].encode("latin-1")).decode()
     except UnicodeError:
@@ -117,23 +151,33 @@ def _path_of(target: str) -> str | None:
 def _and_back(target: str | None) -> str:
     if target is None:
         return ""
-    target = quote(target.encode("latin-1"), safe=_READABLE + "%")  # a browser would send it so
-    return "?redirect=" + quote(target, safe="/") if own_path(target) and len(target) <= LONGEST else ""
+    target = quote(target.encode("latin-1"), safe=_READABLE + "%")  # as a browser would send it
+    if not own_path(target) or len(target) > MAX_TARGET:
+        return ""
+    return "?redirect=" + quote(target, safe="/")
 
 
-def _identity(request: Request, service: Service, asked: Asked) -> list[Header]:
-    """All of the headers, always: where one is missing, some proxies pass on what the client made up."""
+def _identity(request: Request, service: Service, original: Original) -> list[Header]:
+    """All headers, always: if one is missing, some proxies pass on what the client sent under its name."""
     user = request.user
-    who = (str(user.id), _in_ascii(user.email), _in_ascii(user.name), user.role) if user else NOBODY
-    asserted = ""
-    secret, method, host, path = request.settings.assertion_secret, asked.method, asked.host, asked.path
-    if user and secret and method and host and path:
-        until = int(service.now().timestamp()) + ASSERTED_FOR
-        asserted = assertion(secret, until=until, of=(*who, method, host, path))
-    return [*zip(NAMES, who, strict=True), ("Remote-Assertion", asserted)]
+    if user is None:
+        return [(name, "") for name in (*NAMES, "Remote-Assertion")]
+    values = (str(user.id), _as_ascii(user.email), _as_ascii(user.name), user.role)
+    signed = ""
+    secret, method, host, path = (
+        request.settings.assertion_secret,
+        original.method,
+        original.host,
+        original.path,
+    )
+    if secret and method and host and path:
+        until = int(service.now().timestamp()) + ASSERTION_SECONDS
+        signed = assertion(secret, until=until, of=(*values, method, host, path))
+    return [*zip(NAMES, values, strict=True), ("Remote-Assertion", signed)]
 
 
-def _in_ascii(text: str) -> str:
-    """As a header can hold it: readable where it is printable ASCII, and otherwise UTF-8 in percent signs."""
-    is_plain = text.isascii() and text.isprintable() and "%" not in text
-    return text if is_plain else quote(text, safe=_READABLE)
+def _as_ascii(text: str) -> str:
+    """Printable ASCII as it is, and anything else as percent-encoded UTF-8."""
+    if text.isascii() and text.isprintable() and "%" not in text:
+        return text
+    return quote(text, safe=_READABLE)

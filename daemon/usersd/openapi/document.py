@@ -1,49 +1,37 @@
-"""The interface as OpenAPI 3.1, and as one page: made from the route table and what `operations` says of its rows."""
+"""The OpenAPI 3.1 document: from the route table, and what each handler declares about itself."""
 
-import base64
-import json
 import re
-from collections.abc import Iterator
-from functools import cache
-from hashlib import sha256
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
-
-import bottle
 
 from usersctl import __version__
 from usersctl.config import Settings
-from usersctl.service import Service
 from usersd.access import is_api
 from usersd.cookies import cookie_name
-from usersd.handlers.oauth import callback
-from usersd.openapi.operations import HTML, OPERATIONS, Operation, Schema, named, schemas
-from usersd.request import Request
-from usersd.response import ALWAYS, Header, Response, as_json
-from usersd.routing import Access, Route
-
-_PAGES = Path(__file__).parent.parent / "pages"
-_CHANGING = ("POST", "PUT", "PATCH", "DELETE")
+from usersd.openapi.operation import HTML, Operation, operation_of
+from usersd.openapi.schemas import ID, Schema, components, named, string
+from usersd.routing import SAFE_METHODS, Access, Route, configured
 
 # What each status means where an operation has no words of its own.
 _REFUSALS = {
-    400: "Malformed, missing or invalid: the message says what.",
+    400: "A value is malformed, missing or invalid; the message names it.",
     401: "Authentication required.",
-    403: "Another site asks, or the role does not suffice where one is needed.",
+    403: "The request comes from another site, or the role does not suffice.",
     404: "Not found.",
-    405: "This uses something up, and is not for HEAD or a browser that looks ahead.",
+    405: "This works once, and cannot be used with HEAD or prefetch.",
     413: "The body is over 64 kB.",
     415: "The body is not `application/json`, or is compressed.",
-    429: "Too many; `Retry-After` tells the seconds.",
+    429: "Too many requests; `Retry-After` gives the seconds to wait.",
     431: "The headers are over 16 kB.",
-    500: "A fault of the service.",
-    503: "Not now: too many logins at once, a lockdown, or a database that cannot be used.",
+    500: "Internal error.",
+    503: "Not available now: too many logins at once, a lockdown, or an unusable database.",
 }
 _ALWAYS = (400, 413, 431, 500, 503)
+_REFUSAL_HEADERS = {405: ("Allow",), 429: ("Retry-After",), 503: ("Retry-After",)}
 
 _HEADERS: dict[str, Schema] = {
     "X-Request-Id": {
-        "description": "The log has the same.",
+        "description": "The log has the same id.",
         "required": True,
         "schema": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
     },
@@ -51,59 +39,26 @@ _HEADERS: dict[str, Schema] = {
     "Location": {"required": True, "schema": {"type": "string"}},
     "Allow": {"required": True, "schema": {"type": "string"}},
     "Retry-After": {
-        "description": "Seconds until it makes sense to ask again.",
+        "description": "Seconds to wait before the next attempt.",
         "required": True,
         "schema": {"type": "integer", "minimum": 1},
     },
 }
 _DESCRIPTION = """\
 Bodies are JSON objects of at most 64 kB, sent as `application/json`; every error is `{statusCode, statusMessage}`. Sign in
-with a cookie, or send the same token, or one that `usersctl token create` made, as a bearer. Without a session, whatever is
-not said to be for anyone is 401, also what does not exist. A change that a browser sends for another site is 403. HEAD is
-answered wherever GET is and uses nothing up."""
+with a cookie, or send the same token, or one made by `usersctl token create`, as a bearer token. Without a session, every
+path that is not for anyone is answered 401, also one that does not exist. A change that a browser sends for another site is
+answered 403. HEAD is answered wherever GET is, and has no effect."""
 
 
-# --- the handlers ---
-
-
-def as_document(request: Request, _service: Service) -> Response:
-    return _document_answer(request.settings)
-
-
-def as_page(request: Request, _service: Service) -> Response:
-    return _page_answer(request.settings)
-
-
-@cache
-def _document_answer(settings: Settings) -> Response:
-    return as_json(document(settings))
-
-
-@cache
-def _page_answer(settings: Settings) -> Response:
-    policy = (
-        f"default-src 'none'; style-src 'sha256-{base64.b64encode(sha256(_style().encode()).digest()).decode()}';"
-        " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-    headers: tuple[Header, ...] = (
-        ("Content-Type", f"{HTML}; charset=utf-8"),
-        ("Content-Security-Policy", policy),
-    )
-    return Response(200, page(settings).encode(), (*headers, *ALWAYS))
-
-
-# --- the document ---
-
-
-def document(settings: Settings) -> dict[str, Any]:
-    from usersd.routes import TABLE  # late: the table has rows for us
-
+def document(settings: Settings, table: Iterable[Route]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
-    for route in TABLE:
-        written = _path(route, settings)
-        paths.setdefault(written, {})[route.method.lower()] = _operation(
-            route, OPERATIONS[route.method, route.path], written
-        )
+    topics: dict[str, None] = {}
+    for route, placed in zip(table, configured(table, settings), strict=True):
+        path = re.sub(r"<(\w+)>", r"{\1}", placed.path)
+        operation = operation_of(route.handler)
+        topics[operation.topic] = None
+        paths.setdefault(path, {})[route.method.lower()] = _operation(route, operation, path)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -112,12 +67,12 @@ def document(settings: Settings) -> dict[str, Any]:
             "description": _DESCRIPTION,
         },
         "servers": [{"url": settings.base_url}],
-        "tags": [{"name": topic} for topic in dict.fromkeys(each.topic for each in OPERATIONS.values())],
+        "tags": [{"name": topic} for topic in topics],
         "paths": paths,
         "components": {
-            "schemas": schemas(settings),
+            "schemas": components(settings),
             "headers": _HEADERS,
-            "responses": {str(status): _refused(status, words) for status, words in _REFUSALS.items()},
+            "responses": {str(status): _refusal(status, meaning) for status, meaning in _REFUSALS.items()},
             "securitySchemes": {
                 "cookie": {"type": "apiKey", "in": "cookie", "name": cookie_name(settings)},
                 "bearer": {"type": "http", "scheme": "bearer"},
@@ -126,31 +81,29 @@ def document(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _path(route: Route, settings: Settings) -> str:
-    path = settings.oauth_callback_url if route.handler is callback else route.path
-    return re.sub(r"<(\w+)>", r"{\1}", path)
-
-
-def _operation(route: Route, told: Operation, path: str) -> dict[str, Any]:
-    ids = re.findall(r"{(\w+)}", path)
-    found: dict[str, Any] = {
+def _operation(route: Route, operation: Operation, path: str) -> dict[str, Any]:
+    parameters = [_path_parameter(name) for name in re.findall(r"{(\w+)}", path)]
+    if operation.query is not None:
+        parameters += operation.query.parameters()
+    result: dict[str, Any] = {
         "operationId": _operation_id(route.method, path),
-        "tags": [told.topic],
-        "summary": told.summary,
-        "description": " ".join(part for part in (f"For {_who(route)}.", told.more) if part),
-        "security": [{"cookie": []}, {"bearer": []}]
-        if _asks_for_a_session(route) or told.takes_session
-        else [],
-        "parameters": [_in_path(name) for name in ids] + list(told.query),
-        "responses": _responses(route, told),
+        "tags": [operation.topic],
+        "summary": operation.summary,
+        "description": f"For {route.access.value}. {operation.note}".rstrip(),
+        "security": [],
+        "parameters": parameters,
+        "responses": _responses(route, operation),
     }
-    if told.body is not None:
-        # Nothing at all counts as {}.
-        found["requestBody"] = {
-            "required": "required" in told.body,
-            "content": {"application/json": {"schema": told.body}},
+    if route.access.needs_session or operation.takes_session:
+        result["security"] = [{"cookie": []}, {"bearer": []}]
+    if operation.body is not None:
+        schema = operation.body.schema()
+        # A request without a body counts as one with {}.
+        result["requestBody"] = {
+            "required": "required" in schema,
+            "content": {"application/json": {"schema": schema}},
         }
-    return found
+    return result
 
 
 def _operation_id(method: str, path: str) -> str:
@@ -158,62 +111,43 @@ def _operation_id(method: str, path: str) -> str:
     return re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_")
 
 
-def _who(route: Route) -> str:
-    return {
-        Access.ANYONE: "anyone",
-        Access.SIGNED_IN: "whoever is signed in",
-        Access.ADMIN: "admins",
-        Access.REGISTRATION: "anyone, while `auth.whitelist` opens `/register`",
-        Access.OPERATOR: "admins; without a session only at the machine of a fresh installation",
-    }[route.access]
-
-
-def _is_for_anyone(route: Route) -> bool:
-    return route.access is Access.ANYONE
-
-
-def _asks_for_a_session(route: Route) -> bool:
-    return route.access in (Access.SIGNED_IN, Access.ADMIN, Access.OPERATOR)
-
-
-def _in_path(name: str) -> Schema:
-    if name in ("id", "session_id"):
-        schema: Schema = {"type": "integer", "minimum": 1, "maximum": 10**18 - 1, "examples": [1]}
-    else:
-        schema = {"type": "string", "minLength": 1, "examples": ["style.css"]}
+def _path_parameter(name: str) -> Schema:
+    schema = ID if name.endswith("id") else string("style.css", minLength=1)
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-def _responses(route: Route, told: Operation) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    cookie = told.sets_cookie or ("A persistent session, renewed." if _asks_for_a_session(route) else "")
-    if told.answer is not None:
-        found["200"] = _success(told, cookie)
-    if told.redirect:
-        found["302"] = _redirect(told.redirect, told.sets_cookie)
-    elif not _is_for_anyone(route) and not is_api(route.path):
-        found["302"] = _redirect("To `/login`, and back after signing in.", "")
-    for status in sorted({*_refusals(route, told), *told.refusals}):
-        words = told.refusals.get(status, _REFUSALS[status])
-        found[str(status)] = {"$ref": f"#/components/responses/{status}"}
-        if words != _REFUSALS[status]:
-            # Whoever is no browser is told where one would be led.
-            way = ("Location",) if told.redirect and status == 401 else ()
-            found[str(status)] = _refused(status, words, *way)
-        if status in told.as_page:
-            found[str(status)]["content"][HTML] = {"schema": {"type": "string"}}
-    return found
+def _responses(route: Route, operation: Operation) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    if operation.answer is not None:
+        responses["200"] = _success(route, operation)
+    if operation.redirect:
+        responses["302"] = _redirect(operation.redirect, operation.sets_cookie)
+    elif route.access not in _OPEN and not is_api(route.path):
+        responses["302"] = _redirect("To `/login`, and back after signing in.", "")
+    for status in sorted({*_statuses(route, operation), *operation.refusals}):
+        responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
+        meaning = operation.refusals.get(status)
+        if meaning is not None and meaning != _REFUSALS[status]:
+            # A client that is not a browser learns where a browser would be sent.
+            location = ("Location",) if operation.redirect and status == 401 else ()
+            responses[str(status)] = _refusal(status, meaning, *location)
+        if status in operation.html_refusals:
+            responses[str(status)]["content"][HTML] = {"schema": {"type": "string"}}
+    return responses
 
 
-def _refusals(route: Route, told: Operation) -> Iterator[int]:
-    """The statuses that follow from the row."""
-    # Whoever signs in is on the way between two sites: but for what the server itself refuses, it ends at a page.
-    yield from (each for each in _ALWAYS if each not in (413, 500) or not route.signs_in)
-    if not _is_for_anyone(route) and is_api(route.path):
+_OPEN = (Access.ANYONE, Access.OPTIONAL_SESSION)
+
+
+def _statuses(route: Route, operation: Operation) -> Iterator[int]:
+    """The refusals that follow from the row."""
+    # A sign-in through the provider ends at a page, unless the server itself refuses the request.
+    yield from (status for status in _ALWAYS if status not in (413, 500) or not route.signs_in)
+    if route.access not in _OPEN and is_api(route.path):
         yield 401
-    if route.access not in (Access.ANYONE, Access.SIGNED_IN) or route.method in _CHANGING:
+    if route.access not in (*_OPEN, Access.SIGNED_IN) or route.method not in SAFE_METHODS:
         yield 403
-    if told.body is not None:
+    if operation.body is not None:
         yield 415
     if route.limit is not None:
         yield 429
@@ -225,116 +159,39 @@ def _headers(*names: str) -> dict[str, Any]:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in ("X-Request-Id", *names)}
 
 
-def _success(told: Operation, cookie: str) -> dict[str, Any]:
-    headers: dict[str, Any] = _headers()
-    if cookie:
-        headers["Set-Cookie"] = _HEADERS["Set-Cookie"] | {"description": cookie}
-    for name, meaning in told.headers.items():
+def _set_cookie(meaning: str) -> dict[str, Any]:
+    return {"Set-Cookie": _HEADERS["Set-Cookie"] | {"description": meaning}} if meaning else {}
+
+
+def _success(route: Route, operation: Operation) -> dict[str, Any]:
+    cookie = operation.sets_cookie
+    if route.access.needs_session:
+        cookie = cookie or "A persistent session, renewed."
+    headers = _headers() | _set_cookie(cookie)
+    for name, meaning in operation.headers.items():
         headers[name] = {"description": meaning, "required": True, "schema": {"type": "string"}}
-    media = told.answer if isinstance(told.answer, str) else "application/json"
-    schema: Schema = {"type": "string"} if isinstance(told.answer, str) else told.answer or {}
-    found: dict[str, Any] = {
-        "description": "Done.",
-        "headers": headers,
-        "content": {media: {"schema": schema}},
-    }
-    if told.links:
-        found["links"] = {
+    content = {"application/json": {"schema": operation.answer}}
+    if isinstance(operation.answer, str):
+        content = {operation.answer: {"schema": {"type": "string"}}}
+    success: dict[str, Any] = {"description": "Done.", "headers": headers, "content": content}
+    if operation.links:
+        success["links"] = {
             name: {
                 "operationId": _operation_id(method, path),
-                "parameters": {re.findall(r"{(\w+)}", path)[0]: where},
+                "parameters": {re.findall(r"{(\w+)}", path)[0]: place},
             }
-            for name, (method, path, where) in told.links.items()
+            for name, (method, path, place) in operation.links.items()
         }
-    return found
+    return success
 
 
-def _redirect(where: str, cookie: str) -> dict[str, Any]:
-    headers = _headers("Location")
-    if cookie:
-        headers["Set-Cookie"] = _HEADERS["Set-Cookie"] | {"description": cookie}
-    return {"description": where, "headers": headers}
+def _redirect(target: str, cookie: str) -> dict[str, Any]:
+    return {"description": target, "headers": _headers("Location") | _set_cookie(cookie)}
 
 
-def _refused(status: int, words: str, *headers: str) -> dict[str, Any]:
-    more = {405: ("Allow",), 429: ("Retry-After",), 503: ("Retry-After",)}.get(status, ()) + headers
+def _refusal(status: int, meaning: str, *headers: str) -> dict[str, Any]:
     return {
-        "description": words,
-        "headers": _headers(*more),
+        "description": meaning,
+        "headers": _headers(*_REFUSAL_HEADERS.get(status, ()), *headers),
         "content": {"application/json": {"schema": named("Error")}},
     }
-
-
-# --- the page ---
-
-
-def page(settings: Settings) -> str:
-    """One file that needs nothing beside it: no script, its style within."""
-    told = document(settings)
-    topics: dict[str, list[tuple[str, str, Any]]] = {tag["name"]: [] for tag in told["tags"]}
-    for path, methods in told["paths"].items():
-        for method, operation in methods.items():
-            topics[operation["tags"][0]].append((method.upper(), path, operation))
-    template = bottle.SimpleTemplate(name="reference.html", lookup=[str(_PAGES)])
-    html: str = template.render(
-        told=told,
-        topics=topics,
-        style=_style(),
-        rows=lambda schema: _rows(told, schema),
-        example=lambda schema: json.dumps(_example(told, schema), indent=2, ensure_ascii=False),
-        kind=lambda schema: _kind(told, schema),
-        meant=lambda response: _meant(told, response),
-    )
-    return html
-
-
-@cache
-def _style() -> str:
-    return (_PAGES / "reference.css").read_text("utf-8")
-
-
-def _meant(told: dict[str, Any], written: dict[str, Any]) -> dict[str, Any]:
-    """What a reference stands for."""
-    found = told if "$ref" in written else written
-    for step in written.get("$ref", "").split("/")[1:]:
-        found = found[step]
-    return found
-
-
-def _rows(told: dict[str, Any], schema: Schema) -> Iterator[tuple[str, str, str, bool]]:
-    """(name, kind, description, must be there) of each field of a body."""
-    for name, each in schema["properties"].items():
-        yield (
-            name,
-            _kind(told, each),
-            _meant(told, each).get("description", ""),
-            name in schema.get("required", ()),
-        )
-
-
-def _kind(told: dict[str, Any], schema: Schema) -> str:
-    """`string, email, at most 254`"""
-    meant = _meant(told, schema)
-    types = meant.get("type", "anything")
-    said = [" or ".join(types) if isinstance(types, list) else types]
-    if "enum" in meant:
-        said = [" or ".join(f'"{each}"' for each in meant["enum"])]
-    said += [meant["format"]] if "format" in meant else []
-    if meant.get("minLength", 1) > 1:
-        said.append(f"at least {meant['minLength']}")
-    if "maxLength" in meant:
-        said.append(f"at most {meant['maxLength']}")
-    if meant.get("maximum", 10**9) < 10**9:
-        said.append(f"{meant['minimum']} to {meant['maximum']}")
-    return ", ".join(said)
-
-
-def _example(told: dict[str, Any], schema: Schema) -> Any:
-    meant = _meant(told, schema)
-    if "examples" in meant:
-        return meant["examples"][0]
-    if "const" in meant:
-        return meant["const"]
-    if meant.get("type") == "array":
-        return [_example(told, meant["items"])]
-    return {name: _example(told, each) for name, each in meant.get("properties", {}).items()}

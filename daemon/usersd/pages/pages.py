@@ -14,10 +14,12 @@ import bottle
 from usersctl.colours import BLACK, WHITE, made_readable, readable_on
 from usersctl.config import Settings
 from usersctl.errors import ConfigError, NotFound
-from usersctl.models import Role
 from usersctl.passwords import MAX_BYTES
 from usersctl.service import Service
-from usersd.access import identify, is_api, is_at_this_machine, own_path, wants_a_page
+from usersd.access import is_api, is_at_this_machine, own_path, wants_a_page
+from usersd.inputs import Query, optional
+from usersd.openapi.operation import PAGES, Operation, page
+from usersd.openapi.schemas import TOKEN, string
 from usersd.paths import REGISTRATION
 from usersd.request import Request
 from usersd.response import ALWAYS, JSON, PAGE, Response
@@ -64,12 +66,17 @@ _FOR_SCRIPT: dict[str, tuple[str, ...]] = {
 # --- the pages ---
 
 
+class LoginQuery(Query):
+    redirect = optional(string("/users"), "Where to go afterwards: a path of this site.")
+    error = optional(string("oauth_failed"), "Why a sign-in through the provider failed.")
+
+
+@page("Sign in", query=LoginQuery)
 def login(request: Request, service: Service) -> Response:
-    identify(request, service)
-    then = own_path(request.unchecked_query("redirect"))
+    query = LoginQuery.read(request, strict=False)
+    then = own_path(query.redirect)
     if urlsplit(then).path == LOGIN:
         then = ""  # whoever has signed in would only come back here
-    error = request.unchecked_query("error")
     return _page(
         request,
         "login",
@@ -80,32 +87,46 @@ def login(request: Request, service: Service) -> Response:
         onward=f"?{urlencode({'redirect': then})}" if then else "",
         provider=OAUTH,
         has_provider=request.settings.has_provider,
-        error=catalogue(request.settings.locale).get(f"oauth.{error}"),
+        error=catalogue(request.settings.locale).get(f"oauth.{query.error}"),
     )
 
 
+CLOSED = {403: "Registration is closed."}
+HTML_403 = frozenset({403})
+
+
+@page("Create an account", refusals=CLOSED, html_refusals=HTML_403)
 def register(request: Request, _service: Service) -> Response:
     return _page(request, "register")
 
 
+@page("Where the confirmation email leads", refusals=CLOSED, html_refusals=HTML_403)
 def confirm_email(request: Request, _service: Service) -> Response:
     return _page(request, "confirm_email")
 
 
+@page("Ask for a reset email")
 def forgot_password(request: Request, _service: Service) -> Response:
     return _page(request, "forgot_password")
 
 
+@page("Where the reset email leads")
 def reset_password(request: Request, _service: Service) -> Response:
     return _page(request, "reset_password")
 
 
+@page("Where the link of a notice leads")
 def not_me(request: Request, _service: Service) -> Response:
     return _page(request, "not_me")
 
 
+class SetupQuery(Query):
+    token = optional(TOKEN, "From the set-up link.")
+
+
+@page("The first admin, with the set-up link", query=SetupQuery)
 def setup(request: Request, service: Service) -> Response:
-    opens = service.first_admin.opens(request.unchecked_query("token") or "")
+    opens = service.first_admin.opens(SetupQuery.read(request, strict=False).token or "")
     return _page(
         request,
         "setup",
@@ -115,14 +136,14 @@ def setup(request: Request, service: Service) -> Response:
     )
 
 
+@page("Your profile, password and sessions")
 def profile(request: Request, service: Service) -> Response:
     has_password = service.recovery.has_password(request.signed_in.id)
     return _page(request, "profile", width="middle", has_password=has_password)
 
 
+@page("User management", refusals={403: "For admins only."}, html_refusals=HTML_403)
 def users(request: Request, _service: Service) -> Response:
-    if request.signed_in.role != Role.ADMIN:
-        return forbidden(request)
     return _page(request, "users", width="wide")
 
 
@@ -140,8 +161,8 @@ def instead(request: Request, answer: Response) -> Response:
         return answer
     if answer.headers[: len(JSON)] != JSON:
         return answer  # a page already
-    page = _refused(request, "gone" if answer.status == 404 else "closed", answer.status)
-    return page._replace(headers=page.headers + answer.headers[len(JSON) :])
+    refusal = _refused(request, "gone" if answer.status == 404 else "closed", answer.status)
+    return refusal._replace(headers=refusal.headers + answer.headers[len(JSON) :])
 
 
 def _refused(request: Request, why: str, status: int) -> Response:
@@ -188,8 +209,9 @@ def _template(name: str) -> bottle.SimpleTemplate:
 # --- what they are made of ---
 
 
+@Operation(PAGES, "Style sheet, script and logo", "*/*", refusals={404: "Not found."})
 def asset(request: Request, _service: Service) -> Response:
-    kind, content = _asset(request.settings, request.parts["name"])
+    kind, content = _asset(request.settings, request.segments["name"])
     # The address holds a digest of the content, so a browser need not ask again.
     headers = (
         ("Content-Type", kind),

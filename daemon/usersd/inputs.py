@@ -1,0 +1,181 @@
+"""Bodies and queries: a handler declares its fields once, which reads them and describes them in the OpenAPI document."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Generic, Self, TypeVar, overload
+
+from usersctl.errors import Invalid
+from usersd.openapi.schemas import Schema, boolean, described, fields
+from usersd.request import ID_PATTERN, Request
+
+T = TypeVar("T")
+
+
+class Field(Generic[T]):
+    """One field: on the class it describes itself, on an instance it is the value.
+
+    `check` takes the field's name and the value that was sent, and returns the value or raises Invalid.
+    """
+
+    attribute: str
+
+    def __init__(
+        self,
+        schema: Schema,
+        check: Callable[[str, Any], T],
+        *,
+        default: T,
+        name: str = "",
+        required: bool = False,
+        description: str = "",
+    ) -> None:
+        self.schema = schema
+        self.check = check
+        self.default = default
+        self.name = name  # in the request, where it is not the attribute's
+        self.required = required
+        self.description = description
+
+    def __set_name__(self, _owner: type, attribute: str) -> None:
+        self.attribute = attribute
+        self.name = self.name or attribute
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+    def __get__(self, instance: object, owner: type) -> Any:
+        return self  # an instance has the value in its own dictionary, which Python looks into first
+
+    def read(self, values: Mapping[str, Any]) -> T:
+        value = values.get(self.name)
+        if value is not None:
+            return self.check(self.name, value)
+        if self.name in values and not self.required:
+            raise Invalid(f"{self.name} must not be null")
+        return self.default
+
+
+def required(schema: Schema, name: str = "", *, description: str = "") -> Field[str]:
+    """A string that must be sent and not be empty."""
+    return Field(schema, _string, default="", name=name, required=True, description=description)
+
+
+def optional(schema: Schema, description: str = "") -> Field[str | None]:
+    return Field(schema, _string, default=None, description=description)
+
+
+def optional_boolean() -> Field[bool | None]:
+    return Field(boolean(), _boolean, default=None)
+
+
+def flag(name: str, description: str, *, example: bool) -> Field[bool]:
+    """A boolean that is False if it is left out."""
+    return Field(boolean(description, example=example), _boolean, default=False, name=name)
+
+
+# --- of a query, where every value is a string ---
+
+
+def number(schema: Schema, default: int, description: str) -> Field[int]:
+    def check(name: str, value: str) -> int:
+        most: int = schema["maximum"]
+        if not ID_PATTERN.fullmatch(value) or int(value) > most:
+            shown = f" to {most}" if most < 10**9 else ""
+            raise Invalid(f"{name} must be a whole number from 1{shown}")
+        return int(value)
+
+    return Field(schema, check, default=default, description=description)
+
+
+def choice(schema: Schema, description: str) -> Field[str | None]:
+    """One of the values that the schema lists."""
+
+    def check(name: str, value: str) -> str:
+        if value not in schema["enum"]:
+            raise Invalid(f"{name} must be one of {', '.join(schema['enum'])}")
+        return value
+
+    return Field(schema, check, default=None, description=description)
+
+
+def true_or_false(description: str) -> Field[bool | None]:
+    def check(name: str, value: str) -> bool:
+        if value not in ("true", "false"):
+            raise Invalid(f"{name} must be true or false")
+        return value == "true"
+
+    return Field(boolean(), check, default=None, description=description)
+
+
+def _string(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise Invalid(f"{name} must be a string")
+    return value
+
+
+def _boolean(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Invalid(f"{name} must be true or false")
+    return value
+
+
+class Fields:
+    """`missing`: the message if a required field is missing or empty. Fields that are not declared are ignored."""
+
+    fields: ClassVar[tuple[Field[Any], ...]] = ()
+    missing: ClassVar[str] = ""
+
+    def __init_subclass__(cls, *, missing: str = "") -> None:
+        cls.missing = missing or cls.missing
+        cls.fields += tuple(field for field in vars(cls).values() if isinstance(field, Field))
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._read(values, required=True)
+        if not all(vars(self).values()):
+            raise Invalid(self.missing)
+        self._read(values, required=False)
+
+    def _read(self, values: Mapping[str, Any], *, required: bool) -> None:
+        vars(self).update(
+            {field.attribute: field.read(values) for field in self.fields if field.required is required}
+        )
+
+
+class Body(Fields):
+    """The fields of a JSON body."""
+
+    @classmethod
+    def read(cls, request: Request) -> Self:
+        return cls(request.body)
+
+    @classmethod
+    def schema(cls) -> Schema:
+        properties = {field.name: described(field.schema, field.description) for field in cls.fields}
+        return fields(properties, [field.name for field in cls.fields if field.required])
+
+
+class Query(Fields):
+    """The parameters of a query."""
+
+    @classmethod
+    def read(cls, request: Request, *, strict: bool = True) -> Self:
+        """`strict` False: a malformed query counts as an empty one."""
+        try:
+            return cls(request.query)
+        except Invalid:
+            if strict:
+                raise
+            return cls({})
+
+    @classmethod
+    def parameters(cls) -> list[Schema]:
+        return [
+            {
+                "name": field.name,
+                "in": "query",
+                "required": field.required,
+                "description": field.description,
+                "schema": field.schema,
+            }
+            for field in cls.fields
+        ]

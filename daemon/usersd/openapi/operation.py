@@ -1,0 +1,55 @@
+"""What the OpenAPI document says about an endpoint, declared at its handler; the rest follows from its row in the table."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from usersd.inputs import Body, Query
+from usersd.openapi.schemas import Schema
+
+H = TypeVar("H", bound=Callable[..., Any])
+
+HTML = "text/html"
+
+SIGNING_IN = "Session and registration"
+OWN = "Your own account"
+MANAGEMENT = "Management"
+SERVICE = "The service itself"
+PAGES = "Pages"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A decorator: `@Operation(OWN, "Read your profile", USER)` describes the handler below it."""
+
+    topic: str
+    summary: str
+    answer: Schema | str | None  # of a 200: a JSON schema, a media type, or None for a redirect
+    note: str = ""
+    body: type[Body] | None = None
+    query: type[Query] | None = None
+    sets_cookie: str = ""  # which cookie
+    redirect: str = ""  # where a 302 leads
+    refusals: dict[int, str] = field(
+        default_factory=dict
+    )  # besides those that follow from the row, or better said
+    html_refusals: frozenset[int] = frozenset()  # those that a browser gets as a page
+    takes_session: bool = False  # although anyone may call
+    headers: dict[str, str] = field(default_factory=dict)  # of the 200
+    # What to call next: method, path, and where in the answer the path's id stands.
+    links: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+
+    def __call__(self, handler: H) -> H:
+        vars(handler)["operation"] = self
+        return handler
+
+
+def page(summary: str, **more: Any) -> Operation:
+    return Operation(PAGES, summary, HTML, **more)
+
+
+def operation_of(handler: Callable[..., Any]) -> Operation:
+    operation = getattr(handler, "operation", None)
+    if not isinstance(operation, Operation):
+        raise TypeError(f"{handler.__qualname__} has no @Operation(...) that describes it")
+    return operation
