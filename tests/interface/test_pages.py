@@ -26,7 +26,7 @@ from usersd.request import Request
 from usersd.response import PAGE, Response, as_json, error_response
 
 HERE = Path(pages.__file__).parent
-TEMPLATES = {file.name: file.read_text("utf-8") for file in HERE.glob("*.html")}
+TEMPLATES = {file.name: file.read_text("utf-8") for file in HERE.parent.glob("*/*.html")}
 SCRIPT = (HERE / "script.js").read_text("utf-8")
 CATALOGUES = {file.stem: json.loads(file.read_text("utf-8")) for file in (HERE / "locales").glob("*.json")}
 ENGLISH = CATALOGUES["en"]
@@ -432,7 +432,7 @@ DAEMON = (
 )
 # What no page asks for, or says in its own words by the status.
 NOT_SHOWN = re.compile(
-    r"No user|USERS_ADMIN_|password_hash |a session was admitted|You may only read your own profile|[Rr]ole must be one of|active must be true or false|search must be a string"
+    r"No user|a key stands twice|USERS_ADMIN_|password_hash |a session was admitted|You may only read your own profile|[Rr]ole must be one of|active must be true or false|search must be a string"
     # What is done, each form says for itself.
     r"|All sessions have ended|If this address |Password changed$|Registered\.|Your (email|password) "
     r"|Account is inactive$|Internal server error|Not found|Method not allowed|This link works once|Logged out"

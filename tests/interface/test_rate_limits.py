@@ -187,7 +187,7 @@ def test_the_memory_of_clients_does_not_grow(service: Service) -> None:
     limits = RateLimits(service.settings, service.now)
     for n in range(12_000):
         address = f"10.{n >> 16}.{(n >> 8) & 255}.{n & 255}"
-        limits.failed(Limit.FAILED_LOGINS, address, Unauthenticated("no"))
+        limits.count_failure(Limit.FAILED_LOGINS, address, Unauthenticated("no"))
     assert len(limits._throttles[Limit.FAILED_LOGINS]._windows) == 10_000
 
 
