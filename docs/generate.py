@@ -19,6 +19,7 @@ from usersctl.config import Loaded, Settings
 from usersctl.config.settings import KEYS, Key
 from usersctl.config.sources import Origin
 from usersd.openapi.document import document
+from usersd.routes import TABLE
 
 ROOT = Path(__file__).parent.parent
 ROOT_COMMAND: Any = command_tree()
@@ -224,7 +225,7 @@ def roff(text: str) -> str:
 
 
 def http() -> str:
-    api = document(Settings(database=Path("users.db"), base_url="http://127.0.0.1:8080"))
+    api = document(Settings(database=Path("users.db"), base_url="http://127.0.0.1:8080"), TABLE)
     calls = [
         (f"{method.upper()} {path}", operation)
         for path, methods in api["paths"].items()
