@@ -34,11 +34,11 @@ MANUAL = [name for name in PAGES if name != "CHANGELOG.md"]
 EVERYTHING = "\n".join(page(name) for name in MANUAL)
 DAEMON = ROOT / "daemon"
 
-# As the contract has them: a fresh machine with Python 3.11, and nothing else.
+# They work on a fresh machine with nothing but Python 3.11.
 TRY_IT = "python3 -m venv .venv && .venv/bin/pip install -q -e . && .venv/bin/usersctl serve --dev"
 TEST_IT = "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -q"
 
-# Whose real addresses the recipes for a sign-in through them have to tell.
+# The recipes for these identity providers need their real addresses.
 PROVIDERS = {"accounts.google.com", "gitlab.com", "login.microsoftonline.com"}
 
 WHO = {
@@ -56,7 +56,7 @@ WHO = {
 # --- the two commands ---
 
 
-def test_the_two_commands_stand_there_literally() -> None:
+def test_the_readme_has_the_two_commands_once_each() -> None:
     lines = [line.strip() for line in README.splitlines()]
     assert lines.count(TRY_IT) == 1
     assert lines.count(TEST_IT) == 1
@@ -65,9 +65,9 @@ def test_the_two_commands_stand_there_literally() -> None:
 # --- the command ---
 
 
-def test_every_option_that_the_text_speaks_of_exists() -> None:
+def test_every_option_in_the_text_exists() -> None:
     known = {name for options in tree_of_commands().values() for name in options}
-    # Of other programs: useradd, python -m venv and the like.
+    # Scripts also have options of other programs, such as useradd.
     prose = re.sub(r"^```(?!console).*?^```$|^    .*$", "", EVERYTHING, flags=re.MULTILINE | re.DOTALL)
     for line in prose.splitlines():
         for code in [line] if line.startswith("$ ") else re.findall(r"`([^`]+)`", line):
@@ -75,7 +75,7 @@ def test_every_option_that_the_text_speaks_of_exists() -> None:
                 assert set(re.findall(r"(?<![\w-])--[a-z-]+", code)) <= known, code
 
 
-def test_the_examples_of_shells_name_commands_that_exist() -> None:
+def test_every_command_in_the_text_exists() -> None:
     known = tree_of_commands()
     groups = {words.split()[0] for words in known if " " in words}
     for first, second in re.findall(r"usersctl ([a-z][a-z-]+)(?: ([a-z][a-z-]+))?", EVERYTHING):
@@ -84,7 +84,7 @@ def test_the_examples_of_shells_name_commands_that_exist() -> None:
         assert (f"{first} {second}" if second and first in groups else first) in known, (first, second)
 
 
-# --- the tour: run on a terminal, and compared without what is different each time ---
+# --- the examples: run on a terminal, and compared without values that differ from run to run ---
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/tour.md"])
@@ -103,7 +103,7 @@ def test_an_import_shows_what_the_commands_print(usersctl: Command) -> None:
         assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
 
 
-def test_there_is_a_tour_and_an_import_to_compare() -> None:
+def test_the_tour_and_the_import_have_steps_to_compare() -> None:
     assert len(list(steps(page("docs/tour.md")))) > 15
     assert len(list(import_steps())) > 3
 
@@ -157,7 +157,7 @@ def test_a_health_check_shows_what_the_commands_print(usersctl: Command) -> None
 # --- the HTTP interface ---
 
 
-def test_every_way_to_be_admitted_is_explained() -> None:
+def test_every_kind_of_caller_is_explained() -> None:
     text = page("docs/http.md")
     assert [name for name in WHO.values() if f"- **{name}**" not in text] == []
 
@@ -165,13 +165,13 @@ def test_every_way_to_be_admitted_is_explained() -> None:
 # --- the configuration ---
 
 
-def test_every_variable_of_the_environment_is_told_and_no_other() -> None:
+def test_the_text_names_every_environment_variable_and_no_other() -> None:
     named = {variable for key in settings.KEYS.values() for variable in key.variables}
     named |= {"USERS_CONFIG", "USERS_ADMIN_EMAIL", "USERS_ADMIN_PASSWORD_FILE"}
     assert set(re.findall(r"\bUSERS_[A-Z_]+", EVERYTHING)) == named
 
 
-def test_the_configurations_that_are_shown_can_be_used(tmp_path: Path) -> None:
+def test_every_configuration_in_the_text_loads(tmp_path: Path) -> None:
     examples = blocks(EVERYTHING, "toml")
     assert len(examples) >= 2
     env = {"STATE_DIRECTORY": str(tmp_path)}
@@ -182,19 +182,19 @@ def test_the_configurations_that_are_shown_can_be_used(tmp_path: Path) -> None:
         sources.load(config=file, env=env | more)
 
 
-# --- what else is told ---
+# --- imports and emails ---
 
 
-def test_every_column_of_an_import_is_told_and_no_other() -> None:
-    told = [
+def test_every_column_of_an_import_is_documented_and_no_other() -> None:
+    columns = [
         name
         for cells in rows(section("docs/import.md", "Columns"))
         for name in re.findall(r"`(\w+)`", cells[0])
     ]
-    assert sorted(told) == sorted(IMPORTED)
+    assert sorted(columns) == sorted(IMPORTED)
 
 
-def test_every_letter_and_every_word_of_its_template_is_told_and_no_other() -> None:
+def test_every_email_and_every_word_of_its_template_is_documented_and_no_other() -> None:
     first = {
         name
         for cells in rows(page("docs/integrating/emails.md"))
@@ -202,6 +202,9 @@ def test_every_letter_and_every_word_of_its_template_is_told_and_no_other() -> N
     }
     words = {f"${word}" for word in PLACEHOLDERS | {"subject", "content"}}
     assert first == words | {file.stem for file in TEMPLATES.glob("*.txt")}
+
+
+# --- links and headings ---
 
 
 def anchors(name: str) -> set[str]:
@@ -254,7 +257,7 @@ def test_the_readme_quotes_figures_and_promises_from_their_pages() -> None:
 @pytest.mark.parametrize(
     "name", [*MANUAL, "daemon/usersd.service", "daemon/users.example.toml", "daemon/users.cron"]
 )
-def test_nothing_tells_of_the_machine_that_it_was_written_on(name: str) -> None:
+def test_no_page_names_the_machine_on_which_it_was_written(name: str) -> None:
     text = (ROOT / name).read_text("utf-8")
     assert re.findall(r"/(?:root|work|tmp|home/\w+|Users/\w+)/\S*", text) == []
     hosts = set(re.findall(r"https?://([\w.-]+)", text)) - {"127.0.0.1", "localhost", "HOST"} - PROVIDERS
@@ -268,13 +271,13 @@ def test_nothing_tells_of_the_machine_that_it_was_written_on(name: str) -> None:
 # --- what is promised ---
 
 
-def test_every_test_that_a_promise_names_is_there() -> None:
+def test_every_test_that_a_promise_names_exists() -> None:
     named = re.findall(r"`(tests/[^`]*)`", section("docs/security.md", "What is promised"))
     assert len(named) > 25
-    for each in named:
-        file, _, name = each.partition("::")
-        assert (ROOT / file).is_file(), each
-        assert not name or f"\ndef {name}(" in (ROOT / file).read_text("utf-8"), each
+    for test in named:
+        file, _, name = test.partition("::")
+        assert (ROOT / file).is_file(), test
+        assert not name or f"\ndef {name}(" in page(file), test
 
 
 def test_every_promise_has_a_number_and_a_test() -> None:
@@ -287,8 +290,8 @@ def test_every_promise_has_a_number_and_a_test() -> None:
         assert promise.endswith("."), promise
         assert number
         assert "`tests/" in tests, promise
-    faults = {f"tests/faults/{each.name}" for each in (ROOT / "tests" / "faults").glob("test_*.py")}
-    assert {each for each in faults if each not in text} == set()
+    faults = {f"tests/faults/{file.name}" for file in (ROOT / "tests" / "faults").glob("test_*.py")}
+    assert {file for file in faults if file not in text} == set()
 
 
 # --- the files beside the daemon ---
@@ -296,8 +299,8 @@ def test_every_promise_has_a_number_and_a_test() -> None:
 
 def test_a_snippet_is_printed_as_the_page_shows(usersctl: Command) -> None:
     text = section("docs/operating/install.md", "Print the files for your installation")
-    told = {name for cells in rows(text) for name in re.findall(r"`([a-z0-9]+)`", cells[0])}
-    assert told == set(Name)
+    names = {name for cells in rows(text) for name in re.findall(r"`([a-z0-9]+)`", cells[0])}
+    assert names == set(Name)
     line, shown = re.findall(r"^\$ (usersctl snippet .*)\n(.*)$", text, re.MULTILINE)[0]
     assert at_a_terminal(usersctl.folder, line) == shown
     cron = (DAEMON / "users.cron").read_text("utf-8").splitlines()[-1]
