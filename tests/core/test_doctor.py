@@ -19,7 +19,7 @@ from support.old_databases import old_database
 from support.postbox import Postbox, hang, make_certificates, scripted_server, smtp_server
 
 from usersctl.config.sources import Loaded, Origin
-from usersctl.doctor import CHECKS, Case, Finding, Severity, case, examine, files
+from usersctl.doctor import CHECKS, Finding, Installation, Severity, examine, files, installation
 from usersctl.models import User
 from usersctl.service import Service
 from usersctl.store import database_file
@@ -39,7 +39,7 @@ class Patient:
 
     def findings(self, *, online: bool = False, **changes: Any) -> dict[str, Finding]:
         settings = self.service.settings._replace(**changes)
-        looked_at = Case(
+        checked = Installation(
             loaded=Loaded(settings, self.file, self.origins),
             options="",
             now=self.clock,
@@ -47,9 +47,9 @@ class Patient:
             ask_daemon=lambda _settings: self.daemon_says,
         )
         try:
-            return {found.code: found for found in examine(looked_at, with_network=online)}
+            return {found.code: found for found in examine(checked, with_network=online)}
         finally:
-            looked_at.close()
+            checked.close()
 
     def finds(self, code: str, *, online: bool = False, **changes: Any) -> tuple[str, str, str | None]:
         _, severity, message, mend = self.findings(online=online, **changes)[code]
@@ -94,7 +94,7 @@ def test_the_modes_of_what_holds_secrets_are_looked_at(
     assert (severity, mend) == ("problem", f"chmod o= {file}")
     assert "can read the secrets" in message
     file.chmod(0o660)
-    assert "others may change" in patient.finds("config-files")[1]
+    assert "other users may change" in patient.finds("config-files")[1]
     file.chmod(0o640)
     assert patient.finds("config-files")[0] == "ok"
     monkeypatch.setenv("USERS_MAILER_PASS_FILE", str(secret))
@@ -143,7 +143,7 @@ def test_a_look_at_a_large_database_has_an_end(patient: Patient, monkeypatch: py
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)"
             " INSERT INTO login_failures (account, failures, last_failed_at) SELECT 'x' || i, 1, 'x' FROM n"
         )
-    monkeypatch.setattr(case, "LOOK_AT_MOST", -1)
+    monkeypatch.setattr(installation, "QUERY_AT_MOST", -1)
     severity, message, mend = patient.finds("database-integrity")
     assert (severity, "longer than" in message) == ("hint", True)
     assert mend == "usersctl db verify"
@@ -161,7 +161,7 @@ def test_a_log_that_grew_and_a_disk_that_is_full_are_told(
 def test_a_part_of_the_schema_that_is_missing_is_told(patient: Patient) -> None:
     with patient.service.store.write() as tx:
         tx._run("DROP INDEX users_by_name")
-    assert patient.finds("database-schema")[:2] == ("problem", "without users_by_name")
+    assert patient.finds("database-schema")[:2] == ("problem", "users_by_name missing")
 
 
 def test_packages_that_collide_are_told(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ def test_a_clock_that_is_wrong_is_told(patient: Patient, clock: FakeClock) -> No
 def test_without_an_admin_and_in_lockdown_it_says_so(patient: Patient) -> None:
     with patient.service.store.write() as tx:
         tx._run("UPDATE users SET role = 'user'")
-    assert patient.finds("admin") == ("problem", "nobody is an active admin", "usersctl create EMAIL --admin")
+    assert patient.finds("admin") == ("problem", "there is no active admin", "usersctl create EMAIL --admin")
     patient.service.lockdown.start(None, by=OPERATOR)
     assert patient.finds("lockdown")[2] == "usersctl lockdown off"
 
@@ -233,14 +233,14 @@ def test_letters_that_wait_or_failed_are_told(patient: Patient, clock: FakeClock
 @pytest.mark.parametrize(
     ("code", "changes", "severity", "told"),
     [
-        ("cookie", {"base_url": "http://accounts.example.com"}, "problem", "in clear"),
+        ("cookie", {"base_url": "http://accounts.example.com"}, "problem", "unencrypted"),
         ("cookie", PUBLIC | {"host": "0.0.0.0"}, "hint", "past the proxy"),  # noqa: S104
         ("cookie", PUBLIC, "ok", "__Host-auth_token"),
-        ("base-url", {"host": "0.0.0.0"}, "warning", "links in letters"),  # noqa: S104
+        ("base-url", {"host": "0.0.0.0"}, "warning", "links in emails"),  # noqa: S104
         ("proxies", PUBLIC, "warning", "none is trusted"),
         ("proxies", PUBLIC | {"socket": Path("/run/x")}, "warning", "none is trusted"),
-        ("mail", {"base_url": "https://accounts.example.com"}, "warning", "letters stay"),
-        ("mail", {}, "hint", "letters stay"),
+        ("mail", {"base_url": "https://accounts.example.com"}, "warning", "emails stay"),
+        ("mail", {}, "hint", "emails stay"),
         ("mail", {"mailer_host": "mail.example.com"}, "warning", "no-reply@localhost"),
         ("provider", {"oauth_client_id": "x"}, "warning", "clientSecret is missing"),
         ("provider", {"oauth_client_secret": "x"}, "warning", "clientId is missing"),
@@ -265,7 +265,7 @@ def test_logins_that_all_come_from_one_address_are_told(patient: Patient, add: C
         patient.service.sessions.open(each, remember=False, ip="10.0.0.7")
     trusted = PUBLIC | {"trusted_proxies": (ipaddress.ip_network("192.0.2.1"),)}
     severity, message, _ = patient.finds("proxies", **trusted)
-    assert (severity, "12 logins of 3 people all came from 10.0.0.7" in message) == ("warning", True)
+    assert (severity, "12 logins of 3 users all came from 10.0.0.7" in message) == ("warning", True)
     patient.service.sessions.open(people[0], remember=False, ip="203.0.113.9")
     assert patient.finds("proxies", **trusted)[0] == "ok"
     everybody = PUBLIC | {"trusted_proxies": (ipaddress.ip_network("0.0.0.0/0"),)}
@@ -318,7 +318,7 @@ def test_the_mail_server_is_asked_up_to_the_login(
 def test_a_mail_server_that_hangs_does_not_hold_it_up(
     patient: Patient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(case, "MAIL_AT_MOST", 0.3)
+    monkeypatch.setattr(installation, "MAIL_AT_MOST", 0.3)
     with scripted_server(hang) as port:
         found = online(patient, mailer_host="127.0.0.1", mailer_port=port)
     assert found["mail-server"].severity is Severity.PROBLEM

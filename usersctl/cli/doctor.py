@@ -36,7 +36,7 @@ def doctor(
     Nothing is changed. With --quiet, what is well is left out.
     """
     from usersctl.clock import utc_now
-    from usersctl.doctor import CHECKS, Case, Severity, examine
+    from usersctl.doctor import CHECKS, Installation, Severity, examine
     from usersd import start
 
     run = invocation(ctx)
@@ -45,7 +45,7 @@ def doctor(
         loaded = run.loaded
     except UsersError as error:
         loaded = error
-    case = Case(
+    installation = Installation(
         loaded=loaded,
         options=run.options.to_repeat(),
         now=utc_now,
@@ -53,9 +53,9 @@ def doctor(
         ask_daemon=_why_not_ready,
     )
     try:
-        findings = list(examine(case, with_network=online))
+        findings = list(examine(installation, with_network=online))
     finally:
-        case.close()
+        installation.close()
     counts = {each: sum(found.severity is each for found in findings) for each in Severity}
     if run.out.json:
         run.out.write_json(

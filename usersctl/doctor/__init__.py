@@ -1,18 +1,18 @@
-"""What an operator would look at when something is wrong, or before it is: the checks, each with its code."""
+"""The checks of `usersctl doctor`, each with its stable code."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from usersctl.doctor import files, online, reach, records
-from usersctl.doctor.case import Case, Severity, UncheckedError, Verdict
+from usersctl.doctor.installation import Installation, Result, Severity, UncheckedError
 from usersctl.errors import UsersError
 
-__all__ = ["CHECKS", "Case", "Check", "Finding", "Severity", "examine"]
+__all__ = ["CHECKS", "Check", "Finding", "Installation", "Severity", "examine"]
 
 
 class Check(NamedTuple):
     code: str
-    look: Callable[[Case], Verdict | None]  # None: this installation has no such thing
+    look: Callable[[Installation], Result | None]  # None: does not apply to this installation
     online: bool = False
 
 
@@ -33,7 +33,7 @@ CHECKS = (
     Check("database-owners", files.owners),
     Check("database-integrity", files.integrity),
     Check("database-log", files.log),
-    Check("disk", files.room),
+    Check("disk", files.disk),
     Check("clock", records.clock),
     Check("admin", records.admin),
     Check("lockdown", records.lockdown),
@@ -43,34 +43,36 @@ CHECKS = (
     Check("daemon", reach.daemon),
     Check("cleanup", records.cleanup),
     Check("mail", reach.mail),
-    Check("letters-waiting", records.letters_waiting),
-    Check("letters-failed", records.letters_failed),
+    Check("letters-waiting", records.emails_waiting),
+    Check("letters-failed", records.emails_failed),
     Check("provider", reach.provider),
     Check("mail-server", online.mail_server, online=True),
     Check("mail-starttls", online.mail_starttls, online=True),
     Check("mail-login", online.mail_login, online=True),
     Check("provider-discovery", online.provider_discovery, online=True),
     Check("provider-redirect", online.provider_redirect, online=True),
-    Check("base-url-reachable", online.reachable, online=True),
+    Check("base-url-reachable", online.base_url_reachable, online=True),
 )
 
 
-def examine(case: Case, *, with_network: bool) -> Iterator[Finding]:
+def examine(installation: Installation, *, with_network: bool) -> Iterator[Finding]:
     for check in CHECKS:
-        if check.online and not with_network:
-            continue
-        try:
-            verdict = check.look(case)
-        except UncheckedError as reason:
-            verdict = Verdict(Severity.UNCHECKED, str(reason))
-        except UsersError as error:
-            verdict = Verdict(Severity.PROBLEM, str(error), error.hint)
-        except OSError as error:
-            said = f"{error.filename or 'the system'}: {error.strerror or type(error).__name__}"
-            verdict = Verdict(Severity.PROBLEM, said, f"sudo {case.command('doctor')}")
-        except Exception as error:  # noqa: BLE001 - a damaged database has surprises, and the other checks count
-            verdict = Verdict(
-                Severity.PROBLEM, f"cannot be checked: {type(error).__name__}", case.command("db verify")
-            )
-        if verdict is not None:
-            yield Finding(check.code, *verdict)
+        if with_network or not check.online:
+            result = _result_of(check, installation)
+            if result is not None:
+                yield Finding(check.code, *result)
+
+
+def _result_of(check: Check, installation: Installation) -> Result | None:
+    try:
+        return check.look(installation)
+    except UncheckedError as reason:
+        return Result(Severity.UNCHECKED, str(reason))
+    except UsersError as error:
+        return Result(Severity.PROBLEM, str(error), error.hint)
+    except OSError as error:
+        message = f"{error.filename or 'the system'}: {error.strerror or type(error).__name__}"
+        return Result(Severity.PROBLEM, message, f"sudo {installation.command('doctor')}")
+    except Exception as error:  # noqa: BLE001 - a damaged database can raise anything, and the other checks must run
+        message = f"cannot be checked: {type(error).__name__}"
+        return Result(Severity.PROBLEM, message, installation.command("db verify"))

@@ -1,17 +1,17 @@
-"""What lies on the disk: settings, the database and what belongs to it, who may touch them, and the program itself."""
+"""Checks of what is on the disk: configuration, packages, the database and the files beside it."""
 
 import os
 import pwd
 import shlex
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 from usersctl.config.settings import KEYS
-from usersctl.doctor.case import Case, UncheckedError, Verdict, hint, ok, problem, warning
+from usersctl.doctor.installation import Installation, Result, UncheckedError, hint, ok, problem, warning
 from usersctl.errors import Outdated, UsersError
 from usersctl.store import upgrade
 
@@ -19,53 +19,50 @@ LARGE_LOG = 64 * 1024 * 1024
 LITTLE_ROOM = 100 * 1024 * 1024
 
 
-def config(case: Case) -> Verdict:
-    if isinstance(case.loaded, UsersError):
-        return problem(str(case.loaded), case.loaded.hint or case.command("config check"))
-    case.check_files(case.configuration)
-    return ok(f"{case.loaded.file or 'no file: the defaults'}")
+def config(installation: Installation) -> Result:
+    loaded = installation.loaded
+    if isinstance(loaded, UsersError):
+        return problem(str(loaded), loaded.hint or installation.command("config check"))
+    installation.check_files(loaded)
+    return ok(str(loaded.file or "no file, so the defaults apply"))
 
 
-def config_files(case: Case) -> Verdict | None:
-    origins, file = case.configuration.origins, case.configuration.file
-    secrets = [name for name, key in KEYS.items() if key.secret and name in origins]
-    holding = {origins[key].source for key in secrets}
-    named = [Path(os.environ[name]) for name in holding if name.endswith("_FILE") and name in os.environ]
-    for path in [*([file] if file else []), *named]:
-        found = path.stat()
-        if found.st_mode & 0o022 and not stat.S_ISCHR(found.st_mode):
-            return problem(f"others may change {path}", f"chmod go-w {shlex.quote(str(path))}")
-        if found.st_mode & 0o004 and (path in named or str(path) in holding):
-            return problem(
-                f"everybody on this machine can read the secrets in {path}",
-                f"chmod o= {shlex.quote(str(path))}",
-            )
-        if found.st_uid not in (0, os.geteuid(), _owner_of_database(case)):
+def config_files(installation: Installation) -> Result | None:
+    origins, file = installation.configuration.origins, installation.configuration.file
+    sources = {origins[name].source for name, key in KEYS.items() if key.secret and name in origins}
+    secrets = [Path(os.environ[name]) for name in sources if name.endswith("_FILE") and name in os.environ]
+    files = [*filter(None, [file]), *secrets]
+    for path in files:
+        status, quoted = path.stat(), shlex.quote(str(path))
+        if status.st_mode & 0o022 and not stat.S_ISCHR(status.st_mode):
+            return problem(f"other users may change {path}", f"chmod go-w {quoted}")
+        if status.st_mode & 0o004 and (path in secrets or str(path) in sources):
+            return problem(f"every user of this machine can read the secrets in {path}", f"chmod o= {quoted}")
+        if status.st_uid not in (0, os.geteuid(), _owner_of_database(installation)):
             return warning(
-                f"{path} belongs to {_user(found.st_uid)}, who may change it",
-                f"chown root {shlex.quote(str(path))}",
+                f"{path} belongs to {_user(status.st_uid)}, who may change it", f"chown root {quoted}"
             )
-    return ok("nobody else may change it, or read secrets in it") if file or named else None
+    return ok("no other user may change it, or read secrets in it") if files else None
 
 
-def _owner_of_database(case: Case) -> int:
-    path = case.settings.database
+def _owner_of_database(installation: Installation) -> int:
+    path = installation.settings.database
     return path.stat().st_uid if path.exists() else 0
 
 
-def packages(_: Case) -> Verdict:
-    versions = {name: _version(name) for name in ("crontab", "python-crontab", "typer")}
-    if versions["python-crontab"]:
+def packages(_: Installation) -> Result:
+    if _version("python-crontab"):
         return problem(
-            "python-crontab is installed beside crontab, and one of them overwrote the other",
+            "python-crontab is installed beside crontab, and one of them has overwritten the other",
             "pip uninstall -y python-crontab && pip install --force-reinstall crontab",
         )
-    if versions["typer"] and tuple(map(int, versions["typer"].split(".")[:2])) >= (0, 29):
+    typer = _version("typer")
+    if typer and tuple(map(int, typer.split(".")[:2])) >= (0, 29):
         return hint(
-            f"typer {versions['typer']} brings pydantic, with which every command starts slower",
+            f"typer {typer} loads pydantic, which makes every command start slower",
             "pip install 'typer<0.29'",
         )
-    return ok("nothing collides")
+    return ok("no conflicts")
 
 
 def _version(distribution: str) -> str | None:
@@ -75,67 +72,73 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def database(case: Case) -> Verdict:
-    opened, path = case.opened, case.settings.database
+def database(installation: Installation) -> Result:
+    opened, path = installation.opened, installation.settings.database
     if not isinstance(opened, UsersError) or isinstance(opened, Outdated):
         return ok(str(path))
     if not path.exists():
-        return problem(str(opened), case.command("db init"))
+        return problem(str(opened), installation.command("db init"))
     if not os.access(path, os.R_OK):
-        return problem(str(opened), f"sudo -u {_user(path.stat().st_uid)} {case.command('doctor')}")
-    return problem(str(opened), opened.hint or case.command("db restore FILE"))
+        return problem(str(opened), f"sudo -u {_user(path.stat().st_uid)} {installation.command('doctor')}")
+    return problem(str(opened), opened.hint or installation.command("db restore FILE"))
 
 
-def schema(case: Case) -> Verdict:
-    if isinstance(case.opened, Outdated):
-        return warning(str(case.opened), case.command("db migrate"))
-    there = case.ask(lambda tx: tx.parts())
-    missing = sorted(upgrade.names_of_schema().difference(there))
+def schema(installation: Installation) -> Result:
+    if isinstance(installation.opened, Outdated):
+        return warning(str(installation.opened), installation.command("db migrate"))
+    missing = upgrade.names_of_schema().difference(installation.query(lambda tx: tx.parts()))
     if missing:
-        return problem(f"without {', '.join(missing)}", case.command("db restore FILE"))
-    return ok("every table, index and trigger is there")
+        return problem(f"{', '.join(sorted(missing))} missing", installation.command("db restore FILE"))
+    return ok("all tables, indexes and triggers exist")
 
 
-def modes(case: Case) -> Verdict:
-    folder, files = case.file.parent, list(_files(case))
-    if folder.stat().st_mode & 0o002 and not folder.stat().st_mode & stat.S_ISVTX:
-        return problem(f"everybody may put files into {folder}", f"chmod o-w {shlex.quote(str(folder))}")
+def modes(installation: Installation) -> Result:
+    folder = installation.database.parent
+    mode = folder.stat().st_mode
+    if mode & 0o002 and not mode & stat.S_ISVTX:
+        return problem(f"every user may put files into {folder}", f"chmod o-w {shlex.quote(str(folder))}")
     # A group that may write was given the file on purpose.
-    open_to = [path for path in files if path.stat().st_mode & 0o007 or path.stat().st_mode & 0o060 == 0o040]
-    if open_to:
-        listed = " ".join(shlex.quote(str(path)) for path in open_to)
-        return problem(
-            f"others than the owner can get at {', '.join(path.name for path in open_to)}",
-            f"chmod go= {listed}",
-        )
-    return ok("for its owner only")
+    exposed = [
+        path
+        for path in _files(installation)
+        if path.stat().st_mode & 0o007 or path.stat().st_mode & 0o060 == 0o040
+    ]
+    if exposed:
+        return problem(f"other users can access {_names(exposed)}", f"chmod go= {_quoted(exposed)}")
+    return ok("only the owner has access")
 
 
-def owners(case: Case) -> Verdict:
-    owner = case.file.stat().st_uid
-    foreign = [path for path in _files(case) if path.stat().st_uid != owner]
+def owners(installation: Installation) -> Result:
+    owner = installation.database.stat().st_uid
+    foreign = [path for path in _files(installation) if path.stat().st_uid != owner]
     if foreign:
-        listed = " ".join(shlex.quote(str(path)) for path in foreign)
         return problem(
-            f"{', '.join(path.name for path in foreign)} do not belong to {_user(owner)} as the database does",
-            f"chown {_user(owner)} {listed}",
+            f"{_names(foreign)} should belong to {_user(owner)}, as the database does",
+            f"chown {_user(owner)} {_quoted(foreign)}",
         )
     if os.geteuid() not in (0, owner):
         return hint(
-            f"it belongs to {_user(owner)}, not to {_user(os.geteuid())} who asks",
-            f"sudo -u {_user(owner)} {case.command('doctor')}",
+            f"the database belongs to {_user(owner)}, and this command runs as {_user(os.geteuid())}",
+            f"sudo -u {_user(owner)} {installation.command('doctor')}",
         )
     return ok(_user(owner))
 
 
-def _files(case: Case) -> Iterator[Path]:
-    """The database and what lies beside it, the letters included."""
-    path = case.file
+def _files(installation: Installation) -> Iterator[Path]:
+    """The database, its log, the copies that upgrades left beside it, and the folder of emails."""
+    path = installation.database
+    beside = [installation.log, Path(f"{path}-shm"), *sorted(path.parent.glob(f"{path.name}.before-*"))]
     yield path
-    yield from (found for end in ("-wal", "-shm") if (found := Path(f"{path}{end}")).exists())
-    yield from sorted(path.parent.glob(f"{path.name}.before-*"))
-    if (path.parent / "mail").is_dir():
-        yield path.parent / "mail"
+    yield from filter(Path.exists, beside)
+    yield from filter(Path.is_dir, [path.parent / "mail"])
+
+
+def _names(paths: Iterable[Path]) -> str:
+    return ", ".join(path.name for path in paths)
+
+
+def _quoted(paths: Iterable[Path]) -> str:
+    return " ".join(shlex.quote(str(path)) for path in paths)
 
 
 def _user(uid: int) -> str:
@@ -145,48 +148,46 @@ def _user(uid: int) -> str:
         return str(uid)
 
 
-def integrity(case: Case) -> Verdict:
-    log = Path(f"{case.file}-wal")
+def integrity(installation: Installation) -> Result:
+    log = installation.log
     was_open = log.exists()
     try:
-        broken = case.ask(lambda tx: tx.broken_page())
+        damage = installation.query(lambda tx: tx.broken_page())
     except UncheckedError as reason:
-        if isinstance(case.opened, UsersError):
+        if isinstance(installation.opened, UsersError):
             raise
-        return hint(f"it is large: {reason}", case.command("db verify"))
-    if broken and log.exists() and not was_open:
-        raise UncheckedError("somebody opened it in the meantime: look again")
-    if broken:
-        return problem(f"damaged: {broken}", case.command("db restore FILE"))
+        return hint(f"too large for this check: {reason}", installation.command("db verify"))
+    if damage and log.exists() and not was_open:
+        raise UncheckedError("another process opened it during the check: repeat it")
+    if damage:
+        return problem(f"damaged: {damage}", installation.command("db restore FILE"))
     return ok("every page is sound")
 
 
-def log(case: Case) -> Verdict:
-    log = Path(f"{case.file}-wal")
-    size = log.stat().st_size if log.exists() else 0
+def log(installation: Installation) -> Result:
+    log, size = installation.log, 0
+    if log.exists():
+        size = log.stat().st_size
     if size > LARGE_LOG:
         return warning(
-            f"{log.name} has grown to {_size(size)}: somebody keeps reading an old state of the database",
+            f"{log.name} has grown to {_size(size)}: a process keeps reading an old state of the database",
             "systemctl restart usersd",
         )
     return ok(_size(size))
 
 
-def room(case: Case) -> Verdict:
-    folder = case.settings.database.parent
-    if not folder.is_dir():
+def disk(installation: Installation) -> Result:
+    path = installation.settings.database
+    if not path.parent.is_dir():
         raise UncheckedError("there is no database")
-    free = shutil.disk_usage(folder).free
-    size = 0
+    free, size = shutil.disk_usage(path.parent).free, 0
     with suppress(OSError):
-        size = case.settings.database.stat().st_size
+        size = path.stat().st_size
+    mend = f"df -h {shlex.quote(str(path.parent))}"
     if free < LITTLE_ROOM:
-        return problem(f"{_size(free)} are free where the database is", f"df -h {shlex.quote(str(folder))}")
+        return problem(f"only {_size(free)} are free on the disk of the database", mend)
     if free < 2 * size:
-        return warning(
-            f"{_size(free)} are free, too little for a copy of the database before an upgrade",
-            f"df -h {shlex.quote(str(folder))}",
-        )
+        return warning(f"{_size(free)} are free, too little to copy the database before an upgrade", mend)
     return ok(f"{_size(free)} are free")
 
 

@@ -1,95 +1,103 @@
-"""What only the network can tell: the mail server, the identity provider, and the way in from outside."""
+"""Checks over the network: the mail server, the identity provider, and baseUrl."""
 
 import shlex
 
 from usersctl.config.values import is_loopback
-from usersctl.doctor.case import Case, UncheckedError, Verdict, ok, problem, warning
+from usersctl.doctor.installation import Installation, Result, UncheckedError, ok, problem, warning
 from usersctl.mail.smtp import Step
 from usersctl.oauth.http import HttpClient
 from usersctl.oauth.providers import OpenIdProvider, make_provider
 from usersctl.secrets import challenge_of, new_token
 
 
-def reachable(case: Case) -> Verdict:
-    url = f"{case.settings.base_url}/api/users/me"
-    status, body = case.ask_web(
+def base_url_reachable(installation: Installation) -> Result:
+    base_url = installation.settings.base_url
+    url = f"{base_url}/api/users/me"
+    status, body = installation.ask_web(
         lambda http: http.peek(url), mend="check baseUrl, its name in DNS, and the certificate"
     )
     if status == 401 and b'"statusMessage"' in body:
-        return ok(f"{case.settings.base_url} leads to the daemon")
+        return ok(f"{base_url} leads to the daemon")
     return problem(
-        f"{url} answers {status}, and the daemon would say 401: is it this service, and does the proxy pass on"
+        f"{url} answers {status} instead of the daemon's 401: is it this service, and does the proxy pass on"
         " /api/users/?",
         f"curl -i {shlex.quote(url)}",
     )
 
 
-def mail_server(case: Case) -> Verdict | None:
-    if case.settings.mailer_host is None:
+def mail_server(installation: Installation) -> Result | None:
+    host = installation.settings.mailer_host
+    if host is None:
         return None
-    if Step.GREETED in case.probe.passed:
+    if Step.GREETED in installation.mail_probe.passed:
         return ok("it answers")
     return problem(
-        f"{case.settings.mailer_host}: {case.probe.error}", "check mailer.host, mailer.port and mailer.secure"
+        f"{host}: {installation.mail_probe.error}", "check mailer.host, mailer.port and mailer.secure"
     )
 
 
-def mail_starttls(case: Case) -> Verdict | None:
-    settings = case.settings
+def mail_starttls(installation: Installation) -> Result | None:
+    settings = installation.settings
     if settings.mailer_host is None:
         return None
-    if Step.GREETED not in case.probe.passed:
+    passed = installation.mail_probe.passed
+    if Step.GREETED not in passed:
         raise UncheckedError("the mail server does not answer")
-    if Step.ENCRYPTED in case.probe.passed:
-        return ok(
-            "TLS from the start" if settings.mailer_secure else "STARTTLS, with a certificate that holds"
+    if Step.ENCRYPTED in passed and settings.mailer_secure:
+        return ok("TLS from the start")
+    if Step.ENCRYPTED in passed:
+        return ok("STARTTLS, with a valid certificate")
+    if Step.IN_CLEAR not in passed:
+        return problem(
+            f"{installation.mail_probe.error}", "check the server's certificate and its name, or mailer.port"
         )
-    if Step.IN_CLEAR not in case.probe.passed:
-        return problem(f"{case.probe.error}", "check the server's certificate and its name, or mailer.port")
     if is_loopback(settings.mailer_host):
         return ok("not offered, and not needed on this machine")
     return warning(
-        f"{settings.mailer_host} offers no STARTTLS: letters, with their links, travel in clear",
+        f"{settings.mailer_host} offers no STARTTLS: emails, with their links, travel unencrypted",
         "set mailer.secure and its port, or ask whoever runs the server",
     )
 
 
-def mail_login(case: Case) -> Verdict | None:
-    if case.settings.mailer_host is None or case.settings.mailer_user is None:
+def mail_login(installation: Installation) -> Result | None:
+    settings = installation.settings
+    if settings.mailer_host is None or settings.mailer_user is None:
         return None
-    if Step.LOGGED_IN in case.probe.passed:
-        return ok(f"as {case.settings.mailer_user}")
-    if Step.GREETED not in case.probe.passed:
+    passed = installation.mail_probe.passed
+    if Step.LOGGED_IN in passed:
+        return ok(f"as {settings.mailer_user}")
+    if Step.GREETED not in passed:
         raise UncheckedError("the mail server does not answer")
-    if not {Step.ENCRYPTED, Step.IN_CLEAR} & set(case.probe.passed):
-        raise UncheckedError("there is no encryption, and the password is not sent without")
-    return problem(f"{case.probe.error}", "check mailer.auth.user and mailer.auth.pass")
+    if Step.ENCRYPTED not in passed and Step.IN_CLEAR not in passed:
+        raise UncheckedError("the connection is not encrypted, and without that no password is sent")
+    return problem(f"{installation.mail_probe.error}", "check mailer.auth.user and mailer.auth.pass")
 
 
-def provider_discovery(case: Case) -> Verdict | None:
-    settings = case.settings
+def provider_discovery(installation: Installation) -> Result | None:
+    settings = installation.settings
     if not settings.has_provider or settings.oauth_issuer is None:
         return None
-    found = case.ask_web(
-        lambda http: OpenIdProvider(settings, http, case.now).endpoints(), mend="check auth.oauth.issuer"
+    endpoints = installation.ask_web(
+        lambda http: OpenIdProvider(settings, http, installation.now).endpoints(),
+        mend="check auth.oauth.issuer",
     )
-    return ok(f"sign-in at {found.authorization}")
+    return ok(f"sign-in at {endpoints.authorization}")
 
 
-def provider_redirect(case: Case) -> Verdict | None:
-    settings, uri = case.settings, case.settings.redirect_uri
+def provider_redirect(installation: Installation) -> Result | None:
+    settings = installation.settings
     if not settings.has_provider:
         return None
 
-    def set_out(http: HttpClient) -> int:
-        provider = make_provider(settings, http, case.now)
+    def begin_sign_in(http: HttpClient) -> int:
+        provider = make_provider(settings, http, installation.now)
         url = provider.authorization_url(state=new_token(), challenge=challenge_of(new_token()))
         return http.peek(url)[0]
 
-    status = case.ask_web(set_out, mend="check auth.oauth")
+    status = installation.ask_web(begin_sign_in, mend="check auth.oauth")
     if status >= 400:
         return problem(
-            f"the provider answers {status} to whoever sets out: it does not know the client, or the callback",
-            f"register the callback {uri} there, and check auth.oauth.clientId",
+            f"the provider answers {status} to a sign-in: it does not know the client, or the callback",
+            f"register the callback {settings.redirect_uri} there, and check auth.oauth.clientId",
         )
-    return ok(f"the provider lets people set out; {uri} has to be registered there")
+    return ok(f"the provider accepts a sign-in; {settings.redirect_uri} has to be registered there")

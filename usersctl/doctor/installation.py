@@ -1,4 +1,4 @@
-"""What the checks look at, and what they find."""
+"""What the checks of doctor look at, and the results that they return."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,53 +19,53 @@ from usersctl.store.transaction import Transaction
 
 T = TypeVar("T")
 
-LOOK_AT_MOST = 5.0  # seconds, at all pages of the database, and at all rows
+QUERY_AT_MOST = 5.0  # seconds, because some checks read every page or every row
 MAIL_AT_MOST = 15.0
 
 
 class Severity(StrEnum):
     OK = "ok"
-    HINT = "hint"  # works, and could be better
-    WARNING = "warning"  # will hurt, or hurts some
-    PROBLEM = "problem"
-    UNCHECKED = "unchecked"  # something else has to be mended first
+    HINT = "hint"  # works, but could be better
+    WARNING = "warning"  # will cause harm some day
+    PROBLEM = "problem"  # causes harm now
+    UNCHECKED = "unchecked"  # something else has to be fixed first
 
 
-class Verdict(NamedTuple):
+class Result(NamedTuple):
     severity: Severity
     message: str
     mend: str | None = None
 
 
 class UncheckedError(Exception):
-    """Something else stands in the way of this check, and has a finding of its own."""
+    """This check cannot run because of something that another check reports."""
 
 
-def ok(message: str) -> Verdict:
-    return Verdict(Severity.OK, message)
+def ok(message: str) -> Result:
+    return Result(Severity.OK, message)
 
 
-def hint(message: str, mend: str) -> Verdict:
-    return Verdict(Severity.HINT, message, mend)
+def hint(message: str, mend: str) -> Result:
+    return Result(Severity.HINT, message, mend)
 
 
-def warning(message: str, mend: str) -> Verdict:
-    return Verdict(Severity.WARNING, message, mend)
+def warning(message: str, mend: str) -> Result:
+    return Result(Severity.WARNING, message, mend)
 
 
-def problem(message: str, mend: str) -> Verdict:
-    return Verdict(Severity.PROBLEM, message, mend)
+def problem(message: str, mend: str) -> Result:
+    return Result(Severity.PROBLEM, message, mend)
 
 
 @dataclass
-class Case:
-    """What is looked at. Nothing of it is changed."""
+class Installation:
+    """Configuration, database and daemon. No check changes any of it."""
 
     loaded: Loaded | UsersError
-    options: str  # those of this command, for the commands that mend: ` --config FILE`
+    options: str  # global options of this call, such as ` --config FILE`, for the commands that mend
     now: Clock
-    check_files: Callable[[Loaded], object]  # templates, logo and the like; raises UsersError
-    ask_daemon: Callable[[Settings], str | None]  # why it is not ready
+    check_files: Callable[[Loaded], object]  # raises UsersError for unusable templates, pictures or texts
+    ask_daemon: Callable[[Settings], str | None]  # returns why it is not ready
 
     def command(self, words: str) -> str:
         return f"usersctl {words}{self.options}"
@@ -81,15 +81,20 @@ class Case:
         return self.configuration.settings
 
     @property
-    def file(self) -> Path:
-        """The database's, if there is one."""
+    def database(self) -> Path:
+        """The file of the database; raises UncheckedError where there is none."""
+        path = self.settings.database
         try:
-            there = self.settings.database.is_file()
+            if path.is_file():
+                return path
         except OSError:
             raise UncheckedError("the database cannot be used") from None
-        if not there:
-            raise UncheckedError("there is no database")
-        return self.settings.database
+        raise UncheckedError("there is no database")
+
+    @property
+    def log(self) -> Path:
+        """The file of the write-ahead log, which need not exist."""
+        return Path(f"{self.database}-wal")
 
     @cached_property
     def opened(self) -> Store | UsersError:
@@ -103,18 +108,18 @@ class Case:
         except UsersError as error:
             return error
 
-    def ask(self, question: Callable[[Transaction], T]) -> T:
+    def query(self, question: Callable[[Transaction], T]) -> T:
         store = self.opened
         if isinstance(store, UsersError):
             raise UncheckedError("the database cannot be used")
         try:
-            with store.within(LOOK_AT_MOST), store.read() as tx:
+            with store.within(QUERY_AT_MOST), store.read() as tx:
                 return question(tx)
         except TimeoutError:
-            raise UncheckedError(f"it would take longer than {LOOK_AT_MOST:g} s") from None
+            raise UncheckedError(f"it would take longer than {QUERY_AT_MOST:g} s") from None
 
     @cached_property
-    def probe(self) -> Probe:
+    def mail_probe(self) -> Probe:
         sender = SmtpSender(self.settings, step=MAIL_AT_MOST / 3, whole=MAIL_AT_MOST)
         try:
             return within(MAIL_AT_MOST, sender.probe)
@@ -129,6 +134,6 @@ class Case:
             raise Invalid(str(error), hint=mend) from None
 
     def close(self) -> None:
-        opened = self.__dict__.get("opened")
+        opened = self.__dict__.get("opened")  # without opening it now
         if isinstance(opened, Store):
             opened.close()
