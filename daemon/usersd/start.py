@@ -24,7 +24,7 @@ from usersd.counters import Counters
 from usersd.dev_provider import SampleProvider
 from usersd.handlers.oauth import callback
 from usersd.log import Forward, Log
-from usersd.pages import pages
+from usersd.pages import assets
 from usersd.paths import REGISTRATION
 from usersd.routes import FOR_DEVELOPMENT, TABLE
 from usersd.routing import Route
@@ -101,7 +101,7 @@ def check(loaded: Loaded) -> None:
     settings = loaded.settings
     try:
         writer.Writer(settings).check()
-        pages.check(settings)
+        assets.check(settings)
         if settings.oauth_callback_url in {route.path for route in TABLE if route.handler is not callback}:
             setting = f"auth.oauth.callbackUrl = {settings.oauth_callback_url!r}"
             raise ConfigError(f"{setting}: this path is taken by another page; choose a free one")

@@ -21,7 +21,7 @@ from usersctl.config import Settings
 from usersctl.errors import ConfigError
 from usersctl.first_admin import MAKE_AN_ADMIN
 from usersctl.service import Service
-from usersd.pages import pages
+from usersd.pages import assets, pages
 from usersd.request import Request
 from usersd.response import PAGE, Response, as_json, error_response
 
@@ -296,10 +296,11 @@ def test_a_page_with_all_that_it_loads_is_well_below_40_kb(
     for path, signed_in in VISITS:
         client = visitor(admin, signed_in=signed_in)
         page = client.get(path).body
-        assets = re.findall(r'(?:src|href)="(/assets/[^"]+)"', page.decode())
-        assert len(assets) == 2
-        loaded = [client.get(each).body for each in (*assets, *filter(None, [LOADED.get(path)]))]
+        files = re.findall(r'(?:src|href|data-texts)="(/assets/[^"]+)"', page.decode())
+        assert len(files) == 3
+        loaded = [client.get(each).body for each in (*files, *filter(None, [LOADED.get(path)]))]
         weights[path, signed_in] = len(page) + sum(map(len, loaded))
+    print(locale, weights)
     assert LOADED["/users"] in SCRIPT
     assert len(admin.get(LOADED["/users"]).json["users"]) == 20
     assert max(weights.values()) < 39_000, weights
@@ -343,7 +344,7 @@ def test_every_field_has_a_label_a_name_and_a_place_for_its_error(
 
 def test_templates_escape_all_but_what_is_ours() -> None:
     raw = {found.strip() for text in TEMPLATES.values() for found in re.findall(r"{{!(.*?)}}", text)}
-    ours = {"texts", "base", "style"}
+    ours = {"base", "style"}
     assert ours <= raw
     for expression in raw - ours:
         # One literal or another, by a condition; in one of them a number.
@@ -355,12 +356,18 @@ def test_templates_escape_all_but_what_is_ours() -> None:
         assert all(isinstance(each, ast.Constant) for each in branches), expression
 
 
-def test_text_in_the_script_element_cannot_end_it(make_site: Callable[..., Site], tmp_path: Path) -> None:
+def test_markup_in_a_text_is_neither_in_the_page_nor_run(
+    make_site: Callable[..., Site], tmp_path: Path
+) -> None:
     file = tmp_path / "own.json"
     file.write_text(json.dumps({"say.failed": "</script><script>alert(1)</script><!--"}))
-    page = make_site(locale=str(file)).client().get("/login").body.decode()
-    assert page.count("</script>") == 2
+    client = make_site(locale=str(file)).client()
+    page = client.get("/login").body.decode()
+    assert page.count("</script>") == 1
     assert "<!--" not in page
+    texts = client.get("/assets/texts.json")
+    assert texts.header("Content-Type") == "application/json; charset=utf-8"
+    assert texts.header("X-Content-Type-Options") == "nosniff"
 
 
 # --- words ---
@@ -393,35 +400,27 @@ def test_every_language_has_every_text_with_the_same_blanks(name: str) -> None:
         assert set(re.findall(r"{\w+}", other[key])) == set(re.findall(r"{\w+}", ENGLISH[key])), key
 
 
-def told_on(page: str, locale: str = "en") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(pages._for_script(settings(locale=locale), page))
-    return found
+@pytest.mark.parametrize("locale", sorted(CATALOGUES))
+def test_the_script_loads_the_texts_that_it_names_once_for_all_pages(
+    make_site: Callable[..., Site], locale: str
+) -> None:
+    site = make_site(whitelist=("/register",), locale=locale)
+    admin = site.signed_in(site.add(role="admin"))
+    pages_with_texts = {
+        found[1]
+        for path, signed_in in VISITS
+        if (found := LINK.search(visitor(admin, signed_in=signed_in).get(path).body.decode()))
+    }
+    (address,) = pages_with_texts
+    served = admin.get(address)
+    assert served.header("Content-Type") == "application/json; charset=utf-8"
+    assert "immutable" in (served.header("Cache-Control") or "")
+    roles = {"role.admin", "role.user"}
+    assert set(served.json) == used_by(SCRIPT) | roles | {"messages"}
+    assert served.json == {key: CATALOGUES[locale][key] for key in served.json}
 
 
-def test_the_script_finds_on_each_page_what_it_says_there_and_nothing_else() -> None:
-    title = r"^// --- (.*?) ---$"
-    first, *parts = re.split(title, SCRIPT, flags=re.MULTILINE)
-    sections = dict(zip(parts[::2], parts[1::2], strict=True))
-    profile, users = (sections.pop(name) for name in ("one's own sessions", "all users, for admins"))
-    everywhere = used_by("".join((first, *sections.values()))) - {"users.never"}
-    with_times = {"users.never"}
-    roles = {key for key in ENGLISH if key.startswith("role.")}
-    for name in PAGES:
-        expected = everywhere - (set() if asks_for_a_password(name) else {"hint.caps"})
-        expected |= used_by(profile) | with_times if name == "profile" else set()
-        expected |= used_by(users) | with_times | roles if name == "users" else set()
-        assert set(told_on(name)) - {"rules.min", "messages"} == expected, name
-
-
-PAGES = {
-    template.removesuffix(".html")
-    for template, text in TEMPLATES.items()
-    if "data-api" in text and template not in ("resend.html", "layout.html")
-}
-
-
-def asks_for_a_password(page: str) -> bool:
-    return 'kind="password"' in TEMPLATES[f"{page}.html"]
+LINK = re.compile(r'data-texts="(/assets/texts\.json\?v=[0-9a-f]{12})" defer></script>')
 
 
 ROOMS = ("accounts", "errors", "fields", "passwords", "registration", "recovery", "sessions", "first_admin")
@@ -461,6 +460,17 @@ def said(rooms: Sequence[str] = ROOMS, daemon: Sequence[str] = DAEMON) -> Iterat
             yield from (text for each in found if (text := literal(each)) and " " in text)
 
 
+def group_of(message: str) -> str:
+    """As in script.js: refusals that share one text."""
+    for pattern, group in {
+        r"^(Password must have|Token)\b.*": r"\1",
+        r".* (is|are) required$": "required",
+    }.items():
+        assert f".replace(/{pattern}/, " in SCRIPT
+        message = re.sub(pattern, group, message)
+    return message
+
+
 def literal(node: ast.expr) -> str:
     """Its text; of one with blanks what stands before the first, and our constants filled in."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -474,55 +484,10 @@ def literal(node: ast.expr) -> str:
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_language_has_what_the_server_says(name: str) -> None:
     messages = CATALOGUES[name]["messages"]
-    shown = {text for text in said() if not NOT_SHOWN.match(text)}
+    shown = {group_of(text) for text in said() if not NOT_SHOWN.match(text)}
     assert len(shown) > 25
     assert shown - set(messages) == set()
     assert set(ENGLISH["messages"]) <= set(messages)
-
-
-# Whose refusals a page may be told: the rooms of the core behind its calls.
-ASKS = {
-    "login": (("sessions",), ("handlers/session",)),
-    "register": (("registration", "fields", "passwords"), ("handlers/registration",)),
-    "confirm_email": (("registration",), ("handlers/registration",)),
-    "forgot_password": ((), ()),
-    "reset_password": (("recovery", "passwords"), ("handlers/recovery",)),
-    "not_me": ((), ()),
-    "setup": (("first_admin", "fields", "passwords"), ("handlers/first_admin",)),
-    "profile": (("accounts", "sessions", "fields", "passwords"), ()),
-    "users": (("accounts", "fields", "passwords"), ()),
-}
-# Of these rooms, what only their other callers are told. Whose session is over reads that instead.
-OF_OTHERS = {
-    "login": r"Session not found|User not found",
-    "confirm_email": r"Email, name|Email is already",
-    "register": r"Token and|Invalid or expired",
-    "reset_password": r"Email is required",
-    "profile": r"Invalid email or|The last active|You cannot|Admin access|Authentication",
-    "users": r"Current password|Authentication",
-}
-
-
-@pytest.mark.parametrize("page", sorted(ASKS))
-@pytest.mark.parametrize("name", OTHERS)
-def test_every_page_has_the_words_for_what_the_server_says_there(name: str, page: str) -> None:
-    told = told_on(page, name)["messages"]
-    others = re.compile(OF_OTHERS.get(page, "$^"))
-    shown = {text for text in said(*ASKS[page]) if not NOT_SHOWN.match(text) and not others.match(text)}
-    assert shown - set(told) == set()
-    assert {"Cross-site requests are not allowed", "The service is closed for the time being"} <= set(told)
-    assert set(told) < set(CATALOGUES[name]["messages"])
-    if 'data-api="/api/users/register/resend"' in with_included(page):
-        assert {"Email is required", "Registration is closed", "Authentication required"} <= set(told)
-
-
-def with_included(page: str) -> str:
-    text = TEMPLATES[f"{page}.html"]
-    return text + "".join(TEMPLATES[each] for each in re.findall(r'include\("([a-z_.]+)"', text))
-
-
-def test_every_page_with_a_form_is_looked_at() -> None:
-    assert set(ASKS) == PAGES == set(pages._FOR_SCRIPT)
 
 
 @pytest.mark.parametrize("name", sorted(CATALOGUES))
@@ -561,13 +526,14 @@ def test_a_brand_has_a_name_a_logo_a_colour_and_a_style_sheet(
     client = make_site(brand="Räder & Söhne", logo=logo, stylesheet=own, accent="#ffcc00").client()
     page = client.get("/login").body.decode()
     assert "<title>Sign in · Räder &amp; Söhne</title>" in page
-    assets = {path.partition("?")[0]: path for path in re.findall(r'"(/assets/[^"]+)"', page)}
-    assert set(assets) == {"/assets/style.css", "/assets/brand.css", "/assets/logo", "/assets/script.js"}
-    assert client.get(assets["/assets/logo"]).header("Content-Type") == "image/svg+xml"
-    sheet = client.get(assets["/assets/brand.css"])
+    addresses = {path.partition("?")[0]: path for path in re.findall(r'"(/assets/[^"]+)"', page)}
+    files = ("style.css", "brand.css", "logo", "texts.json", "script.js")
+    assert set(addresses) == {f"/assets/{name}" for name in files}
+    assert client.get(addresses["/assets/logo"]).header("Content-Type") == "image/svg+xml"
+    sheet = client.get(addresses["/assets/brand.css"])
     assert sheet.body.startswith(b":root { --accent: #ffcc00; --on-accent: #000000;")
     assert sheet.body.endswith(b"h1 { color: red }")
-    for path in assets.values():
+    for path in addresses.values():
         assert "immutable" in (client.get(path).header("Cache-Control") or "")
 
 
@@ -590,8 +556,10 @@ def test_without_a_brand_there_is_nothing_of_it(site: Site) -> None:
 def test_links_and_buttons_of_any_colour_can_be_read() -> None:
     levels = (0, 51, 102, 128, 153, 204, 255)
     for colour in [f"#{r:02x}{g:02x}{b:02x}" for r in levels for g in levels for b in levels]:
-        found = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", pages._accent(colour).partition("@media")[0]))
-        dark = re.findall(r"--link: (#[0-9a-f]{6})", pages._accent(colour))[1]
+        found = dict(
+            re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", assets.accent_rules(colour).partition("@media")[0])
+        )
+        dark = re.findall(r"--link: (#[0-9a-f]{6})", assets.accent_rules(colour))[1]
 
         def contrast(one: str, other: str) -> float:
             return colours._contrast(colours._parts(one), colours._parts(other))
@@ -599,7 +567,7 @@ def test_links_and_buttons_of_any_colour_can_be_read() -> None:
         assert contrast(found["on-accent"], colour) >= 4.5
         assert contrast(found["link"], "#f5f6f8") >= 4.5
         assert contrast(dark, "#1b1f23") >= 4.5
-    assert pages._accent("#0b57d0").count("#0b57d0") == 2  # what can be read stays as it is
+    assert assets.accent_rules("#0b57d0").count("#0b57d0") == 2  # what can be read stays as it is
 
 
 @pytest.mark.parametrize(
@@ -607,8 +575,8 @@ def test_links_and_buttons_of_any_colour_can_be_read() -> None:
     [
         ("{", "not JSON"),
         ("[]", "must hold one JSON object"),
-        ('{"login.titel": "Moin"}', "'login.titel' must be a key of en.json with a text"),
-        ('{"login.title": 7}', "'login.title' must be a key of en.json with a text"),
+        ('{"login.titel": "Moin"}', "'login.titel' must be a key of en.json with a string"),
+        ('{"login.title": 7}', "'login.title' must be a key of en.json with a string"),
         ('{"messages": {"User not found": 7}}', "'messages' must be a key"),
         ('{"lang": "de_DE.UTF-8"}', "'lang' must be a language such as 'de' or 'pt-BR'"),
     ],
@@ -617,18 +585,18 @@ def test_a_catalogue_with_a_slip_is_refused(tmp_path: Path, text: str, told: str
     file = tmp_path / "own.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match=re.escape(told)) as refused:
-        pages.check(settings(locale=str(file)))
+        assets.check(settings(locale=str(file)))
     assert str(refused.value).startswith(f"locale = {str(file)!r}: ")
 
 
 def test_a_catalogue_that_is_not_there_is_refused_with_those_that_are() -> None:
     with pytest.raises(ConfigError, match=r"^locale = 'fr': neither de nor en, and as a file: No such file"):
-        pages.check(settings(locale="fr"))
+        assets.check(settings(locale="fr"))
 
 
 def test_a_logo_or_style_sheet_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     big, text = tmp_path / "big.png", tmp_path / "logo.txt"
-    big.write_bytes(b"x" * (pages.MOST_BYTES + 1))
+    big.write_bytes(b"x" * (assets.MAX_SIZE + 1))
     text.write_text("x")
     for changes, told in (
         ({"logo": tmp_path / "none.svg"}, "none.svg: cannot be read: No such file"),
@@ -637,7 +605,7 @@ def test_a_logo_or_style_sheet_that_cannot_be_used_is_refused(tmp_path: Path) ->
         ({"logo": text}, "logo.txt: must be one of .svg, .png, .jpg, .webp"),
     ):
         with pytest.raises(ConfigError, match=told):
-            pages.check(settings(**changes))
+            assets.check(settings(**changes))
 
 
 @pytest.mark.parametrize(

@@ -1,49 +1,53 @@
 "use strict";
 
-const texts = JSON.parse(document.getElementById("texts").textContent);
-// The language of the page, as it is written where the visitor lives.
-const lang = navigator.languages.find((each) => each.startsWith(document.documentElement.lang)) || document.documentElement.lang;
-const said = document.getElementById("said");
+const $ = (selector, within = document) => within.querySelector(selector);
+const all = (selector, within = document) => within.querySelectorAll(selector);
+const on = (target, event, listener) => target.addEventListener(event, listener);
+
+// The language of the page, in the visitor's regional variant if there is one: it decides how dates are written.
+const pageLang = document.documentElement.lang;
+const lang = navigator.languages.find((language) => language.startsWith(pageLang)) || pageLang;
 const signedIn = document.body.dataset.signedIn;
 const query = new URLSearchParams(location.search);
 
+// The texts of this script in the language of the page. Forms are enabled when they have loaded.
+let texts = { messages: {} };
+const textsLoaded = fetch(document.currentScript.dataset.texts).then((answer) => answer.json()).then((loaded) => { texts = loaded; });
+
 function make(tag, className, ...content) {
-  const made = document.createElement(tag);
-  made.className = className;
-  made.append(...content);
-  return made;
+  const element = document.createElement(tag);
+  element.className = className;
+  element.append(...content);
+  return element;
 }
 
-// --- words ---
+// --- texts ---
 
 function t(name, values = {}) {
-  return filled(texts[name] || "", values);
+  return fill(texts[name] || "", values);
 }
 
-function filled(text, values) {
+function fill(text, values) {
   return text.replace(/{(\w+)}/g, (_, key) => values[key] ?? "");
 }
 
-// What the server says, in the words of this page where it has some.
-function words(message) {
-  const { messages } = texts;
-  return messages[message] || messages[message.replace(/^(Password must have) .*/, "$1")] || message.replace(/[^.]$/, "$&.");
-}
-
-function inWords(answer, message) {
-  if (texts.messages[message]) return texts.messages[message];
+// The text for a refusal: the translation of the server's message, or one by the status.
+function refusalText(answer, message = "") {
+  const group = message.replace(/^(Password must have|Token)\b.*/, "$1").replace(/.* (is|are) required$/, "required");
+  const translation = texts.messages[message] || texts.messages[group];
+  if (translation) return translation;
   const seconds = Number(answer.headers.get("Retry-After")) || 60;
   const [n, unit] = seconds < 90 ? [seconds, "second"] : [Math.ceil(seconds / 60), "minute"];
   const time = new Intl.NumberFormat(lang, { style: "unit", unit, unitDisplay: "long" }).format(n);
   if (answer.status === 429) return t("say.limited", { time });
   if (answer.status === 503) return t("say.busy", { time });
-  return answer.status < 500 && message ? words(message) : t("say.failed");
+  return answer.status < 500 && message ? message.replace(/[^.]$/, "$&.") : t("say.failed");
 }
 
-// Where it is seen and heard: not behind a dialog.
+// A note at the top of the page, where it is seen and read aloud: an open dialog is closed.
 function say(text, { bad = false, way } = {}) {
-  document.querySelector("dialog[open]")?.close();
-  hush();
+  $("dialog[open]")?.close();
+  clearNotes();
   const note = make("p", bad ? "note bad" : "note", text);
   note.tabIndex = -1;
   if (way) {
@@ -51,32 +55,32 @@ function say(text, { bad = false, way } = {}) {
     link.href = way.href;
     note.append(" ", link);
   }
-  said.replaceChildren(note);
+  $("#said").replaceChildren(note);
   return note;
 }
 
-// One message at a time.
-function hush() {
-  said.replaceChildren();
-  for (const place of document.querySelectorAll(".refused, .error")) place.hidden = true;
-  for (const input of document.querySelectorAll("[aria-invalid]")) input.removeAttribute("aria-invalid");
+function clearNotes() {
+  $("#said").replaceChildren();
+  for (const note of all(".refused, .error")) note.hidden = true;
+  for (const input of all("[aria-invalid]")) input.removeAttribute("aria-invalid");
 }
 
-function when(text) {
+function localTime(text) {
   return text ? new Date(text).toLocaleString(lang, { dateStyle: "medium", timeStyle: "short" }) : t("users.never");
 }
 
 // --- the server ---
 
-// Only a path of this site: one slash, and nothing that a browser reads as a second one or drops.
+// A path of this site, else "/": one slash, and nothing that a browser reads as a second one or drops.
 function own_path(target) {
   return /^\/(?![/\\])[!-\[\]-~]*$/.test(target || "") ? target : "/";
 }
 
-// What it tells; null where that was a refusal or nothing, which has been said by then.
+// Calls the API and returns its JSON; null after a failure, which `refused` has shown by then.
 async function ask(method, path, body, refused = (text) => say(text, { bad: true })) {
   let answer;
   try {
+    await textsLoaded;
     answer = await fetch(path, {
       method,
       headers: body ? { "Content-Type": "application/json" } : {},
@@ -87,85 +91,79 @@ async function ask(method, path, body, refused = (text) => say(text, { bad: true
     refused(t("say.offline"));
     return null;
   }
-  const told = await answer.json().catch(() => null);
-  if (answer.ok && told) return told;
+  const result = await answer.json().catch(() => null);
+  if (answer.ok && result) return result;
   if (answer.status === 401 && signedIn) {
     const here = encodeURIComponent(location.pathname + location.search);
     say(t("say.ended"), { bad: true, way: { href: "/login?redirect=" + here, text: t("say.again") } });
   } else {
-    refused(inWords(answer, told?.statusMessage), told?.statusMessage);
+    const message = result?.statusMessage;
+    refused(refusalText(answer, message), message);
   }
   return null;
 }
 
-// Not twice at a time. A button that is disabled would lose the focus; `action` tells whether the page is left.
+// Runs the action of a button unless it runs already. The button is not disabled, as it would lose the focus.
+// It stays disabled if the action leaves the page, which it says by returning the target.
 async function once(button, action) {
   if (button.getAttribute("aria-disabled")) return;
   button.setAttribute("aria-disabled", "true");
-  let leaves = false;
-  try {
-    leaves = await action();
-  } finally {
-    if (!leaves) button.removeAttribute("aria-disabled");
-  }
+  const target = await action();
+  if (target) location.assign(target);
+  else button.removeAttribute("aria-disabled");
 }
 
-function leave(target) {
-  location.assign(target);
-  return true;
-}
-
-// --- forms: data-api, data-method, data-query (what comes from the address); and what follows: data-then (where to go),
-// data-done (what to say), data-keep (the form stays), data-over (what to say as well when the link is dead) ---
+// --- forms ---
+// A form says by its attributes what it does. The request: data-api, data-method, data-query (fields that come from the
+// page's address). After success: data-then (the page to go to) or data-done (the note to show), data-keep (the form
+// stays). data-over: an addition to the error when the link in an email has expired.
 
 function fields(form) {
-  const found = {};
-  for (const input of form.querySelectorAll("[name]")) {
-    found[input.name] = input.type === "checkbox" ? input.checked : input.value;
-  }
-  for (const name of (form.dataset.query || "").split(" ").filter(Boolean)) found[name] = query.get(name) || "";
-  return found;
+  const values = {};
+  for (const input of all("[name]", form)) values[input.name] = input.type === "checkbox" ? input.checked : input.value;
+  for (const name of (form.dataset.query || "").split(" ").filter(Boolean)) values[name] = query.get(name) || "";
+  return values;
 }
 
 async function send(form) {
-  for (const shown of form.querySelectorAll(".show[aria-pressed=true]")) shown.click();
-  hush();
-  const found = fields(form);
+  for (const button of all(".show[aria-pressed=true]", form)) button.click();
+  clearNotes();
+  const values = fields(form);
   const method = form.dataset.method || "POST";
   const isGet = method === "GET";
-  const path = form.dataset.api + (isGet ? "?" + new URLSearchParams(found) : "");
-  const told = await ask(method, path, isGet ? undefined : found, (text, message = "") => {
+  const path = form.dataset.api + (isGet ? "?" + new URLSearchParams(values) : "");
+  const result = await ask(method, path, isGet ? undefined : values, (text, message = "") => {
     const isDead = form.dataset.query && /link$|^Token/.test(message);
     (isDead ? giveUp : refuse)(form, text, message);
-    if (isDead || message === "Account is inactive") offerResend(form, found.email);
+    if (isDead || message === "Account is inactive") offerResend(form, values.email);
   });
-  return told ? finish(form, told, found) : false;
+  return result && finish(form, result, values);
 }
 
-// A link that is over stays so: the way on takes the place of the form.
+// An expired link stays expired: the link to another page becomes the main button.
 function giveUp(form, text) {
   form.hidden = true;
   say([text, form.dataset.over].join(" ").trim(), { bad: true }).focus();
-  document.querySelector("[data-way]")?.classList.add("button", "primary");
+  $("[data-way]")?.classList.add("button", "primary");
 }
 
-// At the field that it speaks of, or above all of them.
+// Shows a refusal at the field that it is about, or above the form.
 function refuse(form, text, message) {
   const input = wrongField(form, message);
-  const place = input ? document.getElementById(input.id + "-error") : form.querySelector(".refused");
-  place.textContent = text;
-  place.hidden = false;
+  const note = input ? $(`#${input.id}-error`) : $(".refused", form);
+  note.textContent = text;
+  note.hidden = false;
   if (input) {
     input.setAttribute("aria-invalid", "true");
-    input.setAttribute("aria-errormessage", place.id);
+    input.setAttribute("aria-errormessage", note.id);
     input.focus();
   } else if (message.startsWith("Invalid email or")) {
-    form.querySelector("[type=password]").select();
+    $("[type=password]", form).select();
   }
 }
 
 function wrongField(form, message) {
-  const speaksOf = [
+  const fieldsOf = [
     [/^Invalid email or|are required$/],
     [/current password/i, "currentPassword"],
     [/confirmation do not match/, "password_confirmation", "newPasswordConfirmation"],
@@ -173,26 +171,24 @@ function wrongField(form, message) {
     [/e-?mail/i, "email"],
     [/name/i, "name"],
   ];
-  const [, ...names] = speaksOf.find(([words]) => words.test(message)) || [];
-  return names.map((name) => form.querySelector(`[name=${name}]:not([type=hidden])`)).find(Boolean);
+  const [, ...names] = fieldsOf.find(([pattern]) => pattern.test(message)) || [];
+  return names.map((name) => $(`[name=${name}]:not([type=hidden])`, form)).find(Boolean);
 }
 
-// Whether it leaves the page.
-function finish(form, told, found) {
-  if ("then" in form.dataset) {
-    return leave(own_path(form.dataset.then));
-  }
-  const text = filled(form.dataset.done, { ...found, ...told, ...told.user });
+// Returns the page to go to, if any.
+function finish(form, result, values) {
+  if ("then" in form.dataset) return own_path(form.dataset.then);
+  const text = fill(form.dataset.done, { ...values, ...result, ...result.user });
   if ("keep" in form.dataset) {
     say(text);
-    for (const input of form.querySelectorAll("[type=password]")) empty(input);
-    document.dispatchEvent(new CustomEvent("changed", { detail: told }));
+    for (const input of all("[type=password]", form)) empty(input);
+    document.dispatchEvent(new CustomEvent("changed", { detail: result }));
   } else {
     form.hidden = true;
     say(text).focus();
-    if (form.dataset.api.endsWith("/register")) offerResend(form, found.email);
+    if (form.dataset.api.endsWith("/register")) offerResend(form, values.email);
   }
-  return false;
+  return null;
 }
 
 function empty(input) {
@@ -200,66 +196,68 @@ function empty(input) {
   input.dispatchEvent(new Event("input"));
 }
 
-// The way on for an account that waits for its confirmation: another letter.
+// Offers another confirmation email.
 function offerResend(form, email) {
-  const resend = document.querySelector("[data-resend]");
+  const resend = $("[data-resend]");
   if (!resend || resend === form || !email) return;
   resend.elements.email.value = email;
   resend.hidden = false;
 }
 
-for (const form of document.querySelectorAll("form[data-done], form[data-then]")) {
-  const button = form.querySelector("button:not([type])");
-  button.disabled = false; // without this script it stays so
-  form.addEventListener("submit", (event) => {
+for (const form of all("form[data-done], form[data-then]")) {
+  const button = $("button:not([type])", form);
+  textsLoaded.then(() => { button.disabled = false; });
+  on(form, "submit", (event) => {
     event.preventDefault();
     once(button, () => send(form));
   });
 }
-// A key that is held presses once, and not also what comes up under it.
-addEventListener("keydown", (event) => {
+// A held Enter key counts once: its repetitions would press the button that has the focus next.
+on(window, "keydown", (event) => {
   if (event.repeat && event.key === "Enter") event.preventDefault();
 });
-for (const input of document.querySelectorAll("[data-from-query]")) input.value = query.get(input.dataset.fromQuery) || "";
+for (const input of all("[data-from-query]")) input.value = query.get(input.dataset.fromQuery) || "";
 
-// --- the session, which another tab may have ended or changed ---
+// --- the session ---
 
-for (const logout of document.querySelectorAll("[data-logout]")) {
-  logout.addEventListener("click", () => once(logout, async () => Boolean(await ask("DELETE", "/api/users/session")) && leave(logout.dataset.logout)));
+for (const button of all("[data-logout]")) {
+  on(button, "click", () => once(button, async () => await ask("DELETE", "/api/users/session") && button.dataset.logout));
 }
 
-document.addEventListener("visibilitychange", async () => {
+// Another tab may have ended the session, or signed in as another user.
+on(document, "visibilitychange", async () => {
   if (!signedIn || document.hidden) return;
-  const told = await ask("GET", "/api/users/me", undefined, () => {});
-  if (told && String(told.user.id) !== signedIn) location.reload();
+  const result = await ask("GET", "/api/users/me", undefined, () => {});
+  if (result && String(result.user.id) !== signedIn) location.reload();
 });
 
-// A page that the browser kept may be somebody's who has left.
-addEventListener("pageshow", (event) => {
+// A page from the browser's back-forward cache may show a user who has signed out.
+on(window, "pageshow", (event) => {
   if (event.persisted) location.reload();
 });
 
-// --- through the provider: who comes back with an error has lost the address that told where to go ---
+// --- sign-in through the provider ---
 
-const provider = document.querySelector("[data-provider]");
+// An error brings the visitor back to /login without ?redirect=, so the target is kept in the session storage.
+const provider = $("[data-provider]");
 if (provider) {
-  const form = document.querySelector("[data-then]");
-  const kept = query.has("error") && sessionStorage.getItem("then");
-  if (kept && !form.dataset.then) {
-    query.set("redirect", own_path(kept));
+  const form = $("[data-then]");
+  const target = query.has("error") && sessionStorage.getItem("then");
+  if (target && !form.dataset.then) {
+    query.set("redirect", own_path(target));
     history.replaceState(null, "", "?" + query);
     form.dataset.then = query.get("redirect");
     provider.search = "?" + new URLSearchParams({ redirect: form.dataset.then });
     sessionStorage.removeItem("then");
   }
-  provider.addEventListener("click", () => sessionStorage.setItem("then", form.dataset.then));
+  on(provider, "click", () => sessionStorage.setItem("then", form.dataset.then));
 }
 
-// --- passwords: which rules are met, Caps Lock, and a look at what was typed ---
+// --- password fields: the rules, Caps Lock, and the button that shows the password ---
 
-// As in usersctl/passwords.py: true is met, false is broken, undefined cannot be told here.
+// The rules of usersctl/passwords.py: true for met, false for broken, undefined if only the server knows.
 const RULES = {
-  length: (password) => [...password].length >= texts["rules.min"],
+  length: (password) => [...password].length >= $("[data-min]").dataset.min,
   upper: (password) => /\p{Uppercase}/u.test(password),
   lower: (password) => /\p{Lowercase}/u.test(password),
   number: (password) => /\p{Nd}/u.test(password),
@@ -269,64 +267,64 @@ const RULES = {
 };
 
 function ownWords(form) {
-  const email = form.querySelector("[type=email]").value.trim();
-  const name = document.querySelector("[name=name]")?.value.trim() || "";
+  const email = $("[type=email]", form).value.trim();
+  const name = $("[name=name]")?.value.trim() || "";
   return [email, email.split("@")[0], name].filter(Boolean).map((word) => word.toLowerCase());
 }
 
-for (const input of document.querySelectorAll("[type=password]")) {
+for (const input of all("[type=password]")) {
   const field = input.closest(".field");
-  const caps = field.querySelector(".caps");
-  const show = field.querySelector(".show");
-  input.addEventListener("input", () => {
-    for (const rule of field.querySelectorAll("[data-rule]")) {
+  const caps = $(".caps", field);
+  const show = $(".show", field);
+  on(input, "input", () => {
+    for (const rule of all("[data-rule]", field)) {
       const met = input.value ? RULES[rule.dataset.rule](input.value, ownWords(input.form)) : undefined;
       rule.classList.toggle("met", met === true);
       rule.classList.toggle("broken", met === false);
       if (rule.dataset.rule === "bytes") rule.hidden = met !== false;
     }
   });
-  input.addEventListener("keyup", (event) => {
+  on(input, "keyup", (event) => {
     caps.textContent = event.getModifierState?.("CapsLock") ? t("hint.caps") : "";
   });
-  input.addEventListener("blur", () => { caps.textContent = ""; });
-  show.addEventListener("click", () => {
-    const shown = input.type === "password";
-    input.type = shown ? "text" : "password";
-    show.setAttribute("aria-pressed", shown);
+  on(input, "blur", () => { caps.textContent = ""; });
+  on(show, "click", () => {
+    const isHidden = input.type === "password";
+    input.type = isHidden ? "text" : "password";
+    show.setAttribute("aria-pressed", isHidden);
   });
 }
 
-// --- one's own sessions ---
+// --- the user's own sessions ---
 
-// "Firefox · Linux" is all that a person needs of a browser's long name.
+// Shortens a User-Agent to "Firefox · Linux".
 function device(agent) {
   const browser = /(Edg|OPR|Firefox|Chrome|Safari|curl)/.exec(agent || "");
   const system = /(Android|iPhone|iPad|Windows|Mac OS X|Linux)/.exec(agent || "");
   const names = { Edg: "Edge", OPR: "Opera", "Mac OS X": "macOS" };
-  return [browser, system].filter(Boolean).map((found) => names[found[1]] || found[1]).join(" · ") || agent;
+  return [browser, system].filter(Boolean).map(([name]) => names[name] || name).join(" · ") || agent;
 }
 
-const sessionList = document.getElementById("session-list");
+const sessionList = $("#session-list");
 
 async function listSessions() {
-  const told = await ask("GET", "/api/users/me/sessions");
-  if (told) sessionList.replaceChildren(...told.sessions.map(sessionItem));
+  const result = await ask("GET", "/api/users/me/sessions");
+  if (result) sessionList.replaceChildren(...result.sessions.map(sessionItem));
 }
 
 function sessionItem(session) {
   const name = [device(session.user_agent) || session.name, session.ip].filter(Boolean).join(" · ");
-  const used = session.current ? t("profile.here") : t("profile.last-used", { time: when(session.last_used_at || session.created_at) });
+  const used = session.current ? t("profile.here") : t("profile.last-used", { time: localTime(session.last_used_at || session.created_at) });
   const item = make("li", "", make("span", "", name, " ", make("span", session.current ? "badge" : "hint", used)));
   item.title = session.user_agent || "";
   if (session.current) return item;
   const end = make("button", "quiet", t("profile.end"));
   end.type = "button";
   end.setAttribute("aria-label", t("profile.end") + ": " + name);
-  end.addEventListener("click", () => once(end, async () => {
+  on(end, "click", () => once(end, async () => {
     if (await ask("DELETE", "/api/users/me/sessions/" + session.id)) say(t("profile.ended"));
     await listSessions();
-    document.getElementById("sessions").focus();
+    $("#sessions").focus();
   }));
   item.append(end);
   return item;
@@ -334,49 +332,49 @@ function sessionItem(session) {
 
 if (sessionList) {
   listSessions();
-  document.addEventListener("changed", (event) => {
-    if (event.detail.email) document.querySelector("[data-own-email]").value = event.detail.email;
+  on(document, "changed", (event) => {
+    if (event.detail.email) $("[data-own-email]").value = event.detail.email;
     listSessions();
   });
 }
 
 // --- all users, for admins ---
 
-const table = document.getElementById("users");
+const table = $("#users");
 
 function manageUsers() {
-  const [find, previous, next, create, one, doomed] =
-    ["find", "previous", "next", "create", "one", "delete"].map((id) => document.getElementById(id));
+  const [find, previous, next, createDialog, dialog, deleteDialog] =
+    ["find", "previous", "next", "create", "one", "delete"].map((id) => $("#" + id));
   const { search, show } = find.elements;
-  const form = one.querySelector("form");
+  const form = $("form", dialog);
   let page = Math.max(1, parseInt(query.get("page"), 10) || 1);
-  let asked = 0;
+  let lastRequest = 0;
   let chosen = null;
 
-  // The address tells what is shown, so that a reload or a sign-in comes back to it.
+  // The address holds search and page, so that a reload or a sign-in comes back to the same list.
   search.value = query.get("search") || "";
   for (const option of show.options) option.selected = Boolean(option.value) && location.search.includes(option.value);
   if (show.selectedIndex < 0) show.selectedIndex = 0;
 
   async function list() {
-    const mine = ++asked;
+    const request = ++lastRequest;
     const wanted = new URLSearchParams(show.value);
     if (search.value.trim()) wanted.set("search", search.value.trim());
     if (page > 1) wanted.set("page", page);
     history.replaceState(null, "", wanted.size ? "?" + wanted : location.pathname);
-    const told = await ask("GET", "/api/users?limit=20&" + wanted);
-    if (!told || mine !== asked) return; // a later question is under way
-    const { total, totalPages, hasNext, hasPrev } = told.pagination;
+    const result = await ask("GET", "/api/users?limit=20&" + wanted);
+    if (!result || request !== lastRequest) return; // a later request is under way
+    const { total, totalPages, hasNext, hasPrev } = result.pagination;
     if (totalPages && page > totalPages) {
       page = totalPages;
       await list();
       return;
     }
-    const held = table.contains(document.activeElement) && document.activeElement.dataset.id;
-    table.tBodies[0].replaceChildren(...(told.users.length ? told.users.map(row) : [nobody()]));
-    if (held) (table.querySelector(`[data-id="${held}"]`) || table).focus();
+    const focused = table.contains(document.activeElement) && document.activeElement.dataset.id;
+    table.tBodies[0].replaceChildren(...(result.users.length ? result.users.map(row) : [emptyRow()]));
+    if (focused) ($(`[data-id="${focused}"]`, table) || table).focus();
     const [n, pages, users] = [page, totalPages, total].map((number) => number.toLocaleString(lang));
-    document.getElementById("page").textContent = total ? t("users.page", { page: n, pages, total: users }) : "";
+    $("#page").textContent = total ? t("users.page", { page: n, pages, total: users }) : "";
     const from = document.activeElement;
     previous.disabled = !hasPrev;
     next.disabled = !hasNext;
@@ -384,14 +382,14 @@ function manageUsers() {
     if (from === previous && !hasPrev) next.focus();
   }
 
-  function nobody() {
+  function emptyRow() {
     const cell = make("td", "", t("users.none"));
     cell.colSpan = 5;
     return make("tr", "", cell);
   }
 
   function row(user) {
-    const role = t("role." + user.role);
+    const role = t(user.role === "admin" ? "role.admin" : "role.user");
     const status = t(user.active ? "users.active" : "users.inactive");
     const tags = make("span", "tags", make("span", "badge " + user.role, role));
     if (!user.active) tags.append(" ", make("span", "badge off", status));
@@ -400,82 +398,80 @@ function manageUsers() {
     const cells = [
       make("span", "badge " + user.role, role),
       make("span", user.active ? "badge on" : "badge off", status),
-      make("span", "hint", when(user.last_login_at)),
-      String(user.id) === signedIn ? mine() : manage(user),
+      make("span", "hint", localTime(user.last_login_at)),
+      String(user.id) === signedIn ? profileLink() : manageButton(user),
     ];
     return make("tr", "", who, ...cells.map((cell) => make("td", "", cell)));
   }
 
-  function mine() {
+  function profileLink() {
     const link = make("a", "button", t("nav.profile"));
     link.href = "/account";
     return link;
   }
 
-  function manage(user) {
+  function manageButton(user) {
     const button = make("button", "quiet", t("users.manage"));
     button.type = "button";
     button.dataset.id = user.id;
     button.setAttribute("aria-label", t("users.manage") + ": " + user.email);
-    button.addEventListener("click", () => open(user));
+    on(button, "click", () => open(user));
     return button;
   }
 
   function open(user) {
     chosen = user;
-    hush();
+    clearNotes();
     form.dataset.api = "/api/users/" + user.id;
     for (const name of ["name", "email", "role"]) form.elements[name].value = user[name];
-    document.getElementById("one-title").textContent = user.name;
-    document.getElementById("one-facts").textContent = `${t("users.last-login")}: ${when(user.last_login_at)}`;
-    document.getElementById("one-active").textContent = t(user.active ? "users.deactivate" : "users.activate");
-    one.showModal();
+    $("#one-title").textContent = user.name;
+    $("#one-facts").textContent = `${t("users.last-login")}: ${localTime(user.last_login_at)}`;
+    $("#one-active").textContent = t(user.active ? "users.deactivate" : "users.activate");
+    dialog.showModal();
   }
 
-  function act(id, method, path, told, body) {
-    const button = document.getElementById(id);
-    button.addEventListener("click", () => once(button, async () => {
-      const [user, sent] = [chosen, body?.()];
-      if (await ask(method, "/api/users/" + user.id + path, sent)) say(t(told(sent), user));
+  function act(selector, method, path, textName, body) {
+    const button = $(selector);
+    on(button, "click", () => once(button, async () => {
+      const [user, values] = [chosen, body?.()];
+      if (await ask(method, "/api/users/" + user.id + path, values)) say(t(textName(values), user));
       await list();
     }));
   }
 
-  act("one-active", "PATCH", "", ({ active }) => (active ? "users.did.activate" : "users.did.deactivate"), () => ({ active: !chosen.active }));
-  act("one-sessions", "DELETE", "/sessions", () => "users.did.end");
-  act("really", "DELETE", "", () => "users.did.delete");
-  document.getElementById("one-delete").addEventListener("click", () => {
-    one.close();
-    document.getElementById("whom").textContent = `${chosen.name} (${chosen.email})`;
-    doomed.showModal();
+  act("#one-active", "PATCH", "", ({ active }) => (active ? "users.did.activate" : "users.did.deactivate"), () => ({ active: !chosen.active }));
+  act("#one-sessions", "DELETE", "/sessions", () => "users.did.end");
+  act("#really", "DELETE", "", () => "users.did.delete");
+  on($("#one-delete"), "click", () => {
+    dialog.close();
+    $("#whom").textContent = `${chosen.name} (${chosen.email})`;
+    deleteDialog.showModal();
   });
-  document.getElementById("new").addEventListener("click", () => {
-    const created = create.querySelector("form");
-    created.reset();
-    hush();
-    empty(created.elements.password);
-    create.showModal();
+  on($("#new"), "click", () => {
+    const newUser = $("form", createDialog);
+    newUser.reset();
+    clearNotes();
+    empty(newUser.elements.password);
+    createDialog.showModal();
   });
-  // The button that it was opened from may have been drawn anew meanwhile.
-  for (const each of [one, doomed]) {
-    each.addEventListener("close", () => {
+  // The browser cannot return the focus to the button that opened the dialog if its row was replaced meanwhile.
+  for (const closed of [dialog, deleteDialog]) {
+    on(closed, "close", () => {
       const from = document.activeElement;
-      if (from === document.body || each.contains(from)) table.querySelector(`[data-id="${chosen.id}"]`)?.focus();
+      if (from === document.body || closed.contains(from)) $(`[data-id="${chosen.id}"]`, table)?.focus();
     });
   }
-  for (const each of document.querySelectorAll("[data-close]")) {
-    each.addEventListener("click", () => each.closest("dialog").close());
-  }
-  previous.addEventListener("click", () => { page -= 1; list(); });
-  next.addEventListener("click", () => { page += 1; list(); });
+  for (const button of all("[data-close]")) on(button, "click", () => button.closest("dialog").close());
+  on(previous, "click", () => { page -= 1; list(); });
+  on(next, "click", () => { page += 1; list(); });
 
-  let waiting;
-  find.addEventListener("input", () => {
-    clearTimeout(waiting);
-    waiting = setTimeout(() => { page = 1; list(); }, 200);
+  let timer;
+  on(find, "input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => { page = 1; list(); }, 200);
   });
-  find.addEventListener("submit", (event) => event.preventDefault());
-  document.addEventListener("changed", list);
+  on(find, "submit", (event) => event.preventDefault());
+  on(document, "changed", list);
   list();
 }
 

@@ -1,0 +1,84 @@
+"""The files that pages load: style sheet, script, texts, and the operator's own logo and style sheet."""
+
+import re
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from usersctl.colours import BLACK, WHITE, made_readable, readable_on
+from usersctl.config import Settings
+from usersctl.errors import ConfigError, NotFound
+from usersd.pages import texts
+
+_FOLDER = Path(__file__).parent
+_CSS = "text/css; charset=utf-8"
+_SCRIPT = "text/javascript; charset=utf-8"
+_JSON = "application/json; charset=utf-8"
+_IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp"}
+MAX_SIZE = 512 * 1024  # of an operator's file
+
+
+def address(settings: Settings, name: str) -> str:
+    """Holds a digest of the content, so that a browser may keep the file for ever."""
+    return f"/assets/{name}?v={_version(settings, name)}"
+
+
+@cache
+def content(settings: Settings, name: str) -> tuple[str, bytes]:
+    """Media type and content."""
+    if name == "style.css":
+        return _CSS, _lean(name)
+    if name == "script.js":
+        return _SCRIPT, _lean(name)
+    if name == "texts.json":
+        return _JSON, texts.for_script(settings.locale)
+    if name == "brand.css" and is_branded(settings):
+        sheet = accent_rules(settings.accent).encode()
+        if settings.stylesheet is not None:
+            sheet += settings.stylesheet.read_bytes()
+        return _CSS, sheet
+    if name == "logo" and settings.logo is not None:
+        return _IMAGES[settings.logo.suffix.lower()], settings.logo.read_bytes()
+    raise NotFound("Not found")
+
+
+def is_branded(settings: Settings) -> bool:
+    return settings.accent is not None or settings.stylesheet is not None
+
+
+def _lean(name: str) -> bytes:
+    """Without indentation and comments. The lines stay, so that line numbers in a browser are those of the file."""
+    return re.sub(r"^ +(//.*)?|^//.*", "", (_FOLDER / name).read_text("utf-8"), flags=re.MULTILINE).encode()
+
+
+@cache
+def _version(settings: Settings, name: str) -> str:
+    return sha256(content(settings, name)[1]).hexdigest()[:12]
+
+
+def accent_rules(colour: str | None) -> str:
+    """The operator's colour with black or white text on it, and as links that are readable on light and dark."""
+    if colour is None:
+        return ""
+    light = made_readable(colour, on="#f5f6f8", towards=BLACK)
+    dark = made_readable(colour, on="#1b1f23", towards=WHITE)
+    return (
+        f":root {{ --accent: {colour}; --on-accent: {readable_on(colour)}; --link: {light}; }}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root {{ --link: {dark}; }} }}\n"
+    )
+
+
+def check(settings: Settings) -> None:
+    """Reads the operator's files at the start, so that a mistake in them stops it."""
+    texts.catalogue(settings.locale)
+    if settings.logo is not None and settings.logo.suffix.lower() not in _IMAGES:
+        raise ConfigError(f"branding.logo = {settings.logo}: must be one of {', '.join(_IMAGES)}")
+    for key, file in (("branding.logo", settings.logo), ("branding.stylesheet", settings.stylesheet)):
+        if file is None:
+            continue
+        try:
+            size = len(file.read_bytes())
+        except OSError as error:
+            raise ConfigError(f"{key} = {file}: cannot be read: {error.strerror}") from None
+        if size > MAX_SIZE:
+            raise ConfigError(f"{key} = {file}: must be a file of at most {MAX_SIZE // 1024} KiB")
