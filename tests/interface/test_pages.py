@@ -431,7 +431,7 @@ DAEMON = (
 )
 # What no page asks for, or says in its own words by the status.
 NOT_SHOWN = re.compile(
-    r"No user|a key stands twice|USERS_ADMIN_|password_hash |a session was admitted|You may only read your own profile|[Rr]ole must be one of|active must be true or false|search must be a string"
+    r"No user|a key stands twice|USERS_ADMIN_|password_hash |a session was admitted|You may only read your own profile|[Rr]ole must be one of|active must be true or false|search must be a string|.* is not an ISO 8601 time"
     # What is done, each form says for itself.
     r"|All sessions have ended|If this address |Password changed$|Registered\.|Your (email|password) "
     r"|Account is inactive$|Internal server error|Not found|Method not allowed|This link works once|Logged out"
