@@ -13,7 +13,7 @@ from typing import Any
 
 from usersctl import __version__
 from usersctl.cli.exit_codes import ExitCode
-from usersctl.cli.snippet import SNIPPETS, Name, words_of, write
+from usersctl.cli.snippet import SNIPPETS, Name, Site, write
 from usersctl.cli.tree import SHARED, command_tree
 from usersctl.config import Loaded, Settings
 from usersctl.config.settings import KEYS, Key
@@ -341,7 +341,7 @@ def type_of(schema: Any) -> str:
 
 
 def deployment_files() -> dict[str, str]:
-    words = words_of(INSTALLED, ("/opt/usersctl/bin/usersctl",)) | {"user": "usersd"}
+    words = Site(INSTALLED, ("/opt/usersctl/bin/usersctl",)).words() | {"user": "usersd"}
     return {f"daemon/{SNIPPETS[name].file}": write(name, words) for name in UNITS}
 
 

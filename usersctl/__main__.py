@@ -1,79 +1,73 @@
-"""`usersctl` and `python -m usersctl`: runs one command line and turns what went wrong into a line and an exit code."""
+"""`usersctl` and `python -m usersctl`: runs one command line and turns an error into one line and an exit code."""
 
 import errno
 import os
 import signal
 import sys
 from io import BufferedWriter, FileIO, TextIOWrapper
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import IO, Any
 
+from usersctl.cli.exit_codes import ExitCode, code_of
 from usersctl.cli.invocation import Invocation
-from usersctl.cli.options import take
-from usersctl.cli.show.output import INTERRUPTED, code_of
 from usersctl.errors import UsersError
 
 
 def main() -> None:
-    options, rest = take(sys.argv[1:])
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup's wish is kept
+        if signal.getsignal(number) is signal.SIG_DFL:  # under nohup it is ignored, and stays so
             signal.signal(number, _stop)
     stdout_is_closed = sys.stdout is None
     _prepare_streams()
-    run = Invocation(options)
+    run = Invocation(sys.argv[1:])
+    code: int
     try:
-        if stdout_is_closed:  # say so before anything is done
+        if stdout_is_closed:  # before anything is done
             raise OSError(errno.EBADF, "stdout is closed")
-        code = _run(run, rest)
+        code = _run(run)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has seen enough.
+    except BrokenPipeError:  # `| head` has read enough
         _drop_output()
-        code = 0
-    except KeyboardInterrupt as keys:
-        _drop_output()  # the same keys may have ended the reader
+        code = ExitCode.DONE
+    except KeyboardInterrupt as interrupt:
+        _drop_output()  # the same Ctrl-C may have ended the reader
         if not run.endless:
-            run.out.interrupted(*keys.args)
-        code = INTERRUPTED
+            run.out.interrupted(*interrupt.args)
+        code = ExitCode.INTERRUPTED
     except UsersError as error:
         run.out.error(error, code=error.code, hint=error.hint)
-        _trace(run, error.__traceback__, error)
+        _print_trace(run, error)
         code = code_of(error)
     except OSError as error:
-        # Without a file's name it was one of the standard streams.
-        what = repr(error.filename) if error.filename else "Input or output failed"
-        run.out.error(OSError(f"{what}: {error.strerror or error}"), code="io")
-        _trace(run, error.__traceback__, error)
+        # An error without a file name comes from one of the standard streams.
+        subject = repr(error.filename) if error.filename else "Input or output failed"
+        run.out.error(OSError(f"{subject}: {error.strerror or error}"), code="io")
+        _print_trace(run, error)
         _drop_output()
-        code = 6
-    except Exception as error:  # noqa: BLE001 - the last resort: one line, and the trace for who asks
-        run.out.error(
-            error,
-            code="bug",
-            hint="this is a bug of usersctl: run again with --debug and report what it says",
-        )
-        _trace(run, error.__traceback__, error)
-        code = 1
+        code = ExitCode.UNUSABLE
+    except Exception as error:  # noqa: BLE001 - the last resort: one line, and the trace with --debug
+        hint = "this is a bug in usersctl: run again with --debug, and report the output"
+        run.out.error(error, code="bug", hint=hint)
+        _print_trace(run, error)
+        code = ExitCode.BUG
     finally:
         run.close()
     sys.exit(code)
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:
-    """As an exception, so that what is half done is taken back."""
+    """An exception, so that transactions roll back and temporary files are removed."""
     raise SystemExit(128 + number)
 
 
 def _prepare_streams() -> None:
-    """UTF-8 whatever the locale is, and a stream in the place of one that the caller closed.
+    """Sets UTF-8 in every locale, and replaces a stream that the caller closed.
 
-    Without that, what belongs on a closed stderr would be printed among the data. No result and no exit code hangs on
-    what nobody can read there.
+    Without a stderr, print(file=None) would write messages to stdout, among the data.
     """
-    sys.stdin = sys.stdin or _nowhere("r")
-    sys.stdout = sys.stdout or _nowhere("w")
-    sys.stderr = sys.stderr or _nowhere("w")
+    sys.stdin = sys.stdin or _null("r")
+    sys.stdout = sys.stdout or _null("w")
+    sys.stderr = sys.stderr or _null("w")
     for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors=errors)
@@ -88,7 +82,7 @@ def _prepare_streams() -> None:
 
 
 class _Forgiving(FileIO):
-    """What cannot be written, because the disk is full or the reader has gone, counts as written."""
+    """Ignores that a message cannot be written (disk full, reader gone): results and exit codes do not depend on it."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -98,39 +92,44 @@ class _Forgiving(FileIO):
         return len(data) if written is None else written
 
 
-def _nowhere(mode: str) -> IO[str]:
+def _null(mode: str) -> IO[str]:
     return open(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8", closefd=False)
 
 
 def _drop_output() -> None:
-    """Python would flush what is left once more at the end, and complain."""
+    """Otherwise Python flushes the rest at exit, and prints an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _run(run: Invocation, rest: list[str]) -> int:
+def _run(run: Invocation) -> int:
+    if any(word.startswith("--") for word in run.words):
+        # An option of the command: what follows it may be its value, and not a shared option.
+        from usersctl.cli.tree import value_options
+
+        run.parse(value_options())
     if run.options.version:
         from usersctl import __version__
 
         print(f"usersctl {__version__}")
-        return 0
-    if rest == ["list"] and run.options.json:
-        # What scripts ask most often. Importing Typer would take twice the time of the answer; the tree of commands
-        # gets the same words to the same function.
+        return ExitCode.DONE
+    if run.words == ["list"] and run.options.json:
+        # The most frequent call of scripts. Importing Typer takes twice as long as the rest of it; through Typer, the
+        # same words lead to the same function.
         from usersctl.cli.show.listing import list_users
         from usersctl.models import UserFilter
 
         list_users(run, UserFilter(), form="json")
-        return 0
+        return ExitCode.DONE
     from usersctl.cli.tree import run_tree
 
-    return run_tree(run, rest)
+    return run_tree(run)
 
 
-def _trace(run: Invocation, trace: TracebackType | None, error: BaseException) -> None:
+def _print_trace(run: Invocation, error: BaseException) -> None:
     if run.options.debug:
         import traceback
 
-        traceback.print_exception(type(error), error, trace)
+        traceback.print_exception(error)
 
 
 if __name__ == "__main__":

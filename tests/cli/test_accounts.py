@@ -324,7 +324,7 @@ def test_one_user_is_wanted_and_not_two(usersctl: Command) -> None:
 @pytest.mark.parametrize("words", ["show -", "delete - --yes --if-exists", "why -", "audit --user -"])
 def test_what_has_no_end_names_no_user(usersctl: Command, words: str) -> None:
     usersctl.add("ada")
-    told = "usersctl: A line on standard input is longer than 1000 characters, and no user\n"
+    told = "usersctl: A line on standard input is longer than 1000 characters, and not a user\n"
     # With little memory: a command that reads on shall not take the machine's.
     done = usersctl.shell(f"ulimit -v 2000000; usersctl {words} </dev/zero")
     assert (done.code, done.stdout, done.stderr) == (2, "", told)

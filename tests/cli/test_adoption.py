@@ -335,7 +335,7 @@ def test_a_source_that_is_none_is_refused(usersctl: Command) -> None:
         (("--from", "oracle:text.csv"), "kinds are sqlite, pocketbase, django, csv"),
         (("--from", f"sqlite:{usersctl.database}"), "is the database itself"),
         (("text.csv", "--from", "csv:text.csv"), "Give a FILE, or --from"),
-        (("--from", "csv:text.csv", "--map", "mail"), "it is A=B"),
+        (("--from", "csv:text.csv", "--map", "mail"), "expected A=B"),
     ):
         done = usersctl("import", *words)
         assert (done.code, told in done.stderr) == (2, True), done

@@ -49,10 +49,10 @@ EVERY_WRITER = [
 def test_init_makes_it_once_for_its_owner_alone(usersctl: Command) -> None:
     path = usersctl.folder / "deep" / "users.db"
     done = usersctl.ok("db", "init", "--db", path)
-    assert done.stdout == f"Made {path}\n"
+    assert done.stdout == f"Created {path}\n"
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
-    assert usersctl.ok("db", "init", "--db", path).stdout == f"There already: {path}\n"
+    assert usersctl.ok("db", "init", "--db", path).stdout == f"Exists already: {path}\n"
     assert usersctl.ok("db", "init", "--db", path, "--json").json["created"] is False
 
 

@@ -184,7 +184,7 @@ def test_a_url_tells_whom_to_ask(given: str, url: str, path: str) -> None:
     ],
 )
 def test_what_is_no_url_is_misuse(given: str) -> None:
-    with pytest.raises(Invalid, match="is no URL such as"):
+    with pytest.raises(Invalid, match="is not a URL such as"):
         _from_url(given)
 
 
@@ -193,7 +193,7 @@ def test_a_time_that_is_no_number_is_misuse(usersctl: Command) -> None:
     assert (done.code, done.stdout, done.stderr) == (
         2,
         "",
-        "usersctl: --timeout nan: not a number of seconds\n",
+        "usersctl: --timeout nan is not a number of seconds\n",
     )
 
 

@@ -91,7 +91,7 @@ def test_a_letter_that_is_not_there_is_a_3(usersctl: Command, words: list[str]) 
     usersctl.ok("db", "init")
     done = usersctl("mail", *words, "--json")
     assert done.code == 3
-    assert done.error["message"] == f"No letter {words[1]}"
+    assert done.error["message"] == f"No email {words[1]}"
 
 
 @pytest.mark.parametrize("words", [["show", "x"], ["show", "0"], ["show"], ["retry", "-1"], []])
@@ -117,9 +117,9 @@ def test_retry_sends_what_waits_with_no_daemon_running(usersctl: Command) -> Non
     with smtp_server() as box:
         configure(usersctl, box.port)
         done = usersctl.ok("mail", "retry")
-    assert done.stdout.splitlines() == [f"Letter 1 to {ADA}: sent", "Letter 2 to bob@example.com: sent"]
+    assert done.stdout.splitlines() == [f"Email 1 to {ADA}: sent", "Letter 2 to bob@example.com: sent"]
     assert [each.recipients for each in box.received] == [[ADA], ["bob@example.com"]]
-    assert usersctl.ok("mail", "retry").stdout == "No letter waits; nothing to do\n"
+    assert usersctl.ok("mail", "retry").stdout == "No email waits; nothing to do\n"
     assert usersctl.ok("mail", "retry", "1", "--json").json == []
 
 
@@ -131,9 +131,9 @@ def test_retry_tells_what_could_not_be_sent_and_why(usersctl: Command) -> None:
         done = usersctl("mail", "retry")
         assert done.code == 7
         assert done.stdout.splitlines() == [
-            f"Letter 1 to {ADA}: sent",
-            "Letter 2 to bob@example.com: failed (550 no such user)",
-            "Letter 3 to cleo@example.com: waiting (450 later)",
+            f"Email 1 to {ADA}: sent",
+            "Email 2 to bob@example.com: failed (550 no such user)",
+            "Email 3 to cleo@example.com: waiting (450 later)",
         ]
         assert [each["last_error"] for each in listed(usersctl)] == [None, "550 no such user", "450 later"]
         box.answers.clear()

@@ -18,7 +18,7 @@ from support.daemons import serving, wait_for
 from support.proxies import needed
 
 from usersctl.cli.options import take
-from usersctl.cli.snippet import FOLDER, SNIPPETS, Name, owner_of, words_of, write
+from usersctl.cli.snippet import FOLDER, SNIPPETS, Name, Site, owner_of, write
 from usersctl.cli.tree import command_tree
 from usersctl.config import Settings
 from usersctl.config.sources import Loaded, Origin, load
@@ -43,7 +43,7 @@ IN_THE_CHECKOUT = (Name.SYSTEMD, Name.SOCKET, Name.TIMER, Name.CLEANUP, Name.CRO
 
 def for_the_usual(name: Name) -> str:
     return write(
-        name, words_of(USUAL, COMMAND) | {"user": "usersd"}
+        name, Site(USUAL, COMMAND).words() | {"user": "usersd"}
     )  # whoever owns this machine's /var/lib/users
 
 
@@ -72,7 +72,7 @@ def test_no_file_beside_the_daemon_is_left_out() -> None:
 def test_every_file_belongs_to_a_name_and_every_word_is_used() -> None:
     assert {path.name for path in FOLDER.iterdir()} == {each.file for each in SNIPPETS.values()}
     used = {word for path in FOLDER.iterdir() for word in Template(path.read_text("utf-8")).get_identifiers()}
-    assert used == set(words_of(USUAL, COMMAND))
+    assert used == set(Site(USUAL, COMMAND).words())
 
 
 @pytest.mark.parametrize("name", list(Name))
@@ -114,7 +114,7 @@ def test_it_prints_the_text_alone_and_where_to_put_it_beside(usersctl: Command) 
 def for_this(usersctl: Command, name: Name, **more: str) -> str:
     """What the command prints, without a process for it."""
     env = {"USERS_DATABASE": str(usersctl.database), "USERS_CONFIG": str(usersctl.config)} | more
-    return write(name, words_of(load(env=env), (USERSCTL,)))
+    return write(name, Site(load(env=env), (USERSCTL,)).words())
 
 
 def test_it_is_made_for_this_installation(usersctl: Command) -> None:
@@ -150,7 +150,7 @@ def test_a_unix_socket_goes_everywhere_that_it_can(usersctl: Command) -> None:
     assert (socket["ListenStream"], socket["SocketMode"]) == ("/run/users/usersd.sock", "0666")
     assert "server unix:/run/users/usersd.sock;" in for_this(usersctl, Name.NGINX)
     assert "unix//run/users/usersd.sock" in for_this(usersctl, Name.CADDY)
-    with pytest.raises(Invalid, match="Traefik reaches no Unix socket"):
+    with pytest.raises(Invalid, match="Traefik cannot use a Unix socket"):
         for_this(usersctl, Name.TRAEFIK)
 
 
@@ -159,14 +159,14 @@ def test_a_unix_socket_goes_everywhere_that_it_can(usersctl: Command) -> None:
 )
 def test_a_path_that_others_would_read_otherwise_is_refused(odd: str) -> None:
     changed = USUAL._replace(settings=USUAL.settings._replace(database=Path("/srv") / odd / "users.db"))
-    with pytest.raises(Invalid, match="has a character that other programs may take"):
-        words_of(changed, COMMAND)
+    with pytest.raises(Invalid, match="has a character that other programs may interpret"):
+        Site(changed, COMMAND).words()
 
 
 def test_a_folder_that_systemd_does_not_make_is_told(tmp_path: Path) -> None:
     def told(database: Path, socket: Path | None) -> list[str]:
         changed = USUAL.settings._replace(database=database, socket=socket)
-        text = write(Name.SYSTEMD, words_of(USUAL._replace(settings=changed), COMMAND))
+        text = write(Name.SYSTEMD, Site(USUAL._replace(settings=changed), COMMAND).words())
         return re.findall(r"^#   install -d -m (.*)$", text, re.MULTILINE)
 
     owner, missing = owner_of(tmp_path), tmp_path / "missing"
@@ -180,7 +180,7 @@ def test_a_folder_that_systemd_does_not_make_is_told(tmp_path: Path) -> None:
 
 def test_an_address_as_name_of_the_site_has_its_brackets() -> None:
     changed = USUAL._replace(settings=USUAL.settings._replace(base_url="https://[2001:db8::1]"))
-    nginx = write(Name.NGINX, words_of(changed, COMMAND))
+    nginx = write(Name.NGINX, Site(changed, COMMAND).words())
     assert "server_name [2001:db8::1];" in nginx
     assert "return 301 https://[2001:db8::1]$request_uri;" in nginx
 
@@ -188,7 +188,7 @@ def test_an_address_as_name_of_the_site_has_its_brackets() -> None:
 def test_the_port_of_the_site_is_the_proxys() -> None:
     def for_url(name: Name, url: str) -> str:
         changed = USUAL._replace(settings=USUAL.settings._replace(base_url=url))
-        return write(name, words_of(changed, COMMAND))
+        return write(name, Site(changed, COMMAND).words())
 
     url = "https://id.example.com:8443"
     for name in (Name.NGINX, Name.CADDY, Name.TRAEFIK):
@@ -205,7 +205,7 @@ def test_the_port_of_the_site_is_the_proxys() -> None:
 def test_a_home_folder_is_seen_where_something_is_in_it(tmp_path: Path) -> None:
     def protected(command: str, database: str) -> str:
         changed = USUAL._replace(settings=USUAL.settings._replace(database=Path(database)))
-        text = write(Name.SYSTEMD, words_of(changed, (command,)))
+        text = write(Name.SYSTEMD, Site(changed, (command,)).words())
         return unit_of(text)["Service"]["ProtectHome"]
 
     assert protected("/opt/usersctl", "/srv/users.db") == "yes"

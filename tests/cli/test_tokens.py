@@ -184,7 +184,7 @@ def test_one_row_is_one(usersctl: Command) -> None:
         "UPDATE audit SET action = 'delete' WHERE id = 2",
     )
     done = usersctl("audit", "verify")
-    assert (done.code, done.stderr.partition(" up to ")[0]) == (7, "Unbroken is 1 row")
+    assert (done.code, done.stderr.partition(" up to ")[0]) == (7, "Unbroken: 1 row")
 
 
 @pytest.mark.parametrize("when", ["yesterday", "7", "0001-01-01T00:00:00+14:00", "9999999y", ""])

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from support.commands import HASH, OPERATOR, PASSWORD, Command
 from support.daemons import wait_for
 
-from usersctl.cli.transfer import Format, _rows, _write
+from usersctl.cli.files import Format, read_rows, write_rows
 from usersctl.errors import Invalid
 from usersctl.models import UNUSABLE
 
@@ -57,7 +57,7 @@ PEOPLE = [
 def test_every_form_makes_the_same_accounts(usersctl: Command, name: str, content: str) -> None:
     done = usersctl.ok("import", written(usersctl, name, content))
     assert done.stdout == "Imported: 2 created, 0 updated, 0 skipped\n"
-    assert done.stderr == "1 have no password: they set one through a reset letter\n"
+    assert done.stderr == "1 have no password: they set one through a reset email\n"
     ada, eve = usersctl.ok("list", "--json").json
     assert (ada["name"], ada["role"], ada["active"]) == ("Ada", "admin", True)
     assert (eve["name"], eve["role"], eve["active"]) == ("eve", "user", False)
@@ -541,14 +541,14 @@ def exported(usersctl: Command, form: Format) -> str:
     target = io.StringIO(newline="")
     with usersctl.service() as service:
         rows = service.transfer.export_rows(with_hashes=True)
-        _write(target, form, rows, with_hashes=True, cell=lambda value: value)
+        write_rows(target, form, rows, with_hashes=True)
     return target.getvalue()
 
 
 def imported(usersctl: Command, form: Format, content: bytes) -> None:
     with usersctl.service() as service:
         service.transfer.import_rows(
-            _rows(io.BytesIO(content), form),
+            read_rows(io.BytesIO(content), form),
             on_conflict="fail",
             dry_run=False,
             by=OPERATOR,

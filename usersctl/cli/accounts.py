@@ -21,8 +21,8 @@ from usersctl.cli.questions import (
     refuse_both_from_stdin,
     users,
 )
-from usersctl.cli.show.listing import list_users
-from usersctl.cli.show.output import Cell
+from usersctl.cli.show.cells import Cell
+from usersctl.cli.show.listing import ON_A_TERMINAL, list_users
 from usersctl.clock import stamp
 from usersctl.errors import Invalid, Taken
 from usersctl.fields import normal_email, normal_name, search_text
@@ -32,8 +32,7 @@ from usersctl.passwords import check_password, password_is_set
 if TYPE_CHECKING:
     from usersctl.service import Service
 
-PANEL = "Accounts"
-MOST = 2**62  # accounts: more than any table holds
+MOST = 2**62  # accounts: more than any table holds, and still an integer of SQLite
 
 
 class Sort(StrEnum):
@@ -43,46 +42,31 @@ class Sort(StrEnum):
     LAST_LOGIN = "last-login"
 
 
-def register(app: typer.Typer) -> None:
-    for name, command, example in (
-        ("create", create, "usersctl create ada@example.com --name 'Ada Lovelace' --admin"),
-        ("list", list_, "usersctl list --inactive --sort created --desc"),
-        ("show", show, "usersctl show ada@example.com"),
-        ("update", update, "usersctl update ada@example.com --role user"),
-        ("activate", activate, "usersctl activate 7 8 grace@example.com"),
-        ("deactivate", deactivate, "usersctl deactivate - < leavers.txt"),
-        ("delete", delete, "usersctl delete bob@example.com --yes"),
-        ("set-password", set_password, "usersctl set-password ada@example.com --generate"),
-        ("unlock", unlock, "usersctl unlock ada@example.com"),
-    ):
-        app.command(name, rich_help_panel=PANEL, epilog=f"Example: {example}")(command)
-
-
 def create(
     ctx: typer.Context,
     email: Annotated[str, typer.Argument(metavar="EMAIL", help="The address to sign in with.")],
     name: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Full name; what stands before the @ if left out.")
+        str | None, typer.Option(metavar="TEXT", help="Full name. Default: the part before the @.")
     ] = None,
-    admin: Annotated[bool, typer.Option("--admin", help="The same as --role admin.")] = False,
-    role: Annotated[Role | None, typer.Option(help="What the account may do; user if left out.")] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="Short for --role admin.")] = False,
+    role: Annotated[Role | None, typer.Option(help="The role of the account. Default: user.")] = None,
     inactive: Annotated[
-        bool, typer.Option("--inactive", help="It cannot sign in until it is activated.")
+        bool, typer.Option("--inactive", help="The account cannot sign in until it is activated.")
     ] = False,
     if_missing: Annotated[
-        bool, typer.Option("--if-missing", help="Do nothing, and succeed, if the address has an account.")
+        bool, typer.Option("--if-missing", help="Succeed, and change nothing, if the account exists.")
     ] = False,
     password_stdin: PasswordStdin = False,
     password_file: PasswordFile = None,
     generate: Generate = False,
 ) -> None:
-    """Create an account. Makes the database, too, if there is none yet."""
+    """Create an account. Creates the database, too, if there is none."""
     run = invocation(ctx)
     if admin and role is Role.USER:
         raise Invalid("--admin and --role user contradict each other")
     address = normal_email(email)
     full_name = normal_name(name if name is not None else address.partition("@")[0])
-    # Nobody is asked for the password of an account that is there already; nor is a database made for one that cannot be.
+    # Look before asking for a password; and do not make a database for an account that is refused.
     service = run.service(create=True) if run.loaded.settings.database.is_file() else None
     existing = _owner(service, address) if service is not None else None
     if existing is None:
@@ -150,64 +134,63 @@ def list_(
     ctx: typer.Context,
     active: Annotated[bool, typer.Option("--active", help="Only active accounts.")] = False,
     inactive: Annotated[bool, typer.Option("--inactive", help="Only inactive accounts.")] = False,
-    role: Annotated[Role | None, typer.Option(help="Only this role.")] = None,
-    search: Annotated[str | None, typer.Option(metavar="TEXT", help="Part of an address or a name.")] = None,
-    sort: Annotated[
-        Sort, typer.Option(metavar="KEY", help="By name, email, created or last-login.")
-    ] = Sort.NAME,
-    desc: Annotated[bool, typer.Option("--desc", help="The other way round.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="So many on a page.")] = None,
-    page: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Which page; the first if left out.")
+    role: Annotated[Role | None, typer.Option(help="Only accounts with this role.")] = None,
+    search: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only accounts with this in their address or name.")
     ] = None,
-    everyone: Annotated[bool, typer.Option("--all", help="All of them, also on a terminal.")] = False,
+    sort: Annotated[
+        Sort, typer.Option(metavar="KEY", help="Sort by name, email, created or last-login.")
+    ] = Sort.NAME,
+    desc: Annotated[bool, typer.Option("--desc", help="Sort in descending order.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Accounts on a page.")] = None,
+    page: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="The page to show. Default: the first.")
+    ] = None,
+    everyone: Annotated[bool, typer.Option("--all", help="All accounts, also on a terminal.")] = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object a line.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Comma-separated, with a header line.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values with a header line.")] = False,
 ) -> None:
     """List accounts: 50 on a terminal, all in a pipe."""
     run = invocation(ctx)
     if active and inactive:
         raise Invalid("--active and --inactive contradict each other")
-    if run.options.json + jsonl + csv > 1:
+    forms = [form for form, asked in (("json", run.options.json), ("jsonl", jsonl), ("csv", csv)) if asked]
+    if len(forms) > 1:
         raise Invalid("Choose one of --json, --jsonl and --csv")
-    for option, given in (("--limit", limit), ("--page", page)):
-        if everyone and given is not None:
+    for option, value in (("--limit", limit), ("--page", page)):
+        if everyone and value is not None:
             raise Invalid(f"--all and {option} contradict each other")
-    page = page or 1
-    form = "json" if run.options.json else "jsonl" if jsonl else "csv" if csv else None
-    if page > 1 and limit is None:
-        limit = 50
-    if limit is not None or everyone:
-        limit = min(limit or MOST, MOST)
-    if search is not None:  # surrogates, which no name holds, cannot be asked for in SQL
-        search = search.encode("utf-8", "backslashreplace").decode()
-    wanted = UserFilter(
-        search_text(search or ""), role, True if active else False if inactive else None, sort, desc
-    )
-    list_users(run, wanted, form=form, limit=limit, page=page)
+    if everyone:
+        limit = MOST
+    elif limit is None and page not in (None, 1):
+        limit = ON_A_TERMINAL
+    # Surrogates, which no name holds, cannot be bound to a statement.
+    search = (search or "").encode("utf-8", "backslashreplace").decode()
+    wanted = UserFilter(search_text(search), role, active if active != inactive else None, sort, desc)
+    list_users(run, wanted, form=next(iter(forms), None), limit=limit and min(limit, MOST), page=page or 1)
 
 
 def show(ctx: typer.Context, user: UserArgument) -> None:
-    """Show one account."""
+    """Show one account: its fields, its sessions, and whether failed logins have locked it."""
     run = invocation(ctx)
     service = run.service(write=False)
-    found = one_user(service, user)
+    account = one_user(service, user)
     if run.out.json:
-        run.out.write_json(found.as_json())
+        run.out.write_json(account.as_json())
         return
-    from usersctl.throttle import account_key  # late, with the cryptography that it brings
+    from usersctl.throttle import account_key  # late: it imports cryptography
 
     with service.store.read() as tx:
-        sessions = list(tx.tokens(found.id, unexpired_at=stamp(service.now())))
-        wait = service.throttle.wait(tx, account_key(found, found.email))
-        stored = tx.credentials_of(found.id)
-    facts: list[tuple[str, Cell]] = list(found.as_json().items())
+        sessions = list(tx.tokens(account.id, unexpired_at=stamp(service.now())))
+        wait = service.throttle.wait(tx, account_key(account, account.email))
+        stored = tx.credentials_of(account.id)
+    facts: list[tuple[str, Cell]] = list(account.as_json().items())
     facts += [
-        ("email_proven_at", found.email_proven_at),
-        ("awaiting_confirmation", found.awaiting_confirmation),
+        ("email_proven_at", account.email_proven_at),
+        ("awaiting_confirmation", account.awaiting_confirmation),
         ("has_password", password_is_set(stored)),
-        ("sessions", sum(each.kind != "api" for each in sessions)),
-        ("api_tokens", sum(each.kind == "api" for each in sessions)),
+        ("sessions", sum(session.kind != "api" for session in sessions)),
+        ("api_tokens", sum(session.kind == "api" for session in sessions)),
         ("login_locked", wait is not None),
     ]
     run.out.facts(facts)
@@ -219,48 +202,46 @@ def update(
     name: Annotated[str | None, typer.Option(metavar="TEXT", help="A new name.")] = None,
     email: Annotated[
         str | None,
-        typer.Option(metavar="EMAIL", help="A new address, unproven until its owner shows it."),
+        typer.Option(metavar="EMAIL", help="A new address; unproven until its owner confirms it."),
     ] = None,
     role: Annotated[Role | None, typer.Option(help="A new role, in force at the next request.")] = None,
     unlink: Annotated[
         bool,
         typer.Option(
-            "--unlink", help="No sign-in through the provider any more; a letter if that was the only way."
+            "--unlink",
+            help="Remove the link to the identity provider. An account without a password gets a reset email.",
         ),
     ] = False,
 ) -> None:
-    """Change an account's name, address or role."""
+    """Change the name, address or role of an account, or unlink it from the identity provider."""
     run = invocation(ctx)
     if name is None and email is None and role is None and not unlink:
         raise Invalid("Nothing to change", hint="give --name, --email, --role or --unlink")
     service = run.service()
-    found = one_user(service, user)
-    changed = service.accounts.update(
-        found.id, name=name, email=email, role=role, unlink=unlink, by=run.actor
-    )
-    run.out.result(
-        f"{'Unchanged:' if changed == found else 'Updated'} {_described(changed)}", changed.as_json()
-    )
+    before = one_user(service, user)
+    after = service.accounts.update(before.id, name=name, email=email, role=role, unlink=unlink, by=run.actor)
+    done = "Unchanged:" if after == before else "Updated"
+    run.out.result(f"{done} {_described(after)}", after.as_json())
 
 
 def activate(ctx: typer.Context, user: UserArguments) -> None:
-    """Let accounts sign in. All of them, or none."""
+    """Activate accounts, so that they can sign in. All of them, or none."""
     _set_active(invocation(ctx), user, active=True)
 
 
 def deactivate(ctx: typer.Context, user: UserArguments) -> None:
-    """Keep accounts out. Ends their sessions and tokens. All of them, or none."""
+    """Deactivate accounts, and end their sessions and API tokens. All of them, or none."""
     _set_active(invocation(ctx), user, active=False)
 
 
 def _set_active(run: Invocation, references: list[str], *, active: bool) -> None:
     service = run.service()
-    found = users(service, references)
-    changed = service.accounts.set_active([user.id for user in found], active=active, by=run.actor)
-    word = "active" if active else "inactive"
+    accounts = users(service, references)
+    changed = service.accounts.set_active([user.id for user in accounts], active=active, by=run.actor)
+    state = "active" if active else "inactive"
     lines = [
-        f"{'Already' if before == after else 'Now'} {word}: {after.email} (user {after.id})"
-        for before, after in zip(found, changed, strict=True)
+        f"{'Already' if before == after else 'Now'} {state}: {after.email} (user {after.id})"
+        for before, after in zip(accounts, changed, strict=True)
     ]
     run.out.result("\n".join(lines) or "No users given; nothing to do", [user.as_json() for user in changed])
 
@@ -269,29 +250,30 @@ def delete(
     ctx: typer.Context,
     user: UserArguments,
     yes: Yes = False,
-    if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="Pass over users that do not exist.")
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Ignore users that do not exist.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print which accounts would be deleted.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted.")] = False,
 ) -> None:
-    """Delete accounts, with their sessions and tokens. All of them, or none."""
+    """Delete accounts, with their sessions and API tokens. All of them, or none."""
     run = invocation(ctx)
     service = run.service(write=not dry_run)
-    found = users(service, user, if_exists=if_exists)
-    if found and not dry_run:
-        confirm(run, f"Delete {_names(found)} with all sessions and tokens?", yes=yes)
-    ids = [each.id for each in found]
-    # Fewer than were found, where another process is deleting, too.
-    deleted = (
-        service.accounts.delete(ids, if_exists=if_exists, dry_run=dry_run, by=run.actor) if found else []
-    )
-    told = f"{'Would delete' if dry_run else 'Deleted'} {_names(deleted)}"
-    run.out.result(told if deleted else "No such user; nothing to do", [each.as_json() for each in deleted])
+    accounts = users(service, user, if_exists=if_exists)
+    if accounts and not dry_run:
+        confirm(run, f"Delete {_emails(accounts)} with all sessions and tokens?", yes=yes)
+    if accounts:
+        # Another process may delete some of them meanwhile.
+        ids = [account.id for account in accounts]
+        accounts = service.accounts.delete(ids, if_exists=if_exists, dry_run=dry_run, by=run.actor)
+    done = f"{'Would delete' if dry_run else 'Deleted'} {_emails(accounts)}"
+    if not accounts:
+        done = "No such user; nothing to do"
+    run.out.result(done, [account.as_json() for account in accounts])
 
 
-def _names(listed: list[User]) -> str:
-    more = f" and {len(listed) - 10} more" if listed[10:] else ""
-    return ", ".join(each.email for each in listed[:10]) + more
+def _emails(accounts: list[User]) -> str:
+    more = f" and {len(accounts) - 10} more" if accounts[10:] else ""
+    return ", ".join(account.email for account in accounts[:10]) + more
 
 
 def set_password(
@@ -301,14 +283,14 @@ def set_password(
     password_file: PasswordFile = None,
     generate: Generate = False,
 ) -> None:
-    """Set a password. Ends all sessions and tokens of the account."""
+    """Set a new password. Ends all sessions and API tokens of the account."""
     run = invocation(ctx)
     refuse_both_from_stdin(user, password_stdin=password_stdin)
     service = run.service()
-    found = one_user(service, user)
-    chosen = _password(run, found.email, found.name, password_stdin, password_file, generate)
+    account = one_user(service, user)
+    chosen = _password(run, account.email, account.name, password_stdin, password_file, generate)
     changed = service.accounts.set_password(
-        found.id,
+        account.id,
         chosen,
         tell=lambda user: _tell_generated(run, user, chosen) if generate else None,
         by=run.actor,
@@ -317,13 +299,15 @@ def set_password(
 
 
 def unlock(ctx: typer.Context, user: UserArgument) -> None:
-    """Let an account that failed logins have locked try again."""
+    """Unlock an account that is locked after failed logins."""
     run = invocation(ctx)
     service = run.service()
-    found = one_user(service, user)
-    unlocked = service.throttle.unlock(found, run.actor)
-    told = "Unlocked" if unlocked else "Not locked:"
-    run.out.result(f"{told} {found.email}", {"id": found.id, "email": found.email, "unlocked": unlocked})
+    account = one_user(service, user)
+    unlocked = service.throttle.unlock(account, run.actor)
+    done = "Unlocked" if unlocked else "Not locked:"
+    run.out.result(
+        f"{done} {account.email}", {"id": account.id, "email": account.email, "unlocked": unlocked}
+    )
 
 
 def _described(user: User) -> str:

@@ -6,24 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from usersctl.cli.questions import invocation
-from usersctl.cli.show.output import clean, to_json
+from usersctl.cli.show.cells import clean, to_json
 from usersctl.config import sources
 from usersctl.config.settings import KEYS, Key
 from usersctl.errors import Invalid
-
-
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        no_args_is_help=True, help="The configuration.", epilog="Example: usersctl config show --origin"
-    )
-    for name, command, example in (
-        ("show", show, "usersctl config show --origin"),
-        ("explain", explain, "usersctl config explain auth.tokenExpiration"),
-        ("check", check, "usersctl config check --config users.toml"),
-        ("path", path, "usersctl config path"),
-    ):
-        group.command(name, epilog=f"Example: {example}")(command)
-    app.add_typer(group, name="config", rich_help_panel="Operation")
 
 
 def show(

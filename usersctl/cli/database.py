@@ -1,13 +1,14 @@
-"""The database file itself: made, brought up to date, looked at, saved, checked and put back."""
+"""db: creates, migrates, backs up, verifies and restores the database file."""
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from usersctl.cli.exit_codes import ExitCode, code_of
 from usersctl.cli.questions import Yes, confirm, invocation
-from usersctl.cli.show.output import PARTLY_FAILED, clean, code_of
+from usersctl.cli.show.cells import clean
 from usersctl.clock import utc_now
 from usersctl.errors import Invalid, StoreUnusable
 from usersctl.store.database_file import VERSION
@@ -21,51 +22,44 @@ if TYPE_CHECKING:
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="A file that `db backup` made.")]
 
 
-def register(app: typer.Typer) -> None:
-    database = typer.Typer(
-        no_args_is_help=True, help="The database file.", epilog="Example: usersctl db status"
-    )
-    for name, command, example in (
-        ("init", init, "usersctl db init --db /var/lib/users/users.db"),
-        ("migrate", migrate, "usersctl db migrate"),
-        ("status", status, "usersctl db status --json"),
-        ("backup", backup, "usersctl db backup /var/backups/users-today.db"),
-        ("verify", verify, "usersctl db verify /var/backups/users-today.db"),
-        ("restore", restore, "usersctl db restore /var/backups/users-today.db"),
-    ):
-        database.command(name, epilog=f"Example: {example}")(command)
-    app.add_typer(database, name="db", rich_help_panel="Operation")
-
-
 def init(ctx: typer.Context) -> None:
-    """Make the database, if there is none."""
+    """Create the database, if there is none."""
     run = invocation(ctx)
     path = run.loaded.settings.database
-    there = path.is_file() and path.stat().st_size > 0
+    exists = path.is_file() and path.stat().st_size > 0
     run.store(create=True)
     run.out.result(
-        f"{'There already:' if there else 'Made'} {path}", {"path": str(path), "created": not there}
+        f"{'Exists already:' if exists else 'Created'} {path}", {"path": str(path), "created": not exists}
     )
 
 
 def migrate(ctx: typer.Context) -> None:
-    """Bring an older database up to date. What it was stays beside it."""
+    """Upgrade an older database. The old file is kept beside it."""
     run = invocation(ctx)
     store = run.store()
-    done = store.migrated
-    told: dict[str, Any] = {
+    as_json: dict[str, Any] = {
         "path": str(store.path),
         "version": VERSION,
-        "migrated": done is not None,
-        "accounts": done.accounts if done else None,
-        "backup": str(done.backup) if done else None,
-        "notes": done.notes if done else [],
+        "migrated": False,
+        "accounts": None,
+        "backup": None,
+        "notes": [],
     }
-    run.out.result(f"{store.path} is of version {VERSION}" + ("" if done else " already"), told)
+    if store.migrated is None:
+        run.out.result(f"{store.path} is of version {VERSION} already", as_json)
+        return
+    done = store.migrated
+    as_json |= {
+        "migrated": True,
+        "accounts": done.accounts,
+        "backup": str(done.backup),
+        "notes": done.notes,
+    }
+    run.out.result(f"{store.path} is of version {VERSION}", as_json)
 
 
 def status(ctx: typer.Context) -> None:
-    """Tell where the database is and why, and what is in it."""
+    """Show where the database is, why it is this one, and how many rows it has."""
     run = invocation(ctx)
     store = run.store(write=False)
     log = Path(f"{store.path}-wal")
@@ -87,12 +81,12 @@ def status(ctx: typer.Context) -> None:
 
 def backup(
     ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that is not there yet.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write. It must not exist.")],
 ) -> None:
-    """Save the database while everything runs.
+    """Back up the database while everything runs.
 
-    It holds one moment, however long it takes. The file is for its owner only, and is there whole or not at all. It is
-    never written over another one.
+    The backup is the state of one moment, however long the copy takes. The file appears when it is complete, with mode
+    0600. An existing file is never overwritten.
     """
     if str(file) == "-":
         raise Invalid("A backup is a file, and cannot go to standard output", hint="name a file")
@@ -111,27 +105,26 @@ def backup(
 def verify(
     ctx: typer.Context,
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A backup; the database in use if left out.")
+        Path | None, typer.Argument(metavar="[FILE]", help="A backup. Default: the database in use.")
     ] = None,
 ) -> None:
     """Check a backup, or the database in use, from end to end.
 
-    Its pages and indexes, foreign keys, tables and triggers, counts, and the chain of the audit trail. A backup is
-    copied first, and only the copy is opened. Every problem is a line; with one the exit code is 7.
+    Checks pages and indexes, foreign keys, tables and triggers, counts, and the hashes of the audit trail. A backup is
+    copied first, and only the copy is opened. Every problem is one line, and the exit code is then 7.
     """
     from usersctl.store import backup as backups
 
     run = invocation(ctx)
-    in_use = run.loaded.settings.database
-    if file is None or (file.exists() and in_use.exists() and file.samefile(in_use)):
-        # Never by a copy of its bytes, which somebody may write to meanwhile.
+    if file is None or _is_same_file(file, run.loaded.settings.database):
+        # The database in use is not copied: another process may write to it meanwhile.
         path = run.store(write=False).path
-        found = backups.check(path)
+        report = backups.check(path)
     else:
         path = file
-        with backups.checked_copy(file) as (found, _copy):
+        with backups.checked_copy(file) as (report, _copy):
             pass
-    _tell(run, path, found)
+    _print_report(run, path, report)
 
 
 def restore(
@@ -139,80 +132,88 @@ def restore(
     file: BackupFile,
     keep_tokens: Annotated[
         bool,
-        typer.Option("--keep-tokens", help="Leave the backup's sessions, API tokens and sent links valid."),
+        typer.Option("--keep-tokens", help="Keep the sessions, API tokens and email links of the backup."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the file, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the backup, and change nothing.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Put a backup in the place of the database.
+    """Replace the database by a backup.
 
-    Also while everything runs. A file that `db verify` finds fault with is refused. What is replaced stays beside the
-    database in a file of its own. All sessions, API tokens and links in letters end, because some of those in the
-    backup may have been revoked since it was made. A lockdown stays in force.
+    The daemon may run meanwhile. A backup in which `db verify` finds a problem is refused. The replaced database is
+    kept beside the new one. All sessions, API tokens and email links end, because the backup may hold some that were
+    revoked later. A lockdown stays in force.
     """
     from usersctl.store import backup as backups
 
     run = invocation(ctx)
     path = run.loaded.settings.database
-    if file.exists() and path.exists() and file.samefile(path):
+    if _is_same_file(file, path):
         raise Invalid(f"{file} is the database itself", hint="name a file that usersctl db backup made")
-    with backups.checked_copy(file) as (found, copy):
-        if found.problems:
-            refused = StoreUnusable(
-                f"{file} is not sound, and was not restored", hint=f"see: usersctl db verify {file}"
-            )
-            listed = [problem._asdict() for problem in found.problems]
-            run.out.error(refused, code=refused.code, hint=refused.hint, problems=listed)
-            raise typer.Exit(code_of(refused))
-        told: dict[str, Any] = {
+    with backups.checked_copy(file) as (report, copy):
+        if report.problems:
+            _refuse_unsound(run, file, report)
+        accounts = _accounts(report.counts)
+        as_json: dict[str, Any] = {
             "file": str(file),
             "database": str(path),
-            "accounts": found.counts["users"],
+            "accounts": report.counts["users"],
             "tokens_kept": keep_tokens,
             "dry_run": dry_run,
+            "kept": None,
         }
         if dry_run:
-            run.out.result(f"Would restore {_accounts(found.counts)} to {path}", told | {"kept": None})
+            run.out.result(f"Would restore {accounts} to {path}", as_json)
             return
-        ends = "" if keep_tokens else ", and end all sessions and API tokens"
-        confirm(run, f"Replace {path} by {_accounts(found.counts)} of {file}{ends}?", yes=yes)
+        consequence = "" if keep_tokens else ", and end all sessions and API tokens"
+        confirm(run, f"Replace {path} by {accounts} of {file}{consequence}?", yes=yes)
         with run.out.progress("Restoring pages") as draw:
             kept = backups.restore(
                 copy, path, name=file.name, keep_tokens=keep_tokens, by=run.actor, now=utc_now, progress=draw
             )
-    run.out.result(
-        f"Restored {_accounts(found.counts)} to {path}", told | {"kept": str(kept) if kept else None}
-    )
     if kept is not None:
-        run.out.note(f"What it was: {kept}")
+        as_json["kept"] = str(kept)
+    run.out.result(f"Restored {accounts} to {path}", as_json)
+    if kept is not None:
+        run.out.note(f"The replaced database is kept as {kept}")
     if not keep_tokens:
-        run.out.note("All sessions, API tokens and sent links have ended.")
+        run.out.note("All sessions, API tokens and email links have ended.")
 
 
-def _tell(run: "Invocation", path: Path, found: "BackupReport") -> None:
-    accounts, rows = found.counts.get("users"), found.counts.get("audit")
+def _is_same_file(file: Path, database: Path) -> bool:
+    return file.exists() and database.exists() and file.samefile(database)
+
+
+def _refuse_unsound(run: "Invocation", file: Path, report: "BackupReport") -> NoReturn:
+    error = StoreUnusable(
+        f"{file} is not sound, and was not restored", hint=f"see: usersctl db verify {file}"
+    )
+    problems = [problem._asdict() for problem in report.problems]
+    run.out.error(error, code=error.code, hint=error.hint, problems=problems)
+    raise typer.Exit(code_of(error))
+
+
+def _print_report(run: "Invocation", path: Path, report: "BackupReport") -> None:
+    accounts, rows = report.counts.get("users"), report.counts.get("audit")
     if run.out.json:
         run.out.write_json(
             {
                 "file": str(path),
-                "sound": not found.problems,
+                "sound": not report.problems,
                 "accounts": accounts,
                 "audit_rows": rows,
-                "audit_head": found.head,
-                "problems": [problem._asdict() for problem in found.problems],
+                "audit_head": report.head,
+                "problems": [problem._asdict() for problem in report.problems],
             }
         )
-    elif found.problems:
-        for problem in found.problems:
+    elif report.problems:
+        for problem in report.problems:
             run.out.data(clean(f"{problem.check}: {problem.message}"))
-        run.out.note(f"{path} is not sound: {counted(len(found.problems), 'problem')}")
+        run.out.note(f"{path} is not sound: {counted(len(report.problems), 'problem')}")
     else:
-        run.out.result(
-            f"{path} is sound: {_accounts(found.counts)}, {counted(rows or 0, 'audit row')} up to {found.head}",
-            None,
-        )
-    if found.problems:
-        raise typer.Exit(PARTLY_FAILED)
+        audit_rows = counted(rows or 0, "audit row")
+        run.out.result(f"{path} is sound: {_accounts(report.counts)}, {audit_rows} up to {report.head}", None)
+    if report.problems:
+        raise typer.Exit(ExitCode.PARTLY_FAILED)
 
 
 def _accounts(counts: dict[str, int]) -> str:

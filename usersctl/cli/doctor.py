@@ -1,39 +1,35 @@
-"""doctor: what is wrong with this installation, and the command that mends it."""
+"""doctor: looks for problems of this installation, with the command that fixes each."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.healthcheck import NotReady, ask_within, configured
 from usersctl.cli.questions import invocation
 from usersctl.cli.show.findings import Line, show
-from usersctl.cli.show.output import PARTLY_FAILED, Output
+from usersctl.cli.show.output import Output
 from usersctl.config import Settings
 from usersctl.config.sources import Loaded
 from usersctl.errors import UsersError
+from usersctl.text import counted
 
 if TYPE_CHECKING:
-    from usersctl.doctor import Finding, Severity
+    from usersctl.doctor import Finding
 
 ANSWERS_WITHIN = 3.0  # seconds: the daemon, on this machine
-
-
-def register(app: typer.Typer) -> None:
-    app.command("doctor", rich_help_panel="Operation", epilog="Example: usersctl doctor --online")(doctor)
 
 
 def doctor(
     ctx: typer.Context,
     online: Annotated[
         bool,
-        typer.Option(
-            "--online", help="Also ask the mail server, the identity provider, and baseUrl from here."
-        ),
+        typer.Option("--online", help="Also ask the mail server, the identity provider, and baseUrl."),
     ] = False,
 ) -> None:
-    """Look for what is wrong with this installation. Exit code 7 when there is a problem or a warning.
+    """Check this installation. Exit code 7 for a problem or a warning.
 
-    Nothing is changed. With --quiet, what is well is left out.
+    Changes nothing. With --quiet, prints only what is not in order.
     """
     from usersctl.clock import utc_now
     from usersctl.doctor import CHECKS, Installation, Severity, examine
@@ -56,22 +52,21 @@ def doctor(
         findings = list(examine(installation, with_network=online))
     finally:
         installation.close()
-    counts = {each: sum(found.severity is each for found in findings) for each in Severity}
+    counts: dict[str, int] = {
+        severity: sum(finding.severity is severity for finding in findings) for severity in Severity
+    }
     if run.out.json:
         run.out.write_json(
-            {
-                "online": online,
-                "findings": [found._asdict() for found in findings],
-                "counts": counts,
-            }
+            {"online": online, "findings": [finding._asdict() for finding in findings], "counts": counts}
         )
     else:
-        shown = [each for each in findings if not run.out.quiet or each.severity is not Severity.OK]
-        show(run.out, ("code", "severity", "message"), _lines(run.out, shown))
-        left = 0 if online else sum(check.online for check in CHECKS)
-        run.out.note(_summed_up(counts) + (f"; {left} more checks with --online" if left else ""))
+        if run.out.quiet:
+            findings = [finding for finding in findings if finding.severity is not Severity.OK]
+        show(run.out, ("code", "severity", "message"), _lines(run.out, findings))
+        skipped = sum(check.online for check in CHECKS)
+        run.out.note(_summary(counts) + ("" if online else f"; {skipped} more checks with --online"))
     if counts[Severity.PROBLEM] or counts[Severity.WARNING]:
-        raise typer.Exit(PARTLY_FAILED)
+        raise typer.Exit(ExitCode.PARTLY_FAILED)
 
 
 def _why_not_ready(settings: Settings) -> str | None:
@@ -82,26 +77,25 @@ def _why_not_ready(settings: Settings) -> str | None:
     return None
 
 
-def _lines(out: Output, found: "list[Finding]") -> list[Line]:
-    """On a terminal, what stands in the way of several checks is told once, after the others."""
+def _lines(out: Output, findings: "list[Finding]") -> list[Line]:
+    """On a terminal, the checks that were not possible come last, one line for each reason."""
     if not out.terminal:
-        return [Line(*each) for each in found]
-    lines, waiting = [], dict[str, list[str]]()
-    for each in found:
-        if each.severity == "unchecked":
-            waiting.setdefault(each.message, []).append(each.code)
+        return [Line(*finding) for finding in findings]
+    lines, unchecked = [], dict[str, list[str]]()
+    for finding in findings:
+        if finding.severity == "unchecked":
+            unchecked.setdefault(finding.message, []).append(finding.code)
         else:
-            lines.append(Line(*each))
+            lines.append(Line(*finding))
     return lines + [
-        Line("", "unchecked", f"{reason}: {', '.join(codes)}", None) for reason, codes in waiting.items()
+        Line("", "unchecked", f"{reason}: {', '.join(codes)}", None) for reason, codes in unchecked.items()
     ]
 
 
-def _summed_up(counts: "dict[Severity, int]") -> str:
-    words = {"problem": "problems", "warning": "warnings", "hint": "hints", "unchecked": "not checked"}
-    told = [
-        f"{count} {words[each] if count != 1 or each == 'unchecked' else each}"
-        for each, count in counts.items()
-        if each in words and count
+def _summary(counts: dict[str, int]) -> str:
+    parts = [
+        counted(counts[severity], severity) for severity in ("problem", "warning", "hint") if counts[severity]
     ]
-    return ", ".join(told[::-1]) or "Nothing is wrong"
+    if counts["unchecked"]:
+        parts.append(f"{counts['unchecked']} not checked")
+    return ", ".join(parts) or "Nothing is wrong"

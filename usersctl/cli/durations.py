@@ -1,4 +1,4 @@
-"""Spans of time as one types them: 30m, 12h, 90d, 2w, 1y."""
+"""Durations as they are typed: 30m, 12h, 90d, 2w, 1y."""
 
 import re
 from datetime import datetime, timedelta
@@ -12,15 +12,14 @@ LONGEST = timedelta(days=36_500)
 
 
 def span(text: str) -> timedelta:
-    found = re.fullmatch(r"([1-9][0-9]{0,6})([mhdwy])", text.strip(), re.ASCII)
-    unit = _UNITS[found[2]] if found else LONGEST
-    if found is None or int(found[1]) > LONGEST / unit:
-        raise Invalid(f"{text!r} is no span of time", hint="write 30m, 12h, 90d, 2w or 1y; 100y at most")
-    return int(found[1]) * unit
+    match = re.fullmatch(r"([1-9][0-9]{0,6})([mhdwy])", text.strip(), re.ASCII)
+    if match is None or int(match[1]) > LONGEST / _UNITS[match[2]]:
+        raise Invalid(f"{text!r} is not a duration", hint="write 30m, 12h, 90d, 2w or 1y; 100y at most")
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def since(text: str, now: datetime) -> datetime:
-    """A span back from now, or a date."""
+    """A duration before now, or a date."""
     try:
         return now - span(text)
     except Invalid:
@@ -28,4 +27,4 @@ def since(text: str, now: datetime) -> datetime:
     try:
         return moment(text.strip())
     except (ValueError, OverflowError):
-        raise Invalid(f"{text!r} is no span of time and no date", hint="write 7d, or 2026-11-20") from None
+        raise Invalid(f"{text!r} is neither a duration nor a date", hint="write 7d, or 2026-11-20") from None

@@ -1,4 +1,4 @@
-"""healthcheck: asks a daemon whether it can do its work, for a container's or a monitor's sake."""
+"""healthcheck: asks a daemon whether it is ready, for containers and monitoring."""
 
 import json
 import math
@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import typer
 
+from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.questions import invocation
-from usersctl.cli.show.output import PARTLY_FAILED
 from usersctl.config import Settings
 from usersctl.config.values import connectable_host, host_and_port
 from usersctl.deadline import within
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from http.client import HTTPConnection
 
 PATH = "/ready"
-MOST = 4096  # bytes of an answer that may be another program's
+MOST = 4096  # bytes that are read; another program may answer there
 
 
 class NotReady(Exception):
@@ -33,30 +33,22 @@ class Target(NamedTuple):
     url: str
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        "healthcheck",
-        rich_help_panel="Operation",
-        epilog="Example: usersctl healthcheck http://127.0.0.1:8080",
-    )(healthcheck)
-
-
 def healthcheck(
     ctx: typer.Context,
     url: Annotated[
         str | None,
         typer.Argument(
             metavar="[URL]",
-            help="Of the daemon, or unix: and the path of its socket; as configured if left out.",
+            help="The daemon's URL, or unix: and the path of its socket. Default: as configured.",
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, max=600, help="How long it may take at most.")
+        float, typer.Option(metavar="SECONDS", min=0.1, max=600, help="The longest time to wait.")
     ] = 5,
 ) -> None:
-    """Ask a daemon whether it can do its work. Exit code 7 when it cannot, or does not answer."""
+    """Ask a daemon whether it is ready. Exit code 7 if it is not, or does not answer."""
     if math.isnan(timeout):
-        raise Invalid("--timeout nan: not a number of seconds")
+        raise Invalid("--timeout nan is not a number of seconds")
     run = invocation(ctx)
     target = _from_url(url) if url is not None else configured(run.loaded.settings)
     began = time.monotonic()
@@ -64,7 +56,7 @@ def healthcheck(
         ask_within(timeout, target)
     except NotReady as error:
         run.out.error(NotReady(f"Not ready: {target.url}: {error}"), code="not_ready", url=target.url)
-        raise typer.Exit(PARTLY_FAILED) from None
+        raise typer.Exit(ExitCode.PARTLY_FAILED) from None
     took = round((time.monotonic() - began) * 1000)
     run.out.result(f"Ready: {target.url} ({took} ms)", {"ready": True, "url": target.url, "ms": took})
 
@@ -82,31 +74,32 @@ def configured(settings: Settings) -> Target:
 def _from_url(url: str) -> Target:
     from http.client import HTTPConnection, HTTPSConnection
 
-    problem = Invalid(f"{url!r} is no URL such as http://127.0.0.1:8080 or unix:/run/usersd/usersd.sock")
+    error = Invalid(f"{url!r} is not a URL such as http://127.0.0.1:8080 or unix:/run/usersd/usersd.sock")
     if url.startswith("unix:/"):
         return _at_socket(url.removeprefix("unix:"))
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise problem from None
+        raise error from None
     if parts.scheme not in ("http", "https") or not host or not all("!" <= c <= "~" for c in url):
-        raise problem
-    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        raise error
+    connections = {"http": HTTPConnection, "https": HTTPSConnection}
     path = parts.path if parts.path not in ("", "/") else PATH
-    return Target(kind(host, port), path, f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}")
+    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"  # without a password
+    return Target(connections[parts.scheme](host, port), path, shown)
 
 
 def _at_socket(path: str) -> Target:
     import socket
     from http.client import HTTPConnection
 
-    class Through(HTTPConnection):
+    class SocketConnection(HTTPConnection):
         def connect(self) -> None:
             self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self.sock.connect(path)
 
-    return Target(Through("localhost"), PATH, f"unix:{path}")
+    return Target(SocketConnection("localhost"), PATH, f"unix:{path}")
 
 
 def ask_within(seconds: float, target: Target) -> None:
@@ -122,22 +115,22 @@ def _ask(target: Target) -> None:
     try:
         with closing(target.connection) as connection:
             connection.request("GET", target.path)
-            with connection.getresponse() as answer:
-                body = answer.read(MOST)
+            with connection.getresponse() as response:
+                body = response.read(MOST)
     except (OSError, UnicodeError) as error:
         raise NotReady(getattr(error, "strerror", None) or str(error) or type(error).__name__) from None
     except HTTPException:
         raise NotReady("answers something that is not HTTP") from None
     except Exception as error:  # noqa: BLE001 - any other failure means not ready, too
         raise NotReady(type(error).__name__) from None
-    if answer.status != 200:
-        raise NotReady(_said(body, "statusMessage") or f"answers {answer.status}")
-    if target.path.endswith(PATH) and _said(body, "status") != "ready":
+    if response.status != 200:
+        raise NotReady(_field(body, "statusMessage") or f"answers {response.status}")
+    if target.path.endswith(PATH) and _field(body, "status") != "ready":
         raise NotReady("another program answers there")
 
 
-def _said(body: bytes, key: str) -> str:
-    """What the daemon says of itself, where it was the daemon."""
+def _field(body: bytes, key: str) -> str:
+    """A field of the daemon's answer; empty if another program answered."""
     try:
         return str(json.loads(body)[key]).removeprefix("Not ready: ")
     except (ValueError, TypeError, KeyError):

@@ -1,12 +1,14 @@
-"""One run of the command: its options, its output, and the service once it is needed."""
+"""One run of the command: its options, its output, and the service when the command needs it."""
 
 import os
 import sys
+from collections.abc import Collection
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from usersctl.cli.options import Options
-from usersctl.cli.show.output import Output, clean
+from usersctl.cli.options import take
+from usersctl.cli.show.cells import clean
+from usersctl.cli.show.output import Output
 from usersctl.config import sources
 from usersctl.models import Actor
 from usersctl.store.store import Store, open_store
@@ -17,20 +19,24 @@ if TYPE_CHECKING:
 
 
 class Invocation:
-    def __init__(self, options: Options) -> None:
-        self.options = options
-        self.out = Output(options)
+    def __init__(self, argv: list[str]) -> None:
+        self.argv = argv
         self.flags: dict[str, Any] = {}  # settings that a command takes as options
-        self.endless = False  # these keys are the way to end it, of which there is nothing to tell
+        self.endless = False  # Ctrl-C is the normal end, and needs no message
         self._store: Store | None = None
+        self.parse()
+
+    def parse(self, value_options: Collection[str] = ()) -> None:
+        self.options, self.words = take(self.argv, value_options)
+        self.out = Output(self.options)
 
     @cached_property
     def loaded(self) -> sources.Loaded:
         return sources.load(config=self.options.config, flags={"database": self.options.db, **self.flags})
 
     def service(self, *, create: bool = False, write: bool = True) -> "Service":
-        """`create`: a new database may be made; `write` False: an old one is refused and not migrated."""
-        from usersctl.service import build  # late: what only lists needs no journeys
+        """`create` makes a database if there is none; without `write` an old one is refused, not migrated."""
+        from usersctl.service import build  # late: a list needs no journeys
 
         return build(self.loaded.settings, store=self.store(create=create, write=write))
 
@@ -41,7 +47,7 @@ class Invocation:
             for note in store.migrated.notes:
                 self.out.note(f"Note: {note}")
             accounts = counted(store.migrated.accounts, "account")
-            self.out.note(f"Migrated {path} with {accounts}; as it was: {store.migrated.backup}")
+            self.out.note(f"Migrated {path} with {accounts}; the old file is kept as {store.migrated.backup}")
         return store
 
     def close(self) -> None:
@@ -50,14 +56,14 @@ class Invocation:
 
     @property
     def may_ask(self) -> bool:
-        """Questions are asked only of a person at a terminal."""
+        """Questions need a terminal, and no --no-input."""
         return (
             not self.options.no_input and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
         )
 
     @cached_property
     def actor(self) -> Actor:
-        """Who types, also behind sudo, and from which machine where ssh tells."""
+        """The person at the keyboard, also behind sudo, and the machine that ssh came from."""
         origin = os.environ.get("SSH_CONNECTION", "").partition(" ")[0] or "local"
         return Actor(clean(f"cli:{os.environ.get('SUDO_USER') or _login_name()}"), clean(origin))
 

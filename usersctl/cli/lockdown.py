@@ -1,4 +1,4 @@
-"""The emergency brake: nobody is let in, but for one admin who may be named."""
+"""lockdown: closes the service to everybody in an emergency, except for one admin."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,21 +11,6 @@ if TYPE_CHECKING:
     from usersctl.models import Lockdown
 
 
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        no_args_is_help=True,
-        help="The emergency brake: let nobody in.",
-        epilog="Example: usersctl lockdown on --except ada@example.com",
-    )
-    for name, command, example in (
-        ("on", on, "usersctl lockdown on --except ada@example.com"),
-        ("off", off, "usersctl lockdown off"),
-        ("status", status, "usersctl lockdown status --json"),
-    ):
-        group.command(name, epilog=f"Example: {example}")(command)
-    app.add_typer(group, name="lockdown", rich_help_panel="Operation")
-
-
 def on(
     ctx: typer.Context,
     admin: Annotated[
@@ -33,61 +18,68 @@ def on(
         typer.Option(
             "--except",
             metavar="ADMIN",
-            help="This admin may sign in, with a password or the provider.",
+            help="This admin may still sign in, with a password or through the provider.",
             autocompletion=complete_user,
         ),
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """End all sessions and let nobody in.
+    """End all sessions and close the service.
 
-    Nobody but the admin of --except signs in, registers or sets a password until `lockdown off`. It holds from the
-    next request on, whichever process it reaches. API tokens are kept, and refused meanwhile. This command goes on
-    working.
+    Until `lockdown off`, only the admin of --except can sign in; registration and password resets are closed, too. It
+    is in force from the next request, in every process. API tokens are kept, but refused. This command keeps working.
     """
     run = invocation(ctx)
     service = run.service()
     admitted = one_user(service, admin) if admin is not None else None
     before = service.lockdown.state()
     if before is None or before.admitted != admitted:
-        who = f"everybody but {admitted.email}" if admitted is not None else "everybody"
-        confirm(run, f"End all sessions and close the service to {who}?", yes=yes)
+        but = f" but {admitted.email}" if admitted is not None else ""
+        confirm(run, f"End all sessions and close the service to everybody{but}?", yes=yes)
     ended = service.lockdown.start(admitted, by=run.actor)
-    now = service.lockdown.state()
-    what = "already" if ended is None else f"now; {counted(ended, 'session')} ended"
+    lockdown = service.lockdown.state()
+    when = "already"
+    if ended is not None:
+        when = f"now; {counted(ended, 'session')} ended"
     run.out.result(
-        f"{_said(now)} {what}", _facts(now) | {"changed": ended is not None, "ended_sessions": ended or 0}
+        f"{_sentence(lockdown)} {when}",
+        _as_json(lockdown) | {"changed": ended is not None, "ended_sessions": ended or 0},
     )
 
 
 def off(ctx: typer.Context) -> None:
-    """Open the service again. Who had a session signs in anew."""
+    """Open the service again. Users have to sign in again."""
     run = invocation(ctx)
     changed = run.service().lockdown.stop(by=run.actor)
     run.out.result(
-        f"The service is open {'again' if changed else 'already'}", _facts(None) | {"changed": changed}
+        f"The service is open {'again' if changed else 'already'}", _as_json(None) | {"changed": changed}
     )
 
 
 def status(ctx: typer.Context) -> None:
-    """Tell whether the service is closed, since when, and who is let in."""
+    """Show whether the service is closed, since when, and which admin is excepted."""
     run = invocation(ctx)
-    now = run.service(write=False).lockdown.state()
-    if now is None:
-        run.out.result("The service is open", _facts(None))
-    else:
-        run.out.result(f"{_said(now)} since {now.since}, by {now.actor}", _facts(now))
+    lockdown = run.service(write=False).lockdown.state()
+    sentence = _sentence(lockdown)
+    if lockdown is not None:
+        sentence += f" since {lockdown.since}, by {lockdown.actor}"
+    run.out.result(sentence, _as_json(lockdown))
 
 
-def _said(now: "Lockdown | None") -> str:
-    admitted = now.admitted if now is not None else None
-    return f"The service is closed to everybody{f' but {admitted.email}' if admitted is not None else ''}"
+def _sentence(lockdown: "Lockdown | None") -> str:
+    if lockdown is None:
+        return "The service is open"
+    if lockdown.admitted is None:
+        return "The service is closed to everybody"
+    return f"The service is closed to everybody but {lockdown.admitted.email}"
 
 
-def _facts(now: "Lockdown | None") -> dict[str, object]:
+def _as_json(lockdown: "Lockdown | None") -> dict[str, object]:
+    if lockdown is None:
+        return {"on": False, "since": None, "actor": None, "except": None}
     return {
-        "on": now is not None,
-        "since": now.since if now else None,
-        "actor": now.actor if now else None,
-        "except": now.admitted.email if now and now.admitted else None,
+        "on": True,
+        "since": lockdown.since,
+        "actor": lockdown.actor,
+        "except": lockdown.admitted and lockdown.admitted.email,
     }

@@ -1,4 +1,4 @@
-"""openapi: prints what the HTTP interface is, which is written in the daemon's package."""
+"""openapi: prints the description of the HTTP interface, which the daemon's package writes."""
 
 from typing import Annotated
 
@@ -7,19 +7,11 @@ import typer
 from usersctl.cli.questions import invocation
 
 
-def register(app: typer.Typer) -> None:
-    app.command("openapi", rich_help_panel="Operation", epilog="Example: usersctl openapi > openapi.json")(
-        openapi
-    )
-
-
 def openapi(
     ctx: typer.Context,
-    html: Annotated[
-        bool, typer.Option("--html", help="As one page to read, which needs nothing beside it.")
-    ] = False,
+    html: Annotated[bool, typer.Option("--html", help="As a web page in one file, for reading.")] = False,
 ) -> None:
-    """Print the HTTP interface as an OpenAPI document."""
+    """Print the OpenAPI document of the HTTP interface."""
     from usersd.openapi.document import document
     from usersd.openapi.reference import page
     from usersd.routes import TABLE

@@ -1,4 +1,4 @@
-"""What a command asks of a person at a terminal, and where it gets the same without one."""
+"""Arguments that several commands share, and the questions asked at a terminal: passwords and confirmations."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from usersctl.cli.invocation import Invocation
-from usersctl.cli.show.output import clean
+from usersctl.cli.show.cells import clean
 from usersctl.config.sources import read_secret
 from usersctl.errors import ConfigError, Forbidden, Invalid, NotFound
 from usersctl.models import User
@@ -18,7 +18,7 @@ from usersctl.models import User
 if TYPE_CHECKING:
     from usersctl.service import Service
 
-MOST = 1_000_000  # of what is read as a password: enough for any, not for a disk by mistake
+MOST = 1_000_000  # bytes that are read as a password, so that /dev/zero by mistake does not fill the memory
 LONGEST_USER = 1000  # characters of a line that names a user
 
 PasswordStdin = Annotated[
@@ -27,25 +27,26 @@ PasswordStdin = Annotated[
 PasswordFile = Annotated[
     Path | None, typer.Option("--password-file", metavar="FILE", help="Read the password from a file.")
 ]
-Generate = Annotated[bool, typer.Option("--generate", help="Make a password and print it, alone, on stdout.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Generate = Annotated[
+    bool, typer.Option("--generate", help="Generate a password and print it, alone, on stdout.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 def complete_user(incomplete: str) -> list[str]:
-    """Addresses that begin so; whatever is wrong with the database, completion stays silent."""
+    """Addresses that begin with these characters. Errors stay silent, because the shell shows no messages."""
     import shlex
 
-    from usersctl.cli.options import take
     from usersctl.models import UserFilter
 
     run = None
     try:
-        # What was typed so far, by its name in bash and in the other shells: it may say which database is meant.
+        # The command line so far, in bash and in other shells: it may name the database.
         typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
-        run = Invocation(take(shlex.split(typed))[0])
-        with run.service(write=False).accounts.all(UserFilter(search=incomplete, sort="email")) as found:
-            return list(islice((user.email for user in found if user.email.startswith(incomplete)), 50))
-    except Exception:  # noqa: BLE001 - a shell is waiting
+        run = Invocation(shlex.split(typed))
+        with run.service(write=False).accounts.all(UserFilter(search=incomplete, sort="email")) as accounts:
+            return list(islice((user.email for user in accounts if user.email.startswith(incomplete)), 50))
+    except Exception:  # noqa: BLE001 - completion never fails
         return []
     finally:
         if run is not None:
@@ -53,26 +54,26 @@ def complete_user(incomplete: str) -> list[str]:
 
 
 UserArgument = Annotated[
-    str, typer.Argument(metavar="USER", help="Id or e-mail address.", autocompletion=complete_user)
+    str, typer.Argument(metavar="USER", help="Id or email address.", autocompletion=complete_user)
 ]
 UserArguments = Annotated[
     list[str],
     typer.Argument(
         metavar="USER...",
-        help="Ids or e-mail addresses; - reads them from standard input.",
+        help="Ids or email addresses; - reads them from standard input.",
         autocompletion=complete_user,
     ),
 ]
 
 
 def invocation(ctx: typer.Context) -> Invocation:
-    found: Invocation = ctx.obj
-    return found
+    run: Invocation = ctx.obj
+    return run
 
 
 def users(service: "Service", references: Iterable[str], *, if_exists: bool = False) -> list[User]:
-    """Each of them once. One that is unknown stops the command before anything is done."""
-    found: dict[int, User] = {}
+    """Every user once. An unknown one stops the command before it changes anything."""
+    accounts: dict[int, User] = {}
     for reference in _expanded(references):
         try:
             user = service.accounts.find(reference)
@@ -80,8 +81,8 @@ def users(service: "Service", references: Iterable[str], *, if_exists: bool = Fa
             if not if_exists:
                 raise
         else:
-            found.setdefault(user.id, user)
-    return list(found.values())
+            accounts.setdefault(user.id, user)
+    return list(accounts.values())
 
 
 def one_user(service: "Service", reference: str) -> User:
@@ -89,11 +90,11 @@ def one_user(service: "Service", reference: str) -> User:
 
 
 def one_reference(reference: str) -> str:
-    """Of a user, who need not be there."""
-    found = list(islice(_expanded([reference]), 2))
-    if len(found) != 1:
-        raise Invalid(f"Expected one user on standard input, got {'more' if found else 'none'}")
-    return found[0]
+    """The id or address of a user, who need not exist."""
+    references = list(islice(_expanded([reference]), 2))
+    if len(references) == 1:
+        return references[0]
+    raise Invalid(f"Expected one user on standard input, got {'more' if references else 'none'}")
 
 
 def _expanded(references: Iterable[str]) -> Iterator[str]:
@@ -101,16 +102,16 @@ def _expanded(references: Iterable[str]) -> Iterator[str]:
         if reference != "-":
             yield reference
             continue
-        from usersctl.transfer.rows import lines  # late, with the formats of files that it brings
+        from usersctl.transfer.rows import lines  # late: it imports csv and other formats
 
         try:
             yield from (word for line in lines(sys.stdin, LONGEST_USER) if (word := line.strip()))
         except Invalid as error:
-            raise Invalid(f"A line on standard input is {error}, and no user") from None
+            raise Invalid(f"A line on standard input is {error}, and not a user") from None
 
 
 def refuse_both_from_stdin(user: str, *, password_stdin: bool) -> None:
-    """Before anything is read: what is meant as a password would be looked for as a user, and told."""
+    """Otherwise the password would be looked up as a user, and printed in the error."""
     if user == "-" and password_stdin:
         raise Invalid(
             "Standard input cannot be both the user and the password",
@@ -127,11 +128,11 @@ def password(
     generate: bool,
     check: Callable[[str], object],
 ) -> str:
-    """From one of the three sources, else asked twice of a person, who is told at once what is wrong with it."""
+    """From one of the three sources, or else from a prompt, which repeats while `check` raises Invalid."""
     if stdin + (file is not None) + generate > 1:
         raise Invalid("Choose one of --password-stdin, --password-file and --generate")
     if generate:
-        from usersctl.secrets import new_password  # late, with the cryptography that it brings
+        from usersctl.secrets import new_password  # late: it imports cryptography
 
         return new_password(max(20, run.loaded.settings.min_length))
     if stdin:
@@ -143,8 +144,8 @@ def password(
             raise Invalid(str(error)) from None
     if not run.may_ask:
         raise Invalid(
-            "No password, and no terminal to ask at",
-            hint="give it with --password-stdin or --password-file FILE, or let --generate make one",
+            "No password, and no terminal to ask on",
+            hint="use --password-stdin, --password-file FILE or --generate",
         )
     return _asked(run, of, check)
 
@@ -168,7 +169,7 @@ def _asked(run: Invocation, of: str, check: Callable[[str], object]) -> str:
             continue
         if typer.prompt("Once more", hide_input=True, err=True) == first:
             return first
-        run.out.note("The two are not the same.")
+        run.out.note("The two passwords are not the same.")
     raise Invalid("No password after three tries; nothing was done")
 
 
@@ -177,12 +178,12 @@ def confirm(run: Invocation, question: str, *, yes: bool) -> None:
         return
     if not run.may_ask:
         raise Forbidden(
-            f"{question} Nothing was done", hint="without a terminal to ask at, say so with --yes"
+            f"{question} Nothing was done", hint="there is no terminal to ask on: confirm with --yes"
         )
     try:
         agreed = typer.confirm(clean(question), err=True)
     except typer.Abort:
-        print(file=sys.stderr)  # as Typer does behind what is typed unseen
+        print(file=sys.stderr)  # ends the line, as Typer does at a hidden prompt
         raise
     if not agreed:
         raise Forbidden("Declined; nothing was done")

@@ -1,4 +1,4 @@
-"""serve: starts the daemon, which is another package and may not be imported by the core."""
+"""serve: starts the daemon."""
 
 from typing import Annotated
 
@@ -7,30 +7,27 @@ import typer
 from usersctl.cli.questions import invocation
 
 
-def register(app: typer.Typer) -> None:
-    app.command("serve", rich_help_panel="Operation", epilog="Example: usersctl serve --dev")(serve)
-
-
 def serve(
     ctx: typer.Context,
-    host: Annotated[str | None, typer.Option(metavar="HOST", help="The address to listen at.")] = None,
-    port: Annotated[int | None, typer.Option(metavar="PORT", help="The port to listen at.")] = None,
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="The address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(metavar="PORT", help="The port to listen on.")] = None,
     socket: Annotated[
-        str | None, typer.Option(metavar="PATH", help="A Unix socket to listen at, in the place of both.")
+        str | None,
+        typer.Option(metavar="PATH", help="A Unix socket to listen on, instead of an address and a port."),
     ] = None,
     base_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="What the service is called from outside.")
+        str | None, typer.Option(metavar="URL", help="The address of the service as browsers see it.")
     ] = None,
     dev: Annotated[
-        bool, typer.Option("--dev", help="Try it out on this machine: registration is open.")
+        bool, typer.Option("--dev", help="Try it out on this machine, with open registration.")
     ] = False,
 ) -> None:
-    """Serve the HTTP interface until told to stop."""
+    """Run the daemon until it is stopped: pages, HTTP interface, emails and the cleanup schedule."""
     from usersd.start import start
 
     run = invocation(ctx)
     if socket is None and (host is not None or port is not None):
-        socket = ""  # who asks for an address does not mean the socket of the configuration
+        socket = ""  # an address on the command line replaces the socket of the configuration
     run.flags |= {"server.host": host, "server.port": port, "server.socket": socket, "baseUrl": base_url}
     options = run.options
     raise typer.Exit(start(run.loaded, dev=dev, quiet=options.quiet, as_json=options.json or None))

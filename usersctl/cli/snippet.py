@@ -1,9 +1,10 @@
-"""snippet: what other programs need to run this installation or to stand in front of it, with its own paths and addresses."""
+"""snippet: prints files for systemd, cron, proxies and others, with the paths and addresses of this installation."""
 
 import os
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from string import Template
@@ -20,12 +21,12 @@ from usersctl.errors import Invalid
 
 FOLDER = Path(__file__).parent.parent / "snippets"
 NIGHTLY = "0 2 * * *"
-WITHOUT_AN_OWNER = "usersd"  # the account that the daemon gets of its own
-HOMES = ("/home", "/root", "/run/user")  # what ProtectHome hides
+DAEMON_ACCOUNT = "usersd"  # the system account of the daemon where the database has no other owner
+HOMES = ("/home", "/root", "/run/user")  # the folders that ProtectHome hides
 UNITS = "/etc/systemd/system"
 RELOAD = "systemctl daemon-reload && systemctl enable --now"
 
-# What has a meaning of its own in none of these files; for the rest, each would need a way of quoting of its own.
+# Characters that need no quoting in any of the generated files.
 _PLAIN = re.compile(r"[\w/.,@+=~\[\]-]*")
 
 
@@ -46,7 +47,7 @@ class Name(StrEnum):
 class Snippet(NamedTuple):
     file: str  # in FOLDER
     place: str
-    then: str  # what it takes to be in force; nothing where the program looks by itself
+    then: str  # the command that puts it in force; empty where the program notices the file by itself
 
 
 SNIPPETS = {
@@ -86,137 +87,201 @@ SNIPPETS = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        "snippet",
-        rich_help_panel="Operation",
-        epilog="Example: usersctl snippet systemd >/etc/systemd/system/usersd.service",
-    )(snippet)
-
-
 def snippet(
     ctx: typer.Context,
-    name: Annotated[Name, typer.Argument(metavar="NAME", help="One of these.")],
+    name: Annotated[Name, typer.Argument(metavar="NAME", help="One of the names above.")],
 ) -> None:
-    """Print what systemd, cron and proxies need to work with it.
+    """Print a configuration file for systemd, cron, a proxy or another program.
 
     For the daemon: systemd, socket. For the cleanup: cron; or timer and cleanup. For a proxy in front: nginx, caddy,
     traefik. For an image: dockerfile. Against guessed passwords: fail2ban and jail.
     """
     run = invocation(ctx)
-    text, told = write(name, words_of(run.loaded, this_command())), SNIPPETS[name]
+    described = SNIPPETS[name]
+    text = write(name, Site(run.loaded, this_command()).words())
     if run.out.json:
-        run.out.write_json({"place": told.place, "then": told.then, "text": text})
+        run.out.write_json({"place": described.place, "then": described.then, "text": text})
         return
     run.out.data(text.removesuffix("\n"))
-    run.out.note(f"Put it into: {told.place}" + (f"\nThen: {told.then}" if told.then else ""))
+    run.out.note(f"Put it into: {described.place}")
+    if described.then:
+        run.out.note(f"Then: {described.then}")
 
 
 def write(name: Name, words: dict[str, str]) -> str:
     if name is Name.TRAEFIK and words["upstream"].startswith("unix:"):
         raise Invalid(
-            "Traefik reaches no Unix socket", hint="let the daemon listen at server.host and server.port"
+            "Traefik cannot use a Unix socket", hint="let the daemon listen on server.host and server.port"
         )
     if name is Name.CADDY:
         words = words | {"upstream": words["upstream"].replace("unix:", "unix/")}
     return Template((FOLDER / SNIPPETS[name].file).read_text("utf-8")).substitute(words)
 
 
-def words_of(loaded: Loaded, usersctl: Sequence[str]) -> dict[str, str]:
-    """What the texts have a ${name} for."""
-    settings, config = loaded.settings, loaded.file
-    database, socket = settings.database, settings.socket
-    for each in (*usersctl, config, database, socket, settings.host.replace(":", "")):
-        if not _PLAIN.fullmatch(str(each or "")):
-            raise Invalid(
-                f"{str(each)!r} has a character that other programs may take for one of their own",
-                hint="move it to a path of letters, digits and / . _ - + = @ ,",
-            )
-    told_by = loaded.origins["database"].source
-    options = (f" --config {config}" if config else "") + (
-        f" --db {database}" if told_by != str(config) else ""
-    )
-    by_hand = loaded.origins.get("baseUrl")
-    told_elsewhere = by_hand is not None and by_hand.source != str(config)
-    host, owner = settings.host.strip("[]"), owner_of(database)
-    site = urlsplit(settings.base_url)
-    name = f"[{site.hostname}]" if ":" in (site.hostname or "") else site.hostname or ""
-    # That of http is the daemon's own: in front of it stands https.
-    site_port = site.port if settings.https else None
-    return {
-        "usersctl": " ".join(usersctl),
-        "options": options,
-        "serve": "serve" + (f" --base-url {settings.base_url}" if told_elsewhere else ""),
-        "state_dir": str(database.parent),
-        "base_url": settings.base_url,
-        "server_name": name,
-        "site": f"{name}:{site_port}" if site_port else name,
-        "site_port": str(site_port or 443),
-        "port": str(settings.port),
-        "listen": str(socket)
-        if socket
-        else host_and_port("127.0.0.1" if host == "localhost" else host, settings.port),
-        "socket_access": f"SocketUser={owner}\nSocketMode={settings.socket_mode}\n" if socket else "",
-        "upstream": f"unix:{socket}" if socket else host_and_port(connectable_host(host), settings.port),
-        "user": owner,
-        "schedule": settings.cleanup_schedule or NIGHTLY,
-        "folders": _folders(settings, Path(usersctl[0]), config),
-        "socket_folder": _socket_folder(settings),
-        "missing_folders": _missing_folders(settings, owner),
-    }
+@dataclass(frozen=True)
+class Site:
+    """This installation, as the snippets describe it."""
+
+    loaded: Loaded
+    command: Sequence[str]  # usersctl as other programs call it
+
+    @property
+    def settings(self) -> Settings:
+        return self.loaded.settings
+
+    @property
+    def state_folder(self) -> Path:
+        return self.settings.database.parent
+
+    def words(self) -> dict[str, str]:
+        """The value of every ${name} in the snippets."""
+        self._refuse_unquotable()
+        settings, host, port = self.settings, self.hostname, self.proxy_port
+        return {
+            "usersctl": " ".join(self.command),
+            "options": self.options,
+            "serve": self.serve,
+            "state_dir": str(self.state_folder),
+            "base_url": settings.base_url,
+            "server_name": host,
+            "site": f"{host}:{port}" if port else host,
+            "site_port": str(port or 443),
+            "port": str(settings.port),
+            "listen": self.listen,
+            "socket_access": self.socket_access,
+            "upstream": self.upstream,
+            "user": owner_of(settings.database),
+            "schedule": settings.cleanup_schedule or NIGHTLY,
+            "folders": "\n".join([self.state_folder_line, f"ProtectHome={self.protect_home}"]),
+            "socket_folder": self.socket_folder_lines,
+            "missing_folders": self.missing_folders,
+        }
+
+    def _refuse_unquotable(self) -> None:
+        settings = self.settings
+        host = settings.host.replace(":", "")
+        for value in (*self.command, self.loaded.file, settings.database, settings.socket, host):
+            if not _PLAIN.fullmatch(str(value or "")):
+                raise Invalid(
+                    f"{str(value)!r} has a character that other programs may interpret",
+                    hint="move it to a path of letters, digits and / . _ - + = @ ,",
+                )
+
+    def _is_elsewhere(self, key: str) -> bool:
+        """The value of the key comes from the command line or the environment, and not from the file."""
+        origin = self.loaded.origins.get(key)
+        return origin is not None and origin.source != str(self.loaded.file)
+
+    @property
+    def options(self) -> str:
+        config = f" --config {self.loaded.file}" if self.loaded.file else ""
+        database = f" --db {self.settings.database}" if self._is_elsewhere("database") else ""
+        return config + database
+
+    @property
+    def serve(self) -> str:
+        return f"serve --base-url {self.settings.base_url}" if self._is_elsewhere("baseUrl") else "serve"
+
+    @property
+    def hostname(self) -> str:
+        name = urlsplit(self.settings.base_url).hostname or ""
+        return f"[{name}]" if ":" in name else name
+
+    @property
+    def proxy_port(self) -> int | None:
+        """None for an http address: its port is the daemon's, and the proxy in front serves https."""
+        return urlsplit(self.settings.base_url).port if self.settings.https else None
+
+    @property
+    def listen(self) -> str:
+        if self.settings.socket:
+            return str(self.settings.socket)
+        host = self.settings.host.strip("[]")
+        if host == "localhost":
+            host = "127.0.0.1"
+        return host_and_port(host, self.settings.port)
+
+    @property
+    def upstream(self) -> str:
+        """The daemon's address for the proxy."""
+        if self.settings.socket:
+            return f"unix:{self.settings.socket}"
+        return host_and_port(connectable_host(self.settings.host.strip("[]")), self.settings.port)
+
+    @property
+    def socket_access(self) -> str:
+        if not self.settings.socket:
+            return ""
+        owner = owner_of(self.settings.database)
+        return f"SocketUser={owner}\nSocketMode={self.settings.socket_mode}\n"
+
+    @property
+    def state_folder_line(self) -> str:
+        folder = self.state_folder
+        if folder.is_relative_to("/var/lib") and folder != Path("/var/lib"):
+            return f"StateDirectory={folder.relative_to('/var/lib')}\nStateDirectoryMode=0700"
+        return f"ReadWritePaths={folder}"
+
+    @property
+    def protect_home(self) -> str:
+        settings = self.settings
+        paths = (
+            self.state_folder,
+            Path(self.command[0]),
+            self.loaded.file,
+            settings.mailer_templates,
+            settings.logo,
+            settings.stylesheet,
+        )
+        at_home = any(path and path.is_relative_to(home) for path in paths for home in HOMES)
+        return "read-only" if at_home else "yes"
+
+    @property
+    def socket_folder(self) -> Path | None:
+        """The folder of the socket, unless it is that of the database."""
+        folder = self.settings.socket.parent if self.settings.socket else None
+        return folder if folder != self.state_folder else None
+
+    @property
+    def socket_folder_lines(self) -> str:
+        folder = self.socket_folder
+        if folder is None:
+            return ""
+        if folder.is_relative_to("/run") and folder != Path("/run"):
+            # Preserved, because a socket of systemd may be in it.
+            return f"RuntimeDirectory={folder.relative_to('/run')}\nRuntimeDirectoryPreserve=yes\n"
+        return f"ReadWritePaths={folder}\n"
+
+    @property
+    def missing_folders(self) -> str:
+        """A comment with the commands that create the folders that systemd does not create, but needs."""
+        needed = [
+            ("0700", self.state_folder, self.state_folder_line),
+            ("0755", self.socket_folder, self.socket_folder_lines),
+        ]
+        owner = owner_of(self.settings.database)
+        commands = "".join(
+            f"#   install -d -m {mode} -o {owner} {folder}\n"
+            for mode, folder, line in needed
+            if folder is not None and line.startswith("ReadWritePaths=") and not os.access(folder, os.F_OK)
+        )
+        return f"# Create these folders first:\n{commands}" if commands else ""
 
 
 def this_command() -> tuple[str, ...]:
-    """As it was called, where that tells; else the one beside this Python."""
-    called = Path(sys.argv[0]).absolute()
-    beside = Path(sys.executable).with_name("usersctl")
-    found = next((each for each in (called, beside) if each.name == "usersctl" and each.is_file()), None)
-    return (str(found),) if found else (sys.executable, "-m", "usersctl")
+    """The path of usersctl: as it was called, or beside this Python; else `python -m usersctl`."""
+    for path in (Path(sys.argv[0]).absolute(), Path(sys.executable).with_name("usersctl")):
+        if path.name == "usersctl" and path.is_file():
+            return (str(path),)
+    return (sys.executable, "-m", "usersctl")
 
 
 def owner_of(database: Path) -> str:
-    """Whose the database is, or the folder that it will be in; where that is root's, the daemon's own account."""
+    """The owner of the database or of its nearest folder; in place of root, the daemon's own account."""
     for path in (database, *database.parents):
         try:
             owner = path.owner()
         except (OSError, KeyError):
             continue
-        return WITHOUT_AN_OWNER if owner == "root" else owner
-    return WITHOUT_AN_OWNER
-
-
-def _folders(settings: Settings, *read: Path | None) -> str:
-    """The lines of a unit that say which folders it sees, and where it writes."""
-    state = settings.database.parent
-    if state.is_relative_to("/var/lib") and state != Path("/var/lib"):
-        lines = [f"StateDirectory={state.relative_to('/var/lib')}", "StateDirectoryMode=0700"]
-    else:
-        lines = [f"ReadWritePaths={state}"]
-    seen = (state, *read, settings.mailer_templates, settings.logo, settings.stylesheet)
-    at_home = any(each and each.is_relative_to(home) for each in seen for home in HOMES)
-    return "\n".join([*lines, f"ProtectHome={'read-only' if at_home else 'yes'}"])
-
-
-def _socket_folder(settings: Settings) -> str:
-    folder = settings.socket.parent if settings.socket else None
-    if folder is None or folder == settings.database.parent:
-        return ""
-    if folder.is_relative_to("/run") and folder != Path("/run"):
-        # It stays when the daemon ends, for a socket of systemd's may be in it.
-        return f"RuntimeDirectory={folder.relative_to('/run')}\nRuntimeDirectoryPreserve=yes\n"
-    return f"ReadWritePaths={folder}\n"
-
-
-def _missing_folders(settings: Settings, owner: str) -> str:
-    """What systemd does not make, and fails without."""
-    lines = []
-    if "StateDirectory=" not in _folders(settings):
-        lines.append((settings.database.parent, "0700"))
-    if settings.socket is not None and _socket_folder(settings).startswith("ReadWritePaths="):
-        lines.append((settings.socket.parent, "0755"))
-    made = "".join(
-        f"#   install -d -m {mode} -o {owner} {folder}\n"
-        for folder, mode in lines
-        if not os.access(folder, os.F_OK)
-    )
-    return f"# What it writes into, and is not there yet:\n{made}" if made else ""
+        return DAEMON_ACCOUNT if owner == "root" else owner
+    return DAEMON_ACCOUNT

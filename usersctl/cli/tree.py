@@ -1,14 +1,16 @@
-"""The tree of commands, and what Typer itself has to refuse."""
+"""The table of commands, and the Typer tree that is built from it."""
 
 import os
 import re
 import sys
+from collections.abc import Collection
 from copy import copy
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 from typer.exceptions import Abort, TyperException
 
 from usersctl.cli import (
@@ -27,43 +29,109 @@ from usersctl.cli import (
     transfer,
     why,
 )
+from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.invocation import Invocation
-from usersctl.cli.show.output import INTERRUPTED
+from usersctl.cli.options import VALUES
 
-# What is asked for less often, `usersctl --help` tells.
+# Each panel of the help with its commands: name, function, and the words of the example that follow the name.
+# fmt: off
+COMMANDS = {
+    "Accounts": (
+        ("create",         accounts.create,        "ada@example.com --name 'Ada Lovelace' --admin"),
+        ("list",           accounts.list_,         "--inactive --sort created --desc"),
+        ("show",           accounts.show,          "ada@example.com"),
+        ("update",         accounts.update,        "ada@example.com --role user"),
+        ("activate",       accounts.activate,      "7 8 grace@example.com"),
+        ("deactivate",     accounts.deactivate,    "- < leavers.txt"),
+        ("delete",         accounts.delete,        "bob@example.com --yes"),
+        ("set-password",   accounts.set_password,  "ada@example.com --generate"),
+        ("unlock",         accounts.unlock,        "ada@example.com"),
+        ("why",            why.why,                "ada@example.com"),
+        ("import",         transfer.import_,       "people.csv --dry-run"),
+        ("export",         transfer.export,        "people.jsonl --with-hashes"),
+    ),
+    "Sessions and tokens": (
+        ("cleanup-tokens", tokens.cleanup_tokens,  "--quiet"),
+        ("token create",   tokens.create,          "ci@example.com --name backup --expires 90d"),
+        ("token list",     tokens.list_,           "ada@example.com"),
+        ("token revoke",   tokens.revoke,          "ada@example.com"),
+    ),
+    "Email": (
+        ("mail list",      mail.list_,             "--json"),
+        ("mail show",      mail.show,              "12"),
+        ("mail retry",     mail.retry,             ""),
+        ("mail test",      mail.test,              "ada@example.com"),
+        ("link",           mail.link,              "reset ada@example.com"),
+    ),
+    "Operation": (
+        ("serve",          serve.serve,            "--dev"),
+        ("doctor",         doctor.doctor,          "--online"),
+        ("healthcheck",    healthcheck.healthcheck, "http://127.0.0.1:8080"),
+        ("db init",        database.init,          "--db /var/lib/users/users.db"),
+        ("db migrate",     database.migrate,       ""),
+        ("db status",      database.status,        "--json"),
+        ("db backup",      database.backup,        "/var/backups/users-today.db"),
+        ("db verify",      database.verify,        "/var/backups/users-today.db"),
+        ("db restore",     database.restore,       "/var/backups/users-today.db"),
+        ("audit",          audit.audit,            "--user ada@example.com --since 7d"),
+        ("audit verify",   audit.verify,           ""),
+        ("lockdown on",    lockdown.on,            "--except ada@example.com"),
+        ("lockdown off",   lockdown.off,           ""),
+        ("lockdown status", lockdown.status,       "--json"),
+        ("config show",    configuration.show,     "--origin"),
+        ("config explain", configuration.explain,  "auth.tokenExpiration"),
+        ("config check",   configuration.check,    "--config users.toml"),
+        ("config path",    configuration.path,     ""),
+        ("snippet",        snippet.snippet,        "systemd >/etc/systemd/system/usersd.service"),
+        ("openapi",        openapi.openapi,        "> openapi.json"),
+    ),
+}
+# fmt: on
+
+GROUPS = {
+    "token": "Sessions and API tokens.",
+    "mail": "Emails: which wait, which failed and why.",
+    "db": "The database file.",
+    "audit": "Show the audit trail, oldest entry first.",
+    "lockdown": "Close the service to everybody in an emergency.",
+    "config": "The configuration.",
+}
+
+# The shared options that every command's help shows. `usersctl --help` shows the others, too.
 SHARED = ("_config", "_db", "_json", "_quiet", "_no_input")
 
 
-def build_tree(*, no_color: bool = False) -> typer.Typer:
-    if no_color:
-        os.environ["NO_COLOR"] = "1"  # for Typer's own help
-    # Boxes and colours only where somebody looks; importing them takes longer than most commands.
+def build_tree() -> typer.Typer:
     app = typer.Typer(
         name="usersctl",
         no_args_is_help=True,
+        # Boxes and colours on a terminal only: importing Rich takes longer than most commands.
         rich_markup_mode="rich" if sys.stdout.isatty() else None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         epilog="Example: usersctl create ada@example.com --admin",
     )
     app.callback()(everywhere)
-    for topic in (
-        accounts,
-        why,
-        tokens,
-        transfer,
-        mail,
-        serve,
-        doctor,
-        healthcheck,
-        database,
-        audit,
-        lockdown,
-        configuration,
-        snippet,
-        openapi,
-    ):
-        topic.register(app)
+    groups: dict[str, typer.Typer] = {}
+    for panel, rows in COMMANDS.items():
+        for path, function, words in rows:
+            epilog = f"Example: usersctl {path} {words}".rstrip()
+            name, _, subcommand = path.partition(" ")
+            if name not in GROUPS:
+                app.command(name, rich_help_panel=panel, epilog=epilog)(function)
+                continue
+            if name not in groups:
+                groups[name] = typer.Typer(
+                    help=GROUPS[name],
+                    epilog=epilog,
+                    no_args_is_help=subcommand != "",
+                    invoke_without_command=subcommand == "",
+                )
+                app.add_typer(groups[name], name=name, rich_help_panel=panel)
+            if subcommand:
+                groups[name].command(subcommand, epilog=epilog)(function)
+            else:
+                groups[name].callback()(function)
     return app
 
 
@@ -74,65 +142,88 @@ def everywhere(
     _db: Annotated[Path | None, typer.Option("--db", metavar="PATH", help="The database file.")] = None,
     _json: Annotated[bool, typer.Option("--json", help="JSON on stdout; errors as JSON on stderr.")] = False,
     _quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but data and errors.")] = False,
-    _no_input: Annotated[bool, typer.Option("--no-input", help="Never ask, even at a terminal.")] = False,
-    _no_color: Annotated[bool, typer.Option("--no-color", help="No colours (as with NO_COLOR set).")] = False,
-    _debug: Annotated[bool, typer.Option("--debug", help="Show the trace of an error.")] = False,
-    _version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    _no_input: Annotated[bool, typer.Option("--no-input", help="Never ask, even on a terminal.")] = False,
+    _no_color: Annotated[bool, typer.Option("--no-color", help="No colours, as with NO_COLOR set.")] = False,
+    _debug: Annotated[bool, typer.Option("--debug", help="Print the trace of an error.")] = False,
+    _version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """Accounts, sessions and tokens of a users database.
+    """Manage the accounts, sessions and tokens of a users database.
 
-    The options below may stand before or after the name of a command.
+    The options below work before and after the name of a command.
     """
-    # cli.options has taken them from the command line by now: here they are for --help and for completion.
+    # `options.take` has removed them from the command line. They are declared here for --help and completion.
 
 
-def command_tree(*, no_color: bool = False) -> TyperGroup:
-    """The tree with the options for everywhere in the help, and in the completion, of every command."""
-    root = typer.main.get_command(build_tree(no_color=no_color))
+@cache
+def command_tree() -> TyperGroup:
+    """The tree of commands. Each has the shared options in its help and its completion."""
+    root = typer.main.get_command(build_tree())
     assert isinstance(root, TyperGroup)  # noqa: S101 - it has commands
     shared = [_shared(option) for option in root.params if option.name in SHARED]
     groups = [root]
     for group in groups:
-        groups += (each for each in group.commands.values() if isinstance(each, TyperGroup))
-        for each in group.commands.values():
-            each.params += shared
-            # Where it draws boxes, Typer would keep the line ends of our sources.
-            each.help = re.sub(r"(?<!\n)\n(?!\n)", " ", each.help) if each.help else None
+        groups += (command for command in group.commands.values() if isinstance(command, TyperGroup))
+        for command in group.commands.values():
+            command.params += shared
+            # In its boxes, Typer would keep the line ends of the docstring.
+            command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
     return root
 
 
 def _shared(option: Any) -> Any:
     copied = copy(option)
-    copied.expose_value = False  # taken from the command line by now
+    copied.expose_value = False  # `options.take` has removed it from the command line
     copied.rich_help_panel = "Everywhere"
     return copied
 
 
-def run_tree(run: Invocation, words: list[str]) -> int:
-    """The exit code of one command line."""
+def value_options() -> Collection[str]:
+    """Every option of a command that takes a value; for `options.take`."""
+    root = command_tree()
+    commands = [root, *root.commands.values()]
+    for command in commands:
+        if isinstance(command, TyperGroup) and command is not root:
+            commands += command.commands.values()
+    return {
+        name
+        for command in commands
+        for option in command.params
+        if isinstance(option, TyperOption) and not option.is_flag
+        for name in option.opts
+        if name not in VALUES
+    }
+
+
+def run_tree(run: Invocation) -> int:
+    """Runs the command line and returns its exit code."""
+    if run.options.no_color:
+        os.environ["NO_COLOR"] = "1"  # for Typer's own help
     try:
-        result = command_tree(no_color=run.options.no_color).main(
-            words, prog_name="usersctl", standalone_mode=False, obj=run
-        )
+        result = command_tree().main(run.words, prog_name="usersctl", standalone_mode=False, obj=run)
     except SystemExit as ended:
-        if isinstance(ended.__context__, BrokenPipeError):  # Typer's word for it is a plain 1
+        if isinstance(ended.__context__, BrokenPipeError):  # Typer turns it into exit code 1
             raise ended.__context__ from None
         raise
     except Abort:  # Ctrl-C or Ctrl-D at a question
         raise KeyboardInterrupt("nothing was done") from None
-    except TyperException as refused:
-        ctx = getattr(refused, "ctx", None)
-        path = ctx.command_path if ctx is not None else "usersctl"
-        if type(refused).__name__ == "NoArgsIsHelpError":
-            # Nothing was asked: the help is the answer, and Typer has printed it where it draws boxes.
-            print(refused.format_message(), file=sys.stderr)
+    except TyperException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message(), file=sys.stderr)  # the help; empty if Typer has drawn it in boxes
         else:
-            said = refused.format_message()  # which names the option
-            said = said.replace("a valid int range", "a whole number").replace(
-                "a valid float range", "a number"
-            )
-            run.out.error(TyperException(said), code="usage", hint=f"see: {path} --help")
-        return 2
-    if result == INTERRUPTED:  # Typer's word for it
+            _report_misuse(run, error)
+        return ExitCode.MISUSE
+    if result == ExitCode.INTERRUPTED:  # Typer returns it after Ctrl-C
         raise KeyboardInterrupt
-    return result if isinstance(result, int) else 0
+    return result if isinstance(result, int) else ExitCode.DONE
+
+
+def _report_misuse(run: Invocation, error: TyperException) -> None:
+    context = getattr(error, "ctx", None)
+    path = getattr(context, "command_path", "usersctl")
+    message = error.format_message()  # it names the option
+    for typers_words, ours in (
+        ("a valid int range", "a whole number"),
+        ("a valid float range", "a number"),
+    ):
+        message = message.replace(typers_words, ours)
+    run.out.error(TyperException(message), code="usage", hint=f"see: {path} --help")

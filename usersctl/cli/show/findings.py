@@ -1,9 +1,10 @@
-"""What was looked at, line by line: how it is, and the command that mends it."""
+"""The findings of `doctor` and `why`: a line for each check, with the command that fixes it."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from usersctl.cli.show.output import Output, clean
+from usersctl.cli.show.cells import clean
+from usersctl.cli.show.output import Output
 
 STYLES = {
     "warning": "yellow",
@@ -23,7 +24,7 @@ class Line(NamedTuple):
 
 
 def show(out: Output, columns: tuple[str, str, str], lines: Iterable[Line]) -> None:
-    """As columns in a pipe. On a terminal the command stands below what it mends, to be read and copied."""
+    """Columns in a pipe. On a terminal each command stands on a line of its own, below its finding, for copying."""
     if not out.terminal:
         out.table((*columns, "mend"), lines)
         return
@@ -31,14 +32,15 @@ def show(out: Output, columns: tuple[str, str, str], lines: Iterable[Line]) -> N
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table.grid(padding=(0, 2, 0, 0))
+    table = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(2):
-        grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
+        table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for line in lines:
-        style = STYLES.get(line.state, "green") if out.color else ""
-        told = Text(clean(line.message))
-        if line.mend:
-            told.append(f"\n-> {clean(line.mend)}", style="bold" if out.color else "")
-        grid.add_row(Text(line.state, style=style), Text(line.name), told)
-    Console(no_color=not out.color, highlight=False).print(grid)
+        state, message = Text(line.state), Text(clean(line.message))
+        command = Text(f"\n-> {clean(line.mend)}" if line.mend else "")
+        if out.color:
+            state.stylize(STYLES.get(line.state, "green"))
+            command.stylize("bold")
+        table.add_row(state, Text(line.name), message + command)
+    Console(no_color=not out.color, highlight=False).print(table)

@@ -1,16 +1,16 @@
-"""`usersctl list`: accounts as a table, TSV, CSV, JSON or JSON lines, as many as one likes without holding them all."""
+"""`usersctl list`: accounts as a table, TSV, CSV, JSON or JSON lines, row by row and never all in memory."""
 
 import sys
 from collections.abc import Iterable
 from typing import IO
 
 from usersctl.cli.invocation import Invocation
-from usersctl.cli.show.output import to_json
+from usersctl.cli.show.cells import to_json
 from usersctl.models import USER_FIELDS, User, UserFilter
 from usersctl.text import counted
 
 ON_A_TERMINAL = 50
-LINES_AT_ONCE = 500  # a write for each line would cost more than making it
+LINES_AT_ONCE = 500  # writing line by line costs more than encoding the lines
 COLUMNS = ("id", "email", "name", "role", "active", "created_at", "last_login_at")
 
 
@@ -22,17 +22,16 @@ def list_users(
     limit: int | None = None,
     page: int = 1,
 ) -> None:
-    """`form`: json, jsonl or csv; None is a table or TSV. `limit`: None is all, in a table on a terminal the first 50."""
+    """`form` is json, jsonl or csv; None prints a table or TSV. Without a `limit` a terminal shows the first 50."""
     store = run.store(write=False)
-    table = form is None
-    if limit is None and table and run.out.terminal:
+    on_terminal = form is None and run.out.terminal
+    if limit is None and on_terminal:
         limit = ON_A_TERMINAL
+    offset = (page - 1) * (limit or 0)
     with store.read() as tx:
         total = tx.count_users(wanted)
-        offset = (page - 1) * limit if limit is not None else 0
-        users = tx.users(wanted, limit=-1 if limit is None else limit, offset=offset)
-        _print(run, users, form)
-    if table and run.out.terminal and limit is not None and total:
+        _print(run, tx.users(wanted, limit=limit or -1, offset=offset), form)
+    if on_terminal and limit is not None and total:
         run.out.note(_how_many(total, limit, page, offset))
 
 
@@ -57,17 +56,14 @@ def _print(run: Invocation, users: Iterable[User], form: str | None) -> None:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(USER_FIELDS)
         for user in users:
-            writer.writerow(
-                run.out.csv_cell(("true" if value else "false") if isinstance(value, bool) else value)
-                for value in user.as_json().values()
-            )
+            writer.writerow(run.out.csv_cell(value) for value in user.as_json().values())
     else:
         rows = (tuple(getattr(user, column) for column in COLUMNS) for user in users)
         run.out.table(COLUMNS, rows, empty="No users.")
 
 
 def print_json_array(items: Iterable[object], to: IO[str] | None = None) -> None:
-    """As it comes, an object a line: `[]` when there is none."""
+    """One object a line, written in batches; `[]` if there is none."""
     target = to or sys.stdout
     before, lines = "[\n", []
     for item in items:

@@ -1,20 +1,35 @@
-"""Rows on a terminal: a table that is as wide as it has to be, with the times that people read."""
+"""Tables on a terminal: as wide as the content needs, and times to the minute."""
 
 from collections.abc import Iterable, Sequence
 
-from usersctl.cli.show.output import Cell, plain
+from usersctl.cli.show.cells import Cell, plain
 
-_GAP = 2  # between columns, of which Rich's divider is one
+_GAP = 2  # between two columns; one of the two is Rich's divider
 
 
 def for_people(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> tuple[list[str], list[list[Cell]]]:
-    """Titles and cells."""
-    cells = [[_brief(name, cell) for name, cell in zip(columns, row, strict=True)] for row in rows]
-    return [_title(name) for name in columns], cells
+    """Titles and cells as a person reads them: `last login (UTC)` instead of `last_login_at`, and no seconds.
+
+    `show` and --json print times in full.
+    """
+    times = [column == "at" or column.endswith("_at") for column in columns]
+    titles = [column.removesuffix("_at").replace("_", " ") for column in columns]
+    for number, is_time in enumerate(times):
+        if is_time:
+            titles[number] += " (UTC)"
+    cells = [
+        [_to_the_minute(cell) if is_time else cell for is_time, cell in zip(times, row, strict=True)]
+        for row in rows
+    ]
+    return titles, cells
+
+
+def _to_the_minute(cell: Cell) -> Cell:
+    return cell[:16].replace("T", " ") if isinstance(cell, str) else cell
 
 
 def draw(titles: list[str], rows: list[list[Cell]], *, color: bool) -> bool:
-    """Whether there was room for it."""
+    """Returns False, and draws nothing, if the terminal is too narrow."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -25,56 +40,40 @@ def draw(titles: list[str], rows: list[list[Cell]], *, color: bool) -> bool:
     widths = _widths(list(zip(*texts, strict=True)), console.width)
     if widths is None:
         return False
-    grid = Table(
+    table = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
         padding=(0, _GAP - 1, 0, 0),
         header_style="bold" if color else None,
     )
     for title, width, cells in zip(titles, widths, zip(*rows, strict=True), strict=True):
-        numbers = {type(cell) for cell in cells} - {type(None)} == {int}
-        grid.add_column(title, justify="right" if numbers else "left", overflow="fold", width=width)
+        numeric = {type(cell) for cell in cells} - {type(None)} == {int}
+        table.add_column(title, justify="right" if numeric else "left", overflow="fold", width=width)
     for row in rows:
-        # Text and not str: what users wrote is never taken for markup.
-        grid.add_row(*(Text(plain(cell), style="dim" if color and _is_off(cell) else "") for cell in row))
-    console.print(grid)
+        texts_of_row = [Text(plain(cell)) for cell in row]  # not str: names are never read as markup
+        for cell, text in zip(row, texts_of_row, strict=True):
+            if color and (cell is None or cell is False):
+                text.stylize("dim")
+        table.add_row(*texts_of_row)
+    console.print(table)
     return True
 
 
-def _is_off(cell: Cell) -> bool:
-    return cell is None or cell is False
-
-
-def _is_time(column: str) -> bool:
-    return column == "at" or column.endswith("_at")
-
-
-def _title(column: str) -> str:
-    """`last_login_at` is `last login (UTC)` to people."""
-    name = f"{column.removesuffix('_at')} (UTC)" if _is_time(column) else column
-    return name.replace("_", " ")
-
-
-def _brief(column: str, cell: Cell) -> Cell:
-    """The minute is enough in a table; `show` and --json have it all."""
-    return cell[:16].replace("T", " ") if isinstance(cell, str) and _is_time(column) else cell
-
-
 def _widths(columns: list[tuple[str, ...]], room: int) -> list[int] | None:
-    """As wide as each wants to be; where that is too much, the widest give way. None: no table fits."""
+    """The width of each column: as wide as its content; if that is too much, the widest shrink. None: no table fits."""
     from rich.cells import cell_len
 
-    for unfolded in (24, 16, 12):  # words that are not longer than that stay whole
+    for unfolded in (24, 16, 12):  # words of up to this many characters are not broken
         widths = [max(map(cell_len, texts)) for texts in columns]
         least = [
             max(min(unfolded, cell_len(word)) for text in texts for word in text.split() or [""])
             for texts in columns
         ]
         while sum(widths) + _GAP * len(widths) - 1 > room:
-            wide = [number for number, width in enumerate(widths) if width > least[number]]
-            if not wide:
+            shrinkable = [number for number, width in enumerate(widths) if width > least[number]]
+            if not shrinkable:
                 break
-            widths[max(wide, key=widths.__getitem__)] -= 1
+            widths[max(shrinkable, key=widths.__getitem__)] -= 1
         else:
             return widths
     return None

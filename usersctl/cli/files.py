@@ -1,0 +1,133 @@
+"""Reads the files of `import`, and writes those of `export`."""
+
+import csv
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from usersctl.cli.show.cells import Cell, csv_value, to_json
+from usersctl.cli.show.listing import print_json_array
+from usersctl.errors import Invalid
+from usersctl.transfer.rows import Format, SourceRow, as_text, csv_rows, json_rows, jsonl_rows
+from usersctl.transfer.transfer import COLUMNS, IGNORED, IMPORTED
+
+_BY_SUFFIX = {"csv": Format.CSV, "json": Format.JSON, "jsonl": Format.JSONL, "ndjson": Format.JSONL}
+
+
+def by_suffix(file: str) -> Format:
+    if file == "-":
+        return Format.CSV
+    form = _BY_SUFFIX.get(Path(file).suffix.lower().removeprefix("."))
+    if form is None:
+        raise Invalid(f"Cannot tell the format of {file}", hint="name it with --format csv, json or jsonl")
+    return form
+
+
+# --- reading ---
+
+
+@contextmanager
+def opened(file: str) -> Iterator[IO[bytes]]:
+    if file == "-":
+        yield sys.stdin.buffer
+        return
+    with ExitStack() as stack:
+        try:
+            content = stack.enter_context(Path(file).open("rb"))
+        except OSError as error:
+            raise Invalid(f"{file} cannot be read: {error.strerror}") from None
+        yield content
+
+
+def read_rows(content: IO[bytes], form: Format) -> Generator[SourceRow, None, None]:
+    with as_text(content) as text:
+        if form is Format.CSV:
+            columns, rows = csv_rows(text, spelled=str.lower)
+            _check_header(columns)
+            yield from rows
+        elif form is Format.JSONL:
+            yield from jsonl_rows(text)
+        else:
+            yield from json_rows(text)
+
+
+def _check_header(header: list[str]) -> None:
+    if header and "email" not in header:
+        raise Invalid(
+            "line 1: the header has no column email",
+            hint=f"the first line names the columns, separated by commas: {', '.join(IMPORTED)};"
+            " a file with other names is read with --from csv:FILE",
+        )
+    unknown = next((name for name in header if name not in IMPORTED + IGNORED), None)
+    if unknown is not None:
+        raise Invalid(
+            f"line 1: unknown column {unknown!r}",
+            hint=f"known are {', '.join(IMPORTED)}; a file with other names is read with --from csv:FILE",
+        )
+
+
+# --- writing ---
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[IO[str]]:
+    """A file with mode 0600 that appears when it is complete. Devices and pipes are written directly."""
+    temporary = None
+    try:
+        if path.exists() and not path.is_file():
+            number = os.open(path, os.O_WRONLY)
+        else:
+            final = Path(os.path.realpath(path))  # a symbolic link is kept, and its target replaced
+            # mkstemp creates files with mode 0600.
+            number, temporary = tempfile.mkstemp(prefix=f".{final.name}.", dir=final.parent)
+    except OSError as error:
+        raise Invalid(f"{path} cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(number, "w", encoding="utf-8", newline="") as target:
+            yield target
+            if temporary is not None:
+                target.flush()
+                os.fsync(target.fileno())
+        if temporary is not None:
+            Path(temporary).replace(final)
+    except BaseException as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
+
+
+def write_rows(
+    target: IO[str],
+    form: Format,
+    rows: Iterator[dict[str, Any]],
+    *,
+    with_hashes: bool,
+    cell: Callable[[Cell], Cell] = csv_value,
+) -> int:
+    """Returns how many rows were written."""
+    count = 0
+
+    def each_counted() -> Iterator[dict[str, Any]]:
+        nonlocal count
+        for row in rows:
+            count += 1
+            yield row
+
+    if form is Format.CSV:
+        columns = [name for name in COLUMNS if with_hashes or name != "password_hash"]
+        writer = csv.DictWriter(target, columns, lineterminator="\n")
+        writer.writeheader()
+        for row in each_counted():
+            writer.writerow({name: cell(value) for name, value in row.items()})
+    elif form is Format.JSONL:
+        for row in each_counted():
+            target.write(to_json(row) + "\n")
+    else:
+        print_json_array(each_counted(), target)
+    return count
