@@ -38,14 +38,14 @@ def test_json_of_a_new_account_is_the_user_object(usersctl: Command) -> None:
     assert (user["name"], user["role"], user["active"]) == ("ada", "user", True)
 
 
-def test_a_generated_password_stands_alone_on_stdout(usersctl: Command) -> None:
+def test_a_generated_password_is_printed_alone_on_stdout(usersctl: Command) -> None:
     done = usersctl.ok("create", "ada@example.com", "--generate")
     assert re.fullmatch(r"\S{16,}\n", done.stdout)
     assert done.stderr == "Created user 1: ada@example.com (user)\n"
     assert usersctl.can_log_in("ada@example.com", done.stdout.strip())
 
 
-def test_a_generated_password_is_as_long_as_the_rules_ask_for(usersctl: Command) -> None:
+def test_a_generated_password_has_the_configured_minimum_length(usersctl: Command) -> None:
     usersctl.configure("[passwordHashing]\nrounds = 10\n[passwordValidation]\nminLength = 72\n")
     assert len(usersctl.ok("create", "ada@example.com", "--generate").stdout.strip()) == 72
 
@@ -84,7 +84,7 @@ def test_exactly_one_line_end_is_dropped_from_a_password(
     assert usersctl.can_log_in("ada@example.com", is_)
 
 
-def test_without_a_terminal_and_a_source_nothing_is_asked_and_nothing_done(usersctl: Command) -> None:
+def test_create_without_a_terminal_or_a_password_source_is_refused(usersctl: Command) -> None:
     done = usersctl("create", "ada@example.com", stdin=f"{PASSWORD}\n{PASSWORD}\n")
     assert done.code == 2
     assert "--password-stdin" in done.stderr
@@ -112,7 +112,7 @@ def test_without_a_terminal_and_a_source_nothing_is_asked_and_nothing_done(users
         (["--generate", "--name", "n" * 201], "", "1 to 200"),
     ],
 )
-def test_what_cannot_be_is_refused_before_a_database_is_made(
+def test_invalid_input_is_refused_before_a_database_is_created(
     usersctl: Command, words: list[str], stdin: str | bytes, told: str
 ) -> None:
     done = usersctl("create", "ada@example.com", *words, stdin=stdin)
@@ -123,7 +123,7 @@ def test_what_cannot_be_is_refused_before_a_database_is_made(
 
 
 @pytest.mark.parametrize("email", ["ada", "ada@", "@example.com", "a b@example.com", "ada@localhost", ""])
-def test_an_address_that_is_none_is_refused(usersctl: Command, email: str) -> None:
+def test_an_invalid_address_is_refused(usersctl: Command, email: str) -> None:
     done = usersctl("create", email, "--generate")
     assert (done.code, done.stderr) == (2, "usersctl: Invalid email format\n")
 
@@ -146,7 +146,7 @@ def test_if_missing_succeeds_and_changes_nothing_and_needs_no_password_then(user
     assert not usersctl.ok("show", "eve@example.com", "--json").json["active"]
 
 
-def test_with_generate_nothing_but_a_password_is_on_stdout_also_if_the_account_is_there(
+def test_with_generate_stdout_holds_only_a_password_even_if_the_account_exists(
     usersctl: Command,
 ) -> None:
     usersctl.add("ada")
@@ -155,7 +155,7 @@ def test_with_generate_nothing_but_a_password_is_on_stdout_also_if_the_account_i
     assert "there already" in done.stderr
 
 
-def test_of_several_that_create_an_account_at_once_one_does_and_the_others_find_it(usersctl: Command) -> None:
+def test_concurrent_creates_of_one_account_make_it_once(usersctl: Command) -> None:
     words = ("create", "ada@example.com", "--if-missing", "--generate")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     started = [usersctl.start(*words, **pipes) for _ in range(5)]
@@ -173,7 +173,7 @@ def test_of_several_that_create_an_account_at_once_one_does_and_the_others_find_
         ([], 4, "ada@example.com is taken by user 1"),
     ],
 )
-def test_an_account_that_another_process_makes_meanwhile_is_there(
+def test_create_finds_an_account_that_another_process_created_meanwhile(
     usersctl: Command, words: list[str], code: int, told: str
 ) -> None:
     usersctl.ok("db", "init")
@@ -211,7 +211,7 @@ def test_an_empty_list_is_a_header_or_brackets(usersctl: Command) -> None:
     assert usersctl.ok("list", "--csv").stdout.count("\n") == 1
 
 
-def test_in_a_pipe_all_are_listed_in_columns_and_nothing_is_cut(usersctl: Command) -> None:
+def test_a_list_in_a_pipe_is_complete_and_not_cut(usersctl: Command) -> None:
     with usersctl.service() as service, service.store.write() as tx:
         tx._run(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 120)"
@@ -234,7 +234,7 @@ def test_in_a_pipe_all_are_listed_in_columns_and_nothing_is_cut(usersctl: Comman
     assert usersctl.ok("list", "--limit", "9" * 30, "--page", "9" * 30).rows == []
 
 
-def test_the_forms_of_a_list_tell_the_same(usersctl: Command) -> None:
+def test_all_formats_of_a_list_have_the_same_content(usersctl: Command) -> None:
     usersctl.add("ada", "grace")
     listed = usersctl.ok("list", "--json").json
     assert [json.loads(line) for line in usersctl.ok("list", "--jsonl").stdout.splitlines()] == listed
@@ -282,7 +282,7 @@ def test_lists_are_filtered_searched_and_sorted(usersctl: Command) -> None:
         ["--search"],
     ],
 )
-def test_a_list_that_cannot_be_is_misuse(usersctl: Command, words: list[str]) -> None:
+def test_contradicting_or_invalid_list_options_are_misuse(usersctl: Command, words: list[str]) -> None:
     usersctl.add("ada")
     done = usersctl("list", *words)
     assert (done.code, done.stdout) == (2, "")
@@ -292,7 +292,7 @@ def test_a_list_that_cannot_be_is_misuse(usersctl: Command, words: list[str]) ->
 # --- show ---
 
 
-def test_show_tells_of_one_account_by_id_address_or_standard_input(usersctl: Command) -> None:
+def test_show_takes_an_id_an_address_or_standard_input(usersctl: Command) -> None:
     usersctl.add("ada")
     facts = dict(line.split("\t") for line in usersctl.ok("show", "1").stdout.splitlines())
     assert facts["email"] == "ada@example.com"
@@ -312,7 +312,7 @@ def test_an_unknown_user_is_not_found(usersctl: Command, user: str) -> None:
     assert usersctl("show", user, "--json").error["code"] == "not_found"
 
 
-def test_one_user_is_wanted_and_not_two(usersctl: Command) -> None:
+def test_commands_for_one_user_refuse_two(usersctl: Command) -> None:
     usersctl.add("ada", "eve")
     for words in (["show"], ["why"], ["audit", "--user"]):
         for stdin in ("1\n2\n", "1\n1\n", "", "\n \n"):
@@ -322,7 +322,7 @@ def test_one_user_is_wanted_and_not_two(usersctl: Command) -> None:
 
 
 @pytest.mark.parametrize("words", ["show -", "delete - --yes --if-exists", "why -", "audit --user -"])
-def test_what_has_no_end_names_no_user(usersctl: Command, words: str) -> None:
+def test_an_endless_line_on_standard_input_is_refused(usersctl: Command, words: str) -> None:
     usersctl.add("ada")
     told = "usersctl: A line on standard input is longer than 1000 characters, and not a user\n"
     # With little memory: a command that reads on shall not take the machine's.
@@ -344,7 +344,7 @@ def test_why_takes_the_user_from_standard_input(usersctl: Command) -> None:
 
 
 @pytest.mark.parametrize(("attempts", "told"), [(0, "0 times"), (1, "1 time"), (2, "2 times")])
-def test_how_often_a_letter_was_tried(usersctl: Command, attempts: int, told: str) -> None:
+def test_why_counts_the_attempts_to_send_an_email(usersctl: Command, attempts: int, told: str) -> None:
     with usersctl.service() as service:
         service.registration.register("ada@example.com", "Ada", PASSWORD, by=OPERATOR)
     by_hand(usersctl.database, f"UPDATE outbox SET attempts = {attempts}")  # noqa: S608 - our own number
@@ -355,7 +355,7 @@ def test_how_often_a_letter_was_tried(usersctl: Command, attempts: int, told: st
 # --- update ---
 
 
-def test_update_changes_what_it_is_told_and_says_when_nothing_changed(usersctl: Command) -> None:
+def test_update_changes_the_given_fields_and_reports_when_nothing_changed(usersctl: Command) -> None:
     usersctl.add("ada")
     done = usersctl.ok("update", "1", "--name", "Ada L", "--email", "ada@example.org", "--role", "admin")
     assert done.stdout == "Updated user 1: ada@example.org (admin)\n"
@@ -364,7 +364,7 @@ def test_update_changes_what_it_is_told_and_says_when_nothing_changed(usersctl: 
     assert usersctl.ok("update", "1", "--name", "Ada", "--json").json["name"] == "Ada"
 
 
-def test_update_refuses(usersctl: Command) -> None:
+def test_update_refuses_invalid_values_and_unknown_users(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     usersctl.add("eve")
     for words, code in (
@@ -383,7 +383,7 @@ def test_update_refuses(usersctl: Command) -> None:
 # --- activate, deactivate ---
 
 
-def test_several_are_switched_at_once_and_again_without_harm(usersctl: Command) -> None:
+def test_several_accounts_are_activated_and_deactivated_repeatedly(usersctl: Command) -> None:
     usersctl.add("ada", "eve", "grace")
     done = usersctl.ok("deactivate", "1", "eve@example.com", "1")
     assert done.stdout == "Now inactive: ada@example.com (user 1)\nNow inactive: eve@example.com (user 2)\n"
@@ -392,7 +392,7 @@ def test_several_are_switched_at_once_and_again_without_harm(usersctl: Command) 
     assert usersctl.ok("activate", "-", "--json").stdout == "[]\n"
 
 
-def test_one_unknown_user_among_several_stops_all(usersctl: Command) -> None:
+def test_one_unknown_user_stops_the_whole_command(usersctl: Command) -> None:
     usersctl.add("ada", "eve")
     for words in (["deactivate"], ["delete", "--yes"], ["token", "revoke"]):
         done = usersctl(*words, "ada@example.com", "nobody@example.com", "eve@example.com")
@@ -401,7 +401,7 @@ def test_one_unknown_user_among_several_stops_all(usersctl: Command) -> None:
     assert len(usersctl.ok("list", "--active").rows) == 2
 
 
-def test_the_last_active_admin_stays(usersctl: Command) -> None:
+def test_the_last_active_admin_cannot_be_removed(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     usersctl.add("eve")
     for words in (["deactivate", "2", "1"], ["delete", "2", "1", "--yes"], ["update", "1", "--role", "user"]):
@@ -415,7 +415,7 @@ def test_the_last_active_admin_stays(usersctl: Command) -> None:
 # --- delete ---
 
 
-def test_delete_asks_for_yes_where_nobody_can_be_asked(usersctl: Command) -> None:
+def test_delete_without_a_terminal_needs_yes(usersctl: Command) -> None:
     usersctl.add("ada")
     for words in ([], ["--no-input"]):
         done = usersctl("delete", "ada@example.com", *words, stdin="y\n")
@@ -424,7 +424,7 @@ def test_delete_asks_for_yes_where_nobody_can_be_asked(usersctl: Command) -> Non
     assert usersctl.emails() == ["ada@example.com"]
 
 
-def test_deleted_is_deleted(usersctl: Command) -> None:
+def test_delete_removes_accounts_by_id_address_and_standard_input(usersctl: Command) -> None:
     usersctl.add("ada", "eve", "grace")
     assert usersctl.ok("delete", "1", "2", "--dry-run").stdout.startswith("Would delete ada@example.com, eve")
     assert len(usersctl.emails()) == 3
@@ -443,7 +443,7 @@ def test_deleted_is_deleted(usersctl: Command) -> None:
         ("ada eve", [], 3, "", ["eve@example.com"]),
     ],
 )
-def test_whom_another_process_deletes_meanwhile_is_passed_over_where_that_was_asked_for(
+def test_if_exists_ignores_an_account_that_another_process_deleted_meanwhile(
     usersctl: Command, asked: str, more: list[str], code: int, told: str, left: list[str]
 ) -> None:
     usersctl.add("ada", "eve")
@@ -460,7 +460,7 @@ def test_whom_another_process_deletes_meanwhile_is_passed_over_where_that_was_as
     assert usersctl.emails() == left
 
 
-def test_two_that_delete_at_once_both_succeed(usersctl: Command) -> None:
+def test_two_concurrent_deletes_with_if_exists_both_succeed(usersctl: Command) -> None:
     usersctl.add("ada")
     words = ("delete", "ada@example.com", "--yes", "--if-exists")
     started = [usersctl.start(*words, stdout=subprocess.PIPE) for _ in range(2)]
@@ -469,7 +469,7 @@ def test_two_that_delete_at_once_both_succeed(usersctl: Command) -> None:
     assert told == [b"Deleted ada@example.com\n", b"No such user; nothing to do\n"]
 
 
-def test_all_admins_together_are_not_deleted(usersctl: Command) -> None:
+def test_deleting_all_admins_at_once_is_refused(usersctl: Command) -> None:
     usersctl.add("ada", "eve", role="admin")
     for words in (["--yes"], ["--dry-run"]):
         assert usersctl("delete", "1", "2", *words).code == 5
@@ -477,7 +477,7 @@ def test_all_admins_together_are_not_deleted(usersctl: Command) -> None:
     assert len(usersctl.emails()) == 2
 
 
-def test_an_id_is_never_given_twice(usersctl: Command) -> None:
+def test_an_id_is_never_reused(usersctl: Command) -> None:
     usersctl.add("ada")
     usersctl.ok("delete", "1", "--yes")
     assert usersctl.ok("create", "ada@example.com", "--generate", "--json").json["id"] == 2
@@ -486,7 +486,7 @@ def test_an_id_is_never_given_twice(usersctl: Command) -> None:
 # --- set-password, unlock ---
 
 
-def test_a_new_password_counts_and_the_old_one_does_not(usersctl: Command) -> None:
+def test_set_password_replaces_the_old_password(usersctl: Command) -> None:
     usersctl.add("ada")
     usersctl.ok("token", "create", "1", "--no-expiry")
     usersctl.ok("set-password", "ada@example.com", "--password-stdin", stdin="another horse battery")
@@ -499,7 +499,7 @@ def test_a_new_password_counts_and_the_old_one_does_not(usersctl: Command) -> No
     assert all(row[2] != "api" for row in usersctl.ok("token", "list").rows)
 
 
-def test_set_password_refuses(usersctl: Command) -> None:
+def test_set_password_refuses_unknown_users_and_weak_passwords(usersctl: Command) -> None:
     usersctl.add("ada")
     assert usersctl("set-password", "9", "--generate").code == 3
     assert usersctl("set-password", "1").code == 2
@@ -517,7 +517,7 @@ def test_standard_input_is_either_the_user_or_the_password(usersctl: Command) ->
     usersctl.ok("set-password", "-", "--generate", stdin="1\n")
 
 
-def test_unlock_opens_what_failed_logins_have_locked(usersctl: Command) -> None:
+def test_unlock_opens_an_account_after_failed_logins(usersctl: Command) -> None:
     usersctl.add("ada")
     for _ in range(10):
         assert not usersctl.can_log_in("ada@example.com", "wrong")
@@ -533,7 +533,7 @@ def test_unlock_opens_what_failed_logins_have_locked(usersctl: Command) -> None:
 # --- secrets ---
 
 
-def test_no_secret_is_in_the_trail_or_in_an_error(usersctl: Command, tmp_path: Path) -> None:
+def test_no_secret_is_in_the_audit_trail_or_in_an_error(usersctl: Command, tmp_path: Path) -> None:
     secret = "very secret horse"
     usersctl.ok("create", "ada@example.com", "--password-stdin", stdin=secret)
     usersctl.ok("set-password", "1", "--password-stdin", stdin=f"{secret} 2")

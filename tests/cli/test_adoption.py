@@ -68,7 +68,7 @@ def by_email(usersctl: Command) -> dict[str, dict[str, Any]]:
 # --- an older deployment ---
 
 
-def test_an_older_deployment_comes_over_with_its_passwords(usersctl: Command) -> None:
+def test_an_older_deployment_is_imported_with_its_passwords(usersctl: Command) -> None:
     cost_10 = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(10)).decode()
     old = database(
         usersctl.folder / "old.db",
@@ -219,7 +219,7 @@ def pocketbase(path: Path, *, since_23: bool) -> Path:
 
 
 @pytest.mark.parametrize("since_23", [True, False])
-def test_pocketbase_comes_over_with_passwords_and_links(usersctl: Command, *, since_23: bool) -> None:
+def test_pocketbase_is_imported_with_passwords_and_links(usersctl: Command, *, since_23: bool) -> None:
     old = pocketbase(usersctl.folder / "data.db", since_23=since_23)
     usersctl.configure(
         'auth.oauth.issuer = "https://accounts.google.com"\nauth.oauth.clientId = "c"\nauth.oauth.clientSecret = "s"'
@@ -273,7 +273,7 @@ call_command("dumpdata", output="dump.json", verbosity=0)
 """
 
 
-def test_django_comes_over_as_a_dump_and_as_a_database(usersctl: Command) -> None:
+def test_django_is_imported_from_a_dump_and_from_a_database(usersctl: Command) -> None:
     subprocess.run(
         [sys.executable, "-c", DJANGO, PASSWORD],
         cwd=usersctl.folder,
@@ -310,7 +310,7 @@ def test_django_comes_over_as_a_dump_and_as_a_database(usersctl: Command) -> Non
 # --- CSV ---
 
 
-def test_a_csv_export_with_names_of_its_own_comes_over(usersctl: Command) -> None:
+def test_a_csv_file_with_other_column_names_is_imported(usersctl: Command) -> None:
     (usersctl.folder / "people.csv").write_text(
         "\ufeffUser-ID;E-Mail Address;Display Name;Is Disabled;Last Sign-In At;Encrypted Password\r\n"
         f"1;Ada@example.com;Ada;;1700000000;{{CRYPT}}{HASH}\r\n"
@@ -328,7 +328,7 @@ def test_a_csv_export_with_names_of_its_own_comes_over(usersctl: Command) -> Non
 # --- what is refused ---
 
 
-def test_a_source_that_is_none_is_refused(usersctl: Command) -> None:
+def test_an_invalid_import_source_is_refused(usersctl: Command) -> None:
     usersctl.add("ada")
     (usersctl.folder / "text.csv").write_text("email\n")
     for words, told in (
@@ -362,7 +362,7 @@ def test_a_source_that_is_none_is_refused(usersctl: Command) -> None:
         (SourceKind.CSV, b'"', None, "not CSV"),
     ],
 )
-def test_a_file_of_another_kind_is_no_bug(
+def test_a_file_of_another_kind_is_refused_without_a_bug(
     tmp_path: Path, kind: SourceKind, content: bytes | str | None, table: str | None, told: str
 ) -> None:
     file = tmp_path / "file"
@@ -414,18 +414,18 @@ def adopted(
         ({"username": "ada", "full name": "Ada"}, {"name": "Ada"}),
     ],
 )
-def test_what_becomes_of_a_value(row: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_imported_values_are_converted(row: dict[str, Any], expected: dict[str, Any]) -> None:
     found, _ = adopted({"email": "a@example.com"} | row)
     assert found == {"email": "a@example.com"} | expected
 
 
-def test_a_password_in_clear_is_never_told() -> None:
+def test_a_clear_text_password_is_never_printed() -> None:
     found, notes = adopted({"email": "a@example.com", "password": "secret$word$2b$"})
     assert found == {"email": "a@example.com"}
     assert "secret" not in " ".join(notes)
 
 
-def test_a_source_is_never_read_half_way_through_a_change(tmp_path: Path) -> None:
+def test_an_import_source_is_read_in_one_snapshot(tmp_path: Path) -> None:
     path = database(tmp_path / "old.db", OLDER.format(more=""), [person("ada@example.com")])
     writer = sqlite3.connect(path)
     writer.execute("PRAGMA cache_size = 1")
@@ -461,7 +461,7 @@ def test_an_id_counts_only_at_the_provider_that_gave_it() -> None:
 # --- the documentation ---
 
 
-def test_it_shows_what_the_commands_print(usersctl: Command) -> None:
+def test_the_import_page_shows_what_the_commands_print(usersctl: Command) -> None:
     database(
         usersctl.folder / "old.db",
         "CREATE TABLE users (id INTEGER PRIMARY KEY, mail TEXT, full_name TEXT, password TEXT, role TEXT,"

@@ -55,7 +55,7 @@ def saved(usersctl: Command) -> Path:
 # --- backup ---
 
 
-def test_a_backup_is_a_whole_database_for_its_owner_alone(usersctl: Command, ada: User) -> None:
+def test_a_backup_is_complete_and_readable_by_its_owner_only(usersctl: Command, ada: User) -> None:
     file = usersctl.folder / "saved.db"
     told = usersctl.shell(f"umask 0; usersctl db backup {file} --json").json
     assert (told["file"], told["accounts"], told["bytes"]) == (str(file), 1, file.stat().st_size)
@@ -66,7 +66,7 @@ def test_a_backup_is_a_whole_database_for_its_owner_alone(usersctl: Command, ada
     assert line.startswith("Saved 1 account in second.db: ")
 
 
-def test_a_backup_never_takes_the_place_of_anything(usersctl: Command, ada: User) -> None:
+def test_a_backup_never_overwrites_a_file(usersctl: Command, ada: User) -> None:
     (usersctl.folder / "file").write_text("precious")
     (usersctl.folder / "folder").mkdir()
     (usersctl.folder / "link").symlink_to("nowhere")
@@ -82,7 +82,7 @@ def test_a_backup_never_takes_the_place_of_anything(usersctl: Command, ada: User
     assert names(usersctl.folder) == before
 
 
-def test_of_two_backups_to_one_name_one_is_made(
+def test_of_two_concurrent_backups_to_one_name_one_succeeds(
     make_service: Callable[..., Service], add: Callable[..., User], tmp_path: Path
 ) -> None:
     add("ada")
@@ -101,7 +101,7 @@ def test_of_two_backups_to_one_name_one_is_made(
 
 
 @pytest.mark.usefixtures("ada")
-def test_where_nothing_can_be_written_nothing_stays_behind(usersctl: Command) -> None:
+def test_a_failed_backup_leaves_no_file(usersctl: Command) -> None:
     before = names(usersctl.folder)
     assert usersctl("db", "backup", "no/such/folder.db").code == 2
     usersctl.add(*(f"user{number}" for number in range(3)))
@@ -112,7 +112,7 @@ def test_where_nothing_can_be_written_nothing_stays_behind(usersctl: Command) ->
 
 
 @pytest.mark.parametrize("how", [KeyboardInterrupt, SystemExit])
-def test_an_interrupted_backup_leaves_nothing(
+def test_an_interrupted_backup_leaves_no_file(
     service: Service, add: Callable[..., User], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: type
 ) -> None:
     add("ada")
@@ -129,7 +129,7 @@ def test_an_interrupted_backup_leaves_nothing(
     service.store.copy(tmp_path / "saved.db")
 
 
-def test_a_backup_ends_however_much_is_written_meanwhile(
+def test_a_backup_ends_despite_constant_writes(
     service: Service, add: Callable[..., User], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It holds its moment: a copy that begins anew at each change would never come to its end."""
@@ -152,7 +152,7 @@ def test_a_backup_ends_however_much_is_written_meanwhile(
     assert backup.check(tmp_path / "saved.db").problems == []
 
 
-def test_a_file_system_without_second_names_gets_its_backup(
+def test_a_backup_works_without_hard_links(
     service: Service, add: Callable[..., User], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a memory stick, where a file has but one name."""
@@ -173,7 +173,7 @@ def test_a_file_system_without_second_names_gets_its_backup(
 
 
 @pytest.mark.usefixtures("ada")
-def test_a_sound_file_is_only_read(usersctl: Command) -> None:
+def test_verify_does_not_change_a_sound_file(usersctl: Command) -> None:
     file = saved(usersctl)
     file.chmod(0o400)
     before, stat = file.read_bytes(), file.stat()
@@ -204,7 +204,7 @@ def test_a_sound_file_is_only_read(usersctl: Command) -> None:
         ("audit", "DELETE FROM audit"),
     ],
 )
-def test_each_fault_is_named_and_the_file_is_not_restored(
+def test_every_fault_of_a_backup_is_reported_and_prevents_the_restore(
     service: Service, add: Callable[..., User], tmp_path: Path, check: str, statement: str
 ) -> None:
     add("ada", role="admin")
@@ -217,7 +217,7 @@ def test_each_fault_is_named_and_the_file_is_not_restored(
 
 
 @pytest.mark.usefixtures("ada")
-def test_a_page_that_was_flipped_is_found(usersctl: Command) -> None:
+def test_verify_finds_a_flipped_page(usersctl: Command) -> None:
     usersctl.add(*(f"user{number}" for number in range(20)))
     file = saved(usersctl)
     with closing(sqlite3.connect(f"file:{file}?immutable=1", uri=True)) as db:
@@ -244,7 +244,7 @@ def test_a_page_that_was_flipped_is_found(usersctl: Command) -> None:
         (lambda path: by_hand(path, "PRAGMA application_id = 7"), "is empty"),
     ],
 )
-def test_what_is_no_backup_at_all_is_said_to_be_none(
+def test_verify_refuses_a_file_that_is_not_a_backup(
     tmp_path: Path, make: Callable[[Path], object], told: str
 ) -> None:
     file = tmp_path / "odd.db"
@@ -258,7 +258,7 @@ def test_what_is_no_backup_at_all_is_said_to_be_none(
 
 
 @pytest.mark.usefixtures("ada")
-def test_a_file_that_is_not_there_or_may_not_be_read_is_six(usersctl: Command) -> None:
+def test_verify_of_a_missing_or_unreadable_file_ends_with_exit_code_6(usersctl: Command) -> None:
     done = usersctl("db", "restore", ".")
     assert (done.code, "cannot be read" in done.stderr) == (6, True), done
     with pytest.raises(StoreUnusable, match="cannot be read"):
@@ -270,7 +270,7 @@ def test_a_file_that_is_not_there_or_may_not_be_read_is_six(usersctl: Command) -
 
 
 @pytest.mark.usefixtures("ada")
-def test_the_database_in_use_is_checked_as_well(usersctl: Command) -> None:
+def test_verify_checks_the_database_in_use(usersctl: Command) -> None:
     assert usersctl.ok("db", "verify").stdout.startswith(
         f"{usersctl.database} is sound: 1 account, 1 audit row "
     )
@@ -282,7 +282,7 @@ def test_the_database_in_use_is_checked_as_well(usersctl: Command) -> None:
     ]
 
 
-def test_what_still_stands_in_the_log_beside_a_copied_file_is_seen(
+def test_verify_reads_the_write_ahead_log_of_a_copied_database(
     add: Callable[..., User], tmp_path: Path
 ) -> None:
     add("ada")
@@ -293,7 +293,7 @@ def test_what_still_stands_in_the_log_beside_a_copied_file_is_seen(
         assert (found.counts["users"], found.problems) == (1, [])
 
 
-def test_a_backup_of_an_older_version_is_judged_as_what_it_becomes(usersctl: Command) -> None:
+def test_a_backup_of_an_older_version_is_upgraded_and_checked(usersctl: Command) -> None:
     old = usersctl.folder / "old.db"
     old_database(old)
     before = old.read_bytes()
@@ -308,7 +308,7 @@ def test_a_backup_of_an_older_version_is_judged_as_what_it_becomes(usersctl: Com
 # --- restore ---
 
 
-def test_everything_is_as_it_was_and_what_was_replaced_is_kept(usersctl: Command, ada: User) -> None:
+def test_restore_brings_everything_back_and_keeps_the_replaced_database(usersctl: Command, ada: User) -> None:
     saved(usersctl)
     usersctl.add("bob")
     with usersctl.service() as service:
@@ -335,7 +335,7 @@ def test_everything_is_as_it_was_and_what_was_replaced_is_kept(usersctl: Command
 
 
 @pytest.mark.usefixtures("ada")
-def test_it_asks_first_and_a_trial_changes_nothing(usersctl: Command) -> None:
+def test_restore_asks_first_and_a_dry_run_changes_nothing(usersctl: Command) -> None:
     saved(usersctl)
     usersctl.add("bob")
     before = names(usersctl.folder)
@@ -349,7 +349,7 @@ def test_it_asks_first_and_a_trial_changes_nothing(usersctl: Command) -> None:
     assert len(emails(usersctl.database)) == 2
 
 
-def test_the_database_is_no_backup_of_itself(usersctl: Command) -> None:
+def test_restore_refuses_the_database_itself(usersctl: Command) -> None:
     usersctl.add("ada")
     other = usersctl.folder / "other-name.db"
     other.hardlink_to(usersctl.database)
@@ -361,7 +361,7 @@ def test_the_database_is_no_backup_of_itself(usersctl: Command) -> None:
     assert usersctl.emails() == ["ada@example.com"]
 
 
-def test_a_database_that_was_cut_off_is_restored(usersctl: Command) -> None:
+def test_restore_replaces_a_truncated_database(usersctl: Command) -> None:
     usersctl.add("ada")
     usersctl.ok("db", "backup", "saved.db")
     usersctl.database.write_bytes(b"")
@@ -370,7 +370,7 @@ def test_a_database_that_was_cut_off_is_restored(usersctl: Command) -> None:
     assert usersctl.emails() == ["ada@example.com"]
 
 
-def test_a_running_daemon_goes_on_with_what_was_restored(site: Site, usersctl: Command) -> None:
+def test_a_running_daemon_uses_the_restored_database(site: Site, usersctl: Command) -> None:
     ada, bob = site.add("ada", role="admin"), site.add("bob")
     client = site.signed_in(ada)
     opened = site.service.sessions.create_api_token(ada.id, name="ci", lifetime=None, by=OPERATOR)
@@ -404,7 +404,7 @@ def restored(service: Service, file: Path, *, keep_tokens: bool = False) -> Path
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_what_was_revoked_since_comes_back_only_if_it_is_asked_for(
+def test_revoked_tokens_come_back_only_with_keep_tokens(
     service: Service, add: Callable[..., User], tmp_path: Path, keep: bool
 ) -> None:
     ada = add("ada")
@@ -423,7 +423,7 @@ def test_what_was_revoked_since_comes_back_only_if_it_is_asked_for(
             service.recovery.reset(token, ada.email, "another good password", by=OPERATOR)
 
 
-def test_no_id_is_given_twice_also_not_that_of_an_account_that_is_gone(
+def test_a_restore_never_leads_to_a_reused_id(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:
     """An application may keep what belongs to its users by their ids."""
@@ -453,7 +453,7 @@ def test_a_lockdown_outlives_a_restore(
     assert service.lockdown.state() is not None  # closed when it was saved: nobody has opened it since
 
 
-def test_every_answered_change_is_in_what_was_kept_or_in_what_is_there(
+def test_every_answered_change_is_in_the_kept_or_in_the_restored_database(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:
     """Nothing slips in between the copy of the old content and its replacement."""
@@ -486,7 +486,7 @@ def test_every_answered_change_is_in_what_was_kept_or_in_what_is_there(
 
 
 @pytest.mark.parametrize("after", [1, 3])
-def test_a_restore_that_breaks_off_changes_nothing(
+def test_a_restore_that_fails_changes_nothing(
     service: Service, add: Callable[..., User], tmp_path: Path, after: int
 ) -> None:
     add("ada")
@@ -511,7 +511,7 @@ def test_a_restore_that_breaks_off_changes_nothing(
     assert backup.check(service.store.path).problems == []
 
 
-def test_what_interrupts_a_restore_that_is_over_does_not_lose_what_was_replaced(
+def test_an_interrupt_after_the_restore_keeps_the_replaced_database(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:
     add("ada")
@@ -548,7 +548,7 @@ with backup.checked_copy(Path(sys.argv[1])) as (found, copy):
 
 
 @pytest.mark.parametrize(("page", "new"), [(8, False), (24, False), (10_000, True)])
-def test_a_killed_restore_leaves_the_old_or_the_new(
+def test_a_killed_restore_leaves_the_old_or_the_new_database(
     service: Service, add: Callable[..., User], tmp_path: Path, page: int, new: bool
 ) -> None:
     add("ada")
@@ -566,7 +566,7 @@ def test_a_killed_restore_leaves_the_old_or_the_new(
     assert add("eve")
 
 
-def test_a_database_that_is_gone_is_made_anew(usersctl: Command, ada: User) -> None:
+def test_restore_creates_a_missing_database(usersctl: Command, ada: User) -> None:
     saved(usersctl)
     target = usersctl.folder / "elsewhere" / "users.db"
     done = usersctl.ok("db", "restore", "saved.db", "--yes", "--db", target)
@@ -578,7 +578,7 @@ def test_a_database_that_is_gone_is_made_anew(usersctl: Command, ada: User) -> N
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_a_backup_with_pages_of_another_size_fits_in(
+def test_restore_takes_a_backup_with_another_page_size(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:
     add("ada")
@@ -592,7 +592,7 @@ def test_a_backup_with_pages_of_another_size_fits_in(
     assert backup.check(service.store.path).problems == []
 
 
-def test_a_database_that_somebody_holds_is_waited_for_and_then_given_up(
+def test_restore_waits_for_a_locked_database_and_then_gives_up(
     service: Service, add: Callable[..., User], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add("ada")
@@ -607,7 +607,7 @@ def test_a_database_that_somebody_holds_is_waited_for_and_then_given_up(
     assert restored(service, tmp_path / "saved.db") is not None
 
 
-def test_a_database_that_is_beyond_repair_is_not_written_to(usersctl: Command, ada: User) -> None:
+def test_restore_does_not_write_to_an_unreadable_database(usersctl: Command, ada: User) -> None:
     saved(usersctl)
     usersctl.database.write_text("no database at all " * 1000)
     for each in ("-wal", "-shm"):
@@ -620,7 +620,7 @@ def test_a_database_that_is_beyond_repair_is_not_written_to(usersctl: Command, a
 
 
 @pytest.mark.parametrize("suffix", ["-wal", "-journal"])
-def test_a_log_whose_database_is_gone_is_not_taken_for_that_of_a_copy(
+def test_restore_refuses_a_leftover_log_of_a_missing_database(
     usersctl: Command, ada: User, suffix: str
 ) -> None:
     """SQLite would write its pages over those of the backup: accounts and sessions that nobody restored."""
@@ -638,7 +638,7 @@ def test_a_log_whose_database_is_gone_is_not_taken_for_that_of_a_copy(
     assert emails(usersctl.database) == [ada.email]
 
 
-def test_the_database_in_use_is_checked_in_place_also_by_its_name(usersctl: Command, ada: User) -> None:
+def test_verify_checks_the_database_in_use_in_place_also_by_its_name(usersctl: Command, ada: User) -> None:
     """A copy of its bytes would be torn by whoever writes meanwhile."""
     with usersctl.service() as service:
         service.accounts.update(ada.id, name="A", by=OPERATOR)  # in the log, where only SQLite finds it
@@ -669,7 +669,7 @@ def test_a_torn_database_is_replaced_if_its_trail_can_be_read(
     assert len(emails(service.store.path)) == 40
 
 
-def test_what_a_migration_keeps_is_made_in_the_same_way(tmp_path: Path) -> None:
+def test_a_migration_keeps_the_old_database_like_a_backup(tmp_path: Path) -> None:
     old_database(tmp_path / "users.db")
     store = open_store(tmp_path / "users.db")
     store.close()

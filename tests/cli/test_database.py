@@ -46,7 +46,7 @@ EVERY_WRITER = [
 # --- made and looked at ---
 
 
-def test_init_makes_it_once_for_its_owner_alone(usersctl: Command) -> None:
+def test_init_creates_the_database_once_for_its_owner_only(usersctl: Command) -> None:
     path = usersctl.folder / "deep" / "users.db"
     done = usersctl.ok("db", "init", "--db", path)
     assert done.stdout == f"Created {path}\n"
@@ -56,7 +56,7 @@ def test_init_makes_it_once_for_its_owner_alone(usersctl: Command) -> None:
     assert usersctl.ok("db", "init", "--db", path, "--json").json["created"] is False
 
 
-def test_status_tells_where_and_why_and_how_many(usersctl: Command) -> None:
+def test_status_shows_the_path_its_reason_and_the_counts(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     told = usersctl.ok("db", "status", "--json").json
     assert told["path"] == str(usersctl.database)
@@ -69,7 +69,7 @@ def test_status_tells_where_and_why_and_how_many(usersctl: Command) -> None:
 
 
 @pytest.mark.parametrize("words", [*EVERY_READER, *EVERY_WRITER], ids=" ".join)
-def test_a_missing_database_is_made_by_none_of_these(usersctl: Command, words: list[str]) -> None:
+def test_only_some_commands_create_a_missing_database(usersctl: Command, words: list[str]) -> None:
     done = usersctl(*words)
     assert (done.code, done.stdout) == (6, "")
     assert f"No database at {usersctl.database} (USERS_DATABASE)" in done.stderr
@@ -88,7 +88,7 @@ def test_a_missing_database_is_made_by_none_of_these(usersctl: Command, words: l
         (lambda path: _sql(path, "CREATE TABLE users (id)"), "no id, e-mail or password"),
     ],
 )
-def test_what_is_no_database_of_ours_is_named_and_left_alone(
+def test_a_file_that_is_not_our_database_is_refused_and_not_changed(
     usersctl: Command, make: object, told: str
 ) -> None:
     make(usersctl.database)  # type: ignore[operator]
@@ -110,7 +110,7 @@ def _sql(path: Path, script: str) -> None:
     connection.close()
 
 
-def test_a_damaged_database_is_a_clear_line(usersctl: Command) -> None:
+def test_a_damaged_database_is_reported_in_one_line(usersctl: Command) -> None:
     usersctl.add(*(f"user{number}" for number in range(30)))
     content = bytearray(usersctl.database.read_bytes())
     for page in range(4096, len(content), 4096):
@@ -122,7 +122,7 @@ def test_a_damaged_database_is_a_clear_line(usersctl: Command) -> None:
         assert "is damaged" in done.stderr
 
 
-def test_a_database_from_the_future_is_refused(usersctl: Command) -> None:
+def test_a_database_of_a_newer_version_is_refused(usersctl: Command) -> None:
     usersctl.add("ada")
     _sql(usersctl.database, "PRAGMA user_version = 999")
     for words in (["list"], ["create", "eve@example.com", "--generate"]):
@@ -132,7 +132,7 @@ def test_a_database_from_the_future_is_refused(usersctl: Command) -> None:
         assert "newer usersctl" in done.stderr
 
 
-def test_an_empty_file_becomes_a_database_when_something_is_made(usersctl: Command) -> None:
+def test_an_empty_file_becomes_a_database_at_the_first_create(usersctl: Command) -> None:
     usersctl.database.touch()
     for words in (["list"], ["db", "migrate"], ["delete", "1", "--yes"]):
         done = usersctl(*words)
@@ -143,7 +143,7 @@ def test_an_empty_file_becomes_a_database_when_something_is_made(usersctl: Comma
     assert len(usersctl.ok("list").rows) == 1
 
 
-def test_a_locked_database_is_waited_for_and_then_given_up(usersctl: Command) -> None:
+def test_a_command_waits_for_a_locked_database_and_then_gives_up(usersctl: Command) -> None:
     usersctl.add("ada")
     connection = sqlite3.connect(usersctl.database, isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
@@ -159,7 +159,7 @@ def test_a_locked_database_is_waited_for_and_then_given_up(usersctl: Command) ->
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs another user")
-def test_a_read_only_database_can_be_read_and_says_so_when_written(usersctl: Command) -> None:
+def test_a_read_only_database_can_be_read_but_not_written(usersctl: Command) -> None:
     usersctl.add("ada")
     with tempfile.TemporaryDirectory() as name:  # in a folder that the other user may enter
         folder = Path(name)
@@ -216,7 +216,7 @@ def test_a_dry_run_migrates_nothing(usersctl: Command, words: list[str]) -> None
 
 
 @pytest.mark.parametrize("words", EVERY_DRY_RUN, ids=" ".join)
-def test_a_dry_run_waits_for_nobody_who_writes(usersctl: Command, words: list[str]) -> None:
+def test_a_dry_run_does_not_wait_for_writers(usersctl: Command, words: list[str]) -> None:
     usersctl.add("ada")
     connection = sqlite3.connect(usersctl.database, isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
@@ -226,7 +226,7 @@ def test_a_dry_run_waits_for_nobody_who_writes(usersctl: Command, words: list[st
         connection.close()
 
 
-def test_migrate_tells_what_it_did(usersctl: Command) -> None:
+def test_migrate_prints_version_accounts_and_kept_file(usersctl: Command) -> None:
     old_database(usersctl.database)
     told = usersctl.ok("db", "migrate", "--json").json
     assert (told["migrated"], told["accounts"]) == (True, 1)
@@ -238,7 +238,7 @@ NAMES = ["\x1b[2J\x1b]0;owned\x07", "a\tb\nc", "[bold red]x[/]", "\u202eevil\u20
 UNSAFE = "\x1b\x07\0\x9b\u202e\u2066"
 
 
-def test_names_of_an_old_database_move_no_cursor(usersctl: Command) -> None:
+def test_control_characters_in_names_of_an_old_database_are_made_visible(usersctl: Command) -> None:
     old_database(usersctl.database)
     connection = sqlite3.connect(usersctl.database)
     with connection:
@@ -258,7 +258,7 @@ def test_names_of_an_old_database_move_no_cursor(usersctl: Command) -> None:
         assert not set(UNSAFE) & set(usersctl.on_terminal(*words).text), words
 
 
-def test_an_address_of_an_old_database_moves_no_cursor(usersctl: Command) -> None:
+def test_control_characters_in_an_address_of_an_old_database_are_made_visible(usersctl: Command) -> None:
     old_database(usersctl.database, email="\x1b[2Jx")
     usersctl.ok("db", "migrate")
     screen = usersctl.on_terminal("delete", "7", typed=[("[y/N]", "n\n")])
@@ -267,7 +267,7 @@ def test_an_address_of_an_old_database_moves_no_cursor(usersctl: Command) -> Non
 
 
 @pytest.mark.parametrize("value", [b"\xff\xfe", b"\xc3\x28"])
-def test_bytes_that_are_no_text_in_an_old_database_are_no_bug(usersctl: Command, value: bytes) -> None:
+def test_invalid_utf_8_in_an_old_database_is_no_bug(usersctl: Command, value: bytes) -> None:
     old_database(usersctl.database)
     connection = sqlite3.connect(usersctl.database)
     with connection:

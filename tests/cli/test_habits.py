@@ -36,7 +36,7 @@ COMMANDS = every_command()
 
 
 @pytest.mark.parametrize("path", [path for path, _ in COMMANDS], ids=" ".join)
-def test_every_command_has_help_an_example_and_the_options_for_everywhere(path: tuple[str, ...]) -> None:
+def test_every_command_has_help_an_example_and_the_shared_options(path: tuple[str, ...]) -> None:
     command = dict(COMMANDS)[path]
     assert command.help
     assert command.epilog is not None
@@ -48,7 +48,7 @@ def test_every_command_has_help_an_example_and_the_options_for_everywhere(path: 
         assert getattr(each, "help", None), (path, each.name)
 
 
-def test_help_is_printed_in_a_pipe_without_boxes_and_nothing_is_cut(usersctl: Command) -> None:
+def test_help_in_a_pipe_has_no_boxes_and_is_not_cut(usersctl: Command) -> None:
     groups = [[*path, "--help"] for path, command in COMMANDS if isinstance(command, TyperGroup)]
     assert len(groups) > 5
     for words in (*groups, ["-h"], ["token", "create", "-h"]):
@@ -59,7 +59,7 @@ def test_help_is_printed_in_a_pipe_without_boxes_and_nothing_is_cut(usersctl: Co
         assert "Example: usersctl" in done.stdout
 
 
-def test_a_paragraph_of_help_has_no_line_ends_of_its_own() -> None:
+def test_a_paragraph_of_help_has_no_line_ends() -> None:
     assert [path for path, command in COMMANDS if "\n" in (command.help or "").replace("\n\n", "")] == []
 
 
@@ -70,14 +70,14 @@ def test_the_examples_can_be_parsed() -> None:
         assert tuple(words[: len(path)]) == path
 
 
-def test_nothing_asked_is_answered_with_help(usersctl: Command) -> None:
+def test_a_command_line_without_a_command_prints_help(usersctl: Command) -> None:
     for words in ([], ["token"], ["db"], ["config"]):
         done = usersctl(*words)
         assert (done.code, done.stdout) == (2, "")
         assert done.stderr.startswith("Usage: usersctl")
 
 
-def test_the_version(usersctl: Command) -> None:
+def test_the_version_option_prints_the_version(usersctl: Command) -> None:
     for words in (["--version"], ["list", "--version"]):
         assert usersctl.ok(*words).stdout == f"usersctl {__version__}\n"
 
@@ -99,7 +99,7 @@ def test_the_version(usersctl: Command) -> None:
         ["import", "-", "--on-conflict", "guess"],
     ],
 )
-def test_misuse_is_one_line_and_the_way_to_the_help(usersctl: Command, words: list[str]) -> None:
+def test_misuse_is_one_line_with_a_hint_at_the_help(usersctl: Command, words: list[str]) -> None:
     done = usersctl(*words)
     assert (done.code, done.stdout) == (2, "")
     line, hint = done.stderr.splitlines()
@@ -118,14 +118,14 @@ def test_misuse_is_one_line_and_the_way_to_the_help(usersctl: Command, words: li
         (["list", "--limt", "5"], "No such option: --limt (Possible options: --limit"),
     ],
 )
-def test_misuse_names_the_option_that_is_meant(usersctl: Command, words: list[str], named: str) -> None:
+def test_misuse_names_the_option(usersctl: Command, words: list[str], named: str) -> None:
     assert named in usersctl(*words).stderr
 
 
 # --- the options for everywhere ---
 
 
-def test_they_stand_before_or_after_the_command(usersctl: Command) -> None:
+def test_shared_options_work_before_and_after_the_command(usersctl: Command) -> None:
     usersctl.add("ada")
     env = {"USERS_DATABASE": "/nowhere/users.db"}
     for words in (
@@ -136,12 +136,12 @@ def test_they_stand_before_or_after_the_command(usersctl: Command) -> None:
         assert usersctl.ok(*words, env=env).json["id"] == 1
 
 
-def test_after_two_dashes_nothing_is_an_option(usersctl: Command) -> None:
+def test_words_after_two_dashes_are_no_options(usersctl: Command) -> None:
     usersctl.add("ada")
     assert usersctl("show", "--", "--json").stderr.startswith("usersctl: No user '--json'")
 
 
-def test_the_value_of_an_option_is_never_taken_for_one_of_these() -> None:
+def test_the_value_of_an_option_is_never_read_as_a_shared_option() -> None:
     taking = {
         option
         for _, command in COMMANDS
@@ -158,7 +158,7 @@ def test_the_value_of_an_option_is_never_taken_for_one_of_these() -> None:
 # --- streams ---
 
 
-def test_a_closed_stdout_is_said_before_anything_is_done(usersctl: Command) -> None:
+def test_a_closed_stdout_is_reported_before_anything_is_done(usersctl: Command) -> None:
     done = usersctl.shell("usersctl create ada@example.com --generate >&-")
     assert (done.code, "stdout is closed" in done.stderr) == (6, True)
     assert not usersctl.database.exists()
@@ -167,7 +167,7 @@ def test_a_closed_stdout_is_said_before_anything_is_done(usersctl: Command) -> N
 
 
 @pytest.mark.parametrize("words", ["list", "list --json", "--help", "--version", "export", "config show", "db status --json"])  # fmt: skip
-def test_a_full_stdout_is_no_success(usersctl: Command, words: str) -> None:
+def test_a_full_stdout_is_a_failure(usersctl: Command, words: str) -> None:
     usersctl.add("ada")
     done = usersctl.shell(f"usersctl {words} > /dev/full")
     assert done.code == 6, done
@@ -189,7 +189,7 @@ def test_a_reader_that_goes_away_is_no_error(usersctl: Command, words: str) -> N
     assert len(done.stdout.splitlines()) == 1
 
 
-def test_what_belongs_on_a_closed_stderr_is_not_among_the_data(usersctl: Command) -> None:
+def test_messages_for_a_closed_stderr_do_not_go_to_stdout(usersctl: Command) -> None:
     done = usersctl.shell("usersctl create ada@example.com --generate 2>&-")
     assert done.code == 0
     assert usersctl.can_log_in("ada@example.com", done.stdout.strip())
@@ -227,7 +227,7 @@ def stderr(request: pytest.FixtureRequest) -> Iterator[IO[bytes]]:
         ("list --debug --db /nowhere/users.db", 6),
     ],
 )
-def test_what_nobody_can_read_on_stderr_changes_nothing(
+def test_an_unwritable_stderr_changes_neither_result_nor_exit_code(
     usersctl: Command, stderr: IO[bytes], words: str, code: int
 ) -> None:
     usersctl.add("ada")
@@ -242,7 +242,7 @@ def test_what_nobody_can_read_on_stderr_changes_nothing(
     assert told == as_ever
 
 
-def test_a_secret_is_told_and_counts_where_nothing_else_can_be_told(
+def test_a_secret_is_printed_and_stored_with_an_unwritable_stderr(
     usersctl: Command, stderr: IO[bytes]
 ) -> None:
     def told(*words: str) -> str:
@@ -269,7 +269,7 @@ def test_a_secret_is_told_and_counts_where_nothing_else_can_be_told(
         ("import -", 0),
     ],
 )
-def test_a_closed_stdin_is_an_empty_one(usersctl: Command, words: str, code: int) -> None:
+def test_a_closed_stdin_counts_as_empty(usersctl: Command, words: str, code: int) -> None:
     usersctl.add("ada")
     done = usersctl.shell(f"usersctl {words} <&-")
     assert done.code == code, done
@@ -283,7 +283,7 @@ def test_output_is_utf_8_in_every_locale(usersctl: Command) -> None:
         assert usersctl.ok("list", "--json", env=env).json[0]["name"] == "Zoë 中 😀"
 
 
-def test_bytes_that_are_no_text_are_no_bug(usersctl: Command) -> None:
+def test_invalid_utf_8_in_arguments_is_no_bug(usersctl: Command) -> None:
     usersctl.add("ada")
     odd = os.fsdecode(b"\xff")
     assert usersctl("show", odd).code == 3
@@ -316,7 +316,7 @@ def test_ctrl_c_is_130_without_a_trace(usersctl: Command) -> None:
     assert usersctl.emails() == ["ada@example.com"]
 
 
-def test_ctrl_c_is_an_error_in_json_where_that_is_asked_for(usersctl: Command) -> None:
+def test_ctrl_c_is_reported_as_json_with_json(usersctl: Command) -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = usersctl.start("import", "-", "--json", measured=False, **pipes)
     feed(process.stdin, b"email\neve@example.com\n")
@@ -359,7 +359,7 @@ def test_a_command_needs_no_working_folder(usersctl: Command, words: str, code: 
 # --- a bug of ours ---
 
 
-def test_a_bug_is_one_line_and_a_trace_only_with_debug(usersctl: Command) -> None:
+def test_a_bug_is_one_line_with_a_trace_only_with_debug(usersctl: Command) -> None:
     usersctl.add("ada")
     script = (
         "import sys; from usersctl import __main__ as command; command.take = command.take;"
@@ -380,7 +380,7 @@ def test_a_bug_is_one_line_and_a_trace_only_with_debug(usersctl: Command) -> Non
         assert ("Traceback" in done.stderr) is traced
 
 
-def test_a_refusal_has_its_trace_with_debug(usersctl: Command) -> None:
+def test_an_error_has_a_trace_with_debug(usersctl: Command) -> None:
     assert "Traceback" in usersctl("list", "--debug").stderr
 
 
@@ -394,7 +394,7 @@ def complete(usersctl: Command, line: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_completion_knows_commands_options_and_addresses(usersctl: Command) -> None:
+def test_completion_offers_commands_options_and_addresses(usersctl: Command) -> None:
     usersctl.add("ada", "alan", "eve")
     assert "cleanup-tokens" in complete(usersctl, "usersctl cl")
     assert set(complete(usersctl, "usersctl token ")) == {"create", "list", "revoke"}
@@ -404,13 +404,13 @@ def test_completion_knows_commands_options_and_addresses(usersctl: Command) -> N
     assert complete(usersctl, "usersctl create --role ") == ["admin", "user"]
 
 
-def test_completion_finds_an_address_among_many_that_hold_the_same_letters(usersctl: Command) -> None:
+def test_completion_finds_an_address_by_its_beginning_among_many(usersctl: Command) -> None:
     usersctl.add(*(f"a{number:02}" for number in range(60)), "example")
     assert complete(usersctl, "usersctl show ex") == ["example@example.com"]
 
 
 @pytest.mark.parametrize("variable", ["COMP_WORDS", "_TYPER_COMPLETE_ARGS"])
-def test_completion_looks_into_the_database_that_was_typed(usersctl: Command, variable: str) -> None:
+def test_completion_reads_the_database_of_the_command_line(usersctl: Command, variable: str) -> None:
     usersctl.add("ada")
     usersctl.ok("create", "alan@example.com", "--generate", "--db", "another one.db")
     shell = "bash" if variable == "COMP_WORDS" else "zsh"
@@ -457,7 +457,7 @@ def imported(usersctl: Command, *words: str) -> tuple[set[str], str]:
     return modules, done.stdout
 
 
-def test_a_list_in_json_imports_only_what_it_needs(usersctl: Command) -> None:
+def test_list_in_json_imports_only_what_it_needs(usersctl: Command) -> None:
     usersctl.add("ada")
     heavy = {
         "typer",
@@ -486,7 +486,7 @@ def test_no_command_imports_what_only_the_daemon_needs(usersctl: Command) -> Non
     assert not modules & daemons
 
 
-def test_the_overview_imports_nothing_that_single_commands_need(usersctl: Command) -> None:
+def test_help_imports_nothing_that_single_commands_need(usersctl: Command) -> None:
     heavy = {"http", "email", "ssl", "bcrypt", "email_validator", "sqlite_utils", "zxcvbn"}
     modules, told = imported(usersctl, "--help")
     assert told.startswith("Usage: usersctl")
@@ -502,7 +502,7 @@ def test_the_installed_script_is_the_same_command(usersctl: Command) -> None:
     assert done.stdout == f"usersctl {__version__}\n"
 
 
-def test_secrets_are_not_seen_in_the_list_of_processes(usersctl: Command) -> None:
+def test_secrets_are_not_visible_in_the_process_list(usersctl: Command) -> None:
     process = usersctl.start(
         "create", "ada@example.com", "--password-stdin", stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

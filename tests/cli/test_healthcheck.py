@@ -58,7 +58,7 @@ def answering(answer: bytes, *, drip: float | None = None) -> Iterator[int]:
 # --- a daemon ---
 
 
-def test_a_daemon_is_asked_as_configured_until_it_stops(usersctl: Command) -> None:
+def test_healthcheck_asks_the_configured_daemon_until_it_stops(usersctl: Command) -> None:
     port = free_port()
     usersctl.configure(f"server.port = {port}\n")
     result = usersctl("healthcheck")
@@ -76,7 +76,7 @@ def test_a_daemon_is_asked_as_configured_until_it_stops(usersctl: Command) -> No
         assert time.monotonic() - began < 4
 
 
-def test_a_unix_socket_is_asked_as_configured_and_as_named(usersctl: Command) -> None:
+def test_healthcheck_asks_a_configured_or_named_unix_socket(usersctl: Command) -> None:
     usersctl.configure('server.socket = "usersd.sock"\n')
     path = usersctl.folder / "usersd.sock"
     with serving(usersctl, port=1):
@@ -88,7 +88,7 @@ def test_a_unix_socket_is_asked_as_configured_and_as_named(usersctl: Command) ->
     assert result.error["url"] == f"unix:{path}"
 
 
-def test_it_says_what_the_daemon_says(site: Site, usersctl: Command) -> None:
+def test_healthcheck_prints_the_reason_of_the_daemon(site: Site, usersctl: Command) -> None:
     site.service.readiness.parts["worker"] = lambda: False
     url = f"http://127.0.0.1:{site.port}"
     result = usersctl("healthcheck", url)
@@ -118,17 +118,17 @@ def why_not(port: int, *, seconds: float = 20) -> str:
         (b"", "Remote end closed connection without response"),
     ],
 )
-def test_what_is_no_daemon_is_not_ready(answer: bytes, said: str) -> None:
+def test_another_program_on_the_port_is_not_ready(answer: bytes, said: str) -> None:
     with answering(answer) as port:
         assert why_not(port) == said
 
 
-def test_an_answer_that_drips_has_an_end() -> None:
+def test_healthcheck_gives_up_on_a_dripping_answer() -> None:
     with answering(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000, drip=0.05) as port:
         assert why_not(port, seconds=0.3) == "no answer within 0.3 s"
 
 
-def test_nothing_that_another_program_says_moves_the_cursor(usersctl: Command) -> None:
+def test_control_characters_in_an_answer_are_made_visible(usersctl: Command) -> None:
     with answering(b'HTTP/1.1 503 Not\r\n\r\n{"statusMessage": "\\u001b[2J"}') as port:
         result = usersctl("healthcheck", f"http://127.0.0.1:{port}")
     assert result.code == 7
@@ -149,7 +149,7 @@ def test_nothing_that_another_program_says_moves_the_cursor(usersctl: Command) -
         ({"socket": Path("/run/usersd/usersd.sock")}, "unix:/run/usersd/usersd.sock"),
     ],
 )
-def test_the_configuration_tells_whom_to_ask(changes: dict[str, object], url: str) -> None:
+def test_the_target_comes_from_the_configuration(changes: dict[str, object], url: str) -> None:
     settings = Settings(database=Path("x"), base_url="https://accounts.example.com")._replace(**changes)
     assert configured(settings).url == url
 
@@ -164,7 +164,7 @@ def test_the_configuration_tells_whom_to_ask(changes: dict[str, object], url: st
         ("unix:/run/a b.sock", "unix:/run/a b.sock", PATH),
     ],
 )
-def test_a_url_tells_whom_to_ask(given: str, url: str, path: str) -> None:
+def test_the_target_comes_from_a_url(given: str, url: str, path: str) -> None:
     target = _from_url(given)
     assert (target.url, target.path) == (url, path)
 
@@ -183,12 +183,12 @@ def test_a_url_tells_whom_to_ask(given: str, url: str, path: str) -> None:
         "unix:a",
     ],
 )
-def test_what_is_no_url_is_misuse(given: str) -> None:
+def test_an_invalid_url_is_misuse(given: str) -> None:
     with pytest.raises(Invalid, match="is not a URL such as"):
         _from_url(given)
 
 
-def test_a_time_that_is_no_number_is_misuse(usersctl: Command) -> None:
+def test_a_timeout_that_is_not_a_number_is_misuse(usersctl: Command) -> None:
     done = usersctl("healthcheck", "http://127.0.0.1:1", "--timeout", "nan")
     assert (done.code, done.stdout, done.stderr) == (
         2,

@@ -44,7 +44,7 @@ def listed(usersctl: Command) -> list[dict[str, Any]]:
 # --- list and show ---
 
 
-def test_letters_are_listed_with_what_became_of_them(usersctl: Command) -> None:
+def test_emails_are_listed_with_their_state(usersctl: Command) -> None:
     usersctl.ok("db", "init")
     assert usersctl.ok("mail", "list", "--json").json == []
     assert usersctl.ok("mail", "list").rows == []
@@ -58,7 +58,7 @@ def test_letters_are_listed_with_what_became_of_them(usersctl: Command) -> None:
     assert (first["state"], first["attempts"], first["last_error"]) == ("waiting", 0, None)
 
 
-def test_a_letter_in_the_folder_is_shown_with_its_text(usersctl: Command) -> None:
+def test_an_email_in_the_folder_is_shown_with_its_text(usersctl: Command) -> None:
     register(usersctl, "ada")
     told = usersctl.ok("mail", "show", "1", "--json").json
     assert (told["state"], told["text"], told["file"]) == ("waiting", None, None)
@@ -76,7 +76,7 @@ def test_a_letter_in_the_folder_is_shown_with_its_text(usersctl: Command) -> Non
         assert service.registration.confirm(link.token, ADA, by=OPERATOR).active
 
 
-def test_a_letter_of_an_earlier_database_is_not_taken_for_one_of_this(usersctl: Command) -> None:
+def test_an_email_file_of_another_database_is_not_shown(usersctl: Command) -> None:
     register(usersctl, "ada")
     usersctl.ok("mail", "retry")
     for file in usersctl.folder.glob("users.db*"):
@@ -87,7 +87,7 @@ def test_a_letter_of_an_earlier_database_is_not_taken_for_one_of_this(usersctl: 
 
 
 @pytest.mark.parametrize("words", [["show", "1"], ["retry", "1"], ["retry", "1", "2"], ["show", "9" * 30]])
-def test_a_letter_that_is_not_there_is_a_3(usersctl: Command, words: list[str]) -> None:
+def test_an_unknown_email_ends_with_exit_code_3(usersctl: Command, words: list[str]) -> None:
     usersctl.ok("db", "init")
     done = usersctl("mail", *words, "--json")
     assert done.code == 3
@@ -95,7 +95,7 @@ def test_a_letter_that_is_not_there_is_a_3(usersctl: Command, words: list[str]) 
 
 
 @pytest.mark.parametrize("words", [["show", "x"], ["show", "0"], ["show"], ["retry", "-1"], []])
-def test_what_is_no_letter_is_a_2(usersctl: Command, words: list[str]) -> None:
+def test_an_invalid_email_number_ends_with_exit_code_2(usersctl: Command, words: list[str]) -> None:
     usersctl.ok("db", "init")
     assert usersctl("mail", *words).code == 2
 
@@ -103,7 +103,7 @@ def test_what_is_no_letter_is_a_2(usersctl: Command, words: list[str]) -> None:
 @pytest.mark.parametrize(
     "words", [["mail", "list"], ["mail", "show", "1"], ["mail", "retry"], ["link", "reset", "1"]]
 )
-def test_without_a_database_it_is_a_6_that_names_the_path(usersctl: Command, words: list[str]) -> None:
+def test_mail_commands_without_a_database_end_with_exit_code_6(usersctl: Command, words: list[str]) -> None:
     done = usersctl(*words)
     assert done.code == 6
     assert str(usersctl.database) in done.stderr
@@ -112,7 +112,7 @@ def test_without_a_database_it_is_a_6_that_names_the_path(usersctl: Command, wor
 # --- retry ---
 
 
-def test_retry_sends_what_waits_with_no_daemon_running(usersctl: Command) -> None:
+def test_retry_sends_waiting_emails_without_a_daemon(usersctl: Command) -> None:
     register(usersctl, "ada", "bob")
     with smtp_server() as box:
         configure(usersctl, box.port)
@@ -123,7 +123,7 @@ def test_retry_sends_what_waits_with_no_daemon_running(usersctl: Command) -> Non
     assert usersctl.ok("mail", "retry", "1", "--json").json == []
 
 
-def test_retry_tells_what_could_not_be_sent_and_why(usersctl: Command) -> None:
+def test_retry_prints_which_emails_failed_and_why(usersctl: Command) -> None:
     register(usersctl, "ada", "bob", "cleo")
     box = Postbox(answers={"RCPT bob@example.com": "550 no such user", "RCPT cleo@example.com": "450 later"})
     with smtp_server(box):
@@ -142,7 +142,7 @@ def test_retry_tells_what_could_not_be_sent_and_why(usersctl: Command) -> None:
     assert {each["state"] for each in listed(usersctl)} == {"sent", "waiting"}
 
 
-def test_retry_of_one_leaves_the_others_that_are_put_off(usersctl: Command) -> None:
+def test_retry_of_one_email_leaves_postponed_ones_alone(usersctl: Command) -> None:
     register(usersctl, "ada", "bob")
     configure(usersctl, closed_port())
     assert usersctl("mail", "retry").code == 7
@@ -152,7 +152,7 @@ def test_retry_of_one_leaves_the_others_that_are_put_off(usersctl: Command) -> N
     assert [each.recipients for each in box.received] == [["bob@example.com"]]
 
 
-def test_retry_comes_to_an_end_though_each_attempt_takes_longer_than_the_first_delay(
+def test_retry_ends_even_if_an_attempt_takes_longer_than_the_first_delay(
     usersctl: Command,
 ) -> None:
     register(usersctl, "ada", "bob", "cleo", "dan")
@@ -186,7 +186,7 @@ def test_retry_beside_a_daemon_sends_nothing_twice(usersctl: Command) -> None:
 # --- test ---
 
 
-def test_mail_test_says_what_the_server_answered(usersctl: Command) -> None:
+def test_mail_test_prints_the_answer_of_the_server(usersctl: Command) -> None:
     with smtp_server(Postbox(answers={"DATA": "250 2.0.0 queued as 4711"})) as box:
         configure(usersctl, box.port)
         done = usersctl.ok("mail", "test", "Ada@example.com")
@@ -197,7 +197,7 @@ def test_mail_test_says_what_the_server_answered(usersctl: Command) -> None:
     assert "can send mail to ada@example.com" in box.received[0].text()
 
 
-def test_mail_test_is_a_7_when_the_server_does_not_take_it(usersctl: Command) -> None:
+def test_mail_test_ends_with_exit_code_7_when_the_server_refuses(usersctl: Command) -> None:
     with smtp_server(Postbox(answers={"RCPT": "550 relaying denied"})) as box:
         configure(usersctl, box.port)
         done = usersctl("mail", "test", ADA, "--json")
@@ -209,7 +209,7 @@ def test_mail_test_is_a_7_when_the_server_does_not_take_it(usersctl: Command) ->
     assert "Connection refused" in done.stderr
 
 
-def test_mail_test_without_a_server_lays_the_letter_into_the_folder(usersctl: Command) -> None:
+def test_mail_test_without_a_server_writes_to_the_folder(usersctl: Command) -> None:
     done = usersctl.ok("mail", "test", ADA)
     assert done.stdout == f"Sent to {ADA}: written to {usersctl.folder / 'mail' / '0.eml'}\n"
 
@@ -217,12 +217,12 @@ def test_mail_test_without_a_server_lays_the_letter_into_the_folder(usersctl: Co
 @pytest.mark.parametrize(
     "to", ["nobody", "a@example.com, b@example.com", "a@example.com\nBcc: b@example.com", ""]
 )
-def test_mail_test_to_what_is_no_address_is_a_2(usersctl: Command, to: str) -> None:
+def test_mail_test_to_an_invalid_address_ends_with_exit_code_2(usersctl: Command, to: str) -> None:
     assert usersctl("mail", "test", to).code == 2
 
 
 @pytest.mark.parametrize("words", [["test", ADA], ["retry"]])
-def test_a_broken_template_is_a_6_in_one_line(usersctl: Command, words: list[str]) -> None:
+def test_a_broken_template_ends_with_exit_code_6_and_one_line(usersctl: Command, words: list[str]) -> None:
     register(usersctl, "ada")
     (usersctl.folder / "letters").mkdir()
     (usersctl.folder / "letters" / "confirm.txt").write_text("Subject: x\n\n$link $user\n")
@@ -233,7 +233,7 @@ def test_a_broken_template_is_a_6_in_one_line(usersctl: Command, words: list[str
     assert [each["attempts"] for each in listed(usersctl)] == [0]
 
 
-def test_a_password_of_the_mail_server_is_in_no_output(usersctl: Command) -> None:
+def test_the_password_of_the_mail_server_is_never_printed(usersctl: Command) -> None:
     with scripted_server(lambda connection: connection.sendall(b"554 no\r\n")) as port:
         configure(usersctl, port)
         env = {"USERS_MAILER_USER": "ada", "USERS_MAILER_PASS": "planted-secret"}
@@ -245,7 +245,7 @@ def test_a_password_of_the_mail_server_is_in_no_output(usersctl: Command) -> Non
 # --- link ---
 
 
-def test_link_confirm_prints_a_working_link_alone(usersctl: Command) -> None:
+def test_link_confirm_prints_only_a_working_link(usersctl: Command) -> None:
     configure(usersctl)
     register(usersctl, "ada")
     done = usersctl.ok("link", "confirm", ADA, env={"USERS_BASE_URL": "https://accounts.example.com"})
@@ -283,7 +283,7 @@ def test_a_link_works_at_a_daemon_that_was_started_later(usersctl: Command) -> N
         assert daemon.client().post("/api/users/password/reset", body).status == 200
 
 
-def test_link_confirm_is_refused_where_it_would_not_work(usersctl: Command) -> None:
+def test_link_confirm_is_refused_if_the_link_would_not_work(usersctl: Command) -> None:
     usersctl.add("done")
     register(usersctl, "ada")
     closed = usersctl("link", "confirm", ADA, "--json")
@@ -304,7 +304,7 @@ def test_link_confirm_is_refused_where_it_would_not_work(usersctl: Command) -> N
     assert usersctl("link", "confirm", ADA).code == 5
 
 
-def test_link_for_nobody_is_a_3_and_of_no_kind_a_2(usersctl: Command) -> None:
+def test_link_refuses_an_unknown_user_and_an_unknown_purpose(usersctl: Command) -> None:
     usersctl.ok("db", "init")
     assert usersctl("link", "reset", "nobody@example.com").code == 3
     assert usersctl("link", "delete", ADA).code == 2

@@ -59,24 +59,24 @@ def unit_of(text: str) -> configparser.ConfigParser:
 
 
 @pytest.mark.parametrize("name", IN_THE_CHECKOUT)
-def test_the_files_beside_the_daemon_are_the_same_texts(name: Name) -> None:
+def test_the_files_in_daemon_are_generated_from_the_snippets(name: Name) -> None:
     assert (DAEMON / SNIPPETS[name].file).read_text("utf-8") == for_the_usual(name)
 
 
-def test_no_file_beside_the_daemon_is_left_out() -> None:
+def test_every_file_in_daemon_comes_from_a_snippet() -> None:
     others = {"users.example.toml"}
     found = {path.name for path in DAEMON.iterdir() if path.is_file() and not path.name.startswith(".")}
     assert found - others == {SNIPPETS[name].file for name in IN_THE_CHECKOUT}
 
 
-def test_every_file_belongs_to_a_name_and_every_word_is_used() -> None:
+def test_every_snippet_file_has_a_name_and_every_word_is_used() -> None:
     assert {path.name for path in FOLDER.iterdir()} == {each.file for each in SNIPPETS.values()}
     used = {word for path in FOLDER.iterdir() for word in Template(path.read_text("utf-8")).get_identifiers()}
     assert used == set(Site(USUAL, COMMAND).words())
 
 
 @pytest.mark.parametrize("name", list(Name))
-def test_a_text_is_whole_and_tells_where_it_belongs(name: Name) -> None:
+def test_a_snippet_is_complete_and_names_its_place(name: Name) -> None:
     text = for_the_usual(name)
     assert text.endswith("\n")
     assert not text.endswith("\n\n")
@@ -90,7 +90,7 @@ def test_a_text_is_whole_and_tells_where_it_belongs(name: Name) -> None:
 # --- the command ---
 
 
-def test_it_prints_the_text_alone_and_where_to_put_it_beside(usersctl: Command) -> None:
+def test_the_snippet_is_printed_alone_and_its_place_on_stderr(usersctl: Command) -> None:
     told, text = SNIPPETS[Name.TIMER], for_this(usersctl, Name.TIMER)
     assert usersctl.ok("snippet", "timer", cwd=Path("/")) == (
         0,
@@ -117,7 +117,7 @@ def for_this(usersctl: Command, name: Name, **more: str) -> str:
     return write(name, Site(load(env=env), (USERSCTL,)).words())
 
 
-def test_it_is_made_for_this_installation(usersctl: Command) -> None:
+def test_a_snippet_has_the_paths_and_addresses_of_this_installation(usersctl: Command) -> None:
     usersctl.configure(
         'baseUrl = "https://id.example.com"\ntokenCleanupSchedule = "5 4 * * *"\n'
         '[server]\nhost = "::1"\nport = 81\nsocketMode = "0600"\n'
@@ -142,7 +142,7 @@ def test_it_is_made_for_this_installation(usersctl: Command) -> None:
     assert f"{USERSCTL} --db /srv/o.db cleanup-tokens" in none
 
 
-def test_a_unix_socket_goes_everywhere_that_it_can(usersctl: Command) -> None:
+def test_a_unix_socket_is_used_in_every_snippet_that_supports_it(usersctl: Command) -> None:
     usersctl.configure('[server]\nsocket = "/run/users/usersd.sock"\nsocketMode = "0666"\n')
     unit = unit_of(for_this(usersctl, Name.SYSTEMD))["Service"]
     assert (unit["RuntimeDirectory"], unit["RuntimeDirectoryPreserve"]) == ("users", "yes")
@@ -157,13 +157,13 @@ def test_a_unix_socket_goes_everywhere_that_it_can(usersctl: Command) -> None:
 @pytest.mark.parametrize(
     "odd", ["my users", "100%", "a:b", "a$b", "x;y", "a#b", 'a"b', "a'b", "a\\b", "a\nb", "{x}"]
 )
-def test_a_path_that_others_would_read_otherwise_is_refused(odd: str) -> None:
+def test_a_path_that_needs_quoting_is_refused(odd: str) -> None:
     changed = USUAL._replace(settings=USUAL.settings._replace(database=Path("/srv") / odd / "users.db"))
     with pytest.raises(Invalid, match="has a character that other programs may interpret"):
         Site(changed, COMMAND).words()
 
 
-def test_a_folder_that_systemd_does_not_make_is_told(tmp_path: Path) -> None:
+def test_the_service_names_folders_that_systemd_does_not_create(tmp_path: Path) -> None:
     def told(database: Path, socket: Path | None) -> list[str]:
         changed = USUAL.settings._replace(database=database, socket=socket)
         text = write(Name.SYSTEMD, Site(USUAL._replace(settings=changed), COMMAND).words())
@@ -178,14 +178,14 @@ def test_a_folder_that_systemd_does_not_make_is_told(tmp_path: Path) -> None:
     assert told(Path("/var/lib/no-users/users.db"), Path("/run/no-users/usersd.sock")) == []
 
 
-def test_an_address_as_name_of_the_site_has_its_brackets() -> None:
+def test_an_ipv6_address_in_base_url_keeps_its_brackets() -> None:
     changed = USUAL._replace(settings=USUAL.settings._replace(base_url="https://[2001:db8::1]"))
     nginx = write(Name.NGINX, Site(changed, COMMAND).words())
     assert "server_name [2001:db8::1];" in nginx
     assert "return 301 https://[2001:db8::1]$request_uri;" in nginx
 
 
-def test_the_port_of_the_site_is_the_proxys() -> None:
+def test_the_port_of_base_url_is_the_port_of_the_proxy() -> None:
     def for_url(name: Name, url: str) -> str:
         changed = USUAL._replace(settings=USUAL.settings._replace(base_url=url))
         return write(name, Site(changed, COMMAND).words())
@@ -202,7 +202,7 @@ def test_the_port_of_the_site_is_the_proxys() -> None:
     assert "Host(`id.example.com`)" in for_url(Name.TRAEFIK, url)
 
 
-def test_a_home_folder_is_seen_where_something_is_in_it(tmp_path: Path) -> None:
+def test_the_service_may_read_home_folders_only_if_it_needs_one(tmp_path: Path) -> None:
     def protected(command: str, database: str) -> str:
         changed = USUAL._replace(settings=USUAL.settings._replace(database=Path(database)))
         text = write(Name.SYSTEMD, Site(changed, (command,)).words())
@@ -243,7 +243,7 @@ def test_the_units_are_valid_and_the_service_is_hardened(usersctl: Command, tmp_
         assert float(exposure[1]) <= most, done.stdout
 
 
-def test_the_service_is_told_when_it_is_ready_and_while_it_is_alive() -> None:
+def test_the_service_uses_notify_and_the_watchdog() -> None:
     service = unit_of(for_the_usual(Name.SYSTEMD))["Service"]
     assert service["Type"] == "notify"
     assert int(service["WatchdogSec"]) > 0
@@ -261,7 +261,7 @@ def test_the_service_is_told_when_it_is_ready_and_while_it_is_alive() -> None:
         (Name.TIMER, "timers.target"),
     ],
 )
-def test_a_unit_that_is_enabled_begins_with_the_machine(name: Name, target: str) -> None:
+def test_an_enabled_unit_starts_at_boot(name: Name, target: str) -> None:
     assert unit_of(for_the_usual(name))["Install"]["WantedBy"] == target
 
 
@@ -311,7 +311,7 @@ def calls_of(analyze: str, filters: list[str]) -> set[str]:
     return allowed
 
 
-def test_the_daemon_does_all_its_work_under_the_hardening(usersctl: Command) -> None:
+def test_the_daemon_works_under_the_hardening_of_the_unit(usersctl: Command) -> None:
     analyze = needed("systemd-analyze")
     text = for_this(usersctl, Name.SYSTEMD)
     allowed = calls_of(analyze, re.findall(r"^SystemCallFilter=(.*)$", text, re.MULTILINE))
@@ -428,7 +428,7 @@ def banned_by(usersctl: Command, log: str) -> list[str]:
 # --- the image ---
 
 
-def test_the_image_takes_what_there_is_and_runs_as_nobody_in_particular() -> None:
+def test_the_image_builds_from_the_checkout_and_runs_without_root() -> None:
     text = for_the_usual(Name.DOCKERFILE)
     copied = {
         word for line in re.findall(r"^COPY (?!--)(.*) \S+$", text, re.MULTILINE) for word in line.split()

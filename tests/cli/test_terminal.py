@@ -32,7 +32,7 @@ def test_a_password_is_asked_twice_and_not_shown(usersctl: Command) -> None:
     assert usersctl.can_log_in("ada@example.com")
 
 
-def test_a_slip_and_a_weak_password_are_told_and_asked_again(usersctl: Command) -> None:
+def test_a_mistyped_and_a_weak_password_are_asked_again(usersctl: Command) -> None:
     screen = usersctl.on_terminal(
         "create",
         "ada@example.com",
@@ -50,7 +50,7 @@ def test_a_slip_and_a_weak_password_are_told_and_asked_again(usersctl: Command) 
     assert usersctl.can_log_in("ada@example.com")
 
 
-def test_after_three_tries_it_is_over(usersctl: Command) -> None:
+def test_the_password_prompt_gives_up_after_three_tries(usersctl: Command) -> None:
     typed = [(PROMPT, "short\n")] * 3
     screen = usersctl.on_terminal("create", "ada@example.com", typed=typed)
     assert screen.code == 2
@@ -60,7 +60,7 @@ def test_after_three_tries_it_is_over(usersctl: Command) -> None:
 
 @pytest.mark.parametrize("key", ["\x03", "\x04"])
 @pytest.mark.parametrize("prompt", [PROMPT, AGAIN])
-def test_ctrl_c_and_the_end_of_input_at_the_prompt_do_nothing(
+def test_ctrl_c_and_end_of_input_at_the_prompt_change_nothing(
     usersctl: Command, prompt: str, key: str
 ) -> None:
     typed = [(PROMPT, f"{PASSWORD}\n")] if prompt == AGAIN else []
@@ -72,27 +72,27 @@ def test_ctrl_c_and_the_end_of_input_at_the_prompt_do_nothing(
     assert not usersctl.database.exists()
 
 
-def test_ctrl_c_at_a_prompt_is_an_error_in_json_where_that_is_asked_for(usersctl: Command) -> None:
+def test_ctrl_c_at_a_prompt_is_reported_as_json_with_json(usersctl: Command) -> None:
     screen = usersctl.on_terminal("create", "ada@example.com", "--json", typed=[(PROMPT, "\x03")])
     assert screen.code == 130
     told = {"code": "interrupted", "message": "interrupted; nothing was done", "hint": None}
     assert json.loads(screen.lines[-1]) == {"error": told}
 
 
-def test_ctrl_c_at_set_password_leaves_the_old_one(usersctl: Command) -> None:
+def test_ctrl_c_at_set_password_keeps_the_old_password(usersctl: Command) -> None:
     usersctl.add("ada")
     assert usersctl.on_terminal("set-password", "1", typed=[(PROMPT, "\x03")]).code == 130
     assert usersctl.can_log_in("ada@example.com")
 
 
-def test_nobody_is_asked_for_the_password_of_an_account_that_is_there(usersctl: Command) -> None:
+def test_create_of_an_existing_account_asks_no_password(usersctl: Command) -> None:
     usersctl.add("ada")
     screen = usersctl.on_terminal("create", "ada@example.com")
     assert screen.code == 4
     assert "Password" not in screen.text
 
 
-def test_no_input_asks_nothing_even_at_a_terminal(usersctl: Command) -> None:
+def test_no_input_asks_nothing_even_on_a_terminal(usersctl: Command) -> None:
     usersctl.add("ada")
     assert usersctl.on_terminal("create", "eve@example.com", "--no-input").code == 2
     assert usersctl.on_terminal("--no-input", "delete", "1").code == 5
@@ -105,7 +105,7 @@ def test_no_input_asks_nothing_even_at_a_terminal(usersctl: Command) -> None:
 @pytest.mark.parametrize(
     ("answer", "code"), [("y\n", 0), ("n\n", 5), ("\n", 5), ("\x03", 130), ("\x04", 130)]
 )
-def test_delete_asks(usersctl: Command, answer: str, code: int) -> None:
+def test_delete_asks_for_confirmation(usersctl: Command, answer: str, code: int) -> None:
     usersctl.add("ada")
     screen = usersctl.on_terminal("delete", "1", typed=[("[y/N]: ", answer)])
     assert screen.code == code
@@ -119,7 +119,7 @@ def test_delete_asks(usersctl: Command, answer: str, code: int) -> None:
 # --- tables ---
 
 
-def test_fifty_are_listed_and_how_many_there_are(usersctl: Command) -> None:
+def test_a_list_on_a_terminal_shows_50_accounts_and_the_total(usersctl: Command) -> None:
     people(usersctl, 120)
     screen = usersctl.on_terminal("list")
     assert len(re.findall(r"user\d+@example\.com", screen.text)) == 50
@@ -159,7 +159,7 @@ def test_nothing_is_cut_and_nothing_is_wider_than_the_terminal(usersctl: Command
     assert "\u202e" not in screen.text
 
 
-def test_every_kind_of_table_is_drawn(usersctl: Command) -> None:
+def test_every_kind_of_table_is_drawn_on_a_terminal(usersctl: Command) -> None:
     usersctl.add("ada")
     assert usersctl.on_terminal("token", "list").lines == ["No tokens."]
     usersctl.ok("token", "create", "1", "--name", "[red]ci[/red]", "--expires", "90d")
@@ -169,7 +169,7 @@ def test_every_kind_of_table_is_drawn(usersctl: Command) -> None:
     assert "audit" in usersctl.on_terminal("db", "status").text
 
 
-def test_colours_are_left_out_when_unwanted(usersctl: Command) -> None:
+def test_no_color_prints_no_colours(usersctl: Command) -> None:
     usersctl.add("ada")
     assert "\x1b[" in usersctl.on_terminal("list").raw
     for words in (["list", "--no-color"], ["--no-color", "--help"]):
@@ -186,7 +186,7 @@ def test_json_on_a_terminal_is_json(usersctl: Command) -> None:
 # --- bars ---
 
 
-def test_a_bar_is_drawn_on_a_terminal_and_nowhere_else(usersctl: Command) -> None:
+def test_a_progress_bar_is_drawn_on_a_terminal_only(usersctl: Command) -> None:
     rows = "".join(f"user{number}@example.com,{PASSWORD}\n" for number in range(8))
     file = usersctl.folder / "people.csv"
     file.write_text(f"email,password\n{rows}")
@@ -209,7 +209,7 @@ def test_ctrl_c_while_passwords_are_hashed_imports_nothing(usersctl: Command) ->
     assert usersctl.emails() == []
 
 
-def test_ctrl_c_is_how_one_stops_to_follow_the_trail(usersctl: Command) -> None:
+def test_ctrl_c_ends_audit_follow_without_a_message(usersctl: Command) -> None:
     usersctl.add("ada")
     screen = usersctl.on_terminal("audit", "--follow", "--since", "1h", typed=[("create", "\x03")])
     assert screen.code == 130
@@ -219,7 +219,7 @@ def test_ctrl_c_is_how_one_stops_to_follow_the_trail(usersctl: Command) -> None:
 # --- the way by help alone ---
 
 
-def test_help_is_drawn_and_the_way_on_is_told(usersctl: Command) -> None:
+def test_help_is_drawn_in_boxes_and_typos_get_suggestions(usersctl: Command) -> None:
     screen = usersctl.on_terminal(columns=80)
     assert screen.code == 2
     for word in ("create", "cleanup-tokens", "Accounts", "Example: usersctl create"):

@@ -43,13 +43,13 @@ def test_json_of_cleanup_tokens_has_the_keys_of_the_task(with_tokens: Command) -
     assert [row[2] for row in with_tokens.ok("token", "list").rows] == ["session"]
 
 
-def test_tokens_without_an_expiry_go_only_when_asked_for(with_tokens: Command) -> None:
+def test_tokens_without_an_expiry_are_removed_only_with_the_option(with_tokens: Command) -> None:
     done = with_tokens.ok("cleanup-tokens", "--include-no-expiration", "--dry-run")
     assert done.stdout == "Would remove 2 expired tokens and 1 without an expiry date\n"
     assert with_tokens.ok("cleanup-tokens", "--json").json["noExpirationTokensRemoved"] == 0
 
 
-def test_quiet_prints_nothing_when_all_is_well_and_errors_all_the_same(with_tokens: Command) -> None:
+def test_quiet_prints_errors_only(with_tokens: Command) -> None:
     done = with_tokens.ok("cleanup-tokens", "--quiet")
     assert done.stdout + done.stderr == ""
     done = with_tokens("cleanup-tokens", "--quiet", "--db", "/nowhere/users.db")
@@ -58,7 +58,9 @@ def test_quiet_prints_nothing_when_all_is_well_and_errors_all_the_same(with_toke
 
 
 @pytest.mark.parametrize("command", [[USERSCTL], [sys.executable, "-m", "usersctl"]])
-def test_cron_needs_no_terminal_no_home_and_no_path(with_tokens: Command, command: list[str]) -> None:
+def test_cleanup_tokens_runs_under_cron_without_terminal_home_or_path(
+    with_tokens: Command, command: list[str]
+) -> None:
     done = subprocess.run(
         [*command, "cleanup-tokens", "--quiet", "--config", str(with_tokens.config)],
         env={"PATH": "/usr/bin:/bin", "USERS_DATABASE": str(with_tokens.database)},
@@ -72,7 +74,7 @@ def test_cron_needs_no_terminal_no_home_and_no_path(with_tokens: Command, comman
     assert with_tokens.ok("cleanup-tokens").stdout == "Removed 0 expired tokens\n"
 
 
-def test_cleanup_leaves_its_trail(with_tokens: Command) -> None:
+def test_cleanup_tokens_writes_an_audit_row(with_tokens: Command) -> None:
     with_tokens.ok("cleanup-tokens", env={"SUDO_USER": "grace", "SSH_CONNECTION": "192.0.2.7 1 192.0.2.8 22"})
     row = with_tokens.ok("audit", "--json").json[-1]
     assert (row["actor"], row["origin"], row["action"]) == ("cli:grace", "192.0.2.7", "cleanup-tokens")
@@ -82,7 +84,7 @@ def test_cleanup_leaves_its_trail(with_tokens: Command) -> None:
 # --- tokens of API clients ---
 
 
-def test_a_token_is_shown_once_alone_on_stdout_and_signs_in(usersctl: Command) -> None:
+def test_a_new_token_is_printed_once_alone_on_stdout_and_works(usersctl: Command) -> None:
     usersctl.add("ada")
     done = usersctl.ok("token", "create", "ada@example.com", "--name", "backup", "--expires", "90d")
     token = done.stdout.strip()
@@ -120,14 +122,14 @@ def test_json_of_a_new_token(usersctl: Command) -> None:
         (["2", "--no-expiry"], 5),
     ],
 )
-def test_a_token_that_cannot_be_is_not_made(usersctl: Command, words: list[str], code: int) -> None:
+def test_invalid_token_options_create_no_token(usersctl: Command, words: list[str], code: int) -> None:
     usersctl.add("ada")
     usersctl.add("eve", active=False)
     assert usersctl("token", "create", *words).code == code
     assert usersctl.ok("token", "list", "--json").stdout == "[]\n"
 
 
-def test_tokens_are_listed_of_all_or_of_one(with_tokens: Command) -> None:
+def test_token_list_shows_all_tokens_or_those_of_one_user(with_tokens: Command) -> None:
     with_tokens.add("eve")
     assert [row[0] for row in with_tokens.ok("token", "list").rows] == ["3", "4"]
     assert with_tokens.ok("token", "list", "eve@example.com", "--json").json == []
@@ -147,7 +149,7 @@ def test_tokens_are_revoked_by_user_or_by_id(with_tokens: Command) -> None:
     assert with_tokens.ok("token", "revoke", "-", "--json", stdin="1\n2\n").json == {"revoked": 0}
 
 
-def test_revoke_wants_users_or_one_id(usersctl: Command) -> None:
+def test_revoke_needs_users_or_one_id(usersctl: Command) -> None:
     usersctl.add("ada")
     assert usersctl("token", "revoke").code == 2
     assert usersctl("token", "revoke", "1", "--id", "1").code == 2
@@ -157,7 +159,7 @@ def test_revoke_wants_users_or_one_id(usersctl: Command) -> None:
 # --- the trail ---
 
 
-def test_the_trail_is_found_by_user_also_a_deleted_one_and_by_time(usersctl: Command) -> None:
+def test_audit_filters_by_time_and_by_user_also_a_deleted_one(usersctl: Command) -> None:
     usersctl.add("ada", "eve")
     usersctl.ok("delete", "1", "--yes")
     actions = [row["action"] for row in usersctl.ok("audit", "--user", "ADA@example.com", "--json").json]
@@ -174,7 +176,7 @@ def test_the_trail_is_found_by_user_also_a_deleted_one_and_by_time(usersctl: Com
     assert "No user 'nobody@example.com', now or earlier" in done.stderr
 
 
-def test_one_row_is_one(usersctl: Command) -> None:
+def test_audit_verify_counts_one_row_in_the_singular(usersctl: Command) -> None:
     usersctl.add("ada")
     assert usersctl.ok("audit", "verify").stdout.startswith("1 row, unbroken up to ")
     usersctl.ok("update", "1", "--name", "Ada L")
@@ -188,7 +190,7 @@ def test_one_row_is_one(usersctl: Command) -> None:
 
 
 @pytest.mark.parametrize("when", ["yesterday", "7", "0001-01-01T00:00:00+14:00", "9999999y", ""])
-def test_a_time_that_is_none_is_misuse(usersctl: Command, when: str, tmp_path: Path) -> None:
+def test_an_invalid_time_is_misuse(usersctl: Command, when: str, tmp_path: Path) -> None:
     usersctl.ok("db", "init", "--db", tmp_path / "users.db")
     done = usersctl("audit", "--since", when)
     assert done.code == 2

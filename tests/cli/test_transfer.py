@@ -54,7 +54,7 @@ PEOPLE = [
         ("p.ndjson", "\r\n\r\n".join(map(json.dumps, PEOPLE)) + "\r\n"),
     ],
 )  # fmt: skip
-def test_every_form_makes_the_same_accounts(usersctl: Command, name: str, content: str) -> None:
+def test_every_format_imports_the_same_accounts(usersctl: Command, name: str, content: str) -> None:
     done = usersctl.ok("import", written(usersctl, name, content))
     assert done.stdout == "Imported: 2 created, 0 updated, 0 skipped\n"
     assert done.stderr == "1 have no password: they set one through a reset email\n"
@@ -64,7 +64,7 @@ def test_every_form_makes_the_same_accounts(usersctl: Command, name: str, conten
     assert usersctl.can_log_in("ada@example.com")
 
 
-def test_standard_input_is_csv_unless_told(usersctl: Command) -> None:
+def test_standard_input_is_read_as_csv_by_default(usersctl: Command) -> None:
     assert usersctl.ok("import", "-", stdin="email\nada@example.com\n", env={}).code == 0
     done = usersctl.ok("import", "-", "--format", "jsonl", "--json", stdin='{"email": "eve@example.com"}')
     assert done.json == {"created": 1, "updated": 0, "skipped": 0, "without_password": 1, "dry_run": False}
@@ -72,7 +72,7 @@ def test_standard_input_is_csv_unless_told(usersctl: Command) -> None:
     assert len(usersctl.emails()) == 3
 
 
-def test_the_form_of_a_file_must_be_known(usersctl: Command) -> None:
+def test_an_unknown_file_format_is_refused(usersctl: Command) -> None:
     done = usersctl("import", written(usersctl, "people.txt", "email\n"))
     assert done.code == 2
     assert "--format" in done.stderr
@@ -80,7 +80,7 @@ def test_the_form_of_a_file_must_be_known(usersctl: Command) -> None:
     assert "Is a directory" in usersctl("import", usersctl.folder, "--format", "csv").stderr
 
 
-def test_nothing_is_imported_from_nothing(usersctl: Command) -> None:
+def test_an_empty_file_imports_nothing(usersctl: Command) -> None:
     for form, nothing in (("csv", ""), ("csv", "email\n"), ("json", "[]"), ("jsonl", "")):
         done = usersctl.ok("import", "-", "--format", form, stdin=nothing)
         assert done.stdout.startswith("Imported: 0 created")
@@ -89,7 +89,7 @@ def test_nothing_is_imported_from_nothing(usersctl: Command) -> None:
 # --- broken rows ---
 
 
-def test_every_broken_row_is_named_by_its_line_and_nothing_is_written(usersctl: Command) -> None:
+def test_every_broken_row_is_reported_with_its_line_and_nothing_is_written(usersctl: Command) -> None:
     rows = [
         "email,name,role,active,password,password_hash,created_at",
         "ada@example.com,Ada,,,,,",
@@ -173,7 +173,7 @@ def test_every_broken_row_is_named_by_its_line_and_nothing_is_written(usersctl: 
         ("jsonl", "[" * 100_000, "line 1: not JSON"),
     ],
 )
-def test_what_is_no_table_of_people_is_refused(
+def test_a_file_without_accounts_is_refused(
     usersctl: Command, form: str, content: str | bytes, told: str
 ) -> None:
     done = usersctl("import", "-", "--format", form, stdin=content)
@@ -183,7 +183,7 @@ def test_what_is_no_table_of_people_is_refused(
 
 
 @pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
-def test_what_has_no_end_is_refused(usersctl: Command, form: str) -> None:
+def test_an_endless_line_in_a_file_is_refused(usersctl: Command, form: str) -> None:
     # With little memory: a command that reads on shall not take the machine's.
     done = usersctl.shell(f"ulimit -v 4000000; usersctl import - --format {form} </dev/zero")
     assert (done.code, done.stdout) == (2, "")
@@ -193,7 +193,7 @@ def test_what_has_no_end_is_refused(usersctl: Command, form: str) -> None:
     assert (done.code, done.stderr) == (2, "usersctl: line 1: longer than 1048576 characters\n")
 
 
-def test_a_long_line_is_none_too_many(usersctl: Command) -> None:
+def test_a_line_of_the_greatest_length_is_read(usersctl: Command) -> None:
     name = "n" * (1024 * 1024 - len('{"email": "ada@example.com", "name": ""}'))
     line = f'{{"email": "ada@example.com", "name": "{name}"}}'
     for end in ("", "\n", "\r\n"):
@@ -205,7 +205,7 @@ def test_a_long_line_is_none_too_many(usersctl: Command) -> None:
 # --- conflicts ---
 
 
-def test_a_taken_address_fails_unless_told_otherwise(usersctl: Command) -> None:
+def test_a_taken_address_fails_the_import_by_default(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     usersctl.ok("token", "create", "1", "--no-expiry")
     people = written(
@@ -230,7 +230,7 @@ def test_a_taken_address_fails_unless_told_otherwise(usersctl: Command) -> None:
     assert usersctl.can_log_in("ada@example.com")
 
 
-def test_an_address_that_stands_twice_is_a_conflict_with_the_earlier_row(usersctl: Command) -> None:
+def test_a_repeated_address_conflicts_with_the_earlier_row(usersctl: Command) -> None:
     usersctl.add("ada")
     done = usersctl("import", "-", stdin="email\neve@example.com\nEVE@example.com\nada@example.com\n")
     assert done.code == 4
@@ -238,7 +238,7 @@ def test_an_address_that_stands_twice_is_a_conflict_with_the_earlier_row(usersct
     assert "line 4: ada@example.com is taken by user 1" in done.stderr
 
 
-def test_a_provider_account_that_another_has_is_taken(usersctl: Command) -> None:
+def test_a_provider_account_of_another_user_is_taken(usersctl: Command) -> None:
     usersctl.ok("import", "-", stdin="email,oauth_id\nada@example.com,123\n")
     for choice in ("fail", "update"):
         done = usersctl("import", "-", "--on-conflict", choice, stdin="email,oauth_id\neve@example.com,123\n")
@@ -251,7 +251,7 @@ def test_a_provider_account_that_another_has_is_taken(usersctl: Command) -> None
     assert "choose with --on-conflict skip" in usersctl("import", "-", stdin=both).stderr
 
 
-def test_the_last_admin_is_not_imported_away(usersctl: Command) -> None:
+def test_an_import_cannot_demote_the_last_admin(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     for row in ("ada@example.com,user,true", "ada@example.com,admin,false"):
         people = f"email,role,active\neve@example.com,user,true\n{row}\n"
@@ -261,7 +261,7 @@ def test_the_last_admin_is_not_imported_away(usersctl: Command) -> None:
     assert usersctl.emails() == ["ada@example.com"]
 
 
-def test_an_update_with_another_password_ends_sessions(usersctl: Command) -> None:
+def test_an_import_that_changes_a_password_ends_sessions(usersctl: Command) -> None:
     usersctl.add("ada")
     usersctl.ok("token", "create", "1", "--no-expiry")
     people = f"email,password_hash\nada@example.com,{HASH}\n"
@@ -269,7 +269,7 @@ def test_an_update_with_another_password_ends_sessions(usersctl: Command) -> Non
     assert usersctl.ok("token", "list").rows == []
 
 
-def test_a_dry_run_says_what_would_be_and_writes_nothing(usersctl: Command) -> None:
+def test_a_dry_run_prints_the_result_and_writes_nothing(usersctl: Command) -> None:
     usersctl.add("ada")
     people = f"email,name,password\nada@example.com,A,\neve@example.com,E,{PASSWORD}\n"
     done = usersctl.ok("import", "-", "--on-conflict", "update", "--dry-run", stdin=people)
@@ -280,7 +280,7 @@ def test_a_dry_run_says_what_would_be_and_writes_nothing(usersctl: Command) -> N
     assert "line 3: eve@example.com is taken by an earlier row" in twice.stderr
 
 
-def test_a_dry_run_makes_no_database(usersctl: Command) -> None:
+def test_a_dry_run_creates_no_database(usersctl: Command) -> None:
     told = "Would import: 1 created, 0 updated, 0 skipped\n"
     people = "email\nada@example.com\n"
     assert usersctl.ok("import", "-", "--dry-run", stdin=people).stdout == told
@@ -294,9 +294,7 @@ def test_a_dry_run_makes_no_database(usersctl: Command) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_import_that_is_stopped_while_it_reads_shows_no_trace(
-    usersctl: Command, number: int, code: int
-) -> None:
+def test_a_stopped_import_prints_no_trace(usersctl: Command, number: int, code: int) -> None:
     usersctl.add("ada")
     people = written(usersctl, "p.csv", "email\n" + "nonsense\n" * 100_000)
     process = usersctl.start("import", people, measured=False, stderr=subprocess.PIPE)
@@ -310,9 +308,7 @@ def test_an_import_that_is_stopped_while_it_reads_shows_no_trace(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_following_the_trail_shows_no_trace_when_it_is_stopped(
-    usersctl: Command, number: int, code: int
-) -> None:
+def test_a_stopped_audit_follow_prints_no_trace(usersctl: Command, number: int, code: int) -> None:
     rows = "".join(f"user{number}@example.com\n" for number in range(1000))
     usersctl.ok("import", "-", stdin=f"email\n{rows}")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -346,7 +342,7 @@ def until_it_is_full(pipe: IO[bytes] | None) -> None:
 
 
 @pytest.mark.parametrize("kind", ["2a", "2b", "2y"])
-def test_hashes_from_elsewhere_are_kept_and_sign_in(usersctl: Command, kind: str) -> None:
+def test_imported_bcrypt_hashes_are_kept_and_sign_in(usersctl: Command, kind: str) -> None:
     kept = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(6)).decode().replace("$2b$", f"${kind}$")
     usersctl.ok("import", "-", stdin=f"email,password_hash\nada@example.com,{kept}\n")
     exported = usersctl.ok("export", "--format", "json", "--with-hashes").json
@@ -367,7 +363,7 @@ def test_plain_passwords_are_hashed_at_the_configured_cost(usersctl: Command) ->
 # --- confirmed addresses ---
 
 
-def test_a_confirmation_that_comes_by_file_lets_in_who_waited_for_it(usersctl: Command) -> None:
+def test_an_imported_confirmation_activates_a_waiting_account(usersctl: Command) -> None:
     usersctl.ok("import", "-", stdin="email,confirmed\nada@example.com,false\nbob@example.com,false\n")
     people = "email,active,confirmed\nada@example.com,,true\nbob@example.com,false,true\n"
     usersctl.ok("import", "-", "--on-conflict", "update", stdin=people)
@@ -376,7 +372,7 @@ def test_a_confirmation_that_comes_by_file_lets_in_who_waited_for_it(usersctl: C
     assert "not before the address is confirmed" not in usersctl("why", "ada@example.com").stdout
 
 
-def test_who_has_confirmed_stays_so_and_who_has_not_waits_for_it(usersctl: Command) -> None:
+def test_an_import_keeps_confirmed_and_waiting_accounts_as_they_are(usersctl: Command) -> None:
     rows = (
         "ada@example.com,true,true\neve@example.com,,false\nbob@example.com,true,\nalan@example.com,false,\n"
     )
@@ -396,7 +392,7 @@ def test_who_has_confirmed_stays_so_and_who_has_not_waits_for_it(usersctl: Comma
     assert "is active and not confirmed" in done.stderr
 
 
-def test_nobody_who_is_in_is_sent_back_to_confirm(usersctl: Command) -> None:
+def test_an_import_never_makes_an_active_account_confirm_again(usersctl: Command) -> None:
     usersctl.add("ada")
     people = "email,name,confirmed\nada@example.com,Ada L,false\n"
     usersctl.ok("import", "-", "--on-conflict", "update", stdin=people)
@@ -407,7 +403,7 @@ def test_nobody_who_is_in_is_sent_back_to_confirm(usersctl: Command) -> None:
 # --- export ---
 
 
-def test_an_exported_file_is_its_owners_alone(usersctl: Command) -> None:
+def test_an_exported_file_is_readable_by_its_owner_only(usersctl: Command) -> None:
     usersctl.add("ada")
     for name in ("p.csv", "p.json", "p.jsonl"):
         file = usersctl.folder / name
@@ -420,7 +416,7 @@ def test_an_exported_file_is_its_owners_alone(usersctl: Command) -> None:
     assert not list(usersctl.folder.glob(".p.*"))
 
 
-def test_export_has_hashes_only_when_asked_for(usersctl: Command) -> None:
+def test_export_writes_hashes_only_with_the_option(usersctl: Command) -> None:
     usersctl.add("ada")
     assert "$2b$" not in usersctl.ok("export").stdout
     assert "$2b$" in usersctl.ok("export", "-", "--with-hashes").stdout
@@ -428,7 +424,7 @@ def test_export_has_hashes_only_when_asked_for(usersctl: Command) -> None:
     assert "password_hash" not in usersctl.ok("export", "--format", "jsonl").stdout
 
 
-def test_export_to_where_nothing_can_be_written_is_refused(usersctl: Command) -> None:
+def test_export_to_an_unwritable_place_is_refused(usersctl: Command) -> None:
     usersctl.add("ada")
     assert usersctl("export", "/nowhere/p.csv").code == 2
     assert usersctl("export", "/proc/p.csv").code == 2
@@ -437,7 +433,7 @@ def test_export_to_where_nothing_can_be_written_is_refused(usersctl: Command) ->
     assert (done.code, done.stderr) == (6, "usersctl: '/dev/full': No space left on device\n")
 
 
-def test_an_export_that_a_disk_has_no_room_for_names_its_file_and_leaves_the_old_one(
+def test_an_export_to_a_full_disk_names_its_file_and_keeps_the_old_one(
     usersctl: Command,
 ) -> None:
     rows = "".join(f"user{number}@example.com\n" for number in range(1000))
@@ -451,7 +447,7 @@ def test_an_export_that_a_disk_has_no_room_for_names_its_file_and_leaves_the_old
 
 
 @pytest.mark.parametrize("before", ["before", None])
-def test_an_export_follows_a_link(usersctl: Command, before: str | None) -> None:
+def test_an_export_follows_a_symbolic_link(usersctl: Command, before: str | None) -> None:
     usersctl.add("ada")
     kept = usersctl.folder / "kept"
     kept.mkdir()
@@ -466,12 +462,12 @@ def test_an_export_follows_a_link(usersctl: Command, before: str | None) -> None
     assert [each.name for each in kept.iterdir()] == ["real.csv"]
 
 
-def test_an_export_to_standard_output_by_name_is_one(usersctl: Command) -> None:
+def test_an_export_to_dev_stdout_writes_to_standard_output(usersctl: Command) -> None:
     usersctl.add("ada")
     assert "ada@example.com" in usersctl.ok("export", "/dev/stdout", "--format", "jsonl").stdout
 
 
-def test_an_export_that_is_stopped_leaves_the_old_file_and_no_other(usersctl: Command) -> None:
+def test_a_stopped_export_leaves_only_the_old_file(usersctl: Command) -> None:
     usersctl.add("ada")
     file = written(usersctl, "p.csv", "before")
     with usersctl.service() as service, service.store.write() as tx:
@@ -575,7 +571,7 @@ def test_what_is_exported_is_imported_as_it_was(rows: list[dict[str, Any]], form
 
 @settings(max_examples=25, deadline=None)
 @given(st.binary(max_size=300) | texts.map(str.encode), st.sampled_from(Format))
-def test_no_file_whatever_is_in_it_is_a_bug(content: bytes, form: Format) -> None:
+def test_no_file_content_is_a_bug(content: bytes, form: Format) -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = Command(Path(folder))
         with contextlib.suppress(Invalid):
@@ -583,7 +579,7 @@ def test_no_file_whatever_is_in_it_is_a_bug(content: bytes, form: Format) -> Non
         assert all("@" in email for email in command.emails())
 
 
-def test_a_whole_way_there_and_back_by_files(usersctl: Command) -> None:
+def test_accounts_survive_a_round_trip_through_files(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     usersctl.add("eve", active=False)
     usersctl.ok("import", "-", stdin='email,name\ngrace@example.com,"Zoë ""中"", [red]x[/red]"\n')

@@ -45,9 +45,7 @@ class Sort(StrEnum):
 def create(
     ctx: typer.Context,
     email: Annotated[str, typer.Argument(metavar="EMAIL", help="The address to sign in with.")],
-    name: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Full name. Default: the part before the @.")
-    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="TEXT", help="Full name.")] = None,
     admin: Annotated[bool, typer.Option("--admin", help="Short for --role admin.")] = False,
     role: Annotated[Role | None, typer.Option(help="The role of the account. Default: user.")] = None,
     inactive: Annotated[
@@ -60,7 +58,10 @@ def create(
     password_file: PasswordFile = None,
     generate: Generate = False,
 ) -> None:
-    """Create an account. Creates the database, too, if there is none."""
+    """Create an account.
+
+    Without --name, the name is the part of the address before the @. The database is created, too, if there is none.
+    """
     run = invocation(ctx)
     if admin and role is Role.USER:
         raise Invalid("--admin and --role user contradict each other")
@@ -150,7 +151,10 @@ def list_(
     jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object a line.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values with a header line.")] = False,
 ) -> None:
-    """List accounts: 50 on a terminal, all in a pipe."""
+    """List accounts.
+
+    Prints 50 on a terminal, and all in a pipe.
+    """
     run = invocation(ctx)
     if active and inactive:
         raise Invalid("--active and --inactive contradict each other")
@@ -171,7 +175,11 @@ def list_(
 
 
 def show(ctx: typer.Context, user: UserArgument) -> None:
-    """Show one account: its fields, its sessions, and whether failed logins have locked it."""
+    """Show one account.
+
+    On a terminal or in a pipe, also the number of its sessions, and whether failed logins have locked it; --json prints
+    the user object of the HTTP interface.
+    """
     run = invocation(ctx)
     service = run.service(write=False)
     account = one_user(service, user)
@@ -213,7 +221,7 @@ def update(
         ),
     ] = False,
 ) -> None:
-    """Change the name, address or role of an account, or unlink it from the identity provider."""
+    """Change the name, address or role of an account."""
     run = invocation(ctx)
     if name is None and email is None and role is None and not unlink:
         raise Invalid("Nothing to change", hint="give --name, --email, --role or --unlink")
@@ -225,12 +233,15 @@ def update(
 
 
 def activate(ctx: typer.Context, user: UserArguments) -> None:
-    """Activate accounts, so that they can sign in. All of them, or none."""
+    """Activate accounts: all of them, or none."""
     _set_active(invocation(ctx), user, active=True)
 
 
 def deactivate(ctx: typer.Context, user: UserArguments) -> None:
-    """Deactivate accounts, and end their sessions and API tokens. All of them, or none."""
+    """Deactivate accounts: all of them, or none.
+
+    They cannot sign in any more, and their sessions and API tokens end.
+    """
     _set_active(invocation(ctx), user, active=False)
 
 
@@ -255,7 +266,10 @@ def delete(
         bool, typer.Option("--dry-run", help="Print which accounts would be deleted.")
     ] = False,
 ) -> None:
-    """Delete accounts, with their sessions and API tokens. All of them, or none."""
+    """Delete accounts: all of them, or none.
+
+    Their sessions and API tokens end. Rows of the audit trail stay.
+    """
     run = invocation(ctx)
     service = run.service(write=not dry_run)
     accounts = users(service, user, if_exists=if_exists)
@@ -283,7 +297,10 @@ def set_password(
     password_file: PasswordFile = None,
     generate: Generate = False,
 ) -> None:
-    """Set a new password. Ends all sessions and API tokens of the account."""
+    """Set a new password.
+
+    All sessions and API tokens of the account end.
+    """
     run = invocation(ctx)
     refuse_both_from_stdin(user, password_stdin=password_stdin)
     service = run.service()

@@ -34,7 +34,10 @@ def init(ctx: typer.Context) -> None:
 
 
 def migrate(ctx: typer.Context) -> None:
-    """Upgrade an older database. The old file is kept beside it."""
+    """Upgrade an older database.
+
+    The old file is kept beside it.
+    """
     run = invocation(ctx)
     store = run.store()
     as_json: dict[str, Any] = {
@@ -59,7 +62,7 @@ def migrate(ctx: typer.Context) -> None:
 
 
 def status(ctx: typer.Context) -> None:
-    """Show where the database is, why it is this one, and how many rows it has."""
+    """Show the path, version and size of the database."""
     run = invocation(ctx)
     store = run.store(write=False)
     log = Path(f"{store.path}-wal")

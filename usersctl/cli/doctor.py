@@ -27,9 +27,9 @@ def doctor(
         typer.Option("--online", help="Also ask the mail server, the identity provider, and baseUrl."),
     ] = False,
 ) -> None:
-    """Check this installation. Exit code 7 for a problem or a warning.
+    """Check this installation.
 
-    Changes nothing. With --quiet, prints only what is not in order.
+    Changes nothing. Exit code 7 for a problem or a warning. With --quiet, checks without a finding are not printed.
     """
     from usersctl.clock import utc_now
     from usersctl.doctor import CHECKS, Installation, Severity, examine

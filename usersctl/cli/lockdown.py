@@ -48,7 +48,10 @@ def on(
 
 
 def off(ctx: typer.Context) -> None:
-    """Open the service again. Users have to sign in again."""
+    """Open the service again.
+
+    Users have to sign in again.
+    """
     run = invocation(ctx)
     changed = run.service().lockdown.stop(by=run.actor)
     run.out.result(
@@ -57,7 +60,7 @@ def off(ctx: typer.Context) -> None:
 
 
 def status(ctx: typer.Context) -> None:
-    """Show whether the service is closed, since when, and which admin is excepted."""
+    """Show whether the service is closed."""
     run = invocation(ctx)
     lockdown = run.service(write=False).lockdown.state()
     sentence = _sentence(lockdown)

@@ -22,7 +22,7 @@ class Purpose(StrEnum):
 
 
 def list_(ctx: typer.Context) -> None:
-    """List the emails that wait, have failed, or were finished in the last days."""
+    """List the emails that wait, have failed, or are done."""
     run = invocation(ctx)
     with run.store(write=False).read() as tx:
         emails = list(tx.letters())
@@ -66,7 +66,10 @@ def retry(
         typer.Argument(metavar="[ID...]", min=1, help="Default: all that wait or have failed."),
     ] = None,
 ) -> None:
-    """Send emails now, without waiting for the daemon. Exit code 7 if one could not be sent."""
+    """Send waiting emails now.
+
+    Works without a running daemon. Exit code 7 if an email could not be sent.
+    """
     from usersctl.clock import stamp
     from usersctl.mail import writer
 
@@ -102,7 +105,10 @@ def test(
     ctx: typer.Context,
     to: Annotated[str, typer.Argument(metavar="TO", help="The address to send it to.")],
 ) -> None:
-    """Send a test email, and print the answer of the mail server. Exit code 7 if it was not accepted."""
+    """Send a test email, and print the answer of the mail server.
+
+    Exit code 7 if the email was not accepted.
+    """
     from usersctl.clock import utc_now
     from usersctl.fields import normal_email
     from usersctl.mail import writer
@@ -130,7 +136,10 @@ def link(
     purpose: Annotated[Purpose, typer.Argument(metavar="confirm|reset", help="The purpose of the link.")],
     user: UserArgument,
 ) -> None:
-    """Print a confirmation or reset link, for a user whom no email reaches. It works once, as in an email."""
+    """Print a link for a user whom no email reaches.
+
+    It confirms the address or resets the password, and works once, like the link of an email.
+    """
     from usersctl.mail.kinds import CONFIRM, RESET
 
     run = invocation(ctx)

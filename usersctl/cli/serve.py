@@ -22,7 +22,10 @@ def serve(
         bool, typer.Option("--dev", help="Try it out on this machine, with open registration.")
     ] = False,
 ) -> None:
-    """Run the daemon until it is stopped: pages, HTTP interface, emails and the cleanup schedule."""
+    """Run the daemon.
+
+    It serves the pages and the HTTP interface, sends emails and removes expired tokens, until it is stopped.
+    """
     from usersd.start import start
 
     run = invocation(ctx)

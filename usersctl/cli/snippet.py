@@ -91,7 +91,7 @@ def snippet(
     ctx: typer.Context,
     name: Annotated[Name, typer.Argument(metavar="NAME", help="One of the names above.")],
 ) -> None:
-    """Print a configuration file for systemd, cron, a proxy or another program.
+    """Print a configuration file for systemd, cron or a proxy.
 
     For the daemon: systemd, socket. For the cleanup: cron; or timer and cleanup. For a proxy in front: nginx, caddy,
     traefik. For an image: dockerfile. Against guessed passwords: fail2ban and jail.

@@ -201,7 +201,10 @@ def export(
         bool, typer.Option("--with-hashes", help="Also the password hashes: keep the file secret.")
     ] = False,
 ) -> None:
-    """Write all accounts to a file that `import` reads. The file is for its owner only (mode 0600)."""
+    """Write all accounts to a file that `import` reads.
+
+    Only the owner of the file can read it (mode 0600).
+    """
     run = invocation(ctx)
     to_stdout = file == "-"
     if form is None:

@@ -89,12 +89,12 @@ COMMANDS = {
 # fmt: on
 
 GROUPS = {
-    "token": "Sessions and API tokens.",
-    "mail": "Emails: which wait, which failed and why.",
-    "db": "The database file.",
-    "audit": "Show the audit trail, oldest entry first.",
-    "lockdown": "Close the service to everybody in an emergency.",
-    "config": "The configuration.",
+    "token": "API tokens and sessions: create, list, revoke.",
+    "mail": "Show, send and test emails.",
+    "db": "Create, upgrade, back up and check the database.",
+    "audit": "Show the audit trail, the oldest row first.",
+    "lockdown": "Close the service in an emergency.",
+    "config": "Show, explain and check the configuration.",
 }
 
 # The shared options that every command's help shows. `usersctl --help` shows the others, too.
