@@ -362,7 +362,7 @@ def test_a_command_needs_no_working_folder(usersctl: Command, words: str, code: 
 def test_a_bug_is_one_line_with_a_trace_only_with_debug(usersctl: Command) -> None:
     usersctl.add("ada")
     script = (
-        "import sys; from usersctl import __main__ as command; command.take = command.take;"
+        "import sys; from usersctl import __main__ as command;"
         "import usersctl.cli.show.listing as listing;"
         "listing.list_users = lambda *_, **__: 1 / 0;"
         "sys.argv = ['usersctl', 'list', '--json', *sys.argv[1:]]; command.main()"

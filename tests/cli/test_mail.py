@@ -117,7 +117,7 @@ def test_retry_sends_waiting_emails_without_a_daemon(usersctl: Command) -> None:
     with smtp_server() as box:
         configure(usersctl, box.port)
         done = usersctl.ok("mail", "retry")
-    assert done.stdout.splitlines() == [f"Email 1 to {ADA}: sent", "Letter 2 to bob@example.com: sent"]
+    assert done.stdout.splitlines() == [f"Email 1 to {ADA}: sent", "Email 2 to bob@example.com: sent"]
     assert [each.recipients for each in box.received] == [[ADA], ["bob@example.com"]]
     assert usersctl.ok("mail", "retry").stdout == "No email waits; nothing to do\n"
     assert usersctl.ok("mail", "retry", "1", "--json").json == []

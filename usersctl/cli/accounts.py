@@ -151,10 +151,7 @@ def list_(
     jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object a line.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values with a header line.")] = False,
 ) -> None:
-    """List accounts.
-
-    Prints 50 on a terminal, and all in a pipe.
-    """
+    """List accounts. Prints 50 on a terminal, and all in a pipe."""
     run = invocation(ctx)
     if active and inactive:
         raise Invalid("--active and --inactive contradict each other")
@@ -233,12 +230,12 @@ def update(
 
 
 def activate(ctx: typer.Context, user: UserArguments) -> None:
-    """Activate accounts: all of them, or none."""
+    """Activate accounts. All of them, or none."""
     _set_active(invocation(ctx), user, active=True)
 
 
 def deactivate(ctx: typer.Context, user: UserArguments) -> None:
-    """Deactivate accounts: all of them, or none.
+    """Deactivate accounts. All of them, or none.
 
     They cannot sign in any more, and their sessions and API tokens end.
     """
@@ -266,7 +263,7 @@ def delete(
         bool, typer.Option("--dry-run", help="Print which accounts would be deleted.")
     ] = False,
 ) -> None:
-    """Delete accounts: all of them, or none.
+    """Delete accounts. All of them, or none.
 
     Their sessions and API tokens end. Rows of the audit trail stay.
     """
@@ -297,10 +294,7 @@ def set_password(
     password_file: PasswordFile = None,
     generate: Generate = False,
 ) -> None:
-    """Set a new password.
-
-    All sessions and API tokens of the account end.
-    """
+    """Set a new password. All sessions and API tokens of the account end."""
     run = invocation(ctx)
     refuse_both_from_stdin(user, password_stdin=password_stdin)
     service = run.service()

@@ -34,10 +34,7 @@ def init(ctx: typer.Context) -> None:
 
 
 def migrate(ctx: typer.Context) -> None:
-    """Upgrade an older database.
-
-    The old file is kept beside it.
-    """
+    """Upgrade an older database. The old file is kept beside it."""
     run = invocation(ctx)
     store = run.store()
     as_json: dict[str, Any] = {

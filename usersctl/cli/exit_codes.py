@@ -3,19 +3,7 @@
 from enum import IntEnum
 from typing import Self
 
-from usersctl.errors import (
-    Busy,
-    ConfigError,
-    Forbidden,
-    Invalid,
-    LastAdmin,
-    NotFound,
-    StoreUnusable,
-    Taken,
-    TooMany,
-    Unauthenticated,
-    UsersError,
-)
+from usersctl import errors
 
 
 class ExitCode(IntEnum):
@@ -41,20 +29,20 @@ class ExitCode(IntEnum):
 
 
 _OF_ERRORS: dict[type, ExitCode] = {
-    Invalid: ExitCode.MISUSE,
-    NotFound: ExitCode.NOT_FOUND,
-    Taken: ExitCode.TAKEN,
-    LastAdmin: ExitCode.REFUSED,
-    Forbidden: ExitCode.REFUSED,
-    Unauthenticated: ExitCode.REFUSED,
-    TooMany: ExitCode.REFUSED,
-    Busy: ExitCode.UNUSABLE,  # for a command, only the database can be busy
-    ConfigError: ExitCode.UNUSABLE,
-    StoreUnusable: ExitCode.UNUSABLE,
-    UsersError: ExitCode.REFUSED,
+    errors.Invalid: ExitCode.MISUSE,
+    errors.NotFound: ExitCode.NOT_FOUND,
+    errors.Taken: ExitCode.TAKEN,
+    errors.LastAdmin: ExitCode.REFUSED,
+    errors.Forbidden: ExitCode.REFUSED,
+    errors.Unauthenticated: ExitCode.REFUSED,
+    errors.TooMany: ExitCode.REFUSED,
+    errors.Busy: ExitCode.UNUSABLE,  # for a command, only the database can be busy
+    errors.ConfigError: ExitCode.UNUSABLE,
+    errors.StoreUnusable: ExitCode.UNUSABLE,
+    errors.UsersError: ExitCode.REFUSED,
 }
 
 
-def code_of(error: UsersError) -> ExitCode:
+def code_of(error: errors.UsersError) -> ExitCode:
     """The code of the nearest class in the table."""
     return next(_OF_ERRORS[kind] for kind in type(error).__mro__ if kind in _OF_ERRORS)

@@ -46,10 +46,7 @@ def healthcheck(
         float, typer.Option(metavar="SECONDS", min=0.1, max=600, help="The longest time to wait.")
     ] = 5,
 ) -> None:
-    """Ask a daemon whether it is ready.
-
-    Exit code 7 if it is not ready, or does not answer.
-    """
+    """Ask a daemon whether it is ready. Exit code 7 if it is not ready, or does not answer."""
     if math.isnan(timeout):
         raise Invalid("--timeout nan is not a number of seconds")
     run = invocation(ctx)

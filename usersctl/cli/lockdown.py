@@ -48,10 +48,7 @@ def on(
 
 
 def off(ctx: typer.Context) -> None:
-    """Open the service again.
-
-    Users have to sign in again.
-    """
+    """Open the service again. Users have to sign in again."""
     run = invocation(ctx)
     changed = run.service().lockdown.stop(by=run.actor)
     run.out.result(

@@ -66,10 +66,7 @@ def retry(
         typer.Argument(metavar="[ID...]", min=1, help="Default: all that wait or have failed."),
     ] = None,
 ) -> None:
-    """Send waiting emails now.
-
-    Works without a running daemon. Exit code 7 if an email could not be sent.
-    """
+    """Send waiting emails now. Works without a running daemon. Exit code 7 if an email could not be sent."""
     from usersctl.clock import stamp
     from usersctl.mail import writer
 

@@ -21,10 +21,7 @@ def cleanup_tokens(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the tokens.")] = False,
 ) -> None:
-    """Remove expired tokens.
-
-    Made for cron, and safe at any time, also while the daemon runs.
-    """
+    """Remove expired tokens. Made for cron, and safe at any time, also while the daemon runs."""
     run = invocation(ctx)
     service = run.service(write=not dry_run)
     if dry_run:
@@ -48,10 +45,7 @@ def create(
     expires: Annotated[str | None, typer.Option(metavar="SPAN", help="Its lifetime: 12h, 90d, 1y.")] = None,
     no_expiry: Annotated[bool, typer.Option("--no-expiry", help="It never expires.")] = False,
 ) -> None:
-    """Create a token for an API client.
-
-    It is printed once, alone on stdout.
-    """
+    """Create a token for an API client. It is printed once, alone on stdout."""
     run = invocation(ctx)
     if no_expiry == (expires is not None):
         raise Invalid("Say when the token expires: either --expires SPAN or --no-expiry")
@@ -104,10 +98,7 @@ def revoke(
         int | None, typer.Option("--id", metavar="N", help="One token, by its number in `token list`.")
     ] = None,
 ) -> None:
-    """End all sessions and API tokens of users, or one of them.
-
-    In force at the next request.
-    """
+    """End all sessions and API tokens of users, or one of them. In force at the next request."""
     run = invocation(ctx)
     if (token_id is None) == (not user):
         raise Invalid("Give users, or one token with --id N")

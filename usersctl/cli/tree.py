@@ -165,8 +165,9 @@ def command_tree() -> TyperGroup:
         groups += (command for command in group.commands.values() if isinstance(command, TyperGroup))
         for command in group.commands.values():
             command.params += shared
-            # In its boxes, Typer would keep the line ends of the docstring.
+            # In its boxes, Typer would keep the line ends of the docstring. An overview shows the first sentence.
             command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
+            command.short_help = re.split(r"(?<=\.)\s", command.help, maxsplit=1)[0]
     return root
 
 
