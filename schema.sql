@@ -1,15 +1,16 @@
--- The whole database as a new installation gets it. An older one gets here by the steps in usersctl/migrations.py.
--- Times are ISO 8601 in UTC with milliseconds (2026-11-20T08:22:19.123Z), so that text sorts as time. Booleans are 0 and 1.
+-- The complete schema of a new database. usersctl/store/upgrade.py brings an older database to this state.
+-- Times are ISO 8601 text in UTC with milliseconds (2026-11-20T08:22:19.123Z), so that text sorts as time.
+-- Booleans are 0 and 1.
 
 CREATE TABLE users (
-    id                    INTEGER PRIMARY KEY AUTOINCREMENT,  -- never given twice
+    id                    INTEGER PRIMARY KEY AUTOINCREMENT,  -- never reused
     email                 TEXT NOT NULL UNIQUE,               -- lower-case, domain in its ASCII form
     name                  TEXT NOT NULL,
-    password_hash         TEXT NOT NULL,                      -- bcrypt; anything else matches no password
+    password_hash         TEXT NOT NULL,                      -- bcrypt; any other text matches no password
     role                  TEXT NOT NULL DEFAULT 'user' CHECK (role IN ('admin', 'user')),
     active                INTEGER NOT NULL CHECK (active IN (0, 1)),
-    awaiting_confirmation INTEGER NOT NULL DEFAULT 0 CHECK (awaiting_confirmation IN (0, 1)),  -- registered; the only state that a letter may activate
-    email_proven_at       TEXT,                               -- when somebody showed that they read this address
+    awaiting_confirmation INTEGER NOT NULL DEFAULT 0 CHECK (awaiting_confirmation IN (0, 1)),  -- registered; the only inactive state that an email may end
+    email_proven_at       TEXT,                               -- when the owner showed that they read this address
     created_at            TEXT NOT NULL,
     updated_at            TEXT NOT NULL,
     last_login_at         TEXT,
@@ -17,11 +18,11 @@ CREATE TABLE users (
     profile_picture       TEXT
 ) STRICT;
 
-CREATE INDEX users_by_name ON users (name, id, email);  -- the address, so that a search reads nothing else
+CREATE INDEX users_by_name ON users (name, id, email);  -- with the email, so that a search reads the index alone
 CREATE INDEX users_inactive_by_name ON users (name, id) WHERE active = 0;
 CREATE INDEX users_admins_by_name ON users (name, id) WHERE role = 'admin';
 
--- How many accounts there are of each kind, so that no list and no rule has to count a million rows.
+-- The number of accounts of each kind, so that lists and the rule of the last admin never count a million rows.
 CREATE TABLE user_counts (
     role   TEXT NOT NULL,
     active INTEGER NOT NULL,
@@ -48,13 +49,13 @@ END;
 CREATE TABLE auth_tokens (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
     user_id      INTEGER NOT NULL REFERENCES users (id) ON DELETE CASCADE,
-    token_hash   BLOB NOT NULL UNIQUE,           -- SHA-256; the token itself is kept nowhere
+    token_hash   BLOB NOT NULL UNIQUE,           -- SHA-256; the token itself is never stored
     kind         TEXT NOT NULL CHECK (kind IN ('session', 'persistent', 'api')),
     name         TEXT NOT NULL,
     created_at   TEXT NOT NULL,
     last_used_at TEXT,
     expires_at   TEXT,                           -- NULL: never
-    limit_at     TEXT,                           -- use moves expires_at on, but not past this; NULL: not moved at all
+    limit_at     TEXT,                           -- activity moves expires_at, but never past this; NULL: never moves it
     ip           TEXT,
     user_agent   TEXT
 ) STRICT;
@@ -62,12 +63,12 @@ CREATE TABLE auth_tokens (
 CREATE INDEX auth_tokens_by_user ON auth_tokens (user_id);
 CREATE INDEX auth_tokens_by_expiry ON auth_tokens (expires_at);
 
--- Secrets that are sent once and used once: letters' links and the link of the first set-up. And what was used of others.
+-- Secrets that work once: the links in emails and the link to create the first admin. And the OAuth states that were used.
 CREATE TABLE one_time_tokens (
     token_hash BLOB PRIMARY KEY,
     purpose    TEXT NOT NULL CHECK (purpose IN ('confirm', 'reset', 'not_me', 'setup', 'oauth_spent')),
     user_id    INTEGER REFERENCES users (id) ON DELETE CASCADE,
-    email      TEXT NOT NULL,                    -- the address that it was sent to
+    email      TEXT NOT NULL,                    -- the address that the link was sent to
     created_at TEXT NOT NULL,
     expires_at TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -75,17 +76,17 @@ CREATE TABLE one_time_tokens (
 CREATE INDEX one_time_tokens_by_user ON one_time_tokens (user_id);
 CREATE INDEX one_time_tokens_by_expiry ON one_time_tokens (expires_at);
 
--- Letters, written in the transaction of what they tell. Secrets are made when a letter is sent, never here.
--- An address without an account gets a row, too, which the worker drops: asking takes the same time for everyone.
+-- Emails to send, inserted in the transaction of the change that they report. Their secrets are made when they are sent.
+-- An address without an account gets a row, too, which the worker drops, so that timing never shows if it has one.
 CREATE TABLE outbox (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
     kind        TEXT NOT NULL,
     user_id     INTEGER REFERENCES users (id) ON DELETE CASCADE,
-    email       TEXT NOT NULL,                   -- where it goes
-    message_id  TEXT NOT NULL UNIQUE,            -- the same at every attempt
+    email       TEXT NOT NULL,                   -- the recipient
+    message_id  TEXT NOT NULL UNIQUE,            -- the same in every attempt
     state       TEXT NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'sent', 'failed', 'dropped')),
     created_at  TEXT NOT NULL,
-    due_at      TEXT NOT NULL,                   -- not to be tried, or in the hands of another worker, before this
+    due_at      TEXT NOT NULL,                   -- before this, no worker takes it: it is postponed, or being sent
     attempts    INTEGER NOT NULL DEFAULT 0,
     last_error  TEXT,
     finished_at TEXT
@@ -96,7 +97,7 @@ CREATE INDEX outbox_by_email ON outbox (email, kind, created_at);
 CREATE INDEX outbox_by_user ON outbox (user_id);
 CREATE INDEX outbox_finished ON outbox (finished_at) WHERE finished_at IS NOT NULL;
 
--- Failed logins in a row, of accounts and of addresses that have none.
+-- Failed logins in a row, of accounts and of addresses without an account.
 CREATE TABLE login_failures (
     account        TEXT PRIMARY KEY,             -- user:ID, or a digest of an address without an account
     user_id        INTEGER REFERENCES users (id) ON DELETE CASCADE,
@@ -107,36 +108,36 @@ CREATE TABLE login_failures (
 CREATE INDEX login_failures_by_user ON login_failures (user_id);
 CREATE INDEX login_failures_by_age ON login_failures (last_failed_at) WHERE user_id IS NULL;
 
--- What was done to whom, by whom and from where. Rows outlive the accounts that they tell of, and never hold a secret.
+-- Every change: which, to which account, by which actor and from where. Rows outlive their accounts and hold no secrets.
 CREATE TABLE audit (
     id      INTEGER PRIMARY KEY AUTOINCREMENT,
     at      TEXT NOT NULL,
-    actor   TEXT NOT NULL,                       -- cli:NAME, user:ID, system
-    origin  TEXT,                                -- a client's address, or the terminal
+    actor   TEXT NOT NULL,                       -- cli:NAME, user:ID or system
+    origin  TEXT,                                -- the client's address, or the terminal
     action  TEXT NOT NULL,
     user_id INTEGER,
     email   TEXT,
     details TEXT NOT NULL DEFAULT '{}',          -- JSON
-    hash    BLOB NOT NULL                        -- of this row and the hash of the row before it: see usersctl/chain.py
+    hash    BLOB NOT NULL                        -- of this row and of the hash before it: see usersctl/store/chain.py
 ) STRICT;
 
 CREATE INDEX audit_by_user ON audit (user_id);
 CREATE INDEX audit_by_time ON audit (at);
 CREATE INDEX audit_of_cleanups ON audit (id) WHERE action = 'cleanup-tokens';
 
--- The end of that chain, by which a trail is known that was cut short.
+-- The end of that chain, so that a trail whose last rows were removed is noticed.
 CREATE TABLE audit_head (
     id   INTEGER PRIMARY KEY CHECK (id = 1),
-    n    INTEGER NOT NULL,                       -- how many rows there are
-    hash BLOB NOT NULL                           -- of the last one
+    n    INTEGER NOT NULL,                       -- the number of rows
+    hash BLOB NOT NULL                           -- of the last row
 ) STRICT;
 
 INSERT INTO audit_head (id, n, hash) VALUES (1, 0, zeroblob(32));
 
--- While there is a row, nobody is let in but this one admin.
+-- While this table has a row, only this admin can sign in; without one, no user can.
 CREATE TABLE lockdown (
     id        INTEGER PRIMARY KEY CHECK (id = 1),
     except_id INTEGER REFERENCES users (id) ON DELETE SET NULL,
     since     TEXT NOT NULL,
-    actor     TEXT NOT NULL                      -- who said so
+    actor     TEXT NOT NULL                      -- who started it
 ) STRICT;

@@ -278,7 +278,7 @@ def test_verify_checks_the_database_in_use(usersctl: Command) -> None:
     done = usersctl("db", "verify", "--json")
     assert done.code == 7
     assert done.json["problems"] == [
-        {"check": "counts", "message": "user_counts tells of 0 active accounts of role admin, there are 1"}
+        {"check": "counts", "message": "user_counts has 0 active accounts of role admin, but there are 1"}
     ]
 
 

@@ -1,4 +1,4 @@
-"""A backup of the database: checked from end to end, and put back while everything runs."""
+"""Checks a backup or a database completely, and restores a backup while the daemon runs."""
 
 import errno
 import re
@@ -6,7 +6,8 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from usersctl.store.transaction import Transaction
 from usersctl.store.upgrade import schema
 from usersctl.text import counted
 
-MOST_PROBLEMS = 20  # of one kind; a file that is torn has thousands
+MOST_PROBLEMS = 20  # of one check; a damaged file has thousands
 
 
 class BackupProblem(NamedTuple):
@@ -28,72 +29,75 @@ class BackupProblem(NamedTuple):
 
 
 class BackupReport(NamedTuple):
-    counts: dict[str, int]  # of rows; empty where the file could not be read
-    head: str  # of the audit trail
+    counts: dict[str, int]  # rows of each table; empty where the file could not be read
+    head: str  # hash of the audit trail's last row
     problems: list[BackupProblem]
 
 
-# --- checked ---
+# --- check ---
 
 
 def check(path: Path, *, read_only: bool = True) -> BackupReport:
-    """What is wrong with a current database, at one moment."""
-    counts, head, problems = {}, "", []
+    """Checks a database of the current version in one snapshot."""
+    counts: dict[str, int] = {}
+    problems, hash_ = [], ""
     with closing(database_file.connect(path, read_only=read_only)) as connection:
         connection.execute("BEGIN")
-        for name, look in _CHECKS.items():
+        for name, run_check in _CHECKS.items():
             try:
-                problems += [BackupProblem(name, message) for message in look(connection)]
+                problems += [BackupProblem(name, message) for message in run_check(connection)]
             except sqlite3.DatabaseError as error:
                 problems.append(BackupProblem(name, f"cannot be checked: {error}"))
-        try:
+        with suppress(sqlite3.DatabaseError):  # the checks have reported it
             tx = Transaction(connection)
-            found = tx.audit_head()
-            counts, head = tx.counts(), found.hash.hex() if found else ""
-        except sqlite3.DatabaseError:
-            pass  # it has been said what is wrong
-    return BackupReport(counts, head, problems)
+            head = tx.audit_head()
+            counts = tx.counts()
+            if head is not None:
+                hash_ = head.hash.hex()
+    return BackupReport(counts, hash_, problems)
 
 
 @contextmanager
 def checked_copy(file: Path) -> Iterator[tuple[BackupReport, Path]]:
-    """`file` itself is only read, as bytes: a database that is opened may write beside itself."""
+    """Yields the report on a copy of `file`, and the copy.
+
+    `file` itself is only read as bytes, because opening a database may create files beside it.
+    """
     with tempfile.TemporaryDirectory(prefix="users-check-") as folder:
         copy = Path(folder) / "users.db"
         try:
             if file.exists() and not file.is_file() and not file.is_dir():
-                raise StoreUnusable(f"{file} is a pipe or a device, and no file")
-            for suffix in ("", "-wal", "-journal"):  # a file that was in use has its newest changes beside it
+                raise StoreUnusable(f"{file} is a pipe or a device, not a file")
+            for suffix in ("", "-wal", "-journal"):  # a database in use has its latest changes in the log
                 if not suffix or Path(f"{file}{suffix}").is_file():
                     shutil.copyfile(f"{file}{suffix}", f"{copy}{suffix}")
         except OSError as error:
             if error.errno == errno.ENOSPC:
-                told = f"No room in {tempfile.gettempdir()} for a copy of {file}, which is what is opened"
-                raise StoreUnusable(told, hint="name another folder in TMPDIR") from None
+                raise StoreUnusable(
+                    f"{tempfile.gettempdir()} has no room for a copy of {file}, and only a copy is opened",
+                    hint="name another folder in TMPDIR",
+                ) from None
             raise StoreUnusable(f"{file} cannot be read: {error.strerror}") from None
         try:
-            _bring_up(copy)
-            found = check(copy, read_only=False)
-        except sqlite3.DatabaseError as error:
-            found = _unreadable(_said(error, copy), copy, file)
-        except UsersError as error:
-            found = _unreadable(str(error), copy, file)
-        yield found, copy
+            _upgrade(copy)
+            report = check(copy, read_only=False)
+        except (sqlite3.DatabaseError, UsersError) as error:
+            message = _described(error, copy).replace(str(copy), str(file))
+            report = BackupReport({}, "", [BackupProblem("file", message)])
+        yield report, copy
 
 
-def _bring_up(copy: Path) -> None:
-    """A backup of an older version is judged, and put back, as what it becomes."""
+def _upgrade(copy: Path) -> None:
+    """Upgrades a backup of an older version, because it is restored as the current version."""
     with closing(database_file.connect(copy)) as connection:
         if database_file.is_empty(connection):
             raise StoreUnusable(f"{copy} is empty")
     open_store(copy).close()
 
 
-def _unreadable(message: str, copy: Path, file: Path) -> BackupReport:
-    return BackupReport({}, "", [BackupProblem("file", message.replace(str(copy), str(file)))])
-
-
-def _said(error: sqlite3.DatabaseError, path: Path) -> str:
+def _described(error: sqlite3.DatabaseError | UsersError, path: Path) -> str:
+    if isinstance(error, UsersError):
+        return str(error)
     try:
         return str(refusal(error, path))
     except sqlite3.DatabaseError:
@@ -110,29 +114,27 @@ def _foreign_keys(connection: sqlite3.Connection) -> Iterator[str]:
     for table, parent, count in connection.execute(
         'SELECT "table", parent, count(*) FROM pragma_foreign_key_check GROUP BY 1, 2'
     ):
-        yield f"{counted(count, 'row')} of {table} belong{'s' * (count == 1)} to {parent} that are not there"
+        yield f"{counted(count, 'row')} of {table} with a reference to a missing row of {parent}"
 
 
 def _schema(connection: sqlite3.Connection) -> Iterator[str]:
     with closing(sqlite3.connect(":memory:")) as fresh:
         fresh.executescript(schema())
-        ours = _parts(fresh)
-    tables = {name for kind, name in ours if kind == "table"}
-    theirs = _parts(connection)
-    for (kind, name), (_, sql) in ours.items():
-        found = theirs.get((kind, name))
-        if found is None:
+        expected = _parts(fresh)
+    actual = _parts(connection)
+    for (kind, name), (_, sql) in expected.items():
+        if (kind, name) not in actual:
             yield f"the {kind} {name} is missing"
-        elif found[1] != sql:
-            yield f"the {kind} {name} is not what it should be"
-    for (kind, name), (table, _) in theirs.items():
-        # Tables of an older application may stand beside ours, with all that is theirs.
-        if table in tables and (kind, name) not in ours:
+        elif actual[kind, name][1] != sql:
+            yield f"the {kind} {name} differs from the schema"
+    for (kind, name), (table, _) in actual.items():
+        # Only on our tables: those of an older application may stand beside them.
+        if ("table", table) in expected and (kind, name) not in expected:
             yield f"the {kind} {name} does not belong to the table {table}"
 
 
 def _parts(connection: sqlite3.Connection) -> dict[tuple[str, str], tuple[str, str]]:
-    """What there is, of which table, and how it was made, without remarks and space."""
+    """Returns the table and the SQL, without comments and line ends, of each kind and name in the schema."""
     rows = connection.execute(
         "SELECT type, lower(name), lower(tbl_name), sql FROM sqlite_schema WHERE sql IS NOT NULL AND name <> 'sqlite_sequence'"
     )
@@ -143,23 +145,23 @@ def _parts(connection: sqlite3.Connection) -> dict[tuple[str, str], tuple[str, s
 
 
 def _counts(connection: sqlite3.Connection) -> Iterator[str]:
-    noted = _by_kind(connection, "SELECT role, active, n FROM user_counts WHERE n <> 0")
-    there = _by_kind(connection, "SELECT role, active, count(*) FROM users GROUP BY role, active")
-    for role, active in sorted(noted.keys() | there.keys()):
-        said, actual = noted.get((role, active), 0), there.get((role, active), 0)
-        if said != actual:
+    stored = _by_kind(connection, "SELECT role, active, n FROM user_counts WHERE n <> 0")
+    actual = _by_kind(connection, "SELECT role, active, count(*) FROM users GROUP BY role, active")
+    for role, active in sorted(stored.keys() | actual.keys()):
+        before, after = stored.get((role, active), 0), actual.get((role, active), 0)
+        if before != after:
             kind = f"{'active' if active else 'inactive'} accounts of role {role}"
-            yield f"user_counts tells of {said} {kind}, there are {actual}"
+            yield f"user_counts has {before} {kind}, but there are {after}"
 
 
 def _by_kind(connection: sqlite3.Connection, query: str) -> dict[tuple[str, int], int]:
-    return {(role, active): n for role, active, n in connection.execute(query)}
+    return {(role, active): count for role, active, count in connection.execute(query)}
 
 
 def _audit(connection: sqlite3.Connection) -> Iterator[str]:
-    found = Transaction(connection).check_audit()
-    if found.problem is not None:
-        yield found.problem
+    problem = Transaction(connection).check_audit().problem
+    if problem is not None:
+        yield problem
 
 
 _CHECKS: dict[str, Callable[[sqlite3.Connection], Iterator[str]]] = {
@@ -171,12 +173,7 @@ _CHECKS: dict[str, Callable[[sqlite3.Connection], Iterator[str]]] = {
 }
 
 
-# --- put back ---
-
-_IF_BEYOND_REPAIR = (
-    "nothing was replaced; if that database is beyond repair, stop the daemon, move it away with its -wal and -shm,"
-    " and restore again"
-)
+# --- restore ---
 
 
 def restore(
@@ -189,76 +186,90 @@ def restore(
     now: Clock,
     progress: Callable[[int, int], Any],
 ) -> Path | None:
-    """`copy`, which was checked and is changed, becomes the content of the database at `path`.
+    """Puts the content of a checked copy, which this changes, into the database at `path`.
 
-    Answers what keeps the content that it replaces. The file stays the same file, so that a daemon that has it open
-    goes on with the new content.
+    Returns the file that keeps the replaced content, if there was any. The database stays the same file, so that a
+    daemon that has it open continues with the new content.
     """
     with closing(open_store(copy)) as source:
-        if not path.exists():
-            _prepare(source, None, name=name, kept=None, keep_tokens=keep_tokens, by=by, now=now)
+        replacement = Replacement(source, path, name, keep_tokens, by, now)
+        if path.exists():
+            replacement.replace(progress)
+        else:
+            replacement.prepare(None)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             source.copy(path, progress)
-            return None
-        kept: Path | None = None
+        return replacement.kept
 
-        def first() -> None:
-            nonlocal kept
-            kept = database_file.copy_aside(path, now())
-            with closing(open_store(path, write=False)) as present:
-                _prepare(source, present, name=name, kept=kept, keep_tokens=keep_tokens, by=by, now=now)
 
+@dataclass
+class Replacement:
+    source: Store
+    path: Path
+    name: str  # of the backup, for the audit trail
+    keep_tokens: bool
+    by: Actor
+    now: Clock
+    kept: Path | None = None  # the file with the replaced content
+
+    def replace(self, progress: Callable[[int, int], Any]) -> None:
         try:
-            with closing(open_store(path, create=True)) as store:  # what is there may have been cut off
-                store.take_over(source, first=first, progress=progress)
+            # An interrupted copy may have left an empty file, which `create` accepts.
+            with closing(open_store(self.path, create=True)) as store:
+                store.take_over(self.source, first=self._keep, progress=progress)
         except BaseException as error:
-            if kept is not None and _has_happened(source, path):
-                return kept  # whatever it was, it came too late
-            if kept is not None:
-                kept.unlink()
+            if self.kept is not None:
+                if self._is_done():
+                    return  # the error came after the commit
+                self.kept.unlink()
+                self.kept = None
             if isinstance(error, StoreUnusable):
-                error.hint = error.hint or _IF_BEYOND_REPAIR
+                error.hint = error.hint or (
+                    "nothing was replaced; if that database is beyond repair, stop the daemon, move it away with its"
+                    " -wal and -shm, and restore again"
+                )
             raise
-        return kept
+
+    def _keep(self) -> None:
+        """Runs under the lock of the database, when no other process can change it any more."""
+        self.kept = database_file.copy_aside(self.path, self.now())
+        with closing(open_store(self.path, write=False)) as present:
+            self.prepare(present)
+
+    def _is_done(self) -> bool:
+        """Whether the database has the audit row of this restore."""
+        with (
+            closing(open_store(self.path, write=False)) as store,
+            self.source.read() as restored,
+            store.read() as present,
+        ):
+            last = restored.last_audit_row()
+            return last is not None and next(present.audit_rows(from_id=last.id), None) == last
+
+    def prepare(self, present: Store | None) -> None:
+        """Changes the source where the past must not return: ended tokens, a lockdown, ids of deleted users."""
+        with self.source.write() as tx:
+            if not self.keep_tokens:
+                tx.forget_all_tokens()
+            replaced_trail = _carry_over(present, tx) if present else {}
+            tx.audit(
+                stamp(self.now()),
+                self.by,
+                "restore",
+                backup=self.name,
+                kept=self.kept and self.kept.name,
+                replaced_trail=replaced_trail,
+                tokens_kept=self.keep_tokens,
+            )
 
 
-def _has_happened(source: Store, path: Path) -> bool:
-    """Whether the database has the row of the trail that tells of this restore."""
-    with closing(open_store(path, write=False)) as store, source.read() as ours, store.read() as theirs:
-        last = ours.last_audit_row()
-        return last is not None and next(theirs.audit_rows(from_id=last.id), None) == last
-
-
-def _prepare(
-    source: Store,
-    present: Store | None,
-    *,
-    name: str,
-    kept: Path | None,
-    keep_tokens: bool,
-    by: Actor,
-    now: Clock,
-) -> None:
-    """What must not go back to what it was, although everything else does."""
-    with source.write() as tx:
-        replaced: dict[str, Any] = {}
-        if not keep_tokens:
-            tx.forget_all_tokens()
-        if present is not None:
-            with present.read() as before:
-                head, lockdown = before.audit_head(), before.lockdown()
-                replaced = {"rows": head.rows, "hash": head.hash.hex()} if head else {}
-                # An application may know its users by their ids, also those who are gone now.
-                tx.give_no_user_id_up_to(before.last_user_id_given())
-            if lockdown is not None:
-                admitted = tx.user_by_email(lockdown.admitted.email) if lockdown.admitted else None
-                tx.lock_down(lockdown.since, lockdown.actor, admitted.id if admitted else None)
-        tx.audit(
-            stamp(now()),
-            by,
-            "restore",
-            backup=name,
-            kept=kept.name if kept else None,
-            replaced_trail=replaced,
-            tokens_kept=keep_tokens,
-        )
+def _carry_over(present: Store, tx: Transaction) -> dict[str, Any]:
+    """Keeps the lockdown and the last user id of the present database, and returns the end of its audit trail."""
+    with present.read() as before:
+        head, lockdown = before.audit_head(), before.lockdown()
+        # Other applications may store user ids, so the id of a deleted user must not be given to another one.
+        tx.give_no_user_id_up_to(before.last_user_id_given())
+    if lockdown is not None:
+        admitted = lockdown.admitted and tx.user_by_email(lockdown.admitted.email)
+        tx.lock_down(lockdown.since, lockdown.actor, admitted and admitted.id)
+    return {"rows": head.rows, "hash": head.hash.hex()} if head else {}
