@@ -369,7 +369,7 @@ def test_the_file_for_traefik_is_of_its_form(usersctl: Command) -> None:
         assert router["rule"].count("(") == router["rule"].count(")")
         assert router["service"] in services
         # Whatever a visitor made up goes first.
-        assert router["middlewares"][0] == "users-nobodys-own"
+        assert router["middlewares"][0] == "users-strip-headers"
         assert set(router["middlewares"]) <= set(middlewares)
     kinds = {kind for each in middlewares.values() for kind in each}
     assert kinds == {"headers", "forwardAuth"}
@@ -381,7 +381,7 @@ def test_the_file_for_traefik_is_of_its_form(usersctl: Command) -> None:
         assert set(service["loadBalancer"]) <= FIELDS["loadBalancer"]
         assert all(server["url"].startswith("http://") for server in service["loadBalancer"]["servers"])
 
-    stripped = middlewares["users-nobodys-own"]["headers"]["customRequestHeaders"]
+    stripped = middlewares["users-strip-headers"]["headers"]["customRequestHeaders"]
     assert set(stripped.values()) == {""}
     assert {*FORGED, "X-Original-Url", "X-Forwarded-Uri", "X-Forwarded-Method", "Forwarded"} <= set(stripped)
     asks = middlewares["users-verify"]["forwardAuth"]

@@ -23,8 +23,18 @@ FOLDER = Path(__file__).parent.parent / "snippets"
 NIGHTLY = "0 2 * * *"
 DAEMON_ACCOUNT = "usersd"  # the system account of the daemon where the database has no other owner
 HOMES = ("/home", "/root", "/run/user")  # the folders that ProtectHome hides
-UNITS = "/etc/systemd/system"
+
+SERVICE, SOCKET = "/etc/systemd/system/usersd.service", "/etc/systemd/system/usersd.socket"
+CLEANUP, TIMER = "/etc/systemd/system/users-cleanup.service", "/etc/systemd/system/users-cleanup.timer"
+NGINX = "/etc/nginx/sites-enabled/users.conf"
+FILTER, JAIL = "/etc/fail2ban/filter.d/usersd.conf", "/etc/fail2ban/jail.d/usersd.conf"
+
 RELOAD = "systemctl daemon-reload && systemctl enable --now"
+START_TIMER = f"{RELOAD} users-cleanup.timer"
+RESTART_WITH_SOCKET = (
+    "systemctl daemon-reload && systemctl stop usersd && systemctl enable --now usersd.socket usersd"
+)
+RELOAD_FAIL2BAN = "systemctl reload fail2ban"
 
 # Characters that need no quoting in any of the generated files.
 _PLAIN = re.compile(r"[\w/.,@+=~\[\]-]*")
@@ -50,41 +60,21 @@ class Snippet(NamedTuple):
     then: str  # the command that puts it in force; empty where the program notices the file by itself
 
 
+# fmt: off
 SNIPPETS = {
-    Name.SYSTEMD: Snippet("usersd.service", f"{UNITS}/usersd.service", f"{RELOAD} usersd"),
-    Name.SOCKET: Snippet(
-        "usersd.socket",
-        f"{UNITS}/usersd.socket",
-        "systemctl daemon-reload && systemctl stop usersd && systemctl enable --now usersd.socket usersd",
-    ),
-    Name.TIMER: Snippet(
-        "users-cleanup.timer",
-        f"{UNITS}/users-cleanup.timer",
-        f"usersctl snippet cleanup >{UNITS}/users-cleanup.service && {RELOAD} users-cleanup.timer",
-    ),
-    Name.CLEANUP: Snippet(
-        "users-cleanup.service",
-        f"{UNITS}/users-cleanup.service",
-        f"usersctl snippet timer >{UNITS}/users-cleanup.timer && {RELOAD} users-cleanup.timer",
-    ),
-    Name.CRON: Snippet("users.cron", "/etc/cron.d/users", ""),
-    Name.NGINX: Snippet(
-        "nginx.conf", "/etc/nginx/sites-enabled/users.conf", "nginx -t && systemctl reload nginx"
-    ),
-    Name.CADDY: Snippet("Caddyfile", "/etc/caddy/Caddyfile", "systemctl reload caddy"),
-    Name.TRAEFIK: Snippet("traefik.yml", "the folder of Traefik's file provider", ""),
-    Name.DOCKERFILE: Snippet("Dockerfile", "Dockerfile, in a checkout", "docker build --tag usersctl ."),
-    Name.FAIL2BAN: Snippet(
-        "fail2ban-filter.conf",
-        "/etc/fail2ban/filter.d/usersd.conf",
-        "usersctl snippet jail >/etc/fail2ban/jail.d/usersd.conf && systemctl reload fail2ban",
-    ),
-    Name.JAIL: Snippet(
-        "fail2ban-jail.conf",
-        "/etc/fail2ban/jail.d/usersd.conf",
-        "usersctl snippet fail2ban >/etc/fail2ban/filter.d/usersd.conf && systemctl reload fail2ban",
-    ),
+    Name.SYSTEMD:    Snippet("usersd.service",        SERVICE,       f"{RELOAD} usersd"),
+    Name.SOCKET:     Snippet("usersd.socket",         SOCKET,        RESTART_WITH_SOCKET),
+    Name.TIMER:      Snippet("users-cleanup.timer",   TIMER,         f"usersctl snippet cleanup >{CLEANUP} && {START_TIMER}"),
+    Name.CLEANUP:    Snippet("users-cleanup.service", CLEANUP,       f"usersctl snippet timer >{TIMER} && {START_TIMER}"),
+    Name.CRON:       Snippet("users.cron",            "/etc/cron.d/users", ""),
+    Name.NGINX:      Snippet("nginx.conf",            NGINX,         "nginx -t && systemctl reload nginx"),
+    Name.CADDY:      Snippet("Caddyfile",             "/etc/caddy/Caddyfile", "systemctl reload caddy"),
+    Name.TRAEFIK:    Snippet("traefik.yml",           "the folder of Traefik's file provider", ""),
+    Name.DOCKERFILE: Snippet("Dockerfile",            "Dockerfile, in a checkout", "docker build --tag usersctl ."),
+    Name.FAIL2BAN:   Snippet("fail2ban-filter.conf",  FILTER,        f"usersctl snippet jail >{JAIL} && {RELOAD_FAIL2BAN}"),
+    Name.JAIL:       Snippet("fail2ban-jail.conf",    JAIL,          f"usersctl snippet fail2ban >{FILTER} && {RELOAD_FAIL2BAN}"),
 }
+# fmt: on
 
 
 def snippet(
