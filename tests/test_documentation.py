@@ -243,6 +243,13 @@ def test_no_heading_stands_twice_on_a_page(name: str) -> None:
     assert [title for title in titles if title.startswith("# ")] == titles[:1]
 
 
+@pytest.mark.parametrize("name", MANUAL)
+def test_every_page_says_email(name: str) -> None:
+    prose = re.sub(r"`[^`]*`", "", without_code(page(name)))
+    other_words = re.findall(r"\b(?:\w+ )?(?:letters|e-mails?)\b", prose, re.IGNORECASE)
+    assert set(other_words) <= {"capital letters", "small letters"}
+
+
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 200
 
