@@ -1,5 +1,6 @@
 """What the value of a key may be: each kind checks a value as a file holds it, and returns it as Settings holds it."""
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -126,58 +127,60 @@ def optional_path(value: Any) -> Path | None:
 
 @kind("file mode")
 def file_mode(value: Any) -> str:
-    if not isinstance(value, str) or len(value) != 4 or value[0] != "0" or not set(value) <= set("01234567"):
+    if not isinstance(value, str) or not re.fullmatch("0[0-7]{3}", value):
         raise BadValue('must be the mode of a file, such as "0660"')
     return value
+
+
+def _split_url(value: Any, problem: BadValue) -> Any:
+    from urllib.parse import urlsplit
+
+    if not isinstance(value, str) or any(c <= " " or c > "~" for c in value):
+        raise problem
+    try:
+        url = urlsplit(value)
+        _ = url.port  # raises ValueError
+    except ValueError:
+        raise problem from None
+    if not url.hostname or "@" in url.netloc:
+        raise problem
+    return url
 
 
 @kind("origin")
 def origin_of(value: Any) -> str:
     """scheme://host[:port] as a browser writes it in an Origin header."""
-    from urllib.parse import urlsplit
-
     problem = BadValue("must be an origin such as https://example.com, without path, query or user")
-    if not isinstance(value, str) or any(c <= " " or c > "~" for c in value):
+    url = _split_url(value, problem)
+    if url.scheme not in ("http", "https") or url.path not in ("", "/") or set(value) & set("?#\\"):
         raise problem
-    try:
-        url = urlsplit(value)
-        port = url.port
-    except ValueError:
-        raise problem from None
-    host = (url.hostname or "").lower()
-    if url.scheme not in ("http", "https") or not host or "@" in url.netloc or port == 0:
+    if url.port == 0 or not (
+        url.hostname.replace("-", "").replace(".", "").replace("_", "").isalnum() or ":" in url.hostname
+    ):
         raise problem
-    if url.path not in ("", "/") or url.query or url.fragment or value.endswith(("?", "#")) or "\\" in value:
-        raise problem
-    if not (host.replace("-", "").replace(".", "").replace("_", "").isalnum() or ":" in host):
-        raise problem
-    name = f"[{host}]" if ":" in host else host
-    default = {"http": 80, "https": 443}[url.scheme]
-    return f"{url.scheme}://{name}" + (f":{port}" if port not in (None, default) else "")
+    if url.port in (None, {"http": 80, "https": 443}[url.scheme]):
+        return f"{url.scheme}://{bracketed(url.hostname)}"
+    return f"{url.scheme}://{host_and_port(url.hostname, url.port)}"
 
 
 @kind("https URL")
 def provider_url(value: Any) -> str:
     """An https URL of the identity provider; http only on this machine."""
-    from urllib.parse import urlsplit
-
     problem = BadValue("must be an https URL (http only for this machine)")
-    if not isinstance(value, str) or any(c <= " " or c > "~" for c in value):
+    url = _split_url(value, problem)
+    is_local = url.scheme == "http" and is_loopback(url.hostname)
+    if url.fragment or not (url.scheme == "https" or is_local):
         raise problem
-    try:
-        url = urlsplit(value)
-        _ = url.port
-    except ValueError:
-        raise problem from None
-    if not url.hostname or "@" in url.netloc or url.fragment:
-        raise problem
-    if url.scheme != "https" and not (url.scheme == "http" and is_loopback(url.hostname)):
-        raise problem
-    return value
+    return str(value)
+
+
+def bracketed(host: str) -> str:
+    """The host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
 
 
 def host_and_port(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"{bracketed(host)}:{port}"
 
 
 def connectable_host(host: str) -> str:
@@ -239,11 +242,7 @@ def shared_secret(value: Any) -> str:
 
 @kind("string")
 def cookie_name(value: Any) -> str:
-    if (
-        not isinstance(value, str)
-        or not value.replace("_", "").replace("-", "").isalnum()
-        or not value.isascii()
-    ):
+    if not isinstance(value, str) or not re.fullmatch("[_-]*[A-Za-z0-9][A-Za-z0-9_-]*", value):
         raise BadValue("must be letters, digits, - and _")
     if value.lower().startswith(("__host-", "__secure-")):
         raise BadValue("must be without __Host-: that is added when baseUrl is https")
@@ -252,26 +251,20 @@ def cookie_name(value: Any) -> str:
 
 @kind("path or URL")
 def redirect(value: Any) -> str:
+    """The origin of a URL is compared in `sources`, when all settings are known."""
     text = string(value)
-    if (
-        text.startswith("/")
-        and not text.startswith(("//", "/\\"))
-        and all(" " < c <= "~" for c in text)
-        and "\\" not in text
-    ):
-        return text
-    if text.startswith(("http://", "https://")) and all(" " < c <= "~" for c in text) and "\\" not in text:
-        return text  # its origin is compared when all of the settings are known
-    raise BadValue(
-        "must be a path that begins with one /, or an absolute URL on baseUrl's origin or one of auth.allowedOrigins"
-    )
+    if not re.fullmatch(r"(/(?!/)|https?://)[!-\[\]-~]*", text):  # printable ASCII without backslash
+        raise BadValue(
+            "must be a path that begins with one /, or an absolute URL on baseUrl's origin or one of auth.allowedOrigins"
+        )
+    return text
 
 
 @kind("path")
 def callback_path(value: Any) -> str:
     text = redirect(value)
-    is_plain = not any(c in "?#*<>%" for c in text) and {".", ".."}.isdisjoint(text.split("/"))
-    if not text.startswith("/") or not is_plain:
+    has_dots = {".", ".."} & set(text.split("/"))
+    if not text.startswith("/") or has_dots or set(text) & set("?#*<>%"):
         raise BadValue(
             "must be a path that begins with one /, as it stands in the address: without % and patterns"
         )
@@ -312,8 +305,6 @@ def sender(value: Any) -> str:
 
 @kind("colour")
 def colour(value: Any) -> str:
-    import re
-
     if not isinstance(value, str) or not re.fullmatch(r"#[0-9a-fA-F]{6}", value):
         raise BadValue('must be a colour such as "#0b5fff"')
     return value
