@@ -30,14 +30,17 @@ HEAD = f"<!-- {NOTICE} -->\n\n"
 FILE = Path("/etc/users/users.toml")
 SETTINGS = Settings(database=Path("/var/lib/users/users.db"), base_url="https://accounts.example.com")
 INSTALLED = Loaded(SETTINGS, FILE, {name: Origin(str(FILE), "") for name in ("database", "baseUrl")})
-FILES = (
-    ("/etc/users/users.toml, $XDG_CONFIG_HOME/users/users.toml", "The configuration: the first that exists."),
-    (
-        "/var/lib/users/users.db, $XDG_DATA_HOME/users/users.db",
-        "The database of root, and of any other user.",
-    ),
-)
 UNITS = (Name.SYSTEMD, Name.SOCKET, Name.TIMER, Name.CLEANUP, Name.CRON)
+
+FILES = """\
+.SH FILES
+.TP
+.B /etc/users/users.toml, $XDG_CONFIG_HOME/users/users.toml
+The configuration: the first of these that exists.
+.TP
+.B /var/lib/users/users.db, $XDG_DATA_HOME/users/users.db
+The database: of root, and of any other user.
+"""
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -169,8 +172,7 @@ def options() -> list[tuple[str, str]]:
     return [*options, ("-h, --help", "Show the help of the command and exit.")]
 
 
-def exit_codes() -> list[tuple[str, str]]:
-    return [(str(int(status)), status.meaning) for status in ExitCode]
+EXIT_CODES = [(str(int(status)), status.meaning) for status in ExitCode]
 
 
 def command_reference() -> str:
@@ -179,7 +181,7 @@ def command_reference() -> str:
         "prints the same.\n\n## Global options\n\nThey work before and after the name of the command.\n\n"
     )
     text += table(("option", "meaning"), options())
-    text += "## Exit codes\n\n" + table(("code", "meaning"), exit_codes())
+    text += "## Exit codes\n\n" + table(("code", "meaning"), EXIT_CODES)
     for panel, named in commands().items():
         text += f"## {panel}\n\n"
         for name, command in named:
@@ -206,8 +208,8 @@ def man_page() -> str:
             text += f".SS {roff(synopsis(name, command))}\n{roff(command.help)}\n"
             text += entries((spelled(parameter), meaning(parameter)) for parameter in parameters(command))
             text += f".PP\n{roff(command.epilog)}\n"
-    text += f".SH EXIT STATUS\n{entries(exit_codes())}.SH ENVIRONMENT\n{entries(environment())}"
-    text += f".SH FILES\n{entries(FILES)}.SH CONFIGURATION\nThe keys of users.toml:\n"
+    text += f".SH EXIT STATUS\n{entries(EXIT_CODES)}.SH ENVIRONMENT\n{entries(environment())}"
+    text += f"{FILES}.SH CONFIGURATION\nThe keys of users.toml:\n"
     for key in KEYS.values():
         text += entries([(key.name, f"{key.help} Type: {key.kind.name}. Default: {default(key)}.")])
     return text
@@ -244,7 +246,7 @@ def http() -> str:
         text += "".join(endpoint(call, operation) for call, operation in mine)
     text += "## Objects\n\n"
     for name, schema in api["components"]["schemas"].items():
-        text += f"### {name}\n\n" + (fields(schema) or f"A {kind(schema)}. {about(schema)}\n\n")
+        text += f"### {name}\n\n" + (fields(schema) or f"A {kind(schema)}. {schema['description']}\n\n")
     text += "## Errors\n\nEvery error is an [Error](#error).\n\n"
     errors = api["components"]["responses"].items()
     text += table(("status", "meaning"), [(status, response["description"]) for status, response in errors])
@@ -258,7 +260,7 @@ def caller(operation: Any) -> str:
 def endpoint(call: str, operation: Any) -> str:
     text = f"### {call}\n\n**{operation['summary']}**\n\n{operation['description']}\n\n"
     rows = [
-        (parameter["name"], parameter["in"], kind(parameter["schema"]), about(parameter))
+        (parameter["name"], parameter["in"], kind(parameter["schema"]), parameter.get("description", ""))
         for parameter in operation["parameters"]
     ]
     text += table(("parameter", "in", "type", "meaning"), rows)
@@ -271,7 +273,8 @@ def endpoint(call: str, operation: Any) -> str:
             continue
         text += f"- `{status}` {response['description']}"
         if status == "200":
-            text += f" `{answer(response['content'])}`"
+            ((media, content),) = response["content"].items()
+            text += f" `{shape(content['schema']) if media == 'application/json' else media}`"
         for name, header in response["headers"].items():
             if "$ref" not in header:
                 text += f" `{name}`: {header['description']}"
@@ -279,23 +282,13 @@ def endpoint(call: str, operation: Any) -> str:
     return text + f"- {', '.join(general)}: see [errors](#errors)\n" * bool(general) + "\n"
 
 
-def answer(content: Any) -> str:
-    if "application/json" in content:
-        return shape(content["application/json"]["schema"])
-    return ", ".join(content)  # the media type
-
-
 def fields(schema: Any, head: str = "field") -> str:
     required = schema.get("required", ())
     rows = [
-        (name, kind(field) + ", optional" * (name not in required), about(field))
+        (name, kind(field) + ", optional" * (name not in required), field.get("description", ""))
         for name, field in schema.get("properties", {}).items()
     ]
     return table((head, "type", "meaning"), rows)
-
-
-def about(schema: Any) -> str:
-    return str(schema.get("description", ""))
 
 
 def kind(schema: Any) -> str:
@@ -304,7 +297,7 @@ def kind(schema: Any) -> str:
         return f"[{shape(schema)}](#{shape(schema).lower()})"
     if "properties" in schema or "items" in schema:
         return f"`{shape(schema)}`"
-    text = type_of(schema)
+    text = shape(schema)
     if "enum" in schema:
         text = " or ".join(map("`{}`".format, schema["enum"]))
     text += f" ({schema.get('format')})" * ("format" in schema)
@@ -327,14 +320,8 @@ def shape(schema: Any) -> str:
         return (
             "{" + ", ".join(f"{name}: {shape(field)}" for name, field in schema["properties"].items()) + "}"
         )
-    return type_of(schema)
-
-
-def type_of(schema: Any) -> str:
     types = schema.get("type", "any")
-    if isinstance(types, str):
-        return types
-    return " or ".join(types)
+    return types if isinstance(types, str) else " or ".join(types)
 
 
 # --- files ---
