@@ -19,6 +19,7 @@ from usersctl.config import Loaded, Settings
 from usersctl.config.settings import KEYS, Key
 from usersctl.config.sources import Origin
 from usersd.openapi.document import document
+from usersd.openapi.reference import kind_of
 from usersd.routes import TABLE
 
 ROOT = Path(__file__).parent.parent
@@ -292,22 +293,11 @@ def fields(schema: Any, head: str = "field") -> str:
 
 
 def kind(schema: Any) -> str:
-    """`string (email), at most 254`"""
     if "$ref" in schema:
         return f"[{shape(schema)}](#{shape(schema).lower()})"
     if "properties" in schema or "items" in schema:
         return f"`{shape(schema)}`"
-    text = shape(schema)
-    if "enum" in schema:
-        text = " or ".join(map("`{}`".format, schema["enum"]))
-    text += f" ({schema.get('format')})" * ("format" in schema)
-    if "maximum" in schema:
-        text += f", {schema['minimum']} to {schema['maximum']}"
-    if schema.get("minLength", 0) > 1:
-        text += f", at least {schema['minLength']} characters"
-    if "maxLength" in schema:
-        text += f", at most {schema['maxLength']} characters"
-    return text
+    return kind_of({}, schema)
 
 
 def shape(schema: Any) -> str:

@@ -68,7 +68,7 @@ def page(settings: Settings, table: Table) -> str:
         style=_style(),
         fields=lambda schema: _fields(reference, schema),
         example=lambda schema: json.dumps(_example(reference, schema), indent=2, ensure_ascii=False),
-        kind=lambda schema: _kind(reference, schema),
+        kind=lambda schema: kind_of(reference, schema),
         resolved=lambda response: _resolved(reference, response),
     )
     return html
@@ -93,10 +93,10 @@ def _fields(reference: dict[str, Any], schema: Schema) -> Iterator[tuple[str, st
     """(name, kind, description, required) of each field of a body."""
     for name, field in schema["properties"].items():
         description = _resolved(reference, field).get("description", "")
-        yield name, _kind(reference, field), description, name in schema.get("required", ())
+        yield name, kind_of(reference, field), description, name in schema.get("required", ())
 
 
-def _kind(reference: dict[str, Any], schema: Schema) -> str:
+def kind_of(reference: dict[str, Any], schema: Schema) -> str:
     """`string, email, at most 254`"""
     schema = _resolved(reference, schema)
     kind = schema.get("type", "anything")
