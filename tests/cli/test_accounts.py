@@ -1,4 +1,4 @@
-"""create, list, show, update, activate, deactivate, delete, set-password, unlock: as a script calls them."""
+"""create, list, show, update, activate, deactivate, delete, set-password and unlock, as scripts call them."""
 
 import csv
 import io
@@ -325,7 +325,7 @@ def test_commands_for_one_user_refuse_two(usersctl: Command) -> None:
 def test_an_endless_line_on_standard_input_is_refused(usersctl: Command, words: str) -> None:
     usersctl.add("ada")
     told = "usersctl: A line on standard input is longer than 1000 characters, and not a user\n"
-    # With little memory: a command that reads on shall not take the machine's.
+    # Limited memory, so that a command that reads on does not take the machine's.
     done = usersctl.shell(f"ulimit -v 2000000; usersctl {words} </dev/zero")
     assert (done.code, done.stdout, done.stderr) == (2, "", told)
     assert usersctl("show", "-", stdin="x" * 1000 + "\n").code == 3
@@ -450,7 +450,7 @@ def test_if_exists_ignores_an_account_that_another_process_deleted_meanwhile(
     process = usersctl.start(
         "delete", "-", "--yes", *more, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    # A line is read when the user of the one before was found.
+    # A line is read after the user of the line before it was looked up.
     for name in asked.split():
         feed(process.stdin, f"{name}@example.com\n".encode())
     feed(process.stdin, b"\n")
@@ -511,7 +511,7 @@ def test_standard_input_is_either_the_user_or_the_password(usersctl: Command) ->
     usersctl.add("ada")
     typed = "ada@example.com\\na secret that nobody may see\\n"
     done = usersctl.shell(f"printf '{typed}' | {{ usersctl set-password - --password-stdin; echo $?; cat; }}")
-    assert done.stdout == f"2\n{typed}".replace("\\n", "\n")  # nothing of it was read
+    assert done.stdout == f"2\n{typed}".replace("\\n", "\n")  # the command read nothing of it
     assert done.stderr.startswith("usersctl: Standard input cannot be both the user and the password\n  ")
     assert "secret" not in done.stderr
     usersctl.ok("set-password", "-", "--generate", stdin="1\n")

@@ -1,4 +1,4 @@
-"""import --from: accounts of other applications, from files as these write them."""
+"""import --from: accounts of other applications, from files in the form that those write."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ from usersctl.transfer.foreign import SourceKind, SourceTable, open_source
 
 pytestmark = pytest.mark.slow
 
-# As the specification's service had it before it knew of identity providers.
+# The schema of the specification's service before it had identity providers.
 OLDER = """
     CREATE TABLE users (
         id INTEGER PRIMARY KEY AUTOINCREMENT, email TEXT NOT NULL, name TEXT, password TEXT NOT NULL, role TEXT,
@@ -44,7 +44,7 @@ def database(path: Path, script: str, rows: list[dict[str, Any]], table: str = "
 
 
 def digest(path: Path) -> dict[str, str]:
-    """All that lies in its folder under its name."""
+    """All files whose names begin with its name."""
     return {
         each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in path.parent.glob(f"{path.name}*")
     }
@@ -117,10 +117,10 @@ def test_an_older_deployment_is_imported_with_its_passwords(usersctl: Command) -
     assert (found["grace@example.com"]["role"], found["grace@example.com"]["active"]) == ("user", True)
     assert found["grace@example.com"]["profile_picture"] == "https://example.com/g.png"
     assert (found["eve@example.com"]["active"], found["eve@example.com"]["profile_picture"]) == (False, None)
-    assert found["eve@example.com"]["confirmed"] is None  # and so no letter opens it
+    assert found["eve@example.com"]["confirmed"] is None  # so no email activates it
     assert found["bob@example.com"]["active"] is False
     assert found["bob@example.com"]["password_hash"] is None
-    # The old password opens, and its hash is renewed by that.
+    # The old password signs in, which renews its hash.
     assert usersctl.can_log_in("ada@example.com")
     assert by_email(usersctl)["ada@example.com"]["password_hash"] != cost_10
 
@@ -190,7 +190,7 @@ def test_the_mapping_can_be_overridden(usersctl: Command) -> None:
 
 
 def pocketbase(path: Path, *, since_23: bool) -> Path:
-    """As its own migrations make it."""
+    """With the schema of PocketBase's own migrations."""
     end, hash_column = ("Ref", "password") if since_23 else ("Id", "passwordHash")
     username = "" if since_23 else "username TEXT NOT NULL, lastResetSentAt TEXT DEFAULT '' NOT NULL,"
     at = "TEXT DEFAULT (strftime('%Y-%m-%d %H:%M:%fZ')) NOT NULL"
@@ -232,7 +232,7 @@ def test_pocketbase_is_imported_with_passwords_and_links(usersctl: Command, *, s
     ada, eve = found["ada@example.com"], found["eve@example.com"]
     assert (ada["active"], ada["confirmed"], ada["oauth_id"]) == (True, True, "g-1")
     assert ada["created_at"] == "2024-02-03T04:05:06.789Z"
-    # Whoever did not confirm there, confirms here.
+    # An account that was not confirmed there is confirmed here.
     assert (eve["active"], eve["confirmed"], eve["oauth_id"]) == (False, False, None)
     assert usersctl.can_log_in("ada@example.com")
 
@@ -394,7 +394,7 @@ def adopted(
     [
         ({"isAdmin": "t"}, {"role": "admin"}),
         ({"Role": "Admin"}, {"role": "admin"}),
-        ({"role": "administrator"}, {"role": "user"}),  # nobody becomes an admin by a likeness of names
+        ({"role": "administrator"}, {"role": "user"}),  # a similar name does not make an admin
         ({"deleted_at": "2024-01-01"}, {"active": False}),
         ({"deleted_at": None}, {"active": True}),
         ({"active": None}, {"active": False}),
@@ -407,7 +407,7 @@ def adopted(
         ({"password": "*"}, {}),
         ({"password": "$2b$31$" + "a" * 53}, {}),
         ({"google_id": 12}, {"oauth_id": "12"}),
-        ({"google_id": 12, "github_id": 13}, {}),  # of which provider, nobody said
+        ({"google_id": 12, "github_id": 13}, {}),  # the provider is not known
         ({"created": 0}, {}),
         ({"avatar": "https://example.com/a.png"}, {"profile_picture": "https://example.com/a.png"}),
         ({"givenName": "Ada", "surname": " Lovelace "}, {"name": "Ada Lovelace"}),
@@ -430,8 +430,8 @@ def test_an_import_source_is_read_in_one_snapshot(tmp_path: Path) -> None:
     writer = sqlite3.connect(path)
     writer.execute("PRAGMA cache_size = 1")
     writer.execute("UPDATE users SET email = 'eve@example.com'")
-    writer.execute("CREATE TABLE pad AS SELECT randomblob(99999)")  # more than it holds in memory
-    torn = tmp_path / "torn.db"  # as if it had been killed there
+    writer.execute("CREATE TABLE pad AS SELECT randomblob(99999)")  # more than SQLite keeps in memory
+    torn = tmp_path / "torn.db"  # the state after a kill at this moment
     for end in ("", "-journal"):
         shutil.copy(f"{path}{end}", f"{torn}{end}")
     writer.close()

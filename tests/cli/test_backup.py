@@ -1,4 +1,4 @@
-"""db backup, verify and restore: while everything runs, whole or not at all, and never in silence."""
+"""db backup, verify and restore while the daemon runs: complete or not at all, with a message for every problem."""
 
 import os
 import shutil
@@ -42,7 +42,7 @@ def emails(path: Path) -> list[str]:
 
 
 def names(folder: Path) -> set[str]:
-    """What lies there, but for what SQLite has beside a database in use."""
+    """The files in the folder, without those that SQLite keeps beside an open database."""
     return {each.name for each in folder.iterdir() if not each.name.endswith(("-wal", "-shm"))}
 
 
@@ -76,7 +76,7 @@ def test_a_backup_never_overwrites_a_file(usersctl: Command, ada: User) -> None:
             with pytest.raises(Taken, match="is there already"):
                 service.store.copy(usersctl.folder / name)
     assert usersctl("db", "backup", "file").code == 4
-    assert usersctl("db", "backup", "-").code == 2  # as standard output it would be empty
+    assert usersctl("db", "backup", "-").code == 2  # a backup cannot go to standard output
     assert (usersctl.folder / "file").read_text() == "precious"
     assert emails(usersctl.database) == [ada.email]
     assert names(usersctl.folder) == before
@@ -105,7 +105,7 @@ def test_a_failed_backup_leaves_no_file(usersctl: Command) -> None:
     before = names(usersctl.folder)
     assert usersctl("db", "backup", "no/such/folder.db").code == 2
     usersctl.add(*(f"user{number}" for number in range(3)))
-    # A disk that is full, as far as this process can tell: its files may have 64 KiB.
+    # A limit of 64 KiB on files stands for a full disk.
     done = usersctl.shell("ulimit -f 64; usersctl db backup saved.db")
     assert (done.code, "the disk is full" in done.stderr) == (6, True), done
     assert names(usersctl.folder) == before
@@ -132,7 +132,7 @@ def test_an_interrupted_backup_leaves_no_file(
 def test_a_backup_ends_despite_constant_writes(
     service: Service, add: Callable[..., User], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds its moment: a copy that begins anew at each change would never come to its end."""
+    """The copy is of one moment. A copy that restarts at every change would never end."""
     add("first")
     monkeypatch.setattr(database_file, "PAGES", 2)
     steps = 0
@@ -155,7 +155,7 @@ def test_a_backup_ends_despite_constant_writes(
 def test_a_backup_works_without_hard_links(
     service: Service, add: Callable[..., User], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a memory stick, where a file has but one name."""
+    """A memory stick has no hard links."""
     add("ada")
 
     def refuse(*_names: Path) -> None:
@@ -264,7 +264,7 @@ def test_verify_of_a_missing_or_unreadable_file_ends_with_exit_code_6(usersctl: 
     with pytest.raises(StoreUnusable, match="cannot be read"):
         backup.checked_copy(usersctl.folder / "nothing.db").__enter__()
     os.mkfifo(usersctl.folder / "pipe")
-    for name in ("pipe", "/dev/zero"):  # neither comes to an end
+    for name in ("pipe", "/dev/zero"):  # neither ever ends
         with pytest.raises(StoreUnusable, match="is a pipe or a device"):
             backup.checked_copy(usersctl.folder / name).__enter__()
 
@@ -322,12 +322,12 @@ def test_restore_brings_everything_back_and_keeps_the_replaced_database(usersctl
     assert emails(kept) == [ada.email, "bob@example.com"]
     assert backup.check(kept) == replaced
     assert backup.check(usersctl.database).problems == []
-    # The trail tells where it leaves off, and what was left.
+    # The audit trail names the backup and the kept file.
     with usersctl.service() as service, service.store.read() as tx:
         row = list(tx.audit_rows())[1]
     assert (row.action, row.details["kept"]) == ("restore", kept.name)
     assert row.details["replaced_trail"] == {"rows": 3, "hash": replaced.head}
-    # And back.
+    # The kept file can be restored, too.
     assert (
         usersctl.ok("db", "restore", kept, "--yes").stdout == f"Restored 2 accounts to {usersctl.database}\n"
     )
@@ -381,7 +381,7 @@ def test_a_running_daemon_uses_the_restored_database(site: Site, usersctl: Comma
     inode = usersctl.database.stat().st_ino
     usersctl.ok("db", "restore", "saved.db", "--yes")
     assert usersctl.database.stat().st_ino == inode
-    # Whoever was in when the backup was made may have been thrown out since.
+    # Sessions of the backup may have been revoked since.
     assert (client.get(ME).status, machine.get(ME).status) == (401, 401)
     assert client.login(bob.email, PASSWORD).status == 200
     assert client.patch(ME, {"name": "Bobby"}).status == 200
@@ -426,7 +426,7 @@ def test_revoked_tokens_come_back_only_with_keep_tokens(
 def test_a_restore_never_leads_to_a_reused_id(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:
-    """An application may keep what belongs to its users by their ids."""
+    """Other applications may refer to users by their ids."""
     add("ada")
     service.store.copy(tmp_path / "saved.db")
     assert add("bob").id == 2
@@ -446,17 +446,17 @@ def test_a_lockdown_outlives_a_restore(
     restored(service, tmp_path / "open.db")
     lockdown = service.lockdown.state()
     assert lockdown is not None
-    # Whoever was let in still is, but only as an admin of what is there now.
+    # The exception stays in force, if that account is an admin of the restored database.
     assert lockdown.admits(root) is admin
     service.lockdown.stop(by=OPERATOR)
     restored(service, tmp_path / "closed.db")
-    assert service.lockdown.state() is not None  # closed when it was saved: nobody has opened it since
+    assert service.lockdown.state() is not None  # the backup was made during a lockdown
 
 
 def test_every_answered_change_is_in_the_kept_or_in_the_restored_database(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:
-    """Nothing slips in between the copy of the old content and its replacement."""
+    """No change is lost between the copy of the old content and its replacement."""
     add("first")
     service.store.copy(tmp_path / "saved.db")
     answered: list[str] = []
@@ -623,7 +623,7 @@ def test_restore_does_not_write_to_an_unreadable_database(usersctl: Command, ada
 def test_restore_refuses_a_leftover_log_of_a_missing_database(
     usersctl: Command, ada: User, suffix: str
 ) -> None:
-    """SQLite would write its pages over those of the backup: accounts and sessions that nobody restored."""
+    """SQLite would write the pages of the log over those of the backup."""
     saved(usersctl)
     log = Path(f"{usersctl.database}{suffix}")
     usersctl.database.unlink()
@@ -639,9 +639,11 @@ def test_restore_refuses_a_leftover_log_of_a_missing_database(
 
 
 def test_verify_checks_the_database_in_use_in_place_also_by_its_name(usersctl: Command, ada: User) -> None:
-    """A copy of its bytes would be torn by whoever writes meanwhile."""
+    """A copy would be torn if another process writes meanwhile."""
     with usersctl.service() as service:
-        service.accounts.update(ada.id, name="A", by=OPERATOR)  # in the log, where only SQLite finds it
+        service.accounts.update(
+            ada.id, name="A", by=OPERATOR
+        )  # in the write-ahead log, which only SQLite reads
         (usersctl.folder / "other name").symlink_to(usersctl.database)
         for name in (usersctl.database, "other name"):
             assert usersctl.ok("db", "verify", name, "--json").json["problems"] == []
@@ -652,7 +654,7 @@ def test_verify_checks_the_database_in_use_in_place_also_by_its_name(usersctl: C
 def test_a_torn_database_is_replaced_if_its_trail_can_be_read(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:
-    """The pages of the accounts are lost, those of everything else are not."""
+    """Only the pages of the accounts are lost."""
     for number in range(40):
         add(f"user{number}")
     service.store.copy(tmp_path / "saved.db")

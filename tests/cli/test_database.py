@@ -1,4 +1,4 @@
-"""db, and what every command says of a database that it cannot use."""
+"""db, and the errors of all commands for a database that cannot be used."""
 
 import os
 import shutil
@@ -99,7 +99,7 @@ def test_a_file_that_is_not_our_database_is_refused_and_not_changed(
         assert str(usersctl.database) in done.stderr
         assert told in done.stderr
     assert usersctl("list").code == 6
-    # But for the kind of its journal, which is asked for before its tables are known.
+    # Except its journal mode, which is set before the tables are read.
     after = usersctl.database.read_bytes() if usersctl.database.is_file() else None
     assert (after and after[100:]) == (before and before[100:])
 

@@ -1,4 +1,4 @@
-"""What all commands have in common: help, options, exit codes, streams, completion, and how soon they answer."""
+"""Rules of all commands: help, shared options, exit codes, streams, completion and start-up."""
 
 import json
 import os
@@ -198,7 +198,7 @@ def test_messages_for_a_closed_stderr_do_not_go_to_stdout(usersctl: Command) -> 
 
 @pytest.fixture(params=["full", "without a reader", "not for writing"])
 def stderr(request: pytest.FixtureRequest) -> Iterator[IO[bytes]]:
-    """Where nothing can be told."""
+    """A stderr that cannot be written to."""
     if request.param == "without a reader":
         reader, writer = os.pipe()
         os.close(reader)
@@ -234,7 +234,7 @@ def test_an_unwritable_stderr_changes_neither_result_nor_exit_code(
     process = usersctl.start(*words.split(), stdout=subprocess.PIPE, stderr=stderr, stdin=subprocess.DEVNULL)
     out, _ = process.communicate(timeout=30)
     assert process.returncode == code
-    # What a line begins with is the same each time.
+    # The first column is the same on every run.
     told, as_ever = (
         [line.split("\t")[0] for line in text.splitlines()]
         for text in (out.decode(), usersctl(*words.split()).stdout)
@@ -437,7 +437,7 @@ def test_completion_is_shown_for_a_shell(usersctl: Command, shell: str) -> None:
 
 
 def imported(usersctl: Command, *words: str) -> tuple[set[str], str]:
-    """The modules that a command brings in, and what it printed. Out of sight of coverage, which brings some along."""
+    """The modules that a command imports, and its output. Coverage is off, because it imports modules itself."""
     script = (
         "import sys; sys.argv = ['usersctl', *sys.argv[1:]]\n"
         "before = {*sys.modules}\n"
@@ -453,7 +453,7 @@ def imported(usersctl: Command, *words: str) -> tuple[set[str], str]:
         check=True,
     )
     modules = set(done.stderr.split())
-    assert "usersctl.__main__" in modules  # or this would show nothing
+    assert "usersctl.__main__" in modules  # otherwise the list is not complete
     return modules, done.stdout
 
 

@@ -1,4 +1,4 @@
-"""`usersctl healthcheck`: one line and an exit code, for containers and monitors."""
+"""`usersctl healthcheck`: one line and an exit code, for containers and monitoring."""
 
 import signal
 import socket
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @contextmanager
 def answering(answer: bytes, *, drip: float | None = None) -> Iterator[int]:
-    """A program that says this to whoever comes, whatever they ask; a port."""
+    """The port of a program that sends these bytes to every client."""
     stop = threading.Event()
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
 

@@ -1,4 +1,4 @@
-"""`usersctl snippet`: texts for other programs, which take them as they are and do with them what they are for."""
+"""`usersctl snippet`: configuration files for other programs, tried with these programs where they are installed."""
 
 import configparser
 import json
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 DAEMON = ROOT / "daemon"
 
-# The installation that the files in daemon/ are for: the command in an environment of its own, one configuration file
-# with baseUrl and database, and an account for the daemon.
+# The installation that the files in daemon/ describe: the command in a virtual environment, a configuration file with
+# baseUrl and database, and a system account for the daemon.
 FILE = Path("/etc/users/users.toml")
 USUAL = Loaded(
     Settings(database=Path("/var/lib/users/users.db"), base_url="https://accounts.example.com"),
@@ -48,7 +48,7 @@ def for_the_usual(name: Name) -> str:
 
 
 def unit_of(text: str) -> configparser.ConfigParser:
-    """The last of several lines for one key."""
+    """Parses a unit; of several lines for a key, the last counts."""
     found = configparser.ConfigParser(interpolation=None, strict=False)
     found.optionxform = str  # type: ignore[assignment,method-assign]
     found.read_string(text)
@@ -112,7 +112,7 @@ def test_the_snippet_is_printed_alone_and_its_place_on_stderr(usersctl: Command)
 
 
 def for_this(usersctl: Command, name: Name, **more: str) -> str:
-    """What the command prints, without a process for it."""
+    """The output of the command, without starting a process."""
     env = {"USERS_DATABASE": str(usersctl.database), "USERS_CONFIG": str(usersctl.config)} | more
     return write(name, Site(load(env=env), (USERSCTL,)).words())
 
@@ -227,7 +227,7 @@ def test_the_units_are_valid_and_the_service_is_hardened(usersctl: Command, tmp_
     done = subprocess.run(
         [analyze, "verify", "--man=no", *units], capture_output=True, text=True, timeout=60, check=False
     )
-    # Whatever else it says is about units of this machine.
+    # Other messages are about units of this machine.
     told = [line for line in done.stderr.splitlines() if any(unit.name in line for unit in units)]
     assert (done.returncode, told) == (0, [])
     for unit, most in (("usersd.service", 1.5), ("users-cleanup.service", 1.0)):
@@ -265,13 +265,13 @@ def test_an_enabled_unit_starts_at_boot(name: Name, target: str) -> None:
     assert unit_of(for_the_usual(name))["Install"]["WantedBy"] == target
 
 
-# Does to itself what the unit's hardening does, and then becomes the daemon.
+# Applies the hardening of the unit to its own process, and then becomes the daemon.
 HARDENED = """
 import ctypes, os, sys
 
 libc, seccomp = ctypes.CDLL(None, use_errno=True), ctypes.CDLL("libseccomp.so.2")
 seccomp.seccomp_init.restype = ctypes.c_void_p
-ERRNO = 0x00050001  # SCMP_ACT_ERRNO(EPERM), which is what SystemCallErrorNumber= says
+ERRNO = 0x00050001  # SCMP_ACT_ERRNO(EPERM), as in SystemCallErrorNumber=
 filter = ctypes.c_void_p(seccomp.seccomp_init(ERRNO))
 for name in os.environ.pop("ALLOWED").split():
     number = seccomp.seccomp_syscall_resolve_name(name.encode())
@@ -279,14 +279,14 @@ for name in os.environ.pop("ALLOWED").split():
         assert seccomp.seccomp_rule_add(filter, 0x7FFF0000, number, 0) == 0, name
 assert libc.prctl(38, 1, 0, 0, 0) == 0  # NoNewPrivileges
 assert seccomp.seccomp_load(filter) == 0
-# MemoryDenyWriteExecute, by the kernel's own means where it has them (6.3).
+# MemoryDenyWriteExecute, if the kernel supports it (6.3).
 print("mdwe", libc.prctl(65, 1, 0, 0, 0), file=sys.stderr, flush=True)
 os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
 def calls_of(analyze: str, filters: list[str]) -> set[str]:
-    """The system calls that lines of SystemCallFilter= leave."""
+    """The system calls that the lines of SystemCallFilter= allow."""
     told = subprocess.run(
         [analyze, "syscall-filter", "--no-pager"], capture_output=True, text=True, timeout=60, check=True
     ).stdout
@@ -304,7 +304,7 @@ def calls_of(analyze: str, filters: list[str]) -> set[str]:
         else:
             yield name
 
-    allowed: set[str] = set(each("@default"))  # which systemd always adds
+    allowed: set[str] = set(each("@default"))  # systemd always adds them
     for line in filters:
         names = {call for name in line.lstrip("~").split() for call in each(name)}
         allowed = allowed - names if line.startswith("~") else allowed | names
@@ -319,7 +319,7 @@ def test_the_daemon_works_under_the_hardening_of_the_unit(usersctl: Command) -> 
     assert not {"mount", "ptrace", "setuid", "reboot", "setrlimit"} & allowed
     usersctl.configure(
         '[passwordHashing]\nrounds = 10\n[auth]\nwhitelist = ["/register"]\n[server]\nprocesses = 2\n'
-        # A sign-in through a provider takes the libraries for it, although nobody is there to answer.
+        # A sign-in through a provider loads its libraries, although no provider answers.
         '[auth.oauth]\nclientId = "users"\nclientSecret = "x"\nissuer = "http://127.0.0.1:1"\n'
     )
     usersctl.add("ada")
@@ -345,7 +345,7 @@ def test_the_daemon_works_under_the_hardening_of_the_unit(usersctl: Command) -> 
 
 
 def as_cron_does(command: str) -> subprocess.CompletedProcess[bytes]:
-    """From /, without a terminal, and without a place to look for commands."""
+    """Runs in / without a terminal and without PATH."""
     return subprocess.run(
         ["/bin/sh", "-c", command],
         env={"PATH": "/usr/bin:/bin", "HOME": "/", "PYTHONWARNINGS": "error"},
@@ -369,7 +369,7 @@ def test_cron_and_timer_run_the_cleanup_by_its_full_path(usersctl: Command) -> N
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     with usersctl.service() as service, service.store.read() as tx:
         assert [row.action for row in tx.audit_rows()].count("cleanup-tokens") == 1
-    # What goes wrong is told, and cron mails it.
+    # An error is printed, and cron sends it by mail.
     usersctl.database.unlink()
     done = as_cron_does(command)
     assert (done.returncode, done.stdout) == (6, b"")
@@ -382,7 +382,7 @@ def test_cron_and_timer_run_the_cleanup_by_its_full_path(usersctl: Command) -> N
 def test_fail2ban_finds_failed_logins_in_the_log_and_nothing_else(usersctl: Command) -> None:
     usersctl.configure('[server]\ntrustedProxies = ["127.0.0.1"]\n[passwordHashing]\nrounds = 10\n')
     usersctl.add("ada")
-    # Whatever a client may write, it writes behind its own address.
+    # Text that a client chooses stands after its address.
     forged = 'x", "event": "login-refused", "ip": "198.51.100.9", "reason": "unauthenticated'
     with serving(usersctl) as daemon:
 
@@ -399,7 +399,7 @@ def test_fail2ban_finds_failed_logins_in_the_log_and_nothing_else(usersctl: Comm
         assert daemon.client().get(f"/x?{forged.replace(' ', '%20')}").status == 302
         log = daemon.file.read_text()
     expected = ["203.0.113.1", "2001:db8::7", "203.0.113.4"]
-    # As it is, and as journald and syslog have it.
+    # The plain line, and the line as journald and syslog write it.
     in_the_journal = "".join(f"host usersctl[12]: {line}\n" for line in log.splitlines())
     assert banned_by(usersctl, log + in_the_journal) == expected * 2
     jail = unit_of(for_this(usersctl, Name.JAIL))
@@ -410,7 +410,7 @@ def test_fail2ban_finds_failed_logins_in_the_log_and_nothing_else(usersctl: Comm
 
 
 def banned_by(usersctl: Command, log: str) -> list[str]:
-    """The addresses that fail2ban itself finds in these lines."""
+    """The addresses that fail2ban finds in these lines."""
     filter_, lines = usersctl.folder / "usersd.conf", usersctl.folder / "usersd.log"
     filter_.write_text(for_this(usersctl, Name.FAIL2BAN))
     lines.write_text(log)

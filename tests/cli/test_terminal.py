@@ -1,4 +1,4 @@
-"""On a terminal: questions, tables, bars, and the keys that end them."""
+"""On a terminal: questions, tables, progress bars and Ctrl-C."""
 
 import json
 import re
@@ -16,7 +16,7 @@ def people(usersctl: Command, count: int) -> None:
 
 # --- passwords ---
 
-# Whole, with the space behind: the rest of a prompt may be there before the echo is off, which drops what was typed.
+# With the space at the end: before the whole prompt is printed, echo may still be on, and switching it off drops input.
 PROMPT, AGAIN = "Password for ada@example.com: ", "Once more: "
 
 

@@ -1,4 +1,4 @@
-"""cleanup-tokens as cron runs it, and the tokens of API clients."""
+"""cleanup-tokens as cron runs it, API tokens, and the audit trail."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ TASK_KEYS = [
 
 @pytest.fixture
 def with_tokens(usersctl: Command) -> Command:
-    """Two expired tokens, one without an end, and one session in force."""
+    """Two expired tokens, one without an expiry date, and one open session."""
     usersctl.add("ada")
     with usersctl.service() as service:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""import and export: forms, broken rows, conflicts, hashes, and the way there and back."""
+"""import and export: formats, broken rows, conflicts, hashes and round trips."""
 
 import contextlib
 import csv
@@ -184,7 +184,7 @@ def test_a_file_without_accounts_is_refused(
 
 @pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
 def test_an_endless_line_in_a_file_is_refused(usersctl: Command, form: str) -> None:
-    # With little memory: a command that reads on shall not take the machine's.
+    # Limited memory, so that a command that reads on does not take the machine's.
     done = usersctl.shell(f"ulimit -v 4000000; usersctl import - --format {form} </dev/zero")
     assert (done.code, done.stdout) == (2, "")
     told = "use JSON lines" if form == "json" else "line 1: longer than 1048576 characters"
@@ -244,7 +244,7 @@ def test_a_provider_account_of_another_user_is_taken(usersctl: Command) -> None:
         done = usersctl("import", "-", "--on-conflict", choice, stdin="email,oauth_id\neve@example.com,123\n")
         assert done.code == 4
         assert "oauth_id is taken by ada@example.com" in done.stderr
-        # Of which no choice makes anything but a conflict.
+        # --on-conflict has no effect on it.
         assert "--on-conflict" not in done.stderr
         assert done.stderr.endswith("or free it with: usersctl update USER --unlink\n")
     both = "email,oauth_id\neve@example.com,123\nada@example.com,123\n"
@@ -285,7 +285,7 @@ def test_a_dry_run_creates_no_database(usersctl: Command) -> None:
     people = "email\nada@example.com\n"
     assert usersctl.ok("import", "-", "--dry-run", stdin=people).stdout == told
     assert not usersctl.database.exists()
-    usersctl.database.touch()  # which an import makes a database of
+    usersctl.database.touch()  # an import turns an empty file into a database
     assert usersctl.ok("import", "-", "--dry-run", stdin=people).stdout == told
     assert usersctl.database.stat().st_size == 0
 
@@ -320,7 +320,7 @@ def test_a_stopped_audit_follow_prints_no_trace(usersctl: Command, number: int, 
 
 
 def until_it_is_full(pipe: IO[bytes] | None) -> None:
-    """And so whoever writes into it waits there, in the midst of its work."""
+    """Waits until the writer has filled the pipe and blocks in the middle of its work."""
     assert pipe is not None
     size = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
 
@@ -386,7 +386,7 @@ def test_an_import_keeps_confirmed_and_waiting_accounts_as_they_are(usersctl: Co
     ]
     with usersctl.service() as service:
         waiting = [service.accounts.get(number).awaiting_confirmation for number in range(1, 5)]
-    assert waiting == [False, True, False, False]  # a letter opens what was never open, and nothing else
+    assert waiting == [False, True, False, False]  # an email activates only accounts that were never active
     done = usersctl("import", "-", stdin="email,active,confirmed\nzoe@example.com,true,false\n")
     assert done.code == 2
     assert "is active and not confirmed" in done.stderr
@@ -439,7 +439,7 @@ def test_an_export_to_a_full_disk_names_its_file_and_keeps_the_old_one(
     rows = "".join(f"user{number}@example.com\n" for number in range(1000))
     usersctl.ok("import", "-", stdin=f"email\n{rows}")
     file = written(usersctl, "p.csv", "before")
-    # A limit of the shell stands for a disk that is full. No measuring writes files of its own meanwhile.
+    # A limit of the shell stands for a full disk. Coverage is off, because it writes files.
     done = usersctl.shell("unset ${!COVERAGE@}; ulimit -f 50; usersctl export p.csv")
     assert (done.code, done.stderr) == (6, "usersctl: 'p.csv': File too large\n")
     assert file.read_text() == "before"
