@@ -21,6 +21,7 @@ from support.documentation import (
     tree_of_commands,
     without_code,
 )
+from support.web import Client
 
 from usersctl.cli.snippet import Name
 from usersctl.config import settings, sources
@@ -152,6 +153,22 @@ def test_a_health_check_shows_what_the_commands_print(usersctl: Command) -> None
         assert len(examples) == 2
         for line, shown in examples:
             assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
+
+
+def test_every_metric_is_documented_and_the_example_shows_what_is_served(usersctl: Command) -> None:
+    text = section("docs/operating/observe.md", "Metrics for Prometheus")
+    port = free_port()
+    usersctl.configure(f"passwordHashing.rounds = 10\nmetrics.port = {port}\n")
+    with serving(usersctl):
+        served = Client(port).get("/metrics").body.decode()
+    served_names = set(re.findall(r"^# TYPE (\w+)", served, re.MULTILINE))
+    documented = {name for cells in rows(text) for name in re.findall(r"`([\w*]+)`", cells[0])}
+    # The process metrics depend on the system, the last cleanup on one that was.
+    served_names = {"process_*" if name.startswith("process_") else name for name in served_names}
+    assert served_names == {name for name in documented if "cleanup" not in name}
+    ((_, example),) = steps(text)
+    shown = {line.rpartition(" ")[0] for line in example.splitlines()}
+    assert shown <= {line.rpartition(" ")[0] for line in served.splitlines()}
 
 
 # --- the HTTP interface ---
