@@ -1,4 +1,4 @@
-"""Why somebody cannot sign in: every gate between a person and a session, and what opens the one that is shut."""
+"""Explains why a user cannot sign in: each condition for a session, and the command that fulfils one that is not met."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,10 +21,12 @@ from usersctl.throttle import AccountThrottle, account_key
 class State(StrEnum):
     OPEN = "open"
     SHUT = "shut"
-    NOTE = "note"  # not in the way, and good to know
+    NOTE = "note"  # good to know, but no obstacle
 
 
 class Gate(NamedTuple):
+    """One condition between a user and a session."""
+
     name: str
     state: State
     message: str
@@ -37,12 +39,20 @@ class Explanation(NamedTuple):
 
     @property
     def shut(self) -> Gate | None:
-        """The first one that lets nobody through."""
+        """The first condition that is not met."""
         return next((gate for gate in self.gates if gate.state is State.SHUT), None)
 
 
 def _open(name: str, message: str) -> Gate:
     return Gate(name, State.OPEN, message)
+
+
+def _shut(name: str, message: str, mend: str | None) -> Gate:
+    return Gate(name, State.SHUT, message, mend)
+
+
+def _note(name: str, message: str, mend: str | None = None) -> Gate:
+    return Gate(name, State.NOTE, message, mend)
 
 
 @dataclass(frozen=True)
@@ -53,171 +63,152 @@ class Why:
     now: Clock
 
     def explain(self, reference: str) -> Explanation:
-        """Of an id or an address, also of one that nobody has. All of it at one moment."""
+        """Explains an id or an email address, which need not have an account, in one snapshot of the database."""
         number = user_id_of(reference)
         with self.store.read() as tx:
             user = tx.user(number) if number is not None else tx.user_by_email(lookup_key(reference))
             if user is None:
-                return Explanation(None, list(self._of_nobody(tx, reference, number)))
-            return Explanation(user, list(self._of(tx, user)))
+                return Explanation(None, list(self._without_account(tx, reference, number)))
+            return Explanation(user, list(self._with_account(tx, user)))
 
-    def _of(self, tx: Transaction, user: User) -> Iterator[Gate]:
+    def _with_account(self, tx: Transaction, user: User) -> Iterator[Gate]:
         has_password = password_is_set(tx.credentials_of(user.id))
         has_provider = self.settings.has_provider and user.oauth_id is not None
         yield _lockdown(tx, user)
         yield _open("exists", f"user {user.id}, {user.role}, since {user.created_at}")
         yield self._active(user)
         yield self._confirmed(user)
-        yield self._not_throttled(tx, account_key(user, user.email), user)
-        yield self._password(user, has_password=has_password, has_provider=has_provider)
-        yield self._linked(user, has_password=has_password)
-        yield self._letters(tx, user, needed=user.awaiting_confirmation or not (has_password or has_provider))
+        yield self._throttled(tx, account_key(user, user.email), user)
+        yield _password(user, has_password=has_password, has_provider=has_provider)
+        yield self._provider(user, has_password=has_password)
+        yield _email(tx, user, needed=user.awaiting_confirmation or not (has_password or has_provider))
         yield self._sessions(tx, user)
 
     def _active(self, user: User) -> Gate:
         if user.active:
             return _open("active", "yes")
         if user.awaiting_confirmation:
-            return Gate("active", State.SHUT, "not before the address is confirmed", self._confirming(user))
-        return Gate(
-            "active", State.SHUT, "an operator or an import made it inactive", f"usersctl activate {user.id}"
-        )
-
-    def _confirming(self, user: User) -> str:
-        # A link to a registration that is closed would lead nowhere.
-        if "/register" in self.settings.whitelist:
-            return f"usersctl link confirm {user.id}"
-        return f"usersctl activate {user.id}"
+            return _shut("active", "inactive until the address is confirmed", self._command_to_confirm(user))
+        return _shut("active", "an operator or an import made it inactive", f"usersctl activate {user.id}")
 
     def _confirmed(self, user: User) -> Gate:
         if user.awaiting_confirmation:
-            return Gate(
-                "confirmed", State.SHUT, "registered, and the letter was not answered", self._confirming(user)
-            )
+            return _shut("confirmed", "registered, but never confirmed", self._command_to_confirm(user))
         if user.email_proven_at is None:
-            return Gate("confirmed", State.NOTE, "was never asked to show that they read this address")
+            return _note("confirmed", "the owner was never asked to confirm this address")
         return _open("confirmed", f"since {user.email_proven_at}")
 
-    def _not_throttled(self, tx: Transaction, account: str, user: User | None) -> Gate:
-        name, limit = "throttled", self.settings.failures_before_lock
+    def _command_to_confirm(self, user: User) -> str:
+        # While registration is closed, the page behind a link to confirm is closed, too.
+        command = "link confirm" if "/register" in self.settings.whitelist else "activate"
+        return f"usersctl {command} {user.id}"
+
+    def _throttled(self, tx: Transaction, account: str, user: User | None) -> Gate:
         if not self.settings.limits_enabled:
-            return _open(name, "limits are off here")
-        failures = (tx.failures(account) or (0, ""))[0]
-        left = self.throttle.wait(tx, account)
-        if left is None:
-            return _open(name, f"no; {counted(failures, 'failed login')} in a row")
-        told = f"{failures} failed logins in a row"
-        mend = f"usersctl unlock {user.id}" if user else None
-        if failures >= limit:
-            return Gate(name, State.SHUT, f"{told}: locked until a reset", mend)
-        return Gate(name, State.SHUT, f"{told}: until {stamp(self.now() + left)}", mend)
+            return _open("throttled", "limits are off here")
+        failures, _ = tx.failures(account) or (0, "")
+        message = f"{counted(failures, 'failed login')} in a row"
+        wait = self.throttle.wait(tx, account)
+        if wait is None:
+            return _open("throttled", f"no; {message}")
+        mend = user and f"usersctl unlock {user.id}"
+        if failures >= self.settings.failures_before_lock:
+            return _shut("throttled", f"{message}: locked until a reset", mend)
+        return _shut("throttled", f"{message}: until {stamp(self.now() + wait)}", mend)
 
-    def _password(self, user: User, *, has_password: bool, has_provider: bool) -> Gate:
-        if has_password:
-            return _open("password", "has one")
-        told, mend = "has none that could fit", f"usersctl link reset {user.id}"
-        if has_provider:
-            return Gate("password", State.NOTE, f"{told}, and signs in through the provider", mend)
-        return Gate("password", State.SHUT, told, mend)
-
-    def _linked(self, user: User, *, has_password: bool) -> Gate:
-        name = "provider"
+    def _provider(self, user: User, *, has_password: bool) -> Gate:
+        if user.oauth_id is None and self.settings.has_provider:
+            return _note("provider", "not linked; the first sign-in through it links the account")
         if user.oauth_id is None:
-            then = (
-                "the first sign-in through it links the account"
-                if self.settings.has_provider
-                else "none is configured"
-            )
-            return Gate(name, State.NOTE, f"not linked; {then}")
+            return _note("provider", "not linked; none is configured")
         if self.settings.has_provider:
-            return _open(name, f"linked as {user.oauth_id}")
-        told = f"linked as {user.oauth_id}, and no provider is configured"
-        return Gate(
-            name, State.NOTE if has_password else State.SHUT, told, "set auth.oauth.clientId and clientSecret"
-        )
-
-    def _letters(self, tx: Transaction, user: User, *, needed: bool) -> Gate:
-        """The last letter that lets somebody in."""
-        kinds = {CONFIRM.name, RESET.name}
-        last = next((each for each in tx.letters_of(user.id) if each.kind in kinds), None)
-        name = "letter"
-        if last is None:
-            return _open(name, "none was asked for")
-        told = f"{last.kind} of {last.created_at}: {_state_of(last)}"
-        if last.state in ("waiting", "failed"):
-            mend = f"usersctl mail retry {last.id}"
-            return Gate(name, State.SHUT if needed else State.NOTE, told, mend)
-        if last.state == "sent" and needed and last.finished_at is not None:
-            hours = KINDS[last.kind].lifetime.total_seconds() / 3600
-            told += f"; its link is good for {hours:.0f} h"
-        return _open(name, told)
+            return _open("provider", f"linked as {user.oauth_id}")
+        result = _note if has_password else _shut
+        message = f"linked as {user.oauth_id}, and no provider is configured"
+        return result("provider", message, "set auth.oauth.clientId and clientSecret")
 
     def _sessions(self, tx: Transaction, user: User) -> Gate:
-        live = list(tx.tokens(user.id, unexpired_at=stamp(self.now())))
-        sessions = sum(each.kind != "api" for each in live)
-        told = f"{sessions} open, {counted(len(live) - sessions, 'API token')}"
-        return Gate("sessions", State.NOTE, f"{told}; last login {user.last_login_at or 'never'}")
+        kinds = [token.kind for token in tx.tokens(user.id, unexpired_at=stamp(self.now()))]
+        tokens = kinds.count("api")
+        message = f"{len(kinds) - tokens} open, {counted(tokens, 'API token')}"
+        return _note("sessions", f"{message}; last login {user.last_login_at or 'never'}")
 
-    # --- nobody has this id or address ---
-
-    def _of_nobody(self, tx: Transaction, reference: str, number: int | None) -> Iterator[Gate]:
+    def _without_account(self, tx: Transaction, reference: str, number: int | None) -> Iterator[Gate]:
         yield _lockdown(tx, None)
-        before = number if number is not None else tx.last_id_of(lookup_key(reference))
-        rows = list(tx.audit_rows(user_id=before)) if before is not None else []
-        if rows:
-            last = rows[-1]
-            told = f"was user {before}, {last.email}; last: {last.action} at {last.at} by {last.actor}"
-        else:
-            told = f"no user {reference!r}, and none that the audit trail knows"
-        yield Gate("exists", State.SHUT, told, "usersctl list --search TEXT")
+        yield _exists(tx, reference, number)
         if number is not None:
             return
         try:
             email = normal_email(reference)
         except Invalid:
-            yield Gate("address", State.SHUT, "this is no e-mail address")
+            yield _shut("address", "this is not an email address", None)
             return
-        yield self._not_throttled(tx, account_key(None, email), None)
+        yield self._throttled(tx, account_key(None, email), None)
         yield self._registration(email)
         yield self._first_sign_in()
 
     def _registration(self, email: str) -> Gate:
         if "/register" in self.settings.whitelist:
-            return Gate(
-                "registration",
-                State.NOTE,
-                "open: they can make an account at /register, and confirm it by letter",
-            )
-        return Gate(
-            "registration",
-            State.NOTE,
-            "closed: an operator has to make the account",
-            f"usersctl create {email}",
+            return _note("registration", "open: anyone can register at /register and confirm by email")
+        return _note(
+            "registration", "closed: an operator has to create the account", f"usersctl create {email}"
         )
 
     def _first_sign_in(self) -> Gate:
-        name = "provider"
         if not self.settings.has_provider:
-            return Gate(name, State.NOTE, "none is configured")
+            return _note("provider", "none is configured")
         if self.settings.oauth_allow_auto_registration:
-            return Gate(name, State.NOTE, "a sign-in through it would make the account")
-        return Gate(name, State.NOTE, "a sign-in through it would end in user_not_registered")
+            return _note("provider", "a sign-in through it would create the account")
+        return _note("provider", "a sign-in through it would end in user_not_registered")
 
 
 def _lockdown(tx: Transaction, user: User | None) -> Gate:
-    closed = tx.lockdown()
-    if closed is None:
+    lockdown = tx.lockdown()
+    if lockdown is None:
         return _open("lockdown", "off")
-    if closed.admits(user):
-        return _open("lockdown", f"on since {closed.since}, but not for this one")
-    return Gate(
-        "lockdown", State.SHUT, f"on since {closed.since}, by {closed.actor}", "usersctl lockdown off"
-    )
+    if lockdown.admits(user):
+        return _open("lockdown", f"on since {lockdown.since}, but not for this user")
+    return _shut("lockdown", f"on since {lockdown.since}, by {lockdown.actor}", "usersctl lockdown off")
 
 
-def _state_of(letter: Letter) -> str:
-    said = f" ({letter.last_error})" if letter.last_error else ""
-    when = (
-        f" at {letter.finished_at}" if letter.finished_at else f", tried {counted(letter.attempts, 'time')}"
-    )
-    return f"{letter.state}{when}{said}"
+def _exists(tx: Transaction, reference: str, number: int | None) -> Gate:
+    """Shut, with the last entry of the audit trail about a deleted user of this id or address."""
+    message = f"no user {reference!r}, and none in the audit trail"
+    former = number if number is not None else tx.last_id_of(lookup_key(reference))
+    if former is not None:
+        for last in list(tx.audit_rows(user_id=former))[-1:]:
+            message = f"was user {former}, {last.email}; last: {last.action} at {last.at} by {last.actor}"
+    return _shut("exists", message, "usersctl list --search TEXT")
+
+
+def _password(user: User, *, has_password: bool, has_provider: bool) -> Gate:
+    if has_password:
+        return _open("password", "is set")
+    mend = f"usersctl link reset {user.id}"
+    if has_provider:
+        return _note("password", "not set; the user signs in through the provider", mend)
+    return _shut("password", "not set", mend)
+
+
+def _email(tx: Transaction, user: User, *, needed: bool) -> Gate:
+    """The latest email with a link that lets the user in."""
+    last = next((email for email in tx.letters_of(user.id) if email.kind in (CONFIRM.name, RESET.name)), None)
+    if last is None:
+        return _open("letter", "none was requested")
+    message = f"{last.kind} of {last.created_at}: {_outcome(last)}"
+    if last.state in ("waiting", "failed"):
+        result = _shut if needed else _note
+        return result("letter", message, f"usersctl mail retry {last.id}")
+    if last.state == "sent" and needed and last.finished_at is not None:
+        hours = KINDS[last.kind].lifetime.total_seconds() / 3600
+        message += f"; its link works for {hours:.0f} h"
+    return _open("letter", message)
+
+
+def _outcome(email: Letter) -> str:
+    outcome = f"{email.state}, tried {counted(email.attempts, 'time')}"
+    if email.finished_at:
+        outcome = f"{email.state} at {email.finished_at}"
+    if email.last_error:
+        outcome += f" ({email.last_error})"
+    return outcome

@@ -126,7 +126,7 @@ def test_of_nobody_it_says_what_would_be(service: Service, add: Callable[..., Us
     assert gate(opened, "registration").message.startswith("open")
     assert "user_not_registered" in gate(opened, "provider").message
     making = explained(service, "eve@example.com", oauth_allow_auto_registration=True, **PROVIDER)
-    assert "would make the account" in gate(making, "provider").message
+    assert "would create the account" in gate(making, "provider").message
     assert gate(explained(service, "eve"), "address").state == "shut"
     eve = add("eve")
     service.accounts.delete([eve.id], by=OPERATOR)
