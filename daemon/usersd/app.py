@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from usersctl import errors
-from usersctl.models import Role
+from usersctl.models import Role, User
 from usersctl.oauth.refusals import FAILED
 from usersctl.service import Service
 from usersd import access
@@ -96,11 +96,16 @@ class App:
             access.identify(request, self.service)
             if request.user is None and not self._admits_anonymous(request, route):
                 return access.anonymous_response(request)
-            if route.access is Access.REGISTRATION:
-                return error_response(403, "Registration is closed")
         if segments:
             request.read_segments(segments)
-        user = request.user
+        return self._forbid(request, route, request.user)
+
+    def _forbid(self, request: Request, route: Route, user: User | None) -> Response | None:
+        """The right caller with the wrong role, or at a door that is closed."""
+        if route.access is Access.REGISTRATION:
+            return error_response(403, "Registration is closed")
+        if route.access is Access.THIS_MACHINE and not self._admits_anonymous(request, route):
+            return error_response(404, "Not found")
         if user is None or user.role == Role.ADMIN:
             return None
         if route.access in (Access.ADMIN, Access.OPERATOR):
@@ -110,7 +115,7 @@ class App:
         return pages.forbidden(request) if route.access is Access.ADMIN_PAGE else None
 
     def _admits_anonymous(self, request: Request, route: Route) -> bool:
-        if route.access is Access.OPERATOR:
+        if route.access in (Access.OPERATOR, Access.THIS_MACHINE):
             return access.is_at_this_machine(request, self.listening)
         return route.access in (Access.ANYONE, Access.OPTIONAL_SESSION)
 

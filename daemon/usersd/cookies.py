@@ -9,13 +9,9 @@ MAX_CANDIDATES = 3
 TOKEN_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 
 
-def prefixed(settings: Settings, name: str) -> str:
-    return f"__Host-{name}" if settings.https else name
-
-
 def cookie_name(settings: Settings) -> str:
     """The name of the session cookie."""
-    return prefixed(settings, settings.cookie_name)
+    return f"__Host-{settings.cookie_name}" if settings.https else settings.cookie_name
 
 
 def cookie_values(header: str, name: str, pattern: re.Pattern[str] = TOKEN_PATTERN) -> list[str]:

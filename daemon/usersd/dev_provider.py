@@ -154,4 +154,4 @@ class SampleProvider:
 
 def _refused(status: int, error: str) -> Response:
     """In the form of RFC 6749, for here speaks a provider."""
-    return as_json({"error": error})._replace(status=status)
+    return as_json({"error": error}, status=status)

@@ -1,7 +1,7 @@
 """Bodies and queries: a handler declares its fields once, which reads them and describes them in the OpenAPI document."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from usersctl.errors import Invalid
 from usersd.openapi.schemas import Schema, boolean, described, fields
@@ -11,10 +11,7 @@ T = TypeVar("T")
 
 
 class Field(Generic[T]):
-    """One field: on the class it describes itself, on an instance it is the value.
-
-    `check` takes the field's name and the value that was sent, and returns the value or raises Invalid.
-    """
+    """`check` takes the field's name and the value that was sent, and returns the value or raises Invalid."""
 
     attribute: str
 
@@ -39,12 +36,9 @@ class Field(Generic[T]):
         self.attribute = attribute
         self.name = self.name or attribute
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> T: ...
-    def __get__(self, instance: object, owner: type) -> Any:
-        return self  # an instance has the value in its own dictionary, which Python looks into first
+    if TYPE_CHECKING:  # an instance holds the value in its own dictionary
+
+        def __get__(self, instance: object, owner: type) -> T: ...
 
     def read(self, values: Mapping[str, Any]) -> T:
         value = values.get(self.name)

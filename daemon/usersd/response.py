@@ -1,4 +1,4 @@
-"""What goes back to a client: a status, headers, bytes; and the headers that every answer has."""
+"""A response: status, headers and body; and the headers that every response has."""
 
 import json
 from http import HTTPStatus
@@ -39,24 +39,21 @@ STATUS_LINES = {status.value: f"{status.value} {status.phrase}" for status in HT
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def as_json(value: Any, *headers: Header) -> Response:
-    return Response(200, _encode(value).encode(), (*JSON, *headers))
+def as_json(value: Any, *headers: Header, status: int = 200) -> Response:
+    return Response(status, _encode(value).encode(), (*JSON, *headers))
 
 
 def error_response(status: int, message: str, *headers: Header) -> Response:
-    """The one shape that errors have."""
-    return Response(
-        status, _encode({"statusCode": status, "statusMessage": message}).encode(), (*JSON, *headers)
-    )
+    """Every error has this shape."""
+    return as_json({"statusCode": status, "statusMessage": message}, *headers, status=status)
 
 
 def unavailable() -> Response:
-    """While the database cannot be used."""
-    return error_response(
-        503, "The service is not available right now, please try again", ("Retry-After", "5")
-    )
+    """The database cannot be used."""
+    message = "The service is not available right now, please try again"
+    return error_response(503, message, ("Retry-After", "5"))
 
 
-def redirect_to(target: str, *headers: Header) -> Response:
-    """`target` comes from the configuration or was checked: it is never taken from a request as it is."""
-    return Response(302, b"", (*PAGE, ("Location", target), *headers))
+def redirect_to(target: str) -> Response:
+    """`target` is from the configuration or was checked, and never copied from a request."""
+    return Response(302, b"", (*PAGE, ("Location", target)))

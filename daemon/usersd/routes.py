@@ -10,56 +10,58 @@ from usersd.pages import pages
 from usersd.routing import CALLBACK, Access, Limit, Route
 from usersd.server.lanes import Lane
 
-ANYONE, SIGNED_IN, ADMIN, REGISTRATION = Access.ANYONE, Access.SIGNED_IN, Access.ADMIN, Access.REGISTRATION
+ANYONE, OPTIONAL_SESSION, SIGNED_IN = Access.ANYONE, Access.OPTIONAL_SESSION, Access.SIGNED_IN
+OWN_OR_ADMIN, ADMIN, ADMIN_PAGE = Access.OWN_OR_ADMIN, Access.ADMIN, Access.ADMIN_PAGE
+REGISTRATION, OPERATOR, THIS_MACHINE = Access.REGISTRATION, Access.OPERATOR, Access.THIS_MACHINE
 reference = Reference(lambda: TABLE)
 
 # The specific before the general: /api/users/me is not the user "me".
 # fmt: off
 TABLE: tuple[Route, ...] = (
-    Route("POST",   "/api/users/session",                  ANYONE,                  session.login, Limit.FAILED_LOGINS, Lane.HASHING, event="login"),
-    Route("DELETE", "/api/users/session",                  ANYONE,                  session.logout, event="logout"),
-    Route("POST",   "/api/users/setup",                    ANYONE,                  first_admin.first_admin, None, Lane.HASHING, event="first-admin"),
-    Route("POST",   "/api/users/register",                 REGISTRATION,            registration.register, Limit.REGISTRATIONS, Lane.HASHING, event="register"),
-    Route("POST",   "/api/users/register/resend",          REGISTRATION,            registration.resend, Limit.FORGOTS, event="resend-confirmation"),
-    Route("GET",    "/api/users/confirm-email",            REGISTRATION,            registration.confirm, None, Lane.WRITING, once=True, event="confirm-email"),
-    Route("POST",   "/api/users/password/forgot",          ANYONE,                  recovery.forgot, Limit.FORGOTS, event="forgot-password"),
-    Route("POST",   "/api/users/password/reset",           ANYONE,                  recovery.reset, None, Lane.HASHING, event="reset-password"),
-    Route("POST",   "/api/users/not-me",                   ANYONE,                  recovery.not_me, event="not-me"),
-    Route("GET",    "/api/users/me",                       SIGNED_IN,               users.read_me, None, Lane.HERE),
-    Route("PATCH",  "/api/users/me",                       SIGNED_IN,               users.change_me, event="update-self"),
-    Route("GET",    "/api/users/me/sessions",              SIGNED_IN,               session.list_own),
-    Route("DELETE", "/api/users/me/sessions/<session_id>", SIGNED_IN,               session.end_own, event="revoke"),
-    Route("PATCH",  "/api/users/password",                 SIGNED_IN,               users.change_password, Limit.FAILED_LOGINS, Lane.HASHING, event="change-password"),
-    Route("GET",    "/api/users",                          ADMIN,                   users.list_all),
-    Route("POST",   "/api/users",                          ADMIN,                   users.create, None, Lane.HASHING, event="create"),
-    Route("GET",    "/api/users/inactive",                 ADMIN,                   users.list_inactive),
-    Route("GET",    "/api/users/<id>",                     Access.OWN_OR_ADMIN,     users.read),
-    Route("PATCH",  "/api/users/<id>",                     ADMIN,                   users.change, event="update"),
-    Route("DELETE", "/api/users/<id>",                     ADMIN,                   users.delete, event="delete"),
-    Route("GET",    "/api/users/<id>/sessions",            ADMIN,                   session.list_of_user),
-    Route("DELETE", "/api/users/<id>/sessions",            ADMIN,                   session.end_of_user, event="revoke-all"),
-    Route("GET",    "/api/users/auth/oauth/redirect",      ANYONE,                  oauth.redirect, None, Lane.AWAY, signs_in=True),
-    Route("GET",    CALLBACK,                              ANYONE,                  oauth.callback, None, Lane.AWAY, once=True, signs_in=True, event="oauth"),
-    Route("GET",    "/api/users/auth/verify",              ANYONE,                  verify.verify, None, Lane.HERE),  # the answer is the decision
-    Route("GET",    "/_tasks/",                            Access.OPERATOR,         tasks.list_tasks),
-    Route("POST",   "/_tasks/users:cleanup-tokens",        Access.OPERATOR,         tasks.cleanup_tokens, event="cleanup-tokens"),
-    Route("GET",    "/api/users/openapi.json",             ANYONE,                  reference.as_document),
-    Route("GET",    "/api/users/docs",                     ANYONE,                  reference.as_page),
-    Route("GET",    "/health",                             ANYONE,                  health.alive, is_probe=True),
-    Route("GET",    "/ready",                              ANYONE,                  health.ready, is_probe=True),
-    Route("GET",    "/login",                              Access.OPTIONAL_SESSION, pages.login),
-    Route("GET",    "/register",                           REGISTRATION,            pages.register),
-    Route("GET",    "/confirm-email",                      REGISTRATION,            pages.confirm_email),
-    Route("GET",    "/forgot-password",                    ANYONE,                  pages.forgot_password),
-    Route("GET",    "/reset-password",                     ANYONE,                  pages.reset_password),
-    Route("GET",    "/not-me",                             ANYONE,                  pages.not_me),
-    Route("GET",    "/setup",                              ANYONE,                  pages.setup),
-    Route("GET",    "/assets/<name>",                      ANYONE,                  pages.asset),
-    Route("GET",    "/account",                            SIGNED_IN,               pages.profile),  # where an application has /
-    Route("GET",    "/",                                   SIGNED_IN,               pages.profile),
-    Route("GET",    "/users",                              Access.ADMIN_PAGE,       pages.users),
+    Route("POST",   "/api/users/session",                  ANYONE,           session.login, Limit.FAILED_LOGINS, Lane.HASHING, event="login"),
+    Route("DELETE", "/api/users/session",                  ANYONE,           session.logout, event="logout"),
+    Route("POST",   "/api/users/setup",                    ANYONE,           first_admin.first_admin, None, Lane.HASHING, event="first-admin"),
+    Route("POST",   "/api/users/register",                 REGISTRATION,     registration.register, Limit.REGISTRATIONS, Lane.HASHING, event="register"),
+    Route("POST",   "/api/users/register/resend",          REGISTRATION,     registration.resend, Limit.FORGOTS, event="resend-confirmation"),
+    Route("GET",    "/api/users/confirm-email",            REGISTRATION,     registration.confirm, None, Lane.WRITING, once=True, event="confirm-email"),
+    Route("POST",   "/api/users/password/forgot",          ANYONE,           recovery.forgot, Limit.FORGOTS, event="forgot-password"),
+    Route("POST",   "/api/users/password/reset",           ANYONE,           recovery.reset, None, Lane.HASHING, event="reset-password"),
+    Route("POST",   "/api/users/not-me",                   ANYONE,           recovery.not_me, event="not-me"),
+    Route("GET",    "/api/users/me",                       SIGNED_IN,        users.read_me, None, Lane.HERE),
+    Route("PATCH",  "/api/users/me",                       SIGNED_IN,        users.change_me, event="update-self"),
+    Route("GET",    "/api/users/me/sessions",              SIGNED_IN,        session.list_own),
+    Route("DELETE", "/api/users/me/sessions/<session_id>", SIGNED_IN,        session.end_own, event="revoke"),
+    Route("PATCH",  "/api/users/password",                 SIGNED_IN,        users.change_password, Limit.FAILED_LOGINS, Lane.HASHING, event="change-password"),
+    Route("GET",    "/api/users",                          ADMIN,            users.list_all),
+    Route("POST",   "/api/users",                          ADMIN,            users.create, None, Lane.HASHING, event="create"),
+    Route("GET",    "/api/users/inactive",                 ADMIN,            users.list_inactive),
+    Route("GET",    "/api/users/<id>",                     OWN_OR_ADMIN,     users.read),
+    Route("PATCH",  "/api/users/<id>",                     ADMIN,            users.change, event="update"),
+    Route("DELETE", "/api/users/<id>",                     ADMIN,            users.delete, event="delete"),
+    Route("GET",    "/api/users/<id>/sessions",            ADMIN,            session.list_of_user),
+    Route("DELETE", "/api/users/<id>/sessions",            ADMIN,            session.end_of_user, event="revoke-all"),
+    Route("GET",    "/api/users/auth/oauth/redirect",      ANYONE,           oauth.redirect, None, Lane.AWAY, signs_in=True),
+    Route("GET",    CALLBACK,                              ANYONE,           oauth.callback, None, Lane.AWAY, once=True, signs_in=True, event="oauth"),
+    Route("GET",    "/api/users/auth/verify",              ANYONE,           verify.verify, None, Lane.HERE),  # the answer is the decision
+    Route("GET",    "/_tasks/",                            OPERATOR,         tasks.list_tasks),
+    Route("POST",   "/_tasks/users:cleanup-tokens",        OPERATOR,         tasks.cleanup_tokens, event="cleanup-tokens"),
+    Route("GET",    "/api/users/openapi.json",             ANYONE,           reference.as_document),
+    Route("GET",    "/api/users/docs",                     ANYONE,           reference.as_page),
+    Route("GET",    "/health",                             ANYONE,           health.alive, is_probe=True),
+    Route("GET",    "/ready",                              ANYONE,           health.ready, is_probe=True),
+    Route("GET",    "/login",                              OPTIONAL_SESSION, pages.login),
+    Route("GET",    "/register",                           REGISTRATION,     pages.register),
+    Route("GET",    "/confirm-email",                      REGISTRATION,     pages.confirm_email),
+    Route("GET",    "/forgot-password",                    ANYONE,           pages.forgot_password),
+    Route("GET",    "/reset-password",                     ANYONE,           pages.reset_password),
+    Route("GET",    "/not-me",                             ANYONE,           pages.not_me),
+    Route("GET",    "/setup",                              ANYONE,           pages.setup),
+    Route("GET",    "/assets/<name>",                      ANYONE,           pages.asset),
+    Route("GET",    "/account",                            SIGNED_IN,        pages.profile),  # where an application has /
+    Route("GET",    "/",                                   SIGNED_IN,        pages.profile),
+    Route("GET",    "/users",                              ADMIN_PAGE,       pages.users),
 )
 # fmt: on
 
-# Only with --dev on this machine: all emails that were caught.
-FOR_DEVELOPMENT = (Route("GET", "/dev/mail", ANYONE, pages.dev_mail),)
+# Only with --dev: all emails that were caught, whose links open accounts.
+FOR_DEVELOPMENT = (Route("GET", "/dev/mail", THIS_MACHINE, pages.dev_mail),)

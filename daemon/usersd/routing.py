@@ -29,10 +29,17 @@ class Access(Enum):
     ADMIN_PAGE = "admins; other signed-in users get a page that says so"
     REGISTRATION = "anyone, while `auth.whitelist` opens `/register`"
     OPERATOR = "admins; without a session only on the machine of a fresh installation"
+    THIS_MACHINE = "callers on this machine, in development"
 
     @property
     def needs_session(self) -> bool:
-        return self not in (Access.ANYONE, Access.OPTIONAL_SESSION, Access.REGISTRATION)
+        return self in (
+            Access.SIGNED_IN,
+            Access.OWN_OR_ADMIN,
+            Access.ADMIN,
+            Access.ADMIN_PAGE,
+            Access.OPERATOR,
+        )
 
 
 class Limit(Enum):

@@ -14,7 +14,7 @@ from usersctl.oauth.sign_in import STATE_LIFETIME
 from usersctl.secrets import challenge_of, digest, new_token
 from usersctl.service import Service
 from usersd.access import own_path
-from usersd.cookies import cookie_values, prefixed
+from usersd.cookies import cookie_values
 from usersd.handlers.session import set_session_cookie
 from usersd.inputs import Query, optional
 from usersd.openapi.operation import SIGNING_IN, Operation
@@ -85,11 +85,7 @@ def callback(request: Request, service: Service) -> Response:
     request.set_cookie(_flow_cookie(request.settings, state), "", max_age=0)  # also if the sign-in fails
     if query.error or not query.code:
         raise refused(f"the provider says {(query.error or 'nothing')[:100]!r}")
-    profile = service.oauth.fetch_profile(
-        code=query.code,
-        verifier=flow["verifier"],
-        issuer=query.iss,
-    )
+    profile = service.oauth.fetch_profile(code=query.code, verifier=flow["verifier"], issuer=query.iss)
     # Only now, when the provider has accepted the code: an invented state must not cause a write.
     service.oauth.spend(state)
     user = service.oauth.user_for(profile, by=request.actor)
@@ -136,10 +132,14 @@ def _flow(request: Request, service: Service, state: str) -> dict[str, Any]:
 
 def _flow_cookies(request: Request) -> list[str]:
     """The names of the cookies of waiting sign-ins, the oldest first, as browsers send them."""
-    prefix = prefixed(request.settings, "oauth_")
-    return re.findall(rf"(?:^|;)[ \t]*({prefix}[0-9a-f]{{16}})=", request.environ.get("HTTP_COOKIE", ""))
+    header: str = request.environ.get("HTTP_COOKIE", "")
+    return re.findall(rf"(?:^|;)[ \t]*({_prefix(request.settings)}[0-9a-f]{{16}})=", header)
 
 
 def _flow_cookie(settings: Settings, state: str) -> str:
     """One name for each state, so that two tabs do not overwrite each other's."""
-    return prefixed(settings, "oauth_") + digest(state).hex()[:16]
+    return f"{_prefix(settings)}{digest(state).hex()[:16]}"
+
+
+def _prefix(settings: Settings) -> str:
+    return "__Host-oauth_" if settings.https else "oauth_"

@@ -8,16 +8,7 @@ from usersctl.models import Role, UserFilter
 from usersctl.service import Service
 from usersd.handlers.registration import Registration
 from usersd.handlers.session import NO_SUCH_USER
-from usersd.inputs import (
-    Body,
-    Query,
-    choice,
-    number,
-    optional,
-    optional_boolean,
-    required,
-    true_or_false,
-)
+from usersd.inputs import Body, Query, choice, number, optional, optional_boolean, required, true_or_false
 from usersd.openapi.operation import MANAGEMENT, OWN, Operation
 from usersd.openapi.schemas import (
     ANY_PASSWORD,

@@ -100,10 +100,7 @@ def components(settings: Settings) -> dict[str, Schema]:
     """The schemas with a name, which answers and bodies refer to."""
     return {
         "Error": exactly(
-            {
-                "statusCode": integer(404, minimum=400, maximum=599),
-                "statusMessage": string("User not found"),
-            }
+            {"statusCode": integer(404, minimum=400, maximum=599), "statusMessage": string("User not found")}
         ),
         "User": exactly(_USER),
         "RegisteredUser": exactly(_PERSON | _TIMES),
