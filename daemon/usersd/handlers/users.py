@@ -9,22 +9,8 @@ from usersctl.service import Service
 from usersd.handlers.registration import Registration
 from usersd.handlers.session import NO_SUCH_USER
 from usersd.inputs import Body, Query, choice, number, optional, optional_boolean, required, true_or_false
+from usersd.openapi import schemas
 from usersd.openapi.operation import MANAGEMENT, OWN, Operation
-from usersd.openapi.schemas import (
-    ANY_PASSWORD,
-    DONE,
-    EMAIL,
-    ID,
-    MAX_ID,
-    MESSAGE,
-    NAME,
-    NEW_PASSWORD,
-    ROLE,
-    USER,
-    integer,
-    named,
-    string,
-)
 from usersd.request import Request
 
 _CREATED_USER = {
@@ -37,35 +23,35 @@ _FIRST_USER = {"first": ("GET", "/api/users/{id}", "$response.body#/users/0/id")
 
 
 class NewUser(Registration):
-    role = optional(ROLE)
+    role = optional(schemas.ROLE)
 
 
 class ProfileChanges(Body):
-    name = optional(NAME)
-    email = optional(EMAIL)
+    name = optional(schemas.NAME)
+    email = optional(schemas.EMAIL)
 
 
 class UserChanges(ProfileChanges):
-    role = optional(ROLE)
+    role = optional(schemas.ROLE)
     active = optional_boolean()
 
 
 class PasswordChange(Body, missing="Current password, new password and its confirmation are required"):
-    current = required(ANY_PASSWORD, "currentPassword")
-    new = required(NEW_PASSWORD, "newPassword")
-    confirmation = required(NEW_PASSWORD, "newPasswordConfirmation")
+    current = required(schemas.ANY_PASSWORD, "currentPassword")
+    new = required(schemas.NEW_PASSWORD, "newPassword")
+    confirmation = required(schemas.NEW_PASSWORD, "newPasswordConfirmation")
 
 
 class UserList(Query):
-    page = number(ID, 1, "From 1; 1 if left out.")
-    limit = number(integer(10, minimum=1, maximum=100), 10, "Users on a page; 10 if left out.")
+    page = number(schemas.ID, 1, "From 1; 1 if left out.")
+    limit = number(schemas.integer(10, minimum=1, maximum=100), 10, "Users on a page; 10 if left out.")
     after = number(
-        integer(731, minimum=1, maximum=MAX_ID),
+        schemas.integer(731, minimum=1, maximum=schemas.MAX_ID),
         0,
         "The last id of the page before this one; makes late pages fast.",
     )
-    search = optional(string("grace", maxLength=200), "A part of the address or the name.")
-    role = choice(ROLE, "Only users of this role.")
+    search = optional(schemas.string("grace", maxLength=200), "A part of the address or the name.")
+    role = choice(schemas.ROLE, "Only users of this role.")
 
 
 class FilteredUserList(UserList):
@@ -75,7 +61,7 @@ class FilteredUserList(UserList):
 @Operation(
     MANAGEMENT,
     "Create a user",
-    USER,
+    schemas.USER,
     "Active at once; `role` is `user` if left out.",
     NewUser,
     links=_CREATED_USER,
@@ -91,7 +77,7 @@ def create(request: Request, service: Service) -> dict[str, Any]:
 @Operation(
     MANAGEMENT,
     "Read a user",
-    USER,
+    schemas.USER,
     refusals={403: "You may only read your own profile."} | NO_SUCH_USER,
     links=_CREATED_USER,
 )
@@ -102,7 +88,7 @@ def read(request: Request, service: Service) -> dict[str, Any]:
 @Operation(
     MANAGEMENT,
     "Change a user",
-    USER,
+    schemas.USER,
     "You cannot change your own `active` (403), and the last active admin cannot be lost (400).",
     UserChanges,
     refusals=NO_SUCH_USER,
@@ -123,7 +109,7 @@ def change(request: Request, service: Service) -> dict[str, Any]:
     return {"user": user.as_json()}
 
 
-@Operation(MANAGEMENT, "Delete a user", DONE, "With all data of the account.", refusals=NO_SUCH_USER)
+@Operation(MANAGEMENT, "Delete a user", schemas.DONE, "With all data of the account.", refusals=NO_SUCH_USER)
 def delete(request: Request, service: Service) -> dict[str, Any]:
     service.accounts.delete([request.ids["id"]], by=request.actor)
     return {"success": True}
@@ -132,7 +118,7 @@ def delete(request: Request, service: Service) -> dict[str, Any]:
 @Operation(
     MANAGEMENT,
     "List users",
-    named("UserPage"),
+    schemas.named("UserPage"),
     "Ordered by name, then id. A page beyond the end is an empty list.",
     query=FilteredUserList,
     links=_FIRST_USER,
@@ -142,7 +128,7 @@ def list_all(request: Request, service: Service) -> dict[str, Any]:
     return _page(service, query, query.active)
 
 
-@Operation(MANAGEMENT, "List inactive users", named("UserPage"), query=UserList, links=_FIRST_USER)
+@Operation(MANAGEMENT, "List inactive users", schemas.named("UserPage"), query=UserList, links=_FIRST_USER)
 def list_inactive(request: Request, service: Service) -> dict[str, Any]:
     return _page(service, UserList.read(request), active=False)
 
@@ -168,12 +154,14 @@ def _page(service: Service, query: UserList, active: bool | None) -> dict[str, A
     }
 
 
-@Operation(OWN, "Read your profile", USER)
+@Operation(OWN, "Read your profile", schemas.USER)
 def read_me(request: Request, _service: Service) -> dict[str, Any]:
     return {"user": request.signed_in.as_json()}
 
 
-@Operation(OWN, "Change your profile", named("User"), "Answers with the bare user object.", ProfileChanges)
+@Operation(
+    OWN, "Change your profile", schemas.named("User"), "Answers with the bare user object.", ProfileChanges
+)
 def change_me(request: Request, service: Service) -> dict[str, Any]:
     body = ProfileChanges.read(request)
     user = service.accounts.update(request.signed_in.id, name=body.name, email=body.email, by=request.actor)
@@ -183,7 +171,7 @@ def change_me(request: Request, service: Service) -> dict[str, Any]:
 @Operation(
     OWN,
     "Change your password",
-    MESSAGE,
+    schemas.MESSAGE,
     "Ends all other sessions and API tokens.",
     PasswordChange,
     sets_cookie="This session's, renewed.",
