@@ -16,14 +16,9 @@ class FirstAdmin(Body, missing="Token, email, name and password are required"):
     password = required(NEW_PASSWORD)
 
 
-@Operation(
-    SIGNING_IN,
-    "Create the first admin",
-    USER,
-    "With the link that `usersctl serve` prints while there is no admin.",
-    FirstAdmin,
-)
+@Operation(SIGNING_IN, USER, FirstAdmin)
 def first_admin(request: Request, service: Service) -> dict[str, Any]:
+    """Create the first admin. With the link that `usersctl serve` prints while there is no admin."""
     body = FirstAdmin.read(request)
     user = service.first_admin.first_admin(body.token, body.email, body.name, body.password, by=request.actor)
     return {"user": user.as_json()}

@@ -9,23 +9,19 @@ from usersd.request import Request
 from usersd.response import Response, error_response
 
 
-@Operation(
-    SERVICE,
-    "Is the daemon alive?",
-    exactly({"status": {"type": "string", "const": "alive"}}),
-    "Does not use the database: a restart of the daemon would not repair it.",
-)
+@Operation(SERVICE, exactly({"status": {"type": "string", "const": "alive"}}))
 def alive(_request: Request, _service: Service) -> dict[str, Any]:
+    """Is the daemon alive? Does not use the database: a restart of the daemon would not repair it."""
     return {"status": "alive"}
 
 
 @Operation(
     SERVICE,
-    "Can the daemon do its work?",
     exactly({"status": {"type": "string", "const": "ready"}}),
     refusals={503: "Not ready: the message names the parts that fail, or says that the daemon stops."},
 )
 def ready(_request: Request, service: Service) -> Response | dict[str, Any]:
+    """Can the daemon do its work?"""
     readiness = service.readiness
     failing = ["the daemon stops"] if readiness.stopping else readiness.failing()
     if failing:

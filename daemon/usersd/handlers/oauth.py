@@ -42,14 +42,14 @@ class CallbackQuery(Query):
 
 @Operation(
     SIGNING_IN,
-    "Sign in through the identity provider",
     None,
     query=RedirectQuery,
     redirect="To the identity provider, or to `auth.oauth.errorRedirect` with an `error`.",
     sets_cookie="The state of this sign-in, for ten minutes.",
 )
 def redirect(request: Request, service: Service) -> Response:
-    """The state waits in a cookie of this browser, one for each sign-in that was begun."""
+    """Sign in through the identity provider."""
+    # The state waits in a cookie of this browser, one for each sign-in that was begun.
     _refuse_unconfigured(request.settings)
     state, verifier = new_token(), new_token()
     url = service.oauth.authorization_url(state=state, challenge=challenge_of(verifier))
@@ -71,13 +71,13 @@ def redirect(request: Request, service: Service) -> Response:
 
 @Operation(
     SIGNING_IN,
-    "Come back from the identity provider",
     None,
     query=CallbackQuery,
     redirect="Signed in, or to `auth.oauth.errorRedirect` with an `error`.",
     sets_cookie="The new session.",
 )
 def callback(request: Request, service: Service) -> Response:
+    """Come back from the identity provider."""
     _refuse_unconfigured(request.settings)
     query = CallbackQuery.read(request)
     state = query.state or ""

@@ -26,20 +26,16 @@ class NoticeLink(Body, missing="Token and email are required"):
     email = required(EMAIL)
 
 
-@Operation(SIGNING_IN, "Ask for a reset email", MESSAGE, "The answer is the same for every address.", Address)
+@Operation(SIGNING_IN, MESSAGE, Address)
 def forgot(request: Request, service: Service) -> dict[str, Any]:
+    """Ask for a reset email. The answer is the same for every address."""
     service.recovery.forgot(Address.read(request).email)
     return {"message": "If this address has an account, an email with a link is on its way"}
 
 
-@Operation(
-    SIGNING_IN,
-    "Set a new password with the link of a reset email",
-    MESSAGE,
-    "Ends all sessions, and does not sign in.",
-    NewPassword,
-)
+@Operation(SIGNING_IN, MESSAGE, NewPassword)
 def reset(request: Request, service: Service) -> dict[str, Any]:
+    """Set a new password with the link of a reset email. Ends all sessions, and does not sign in."""
     body = NewPassword.read(request)
     if body.password != body.confirmation:
         raise Invalid("Password and confirmation do not match")
@@ -48,14 +44,9 @@ def reset(request: Request, service: Service) -> dict[str, Any]:
     return {"message": "Your password is set"}
 
 
-@Operation(
-    SIGNING_IN,
-    "This wasn't me",
-    MESSAGE,
-    "With the link of a notice: ends all sessions, and the password cannot be used until it is reset.",
-    NoticeLink,
-)
+@Operation(SIGNING_IN, MESSAGE, NoticeLink)
 def not_me(request: Request, service: Service) -> dict[str, Any]:
+    """This wasn't me. With the link of a notice: ends all sessions, and the password cannot be used until it is reset."""
     body = NoticeLink.read(request)
     service.recovery.not_me(body.token, body.email, by=request.actor)
     return {"message": "All sessions have ended. Set a new password by email before you sign in again"}

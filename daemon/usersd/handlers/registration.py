@@ -24,13 +24,10 @@ class ConfirmationLink(Query, missing="Token and email are required"):
 
 
 @Operation(
-    SIGNING_IN,
-    "Register",
-    exactly({"user": named("RegisteredUser"), "message": string("Registered.")}),
-    "The account is inactive until its owner opens the link in the email.",
-    Registration,
+    SIGNING_IN, exactly({"user": named("RegisteredUser"), "message": string("Registered.")}), Registration
 )
 def register(request: Request, service: Service) -> dict[str, Any]:
+    """Register. The account is inactive until its owner opens the link in the email."""
     body = Registration.read(request)
     user = service.registration.register(body.email, body.name, body.password, by=request.actor)
     request.log_fields["created"] = user.id
@@ -40,26 +37,20 @@ def register(request: Request, service: Service) -> dict[str, Any]:
     }
 
 
-@Operation(
-    SIGNING_IN,
-    "Send the confirmation email again",
-    MESSAGE,
-    "The answer is the same for every address.",
-    Address,
-)
+@Operation(SIGNING_IN, MESSAGE, Address)
 def resend(request: Request, service: Service) -> dict[str, Any]:
+    """Send the confirmation email again. The answer is the same for every address."""
     service.registration.resend(Address.read(request).email)
     return {"message": "If this address waits for its confirmation, an email is on its way"}
 
 
 @Operation(
     SIGNING_IN,
-    "Confirm an address",
     exactly({"success": {"type": "boolean", "const": True}, "message": string("You can sign in now")}),
-    "Works once. HEAD and prefetch have no effect.",
     query=ConfirmationLink,
 )
 def confirm(request: Request, service: Service) -> dict[str, Any]:
+    """Confirm an address. Works once. HEAD and prefetch have no effect."""
     link = ConfirmationLink.read(request)
     user = service.registration.confirm(link.token, link.email, by=request.actor)
     request.log_fields["confirmed"] = user.id

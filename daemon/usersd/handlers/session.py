@@ -26,9 +26,7 @@ class Credentials(Body, missing="Email and password are required"):
 
 @Operation(
     SIGNING_IN,
-    "Sign in",
     USER,
-    "A session that the request came with ends and is replaced.",
     Credentials,
     sets_cookie="The new session.",
     refusals={
@@ -37,6 +35,7 @@ class Credentials(Body, missing="Email and password are required"):
     },
 )
 def login(request: Request, service: Service) -> dict[str, Any]:
+    """Sign in. A session that the request came with ends and is replaced."""
     body = Credentials.read(request)
     with suppress(Invalid):  # an invalid address may be a password in the wrong field: it is not logged
         request.log_fields["email"] = normal_email(body.email)
@@ -53,9 +52,10 @@ def login(request: Request, service: Service) -> dict[str, Any]:
     return {"user": opened.user.as_json()}
 
 
-@Operation(SIGNING_IN, "Sign out", MESSAGE, "Succeeds without a session, too.", sets_cookie="Cleared.")
+@Operation(SIGNING_IN, MESSAGE, sets_cookie="Cleared.")
 def logout(request: Request, service: Service) -> dict[str, Any]:
     # First, so that it is cleared even if the database cannot be written.
+    """Sign out. Succeeds without a session, too."""
     request.set_cookie(cookie_name(request.settings), "", max_age=0)
     for token in filter(None, (request.bearer, *request.cookie_tokens)):
         session = service.sessions.end(token)
@@ -72,28 +72,31 @@ def set_session_cookie(request: Request, token: str, *, remember: bool) -> None:
 
 @Operation(
     OWN,
-    "List your sessions",
     _SESSIONS,
     links={"end": ("DELETE", "/api/users/me/sessions/{session_id}", "$response.body#/sessions/0/id")},
 )
 def list_own(request: Request, service: Service) -> dict[str, Any]:
+    """List your sessions."""
     return _listed(request, service.sessions.listed(request.signed_in.id))
 
 
-@Operation(OWN, "End one of your sessions", DONE, refusals={404: "Session not found, or another user's."})
+@Operation(OWN, DONE, refusals={404: "Session not found, or another user's."})
 def end_own(request: Request, service: Service) -> dict[str, Any]:
+    """End one of your sessions."""
     service.sessions.revoke(request.ids["session_id"], by=request.actor, user_id=request.signed_in.id)
     return {"success": True}
 
 
-@Operation(MANAGEMENT, "List a user's sessions", _SESSIONS, "API tokens included.", refusals=NO_SUCH_USER)
+@Operation(MANAGEMENT, _SESSIONS, refusals=NO_SUCH_USER)
 def list_of_user(request: Request, service: Service) -> dict[str, Any]:
+    """List a user's sessions. API tokens included."""
     user = service.accounts.get(request.ids["id"])
     return _listed(request, service.sessions.listed(user.id))
 
 
-@Operation(MANAGEMENT, "End all sessions of a user", DONE, "API tokens included.", refusals=NO_SUCH_USER)
+@Operation(MANAGEMENT, DONE, refusals=NO_SUCH_USER)
 def end_of_user(request: Request, service: Service) -> dict[str, Any]:
+    """End all sessions of a user. API tokens included."""
     service.sessions.revoke_all([request.ids["id"]], by=request.actor)
     return {"success": True}
 

@@ -18,7 +18,6 @@ class Cleanup(Body):
 
 @Operation(
     MANAGEMENT,
-    "List tasks and their schedule",
     exactly(
         {
             "tasks": {
@@ -31,6 +30,7 @@ class Cleanup(Body):
     ),
 )
 def list_tasks(request: Request, _service: Service) -> dict[str, Any]:
+    """List tasks and their schedule."""
     cron = request.settings.cleanup_schedule
     return {
         "tasks": {CLEANUP: {"description": _DESCRIPTION}},
@@ -40,7 +40,6 @@ def list_tasks(request: Request, _service: Service) -> dict[str, Any]:
 
 @Operation(
     MANAGEMENT,
-    _DESCRIPTION,
     exactly(
         {
             "result": {"type": "string", "const": "success"},
@@ -53,6 +52,7 @@ def list_tasks(request: Request, _service: Service) -> dict[str, Any]:
     body=Cleanup,
 )
 def cleanup_tokens(request: Request, service: Service) -> dict[str, Any]:
+    """Delete expired tokens."""
     body = Cleanup.read(request)
     done = service.sessions.cleanup(include_no_expiration=body.no_expiration, by=request.actor)
     request.log_fields |= {"expired": done.expired, "no_expiration": done.no_expiration}

@@ -58,15 +58,9 @@ class FilteredUserList(UserList):
     active = true_or_false("Only active users, or only inactive ones.")
 
 
-@Operation(
-    MANAGEMENT,
-    "Create a user",
-    schemas.USER,
-    "Active at once; `role` is `user` if left out.",
-    NewUser,
-    links=_CREATED_USER,
-)
+@Operation(MANAGEMENT, schemas.USER, NewUser, links=_CREATED_USER)
 def create(request: Request, service: Service) -> dict[str, Any]:
+    """Create a user. Active at once; `role` is `user` if left out."""
     body = NewUser.read(request)
     role = Role.USER if body.role is None else body.role
     user = service.accounts.create(body.email, body.name, body.password, role=role, by=request.actor)
@@ -76,24 +70,18 @@ def create(request: Request, service: Service) -> dict[str, Any]:
 
 @Operation(
     MANAGEMENT,
-    "Read a user",
     schemas.USER,
     refusals={403: "You may only read your own profile."} | NO_SUCH_USER,
     links=_CREATED_USER,
 )
 def read(request: Request, service: Service) -> dict[str, Any]:
+    """Read a user."""
     return {"user": service.accounts.get(request.ids["id"]).as_json()}
 
 
-@Operation(
-    MANAGEMENT,
-    "Change a user",
-    schemas.USER,
-    "You cannot change your own `active` (403), and the last active admin cannot be lost (400).",
-    UserChanges,
-    refusals=NO_SUCH_USER,
-)
+@Operation(MANAGEMENT, schemas.USER, UserChanges, refusals=NO_SUCH_USER)
 def change(request: Request, service: Service) -> dict[str, Any]:
+    """Change a user. You cannot change your own `active` (403), and the last active admin cannot be lost (400)."""
     body = UserChanges.read(request)
     user = service.accounts.update(
         request.ids["id"],
@@ -109,27 +97,23 @@ def change(request: Request, service: Service) -> dict[str, Any]:
     return {"user": user.as_json()}
 
 
-@Operation(MANAGEMENT, "Delete a user", schemas.DONE, "With all data of the account.", refusals=NO_SUCH_USER)
+@Operation(MANAGEMENT, schemas.DONE, refusals=NO_SUCH_USER)
 def delete(request: Request, service: Service) -> dict[str, Any]:
+    """Delete a user. With all data of the account."""
     service.accounts.delete([request.ids["id"]], by=request.actor)
     return {"success": True}
 
 
-@Operation(
-    MANAGEMENT,
-    "List users",
-    schemas.named("UserPage"),
-    "Ordered by name, then id. A page beyond the end is an empty list.",
-    query=FilteredUserList,
-    links=_FIRST_USER,
-)
+@Operation(MANAGEMENT, schemas.named("UserPage"), query=FilteredUserList, links=_FIRST_USER)
 def list_all(request: Request, service: Service) -> dict[str, Any]:
+    """List users. Ordered by name, then id. A page beyond the end is an empty list."""
     query = FilteredUserList.read(request)
     return _page(service, query, query.active)
 
 
-@Operation(MANAGEMENT, "List inactive users", schemas.named("UserPage"), query=UserList, links=_FIRST_USER)
+@Operation(MANAGEMENT, schemas.named("UserPage"), query=UserList, links=_FIRST_USER)
 def list_inactive(request: Request, service: Service) -> dict[str, Any]:
+    """List inactive users."""
     return _page(service, UserList.read(request), active=False)
 
 
@@ -154,29 +138,23 @@ def _page(service: Service, query: UserList, active: bool | None) -> dict[str, A
     }
 
 
-@Operation(OWN, "Read your profile", schemas.USER)
+@Operation(OWN, schemas.USER)
 def read_me(request: Request, _service: Service) -> dict[str, Any]:
+    """Read your profile."""
     return {"user": request.signed_in.as_json()}
 
 
-@Operation(
-    OWN, "Change your profile", schemas.named("User"), "Answers with the bare user object.", ProfileChanges
-)
+@Operation(OWN, schemas.named("User"), ProfileChanges)
 def change_me(request: Request, service: Service) -> dict[str, Any]:
+    """Change your profile. Answers with the bare user object."""
     body = ProfileChanges.read(request)
     user = service.accounts.update(request.signed_in.id, name=body.name, email=body.email, by=request.actor)
     return user.as_json()
 
 
-@Operation(
-    OWN,
-    "Change your password",
-    schemas.MESSAGE,
-    "Ends all other sessions and API tokens.",
-    PasswordChange,
-    sets_cookie="This session's, renewed.",
-)
+@Operation(OWN, schemas.MESSAGE, PasswordChange, sets_cookie="This session's, renewed.")
 def change_password(request: Request, service: Service) -> dict[str, Any]:
+    """Change your password. Ends all other sessions and API tokens."""
     body = PasswordChange.read(request)
     if body.new != body.confirmation:
         raise Invalid("New password and confirmation do not match")

@@ -47,10 +47,7 @@ class VerifyQuery(Query):
 
 @Operation(
     SERVICE,
-    "Forward authentication",
     exactly({}),
-    "For a proxy in front of another application: whether to let the request that it holds in. The URL of that request is"
-    " taken from `X-Original-URL` or `X-Forwarded-Uri`, from trusted proxies only.",
     query=VerifyQuery,
     takes_session=True,
     redirect="Not signed in, and a browser: to `/login`, and back after signing in.",
@@ -68,6 +65,7 @@ class VerifyQuery(Query):
     },
 )
 def verify(request: Request, service: Service) -> Response:
+    """Forward authentication. For a proxy in front of another application: whether to let the request that it holds in. The URL of that request is taken from `X-Original-URL` or `X-Forwarded-Uri`, from trusted proxies only."""
     role = VerifyQuery.read(request).role
     identify(request, service, renews=False)  # a proxy drops our cookies
     settings = request.settings

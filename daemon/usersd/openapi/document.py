@@ -85,11 +85,12 @@ def _operation(route: Route, operation: Operation, path: str) -> dict[str, Any]:
     parameters = [_path_parameter(name) for name in re.findall(r"{(\w+)}", path)]
     if operation.query is not None:
         parameters += operation.query.parameters()
+    summary, _, note = " ".join((route.handler.__doc__ or "").split()).partition(". ")
     result: dict[str, Any] = {
         "operationId": _operation_id(route.method, path),
         "tags": [operation.topic],
-        "summary": operation.summary,
-        "description": f"For {route.access.value}. {operation.note}".rstrip(),
+        "summary": summary.removesuffix("."),
+        "description": f"For {route.access.value}. {note}".rstrip(),
         "security": [],
         "parameters": parameters,
         "responses": _responses(route, operation),

@@ -20,12 +20,10 @@ PAGES = "Pages"
 
 @dataclass(frozen=True)
 class Operation:
-    """A decorator: `@Operation(OWN, "Read your profile", USER)` describes the handler below it."""
+    """A decorator: `@Operation(OWN, USER)`. The handler's docstring is the description, its first sentence the summary."""
 
     topic: str
-    summary: str
     answer: Schema | str | None  # of a 200: a JSON schema, a media type, or None for a redirect
-    note: str = ""
     body: type[Body] | None = None
     query: type[Query] | None = None
     sets_cookie: str = ""  # which cookie
@@ -44,12 +42,8 @@ class Operation:
         return handler
 
 
-def page(summary: str, **more: Any) -> Operation:
-    return Operation(PAGES, summary, HTML, **more)
-
-
 def operation_of(handler: Callable[..., Any]) -> Operation:
     operation = getattr(handler, "operation", None)
-    if not isinstance(operation, Operation):
-        raise TypeError(f"{handler.__qualname__} has no @Operation(...) that describes it")
+    if not isinstance(operation, Operation) or not handler.__doc__:
+        raise TypeError(f"{handler.__qualname__} has no @Operation(...) and docstring that describe it")
     return operation
