@@ -46,7 +46,7 @@ def test_every_row_of_the_table_is_described_and_nothing_else() -> None:
 
 def test_a_route_whose_handler_is_not_described_cannot_be_added() -> None:
     row = Route("GET", "/new", Access.ANYONE, lambda _request, _service: {})
-    with pytest.raises(TypeError, match="has no @Operation.* describe it"):
+    with pytest.raises(TypeError, match=r"has no @Operation.* describe it"):
         document(DAEMONS, (*TABLE, row))
 
 

@@ -11,7 +11,7 @@ from usersd.response import Response, error_response
 
 @Operation(SERVICE, exactly({"status": {"type": "string", "const": "alive"}}))
 def alive(_request: Request, _service: Service) -> dict[str, Any]:
-    """Is the daemon alive? Does not use the database: a restart of the daemon would not repair it."""
+    """Tell that the daemon is alive. Does not use the database: a restart of the daemon would not repair it."""
     return {"status": "alive"}
 
 
@@ -21,7 +21,7 @@ def alive(_request: Request, _service: Service) -> dict[str, Any]:
     refusals={503: "Not ready: the message names the parts that fail, or says that the daemon stops."},
 )
 def ready(_request: Request, service: Service) -> Response | dict[str, Any]:
-    """Can the daemon do its work?"""
+    """Tell whether the daemon can do its work."""
     readiness = service.readiness
     failing = ["the daemon stops"] if readiness.stopping else readiness.failing()
     if failing:

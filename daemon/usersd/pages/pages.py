@@ -10,7 +10,7 @@ import bottle
 from usersctl.service import Service
 from usersd.access import is_api, own_path, wants_a_page
 from usersd.inputs import Query, optional
-from usersd.openapi.operation import PAGES, Operation, page
+from usersd.openapi.operation import HTML, PAGES, Operation
 from usersd.openapi.schemas import TOKEN, string
 from usersd.pages import assets, texts
 from usersd.paths import REGISTRATION
@@ -27,8 +27,9 @@ class LoginQuery(Query):
     error = optional(string("oauth_failed"), "Why a sign-in through the provider failed.")
 
 
-@page("Sign in", query=LoginQuery)
+@Operation(PAGES, HTML, query=LoginQuery)
 def login(request: Request, service: Service) -> Response:
+    """Sign in."""
     query = LoginQuery.read(request, strict=False)
     then = own_path(query.redirect)
     if urlsplit(then).path == LOGIN:
@@ -51,28 +52,33 @@ CLOSED = {403: "Registration is closed."}
 HTML_403 = frozenset({403})
 
 
-@page("Create an account", refusals=CLOSED, html_refusals=HTML_403)
+@Operation(PAGES, HTML, refusals=CLOSED, html_refusals=HTML_403)
 def register(request: Request, _service: Service) -> Response:
+    """Create an account."""
     return _page(request, "register")
 
 
-@page("Where the confirmation email leads", refusals=CLOSED, html_refusals=HTML_403)
+@Operation(PAGES, HTML, refusals=CLOSED, html_refusals=HTML_403)
 def confirm_email(request: Request, _service: Service) -> Response:
+    """Where the confirmation email leads."""
     return _page(request, "confirm_email")
 
 
-@page("Ask for a reset email")
+@Operation(PAGES, HTML)
 def forgot_password(request: Request, _service: Service) -> Response:
+    """Ask for a reset email."""
     return _page(request, "forgot_password")
 
 
-@page("Where the reset email leads")
+@Operation(PAGES, HTML)
 def reset_password(request: Request, _service: Service) -> Response:
+    """Where the reset email leads."""
     return _page(request, "reset_password")
 
 
-@page("Where the link of a notice leads")
+@Operation(PAGES, HTML)
 def not_me(request: Request, _service: Service) -> Response:
+    """Where the link of a notice leads."""
     return _page(request, "not_me")
 
 
@@ -80,8 +86,9 @@ class SetupQuery(Query):
     token = optional(TOKEN, "From the set-up link.")
 
 
-@page("The first admin, with the set-up link", query=SetupQuery)
+@Operation(PAGES, HTML, query=SetupQuery)
 def setup(request: Request, service: Service) -> Response:
+    """The first admin, with the set-up link."""
     opens = service.first_admin.opens(SetupQuery.read(request, strict=False).token or "")
     return _page(
         request,
@@ -92,14 +99,16 @@ def setup(request: Request, service: Service) -> Response:
     )
 
 
-@page("Your profile, password and sessions")
+@Operation(PAGES, HTML)
 def profile(request: Request, service: Service) -> Response:
+    """Your profile, password and sessions."""
     has_password = service.recovery.has_password(request.signed_in.id)
     return _page(request, "profile", width="middle", has_password=has_password)
 
 
-@page("User management", refusals={403: "For admins only."}, html_refusals=HTML_403)
+@Operation(PAGES, HTML, refusals={403: "For admins only."}, html_refusals=HTML_403)
 def users(request: Request, _service: Service) -> Response:
+    """User management."""
     return _page(request, "users", width="wide")
 
 
@@ -131,8 +140,9 @@ def sample_provider(request: Request, *, people: Sequence[tuple[object, str]], c
     return _page(request, "sample_provider", people=people, cancel=cancel)
 
 
-@Operation(PAGES, "Style sheet, script, texts and logo", "*/*", refusals={404: "Not found."})
+@Operation(PAGES, "*/*", refusals={404: "Not found."})
 def asset(request: Request, _service: Service) -> Response:
+    """Style sheet, script, texts and logo."""
     media_type, content = assets.content(request.settings, request.segments["name"])
     headers = (
         ("Content-Type", media_type),
