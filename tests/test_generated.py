@@ -146,8 +146,8 @@ def test_the_reference_holds_every_call_with_its_callers_and_no_other() -> None:
 def test_the_pages_of_development_are_documented_with_their_callers() -> None:
     calls = callers(page("docs/integrating/pages.md"))
     for route in FOR_DEVELOPMENT:
-        assert route.access is Access.ANYONE
-        assert calls[route.method, route.path] == "anyone"
+        assert route.access is Access.THIS_MACHINE
+        assert calls[route.method, route.path] == "this machine"
 
 
 # --- the configuration ---
