@@ -35,7 +35,8 @@ def measure(bench: Bench) -> Iterator[Figure]:
     for _ in range(bench.size(3, 1)):
         database = bench.database("cleanup")
         _expired(database, tokens)
-        longest, _, _ = _logging_in(bench, database, ["-c", "import time; time.sleep(2)"])
+        pause = f"import time; time.sleep({bench.seconds(2)})"
+        longest, _, _ = _logging_in(bench, database, ["-c", pause])
         quiet.append(longest)
         longest, count, seconds = _logging_in(
             bench, database, ["-m", "usersctl", "cleanup-tokens", "--quiet"]

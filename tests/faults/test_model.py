@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -15,7 +16,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-from unittest import mock
 from urllib.parse import urlencode
 
 import bcrypt
@@ -154,24 +154,23 @@ class Machine(RuleBasedStateMachine):
     def cli(self, *words: str, stdin: str = "") -> tuple[int, Any]:
         """In this process, which is quick, and by the clock of the test. Commands in processes of their own are for
         the other tests of this folder."""
-        out, errors = io.StringIO(), io.StringIO()
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("USERS_")}
-        environment |= {
-            "USERS_DATABASE": str(self.folder / "users.db"),
-            "USERS_CONFIG": str(self.folder / "users.toml"),
-        }
+        out, errors, salt = io.StringIO(), io.StringIO(), bcrypt.gensalt(4)
         with (
-            mock.patch.dict(os.environ, environment, clear=True),
-            mock.patch.object(sys, "argv", ["usersctl", "--json", "--no-input", *words]),
-            mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()))),
-            mock.patch.dict(build.__kwdefaults__ or {}, {"now": self.clock}),
-            mock.patch("bcrypt.gensalt", return_value=bcrypt.gensalt(4)),
-            mock.patch("signal.signal"),
+            pytest.MonkeyPatch.context() as patch,
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(errors),
-            pytest.raises(SystemExit) as ended,
         ):
-            __main__.main()
+            for name in [name for name in os.environ if name.startswith("USERS_")]:
+                patch.delenv(name)
+            patch.setenv("USERS_DATABASE", str(self.folder / "users.db"))
+            patch.setenv("USERS_CONFIG", str(self.folder / "users.toml"))
+            patch.setattr(sys, "argv", ["usersctl", "--json", "--no-input", *words])
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+            patch.setitem(build.__kwdefaults__ or {}, "now", self.clock)
+            patch.setattr(bcrypt, "gensalt", lambda _rounds: salt)
+            patch.setattr(signal, "signal", lambda *_arguments: None)
+            with pytest.raises(SystemExit) as ended:
+                __main__.main()
         code = ended.value.code
         assert isinstance(code, int)
         assert code != 1, errors.getvalue()
