@@ -7,13 +7,12 @@ one that is killed leaves the old database or the new one.
 import sqlite3
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from usersctl.clock import moment, stamp, utc_now
-from usersctl.errors import Busy, StoreUnusable
-from usersctl.fields import lookup_key
+from usersctl.clock import stamp, utc_now
+from usersctl.errors import Busy, Invalid, StoreUnusable
+from usersctl.fields import lookup_key, normal_time
 from usersctl.models import UNUSABLE, USER_FIELDS, Role
 from usersctl.store.database_file import (
     APPLICATION_ID,
@@ -176,13 +175,11 @@ def _adopted(row: dict[str, Any], notes: list[str], path: Path) -> dict[str, Any
 
 
 def _time(value: Any) -> str | None:
-    """Seconds or milliseconds since 1970, or text in any ISO 8601 form."""
-    try:
-        if isinstance(value, int | float):
-            return stamp(datetime.fromtimestamp(value / 1000 if value > 1e11 else value, UTC))
-        return stamp(moment(value.strip())) if isinstance(value, str) else None
-    except (ValueError, OverflowError, OSError):
-        return None
+    """The stored form of a time, or None where it cannot be read."""
+    with suppress(Invalid):
+        if isinstance(value, int | float | str):
+            return normal_time(value)
+    return None
 
 
 def _refuse_twins(users: list[dict[str, Any]], path: Path) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from usersctl.clock import Clock, moment, stamp
+from usersctl.clock import Clock, stamp
 from usersctl.config import Settings
 from usersctl.errors import Invalid, LastAdmin, UsersError
-from usersctl.fields import is_text, is_web_address, normal_email, normal_name, normal_role
+from usersctl.fields import is_text, is_web_address, normal_email, normal_name, normal_role, normal_time
 from usersctl.models import UNUSABLE, Actor, Credentials, NewUser, Role, User
 from usersctl.passwords import Hasher, check_hash, check_password, cost_of
 from usersctl.store.store import Store
@@ -277,13 +277,6 @@ def _boolean(name: str) -> Callable[[str], bool]:
     return check
 
 
-def _time(value: str) -> str:
-    try:
-        return stamp(moment(value.strip()))
-    except (ValueError, OverflowError):
-        raise Invalid(f"{value!r} is not an ISO 8601 time") from None
-
-
 def _picture(value: str) -> str:
     if not is_web_address(value):
         raise Invalid(f"profile_picture {value[:40]!r} is no web address: it begins with https:// or http://")
@@ -298,8 +291,8 @@ _CHECKS: dict[str, Callable[[str], Any]] = {
     "confirmed": _boolean("confirmed"),
     "password_hash": check_hash,
     "password": str,
-    "created_at": _time,
-    "last_login_at": _time,
+    "created_at": normal_time,
+    "last_login_at": normal_time,
     "oauth_id": str,
     "profile_picture": _picture,
 }
