@@ -21,28 +21,11 @@ NO_ROUTE = (
 SUCCESS = "success"
 OTHERWISE = "error"
 LOGINS = {"login": "password", "oauth": "oauth"}  # the method of sign-in, by the event's name in the log
-_OUTCOMES = {
-    "password": (
-        SUCCESS,
-        "invalid",
-        "unauthenticated",
-        "forbidden",
-        "too_many",
-        "busy",
-        "locked_down",
-        "database",
-        OTHERWISE,
-    ),
-    "oauth": (
-        SUCCESS,
-        "oauth_failed",
-        "oauth_not_configured",
-        "user_not_registered",
-        "account_inactive",
-        OTHERWISE,
-    ),
+_FAILURES = {
+    "password": ("invalid", "unauthenticated", "forbidden", "too_many", "busy", "locked_down", "database"),
+    "oauth": ("oauth_failed", "oauth_not_configured", "user_not_registered", "account_inactive"),
 }
-_LOGINS = [(how, outcome) for how, outcomes in _OUTCOMES.items() for outcome in outcomes]
+_LOGINS = [(method, name) for method in _FAILURES for name in (SUCCESS, *_FAILURES[method], OTHERWISE)]
 
 _PID, _HASHING, _WAITING, _FIRST_LOGIN = range(4)
 _WIDTH = len(BUCKETS) + 2  # of one histogram: its buckets, the overflow, and the sum of seconds
@@ -90,8 +73,8 @@ class SharedCounters:
         return int(self._sum(_WAITING))
 
     def logins(self) -> Iterator[tuple[str, str, int]]:
-        for number, (how, outcome) in enumerate(_LOGINS):
-            yield how, outcome, int(self._sum(_FIRST_LOGIN + number))
+        for number, (method, outcome) in enumerate(_LOGINS):
+            yield method, outcome, int(self._sum(_FIRST_LOGIN + number))
 
     def requests(self) -> Iterator[Requests]:
         """The histograms that have counted at least one request."""
@@ -124,10 +107,11 @@ class Counters:
             share[at + bisect_left(BUCKETS, seconds)] += 1
             share[at + _WIDTH - 1] += seconds
 
-    def login(self, how: str, outcome: str) -> None:
-        known = (how, outcome if outcome in _OUTCOMES[how] else OTHERWISE)
+    def login(self, method: str, outcome: str) -> None:
+        if (method, outcome) not in _LOGINS:
+            outcome = OTHERWISE
         with self._lock:
-            self._share[_FIRST_LOGIN + _LOGINS.index(known)] += 1
+            self._share[_FIRST_LOGIN + _LOGINS.index((method, outcome))] += 1
 
     def tick(self, waiting: int) -> None:
         """Notes the bcrypt slots in use. `waiting`: requests in the queue that have no thread yet."""

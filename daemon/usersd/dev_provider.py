@@ -1,12 +1,12 @@
 """A sample identity provider for --dev, on this machine only: choose a person, consent or cancel.
 
-It keeps what it gave in memory, and is strict where a real one is: a code works once, with the verifier that goes with
-its challenge, for the redirect URI that it was asked for.
+It is as strict as a real one: a code works once, only with its verifier and only for its redirect URI.
 """
 
 import base64
 import hmac
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote_plus, urlencode
 
@@ -31,20 +31,19 @@ class Person:
     picture: str | None = None
 
 
+def sample_people() -> Iterator[Person]:
+    yield Person("1001", "ada@example.com", "Ada Lovelace")
+    yield Person("1002", "grace@example.com", "Grace Hopper")
+    yield Person("1003", "alan@example.com", "Alan Turing", email_verified=False)
+
+
 @dataclass
 class SampleProvider:
     base_url: str
     secret: str
     redirect_uri: str
     people: dict[str, Person] = field(
-        default_factory=lambda: {
-            each.sub: each
-            for each in (
-                Person("1001", "ada@example.com", "Ada Lovelace"),
-                Person("1002", "grace@example.com", "Grace Hopper"),
-                Person("1003", "alan@example.com", "Alan Turing", email_verified=False),
-            )
-        }
+        default_factory=lambda: {person.sub: person for person in sample_people()}
     )
     _codes: dict[str, dict[str, str]] = field(default_factory=dict)
     _tokens: dict[str, str] = field(default_factory=dict)
@@ -54,7 +53,7 @@ class SampleProvider:
         return self.base_url + PATH
 
     def settings(self, settings: Settings) -> Settings:
-        """Those of a daemon that signs in here."""
+        """The settings of a daemon that signs in here."""
         return settings._replace(
             oauth_client_id=CLIENT,
             oauth_client_secret=self.secret,
@@ -84,63 +83,55 @@ class SampleProvider:
         }
 
     def ask(self, request: Request, _service: Service) -> Response:
-        asked = request.query
-        if not self._knows(asked):
-            return error_response(400, "This provider does not know who asks")
+        params = request.query
+        if not self._is_from_client(params):
+            return error_response(400, "This provider does not know the client or its redirect URI")
         people = [
-            (person, f"{PATH}/consent?{urlencode(asked | {'person': person.sub})}")
+            (person, f"{PATH}/consent?{urlencode(params | {'person': person.sub})}")
             for person in self.people.values()
         ]
-        cancel = self._back(asked, {"error": "access_denied"})
+        cancel = self._callback(params, error="access_denied")
         return pages.sample_provider(request, people=people, cancel=cancel)
 
     def consent(self, request: Request, _service: Service) -> Response:
-        asked = request.query
-        is_complete = asked.get("person") in self.people and asked.get("code_challenge_method") == "S256"
-        if not self._knows(asked) or not is_complete:
-            return error_response(400, "This provider does not know who asks")
+        params = request.query
+        is_complete = params.get("person") in self.people and params.get("code_challenge_method") == "S256"
+        if not self._is_from_client(params) or not is_complete:
+            return error_response(400, "This provider does not know the client, the person or the challenge")
         code = new_token()
-        self._codes[code] = asked
-        return redirect_to(self._back(asked, {"code": code}))
+        self._codes[code] = params
+        return redirect_to(self._callback(params, code=code))
 
     def token(self, request: Request, _service: Service) -> Response:
         environ = request.environ
         length = min(int(environ.get("CONTENT_LENGTH") or 0), 10_000)
         form = dict(parse_qsl(environ["wsgi.input"].read(length).decode("latin-1")))
         if not self._is_client(environ.get("HTTP_AUTHORIZATION", "")):
-            return _refused(401, "invalid_client")
-        asked = self._codes.pop(form.get("code", ""), None)
-        fits = (
-            asked is not None
-            and form.get("grant_type") == "authorization_code"
-            and form.get("redirect_uri") == asked["redirect_uri"]
-            and challenge_of(form.get("code_verifier", "")) == asked.get("code_challenge")
-        )
-        if asked is None or not fits:
-            return _refused(400, "invalid_grant")
+            return _token_error(401, "invalid_client")
+        params = self._codes.pop(form.get("code", ""), {})
+        if (
+            not params
+            or form.get("grant_type") != "authorization_code"
+            or form.get("redirect_uri") != params["redirect_uri"]
+            or challenge_of(form.get("code_verifier", "")) != params.get("code_challenge")
+        ):
+            return _token_error(400, "invalid_grant")
         token = new_token()
-        self._tokens[token] = asked["person"]
+        self._tokens[token] = params["person"]
         return as_json({"access_token": token, "token_type": "Bearer", "expires_in": 300})
 
     def user_info(self, request: Request, _service: Service) -> Response:
         person = self.people.get(self._tokens.get(request.bearer or "", ""))
         if person is None:
-            return _refused(401, "invalid_token")
-        told = {
-            "sub": person.sub,
-            "email": person.email,
-            "email_verified": person.email_verified,
-            "name": person.name,
-            "picture": person.picture,
-        }
-        return as_json({key: value for key, value in told.items() if value is not None})
+            return _token_error(401, "invalid_token")
+        return as_json({claim: value for claim, value in asdict(person).items() if value is not None})
 
-    def _knows(self, asked: dict[str, str]) -> bool:
-        return asked.get("client_id") == CLIENT and asked.get("redirect_uri") == self.redirect_uri
+    def _is_from_client(self, params: dict[str, str]) -> bool:
+        return params.get("client_id") == CLIENT and params.get("redirect_uri") == self.redirect_uri
 
-    def _back(self, asked: dict[str, str], told: dict[str, str]) -> str:
-        answer = told | {"state": asked.get("state", ""), "iss": self.issuer}
-        return f"{asked['redirect_uri']}?{urlencode(answer)}"
+    def _callback(self, params: dict[str, str], **result: str) -> str:
+        query = result | {"state": params.get("state", ""), "iss": self.issuer}
+        return f"{params['redirect_uri']}?{urlencode(query)}"
 
     def _is_client(self, authorization: str) -> bool:
         try:
@@ -148,10 +139,10 @@ class SampleProvider:
         except ValueError:
             return False
         identity, _, secret = decoded.partition(":")
-        right = hmac.compare_digest(unquote_plus(secret).encode(), self.secret.encode())
-        return unquote_plus(identity) == CLIENT and right
+        is_right = hmac.compare_digest(unquote_plus(secret).encode(), self.secret.encode())
+        return unquote_plus(identity) == CLIENT and is_right
 
 
-def _refused(status: int, error: str) -> Response:
-    """In the form of RFC 6749, for here speaks a provider."""
+def _token_error(status: int, error: str) -> Response:
+    """An error of the token endpoint, in the form of RFC 6749."""
     return as_json({"error": error}, status=status)

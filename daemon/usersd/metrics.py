@@ -105,8 +105,8 @@ class Collector:
         shared = self._shared
         yield Info("users_build", "The version that runs here.", {"version": __version__})
         logins = Counter("users_logins", "Logins by method and outcome.", labels=["method", "outcome"])
-        for how, outcome, number in shared.logins():
-            logins.add_metric([how, outcome], number)
+        for method, outcome, number in shared.logins():
+            logins.add_metric([method, outcome], number)
         yield logins
         yield Gauge("users_bcrypt_slots", "Passwords that may be hashed at once.", self._slots)
         yield Gauge("users_bcrypt_slots_in_use", "Passwords that are being hashed.", shared.hashing)
@@ -135,9 +135,7 @@ class Collector:
         yield letters
         if counts.cleaned_at is not None:
             yield Gauge(
-                "users_cleanup_last_timestamp_seconds",
-                "Time of the last token cleanup.",
-                counts.cleaned_at,
+                "users_cleanup_last_timestamp_seconds", "Time of the last token cleanup.", counts.cleaned_at
             )
             yield Gauge("users_cleanup_last_removed", "Tokens that it removed.", counts.cleaned)
 

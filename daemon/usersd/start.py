@@ -176,10 +176,7 @@ def hosted(
         counters = stack.enter_context(count(service)) if count else None
         app = App(service, log=log, listening=address, table=table, counters=counters)
         leader = Leader(service, log=log)
-        service.readiness.parts |= {
-            "worker": leader.mailer_is_well,
-            "scheduler": leader.scheduler_is_well,
-        }
+        service.readiness.parts |= {"worker": leader.mailer_is_well, "scheduler": leader.scheduler_is_well}
         leader.start()
         stack.callback(leader.stop)
         optional = {"on_tick": counters.tick} if counters else {}
