@@ -27,7 +27,8 @@ from usersctl.cli.snippet import Name
 from usersctl.config import settings, sources
 from usersctl.mail.writer import PLACEHOLDERS, TEMPLATES
 from usersctl.transfer.transfer import IMPORTED
-from usersd.routing import Access
+from usersd.routes import FOR_DEVELOPMENT, TABLE
+from usersd.routing import CALLBACK, Access
 
 README = page("README.md")
 PAGES = pages()
@@ -41,17 +42,6 @@ TEST_IT = "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .ve
 
 # The recipes for these identity providers need their real addresses.
 PROVIDERS = {"accounts.google.com", "gitlab.com", "login.microsoftonline.com"}
-
-WHO = {
-    Access.ANYONE: "anyone",
-    Access.OPTIONAL_SESSION: "anyone",
-    Access.SIGNED_IN: "signed in",
-    Access.OWN_OR_ADMIN: "signed in",
-    Access.ADMIN_PAGE: "signed in",
-    Access.ADMIN: "admin",
-    Access.REGISTRATION: "registration",
-    Access.OPERATOR: "operator",
-}
 
 
 # --- the two commands ---
@@ -175,8 +165,22 @@ def test_every_metric_is_documented_and_the_example_shows_what_is_served(usersct
 
 
 def test_every_kind_of_caller_is_explained() -> None:
-    text = page("docs/http.md")
-    assert [name for name in WHO.values() if f"- **{name}**" not in text] == []
+    explained = tuple(re.findall(r"^- \*\*(.+?)\*\*:", section("docs/http.md", "Who may call"), re.MULTILINE))
+    assert [access.value for access in Access if not access.value.startswith(explained)] == []
+
+
+def test_every_page_is_documented_with_its_callers() -> None:
+    callers = {
+        cells[0].strip("`"): cells[1] for cells in rows(section("docs/integrating/pages.md", "The pages"))
+    }
+    not_pages = ("/api/", "/_tasks/", "/health", "/ready")
+    assert callers == {
+        "GET " + route.path.replace("<", "{").replace(">", "}"): route.access.value.partition("; a session")[
+            0
+        ]
+        for route in TABLE + FOR_DEVELOPMENT
+        if not route.path.startswith(not_pages) and route.path != CALLBACK
+    }
 
 
 # --- the configuration ---

@@ -147,7 +147,7 @@ def test_the_pages_of_development_are_documented_with_their_callers() -> None:
     calls = callers(page("docs/integrating/pages.md"))
     for route in FOR_DEVELOPMENT:
         assert route.access is Access.THIS_MACHINE
-        assert calls[route.method, route.path] == "this machine"
+        assert calls[route.method, route.path] == Access.THIS_MACHINE.value
 
 
 # --- the configuration ---
