@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from functools import reduce
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from usersctl import __version__
 from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.snippet import SNIPPETS, Name, Site, write
-from usersctl.cli.tree import SHARED, command_tree
+from usersctl.cli.tree import COMMANDS, SHARED, command_tree
 from usersctl.config import Loaded, Settings
 from usersctl.config.settings import KEYS, Key
 from usersctl.config.sources import Origin
@@ -121,20 +122,9 @@ def comment(text: str) -> str:
 # --- commands ---
 
 
-def commands() -> dict[str, list[tuple[str, Any]]]:
-    """By the panel of the help: the name and the Typer command of each."""
-    panels: dict[str, list[tuple[str, Any]]] = {}
-
-    def walk(name: str, command: Any, panel: str) -> None:
-        subcommands = getattr(command, "commands", {})
-        if not subcommands or command.invoke_without_command:
-            panels.setdefault(panel, []).append((name, command))
-        for word, subcommand in subcommands.items():
-            walk(f"{name} {word}", subcommand, panel or subcommand.rich_help_panel)
-
-    for word, command in ROOT_COMMAND.commands.items():
-        walk(word, command, command.rich_help_panel)
-    return panels
+def command_at(name: str) -> Any:
+    """The Typer command of a name such as `token create`."""
+    return reduce(lambda group, word: group.commands[word], name.split(), ROOT_COMMAND)
 
 
 def parameters(command: Any) -> list[Any]:
@@ -167,12 +157,11 @@ def meaning(parameter: Any) -> str:
     return f"{text} Default: `{parameter.default}`."
 
 
-def options() -> list[tuple[str, str]]:
-    """The options that every command takes."""
-    options = [(spelled(option), meaning(option)) for option in ROOT_COMMAND.params]
-    return [*options, ("-h, --help", "Show the help of the command and exit.")]
+def explained(parameters: list[Any]) -> list[tuple[str, str]]:
+    return [(spelled(parameter), meaning(parameter)) for parameter in parameters]
 
 
+GLOBAL_OPTIONS = [*explained(ROOT_COMMAND.params), ("-h, --help", "Show the help of the command and exit.")]
 EXIT_CODES = [(str(int(status)), status.meaning) for status in ExitCode]
 
 
@@ -181,14 +170,14 @@ def command_reference() -> str:
         f"{HEAD}# Commands\n\nWhat holds for every command: [The command](../command.md). `usersctl COMMAND --help` "
         "prints the same.\n\n## Global options\n\nThey work before and after the name of the command.\n\n"
     )
-    text += table(("option", "meaning"), options())
+    text += table(("option", "meaning"), GLOBAL_OPTIONS)
     text += "## Exit codes\n\n" + table(("code", "meaning"), EXIT_CODES)
-    for panel, named in commands().items():
+    for panel, rows in COMMANDS.items():
         text += f"## {panel}\n\n"
-        for name, command in named:
+        for name, *_ in rows:
+            command = command_at(name)
             text += f"### usersctl {name}\n\n{command.help}\n\n```\n{synopsis(name, command)}\n```\n\n"
-            rows = [(spelled(parameter), meaning(parameter)) for parameter in parameters(command)]
-            text += table(("argument or option", "meaning"), rows)
+            text += table(("argument or option", "meaning"), explained(parameters(command)))
             text += f"Example: `{command.epilog.removeprefix('Example: ')}`\n\n"
     return text.rstrip() + "\n"
 
@@ -201,13 +190,14 @@ def man_page() -> str:
         f'.\\" {NOTICE}\n.TH USERSCTL 1 "" "usersctl {__version__}"\n.SH NAME\n'
         "usersctl \\- manage the accounts, sessions and tokens of a users database\n.SH SYNOPSIS\n.B usersctl\n"
         "[\\fIOPTIONS\\fR] \\fICOMMAND\\fR [\\fIARGUMENTS\\fR]\n.SH DESCRIPTION\n"
-        f"{roff(ROOT_COMMAND.help)}\n.SH OPTIONS\n{entries(options())}"
+        f"{roff(ROOT_COMMAND.help)}\n.SH OPTIONS\n{entries(GLOBAL_OPTIONS)}"
     )
-    for panel, named in commands().items():
+    for panel, rows in COMMANDS.items():
         text += f".SH {roff(panel.upper())}\n"
-        for name, command in named:
+        for name, *_ in rows:
+            command = command_at(name)
             text += f".SS {roff(synopsis(name, command))}\n{roff(command.help)}\n"
-            text += entries((spelled(parameter), meaning(parameter)) for parameter in parameters(command))
+            text += entries(explained(parameters(command)))
             text += f".PP\n{roff(command.epilog)}\n"
     text += f".SH EXIT STATUS\n{entries(EXIT_CODES)}.SH ENVIRONMENT\n{entries(environment())}"
     text += f"{FILES}.SH CONFIGURATION\nThe keys of users.toml:\n"

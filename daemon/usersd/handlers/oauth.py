@@ -77,7 +77,7 @@ def redirect(request: Request, service: Service) -> Response:
     sets_cookie="The new session.",
 )
 def callback(request: Request, service: Service) -> Response:
-    """Come back from the identity provider."""
+    """Come back from the identity provider. Its path is `auth.oauth.callbackUrl`."""
     _refuse_unconfigured(request.settings)
     query = CallbackQuery.read(request)
     state = query.state or ""

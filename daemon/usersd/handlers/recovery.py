@@ -46,7 +46,8 @@ def reset(request: Request, service: Service) -> dict[str, Any]:
 
 @Operation(SIGNING_IN, MESSAGE, NoticeLink)
 def not_me(request: Request, service: Service) -> dict[str, Any]:
-    """This wasn't me. With the link of a notice: ends all sessions, and the password cannot be used until it is reset."""
+    """This wasn't me. With the link of a notice: ends all sessions, undoes a link to the identity provider made since, and
+    makes the password unusable until it is reset."""
     body = NoticeLink.read(request)
     service.recovery.not_me(body.token, body.email, by=request.actor)
     return {"message": "All sessions have ended. Set a new password by email before you sign in again"}
