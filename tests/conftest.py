@@ -9,7 +9,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from support.commands import OPERATOR, PASSWORD, Command
+from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.fakes import FakeClock
 from support.web import Site, running
 
@@ -94,7 +94,7 @@ def add(service: Service) -> Callable[..., User]:
 
     def add(name: str = "ada", **keywords: Any) -> User:
         password = keywords.pop("password", PASSWORD)
-        return service.accounts.create(f"{name}@example.com", name.title(), password, by=OPERATOR, **keywords)
+        return create_user(service, f"{name}@example.com", name.title(), password, by=OPERATOR, **keywords)
 
     return add
 

@@ -34,7 +34,7 @@ CORE = {
     "readiness": "errors store",
     "lockdown": "errors models clock store",
     "mail": f"{BOTTOM} store",
-    "credentials": f"{BOTTOM} passwords store mail",
+    "credentials": f"{BOTTOM} passwords store throttle mail",
     "accounts": JOURNEY,
     "sessions": JOURNEY,
     "registration": JOURNEY,

@@ -4,7 +4,7 @@ from typing import Any
 
 from usersctl.clock import moment, since_1970, stamp
 from usersctl.errors import Invalid
-from usersctl.models import Role
+from usersctl.models import Newcomer, Role
 
 MAX_NAME = 200
 
@@ -33,13 +33,20 @@ def normal_email(value: str) -> str:
     return address.lower()
 
 
-def lookup_key(email: str) -> str:
-    """The same for a look-up: what is no address is nobody's, and that is no news to whoever asks."""
+def lookup(email: str) -> tuple[str, bool]:
+    """For look-ups: the form to look for, and whether it is an address.
+
+    An invalid address matches no account instead of raising, so that the response does not reveal that it was malformed.
+    """
     try:
-        return normal_email(email)
+        return normal_email(email), True
     except Invalid:
-        # Surrogates, which a shell's argument may hold, cannot be asked for in SQL.
-        return email.strip().lower().encode("utf-8", "backslashreplace").decode()
+        # SQLite takes no surrogates, which an argument of a shell may hold.
+        return email.strip().lower().encode("utf-8", "backslashreplace").decode(), False
+
+
+def lookup_key(email: str) -> str:
+    return lookup(email)[0]
 
 
 def normal_name(value: str) -> str:
@@ -68,6 +75,11 @@ def normal_time(value: str | float) -> str:
         return stamp(since_1970(value))
     except (ValueError, OverflowError, OSError):
         raise Invalid(f"{value!r} is not an ISO 8601 time") from None
+
+
+def newcomer(email: str, name: str, role: str = Role.USER) -> Newcomer:
+    """An account with these fields in their stored form, without a password; Invalid if one breaks its rules."""
+    return Newcomer(normal_email(email), normal_name(name), role=normal_role(role))
 
 
 def is_web_address(text: str) -> bool:

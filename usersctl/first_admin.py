@@ -5,19 +5,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from usersctl.clock import Clock, stamp
 from usersctl.config import Settings
 from usersctl.config.sources import read_secret
-from usersctl.errors import ConfigError, Invalid
-from usersctl.fields import normal_email, normal_name
+from usersctl.errors import ConfigError, Invalid, Taken
+from usersctl.fields import newcomer, normal_email
 from usersctl.lockdown import refuse_in_lockdown
-from usersctl.models import SYSTEM, Actor, NewUser, Role, User
+from usersctl.models import SYSTEM, Actor, Newcomer, Purpose, Role, User
 from usersctl.passwords import Hasher, check_password
 from usersctl.secrets import digest, new_token
 from usersctl.store.store import Store
 
 LIFETIME = timedelta(minutes=30)
-PURPOSE = "setup"
 MAKE_AN_ADMIN = "usersctl create EMAIL --admin"
 
 
@@ -26,47 +24,43 @@ class FirstAdmin:
     store: Store
     hasher: Hasher
     settings: Settings
-    now: Clock
-    command: str = MAKE_AN_ADMIN  # the other way to one: on the server, for this database and no other
+    command: str = MAKE_AN_ADMIN  # the other way: on the server, for this database
 
     def needed(self) -> bool:
         with self.store.glance() as tx:
             return tx.active_admins() == 0
 
     def link(self) -> str:
-        """A new one; those before it work no longer."""
-        token, now = new_token(), self.now()
+        """A new link; the ones before it stop working."""
+        token = new_token()
         with self.store.write() as tx:
             tx.drop_setup_tokens()
-            tx.add_one_time_token(digest(token), PURPOSE, None, "", stamp(now), stamp(now + LIFETIME))
+            tx.add_one_time_token(digest(token), Purpose.SETUP, None, "", LIFETIME)
         return f"{self.settings.base_url}/setup?token={token}"
 
     def opens(self, token: str) -> bool:
-        """Whether a link with this token would be taken now. Asking does not use it up."""
+        """Whether a link with this token would work now. Does not use the token."""
         with self.store.glance() as tx:
-            return tx.one_time_token(PURPOSE, digest(token), stamp(self.now())) is not None
+            return tx.one_time_token(Purpose.SETUP, digest(token)) is not None
 
     def first_admin(self, token: str, email: str, name: str, password: str, *, by: Actor) -> User:
-        email, name = normal_email(email), normal_name(name)
-        check_password(self.settings, password, email=email, name=name)
-        with self.store.glance() as tx:
+        new = newcomer(email, name, Role.ADMIN)
+        check_password(self.settings, password, new)
+        with self.store.read() as tx:
             refuse_in_lockdown(tx)
-            if tx.one_time_token(PURPOSE, digest(token), stamp(self.now())) is None:
-                raise _no_link()
-        password_hash = self.hasher.hash(password)
+            if tx.one_time_token(Purpose.SETUP, digest(token)) is None:
+                raise _dead_link()
+        new = new._replace(password_hash=self.hasher.hash(password))
         with self.store.write() as tx:
-            now = stamp(self.now())
             refuse_in_lockdown(tx)
-            if tx.take_one_time_token(PURPOSE, digest(token), now) is None or tx.active_admins() > 0:
-                raise _no_link()
-            user = tx.add_user(NewUser(email, name, password_hash, Role.ADMIN, active=True, created_at=now))
-            if user is None:
-                raise Invalid("Email is already registered")
-            tx.audit(now, by, "create", user, role=user.role, active=True, first_admin=True)
+            if tx.take_one_time_token(Purpose.SETUP, digest(token)) is None or tx.active_admins() > 0:
+                raise _dead_link()
+            user = tx.add_user(new)
+            tx.audit(by, "create", user, role=user.role, active=True, first_admin=True)
             return user
 
     def from_environment(self, env: Mapping[str, str]) -> User | None:
-        """USERS_ADMIN_EMAIL with USERS_ADMIN_PASSWORD_FILE, if that account is missing."""
+        """Creates the admin of USERS_ADMIN_EMAIL and USERS_ADMIN_PASSWORD_FILE, unless the account exists."""
         email, file = env.get("USERS_ADMIN_EMAIL"), env.get("USERS_ADMIN_PASSWORD_FILE")
         if not email and not file:
             return None
@@ -79,20 +73,21 @@ class FirstAdmin:
         with self.store.glance() as tx:
             if tx.user_by_email(address) is not None:
                 return None
-        name = address.partition("@")[0]
+        new = Newcomer(address, address.partition("@")[0], role=Role.ADMIN)
         password = read_secret(Path(file), "USERS_ADMIN_PASSWORD_FILE")
         try:
-            check_password(self.settings, password, email=address, name=name)
+            check_password(self.settings, password, new)
         except Invalid as error:
             raise ConfigError(f"USERS_ADMIN_PASSWORD_FILE: {error}") from None
-        password_hash = self.hasher.hash(password)
-        with self.store.write() as tx:
-            now = stamp(self.now())
-            user = tx.add_user(NewUser(address, name, password_hash, Role.ADMIN, active=True, created_at=now))
-            if user is not None:  # another process may have been quicker
-                tx.audit(now, SYSTEM, "create", user, role=user.role, active=True)
-            return user
+        new = new._replace(password_hash=self.hasher.hash(password))
+        try:
+            with self.store.write() as tx:
+                user = tx.add_user(new)
+                tx.audit(SYSTEM, "create", user, role=user.role, active=True)
+                return user
+        except Taken:
+            return None  # another process was quicker
 
 
-def _no_link() -> Invalid:
+def _dead_link() -> Invalid:
     return Invalid("Invalid or expired link", hint="start usersctl serve on a terminal for a new one")

@@ -1,4 +1,4 @@
-"""What the core speaks of. Rows of the database arrive here and stay as they are: named tuples, which cost least to make.
+"""The nouns of the core: named tuples, because rows of the database become them at the least cost.
 
 Times are text as `clock.stamp` writes it. A User has no password to leak.
 """
@@ -12,6 +12,31 @@ UNUSABLE = "!"  # in the place of a password's hash: matches no password
 class Role(StrEnum):
     ADMIN = "admin"
     USER = "user"
+
+
+class TokenKind(StrEnum):
+    SESSION = "session"
+    PERSISTENT = "persistent"
+    API = "api"
+
+
+class Purpose(StrEnum):
+    """What a one-time token is good for. One purpose never serves another."""
+
+    CONFIRM = "confirm"
+    RESET = "reset"
+    NOT_ME = "not_me"
+    SETUP = "setup"
+    OAUTH_SPENT = "oauth_spent"
+
+
+class EmailState(StrEnum):
+    """Of an email in the outbox."""
+
+    WAITING = "waiting"
+    SENT = "sent"
+    FAILED = "failed"
+    DROPPED = "dropped"
 
 
 class User(NamedTuple):
@@ -29,7 +54,7 @@ class User(NamedTuple):
     awaiting_confirmation: bool
 
     def as_json(self) -> dict[str, Any]:
-        """The user object of the HTTP interface and of every `--json`; what is ours alone stays inside."""
+        """The user object of the HTTP interface and of every `--json`, without the internal fields."""
         return dict(zip(USER_FIELDS, self, strict=False))
 
 
@@ -56,11 +81,11 @@ class Session(NamedTuple):
     limit_at: str | None
     ip: str | None
     user_agent: str | None
-    moved: bool = False  # this very use moved its expiry on
+    moved: bool = False  # this use moved its expiry on
 
 
 class Actor(NamedTuple):
-    """Who acts, and from where: what the audit tells."""
+    """The author of a change, as the audit trail names them, and where the change came from."""
 
     name: str
     origin: str | None = None
@@ -68,6 +93,17 @@ class Actor(NamedTuple):
 
 
 SYSTEM = Actor("system")
+
+
+class Client(NamedTuple):
+    """The program that signs in, and the tokens that it sends along, which end with the sign-in."""
+
+    ip: str | None = None
+    user_agent: str | None = None
+    tokens: tuple[str, ...] = ()
+
+
+UNKNOWN_CLIENT = Client()
 
 
 class Cleanup(NamedTuple):
@@ -96,7 +132,6 @@ class UserFilter(NamedTuple):
 
 class Page(NamedTuple):
     users: list[User]
-    page: int
     limit: int
     total: int
 
@@ -105,15 +140,15 @@ class Page(NamedTuple):
         return -(-self.total // self.limit)
 
 
-class NewUser(NamedTuple):
-    """All that an account starts with; `import` fills more of it than `create`."""
+class Newcomer(NamedTuple):
+    """An account that does not exist yet, in the stored form of its fields; `import` gives more of them than `create`."""
 
     email: str
     name: str
-    password_hash: str
-    role: str
-    active: bool
-    created_at: str
+    password_hash: str = UNUSABLE
+    role: str = Role.USER
+    active: bool = True
+    created_at: str | None = None  # None: the moment of the transaction that adds it
     awaiting_confirmation: bool = False
     email_proven_at: str | None = None
     last_login_at: str | None = None
@@ -130,11 +165,11 @@ class AuditRow(NamedTuple):
     user_id: int | None
     email: str | None
     details: dict[str, Any]
-    hash: str  # what the whole trail up to this row comes to
+    hash: str  # of this row and, through the chain, of all rows before it
 
 
 class Lockdown(NamedTuple):
-    """Nobody is let in, but for one admin who may be named."""
+    """Every sign-in and session is refused, except those of one admin who may be named."""
 
     since: str
     actor: str
@@ -144,7 +179,19 @@ class Lockdown(NamedTuple):
         return user is not None and self.admitted is not None and user.id == self.admitted.id
 
 
-class Letter(NamedTuple):
+class OneTimeToken(NamedTuple):
+    user_id: int | None
+    email: str  # the address that it was sent to
+
+
+class Failures(NamedTuple):
+    """Failed logins of an account since the last success."""
+
+    in_a_row: int
+    last_at: str
+
+
+class QueuedEmail(NamedTuple):
     """A row of the outbox."""
 
     id: int

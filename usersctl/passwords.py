@@ -9,7 +9,7 @@ from functools import cache
 
 from usersctl.config import Settings
 from usersctl.errors import Busy, Invalid
-from usersctl.models import Credentials
+from usersctl.models import Credentials, Newcomer, User
 
 MAX_BYTES = 72  # bcrypt reads no further
 WAITING_ROOM = 8
@@ -18,45 +18,44 @@ _BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|1[0-6])\$[./A-Za-z0-9]{53}", re.ASCII)
 
 
 class Hasher:
-    """bcrypt, bounded: one slot for each core, a waiting room of eight, and Busy for whoever comes after."""
+    """bcrypt in one slot for each core, with a waiting room of eight; beyond it callers get Busy."""
 
     def __init__(self, rounds: int, *, slots: int | None = None, waiting_room: int = WAITING_ROOM) -> None:
         self.rounds = rounds
         self.slots = slots or os.cpu_count() or 1
-        self._slots = threading.BoundedSemaphore(self.slots)
         self.waiting_room = waiting_room
-        self._room = threading.BoundedSemaphore(self.slots + waiting_room)
-        self._dummy = f"$2b${rounds:02}${'.' * 53}".encode()  # well-formed, and nobody's
+        self.in_use = 0  # slots
+        self.waiting = 0  # callers
+        self._freed = threading.Condition()
+        self._dummy = f"$2b${rounds:02}${'.' * 53}".encode()  # well-formed, and of no password
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        if not self._room.acquire(blocking=False):
-            raise Busy("Too many logins at once, please try again", retry_after=2)
+        with self._freed:
+            if self.in_use + self.waiting >= self.slots + self.waiting_room:
+                raise Busy("Too many logins at once, please try again", retry_after=2)
+            self.waiting += 1
+            try:
+                self._freed.wait_for(lambda: self.in_use < self.slots)
+                self.in_use += 1
+            finally:
+                self.waiting -= 1
         try:
-            with self._slots:
-                yield
+            yield
         finally:
-            self._room.release()
-
-    @property
-    def in_use(self) -> int:
-        """How many slots are taken now."""
-        return self.slots - self._slots._value  # noqa: SLF001 - which its repr tells, and nothing else does
-
-    @property
-    def waiting(self) -> int:
-        inside = self.slots + self.waiting_room - self._room._value  # noqa: SLF001
-        return max(0, inside - self.in_use)
+            with self._freed:
+                self.in_use -= 1
+                self._freed.notify()
 
     def hash(self, password: str) -> str:
         with self.slot():
             return self._hash(password)
 
     def matches(self, password: str, stored: str | None) -> bool:
-        """Whether the password fits, at the same cost for every answer. To be called in a slot.
+        """Whether the password is right, at the same cost for every answer. To be called in a slot.
 
-        No account (None), an unusable or broken hash and a password that is too long are checked against a hash of
-        nobody's password; a cheaper hash than ours is padded to the work of ours, so that time tells nothing.
+        Without an account (None), with an unusable or broken hash and with a password that is too long, the check uses a
+        dummy hash; the work for a cheaper hash is padded to the present cost. So the time reveals nothing.
         """
         import bcrypt
 
@@ -66,7 +65,7 @@ class Hasher:
             try:
                 fits = bcrypt.checkpw(attempt, stored.encode())
             except ValueError:
-                pass  # the shape of a hash, but no salt that bcrypt ever makes
+                pass  # it has the form of a hash, but a salt that bcrypt never makes
             else:
                 # Each step of cost doubles the work: 2^c + (2^c + ... + 2^(r-1)) = 2^r.
                 for rounds in range(cost, self.rounds):
@@ -89,25 +88,24 @@ class Hasher:
 
 
 def password_is_set(stored: Credentials | None) -> bool:
-    """Whether there is a password that could fit: who came in through the identity provider has none."""
+    """Whether a password could be right: an account of the identity provider has an unusable one."""
     return stored is not None and cost_of(stored.password_hash) is not None
 
 
 def cost_of(stored: str) -> int | None:
-    """The cost of a bcrypt hash; None for anything that bcrypt cannot or should not check."""
-    # Cost 31 would take a week: above 16 a hash counts as broken.
+    """The cost of a bcrypt hash; None for any other text, and above 16, because a check of cost 31 takes a week."""
     return int(stored[4:6]) if _BCRYPT.fullmatch(stored) else None
 
 
 def check_hash(stored: str) -> str:
-    """A hash from elsewhere, to be kept."""
+    """A hash from another system, to be stored."""
     if cost_of(stored) is None:
         raise Invalid("password_hash is not a bcrypt hash ($2a$, $2b$ or $2y$) of cost 4 to 16")
     return stored
 
 
-def check_password(settings: Settings, password: str, *, email: str, name: str) -> str:
-    """The password, if it meets every rule; else one sentence with all that is missing."""
+def check_password(settings: Settings, password: str, owner: User | Newcomer) -> str:
+    """The password, if it keeps every rule; else Invalid, with all that is missing in one sentence."""
     try:
         length = len(password.encode())
     except UnicodeEncodeError:
@@ -132,7 +130,8 @@ def check_password(settings: Settings, password: str, *, email: str, name: str) 
         raise Invalid(f"Password must have {listed}")
     if settings.prevent_common_passwords:
         folded = password.casefold()
-        if folded in (email.casefold(), email.partition("@")[0].casefold(), name.casefold()):
+        own = (owner.email, owner.email.partition("@")[0], owner.name)
+        if folded in (text.casefold() for text in own):
             raise Invalid("Password must not be your own e-mail address or name")
         if folded in _common_passwords():
             raise Invalid("Password is too common: it is on lists that attackers try first")

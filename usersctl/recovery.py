@@ -1,20 +1,19 @@
-"""The way back in: a reset by letter, and the owner's "this wasn't me"."""
+"""The way back into an account: a reset by email, and the owner's "this wasn't me"."""
 
 from dataclasses import dataclass
 
-from usersctl.clock import Clock, stamp
 from usersctl.config import Settings
+from usersctl.credentials import Notices, new_password, shut_out
 from usersctl.errors import Invalid
 from usersctl.fields import lookup_key
 from usersctl.lockdown import refuse_in_lockdown
-from usersctl.mail.kinds import PASSWORD_CHANGED, RESET, queue
-from usersctl.models import UNUSABLE, Actor, User
+from usersctl.mail.kinds import RESET
+from usersctl.mail.queue import EmailQueue
+from usersctl.models import UNUSABLE, Actor, OneTimeToken, Purpose, User
 from usersctl.passwords import Hasher, check_password, password_is_set
 from usersctl.secrets import digest
 from usersctl.store.store import Store
-from usersctl.throttle import account_key
-
-NOT_ME = PASSWORD_CHANGED.purpose
+from usersctl.store.transaction import Transaction
 
 
 @dataclass(frozen=True)
@@ -22,78 +21,74 @@ class Recovery:
     store: Store
     hasher: Hasher
     settings: Settings
-    now: Clock
+    emails: EmailQueue
 
     def has_password(self, user_id: int) -> bool:
-        """Whether there is one that could fit. Who came in through the identity provider may have none to change."""
+        """False for an account that signs in through the identity provider only."""
         with self.store.glance() as tx:
             return password_is_set(tx.credentials_of(user_id))
 
     def forgot(self, email: str) -> None:
-        """The same work for every address: who has an account is found out when the letter is due."""
-        email, now = lookup_key(email), self.now()
+        """Does the same work for every address; the worker finds out whether there is an account."""
+        email = lookup_key(email)
         with self.store.write() as tx:
             refuse_in_lockdown(tx)
-            queue(tx, RESET, tx.user_by_email(email), email, now)
+            self.emails.add(tx, RESET, tx.user_by_email(email), email)
 
     def reset(self, token: str, email: str, password: str, *, by: Actor) -> User:
-        """A weak password does not use up the token. It proves the address, and leaves an inactive account inactive."""
+        """Proves the address, and leaves an inactive account inactive. A weak password does not use up the token."""
         email, token_hash = lookup_key(email), digest(token)
-        with self.store.glance() as tx:
-            known = tx.one_time_token(RESET.purpose, token_hash, stamp(self.now()))
-            refuse_in_lockdown(tx, tx.user(known[0]) if known and known[0] is not None else None)
-        user = self._owner(known, email)
-        check_password(self.settings, password, email=user.email, name=user.name)
+        with self.store.read() as tx:
+            user = _owner(tx, tx.one_time_token(RESET.purpose, token_hash))
+            refuse_in_lockdown(tx, user)
+        if user is None or user.email != email:
+            raise _dead_link()
+        check_password(self.settings, password, user)
         password_hash = self.hasher.hash(password)
-        now = self.now()
         with self.store.write() as tx:
             refuse_in_lockdown(tx, user)
-            taken = tx.take_one_time_token(RESET.purpose, token_hash, stamp(now))
-            if taken is None:
-                raise _no_link()
-            current = tx.user(user.id)
-            if current is None or current.email != taken[1]:
-                raise _no_link()
-            tx.drop_one_time_tokens(user.id, stamp(now))
-            # Whoever resets reads what was sent there; elsewhere it may be the owner.
-            tx.drop_notices(user.id, current.email)
-            tx.delete_tokens_of(user.id)
-            tx.clear_failures(account_key(current, current.email))
-            changed = tx.change_user(
-                user.id, stamp(now), password_hash=password_hash, email_proven_at=stamp(now)
+            user = _owner(tx, tx.take_one_time_token(RESET.purpose, token_hash))
+            if user is None:
+                raise _dead_link()
+            return new_password(
+                tx,
+                self.emails,
+                user,
+                password_hash,
+                # The reset proves who reads this address; notices to another one may be the owner's.
+                notices=Notices.TO_PRESENT_ADDRESS,
+                email_proven_at=tx.now_text,
+                action="reset-password",
+                by=by,
             )
-            queue(tx, PASSWORD_CHANGED, changed, changed.email, now)
-            tx.audit(stamp(now), by, "reset-password", changed)
-            return changed
 
     def not_me(self, token: str, email: str, *, by: Actor) -> None:
-        """Whoever is in is thrown out, and only a letter to the account's address opens it again."""
-        email, now = lookup_key(email), self.now()
+        """Shuts out all who are signed in; only an email to the account's address opens it again."""
+        email = lookup_key(email)
         with self.store.write() as tx:
             refuse_in_lockdown(tx)
-            taken = tx.take_one_time_token(NOT_ME, digest(token), stamp(now))
-            user = tx.user(taken[0]) if taken and taken[0] is not None else None
-            if taken is None or user is None or taken[1] != email:
-                raise _no_link()
-            tx.delete_tokens_of(user.id)
-            tx.drop_one_time_tokens(user.id, stamp(now))
-            tx.drop_notices(user.id)
-            # Who came in through the identity provider must not come in there again.
-            changed = tx.change_user(user.id, stamp(now), password_hash=UNUSABLE, oauth_id=None)
+            link = tx.take_one_time_token(Purpose.NOT_ME, digest(token))
+            if link is None or link.user_id is None or link.email != email:
+                raise _dead_link()
+            user = tx.user(link.user_id)
+            if user is None:
+                raise _dead_link()
+            shut_out(tx, user, notices=Notices.ALL)
+            # An intruder who came in through the identity provider must not come in there again.
+            changed = tx.change_user(user.id, password_hash=UNUSABLE, oauth_id=None)
             if user.email == email:
-                # Not to an address that somebody else may have put there.
-                queue(tx, RESET, changed, changed.email, now)
-            tx.audit(stamp(now), by, "not-me", changed)
-
-    def _owner(self, known: tuple[int | None, str] | None, email: str) -> User:
-        if known is None or known[0] is None or known[1] != email:
-            raise _no_link()
-        with self.store.glance() as tx:
-            user = tx.user(known[0])
-        if user is None or user.email != email:
-            raise _no_link()
-        return user
+                # Not to an address that the intruder may have put there.
+                self.emails.add(tx, RESET, changed, changed.email)
+            tx.audit(by, "not-me", changed)
 
 
-def _no_link() -> Invalid:
+def _owner(tx: Transaction, link: OneTimeToken | None) -> User | None:
+    """The user to whose present address the link was sent."""
+    if link is None or link.user_id is None:
+        return None
+    user = tx.user(link.user_id)
+    return user if user is not None and user.email == link.email else None
+
+
+def _dead_link() -> Invalid:
     return Invalid("Invalid or expired link")

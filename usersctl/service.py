@@ -9,6 +9,7 @@ from usersctl.config import Settings
 from usersctl.first_admin import MAKE_AN_ADMIN, FirstAdmin
 from usersctl.lockdown import Lockdowns
 from usersctl.mail.outbox import Outbox
+from usersctl.mail.queue import EmailQueue
 from usersctl.oauth.http import HttpClient
 from usersctl.oauth.providers import Provider, make_provider
 from usersctl.oauth.sign_in import OAuthSignIn
@@ -17,7 +18,7 @@ from usersctl.readiness import Readiness
 from usersctl.recovery import Recovery
 from usersctl.registration import Registration
 from usersctl.sessions import Sessions
-from usersctl.store.store import Store, open_store
+from usersctl.store.store import Store
 from usersctl.throttle import AccountThrottle
 from usersctl.transfer.transfer import Transfer
 
@@ -63,26 +64,27 @@ def build(
     admin_command: str = MAKE_AN_ADMIN,
 ) -> Service:
     """A service on the database of the settings, which may be new; or on a store that is open already."""
-    store = store or open_store(settings.database, create=True)
+    store = store or Store.open(settings.database, create=True, clock=now)
     hasher = Hasher(settings.rounds)
     http = HttpClient()
+    emails = EmailQueue()
     throttle = AccountThrottle(
-        store, now, settings.limits_enabled, settings.failures_before_delay, settings.failures_before_lock
+        store, settings.limits_enabled, settings.failures_before_delay, settings.failures_before_lock
     )
     return Service(
         settings=settings,
         store=store,
         hasher=hasher,
         throttle=throttle,
-        accounts=Accounts(store, hasher, throttle, settings, now),
-        sessions=Sessions(store, hasher, throttle, settings, now),
-        transfer=Transfer(store, hasher, settings, now),
-        first_admin=FirstAdmin(store, hasher, settings, now, admin_command),
-        registration=Registration(store, hasher, settings, now),
-        recovery=Recovery(store, hasher, settings, now),
-        outbox=Outbox(store, settings, now, send),
-        oauth=OAuthSignIn(store, settings, now, provider or make_provider(settings, http, now), http),
-        lockdown=Lockdowns(store, now),
+        accounts=Accounts(store, hasher, throttle, settings, emails),
+        sessions=Sessions(store, hasher, throttle, settings),
+        transfer=Transfer(store, hasher, settings),
+        first_admin=FirstAdmin(store, hasher, settings, admin_command),
+        registration=Registration(store, hasher, settings, emails),
+        recovery=Recovery(store, hasher, settings, emails),
+        outbox=Outbox(store, settings, emails, send),
+        oauth=OAuthSignIn(store, settings, emails, provider or make_provider(settings, http, now), http),
+        lockdown=Lockdowns(store),
         http=http,
         readiness=Readiness(store),
         now=now,

@@ -1,4 +1,4 @@
-"""How often a password may be guessed: on one account, kept in the database, and from one client, kept in memory."""
+"""Limits on guessing: failed logins of an account, in the database, and requests of a client, in memory."""
 
 import ipaddress
 import threading
@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from usersctl.clock import Clock, moment, stamp
+from usersctl.clock import Clock, moment
 from usersctl.errors import TooMany
 from usersctl.models import Actor, User
 from usersctl.secrets import digest
@@ -15,53 +15,47 @@ from usersctl.store.transaction import Transaction
 
 FIRST_DELAY = timedelta(seconds=30)
 LONGEST_DELAY = timedelta(minutes=15)
-KEPT_ADDRESSES = 100_000  # of failed logins on addresses that have no account
 
 
 def account_key(user: User | None, email: str) -> str:
-    # People type passwords into the wrong field, so an address without an account is not kept in clear.
+    # Users mistype passwords into this field, so an address without an account is not stored in clear.
     return f"user:{user.id}" if user else digest(email).hex()
 
 
 @dataclass(frozen=True)
 class AccountThrottle:
-    """After ten failed logins in a row a wait that doubles; after a hundred, only a reset or `usersctl unlock` helps."""
+    """After ten failed logins in a row a delay that doubles; after a hundred only a reset or `usersctl unlock` helps."""
 
     store: Store
-    now: Clock
     enabled: bool
     before_delay: int
     before_lock: int
 
-    def check(self, account: str) -> None:
-        """Refuses while the account has to wait. An address without an account is treated alike."""
-        if self.enabled:
-            with self.store.glance() as tx:
-                self._refuse(tx, account)
-
     def count(self, account: str, user: User | None) -> None:
-        """Counts a password check before it is made, so that parallel guesses cannot slip past; success clears it."""
+        """Counts a password check as failed before it is made; a success clears the count.
+
+        The count is committed before the check, because parallel guesses in other processes would slip past otherwise.
+        """
         if self.enabled:
             with self.store.write() as tx:
-                self._refuse(tx, account)
-                tx.count_failure(account, user.id if user else None, stamp(self.now()))
+                self.refuse(tx, account)
+                tx.count_failure(account, user and user.id)
 
     def uncount(self, account: str) -> None:
-        """The check did not come about, or the password was right and something else stood in the way."""
+        """For a check that did not happen, or a right password that was refused for another reason."""
         if self.enabled:
             with self.store.write() as tx:
                 tx.uncount_failure(account)
 
     def wait(self, tx: Transaction, account: str) -> timedelta | None:
-        """How long the account still has to wait; the longest delay, too, where waiting does not help."""
-        found = tx.failures(account)
-        if found is None or found[0] < min(self.before_delay, self.before_lock):
+        """How long the account still has to wait; the longest delay if it is locked until a reset."""
+        failures = tx.failures(account)
+        if failures is None or failures.in_a_row < min(self.before_delay, self.before_lock):
             return None
-        failures, last = found
-        if failures >= self.before_lock:
+        if failures.in_a_row >= self.before_lock:
             return LONGEST_DELAY
-        delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures - self.before_delay, 10))
-        waited = self.now() - moment(last)
+        delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures.in_a_row - self.before_delay, 10))
+        waited = tx.now - moment(failures.last_at)
         # A clock that was set back must not lengthen the wait: the next failure is noted in its new time.
         return delay - waited if timedelta() <= waited < delay else None
 
@@ -69,18 +63,19 @@ class AccountThrottle:
         with self.store.write() as tx:
             unlocked = tx.clear_failures(account_key(user, user.email))
             if unlocked:
-                tx.audit(stamp(self.now()), by, "unlock", user)
+                tx.audit(by, "unlock", user)
             return unlocked
 
-    def _refuse(self, tx: Transaction, account: str) -> None:
-        left = self.wait(tx, account)
-        if left is not None:
+    def refuse(self, tx: Transaction, account: str) -> None:
+        """Raises TooMany while the account has to wait. An address without an account is treated alike."""
+        left = self.enabled and self.wait(tx, account)
+        if left:
             raise TooMany("Too many failed logins, please try again later", retry_after=_seconds(left))
 
 
 @dataclass(frozen=True)
 class AddressThrottle:
-    """At most so many events of one kind from one client in a window of time, in memory that does not grow."""
+    """A limit on events of one kind from one client in a window of time, in bounded memory."""
 
     now: Clock
     at_most: int
@@ -116,7 +111,7 @@ class AddressThrottle:
 
 
 def network_of(address: str) -> str:
-    """IPv4 by address; IPv6 by /64, which is what one customer gets."""
+    """IPv4 by address; IPv6 by /64, because a provider gives a customer so many addresses."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

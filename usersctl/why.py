@@ -10,7 +10,7 @@ from usersctl.config import Settings
 from usersctl.errors import Invalid
 from usersctl.fields import lookup_key, normal_email, user_id_of
 from usersctl.mail.kinds import CONFIRM, KINDS, RESET
-from usersctl.models import Letter, User
+from usersctl.models import QueuedEmail, User
 from usersctl.passwords import password_is_set
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -128,7 +128,7 @@ class Why:
         return result("provider", message, "set auth.oauth.clientId and clientSecret")
 
     def _sessions(self, tx: Transaction, user: User) -> Gate:
-        kinds = [token.kind for token in tx.tokens(user.id, unexpired_at=stamp(self.now()))]
+        kinds = [token.kind for token in tx.tokens(user.id, live=True)]
         tokens = kinds.count("api")
         message = f"{len(kinds) - tokens} open, {counted(tokens, 'API token')}"
         return _note("sessions", f"{message}; last login {user.last_login_at or 'never'}")
@@ -192,7 +192,9 @@ def _password(user: User, *, has_password: bool, has_provider: bool) -> Gate:
 
 def _email(tx: Transaction, user: User, *, needed: bool) -> Gate:
     """The latest email with a link that lets the user in."""
-    last = next((email for email in tx.letters_of(user.id) if email.kind in (CONFIRM.name, RESET.name)), None)
+    last = next(
+        (email for email in tx.queued_emails_of(user.id) if email.kind in (CONFIRM.name, RESET.name)), None
+    )
     if last is None:
         return _open("letter", "none was requested")
     message = f"{last.kind} of {last.created_at}: {_outcome(last)}"
@@ -205,7 +207,7 @@ def _email(tx: Transaction, user: User, *, needed: bool) -> Gate:
     return _open("letter", message)
 
 
-def _outcome(email: Letter) -> str:
+def _outcome(email: QueuedEmail) -> str:
     outcome = f"{email.state}, tried {counted(email.attempts, 'time')}"
     if email.finished_at:
         outcome = f"{email.state} at {email.finished_at}"

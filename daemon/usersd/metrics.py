@@ -20,7 +20,7 @@ from prometheus_client.core import InfoMetricFamily as Info
 from prometheus_client.exposition import choose_encoder
 
 from usersctl import __version__
-from usersctl.clock import moment, stamp
+from usersctl.clock import moment
 from usersctl.errors import ConfigError, UsersError
 from usersctl.service import Service
 from usersd.counters import BUCKETS, Counters, SharedCounters
@@ -80,12 +80,11 @@ class CachedCounts:
             return self._counts
 
     def _count(self) -> DatabaseCounts:
-        now = stamp(self._service.now())
         with self._service.store.read() as tx:
             cleanup = tx.last_cleanup()
             return DatabaseCounts(
-                sessions=tx.count_live_tokens(now),
-                letters=tx.count_letters(),
+                sessions=tx.count_live_tokens(),
+                letters=tx.count_emails(),
                 cleaned_at=moment(cleanup.at).timestamp() if cleanup else None,
                 cleaned=cleanup.details.get("expired", 0) + cleanup.details.get("no_expiration", 0)
                 if cleanup

@@ -12,7 +12,7 @@ from usersctl.config import Settings
 from usersctl.config.values import UNIX
 from usersctl.errors import Invalid
 from usersctl.fields import unique_keys
-from usersctl.models import Actor, Session, User
+from usersctl.models import Actor, Client, Session, User
 from usersd.cookies import TOKEN_PATTERN, cookie_name, cookie_values, set_cookie
 from usersd.server.lanes import NONBLOCKING
 
@@ -111,8 +111,8 @@ class Request:
         return Actor(f"user:{self.user.id}", self.ip, self.user.id)
 
     @property
-    def user_agent(self) -> str | None:
-        return self.environ.get("HTTP_USER_AGENT")
+    def client(self) -> Client:
+        return Client(self.ip, self.environ.get("HTTP_USER_AGENT"), tuple(self.cookie_tokens))
 
     @property
     def signed_in(self) -> User:

@@ -17,7 +17,7 @@ from usersctl.first_admin import MAKE_AN_ADMIN
 from usersctl.mail import folder, writer
 from usersctl.secrets import new_token
 from usersctl.service import Service, build
-from usersctl.store.store import open_store
+from usersctl.store.store import Store
 from usersd.app import App
 from usersd.background.leader import Leader
 from usersd.counters import Counters
@@ -169,7 +169,7 @@ def hosted(
 ) -> Iterator[Hosted]:
     """The application of one process and its background work. `address`: the one that it listens on, if known."""
     with ExitStack() as stack:
-        store = open_store(loaded.settings.database)
+        store = Store.open(loaded.settings.database)
         service = stack.enter_context(
             closing(build(loaded.settings, store=store, admin_command=admin_command(loaded)))
         )

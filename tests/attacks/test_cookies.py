@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from support.commands import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
 from support.web import Client, Reply, Site, running
 
@@ -32,7 +32,7 @@ def with_cookie(site: Site, cookie: str, path: str = "/api/users/me") -> Reply:
 @contextmanager
 def https(make_service: Callable[..., Service]) -> Iterator[Site]:
     service = make_service(base_url="https://users.example")
-    service.accounts.create("ada@example.com", "Ada", PASSWORD, by=OPERATOR)
+    create_user(service, "ada@example.com", "Ada", PASSWORD, by=OPERATOR)
     with running(service) as site:
         yield site
 

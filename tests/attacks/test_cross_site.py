@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from support.commands import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD, create_user
 from support.web import Client, Reply, Site, running
 
 from usersctl.service import Service
@@ -63,7 +63,7 @@ def make_site(make_service: Callable[..., Service]) -> Iterator[Callable[..., Si
         def make(**changes: Any) -> Site:
             service = make_service(whitelist=("/register",), limits_enabled=False, **changes)
             for name, role in (("ada", "admin"), ("bob", "user")):
-                service.accounts.create(f"{name}@example.com", name.title(), PASSWORD, role=role, by=OPERATOR)
+                create_user(service, f"{name}@example.com", name.title(), PASSWORD, role=role, by=OPERATOR)
             return stack.enter_context(running(service))
 
         yield make

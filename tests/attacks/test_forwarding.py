@@ -5,7 +5,7 @@ from collections.abc import Callable
 from ipaddress import ip_network
 
 import pytest
-from support.commands import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD, create_user
 from support.web import Site, running
 
 from usersctl.config import Settings
@@ -232,7 +232,7 @@ def test_tasks_are_closed_where_the_service_is_for_others(
 @pytest.mark.parametrize("signed_in", [False, True])
 def test_no_answer_repeats_a_host(make_service: Callable[..., Service], host: str, signed_in: bool) -> None:
     service = make_service(whitelist=("/register",), limits_enabled=False)
-    service.accounts.create("ada@example.com", "Ada", PASSWORD, role="admin", by=OPERATOR)
+    create_user(service, "ada@example.com", "Ada", PASSWORD, role="admin", by=OPERATOR)
     token = service.sessions.login("ada@example.com", PASSWORD).token
     with running(service) as site:
         for route in TABLE:
@@ -255,7 +255,7 @@ def test_no_answer_repeats_a_host(make_service: Callable[..., Service], host: st
 def test_letters_lead_to_where_the_configuration_says(make_service: Callable[..., Service]) -> None:
     service = make_service(whitelist=("/register",), limits_enabled=False)
     assert any(route.path == "/api/users/password/forgot" for route in TABLE)
-    service.accounts.create("ada@example.com", "Ada", PASSWORD, by=OPERATOR)
+    create_user(service, "ada@example.com", "Ada", PASSWORD, by=OPERATOR)
     forged = "".join(f"{name}: {value}\r\n" for name, value in FORGED.items())
     with running(service) as site:
         for path, words in (

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import bcrypt
 import pytest
-from support.commands import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
 from support.web import Client, Reply, Site, running
 
@@ -62,12 +62,12 @@ def accounts_for_refusal(service: Service) -> None:
         "cheap": bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode(),
     }
     for name in ("wrong", "inactive", "broken", "nonsense", "unusable", "cheap"):
-        user = service.accounts.create(
-            f"{name}@example.com", name.title(), PASSWORD, active=name != "inactive", by=OPERATOR
+        user = create_user(
+            service, f"{name}@example.com", name.title(), PASSWORD, active=name != "inactive", by=OPERATOR
         )
         if name in stored:
             with service.store.write() as tx:
-                tx.change_user(user.id, user.updated_at, password_hash=stored[name])
+                tx.change_user(user.id, password_hash=stored[name])
 
 
 def told(reply: Reply) -> tuple[Any, ...]:
@@ -154,7 +154,7 @@ def test_parallel_guesses_are_never_more_than_a_hundred(
 ) -> None:
     """By the login, by every spelling of the address, and by a stolen session; the clock runs, so that no wait helps."""
     service = make_service(failed_logins_per_minute=10**6)
-    user = service.accounts.create("ada@b\u00fccher.example", "Ada", PASSWORD, by=OPERATOR)
+    user = create_user(service, "ada@b\u00fccher.example", "Ada", PASSWORD, by=OPERATOR)
     stolen = service.sessions.create_api_token(user.id, name="x", lifetime=None, by=OPERATOR).token
     checks: list[str] = []
     matches = Hasher.matches
@@ -374,7 +374,7 @@ XSS = "\"'><xss onload=alert(1)>{{7*7}}</title>%3Cxss%3E"
 @pytest.fixture
 def page_site(make_service: Callable[..., Service]) -> Iterator[Site]:
     service = make_service(whitelist=("/register",), brand=f"Brand {XSS}")
-    service.accounts.create("ada@example.com", f"Ada {XSS}", PASSWORD, role="admin", by=OPERATOR)
+    create_user(service, "ada@example.com", f"Ada {XSS}", PASSWORD, role="admin", by=OPERATOR)
     with running(service) as found:
         yield found
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
-from support.commands import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
 from support.oauth_site import (
     CALLBACK,
@@ -284,7 +284,7 @@ def test_a_linked_account_is_not_relinked_by_another_subject(site: OAuthSite, br
 
 
 def test_a_pre_registered_account_gives_its_maker_nothing(site: OAuthSite, browser: Browser) -> None:
-    eve = site.service.accounts.create("eve@example.com", "Eve", PASSWORD, by=OPERATOR)
+    eve = create_user(site.service, "eve@example.com", "Eve", PASSWORD, by=OPERATOR)
     inside_already = site.site.signed_in(eve, rememberMe=True)
     api = site.service.sessions.create_api_token(eve.id, name="ci", lifetime=None, by=OPERATOR)
     assert inside_already.patch("/api/users/me", {"email": "ada@example.com"}).status == 200

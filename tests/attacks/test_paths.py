@@ -11,7 +11,7 @@ import bottle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.commands import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD, create_user
 from support.spellings import PIECES, other_spellings, readings
 from support.web import Client, Site, running
 
@@ -52,7 +52,7 @@ def closed_site(make_service: Callable[..., Service]) -> Iterator[Site]:
 
 @pytest.fixture
 def ada(closed_site: Site) -> User:
-    return closed_site.service.accounts.create("ada@example.com", "Ada", PASSWORD, role="admin", by=OPERATOR)
+    return create_user(closed_site.service, "ada@example.com", "Ada", PASSWORD, role="admin", by=OPERATOR)
 
 
 # --- the daemon ---
@@ -84,7 +84,7 @@ def test_no_spelling_of_a_closed_path_opens_it_to_nobody(
 def test_no_spelling_of_an_admins_path_opens_it_to_a_user(
     closed_site: Site, ada: User, method: str, path: str
 ) -> None:
-    closed_site.service.accounts.create("bob@example.com", "Bob", PASSWORD, by=OPERATOR)
+    create_user(closed_site.service, "bob@example.com", "Bob", PASSWORD, by=OPERATOR)
     bob = closed_site.client()
     assert bob.login("bob@example.com", PASSWORD).status == 200
     cookie = f"Cookie: auth_token={bob.cookies['auth_token']}"

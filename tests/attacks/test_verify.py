@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.commands import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD, create_user
 from support.spellings import PIECES, other_spellings, readings
 from support.web import Site, running
 
@@ -341,8 +341,8 @@ def test_no_spelling_of_a_closed_path_opens_the_gate(
 
 def test_a_role_of_the_gate_holds_at_the_next_request(make_service: Callable[..., Service]) -> None:
     service = make_service(role_rules=RULES)
-    ada = service.accounts.create("ada@example.com", "Ada", PASSWORD, role="admin", by=OPERATOR)
-    service.accounts.create("root@example.com", "Root", PASSWORD, role="admin", by=OPERATOR)
+    ada = create_user(service, "ada@example.com", "Ada", PASSWORD, role="admin", by=OPERATOR)
+    create_user(service, "root@example.com", "Root", PASSWORD, role="admin", by=OPERATOR)
     token = service.sessions.open(ada, remember=False).token
     told: list[str] = []
     gate = Gate(lambda _environ, start: start("200 OK", []) or [], service)

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD, create_user
 from support.visitors import Visitor, expect
 from support.web import Site
+
+from usersctl.models import Client
 
 Visit = Callable[..., Visitor]
 House = Callable[..., Site]
@@ -179,7 +181,7 @@ def violations(page: Any) -> list[str]:
 def test_every_page_is_accessible_and_fits_in_light_and_dark(house: House, visit: Visit, sight: str) -> None:
     site = house(require_special_chars=sight == "register, refused")
     for name, title in ((LONG, "W" * 150), ("bobby", HTML), ("zoe", "Zoë")):
-        site.service.accounts.create(f"{name}@example.com", title, None, by=OPERATOR)
+        create_user(site.service, f"{name}@example.com", title, None, by=OPERATOR)
     if sight not in ("register, refused", "set-up", "set-up, refused"):
         site.add(role="admin", password=None if sight == "profile, no password" else PASSWORD)
         site.add("grace")
@@ -340,9 +342,9 @@ def test_password_managers_find_what_they_look_for(house: House, visit: Visit) -
 
 def test_html_in_names_and_addresses_stays_text(house: House, visit: Visit) -> None:
     site = house(brand=f"Brand {HTML}")
-    ada = site.service.accounts.create("ada@example.com", HTML, PASSWORD, role="admin", by=OPERATOR)
-    site.service.accounts.create("b&'/{{b}}@example.com", HTML, None, by=OPERATOR)
-    site.service.sessions.login("ada@example.com", PASSWORD, user_agent=HTML, ip="127.0.0.1")
+    ada = create_user(site.service, "ada@example.com", HTML, PASSWORD, role="admin", by=OPERATOR)
+    create_user(site.service, "b&'/{{b}}@example.com", HTML, None, by=OPERATOR)
+    site.service.sessions.login("ada@example.com", PASSWORD, client=Client("127.0.0.1", HTML))
     visitor = visit(site)
     visitor.page.on("dialog", lambda dialog: visitor.odd.append(f"dialog: {dialog.message}"))
     visitor.signs_in()

@@ -9,6 +9,8 @@ from support.commands import PASSWORD
 from support.visitors import Visitor, expect
 from support.web import Site
 
+from usersctl.models import Newcomer
+
 Visit = Callable[..., Visitor]
 House = Callable[..., Site]
 
@@ -327,7 +329,7 @@ def test_the_hints_follow_the_rules_of_the_server(house: House, visit: Visit) ->
     for password in PASSWORDS:
         refused = ""
         try:
-            check_password(site.service.settings, password, email="grace@example.com", name="Grace Hopper")
+            check_password(site.service.settings, password, Newcomer("grace@example.com", "Grace Hopper"))
         except Invalid as error:
             refused = str(error)
         grace.fills(Password=password)

@@ -199,7 +199,7 @@ def test_an_admin_who_is_none_any_more_is_told_so(ada: Visitor) -> None:
     ada.expected = {403}
     user = ada.site.service.accounts.find("ada@example.com")
     with ada.site.service.store.write() as tx:
-        tx.change_user(user.id, user.updated_at, role="user")
+        tx.change_user(user.id, role="user")
     ada.presses("Next")
     ada.sees("Admin access required")
 

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.commands import OPERATOR, PASSWORD, Command, by_hand
+from support.commands import OPERATOR, PASSWORD, Command, by_hand, create_user
 from support.old_databases import old_database
 from support.web import Site
 
@@ -23,7 +23,7 @@ from usersctl.mail.kinds import RESET
 from usersctl.models import User
 from usersctl.service import Service
 from usersctl.store import backup, database_file
-from usersctl.store.store import open_store
+from usersctl.store.store import Store
 
 pytestmark = pytest.mark.slow
 
@@ -466,7 +466,7 @@ def test_every_answered_change_is_in_the_kept_or_in_the_restored_database(
         number = 0
         while not stop.is_set():
             number += 1
-            answered.append(service.accounts.create(f"u{number}@example.com", "U", None, by=OPERATOR).email)
+            answered.append(create_user(service, f"u{number}@example.com", "U", None, by=OPERATOR).email)
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -673,7 +673,7 @@ def test_a_torn_database_is_replaced_if_its_trail_can_be_read(
 
 def test_a_migration_keeps_the_old_database_like_a_backup(tmp_path: Path) -> None:
     old_database(tmp_path / "users.db")
-    store = open_store(tmp_path / "users.db")
+    store = Store.open(tmp_path / "users.db")
     store.close()
     assert store.migrated is not None
     assert store.migrated.backup.stat().st_mode & 0o777 == 0o600

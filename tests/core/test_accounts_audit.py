@@ -18,7 +18,7 @@ from usersctl.errors import (
     NotFound,
     Unauthenticated,
 )
-from usersctl.models import Actor, AuditRow, User
+from usersctl.models import Actor, AuditRow, Client, User
 from usersctl.service import Service
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()))
@@ -30,7 +30,7 @@ ME = Actor("user:2", "192.0.2.9", 2)
     ("change", "action", "details"),
     [
         (
-            lambda a, _: a.create("new@example.com", "New", PASSWORD, by=ME),
+            lambda a, _: a.create(a.newcomer("new@example.com", "New"), PASSWORD, by=ME),
             "create",
             {"role": "user", "active": True},
         ),
@@ -100,7 +100,7 @@ def test_no_secret_is_anywhere_in_the_files(
         "planted third password",
     ]
     user = add("ada", password=secrets[0])
-    opened = service.sessions.login(user.email, secrets[0], user_agent="planted agent")
+    opened = service.sessions.login(user.email, secrets[0], client=Client(user_agent="planted agent"))
     secrets.append(opened.token)
     with pytest.raises(Unauthenticated):
         service.sessions.login(user.email, secrets[2])

@@ -120,7 +120,7 @@ def test_a_password_that_changes_while_it_is_checked_no_longer_speaks_for_anybod
     class Slow(Hasher):
         def matches(self, password: str, stored: str | None) -> bool:
             with service.store.write() as tx:
-                tx.change_user(user.id, user.updated_at, password_hash="changed meanwhile")
+                tx.change_user(user.id, password_hash="changed meanwhile")
             return super().matches(password, stored)
 
     slow = replace(service, accounts=replace(service.accounts, hasher=Slow(4)))

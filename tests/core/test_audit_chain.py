@@ -274,7 +274,7 @@ def test_text_in_any_script_is_chained(service: Service, add: Callable[..., User
     ada = add("ada")
     for name in ("密码 🦜", "\u202eevil", 'a"b\\c', "é"):
         with service.store.write() as tx:
-            tx.audit("2026", OPERATOR, "update", ada, name=name)
+            tx.audit(OPERATOR, "update", ada, name=name)
     with service.store.read() as tx:
         assert tx.check_audit().problem is None
 

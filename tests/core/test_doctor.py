@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import OPERATOR, PASSWORD, Command
+from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import free_port, serving
 from support.documentation import page, rows, same, steps
 from support.fakes import FakeClock
@@ -20,7 +20,7 @@ from support.postbox import Postbox, hang, make_certificates, scripted_server, s
 
 from usersctl.config.sources import Loaded, Origin
 from usersctl.doctor import CHECKS, Finding, Installation, Severity, examine, files, installation
-from usersctl.models import User
+from usersctl.models import Client, EmailState, User
 from usersctl.service import Service
 from usersctl.store import database_file
 
@@ -58,7 +58,7 @@ class Patient:
 
 @pytest.fixture
 def patient(service: Service, clock: FakeClock) -> Patient:
-    service.accounts.create("ada@example.com", "Ada", None, role="admin", by=OPERATOR)
+    create_user(service, "ada@example.com", "Ada", None, role="admin", by=OPERATOR)
     return Patient(service, clock)
 
 
@@ -222,7 +222,7 @@ def test_letters_that_wait_or_failed_are_told(patient: Patient, clock: FakeClock
     assert (severity, mend) == ("warning", "usersctl mail retry")
     assert message.startswith("1, the oldest since")
     with patient.service.store.write() as tx:
-        tx.finish_letter(1, "failed", "2026-11-20T08:22:19.123Z", "550 no such mailbox")
+        tx.finish_email(1, EmailState.FAILED, "550 no such mailbox")
     assert patient.finds("letters-waiting")[0] == "ok"
     assert patient.finds("letters-failed")[1] == "1, such as 1 to eve@example.com: 550 no such mailbox"
 
@@ -262,11 +262,11 @@ def test_logins_that_all_come_from_one_address_are_told(patient: Patient, add: C
 
     people = [add(f"user{number}") for number in range(3)]
     for each in people * 4:
-        patient.service.sessions.open(each, remember=False, ip="10.0.0.7")
+        patient.service.sessions.open(each, remember=False, client=Client("10.0.0.7"))
     trusted = PUBLIC | {"trusted_proxies": (ipaddress.ip_network("192.0.2.1"),)}
     severity, message, _ = patient.finds("proxies", **trusted)
     assert (severity, "12 logins of 3 users all came from 10.0.0.7" in message) == ("warning", True)
-    patient.service.sessions.open(people[0], remember=False, ip="203.0.113.9")
+    patient.service.sessions.open(people[0], remember=False, client=Client("203.0.113.9"))
     assert patient.finds("proxies", **trusted)[0] == "ok"
     everybody = PUBLIC | {"trusted_proxies": (ipaddress.ip_network("0.0.0.0/0"),)}
     assert patient.finds("proxies", **everybody)[0] == "problem"

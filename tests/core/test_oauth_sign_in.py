@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import OPERATOR, PASSWORD, Command
+from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.documentation import blocks, page
 from support.fakes import FakeClock
 from support.postbox import last_link, sent
@@ -40,7 +40,7 @@ def profile(subject: str = "1001", email: str = "ada@example.com", **more: Any) 
 
 
 def signs_in(service: Service, *words: str, **more: Any) -> User:
-    return service.oauth.user_for(profile(*words, **more), by=SYSTEM)
+    return service.oauth.user_for(profile(*words, **more), then=lambda _tx, user: user, by=SYSTEM)
 
 
 def refusal(service: Service, *words: str, **more: Any) -> str:
@@ -76,7 +76,7 @@ def can_log_in(service: Service, user: User) -> bool:
 
 def proven(service: Service, name: str = "ada", **keywords: Any) -> User:
     """An account whose owner has shown, by a letter, that the address is theirs."""
-    user = service.accounts.create(f"{name}@example.com", name.title(), None, by=OPERATOR, **keywords)
+    user = create_user(service, f"{name}@example.com", name.title(), None, by=OPERATOR, **keywords)
     service.recovery.forgot(user.email)
     link = last_link(service, to=user.email)
     return service.recovery.reset(link.token, link.email, PASSWORD, by=SYSTEM)
@@ -207,7 +207,7 @@ def test_whoever_waited_in_an_account_of_an_unproven_address_is_out(service: Ser
         user = proven(service, "eve")
         user = service.accounts.update(user.id, email="ada@example.com", by=SYSTEM)
     else:
-        user = service.accounts.create("ada@example.com", "Eve", PASSWORD, by=OPERATOR)
+        user = create_user(service, "ada@example.com", "Eve", PASSWORD, by=OPERATOR)
     session = service.sessions.open(user, remember=True)
     api = service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR)
     service.recovery.forgot(user.email)
@@ -371,7 +371,7 @@ def test_the_database_itself_keeps_a_subject_to_one_account(service: Service) ->
     signs_in(service)
     other = proven(service, "grace")
     with pytest.raises(Exception, match=r"UNIQUE|unique"), service.store.write() as tx:
-        tx.change_user(other.id, "2026-11-20T08:22:19.123Z", oauth_id="1001")
+        tx.change_user(other.id, oauth_id="1001")
     assert service.accounts.get(other.id).oauth_id is None
 
 
@@ -419,7 +419,7 @@ def test_who_is_not_linked_cannot_be_unlinked(service: Service, clock: FakeClock
 def test_the_command_shows_and_removes_a_link(usersctl: Command) -> None:
     usersctl.add("ada")
     with usersctl.service() as service:
-        service.oauth.user_for(profile(), by=SYSTEM)
+        service.oauth.user_for(profile(), then=lambda _tx, user: user, by=SYSTEM)
     assert "1001" in usersctl.ok("show", "ada@example.com").stdout
     shown = usersctl.ok("show", "ada@example.com", "--json").json
     assert (shown["oauth_id"], shown["profile_picture"]) == ("1001", PICTURE)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
 from support.postbox import Postbox, Received, folder_letters, last_link, link_in, send_all, sent, smtp_server
 
@@ -23,10 +23,10 @@ from usersctl.clock import stamp
 from usersctl.config import Settings
 from usersctl.errors import Busy, Invalid
 from usersctl.mail import kinds, outbox
-from usersctl.mail.kinds import CONFIRM, EMAIL_CHANGED, RESET, queue
+from usersctl.mail.kinds import CONFIRM, EMAIL_CHANGED, RESET
 from usersctl.mail.outbox import LEASE, LONGEST_DELAY, Attempt, Outbox, delay_after
 from usersctl.mail.sending import Undeliverable
-from usersctl.models import Actor, Letter, User
+from usersctl.models import Actor, QueuedEmail, User
 from usersctl.service import Service, build
 
 ADA = "ada@example.com"
@@ -63,15 +63,15 @@ def box(service: Service, server: Server) -> Outbox:
 def queued(service: Service, *users: User, kind: kinds.Kind = RESET) -> None:
     with service.store.write() as tx:
         for user in users:
-            queue(tx, kind, user, user.email, service.now())
+            service.outbox.queue.add(tx, kind, user, user.email)
 
 
-def rows(service: Service) -> list[Letter]:
+def rows(service: Service) -> list[QueuedEmail]:
     with service.store.read() as tx:
-        return list(tx.letters())
+        return list(tx.queued_emails())
 
 
-def the_row(service: Service) -> Letter:
+def the_row(service: Service) -> QueuedEmail:
     (found,) = rows(service)
     return found
 
@@ -99,17 +99,17 @@ def test_a_letter_is_there_exactly_when_its_effect_is(service: Service, add: Cal
 
     def change_and_break() -> None:
         with service.store.write() as tx:
-            tx.change_user(user.id, user.updated_at, name="Changed")
-            queue(tx, RESET, user, user.email, service.now())
+            tx.change_user(user.id, name="Changed")
+            service.outbox.queue.add(tx, RESET, user, user.email)
             raise Broken
 
     with pytest.raises(Broken):
         change_and_break()
     assert rows(service) == []
-    assert not service.store.letter_due.is_set()
+    assert not service.outbox.queue.committed.is_set()
     assert service.accounts.get(user.id).name == "Ada"
     queued(service, user)
-    assert service.store.letter_due.is_set()
+    assert service.outbox.queue.committed.is_set()
     found = the_row(service)
     assert (found.kind, found.email, found.user_id, found.state, found.attempts) == (
         "reset",
@@ -137,7 +137,7 @@ def test_no_token_is_in_any_file_of_the_database(
     for kind in kinds.KINDS.values():
         queued(service, user, kind=kind)
     with service.store.write() as tx:
-        tx.change_user(user.id, user.updated_at, awaiting_confirmation=True)
+        tx.change_user(user.id, awaiting_confirmation=True)
     worked(box)
     found = [link_in(message.get_body(("plain",)).get_content()).token for _, message in server.taken]  # type: ignore[union-attr]
     assert len(set(found)) == len(kinds.KINDS)
@@ -157,8 +157,8 @@ def test_a_server_that_quotes_the_letter_gets_no_token_into_the_list_or_the_log(
     queued(service, add("ada"))
     attempt = replace(service.outbox, given_send=quoting).work()
     assert attempt is not None
-    assert "token=***" in attempt.told
-    assert the_row(service).last_error == attempt.told
+    assert "token=***" in attempt.message
+    assert the_row(service).last_error == attempt.message
 
 
 # --- tried again ---
@@ -172,7 +172,11 @@ def test_a_letter_that_is_refused_for_now_is_tried_again_later_and_later(
     waits = []
     for number in range(1, 15):
         (attempt,) = worked(box)
-        assert (attempt.state, attempt.told, attempt.letter.attempts) == ("waiting", "450 greylisted", number)
+        assert (attempt.state, attempt.message, attempt.email.attempts) == (
+            "waiting",
+            "450 greylisted",
+            number,
+        )
         row = the_row(service)
         assert row.last_error == "450 greylisted"
         wait = datetime.fromisoformat(row.due_at) - clock()
@@ -263,14 +267,14 @@ def test_a_bad_letter_blocks_no_other(
 ) -> None:
     bad, good = add("bad"), add("good")
     with service.store.write() as tx:
-        tx.change_user(bad.id, bad.updated_at, email="two@example.com, addresses@example.com")
-        queue(tx, RESET, tx.user(bad.id), "two@example.com, addresses@example.com", service.now())
+        tx.change_user(bad.id, email="two@example.com, addresses@example.com")
+        service.outbox.queue.add(tx, RESET, tx.user(bad.id), "two@example.com, addresses@example.com")
         tx._run(
             "INSERT INTO outbox (kind, user_id, email, message_id, created_at, due_at) VALUES ('odd', 1, 'x', 'y', ?, ?)",
             (stamp(service.now()),) * 2,
         )
     queued(service, good)
-    told = {each.letter.email: (each.state, each.told) for each in worked(box)}
+    told = {each.email.email: (each.state, each.message) for each in worked(box)}
     assert told["good@example.com"][0] == "sent"
     assert told["two@example.com, addresses@example.com"] == (
         "failed",
@@ -288,7 +292,7 @@ def test_a_fault_of_ours_blocks_no_other(service: Service, add: Callable[..., Us
 
     queued(service, add("ada"), add("bob"))
     done = worked(replace(service.outbox, given_send=faulty))
-    assert [(each.state, each.told) for each in done] == [
+    assert [(each.state, each.message) for each in done] == [
         ("failed", "ZeroDivisionError: oops"),
         ("sent", "250 OK"),
     ]
@@ -300,7 +304,7 @@ def test_a_fault_of_ours_blocks_no_other(service: Service, add: Callable[..., Us
 
 @pytest.mark.parametrize(
     ("kind", "after"),
-    [(kind, kinds.STALE_AFTER[kind.purpose]) for kind in kinds.KINDS.values()],
+    [(kind, kind.stale_after) for kind in kinds.KINDS.values()],
     ids=list(kinds.KINDS),
 )
 def test_what_is_too_old_is_dropped(
@@ -316,7 +320,7 @@ def test_what_is_too_old_is_dropped(
     clock.move(milliseconds=1)
     second = box.work()
     assert second is not None
-    assert (second.state, second.told) == ("dropped", "too old")
+    assert (second.state, second.message) == ("dropped", "too old")
 
 
 def test_a_letter_of_an_account_that_is_gone_is_gone(
@@ -337,7 +341,7 @@ def test_a_letter_to_an_address_that_was_changed_is_dropped(
     for kind in (RESET, kinds.PASSWORD_CHANGED, kinds.ACCOUNT_LINKED):
         queued(service, user, kind=kind)
     service.accounts.update(user.id, email="new@example.com", by=OPERATOR)
-    assert {each.letter.kind: each.told for each in worked(box)} == {
+    assert {each.email.kind: each.message for each in worked(box)} == {
         "password-changed": "the address was changed",
         "account-linked": "the address was changed",
         "email-changed": "250 OK",
@@ -445,7 +449,7 @@ def test_after_a_crash_between_sending_and_marking_the_letter_comes_once_more_wi
         link = link_in(message.get_body(("plain",)).get_content())  # type: ignore[union-attr]
         clock.now = datetime(2026, 11, 20, 8, 25, tzinfo=UTC)
         with service.store.read() as tx:
-            assert tx.one_time_token("reset", outbox.digest(link.token), stamp(clock())) is not None
+            assert tx.one_time_token("reset", outbox.digest(link.token)) is not None
 
 
 def test_an_attempt_is_over_before_its_lease_is() -> None:
@@ -520,9 +524,7 @@ def work_alone(path: Path, port: int, start: Any) -> None:
 def test_processes_on_one_database_send_each_letter_once(tmp_path: Path) -> None:
     path = tmp_path / "users.db"
     service = build(Settings(database=path, base_url="http://localhost", rounds=4))
-    users = [
-        service.accounts.create(f"u{number}@example.com", "U", None, by=OPERATOR) for number in range(40)
-    ]
+    users = [create_user(service, f"u{number}@example.com", "U", None, by=OPERATOR) for number in range(40)]
     queued(service, *users)
     context = multiprocessing.get_context("spawn")
     with smtp_server(Postbox(delay=0.01, together=2)) as box:
@@ -589,7 +591,7 @@ def test_a_greylisted_recipient_keeps_nobody_waiting(
         assert [each.state for each in send_all(service)] == ["waiting", "failed", "sent"]
         box.answers.clear()
         clock.move(minutes=1)
-        assert [each.letter.email for each in send_all(service)] == [ADA]
+        assert [each.email.email for each in send_all(service)] == [ADA]
     assert [each.recipients for each in box.received] == [["cleo@example.com"], [ADA]]
 
 
@@ -607,9 +609,9 @@ def test_the_notice_of_a_change_goes_where_it_was_meant_to(
 ) -> None:
     user = add("ada")
     with service.store.write() as tx:
-        queue(tx, EMAIL_CHANGED, user, "old@example.com", service.now())
-        queue(tx, CONFIRM, user, ADA, service.now())
-    assert [(each.letter.email, each.state) for each in send_all(service)] == [
+        service.outbox.queue.add(tx, EMAIL_CHANGED, user, "old@example.com")
+        service.outbox.queue.add(tx, CONFIRM, user, ADA)
+    assert [(each.email.email, each.state) for each in send_all(service)] == [
         ("old@example.com", "sent"),
         (ADA, "dropped"),
     ]

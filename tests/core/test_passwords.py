@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from usersctl.config import Settings
 from usersctl.errors import Busy, Invalid
-from usersctl.models import UNUSABLE
+from usersctl.models import UNUSABLE, Newcomer
 from usersctl.passwords import MAX_BYTES, Hasher, check_hash, check_password, cost_of
 
 KNOWN = "$2b$04$abcdefghijklmnopqrstuu"  # a salt; bcrypt wants its last character to be one of . O e u
@@ -34,7 +34,7 @@ def rules(**changes: object) -> Settings:
 
 
 def checked(password: str, **changes: object) -> str:
-    return check_password(rules(**changes), password, email="ada.l@example.com", name="Ada Lovelace")
+    return check_password(rules(**changes), password, Newcomer("ada.l@example.com", "Ada Lovelace"))
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def held(hasher: Hasher, how_many: int) -> Iterator[Callable[[], None]]:
     for _ in range(min(how_many, hasher.slots)):
         assert inside.acquire(timeout=5)
     until = time.monotonic() + 5
-    while hasher._room._value != hasher.slots + 3 - how_many:
+    while hasher.in_use + hasher.waiting != how_many:
         assert time.monotonic() < until
         time.sleep(0.001)
     try:

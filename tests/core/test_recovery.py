@@ -12,7 +12,7 @@ from support.postbox import Link, last_link, link_in, send_all, sent
 
 from usersctl.clock import stamp
 from usersctl.errors import Busy, Invalid, TooMany, Unauthenticated, UsersError
-from usersctl.mail.kinds import ACCOUNT_LINKED, RESET, queue
+from usersctl.mail.kinds import ACCOUNT_LINKED, RESET
 from usersctl.models import Actor, User
 from usersctl.passwords import Hasher
 from usersctl.service import Service
@@ -161,7 +161,7 @@ def test_a_reset_drops_the_letters_that_still_wait(service: Service) -> None:
     link = forgotten(service)
     service.recovery.forgot(ADA)
     reset(service, link)
-    assert [each.letter.kind for each in send_all(service)] == ["password-changed"]
+    assert [each.email.kind for each in send_all(service)] == ["password-changed"]
 
 
 def test_a_reset_proves_the_address(service: Service, ada: User, clock: FakeClock) -> None:
@@ -208,7 +208,7 @@ def test_what_changes_an_account_ends_its_links_and_its_waiting_letters(
     link = forgotten(service)
     service.recovery.forgot(ADA)
     end(service, ada)
-    assert "reset" not in [each.letter.kind for each in send_all(service)]
+    assert "reset" not in [each.email.kind for each in send_all(service)]
     refused(service, link)
 
 
@@ -231,10 +231,10 @@ def test_an_address_that_is_changed_while_the_password_is_hashed_ends_the_reset(
 def test_an_address_of_nobody_gets_no_letter_and_is_not_kept(service: Service, email: str) -> None:
     service.recovery.forgot(email)
     (attempt,) = send_all(service)
-    assert (attempt.state, attempt.told) == ("dropped", "no account")
+    assert (attempt.state, attempt.message) == ("dropped", "no account")
     assert sent(service) == []
-    assert len(attempt.letter.email) == 64
-    assert "@" not in attempt.letter.email
+    assert len(attempt.email.email) == 64
+    assert "@" not in attempt.email.email
 
 
 # --- notices, and "this wasn't me" ---
@@ -246,7 +246,7 @@ def notice(service: Service, to: str = ADA) -> Link:
     return link
 
 
-def test_every_change_tells_the_owner(service: Service, ada: User, clock: FakeClock) -> None:
+def test_every_change_tells_the_owner(service: Service, ada: User) -> None:
     def subjects(to: str = ADA) -> list[str]:
         return [each.subject for each in sent(service, to)]
 
@@ -261,7 +261,7 @@ def test_every_change_tells_the_owner(service: Service, ada: User, clock: FakeCl
     assert subjects()[4:] == ["The email address of your account at Users was changed"]
     assert subjects("new@example.com") == []
     with service.store.write() as tx:
-        queue(tx, ACCOUNT_LINKED, service.accounts.get(ada.id), "new@example.com", clock())
+        service.outbox.queue.add(tx, ACCOUNT_LINKED, service.accounts.get(ada.id), "new@example.com")
     assert subjects("new@example.com") == ["A new way to sign in to Users"]
 
 
@@ -368,10 +368,10 @@ def test_the_links_of_notices_end_with_a_reset_by_who_reads_them_and_with_a_deac
         not_me(service, after_reset)
 
 
-def test_not_me_ends_the_sign_in_through_the_provider(service: Service, ada: User, clock: FakeClock) -> None:
+def test_not_me_ends_the_sign_in_through_the_provider(service: Service, ada: User) -> None:
     with service.store.write() as tx:
-        linked = tx.change_user(ada.id, stamp(clock()), oauth_id="them")
-        queue(tx, ACCOUNT_LINKED, linked, ADA, clock())
+        linked = tx.change_user(ada.id, oauth_id="them")
+        service.outbox.queue.add(tx, ACCOUNT_LINKED, linked, ADA)
     not_me(service, notice(service))
     assert service.accounts.get(ada.id).oauth_id is None
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usersctl.config import Settings
+from usersctl.models import Newcomer
 from usersctl.passwords import check_password
 from usersctl.secrets import digest, new_password, new_token
 
@@ -56,7 +57,7 @@ def test_a_made_password_meets_every_rule_that_can_be_switched_on(length: int) -
     )
     password = new_password(length)
     assert len(password) == length
-    assert check_password(strict, password, email="ada@example.com", name="Ada") == password
+    assert check_password(strict, password, Newcomer("ada@example.com", "Ada")) == password
 
 
 def test_made_passwords_differ_and_hold_nothing_that_is_misread() -> None:

@@ -20,11 +20,11 @@ import pytest
 from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 
-from usersctl.errors import Busy, NotFound, StoreUnusable
-from usersctl.models import NewUser, User, UserFilter
+from usersctl.errors import Busy, NotFound, StoreUnusable, Taken
+from usersctl.models import Newcomer, User, UserFilter
 from usersctl.service import Service
 from usersctl.store import database_file
-from usersctl.store.store import Store, open_store
+from usersctl.store.store import Store
 
 NOW = "2026-11-20T08:22:19.123Z"
 
@@ -39,7 +39,7 @@ def opened() -> Iterator[Callable[..., Store]]:
     stores: list[Store] = []
 
     def open_(*arguments: object, **keywords: object) -> Store:
-        stores.append(open_store(*arguments, **keywords))  # type: ignore[arg-type]
+        stores.append(Store.open(*arguments, **keywords))  # type: ignore[arg-type]
         return stores[-1]
 
     yield open_
@@ -47,8 +47,8 @@ def opened() -> Iterator[Callable[..., Store]]:
         store.close()
 
 
-def new_user(name: str) -> NewUser:
-    return NewUser(f"{name}@example.com", name, "!", "user", True, NOW)
+def new_user(name: str) -> Newcomer:
+    return Newcomer(f"{name}@example.com", name, "!", "user", True, NOW)
 
 
 def mode(path: Path) -> int:
@@ -116,7 +116,7 @@ def test_every_connection_is_durable_and_keeps_references(
 
 
 def test_the_last_one_to_close_folds_the_log_into_the_file(path: Path) -> None:
-    store = open_store(path, create=True)
+    store = Store.open(path, create=True)
     with store.write() as tx:
         tx.add_user(new_user("ada"))
     with ThreadPoolExecutor(1) as pool:
@@ -128,7 +128,7 @@ def test_the_last_one_to_close_folds_the_log_into_the_file(path: Path) -> None:
 @pytest.mark.parametrize("write", [True, False])
 def test_a_missing_database_is_an_error_that_names_the_path_and_why(path: Path, write: bool) -> None:
     with pytest.raises(StoreUnusable) as refused:
-        open_store(path, write=write, why="USERS_DATABASE")
+        Store.open(path, write=write, why="USERS_DATABASE")
     assert str(path) in str(refused.value)
     assert "USERS_DATABASE" in str(refused.value)
     assert refused.value.hint
@@ -180,13 +180,13 @@ def with_other_users(path: Path) -> None:
 
 
 def of_the_future(path: Path) -> None:
-    open_store(path, create=True).close()
+    Store.open(path, create=True).close()
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA user_version = 99")
 
 
 def truncated(path: Path) -> None:
-    open_store(path, create=True).close()
+    Store.open(path, create=True).close()
     with path.open("r+b") as file:
         file.truncate(5000)
 
@@ -216,7 +216,7 @@ def test_what_is_no_database_of_ours_is_refused_by_name_and_left_alone(
     make(path)
     before = path.read_bytes() if path.is_file() else None
     with pytest.raises(StoreUnusable, match=said) as refused:
-        open_store(path, create=create)
+        Store.open(path, create=create)
     assert str(path) in str(refused.value)
     if (
         make is not with_other_users
@@ -231,7 +231,7 @@ def test_what_is_no_database_of_ours_is_refused_by_name_and_left_alone(
 def test_it_is_refused_for_reading_too(path: Path, make: Callable[[Path], None], said: str) -> None:
     make(path)
     with pytest.raises(StoreUnusable, match=said):
-        open_store(path, write=False)
+        Store.open(path, write=False)
 
 
 def test_an_empty_file_becomes_a_database_where_one_may_be_made(
@@ -240,7 +240,7 @@ def test_an_empty_file_becomes_a_database_where_one_may_be_made(
     path.touch()
     for write in (False, True):
         with pytest.raises(StoreUnusable, match="is empty") as refused:
-            open_store(path, write=write)
+            Store.open(path, write=write)
         assert "db init" in str(refused.value.hint)
         assert "db restore" in str(refused.value.hint)
     assert path.stat().st_size == 0
@@ -252,7 +252,7 @@ def test_a_folder_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for create in (True, False):
         with pytest.raises(StoreUnusable, match=r"users\.db"):
-            open_store(tmp_path / "file" / "users.db", create=create)
+            Store.open(tmp_path / "file" / "users.db", create=create)
 
 
 # --- read-only ---
@@ -263,14 +263,14 @@ import os, sys
 from pathlib import Path
 from usersctl.errors import StoreUnusable
 from usersctl.models import UserFilter
-from usersctl.store.store import open_store
+from usersctl.store.store import Store
 path, how = Path(sys.argv[1]), sys.argv[2]
 if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
 try:
-    store = open_store(path, write=how != "read")
+    store = Store.open(path, write=how != "read")
     if how == "read":
         with store.read() as tx:
             print(tx.count_users(UserFilter()))
@@ -302,7 +302,7 @@ def shared() -> Iterator[Path]:
 def read_only(shared: Path) -> Iterator[Path]:
     """A database that everybody may read and nobody may write, in a folder of the same kind."""
     folder = shared / "disk"
-    store = open_store(folder / "users.db", create=True)
+    store = Store.open(folder / "users.db", create=True)
     with store.write() as tx:
         tx.add_user(new_user("ada"))
     store.close()
@@ -324,7 +324,7 @@ def test_a_database_on_a_read_only_disk_cannot_be_written_and_says_so(read_only:
 @pytest.mark.parametrize("how", ["read", "write"])
 def test_a_database_that_one_may_not_see_is_refused_by_name(shared: Path, how: str) -> None:
     path = shared / "closed" / "users.db"
-    open_store(path, create=True).close()
+    Store.open(path, create=True).close()
     assert as_nobody(how, path) == f"{path} cannot be opened: Permission denied"
     path.parent.chmod(0o755)
     assert as_nobody(how, path) == f"{path} may not be read by this user"
@@ -379,7 +379,7 @@ def test_threads_that_read_and_then_write_never_fail(service: Service, add: Call
             with service.store.write() as tx:
                 found = tx.user(user.id)
                 assert found is not None
-                tx.change_user(user.id, NOW, name=str(int(found.name) + 1) if found.name.isdigit() else "1")
+                tx.change_user(user.id, name=str(int(found.name) + 1) if found.name.isdigit() else "1")
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(count, range(8)))
@@ -387,7 +387,7 @@ def test_threads_that_read_and_then_write_never_fail(service: Service, add: Call
 
 
 def add_many(path: Path, letter: str) -> None:
-    store = open_store(path)
+    store = Store.open(path)
     for number in range(50):
         with store.write() as tx:
             assert tx.count_users(UserFilter()) >= number
@@ -489,11 +489,13 @@ def test_a_mistake_of_ours_stays_what_it_is(service: Service) -> None:
         tx.add_user(new_user("ada")._replace(role="root"))
 
 
-def test_a_taken_address_or_provider_account_is_none(service: Service) -> None:
+def test_a_taken_address_or_provider_account_is_refused(service: Service) -> None:
     with service.store.write() as tx:
         assert tx.add_user(new_user("ada")._replace(oauth_id="7"))
-        assert tx.add_user(new_user("ada")) is None
-        assert tx.add_user(new_user("bob")._replace(oauth_id="7")) is None
+        with pytest.raises(Taken):
+            tx.add_user(new_user("ada"))
+        with pytest.raises(Taken):
+            tx.add_user(new_user("bob")._replace(oauth_id="7"))
         assert tx.count_users(UserFilter()) == 1
 
 

@@ -3,19 +3,21 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.commands import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
 
 from usersctl.errors import Forbidden, TooMany, Unauthenticated, UsersError
+from usersctl.fields import lookup_key
 from usersctl.models import User
 from usersctl.passwords import Hasher
 from usersctl.service import Service
-from usersctl.throttle import KEPT_ADDRESSES, AddressThrottle, account_key, network_of
+from usersctl.throttle import AddressThrottle, account_key, network_of
 
 ADA = "ada@example.com"
 NOBODY = "nobody@example.com"
@@ -24,7 +26,7 @@ NOBODY = "nobody@example.com"
 def guess(service: Service, email: str = ADA, password: str = "wrong") -> UsersError:
     """One login that fails; the refusal."""
     with pytest.raises(UsersError) as refused:
-        service.sessions.login(email, password)
+        service.sessions.login(lookup_key(email), password)
     return refused.value
 
 
@@ -190,7 +192,7 @@ def test_wrong_current_passwords_count_as_guesses_too(counted: Service, add: Cal
 
 def test_without_limits_every_password_is_checked(make_service: Callable[..., Service]) -> None:
     service = make_service(limits_enabled=False)
-    user = service.accounts.create(ADA, "Ada", PASSWORD, by=OPERATOR)
+    user = create_user(service, ADA, "Ada", PASSWORD, by=OPERATOR)
     for _ in range(105):
         assert isinstance(guess(service), Unauthenticated)
     assert service.sessions.login(ADA, PASSWORD)
@@ -199,7 +201,7 @@ def test_without_limits_every_password_is_checked(make_service: Callable[..., Se
 
 def test_the_limits_of_the_settings_count(make_service: Callable[..., Service], clock: FakeClock) -> None:
     service = make_service(failures_before_delay=2, failures_before_lock=3)
-    service.accounts.create(ADA, "Ada", PASSWORD, by=OPERATOR)
+    create_user(service, ADA, "Ada", PASSWORD, by=OPERATOR)
     assert isinstance(guess(service), Unauthenticated)
     assert isinstance(guess(service), Unauthenticated)
     assert guess(service).retry_after == 30
@@ -283,19 +285,16 @@ def test_an_address_without_an_account_is_not_kept_in_clear(service: Service) ->
 
 
 def test_the_cleanup_keeps_the_newest_addresses_without_an_account_and_all_with_one(
-    service: Service, add: Callable[..., User], monkeypatch: pytest.MonkeyPatch, clock: FakeClock
+    service: Service, add: Callable[..., User], clock: FakeClock
 ) -> None:
-    from usersctl import sessions
-
-    assert KEPT_ADDRESSES == 100_000
-    monkeypatch.setattr(sessions, "KEPT_ADDRESSES", 3)
-    monkeypatch.setattr(sessions, "BATCH", 2)
+    assert service.sessions.kept_failures == 100_000
+    sessions = replace(service.sessions, kept_failures=3, batch=2)
     user = add()
     guess(service)
     for number in range(10):
         clock.move(seconds=1)
         guess(service, f"nobody{number}@example.com")
-    service.sessions.cleanup(by=OPERATOR)
+    sessions.cleanup(by=OPERATOR)
     with service.store.read() as tx:
         kept = {row[0] for row in tx._run("SELECT account FROM login_failures")}
     newest = {account_key(None, f"nobody{number}@example.com") for number in (7, 8, 9)}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD, create_user
 from support.old_databases import INTEGER_ACTIVE, OLD, WITH_LAST_LOGIN
 
 from usersctl.errors import Invalid, StoreUnusable, Unauthenticated
@@ -18,7 +18,7 @@ from usersctl.models import User, UserFilter
 from usersctl.passwords import Hasher
 from usersctl.service import Service
 from usersctl.store import upgrade
-from usersctl.store.store import open_store
+from usersctl.store.store import Store
 
 HASH = Hasher(4).hash(PASSWORD)
 
@@ -70,7 +70,7 @@ def layout_of(path: Path, but: tuple[str, ...] = ()) -> set[tuple[Any, ...]]:
 
 
 def migrated(path: Path) -> tuple[list[User], upgrade.Migrated | None]:
-    store = open_store(path)
+    store = Store.open(path)
     try:
         with store.read() as tx:
             return list(tx.users(UserFilter(sort="created"))), store.migrated
@@ -128,7 +128,7 @@ def test_every_account_is_there_with_its_id_address_hash_and_times(path: Path, l
 def test_the_layout_is_that_of_a_new_database(path: Path, tmp_path: Path, layout: str) -> None:
     make(path, layout, old_row())
     migrated(path)
-    open_store(tmp_path / "new.db", create=True).close()
+    Store.open(tmp_path / "new.db", create=True).close()
     others = (
         "personal_access_tokens",
         "password_reset_tokens",
@@ -201,14 +201,14 @@ def test_the_next_id_was_never_given_before(path: Path, make_service: Callable[.
         extra="DELETE FROM users WHERE id = 9;",
     )
     service = make_service()
-    assert service.accounts.create("new@example.com", "New", None, by=OPERATOR).id == 10
+    assert create_user(service, "new@example.com", "New", None, by=OPERATOR).id == 10
 
 
 def test_the_next_id_was_never_given_before_also_where_nobody_is_left(
     path: Path, make_service: Callable[..., Service]
 ) -> None:
     make(path, OLD, old_row(id=9), extra="DELETE FROM users;")
-    assert make_service().accounts.create("new@example.com", "New", None, by=OPERATOR).id == 10
+    assert create_user(make_service(), "new@example.com", "New", None, by=OPERATOR).id == 10
 
 
 def test_everybody_signs_in_with_the_password_of_before(
@@ -219,7 +219,7 @@ def test_everybody_signs_in_with_the_password_of_before(
     for email in ("ada@example.com", "ADA@EXAMPLE.COM", "bob@exämple.com", "bob@xn--exmple-cua.com"):
         assert service.sessions.login(email, PASSWORD)
     service.accounts.update(1, name="Changed", by=OPERATOR)
-    assert service.accounts.has_admin()
+    assert not service.first_admin.needed()
     with pytest.raises(Invalid):
         service.accounts.delete([1, 2], by=OPERATOR)
 
@@ -258,7 +258,7 @@ def test_the_database_as_it_was_lies_beside_for_its_owner_only(path: Path) -> No
 @pytest.mark.parametrize("layout", [OLD, OLD + "PRAGMA journal_mode = WAL;", ""], ids=["old", "wal", "empty"])
 def test_what_was_open_to_everyone_is_not_any_more(path: Path, layout: str, before: int, after: int) -> None:
     make(path, layout).chmod(before)
-    store = open_store(path, create=True)
+    store = Store.open(path, create=True)
     try:
         with store.write() as tx:
             tx.clear_failures("user:1")
@@ -295,7 +295,7 @@ def test_reading_an_old_database_says_how_to_migrate_it_and_changes_nothing(path
     make(path, OLD, old_row())
     before = path.read_bytes()
     with pytest.raises(StoreUnusable, match="is of an older version") as refused:
-        open_store(path, write=False)
+        Store.open(path, write=False)
     assert "db migrate" in str(refused.value.hint)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
@@ -443,7 +443,7 @@ def test_accounts_that_cannot_be_kept_are_named_and_nothing_is_changed(
     make(path, OLD, *rows)
     before, content = path.read_bytes(), dump(path)
     with pytest.raises(StoreUnusable, match=said):
-        open_store(path)
+        Store.open(path)
     assert dump(path) == content
     # Nothing but SQLite's own counts of changes: the journal, too, is the one that the old application had.
     after = path.read_bytes()
@@ -467,10 +467,10 @@ def test_a_migration_that_fails_in_the_middle_leaves_the_old_one(
     monkeypatch.setattr(upgrade, "schema", lambda: real + "\nCREATE TABLE users (again TEXT);\n")
     monkeypatch.setattr(upgrade, "names_of_schema", lambda: {"users"})
     with pytest.raises(sqlite3.OperationalError, match="already exists"):
-        open_store(path, create=True)
+        Store.open(path, create=True)
     assert dump(path) == before
     monkeypatch.undo()
-    open_store(path, create=True).close()
+    Store.open(path, create=True).close()
     assert len(migrated(path)[0]) == (1 if layout else 0)
 
 
@@ -485,7 +485,7 @@ def killed_in_the_middle(path: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     upgrade._run_schema = die
-    open_store(path)
+    Store.open(path)
 
 
 def test_a_process_that_is_killed_in_the_middle_leaves_the_old_one(path: Path) -> None:
@@ -506,7 +506,7 @@ def open_together(folder: Path, rounds: int, ready: Any, results: Any) -> None:
     for number in range(rounds):
         ready.wait(60)
         try:
-            store = open_store(folder / f"{number}.db", create=True)
+            store = Store.open(folder / f"{number}.db", create=True)
             with store.read() as tx:
                 results.put((number, tx.count_users(UserFilter()), store.migrated is not None))
             store.close()

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.commands import OPERATOR, PASSWORD, Command
+from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.fakes import FakeClock
 
 from usersctl.errors import UsersError
-from usersctl.models import Actor, User
+from usersctl.models import Actor, EmailState, User
 from usersctl.oauth.providers import Profile
 from usersctl.service import Service
 from usersctl.why import Explanation, Gate, Why
@@ -57,7 +57,7 @@ def test_whoever_was_deactivated_needs_an_operator(service: Service, add: Callab
     assert stopped_by(explained(service, ada)) == ("active", f"usersctl activate {ada.id}")
 
 
-def test_whoever_registered_has_to_confirm(service: Service) -> None:
+def test_whoever_registered_has_to_confirm(service: Service, clock: FakeClock) -> None:
     eve = service.registration.register("eve@example.com", "Eve", PASSWORD, by=OPERATOR)
     found = explained(service, eve, whitelist=("/register",))
     assert stopped_by(found) == ("active", f"usersctl link confirm {eve.id}")
@@ -67,8 +67,9 @@ def test_whoever_registered_has_to_confirm(service: Service) -> None:
     assert letter.message.startswith("confirm of 2026-11-20T08:22:19.123Z: waiting")
     # While registration is closed, its links open nothing.
     assert stopped_by(explained(service, eve)) == ("active", f"usersctl activate {eve.id}")
+    clock.move(milliseconds=877)
     with service.store.write() as tx:
-        tx.finish_letter(1, "failed", "2026-11-20T08:22:20.000Z", "550 no such mailbox")
+        tx.finish_email(1, EmailState.FAILED, "550 no such mailbox")
     assert (
         "failed at 2026-11-20T08:22:20.000Z (550 no such mailbox)"
         in gate(explained(service, eve), "letter").message
@@ -94,10 +95,12 @@ def test_whoever_guessed_too_often_has_to_wait(
 
 
 def test_whoever_has_no_password_gets_in_by_a_letter_or_the_provider(service: Service) -> None:
-    ada = service.accounts.create("ada@example.com", "Ada", None, by=OPERATOR)
+    ada = create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
     assert stopped_by(explained(service, ada)) == ("password", f"usersctl link reset {ada.id}")
     assert "links the account" in gate(explained(service, ada, **PROVIDER), "provider").message
-    service.oauth.user_for(Profile("77", "ada@example.com", True, None, None), by=Actor("system"))
+    service.oauth.user_for(
+        Profile("77", "ada@example.com", True, None, None), then=lambda _tx, user: user, by=Actor("system")
+    )
     assert explained(service, ada, **PROVIDER).shut is None
     found = explained(service, ada)
     assert stopped_by(found) == ("password", f"usersctl link reset {ada.id}")

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from support.commands import OPERATOR, PASSWORD, Command
+from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import Daemon, serving, wait_for
 from support.faults import FORGOT, LONG, ME, cheaply_serving, done
 from support.web import Reply
@@ -78,8 +78,8 @@ def body_of(method: str, path: str, body: object, *headers: str) -> bytes:
 def requests(usersctl: Command) -> list[bytes]:
     """Of every kind; signed in, as somebody without rights and as nobody."""
     with usersctl.service() as service:
-        root = service.accounts.create("root@example.com", "Root", PASSWORD, role="admin", by=OPERATOR)
-        ada = service.accounts.create("ada@example.com", "Ada", PASSWORD, by=OPERATOR)
+        root = create_user(service, "root@example.com", "Root", PASSWORD, role="admin", by=OPERATOR)
+        ada = create_user(service, "ada@example.com", "Ada", PASSWORD, by=OPERATOR)
         admin = service.sessions.create_api_token(root.id, name="x", lifetime=None, by=OPERATOR).token
         cookie = service.sessions.open(ada, remember=True).token
     bearer, cookie = f"Authorization: Bearer {admin}", f"Cookie: auth_token={cookie}; other=1"

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.commands import HASH, OPERATOR, PASSWORD, Command
+from support.commands import HASH, OPERATOR, PASSWORD, Command, create_user
 from support.daemons import free_port
 from support.faults import LONG, cheaply_serving
 from support.web import Client, Reply
@@ -366,7 +366,7 @@ def test_what_was_answered_survives_any_kill_and_nothing_is_half_done(usersctl: 
         f"[server]\nport = {port}\n"
     )
     with usersctl.service() as service:
-        root = service.accounts.create("root@example.com", "Root", PASSWORD, role="admin", by=OPERATOR)
+        root = create_user(service, "root@example.com", "Root", PASSWORD, role="admin", by=OPERATOR)
         admin = service.sessions.create_api_token(root.id, name="x", lifetime=None, by=OPERATOR).token
     crowd, restarts, kills = Crowd(usersctl, port, admin), [], 0
     with ExitStack() as stack:

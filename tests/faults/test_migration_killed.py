@@ -16,14 +16,14 @@ from support.faults import LONG
 from support.old_databases import OLD
 
 from usersctl.store.backup import check
-from usersctl.store.store import open_store
+from usersctl.store.store import Store
 
 # It forks, so it must have no threads and no database open: a process of its own.
 KILL_AT_EACH = """
 import os, shutil, signal, sys
 from pathlib import Path
 from usersctl.store import database_file
-from usersctl.store.store import open_store
+from usersctl.store.store import Store
 import sqlite_utils, usersctl.store.upgrade  # once, and not in each of those that are killed
 
 old, work, step = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
@@ -45,7 +45,7 @@ def migrate(path, at):
         return connection
 
     database_file._open = open_and_watch
-    open_store(path).close()
+    Store.open(path).close()
 
 
 at = 0
@@ -108,7 +108,7 @@ def test_a_migration_that_is_killed_anywhere_leaves_the_old_database_or_the_new_
         for saved in folder.glob("users.db.before-*"):
             assert everything(saved) == before, (number, saved)
         if version == 0:
-            open_store(path).close()
+            Store.open(path).close()
             is_new(path)
     print(
         f"killed before {len(killed) - 1} of {killed[-1]} statements: {states.count(0)} old, {sum(states)} new"

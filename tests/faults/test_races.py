@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from support.commands import OPERATOR
+from support.commands import OPERATOR, create_user
 from support.faults import LONG, OPEN
 from support.web import Client, Reply, Site
 
@@ -26,7 +26,7 @@ WAYS: tuple[Callable[[Client, int, int], Reply], ...] = (
 
 def only_admins(service: Service, number: int) -> list[User]:
     def admin(which: int) -> User:
-        return service.accounts.create(f"a{number}-{which}@example.com", "A", None, role="admin", by=OPERATOR)
+        return create_user(service, f"a{number}-{which}@example.com", "A", None, role="admin", by=OPERATOR)
 
     users = [admin(0), admin(1)]
     others = service.accounts.page(UserFilter(role="admin"), limit=100).users

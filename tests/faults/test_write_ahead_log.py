@@ -7,13 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.commands import OPERATOR, Command
+from support.commands import OPERATOR, Command, create_user
 from support.daemons import serving, wait_for
 from support.faults import LONG
 
-from usersctl.clock import utc_now
 from usersctl.service import Service
-from usersctl.store import store
 from usersctl.store.store import Store
 from usersd.background import leader
 
@@ -34,17 +32,17 @@ def grow(service: Service) -> None:
         number += 1
         with service.store.write() as tx:
             for _ in range(400):
-                tx.audit(utc_now().isoformat(), OPERATOR, "update", details="x" * 500)
+                tx.audit(OPERATOR, "update", details="x" * 500)
         assert number < 5000
 
 
 def test_after_a_long_reader_the_log_is_cut_and_not_before_it_has_read(
     make_service: Callable[..., Service], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert store.LONGEST_LOG <= PROMISED
-    monkeypatch.setattr(store, "LONGEST_LOG", GROWS_TO // 4)
     service, reader = make_service(), make_service()
-    service.accounts.create("ada@example.com", "Ada", None, by=OPERATOR)
+    assert service.store.longest_log <= PROMISED
+    monkeypatch.setattr(service.store, "longest_log", GROWS_TO // 4)
+    create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
     with reader.store.read() as tx:
         seen = tx.counts()
         grow(service)

@@ -36,7 +36,6 @@ from support.postbox import (
 from support.web import Client, Reply, Site
 
 from usersctl.mail.kinds import RESET as RESET_LETTER
-from usersctl.mail.kinds import queue
 from usersd.background.mailer import Mailer
 from usersd.log import Log
 
@@ -410,7 +409,7 @@ def test_a_worker_whose_database_is_busy_lives_on(
     with closing(sqlite3.connect(site.service.store.path, isolation_level=None)) as other:
         user = site.service.accounts.find(ADA)
         with site.service.store.write() as tx:
-            queue(tx, RESET_LETTER, user, ADA, site.service.now())
+            site.service.outbox.queue.add(tx, RESET_LETTER, user, ADA)
         other.execute("BEGIN IMMEDIATE")
         wait_for(lambda: [each for each in site.log if each["event"] == "email" and each.get("waiting")])
         other.execute("ROLLBACK")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import OPERATOR
+from support.commands import OPERATOR, create_user
 from support.documentation import blocks, page, section
 from support.fakes import FakeClock
 from support.web import Client, Reply, hosting
@@ -50,7 +50,7 @@ def gated(make_service: Callable[..., Service]) -> Iterator[Gated]:
 
 @pytest.fixture
 def ada(service: Service) -> User:
-    return service.accounts.create("ada@example.com", "Ada", None, by=OPERATOR)
+    return create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
 
 
 @pytest.mark.parametrize("path", ["/", "/page", "/page?x=1", "/login/", "/docsx", "/apis"])
@@ -102,7 +102,7 @@ def test_pages_for_a_role(make_service: Callable[..., Service], ada: User) -> No
         whitelist=("/docs/*",),
         role_rules=(("/admin/*", "admin"), ("/docs/members", "user"), ("/api/admin/*", "admin")),
     )
-    root = service.accounts.create("root@example.com", "Root", None, role="admin", by=OPERATOR)
+    root = create_user(service, "root@example.com", "Root", None, role="admin", by=OPERATOR)
     with hosting(Hosted(app=Gate(application, service))) as port:
         site = Gated(service, port)
         nobody, user, admin = site.client(), site.client(ada), site.client(root)
@@ -263,8 +263,8 @@ def test_the_example_of_the_documentation_runs(
 ) -> None:
     clock.now = utc_now()  # which the example lives in
     service = make_service()
-    ada = service.accounts.create("ada@example.com", "Ada", None, by=OPERATOR)
-    root = service.accounts.create("root@example.com", "Root", None, role="admin", by=OPERATOR)
+    ada = create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
+    root = create_user(service, "root@example.com", "Root", None, role="admin", by=OPERATOR)
     with example(framework, tmp_path, monkeypatch) as port:
         site = Gated(service, port)
         nobody, user, admin = site.client(), site.client(ada), site.client(root)
@@ -284,7 +284,7 @@ def test_the_example_of_the_documentation_runs(
         )
         assert as_json(admin.get("/admin")) == (200, {"admin": "root@example.com"})
         service.accounts.update(ada.id, role="admin", by=OPERATOR)
-        service.accounts.create("other@example.com", "Other", None, role="admin", by=OPERATOR)
+        create_user(service, "other@example.com", "Other", None, role="admin", by=OPERATOR)
         service.accounts.set_active([root.id], active=False, by=OPERATOR)
         assert [user.get("/admin").status, admin.get("/admin").status] == [200, 302]
         assert [user.get("/reports/1").status, nobody.get("/reports/1").status] == [404, 302]

@@ -17,7 +17,7 @@ from support.commands import PASSWORD, Command
 from support.daemons import serving
 
 from usersctl.config import Settings
-from usersctl.models import NewUser
+from usersctl.models import Newcomer
 from usersctl.passwords import Hasher
 from usersctl.service import build
 
@@ -131,7 +131,7 @@ def prepared(usersctl: Command) -> tuple[str, str]:
     service = build(Settings(database=usersctl.database, base_url="http://127.0.0.1:8080"))
     with service.store.write() as tx:
         users = [
-            tx.add_user(NewUser(f"user{n}@example.com", f"User {n}", hashed, "user", True, "2026-01-01T00:00:00.000Z"))
+            tx.add_user(Newcomer(f"user{n}@example.com", f"User {n}", hashed, "user", True, "2026-01-01T00:00:00.000Z"))
             for n in range(CLIENTS)
         ]  # fmt: skip
     assert users[0]

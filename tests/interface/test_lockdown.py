@@ -3,10 +3,11 @@
 import statistics
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.commands import OPERATOR, PASSWORD, Command
+from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.fakes import FakeClock
 from support.oauth_site import error_of, oauth_site
 from support.web import Client, Reply, Site, application, hosting
@@ -38,7 +39,7 @@ def one_time_token(site: Site, purpose: str, user: User) -> str:
     """As a letter would bring it."""
     token = new_token()
     with site.service.store.write() as tx:
-        tx.add_one_time_token(digest(token), purpose, user.id, user.email, "2020", "2999")
+        tx.add_one_time_token(digest(token), purpose, user.id, user.email, timedelta(days=1))
     return token
 
 
@@ -175,7 +176,7 @@ def test_the_provider_lets_in_the_named_admin_alone(make_service: Callable[..., 
         ada = site.browser()
         assert ada.sign_in("1001").header("Location") == "/"  # somebody who is there
         root = service.accounts.find("ada@example.com")
-        service.accounts.create("root2@example.com", "Root", PASSWORD, role="admin", by=OPERATOR)
+        create_user(service, "root2@example.com", "Root", PASSWORD, role="admin", by=OPERATOR)
         service.lockdown.start(None, by=OPERATOR)
         assert ada.me() is None
         for person in ("1001", "1004"):  # known and unknown
@@ -233,8 +234,8 @@ def test_a_letter_that_waits_brings_no_way_in(service: Service, add: Callable[..
     link = service.first_admin.link().partition("token=")[2]
     service.lockdown.start(None, by=OPERATOR)
     with service.store.read() as tx:
-        assert [(each.kind, each.state) for each in tx.letters()] == [("reset", "dropped")]
-        assert tx.one_time_token("setup", digest(link), "2000") is None
+        assert [(each.kind, each.state) for each in tx.queued_emails()] == [("reset", "dropped")]
+        assert tx.one_time_token("setup", digest(link)) is None
     assert service.outbox.link(CONFIRM, ada, by=OPERATOR)  # the operator's own work goes on
 
 
@@ -332,7 +333,7 @@ def test_only_an_active_admin_can_be_left_in(service: Service, add: Callable[...
 
 def test_an_operator_goes_on_in_a_lockdown(service: Service) -> None:
     service.lockdown.start(None, by=OPERATOR)
-    made = service.accounts.create("new@example.com", "New", PASSWORD, by=OPERATOR)
+    made = create_user(service, "new@example.com", "New", PASSWORD, by=OPERATOR)
     service.accounts.set_password(made.id, NEW, by=OPERATOR)
     service.sessions.create_api_token(made.id, name="ci", lifetime=None, by=OPERATOR)
     service.accounts.set_active([made.id], active=False, by=OPERATOR)

@@ -100,7 +100,7 @@ def test_whoever_came_once_comes_again(open_site: OAuthSite) -> None:
 def test_an_account_with_the_same_address_is_linked_and_keeps_its_password(closed_site: OAuthSite) -> None:
     user = closed_site.site.add("ada")
     with closed_site.service.store.write() as tx:
-        tx.change_user(user.id, user.updated_at, email_proven_at=user.created_at)
+        tx.change_user(user.id, email_proven_at=user.created_at)
     browser = closed_site.browser()
     assert browser.sign_in().header("Location") == "/"
     me = browser.me()

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from support.commands import OPERATOR, Command
+from support.commands import OPERATOR, Command, create_user
 from support.documentation import ROOT, page
 from support.fakes import FakeClock
 from support.web import Client, Site
@@ -201,7 +201,7 @@ def test_a_browser_reads_a_refusal_as_a_page(
     service: Service, status: int, told: str, user: str | None
 ) -> None:
     asked = call("/nowhere", **BROWSER)
-    asked.user = user and service.accounts.create("ada@example.com", "Ada", None, by=OPERATOR)
+    asked.user = user and create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
     answer = pages.instead(asked, error_response(status, "No", ("X-Other", "kept")))
     page = answer.body.decode()
     assert (answer.status, answer.headers) == (status, (*PAGE, ("X-Other", "kept")))

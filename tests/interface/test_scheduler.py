@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import OPERATOR, PASSWORD, Command
+from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import serving, wait_for
 from support.fakes import FakeClock
 
@@ -228,7 +228,7 @@ def test_the_schedule_cleans_as_the_endpoint_and_the_command_do(
     make_service: Callable[..., Service], clock: FakeClock, tmp_path: Path
 ) -> None:
     service = make_service(cleanup_schedule="0 * * * *")
-    ada = service.accounts.create("ada@example.com", "Ada", PASSWORD, by=OPERATOR)
+    ada = create_user(service, "ada@example.com", "Ada", PASSWORD, by=OPERATOR)
     service.sessions.login(ada.email, PASSWORD)
     service.sessions.create_api_token(ada.id, name="ci", lifetime=None, by=OPERATOR)
     stream = io.StringIO()

@@ -139,7 +139,7 @@ def test_every_wrong_login_gets_the_same_answer(site: Site) -> None:
     broken, gone = site.add("broken"), site.add("gone")
     site.add("idle", active=False)
     with site.service.store.write() as tx:
-        tx.change_user(broken.id, NOW, password_hash="$2b$31$broken")
+        tx.change_user(broken.id, password_hash="$2b$31$broken")
     site.service.accounts.delete([gone.id], by=OPERATOR)
     wrong = [
         ("ada@example.com", "wrong horse battery"),

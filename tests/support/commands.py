@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from usersctl.config import Settings
-from usersctl.models import Actor, User
+from usersctl.models import Actor, Role, User
 from usersctl.service import Service, build
 
 PASSWORD = "correct horse battery"
@@ -28,6 +28,20 @@ HASH = "$2b$04$DZjf2yWbEECu6xQJQPFZwOg3eSwnkIaZkZfkb/aa2KvpeJSf8wCAW"
 OPERATOR = Actor("cli:tester", "local")
 USERSCTL = str(Path(sys.executable).with_name("usersctl"))
 TIME_LIMIT = 30
+
+
+def create_user(
+    service: Service,
+    email: str,
+    name: str,
+    password: str | None,
+    *,
+    role: str = Role.USER,
+    by: Actor = OPERATOR,
+    **keywords: Any,
+) -> User:
+    newcomer = service.accounts.newcomer(email, name, role)
+    return service.accounts.create(newcomer, password, by=by, **keywords)
 
 
 def by_hand(path: Path, *statements: str) -> None:
@@ -174,9 +188,7 @@ class Command:
         """Accounts that sign in with PASSWORD; a name is the local part of an address."""
         with self.service() as service:
             return [
-                service.accounts.create(
-                    f"{name}@example.com", name.title(), PASSWORD, by=OPERATOR, **keywords
-                )
+                create_user(service, f"{name}@example.com", name.title(), PASSWORD, by=OPERATOR, **keywords)
                 for name in names
             ]
 

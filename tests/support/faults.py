@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from support.commands import OPERATOR, PASSWORD, Command
+from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import Daemon, serving
 from support.web import Client, Reply
 
@@ -61,8 +61,8 @@ class House:
         self.reader = self._signed_in(self.ada)
 
     def _add(self, name: str, **keywords: Any) -> User:
-        return self.service.accounts.create(
-            f"{name}@example.com", name.title(), PASSWORD, by=OPERATOR, **keywords
+        return create_user(
+            self.service, f"{name}@example.com", name.title(), PASSWORD, by=OPERATOR, **keywords
         )
 
     def _signed_in(self, user: User) -> Client:

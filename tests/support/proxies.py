@@ -19,7 +19,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import flask
 import pytest
-from support.commands import OPERATOR, PASSWORD, Command
+from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import free_port, wait_for
 from support.oauth_site import CALLBACK
 from support.oauth_site import SECRET as CLIENT_SECRET
@@ -297,7 +297,7 @@ def house(kind: str, folder: Path, *, by_socket: bool = False) -> Iterator[House
         service = build(settings)
         stack.callback(service.close)
         accounts = [
-            service.accounts.create(f"{name}@example.com", shown, PASSWORD, role=role, by=OPERATOR)
+            create_user(service, f"{name}@example.com", shown, PASSWORD, role=role, by=OPERATOR)
             for name, shown, role in (("ada", "Ada Lövelace", "user"), ("root", "Root", "admin"))
         ]
         listener = stack.enter_context(listening(settings, {}))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from support.commands import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD, create_user
 
 from usersctl.models import User
 from usersctl.service import Service
@@ -136,7 +136,7 @@ class Site:
     def add(self, name: str = "ada", **keywords: Any) -> User:
         """An account that signs in with PASSWORD; the first argument is the local part of its address."""
         email, password = f"{name}@example.com", keywords.pop("password", PASSWORD)
-        return self.service.accounts.create(email, name.title(), password, by=OPERATOR, **keywords)
+        return create_user(self.service, email, name.title(), password, by=OPERATOR, **keywords)
 
     def signed_in(self, user: User, **more: Any) -> Client:
         client = self.client()

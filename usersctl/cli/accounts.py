@@ -23,10 +23,9 @@ from usersctl.cli.questions import (
 )
 from usersctl.cli.show.cells import Cell
 from usersctl.cli.show.listing import ON_A_TERMINAL, list_users
-from usersctl.clock import stamp
 from usersctl.errors import Invalid, Taken
 from usersctl.fields import normal_email, normal_name, search_text
-from usersctl.models import Role, User, UserFilter
+from usersctl.models import Newcomer, Role, User, UserFilter
 from usersctl.passwords import check_password, password_is_set
 
 if TYPE_CHECKING:
@@ -66,19 +65,19 @@ def create(
     if admin and role is Role.USER:
         raise Invalid("--admin and --role user contradict each other")
     address = normal_email(email)
-    full_name = normal_name(name if name is not None else address.partition("@")[0])
+    if name is None:
+        name = address.partition("@")[0]
+    new = Newcomer(address, normal_name(name), role=Role.ADMIN if admin else role or Role.USER)
     # Look before asking for a password; and do not make a database for an account that is refused.
     service = run.service(create=True) if run.loaded.settings.database.is_file() else None
     existing = _owner(service, address) if service is not None else None
     if existing is None:
-        chosen = _password(run, address, full_name, password_stdin, password_file, generate)
+        chosen = _password(run, new, password_stdin, password_file, generate)
         service = service or run.service(create=True)
         try:
             user = service.accounts.create(
-                address,
-                full_name,
+                new,
                 chosen,
-                role=Role.ADMIN if admin else role or Role.USER,
                 active=not inactive,
                 tell=lambda user: _tell_generated(run, user, chosen) if generate else None,
                 by=run.actor,
@@ -118,17 +117,17 @@ def _say(run: Invocation, told: str, user: User, *, generated: bool) -> None:
         run.out.note(told)  # the password stands alone on stdout
 
 
-def _password(run: Invocation, email: str, name: str, stdin: bool, file: Path | None, generate: bool) -> str:
+def _password(run: Invocation, owner: User | Newcomer, stdin: bool, file: Path | None, generate: bool) -> str:
     settings = run.loaded.settings
     chosen = password(
         run,
-        of=email,
+        of=owner.email,
         stdin=stdin,
         file=file,
         generate=generate,
-        check=lambda text: check_password(settings, text, email=email, name=name),
+        check=lambda text: check_password(settings, text, owner),
     )
-    return check_password(settings, chosen, email=email, name=name)
+    return check_password(settings, chosen, owner)
 
 
 def list_(
@@ -186,7 +185,7 @@ def show(ctx: typer.Context, user: UserArgument) -> None:
     from usersctl.throttle import account_key  # late: it imports cryptography
 
     with service.store.read() as tx:
-        sessions = list(tx.tokens(account.id, unexpired_at=stamp(service.now())))
+        sessions = list(tx.tokens(account.id, live=True))
         wait = service.throttle.wait(tx, account_key(account, account.email))
         stored = tx.credentials_of(account.id)
     facts: list[tuple[str, Cell]] = list(account.as_json().items())
@@ -299,7 +298,7 @@ def set_password(
     refuse_both_from_stdin(user, password_stdin=password_stdin)
     service = run.service()
     account = one_user(service, user)
-    chosen = _password(run, account.email, account.name, password_stdin, password_file, generate)
+    chosen = _password(run, account, password_stdin, password_file, generate)
     changed = service.accounts.set_password(
         account.id,
         chosen,

@@ -10,7 +10,7 @@ from usersctl.cli.invocation import Invocation
 from usersctl.cli.questions import UserArgument, invocation, one_user
 from usersctl.cli.show.cells import clean
 from usersctl.errors import Forbidden, NotFound
-from usersctl.models import Letter, User
+from usersctl.models import QueuedEmail, User
 from usersctl.store.transaction import Transaction
 
 COLUMNS = ("id", "kind", "email", "state", "attempts", "created_at", "due_at", "last_error")
@@ -25,7 +25,7 @@ def list_(ctx: typer.Context) -> None:
     """List the emails that wait, have failed, or are done."""
     run = invocation(ctx)
     with run.store(write=False).read() as tx:
-        emails = list(tx.letters())
+        emails = list(tx.queued_emails())
     if run.out.json:
         run.out.write_json([_as_json(queued) for queued in emails])
         return
@@ -82,7 +82,7 @@ def retry(
     while service.outbox.work(due_by=due_by) is not None:
         pass
     with service.store.read() as tx:
-        emails = [queued for before in tried if (queued := tx.letter(before.id)) is not None]
+        emails = [queued for before in tried if (queued := tx.queued_email(before.id)) is not None]
     lines = [_outcome(queued) for queued in emails]
     run.out.result(
         "\n".join(lines) or "No email waits; nothing to do", [_as_json(queued) for queued in emails]
@@ -91,7 +91,7 @@ def retry(
         raise typer.Exit(ExitCode.PARTLY_FAILED)
 
 
-def _outcome(queued: Letter) -> str:
+def _outcome(queued: QueuedEmail) -> str:
     line = f"Email {queued.id} to {queued.email}: {queued.state}"
     if queued.state != "sent" and queued.last_error:
         line += f" ({queued.last_error})"
@@ -166,12 +166,14 @@ def _refuse_nothing_to_confirm(run: Invocation, account: User) -> None:
         )
 
 
-def _queued(tx: Transaction, email_id: int) -> Letter:
-    queued = tx.letter(email_id) if email_id < 2**63 else None  # a larger number is no integer of SQLite
+def _queued(tx: Transaction, email_id: int) -> QueuedEmail:
+    queued = (
+        tx.queued_email(email_id) if email_id < 2**63 else None
+    )  # a larger number is no integer of SQLite
     if queued is None:
         raise NotFound(f"No email {email_id}", hint="see: usersctl mail list")
     return queued
 
 
-def _as_json(queued: Letter) -> dict[str, Any]:
+def _as_json(queued: QueuedEmail) -> dict[str, Any]:
     return {name: value for name, value in queued._asdict().items() if name != "message_id"}

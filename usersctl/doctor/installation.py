@@ -14,7 +14,7 @@ from usersctl.deadline import within
 from usersctl.errors import Invalid, SignInRefused, UsersError
 from usersctl.mail.smtp import Probe, SmtpSender
 from usersctl.oauth.http import HttpClient
-from usersctl.store.store import Store, open_store
+from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class Installation:
     @cached_property
     def opened(self) -> Store | UsersError:
         try:
-            return open_store(
+            return Store.open(
                 self.settings.database,
                 write=False,
                 no_trace=True,

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from usersctl.clock import moment, stamp
 from usersctl.doctor.installation import Installation, Result, ok, problem, warning
+from usersctl.models import EmailState
 from usersctl.schedule import next_slot
 
 CLOCKS_DIFFER = timedelta(minutes=5)
@@ -69,10 +70,10 @@ def cleanup(installation: Installation) -> Result:
 
 
 def emails_waiting(installation: Installation) -> Result:
-    oldest = installation.query(lambda tx: tx.oldest_letter("waiting"))
+    oldest = installation.query(lambda tx: tx.oldest_email(EmailState.WAITING))
     if oldest is None:
         return ok("none")
-    count = installation.query(lambda tx: tx.count_letters())["waiting"]
+    count = installation.query(lambda tx: tx.count_emails())["waiting"]
     message = f"{count}, the oldest since {oldest.created_at}"
     if installation.now() - moment(oldest.created_at) < EMAIL_IS_LATE:
         return ok(message)
@@ -82,10 +83,10 @@ def emails_waiting(installation: Installation) -> Result:
 
 
 def emails_failed(installation: Installation) -> Result:
-    oldest = installation.query(lambda tx: tx.oldest_letter("failed"))
+    oldest = installation.query(lambda tx: tx.oldest_email(EmailState.FAILED))
     if oldest is None:
         return ok("none")
-    count = installation.query(lambda tx: tx.count_letters())["failed"]
+    count = installation.query(lambda tx: tx.count_emails())["failed"]
     return warning(
         f"{count}, such as {oldest.id} to {oldest.email}: {oldest.last_error}",
         installation.command("mail list"),

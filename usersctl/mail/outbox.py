@@ -1,18 +1,19 @@
-"""The letters that wait: each is taken by one worker, written with a token made at that moment, sent, and marked."""
+"""The worker's side of the outbox: an email is claimed, written with a token made at that moment, sent, and marked."""
 
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from usersctl.clock import Clock, moment, stamp
+from usersctl.clock import moment, stamp
 from usersctl.config import Settings
 from usersctl.errors import Busy, StoreUnusable
 from usersctl.mail import kinds
-from usersctl.mail.kinds import STALE_AFTER, Kind
-from usersctl.models import Actor, Letter, User
+from usersctl.mail.kinds import Kind
+from usersctl.mail.queue import EmailQueue
+from usersctl.models import Actor, EmailState, Purpose, QueuedEmail, User
 from usersctl.secrets import digest, new_token
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from usersctl.mail.folder import SavedEmail
     from usersctl.mail.sending import Send
 
-# Longer than one attempt can take: until then no other worker touches the letter.
+# Longer than one attempt can take: until then no other worker touches the email.
 LEASE = timedelta(minutes=2)
 NOTED_WITHIN = 60.0  # seconds
 FIRST_DELAY, LONGEST_DELAY = timedelta(seconds=5), timedelta(minutes=15)
@@ -29,53 +30,57 @@ FIRST_DELAY, LONGEST_DELAY = timedelta(seconds=5), timedelta(minutes=15)
 
 @dataclass(frozen=True)
 class Attempt:
-    """What became of one letter, for the log. Never the link."""
+    """What became of one email, for the log. Never the link."""
 
-    letter: Letter
-    state: str  # sent, waiting, failed, dropped
-    told: str
+    email: QueuedEmail
+    state: EmailState
+    message: str
 
 
 @dataclass(frozen=True)
 class Outbox:
     store: Store
     settings: Settings
-    now: Clock
-    given_send: "Send | None" = None  # a test's; else what the configuration says
+    queue: EmailQueue
+    given_send: "Send | None" = None  # for tests; None: as the configuration says
 
     def work(self, *, due_by: str | None = None) -> Attempt | None:
-        """Takes the next letter that is due, or was at that time, and does what can be done with it; None: there is none."""
-        now = self.now()
-        due_by = due_by or stamp(now)
+        """Tries the next email that is due (`due_by`: was due then); None if there is none."""
         with self.store.glance() as tx:
-            due = tx.next_letter_due()
+            due = tx.next_email_due()
+            due_by = due_by or tx.now_text
         if due is None or due > due_by:
             return None
         with self.store.write() as tx:
-            letter = tx.claim_letter(due_by, stamp(now + LEASE))
-            if letter is None:
+            email = tx.claim_email(due_by, LEASE)
+            if email is None:
                 return None  # another worker was quicker
-            kind = kinds.KINDS.get(letter.kind)
-            user = tx.user(letter.user_id) if letter.user_id is not None else None
-            why = _pointless(letter, kind, user, stamp(now - STALE_AFTER[kind.purpose]) if kind else "")
-            if kind is None or user is None or why is not None:
-                tx.finish_letter(letter.id, "dropped", stamp(now), why)
-                return Attempt(letter, "dropped", why or "")
-            token = self._make_token(tx, letter, kind, user)
-        return self._send(letter, kind, token)
+            kind = kinds.KINDS.get(email.kind)
+            user = None
+            if email.user_id is not None:
+                user = tx.user(email.user_id)
+            reason = _why_pointless(email, kind, user, tx.now)
+            if kind is None or user is None or reason is not None:
+                tx.finish_email(email.id, EmailState.DROPPED, reason)
+                return Attempt(email, EmailState.DROPPED, reason or "")
+            token = _add_link(tx, kind, user, email.email)
+        return self._send(email, kind, token, tx.now)
 
     def seconds_until_due(self, at_most: float) -> float:
         with self.store.glance() as tx:
-            due = tx.next_letter_due()
+            due = tx.next_email_due()
         if due is None:
             return at_most
-        return min(at_most, max(0.0, (moment(due) - self.now()) / timedelta(seconds=1)))
+        return min(at_most, max(0.0, (moment(due) - tx.now) / timedelta(seconds=1)))
 
-    def retry(self, letter_ids: list[int] | None) -> list[Letter]:
-        """These, or all that wait or failed, are due now; but not one that is being sent."""
+    def retry(self, email_ids: list[int] | None) -> list[QueuedEmail]:
+        """Makes these, or all that wait or failed, due now; not one that is being sent."""
         with self.store.write() as tx:
-            ids = letter_ids if letter_ids is not None else [each.id for each in tx.letters(unfinished=True)]
-            return [found for each in ids if (found := tx.retry_letter(each, stamp(self.now()))) is not None]
+            if email_ids is None:
+                email_ids = [email.id for email in tx.queued_emails(unfinished=True)]
+            tx.after_commit(self.queue.committed.set)
+            retried = [tx.retry_email(email_id) for email_id in email_ids]
+            return [email for email in retried if email is not None]
 
     def saved_emails(self) -> "list[SavedEmail]":
         """The newest emails in the folder that takes the place of a mail server."""
@@ -84,32 +89,20 @@ class Outbox:
         return folder.newest_emails(folder.mail_folder(self.settings))
 
     def link(self, kind: Kind, user: User, *, by: Actor) -> str:
-        """A working link, for the operator whose users get no mail."""
+        """A working link, for an operator whose users get no mail."""
         from usersctl.mail.writer import link
 
         with self.store.write() as tx:
-            token = new_token()
-            now = self.now()
-            tx.add_one_time_token(
-                digest(token), kind.purpose, user.id, user.email, stamp(now), stamp(now + kind.lifetime)
-            )
-            tx.audit(stamp(now), by, f"link-{kind.name}", user)
+            token = _add_link(tx, kind, user, user.email)
+            tx.audit(by, f"link-{kind.name}", user)
         return link(self.settings, self._target(kind), token, user.email)
 
-    def _make_token(self, tx: Transaction, letter: Letter, kind: Kind, user: User) -> str:
-        token, now = new_token(), self.now()
-        tx.add_one_time_token(
-            digest(token), kind.purpose, user.id, letter.email, stamp(now), stamp(now + kind.lifetime)
-        )
-        return token
-
     def _target(self, kind: Kind) -> str:
-        return {"confirm": self.settings.link_confirm, "reset": self.settings.link_reset}.get(
-            kind.purpose, "/not-me"
-        )
+        targets = {Purpose.CONFIRM: self.settings.link_confirm, Purpose.RESET: self.settings.link_reset}
+        return targets.get(kind.purpose, "/not-me")
 
-    def _send(self, letter: Letter, kind: Kind, token: str) -> Attempt:
-        # Late, because all that is known of mail is slow to import and most commands write no letter.
+    def _send(self, email: QueuedEmail, kind: Kind, token: str, date: datetime) -> Attempt:
+        # Late, because the libraries of mail are slow to import and most commands send no email.
         from usersctl.mail import writer
         from usersctl.mail.sending import Undeliverable
 
@@ -117,40 +110,40 @@ class Outbox:
         try:
             message = writer.Writer(self.settings).write(
                 kind.name,
-                letter.email,
-                link=writer.link(self.settings, self._target(kind), token, letter.email),
+                email.email,
+                link=writer.link(self.settings, self._target(kind), token, email.email),
                 hours=kind.lifetime // timedelta(hours=1),
-                message_id=letter.message_id,
-                date=self.now(),
+                message_id=email.message_id,
+                date=date,
             )
-            told = send(message, letter.email, letter.id)
+            response = send(message, email.email, email.id)
         except Undeliverable as error:
             return self._not_sent(
-                letter, token, str(error), permanent=error.permanent, keep_token=error.perhaps_taken
+                email, token, str(error), permanent=error.permanent, keep_token=error.perhaps_taken
             )
-        except Exception as error:  # noqa: BLE001 - one bad letter must not stop the others
-            return self._not_sent(letter, token, f"{type(error).__name__}: {error}", permanent=True)
-        self._note(lambda tx: tx.finish_letter(letter.id, "sent", stamp(self.now())))
-        return Attempt(letter, "sent", _without(token, told))
+        except Exception as error:  # noqa: BLE001 - one bad email must not stop the others
+            return self._not_sent(email, token, f"{type(error).__name__}: {error}", permanent=True)
+        self._note(lambda tx: tx.finish_email(email.id, EmailState.SENT))
+        return Attempt(email, EmailState.SENT, _without(token, response))
 
     def _not_sent(
-        self, letter: Letter, token: str, why: str, *, permanent: bool, keep_token: bool = False
+        self, email: QueuedEmail, token: str, reason: str, *, permanent: bool, keep_token: bool = False
     ) -> Attempt:
-        why = _without(token, why)
+        reason = _without(token, reason)
 
         def note(tx: Transaction) -> None:
             if not keep_token:
                 tx.delete_one_time_token(digest(token))
             if permanent:
-                tx.finish_letter(letter.id, "failed", stamp(self.now()), why)
+                tx.finish_email(email.id, EmailState.FAILED, reason)
             else:
-                tx.postpone_letter(letter.id, stamp(self.now() + delay_after(letter.attempts)), why)
+                tx.postpone_email(email.id, tx.now + delay_after(email.attempts), reason)
 
         self._note(note)
-        return Attempt(letter, "failed" if permanent else "waiting", why)
+        return Attempt(email, EmailState.FAILED if permanent else EmailState.WAITING, reason)
 
     def _note(self, change: Callable[[Transaction], Any]) -> None:
-        """What was sent must be known as sent: a database that cannot be written is asked again while the letter is ours."""
+        """Repeats the change during the lease until the database takes it, because an email that was sent must be marked."""
         until = time.monotonic() + NOTED_WITHIN
         while True:
             try:
@@ -164,31 +157,37 @@ class Outbox:
                 return
 
 
-def _without(token: str, told: str) -> str:
-    """A server may quote the letter in its answer, which is kept and logged."""
-    return told.replace(token, "***")
+def _add_link(tx: Transaction, kind: Kind, user: User, email: str) -> str:
+    token = new_token()
+    tx.add_one_time_token(digest(token), kind.purpose, user.id, email, kind.lifetime)
+    return token
+
+
+def _without(token: str, response: str) -> str:
+    """A server may quote the email in its response, which is stored and logged."""
+    return response.replace(token, "***")
 
 
 def delay_after(attempts: int) -> timedelta:
-    """From seconds to a quarter of an hour, never the same for all that wait for one server."""
+    """From seconds to a quarter of an hour, and random, so that not all emails come back to a server at once."""
     doubled = min(LONGEST_DELAY / 1.2, FIRST_DELAY * 2.0 ** min(attempts - 1, 10))
     return doubled * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
 
 
-def _pointless(letter: Letter, kind: Kind | None, user: User | None, stale_before: str) -> str | None:
-    """Why nobody needs this letter any more."""
-    reasons = (
-        (kind is None, "no such kind of letter"),
-        (user is None, "no account"),
-        (letter.created_at < stale_before, "too old"),
-        # The notice of a change goes to the address that was.
-        (
-            kind is not kinds.EMAIL_CHANGED and user and user.email != letter.email,
-            "the address was changed",
-        ),
-        (kind is kinds.CONFIRM and user and not user.awaiting_confirmation, "nothing to confirm"),
-    )
-    return next((reason for applies, reason in reasons if applies), None)
+def _why_pointless(email: QueuedEmail, kind: Kind | None, user: User | None, now: datetime) -> str | None:
+    """The reason why this email need not be sent any more."""
+    if kind is None:
+        return "no such kind of letter"
+    if user is None:
+        return "no account"
+    if email.created_at < stamp(now - kind.stale_after):
+        return "too old"
+    # The notice of a change goes to the former address.
+    if kind is not kinds.EMAIL_CHANGED and user.email != email.email:
+        return "the address was changed"
+    if kind is kinds.CONFIRM and not user.awaiting_confirmation:
+        return "nothing to confirm"
+    return None
 
 
 def sender(settings: Settings) -> "Send":

@@ -1,17 +1,19 @@
-"""Sign-in through an identity provider: whose account a profile is."""
+"""Sign-in through an identity provider: the account of a profile is found, linked or created."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
-from usersctl.clock import Clock, stamp
 from usersctl.config import Settings
+from usersctl.credentials import Notices, shut_out
 from usersctl.errors import Invalid, SignInRefused
 from usersctl.fields import MAX_NAME, normal_email
 from usersctl.lockdown import refuse_in_lockdown
-from usersctl.mail.kinds import ACCOUNT_LINKED, queue
-from usersctl.models import UNUSABLE, Actor, NewUser, Role, User
+from usersctl.mail.kinds import ACCOUNT_LINKED
+from usersctl.mail.queue import EmailQueue
+from usersctl.models import UNUSABLE, Actor, Newcomer, Purpose, User
 from usersctl.oauth.http import HttpClient
 from usersctl.oauth.providers import Profile, Provider
 from usersctl.oauth.refusals import refused
@@ -19,12 +21,12 @@ from usersctl.secrets import digest
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
+T = TypeVar("T")
+
 STATE_LIFETIME = timedelta(minutes=10)
 MAX_PICTURE = 2000
 
 NOT_REGISTERED, INACTIVE = "user_not_registered", "account_inactive"
-
-SPENT = "oauth_spent"
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class OAuthSignIn:
 
     store: Store
     settings: Settings
-    now: Clock
+    emails: EmailQueue
     provider: Provider
     http: HttpClient
 
@@ -49,7 +51,8 @@ class OAuthSignIn:
 
         return self.http.within_limits(ask)
 
-    def user_for(self, profile: Profile, *, by: Actor) -> User:
+    def user_for(self, profile: Profile, *, then: Callable[[Transaction, User], T], by: Actor) -> T:
+        """Finds, links or creates the account, and calls `then` with it in the same transaction."""
         if not profile.email_verified:
             raise refused("the provider has not verified the address")
         try:
@@ -61,16 +64,17 @@ class OAuthSignIn:
             user = known or tx.user_by_email(email)
             refuse_in_lockdown(tx, user)
             if known is not None:
-                return self._known(tx, known, profile)
-            if user is not None:
-                return self._linked(tx, user, profile, by)
-            return self._created(tx, email, profile, by)
+                user = self._known(tx, known, profile)
+            elif user is not None:
+                user = self._linked(tx, user, profile, by)
+            else:
+                user = self._created(tx, email, profile, by)
+            return then(tx, user)
 
     def spend(self, state: str) -> None:
-        """A state is good for one callback."""
-        now = self.now()
+        """Raises SignInRefused for a state that was used before."""
         with self.store.write() as tx:
-            if not tx.spend_once(digest(state), SPENT, stamp(now), stamp(now + STATE_LIFETIME)):
+            if not tx.spend_once(digest(state), Purpose.OAUTH_SPENT, STATE_LIFETIME):
                 raise refused("this state was used before")
 
     def _known(self, tx: Transaction, user: User, profile: Profile) -> User:
@@ -78,7 +82,7 @@ class OAuthSignIn:
             raise SignInRefused(INACTIVE, "the account is inactive")
         picture = _picture(profile.picture)
         if picture is not None and picture != user.profile_picture:
-            return tx.change_user(user.id, stamp(self.now()), profile_picture=picture)
+            return tx.change_user(user.id, profile_picture=picture)
         return user
 
     def _linked(self, tx: Transaction, user: User, profile: Profile, by: Actor) -> User:
@@ -86,42 +90,33 @@ class OAuthSignIn:
             raise refused("the account is linked to somebody else")
         if not user.active:
             raise SignInRefused(INACTIVE, "the account is inactive")
-        now = self.now()
-        changes: dict[str, Any] = {"oauth_id": profile.subject, "email_proven_at": stamp(now)}
+        changes: dict[str, Any] = {"oauth_id": profile.subject, "email_proven_at": tx.now_text}
         picture = _picture(profile.picture)
         if picture is not None:
             changes["profile_picture"] = picture
         if user.email_proven_at is None:
-            # Whoever made this account may not be who reads the address: nobody may be waiting inside.
+            # An account for somebody else's address must not wait for its owner with a known password or open session.
             changes["password_hash"] = UNUSABLE
-            tx.delete_tokens_of(user.id)
-            tx.drop_one_time_tokens(user.id, stamp(now))
-            tx.drop_notices(user.id)
-        linked = tx.change_user(user.id, stamp(now), **changes)
-        queue(tx, ACCOUNT_LINKED, linked, linked.email, now)
-        tx.audit(stamp(now), by, "link", linked, password_replaced="password_hash" in changes)
+            shut_out(tx, user, notices=Notices.ALL)
+        linked = tx.change_user(user.id, **changes)
+        self.emails.add(tx, ACCOUNT_LINKED, linked, linked.email)
+        tx.audit(by, "link", linked, password_replaced="password_hash" in changes)
         return linked
 
     def _created(self, tx: Transaction, email: str, profile: Profile, by: Actor) -> User:
         if not self.settings.oauth_allow_auto_registration:
             raise SignInRefused(NOT_REGISTERED, "nobody has this address")
-        now = stamp(self.now())
+        name = _name(profile.name) or email.partition("@")[0]
         user = tx.add_user(
-            NewUser(
+            Newcomer(
                 email,
-                _name(profile.name) or email.partition("@")[0],
-                UNUSABLE,
-                Role.USER,
-                active=True,
-                created_at=now,
-                email_proven_at=now,
+                name,
+                email_proven_at=tx.now_text,
                 oauth_id=profile.subject,
                 profile_picture=_picture(profile.picture),
             )
         )
-        if user is None:  # pragma: no cover - both were looked up in this transaction
-            raise refused("the address was taken in the meantime")
-        tx.audit(now, by, "create", user, role=user.role, active=True, through="provider")
+        tx.audit(by, "create", user, role=user.role, active=True, through="provider")
         return user
 
 

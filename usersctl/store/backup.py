@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from usersctl.clock import Clock, stamp
+from usersctl.clock import Clock
 from usersctl.errors import StoreUnusable, UsersError
 from usersctl.models import Actor
 from usersctl.store import database_file
-from usersctl.store.store import Store, open_store, refusal
+from usersctl.store.store import Store, refusal
 from usersctl.store.transaction import Transaction
 from usersctl.store.upgrade import schema
 from usersctl.text import counted
@@ -92,7 +92,7 @@ def _upgrade(copy: Path) -> None:
     with closing(database_file.connect(copy)) as connection:
         if database_file.is_empty(connection):
             raise StoreUnusable(f"{copy} is empty")
-    open_store(copy).close()
+    Store.open(copy).close()
 
 
 def _described(error: sqlite3.DatabaseError | UsersError, path: Path) -> str:
@@ -191,7 +191,7 @@ def restore(
     Returns the file that keeps the replaced content, if there was any. The database stays the same file, so that a
     daemon that has it open continues with the new content.
     """
-    with closing(open_store(copy)) as source:
+    with closing(Store.open(copy, clock=now)) as source:
         replacement = Replacement(source, path, name, keep_tokens, by, now)
         if path.exists():
             replacement.replace(progress)
@@ -215,7 +215,7 @@ class Replacement:
     def replace(self, progress: Callable[[int, int], Any]) -> None:
         try:
             # An interrupted copy may have left an empty file, which `create` accepts.
-            with closing(open_store(self.path, create=True)) as store:
+            with closing(Store.open(self.path, create=True)) as store:
                 store.take_over(self.source, first=self._keep, progress=progress)
         except BaseException as error:
             if self.kept is not None:
@@ -233,13 +233,13 @@ class Replacement:
     def _keep(self) -> None:
         """Runs under the lock of the database, when no other process can change it any more."""
         self.kept = database_file.copy_aside(self.path, self.now())
-        with closing(open_store(self.path, write=False)) as present:
+        with closing(Store.open(self.path, write=False)) as present:
             self.prepare(present)
 
     def _is_done(self) -> bool:
         """Whether the database has the audit row of this restore."""
         with (
-            closing(open_store(self.path, write=False)) as store,
+            closing(Store.open(self.path, write=False)) as store,
             self.source.read() as restored,
             store.read() as present,
         ):
@@ -250,10 +250,11 @@ class Replacement:
         """Changes the source where the past must not return: ended tokens, a lockdown, ids of deleted users."""
         with self.source.write() as tx:
             if not self.keep_tokens:
-                tx.forget_all_tokens()
+                # Some of them may have been revoked or used since the backup was made.
+                tx.delete_all_tokens()
+                tx.drop_all_links()
             replaced_trail = _carry_over(present, tx) if present else {}
             tx.audit(
-                stamp(self.now()),
                 self.by,
                 "restore",
                 backup=self.name,

@@ -1,4 +1,4 @@
-"""Store: the open database, by threads and processes at once, and what SQLite refuses in the words of an operator."""
+"""Store: the open database, for many threads and processes at once, with SQLite's errors in words for an operator."""
 
 import os
 import sqlite3
@@ -7,63 +7,117 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from usersctl.clock import Clock, utc_now
 from usersctl.errors import Busy, OtherVersion, Outdated, StoreUnusable, UsersError
 from usersctl.store import database_file
 from usersctl.store.transaction import Transaction
 
-LONGEST_LOG = 32 * 1024 * 1024  # bytes of the write-ahead log; a longer one is cut when nobody needs it
-FOLDING_PATIENCE = 0.05  # seconds for a writer, and with all of them for a reader, to come to an end
-LEAST_SPACE = 1024 * 1024  # bytes on the disk, below which it counts as full
+CHECKPOINT_PATIENCE = 0.05  # seconds that a checkpoint waits for a writer and for the last reader
 
-# Once somebody has waited in vain for another process, nobody else does: the threads are needed for those who read.
+# After one writer has waited in vain for another process, the others do not wait: their threads are needed by readers.
 PATIENCE_WHILE_HELD = 0.05
 
 
 class Store:
     """One SQLite file, one connection for each thread, one writer at a time."""
 
-    def __init__(self, path: Path, *, read_only: bool = False, no_trace: bool = False) -> None:
+    longest_log = 32 * 1024 * 1024  # bytes of the write-ahead log; truncate_log() cuts a longer one
+    least_space = 1024 * 1024  # bytes on the disk, below which it counts as full
+
+    def __init__(
+        self, path: Path, *, read_only: bool = False, no_trace: bool = False, clock: Clock = utc_now
+    ) -> None:
         self.path = path
         self.read_only = read_only
         self.no_trace = no_trace
+        self.clock = clock
         self.migrated: database_file.Migrated | None = None  # what opening it did to an older database
         self.is_open = False  # and the database is a current one
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
         # Threads of one process queue here, which is fair and quick; SQLite's own waiting is by polling.
         self._writing = threading.Lock()
-        self._held = False  # another process kept a writer waiting for too long, and nobody has come in since
-        self.letter_due = threading.Event()  # a letter was committed here; whoever sends letters waits for it
+        self._held = False  # a writer has waited in vain for another process, and none has written since
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        create: bool = False,
+        write: bool = True,
+        no_trace: bool = False,
+        why: str = "",
+        clock: Clock = utc_now,
+    ) -> Self:
+        """A store on a current database. `create` makes a missing one; opening an old one for writing migrates it.
+
+        `why` says where the path comes from, for the error about a missing file.
+        """
+        try:
+            if create:
+                database_file.create_file(path)
+            _refuse_no_file(path, why)
+        except OSError as error:
+            raise StoreUnusable(f"{path} cannot be opened: {error.strerror}") from None
+        store = cls(path, read_only=not write, no_trace=no_trace, clock=clock)
+        try:
+            store._bring_up_to_date(create=create)
+            store.is_open = True
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _bring_up_to_date(self, *, create: bool) -> None:
+        with self._refusals():
+            connection = self._connection()
+            if database_file.is_current(connection, self.path):
+                return
+            if not create and database_file.is_empty(connection):
+                # It may be the rest of a database that was cut off: only a request for a new one uses it.
+                raise StoreUnusable(
+                    f"{self.path} is empty",
+                    hint="make a new one with: usersctl db init; or restore a backup: usersctl db restore FILE",
+                )
+            if self.read_only:
+                raise Outdated(
+                    f"{self.path} is of an older version",
+                    hint="bring it up to date with: usersctl db migrate",
+                )
+            from usersctl.store.upgrade import upgrade_database  # late: hardly ever needed
+
+            self.migrated = upgrade_database(connection, self.path)
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
-        """One moment of the database, for as many questions as one likes."""
+        """A snapshot of the database, for several questions."""
         with self._refusals():
             connection = self._connection()
             connection.execute("BEGIN")
             try:
-                yield Transaction(connection)
+                yield Transaction(connection, self.clock)
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
 
     @contextmanager
     def glance(self) -> Iterator[Transaction]:
-        """For one question, which is a moment by itself. Nobody keeps it waiting: readers and writers do not meet."""
+        """For a single statement, which needs no snapshot. It never waits: SQLite's readers and writers do not meet."""
         with self._refusals():
-            yield Transaction(self._connection())
+            yield Transaction(self._connection(), self.clock)
 
     @contextmanager
     def trial(self) -> Iterator[Transaction]:
-        """A write that is taken back at its end: what would happen."""
+        """A write that is rolled back at its end, to learn what would happen."""
         with self._writer("ROLLBACK", database_file.BUSY_SECONDS) as tx:
             yield tx
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """Questions that take longer are broken off with a TimeoutError."""
+        """Interrupts statements that take longer, with a TimeoutError."""
         connection, until = self._connection(), time.monotonic() + seconds
         connection.set_progress_handler(lambda: time.monotonic() > until, 10_000)
         try:
@@ -76,27 +130,31 @@ class Store:
             connection.set_progress_handler(None, 0)
 
     def is_current(self) -> bool:
-        """Whether the database is still of the version that this program knows."""
+        """Whether the database still has the version that this program knows."""
         with self._refusals():
             return database_file.is_current(self._connection(), self.path)
 
     def check_writable(self) -> None:
-        """Raises StoreUnusable where nothing could be written now, and Busy where another writer is at it."""
+        """Raises StoreUnusable if nothing could be written now, and Busy while another writer is at work."""
         with self._writer("ROLLBACK", 0) as tx:
             tx.change_nothing()
         disk = os.statvfs(self.path.parent)
-        if disk.f_bavail * disk.f_frsize < LEAST_SPACE:
+        if disk.f_bavail * disk.f_frsize < self.least_space:
             raise StoreUnusable(f"{self.path} cannot grow: the disk is full")
 
     @contextmanager
     def write(self, *, patience: float | None = None) -> Iterator[Transaction]:
-        """All of it or nothing; Busy where others write for longer than `patience`."""
-        with self._writer("COMMIT", database_file.BUSY_SECONDS if patience is None else patience) as tx:
+        """All changes or none; Busy if other writers take longer than `patience` (seconds)."""
+        if patience is None:
+            patience = database_file.BUSY_SECONDS
+        with self._writer("COMMIT", patience) as tx:
             yield tx
+        for callback in tx.callbacks:
+            callback()
 
     @contextmanager
     def _writer(self, at_the_end: str, patience: float) -> Iterator[Transaction]:
-        """It begins as a writer, because a reader that becomes one may find that it cannot."""
+        """Begins as a writer, because SQLite may refuse to turn a reader into one."""
         waits_fully = patience >= database_file.BUSY_SECONDS and not self._held
         if self._held:
             patience = min(patience, PATIENCE_WHILE_HELD)
@@ -107,11 +165,11 @@ class Store:
         try:
             with self._refusals():
                 connection = self._connection(to_write=True)
-                # What was spent on waiting for threads is not spent again on waiting for processes.
+                # The time that was spent on waiting for threads counts when it waits for processes.
                 left = max(0, until - time.monotonic())
-                if self._held:  # since we began to wait
+                if self._held:  # since this thread began to wait
                     left = min(left, PATIENCE_WHILE_HELD)
-                connection.execute(f"PRAGMA busy_timeout = {round(left * 10) * 100}")
+                self._set_patience(connection, left)
                 try:
                     connection.execute("BEGIN IMMEDIATE")
                 except sqlite3.OperationalError:
@@ -119,11 +177,8 @@ class Store:
                     raise
                 self._held = False
                 try:
-                    tx = Transaction(connection)
-                    yield tx
+                    yield Transaction(connection, self.clock)
                     connection.execute(at_the_end)
-                    if tx.wrote_letter:
-                        self.letter_due.set()
                 except BaseException:
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
@@ -134,7 +189,7 @@ class Store:
     def copy(
         self, target: Path, progress: Callable[[int, int], Any] = lambda _done, _total: None
     ) -> dict[str, int]:
-        """All of it as it is at this moment, while others write on. How many rows that are."""
+        """Copies the database as it is at this moment, while others write on. Returns how many rows it has, by table."""
         with self.read() as tx:
             counts = tx.counts()
             database_file.copy(self._connection(), target, progress)
@@ -143,9 +198,9 @@ class Store:
     def take_over(
         self, other: "Store", *, first: Callable[[], object], progress: Callable[[int, int], Any]
     ) -> None:
-        """All that is in `other`, in one transaction: whoever has this database open sees it at their next look.
+        """Replaces the content by that of `other`, in one transaction: other processes see it at their next statement.
 
-        `first` is called when nobody else can write any more and nothing is replaced yet; it may still change `other`.
+        `first` is called when no other process can write any more and nothing is replaced yet; it may still change `other`.
         """
         until = time.monotonic() + database_file.BUSY_SECONDS
         begun = False
@@ -162,52 +217,64 @@ class Store:
 
         with self._writing, self._refusals():
             connection = self._connection(to_write=True)
-            source = other._connection()  # noqa: SLF001 - a store, too
-            (size,) = connection.execute("PRAGMA page_size").fetchone()
-            if source.execute("PRAGMA page_size").fetchone() != (size,):
-                source.execute("PRAGMA journal_mode = DELETE")
-                source.execute(f"PRAGMA page_size = {size}")
-                source.execute("VACUUM")
-            # Less in one step than the smallest database has, so that the first step is not the last one.
-            source.backup(connection, pages=8, progress=step, sleep=0.02)
+            other.replace_pages_of(connection, progress=step)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
+    def replace_pages_of(
+        self, target: sqlite3.Connection, *, progress: Callable[[int, int, int], None]
+    ) -> None:
+        """Puts the pages of this database in the place of those of `target`, in one transaction."""
+        source = self._connection()
+        (size,) = target.execute("PRAGMA page_size").fetchone()
+        if source.execute("PRAGMA page_size").fetchone() != (size,):
+            source.execute("PRAGMA journal_mode = DELETE")
+            source.execute(f"PRAGMA page_size = {size}")
+            source.execute("VACUUM")
+        # Fewer pages in a step than the smallest database has, so that the first step is not the last one.
+        source.backup(target, pages=8, progress=progress, sleep=0.02)
+
     def truncate_log(self) -> None:
-        """Whoever reads for long keeps the write-ahead log growing, and nothing else makes it small again."""
+        """Cuts a write-ahead log that grew while a reader took long; nothing else makes it small again."""
         log = Path(f"{self.path}-wal")
-        if not log.exists() or log.stat().st_size <= LONGEST_LOG:
+        if not log.exists() or log.stat().st_size <= self.longest_log:
             return
         self._checkpoint("TRUNCATE", patience=0)
 
     def checkpoint(self) -> None:
-        """After a great change: otherwise whoever commits next would carry its pages into the database, and wait for that."""
-        self._checkpoint("RESTART", patience=FOLDING_PATIENCE)
+        """For use after a great change: otherwise the next commit would have to carry its pages into the database."""
+        self._checkpoint("RESTART", patience=CHECKPOINT_PATIENCE)
 
     def _checkpoint(self, at_the_end: str, *, patience: float) -> None:
-        """First most of the work, for which nobody has to wait; then what is left, for which all do, where nobody reads."""
+        """Does most of the work without blocking other connections; then the rest, which blocks them, if none of them reads."""
         with self._refusals():
             connection = self._connection(to_write=True)
-            connection.execute(f"PRAGMA busy_timeout = {round(patience * 1000)}")
+            self._set_patience(connection, patience)
             for how in ("PASSIVE", at_the_end):
                 connection.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
 
+    def _set_patience(self, connection: sqlite3.Connection, seconds: float) -> None:
+        milliseconds = round(seconds * 20) * 50
+        if milliseconds != self._local.patience:
+            connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
+            self._local.patience = milliseconds
+
     def close(self) -> None:
-        """Every thread's connection; the last one to go folds the write-ahead log into the database."""
+        """Closes the connections of all threads; the last one carries the write-ahead log into the database."""
         while self._connections:
             self._connections.pop().close()
         self._local = threading.local()
 
     def _connection(self, *, to_write: bool = False) -> sqlite3.Connection:
-        """This thread's, to the file that has the name now: whoever put another one in its place meant it."""
-        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if found is None:
+        """This thread's connection, to the file that has the name now: an operator may have replaced the file."""
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
             return self._connect()
         file = database_file.identity(self.path)
         if file is None and to_write:
             raise StoreUnusable(f"{self.path} is gone", hint="put it back, or restore a backup")
-        if file in (self._local.file, None) or found.in_transaction:
-            return found  # what was moved away can still be read
-        self._forget()  # SQLite sees that its file was moved, and leaves alone what lies beside the new one
+        if file in (self._local.file, None) or connection.in_transaction:
+            return connection  # a file that was moved away can still be read
+        self._forget()  # SQLite sees that its file was moved, and leaves the files beside the new one alone
         return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
@@ -222,7 +289,7 @@ class Store:
             connection.close()
             raise
         self._connections.append(connection)
-        self._local.connection, self._local.file = connection, file
+        self._local.connection, self._local.file, self._local.patience = connection, file, None
         return connection
 
     @contextmanager
@@ -233,20 +300,29 @@ class Store:
             if _primary(error) in _LASTING:
                 self._forget()
             raise refusal(error, self.path) from error
-        except UnicodeDecodeError as error:  # in what SQLite says of a damaged schema
+        except UnicodeDecodeError as error:  # in SQLite's message about a damaged schema
             raise StoreUnusable(f"{self.path} {DAMAGED}") from error
 
     def _forget(self) -> None:
-        """This thread begins with a new connection: what was opened read-only stays so, and damage stays in its cache."""
-        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if found is not None and not found.in_transaction:
+        """Closes this thread's connection, because it stays read-only if it was opened so, and keeps damage in its cache."""
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is not None and not connection.in_transaction:
             self._local.connection = None
-            self._connections.remove(found)
-            found.close()
+            self._connections.remove(connection)
+            connection.close()
 
 
 DAMAGED = "is damaged: restore a backup"
 _LASTING = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_PROBLEMS = {
+    sqlite3.SQLITE_NOTADB: "is not a database",
+    sqlite3.SQLITE_CORRUPT: DAMAGED,
+    sqlite3.SQLITE_READONLY: "is read-only",
+    sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
+    sqlite3.SQLITE_IOERR: "cannot be read or written: the disk is full or failing",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened",
+    sqlite3.SQLITE_PERM: "may not be opened by this user",
+}
 
 
 def _primary(error: sqlite3.Error) -> int | None:
@@ -255,7 +331,7 @@ def _primary(error: sqlite3.Error) -> int | None:
 
 
 def refusal(error: sqlite3.Error, path: Path) -> UsersError:
-    """What SQLite said, in the words of an operator; a mistake of ours stays what it is."""
+    """SQLite's error in words for an operator; raises an error that is a fault of this program."""
     primary = _primary(error)
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return Busy(
@@ -263,63 +339,23 @@ def refusal(error: sqlite3.Error, path: Path) -> UsersError:
             retry_after=2,
             hint=f"another process holds {path}; try again when it is done",
         )
-    said = {
-        sqlite3.SQLITE_NOTADB: "is not a database",
-        sqlite3.SQLITE_CORRUPT: DAMAGED,
-        sqlite3.SQLITE_READONLY: "is read-only",
-        sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
-        sqlite3.SQLITE_IOERR: "cannot be read or written: the disk is full or failing",
-        sqlite3.SQLITE_CANTOPEN: "cannot be opened",
-        sqlite3.SQLITE_PERM: "may not be opened by this user",
-    }.get(primary or -1)
     if primary == sqlite3.SQLITE_CANTOPEN and path.exists() and not os.access(path, os.R_OK):
         return StoreUnusable(f"{path} may not be read by this user", hint="see: usersctl doctor")
-    if said is None and str(error).startswith("Could not decode"):
-        said = "holds text that is not UTF-8"
-    if said is None and str(error).startswith("no such table"):
-        said = f"is not whole ({error}): restore a backup"
-    if said is None:
+    problem = _PROBLEMS.get(primary or -1)
+    if problem is None and str(error).startswith("Could not decode"):
+        problem = "holds text that is not UTF-8"
+    if problem is None and str(error).startswith("no such table"):
+        problem = f"is not whole ({error}): restore a backup"
+    if problem is None:
         raise error
-    return StoreUnusable(f"{path} {said}")
+    return StoreUnusable(f"{path} {problem}")
 
 
-def open_store(
-    path: Path, *, create: bool = False, write: bool = True, no_trace: bool = False, why: str = ""
-) -> Store:
-    """A store on a current database: made if it may be, migrated if it is old and opened for writing."""
-    try:
-        if create:
-            database_file.create_file(path)
-        if path.is_dir():
-            raise StoreUnusable(
-                f"{path} is a folder and no database", hint="name a file, with --db or USERS_DATABASE"
-            )
-        if not path.is_file():
-            raise StoreUnusable(
-                f"No database at {path}{f' ({why})' if why else ''}", hint="make one with: usersctl db init"
-            )
-    except OSError as error:
-        raise StoreUnusable(f"{path} cannot be opened: {error.strerror}") from None
-    store = Store(path, read_only=not write, no_trace=no_trace)
-    try:
-        with store._refusals():  # noqa: SLF001 - the same room
-            connection = store._connection()  # noqa: SLF001
-            if not database_file.is_current(connection, path):
-                if not create and database_file.is_empty(connection):
-                    # It may be what is left of one that was cut off: only who asks for a new one gets it.
-                    raise StoreUnusable(
-                        f"{path} is empty",
-                        hint="make a new one with: usersctl db init; or restore a backup: usersctl db restore FILE",
-                    )
-                if not write:
-                    raise Outdated(
-                        f"{path} is of an older version", hint="bring it up to date with: usersctl db migrate"
-                    )
-                from usersctl.store.upgrade import upgrade_database  # late: hardly ever needed
-
-                store.migrated = upgrade_database(connection, path)
-            store.is_open = True
-    except BaseException:
-        store.close()
-        raise
-    return store
+def _refuse_no_file(path: Path, why: str) -> None:
+    if path.is_dir():
+        raise StoreUnusable(
+            f"{path} is a folder and no database", hint="name a file, with --db or USERS_DATABASE"
+        )
+    if not path.is_file():
+        origin = f" ({why})" * bool(why)
+        raise StoreUnusable(f"No database at {path}{origin}", hint="make one with: usersctl db init")

@@ -7,11 +7,11 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from usersctl.clock import Clock, stamp
 from usersctl.config import Settings
+from usersctl.credentials import Notices, shut_out
 from usersctl.errors import Invalid, LastAdmin, UsersError
 from usersctl.fields import is_text, is_web_address, normal_email, normal_name, normal_role, normal_time
-from usersctl.models import UNUSABLE, Actor, Credentials, NewUser, Role, User
+from usersctl.models import UNUSABLE, Actor, Credentials, Newcomer, User
 from usersctl.passwords import Hasher, check_hash, check_password, cost_of
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -72,7 +72,6 @@ class Transfer:
     store: Store
     hasher: Hasher
     settings: Settings
-    now: Clock
 
     def import_rows(
         self,
@@ -125,17 +124,14 @@ class Transfer:
         if "password_hash" in given and "password" in given:
             raise Invalid("has both a password and a password_hash")
         checked = {name: _CHECKS[name](_text(name, value)) for name, value in given.items()}
-        confirmed = checked.pop("confirmed", None)
-        if confirmed:
-            checked["email_proven_at"] = stamp(self.now())
-        elif confirmed is False:
+        if checked.get("confirmed") is False:
             if checked.get("active"):
                 raise Invalid("is active and not confirmed: leave confirmed empty, or make it inactive")
+            del checked["confirmed"]
             checked |= {"active": False, "awaiting_confirmation": True}
         if "password" in checked:
-            check_password(
-                self.settings, checked["password"], email=checked["email"], name=checked.get("name", "")
-            )
+            owner = Newcomer(checked["email"], checked.get("name", ""))
+            check_password(self.settings, checked["password"], owner)
         return checked
 
     def _hashed(self, passwords: dict[int, str], hashing: Callable[[int, int], Any]) -> dict[int, str]:
@@ -174,6 +170,8 @@ class Transfer:
                 number, where, row = json.loads(line)
                 if number in passwords:
                     row["password_hash"] = hashes.get(number, UNUSABLE)
+                if row.pop("confirmed", False):
+                    row["email_proven_at"] = tx.now_text
                 known = tx.user_by_email(row["email"])
                 owner = tx.user_by_oauth_id(row["oauth_id"]) if "oauth_id" in row else None
                 if owner is not None and (known is None or owner.id != known.id):
@@ -200,18 +198,8 @@ class Transfer:
         return Imported(created, updated, skipped, without)
 
     def _add(self, tx: Transaction, row: dict[str, Any], by: Actor) -> User:
-        now = stamp(self.now())
-        new = {
-            "name": row["email"].partition("@")[0],
-            "password_hash": UNUSABLE,
-            "role": Role.USER.value,
-            "active": True,
-            "created_at": now,
-        } | row
-        user = tx.add_user(NewUser(**new))
-        if user is None:  # pragma: no cover - both unique columns were looked up in this transaction
-            raise Invalid("an address was taken in the meantime")
-        tx.audit(stamp(self.now()), by, "import", user, role=user.role, active=user.active)
+        user = tx.add_user(Newcomer(**{"name": row["email"].partition("@")[0]} | row))
+        tx.audit(by, "import", user, role=user.role, active=user.active)
         return user
 
     def _update(self, tx: Transaction, known: User, row: dict[str, Any], by: Actor) -> bool:
@@ -228,14 +216,13 @@ class Transfer:
             changes["awaiting_confirmation"] = False
         if not changes:
             return False
-        if changes.get("active") is False or "password_hash" in changes:
-            tx.delete_tokens_of(known.id)
-            tx.drop_one_time_tokens(known.id, stamp(self.now()))
         if changes.get("active") is False:
-            tx.drop_notices(known.id)
-        user = tx.change_user(known.id, stamp(self.now()), **changes)
+            shut_out(tx, known, notices=Notices.ALL)
+        elif "password_hash" in changes:
+            shut_out(tx, known)
+        user = tx.change_user(known.id, **changes)
         told = {name: value for name, value in changes.items() if name in ("name", "role", "active")}
-        tx.audit(stamp(self.now()), by, "import-update", user, **told, password="password_hash" in changes)
+        tx.audit(by, "import-update", user, **told, password="password_hash" in changes)
         return True
 
     def export_rows(self, *, with_hashes: bool) -> Generator[dict[str, Any], None, None]:

@@ -29,14 +29,14 @@ class Mailer:
     def stop(self) -> None:
         """Waits two seconds for an email that is being sent; the next leader sends an unfinished one again."""
         self._stopping = True
-        self._outbox.store.letter_due.set()
+        self._outbox.queue.committed.set()
         self._thread.join(2)
 
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
     def _work(self) -> None:
-        due = self._outbox.store.letter_due
+        due = self._outbox.queue.committed
         while not self._stopping:
             due.clear()
             try:
@@ -45,15 +45,15 @@ class Mailer:
                     if due.wait(self._outbox.seconds_until_due(POLL_EVERY)):
                         time.sleep(AFTER_THE_RESPONSE)
                     continue
-                letter = attempt.letter
+                email = attempt.email
                 self._log.event(
                     "email",
                     state=attempt.state,
-                    id=letter.id,
-                    kind=letter.kind,
-                    user=letter.user_id,
-                    attempt=letter.attempts,
-                    detail=attempt.told,
+                    id=email.id,
+                    kind=email.kind,
+                    user=email.user_id,
+                    attempt=email.attempts,
+                    detail=attempt.message,
                 )
             except UsersError as error:
                 self._log.event("email", waiting=str(error))

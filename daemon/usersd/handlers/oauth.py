@@ -4,6 +4,7 @@ import base64
 import hmac
 import json
 import re
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
@@ -88,10 +89,8 @@ def callback(request: Request, service: Service) -> Response:
     profile = service.oauth.fetch_profile(code=query.code, verifier=flow["verifier"], issuer=query.iss)
     # Only now, when the provider has accepted the code: an invented state must not cause a write.
     service.oauth.spend(state)
-    user = service.oauth.user_for(profile, by=request.actor)
-    opened = service.sessions.open(
-        user, remember=True, ip=request.ip, user_agent=request.user_agent, replaces=request.cookie_tokens
-    )
+    open_session = partial(service.sessions.open_in, remember=True, client=request.client)
+    opened = service.oauth.user_for(profile, then=open_session, by=request.actor)
     request.user = opened.user
     set_session_cookie(request, opened.token, remember=True)
     return redirect_to(flow["then"] or request.settings.oauth_success_redirect)

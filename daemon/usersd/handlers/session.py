@@ -1,10 +1,8 @@
 """Login and logout, and the lists of sessions."""
 
-from contextlib import suppress
 from typing import Any
 
-from usersctl.errors import Invalid
-from usersctl.fields import normal_email
+from usersctl.fields import lookup
 from usersctl.models import Session
 from usersctl.service import Service
 from usersd.cookies import cookie_name
@@ -37,16 +35,10 @@ class Credentials(Body, missing="Email and password are required"):
 def login(request: Request, service: Service) -> dict[str, Any]:
     """Sign in. A session that the request came with ends and is replaced."""
     body = Credentials.read(request)
-    with suppress(Invalid):  # an invalid address may be a password in the wrong field: it is not logged
-        request.log_fields["email"] = normal_email(body.email)
-    opened = service.sessions.login(
-        body.email,
-        body.password,
-        remember=body.remember,
-        ip=request.ip,
-        user_agent=request.user_agent,
-        replaces=request.cookie_tokens,
-    )
+    email, is_address = lookup(body.email)
+    if is_address:  # an invalid address may be a password in the wrong field: it is not logged
+        request.log_fields["email"] = email
+    opened = service.sessions.login(email, body.password, remember=body.remember, client=request.client)
     request.user = opened.user
     set_session_cookie(request, opened.token, remember=body.remember)
     return {"user": opened.user.as_json()}

@@ -63,7 +63,8 @@ def create(request: Request, service: Service) -> dict[str, Any]:
     """Create a user. Active at once; `role` is `user` if left out."""
     body = NewUser.read(request)
     role = Role.USER if body.role is None else body.role
-    user = service.accounts.create(body.email, body.name, body.password, role=role, by=request.actor)
+    newcomer = service.accounts.newcomer(body.email, body.name, role)
+    user = service.accounts.create(newcomer, body.password, by=request.actor)
     request.log_fields |= {"created": user.id, "role": user.role}
     return {"user": user.as_json()}
 

@@ -41,9 +41,9 @@ class Caller:
         return self.token
 
     def _new_token(self) -> str:
-        user = service().accounts.create(
-            f"{secrets.token_hex(6)}@example.com", "Caller", PASSWORD, role=self.role, by=OPERATOR
-        )
+        accounts = service().accounts
+        newcomer = accounts.newcomer(f"{secrets.token_hex(6)}@example.com", "Caller", self.role)
+        user = accounts.create(newcomer, PASSWORD, by=OPERATOR)
         opened = service().sessions.create_api_token(
             user.id, name="fuzz", lifetime=timedelta(days=1), by=OPERATOR
         )

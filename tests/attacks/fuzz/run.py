@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.commands import OPERATOR, PASSWORD
+from support.commands import OPERATOR, PASSWORD, create_user
 from support.web import running
 
 from usersctl.config import Settings
@@ -26,7 +26,7 @@ def fuzz(folder: Path, caller: str, *options: str, seconds: int) -> subprocess.C
     )
     service = build(settings)
     for name in ("ada", "grace", "alan"):
-        service.accounts.create(f"{name}@example.com", name.title(), PASSWORD, by=OPERATOR)
+        create_user(service, f"{name}@example.com", name.title(), PASSWORD, by=OPERATOR)
     with running(service, listening=None) as site:
         url = f"http://127.0.0.1:{site.port}"
         done = subprocess.run(

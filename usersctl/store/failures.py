@@ -1,0 +1,34 @@
+"""The table of failed logins in a row, by account."""
+
+from usersctl.models import Failures
+from usersctl.store.statements import Statements
+
+
+class LoginFailures(Statements):
+    def failures(self, account: str) -> Failures | None:
+        return self._first(
+            Failures._make,
+            "SELECT failures, last_failed_at FROM login_failures WHERE account = ?",
+            (account,),
+        )
+
+    def count_failure(self, account: str, user_id: int | None) -> None:
+        self._run(
+            "INSERT INTO login_failures (account, user_id, failures, last_failed_at) VALUES (?, ?, 1, ?)"
+            " ON CONFLICT (account) DO UPDATE SET failures = failures + 1, last_failed_at = excluded.last_failed_at",
+            (account, user_id, self.now_text),
+        )
+
+    def uncount_failure(self, account: str) -> None:
+        self._run("UPDATE login_failures SET failures = max(0, failures - 1) WHERE account = ?", (account,))
+
+    def clear_failures(self, account: str) -> bool:
+        return self._run("DELETE FROM login_failures WHERE account = ?", (account,)).rowcount == 1
+
+    def delete_oldest_failures(self, keep: int, at_most: int) -> int:
+        """Deletes those of addresses without an account, beyond the newest `keep`."""
+        return self._run(
+            "DELETE FROM login_failures WHERE account IN (SELECT account FROM login_failures WHERE user_id IS NULL"
+            " ORDER BY last_failed_at DESC LIMIT ? OFFSET ?)",
+            (at_most, keep),
+        ).rowcount

@@ -1,0 +1,87 @@
+"""The table of secrets that work once: the links of emails and of the first set-up, and the states of sign-ins."""
+
+from datetime import timedelta
+
+from usersctl.clock import stamp
+from usersctl.models import OneTimeToken
+from usersctl.store.statements import Statements
+
+
+class OneTimeTokens(Statements):
+    def add_one_time_token(
+        self, token_hash: bytes, purpose: str, user_id: int | None, email: str, lifetime: timedelta
+    ) -> None:
+        self._run(
+            "INSERT INTO one_time_tokens (token_hash, purpose, user_id, email, created_at, expires_at)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (token_hash, purpose, user_id, email, self.now_text, stamp(self.now + lifetime)),
+        )
+
+    def one_time_token(self, purpose: str, token_hash: bytes) -> OneTimeToken | None:
+        """A token that could still be used."""
+        return self._first(
+            OneTimeToken._make,
+            "SELECT user_id, email FROM one_time_tokens WHERE token_hash = ? AND purpose = ? AND expires_at > ?",
+            (token_hash, purpose, self.now_text),
+        )
+
+    def take_one_time_token(self, purpose: str, token_hash: bytes) -> OneTimeToken | None:
+        """Uses the token in one statement, so that it works once, also in parallel."""
+        return self._first(
+            OneTimeToken._make,
+            "DELETE FROM one_time_tokens WHERE token_hash = ? AND purpose = ? AND expires_at > ?"
+            " RETURNING user_id, email",
+            (token_hash, purpose, self.now_text),
+        )
+
+    def spend_once(self, token_hash: bytes, purpose: str, lifetime: timedelta) -> bool:
+        """False if it was spent before."""
+        spent = self._run(
+            "INSERT INTO one_time_tokens (token_hash, purpose, email, created_at, expires_at) VALUES (?, ?, '', ?, ?)"
+            " ON CONFLICT DO NOTHING",
+            (token_hash, purpose, self.now_text, stamp(self.now + lifetime)),
+        )
+        return spent.rowcount == 1
+
+    def drop_setup_tokens(self) -> None:
+        self._run("DELETE FROM one_time_tokens WHERE purpose = 'setup'")
+
+    def drop_links(self, user_id: int) -> None:
+        """Ends confirmation and reset links, and drops the emails that would send more.
+
+        "This wasn't me" links stay: an intruder who changes several things must not take them from the owner.
+        """
+        self._run("DELETE FROM one_time_tokens WHERE user_id = ? AND purpose != 'not_me'", (user_id,))
+        self._run(
+            "UPDATE outbox SET state = 'dropped', finished_at = ? WHERE user_id = ? AND state = 'waiting'"
+            " AND kind IN ('confirm', 'reset')",
+            (self.now_text, user_id),
+        )
+
+    def drop_notices(self, user_id: int, email: str | None = None) -> None:
+        """Ends "this wasn't me" links; with `email` only those that were sent there."""
+        self._run(
+            "DELETE FROM one_time_tokens WHERE user_id = ? AND purpose = 'not_me' AND email = ifnull(?, email)",
+            (user_id, email),
+        )
+
+    def drop_links_to_passwords(self) -> None:
+        """Ends every link that sets a password, and drops the emails that would send more."""
+        self._run("DELETE FROM one_time_tokens WHERE purpose IN ('reset', 'setup')")
+        self._run(
+            "UPDATE outbox SET state = 'dropped', finished_at = ? WHERE state = 'waiting' AND kind = 'reset'",
+            (self.now_text,),
+        )
+
+    def drop_all_links(self) -> None:
+        self._run("DELETE FROM one_time_tokens WHERE purpose <> 'oauth_spent'")
+
+    def delete_one_time_token(self, token_hash: bytes) -> None:
+        self._run("DELETE FROM one_time_tokens WHERE token_hash = ?", (token_hash,))
+
+    def delete_expired_one_time_tokens(self, before: str, at_most: int) -> int:
+        return self._run(
+            "DELETE FROM one_time_tokens WHERE token_hash IN"
+            " (SELECT token_hash FROM one_time_tokens WHERE expires_at <= ? LIMIT ?)",
+            (before, at_most),
+        ).rowcount

@@ -1,0 +1,106 @@
+"""The table of emails that wait to be sent, or were."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from usersctl.clock import stamp
+from usersctl.models import EmailState, QueuedEmail
+from usersctl.store.statements import Statements
+
+_EMAIL = ", ".join(QueuedEmail._fields)
+
+
+class Outbox(Statements):
+    def add_email(
+        self,
+        kind: str,
+        user_id: int | None,
+        email: str,
+        message_id: str,
+        *,
+        at_most: int,
+        within: timedelta,
+    ) -> None:
+        """Beyond `at_most` of a kind to one address or account the row is dropped at once, which takes as long as keeping it."""
+        recent = self._number(
+            "SELECT count(*) FROM outbox WHERE (email = ? OR user_id = ?) AND kind = ? AND created_at > ?"
+            " AND state <> 'dropped'",
+            (email, user_id, kind, stamp(self.now - within)),
+        )
+        state, finished_at = EmailState.WAITING, None
+        if recent >= at_most:
+            state, finished_at = EmailState.DROPPED, self.now_text
+        self._run(
+            "INSERT INTO outbox (kind, user_id, email, message_id, state, created_at, due_at, finished_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (kind, user_id, email, message_id, state, self.now_text, self.now_text, finished_at),
+        )
+
+    def claim_email(self, due_by: str, lease: timedelta) -> QueuedEmail | None:
+        """The email that is due longest; no other worker takes it before `lease` is over. Clears its last error."""
+        return self._first(
+            QueuedEmail._make,
+            "UPDATE outbox SET due_at = :until, attempts = attempts + 1, last_error = NULL WHERE id ="
+            " (SELECT id FROM outbox WHERE state = 'waiting' AND due_at <= :due ORDER BY due_at, id LIMIT 1)"
+            f" RETURNING {_EMAIL}",
+            {"due": due_by, "until": stamp(self.now + lease)},
+        )
+
+    def next_email_due(self) -> str | None:
+        return self._first(
+            lambda row: str(row[0]),
+            "SELECT due_at FROM outbox WHERE state = 'waiting' ORDER BY due_at LIMIT 1",
+        )
+
+    def finish_email(self, email_id: int, state: EmailState, error: str | None = None) -> None:
+        self._run(
+            "UPDATE outbox SET state = ?, finished_at = ?, last_error = ? WHERE id = ? AND state = 'waiting'",
+            (state, self.now_text, error, email_id),
+        )
+
+    def postpone_email(self, email_id: int, due_at: datetime, error: str) -> None:
+        self._run(
+            "UPDATE outbox SET due_at = ?, last_error = ? WHERE id = ? AND state = 'waiting'",
+            (stamp(due_at), error, email_id),
+        )
+
+    def retry_email(self, email_id: int) -> QueuedEmail | None:
+        """Makes the email due now, as if it had never been tried; None if it is done, being sent, or unknown."""
+        return self._first(
+            QueuedEmail._make,
+            "UPDATE outbox SET state = 'waiting', due_at = :now, attempts = 0, finished_at = NULL"
+            " WHERE id = :id AND (state = 'failed' OR (state = 'waiting'"
+            f" AND (attempts = 0 OR last_error IS NOT NULL OR due_at <= :now))) RETURNING {_EMAIL}",
+            {"now": self.now_text, "id": email_id},
+        )
+
+    def queued_email(self, email_id: int) -> QueuedEmail | None:
+        return self._first(QueuedEmail._make, f"SELECT {_EMAIL} FROM outbox WHERE id = ?", (email_id,))
+
+    def queued_emails(self, *, unfinished: bool = False) -> Iterator[QueuedEmail]:
+        where = "TRUE"
+        if unfinished:
+            where = "state IN ('waiting', 'failed')"
+        return map(QueuedEmail._make, self._run(f"SELECT {_EMAIL} FROM outbox WHERE {where} ORDER BY id"))
+
+    def queued_emails_of(self, user_id: int) -> Iterator[QueuedEmail]:
+        """The newest first."""
+        cursor = self._run(f"SELECT {_EMAIL} FROM outbox WHERE user_id = ? ORDER BY id DESC", (user_id,))
+        return map(QueuedEmail._make, cursor)
+
+    def oldest_email(self, state: EmailState) -> QueuedEmail | None:
+        return self._first(
+            QueuedEmail._make, f"SELECT {_EMAIL} FROM outbox WHERE state = ? ORDER BY id LIMIT 1", (state,)
+        )
+
+    def count_emails(self) -> dict[str, int]:
+        """By state, states without an email included."""
+        counted = dict(self._run("SELECT state, count(*) FROM outbox GROUP BY state"))
+        return {state.value: counted.get(state.value, 0) for state in EmailState}
+
+    def delete_finished_emails(self, before: str, at_most: int) -> int:
+        """Emails that failed stay, for an operator to see."""
+        return self._run(
+            "DELETE FROM outbox WHERE id IN (SELECT id FROM outbox WHERE finished_at < ? AND state <> 'failed' LIMIT ?)",
+            (before, at_most),
+        ).rowcount

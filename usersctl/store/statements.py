@@ -1,0 +1,42 @@
+"""Statements: the connection and the moment that the statements of one transaction share."""
+
+import sqlite3
+from collections.abc import Callable
+from datetime import datetime
+from functools import cached_property
+from typing import Any, TypeVar
+
+from usersctl.clock import Clock, stamp, utc_now
+
+T = TypeVar("T")
+
+
+class Statements:
+    def __init__(self, connection: sqlite3.Connection, clock: Clock = utc_now) -> None:
+        self._run = connection.execute
+        self._clock = clock
+        self.callbacks: list[Callable[[], object]] = []
+
+    @cached_property
+    def now(self) -> datetime:
+        """The moment of this transaction. The clock is read once, at the first use, when a writer holds its lock."""
+        return self._clock()
+
+    @cached_property
+    def now_text(self) -> str:
+        """`now` as columns hold it."""
+        return stamp(self.now)
+
+    def after_commit(self, callback: Callable[[], object]) -> None:
+        """Calls `callback` when the transaction is committed, and not if it is rolled back."""
+        self.callbacks.append(callback)
+
+    def _first(self, make: Callable[[Any], T], statement: str, values: Any = ()) -> T | None:
+        """The first row, made into a model; None if there is no row."""
+        row = self._run(statement, values).fetchone()
+        return None if row is None else make(row)
+
+    def _number(self, statement: str, values: Any = ()) -> int:
+        """The first column of the first row; 0 if there is no row."""
+        row = self._run(statement, values).fetchone()
+        return int(row[0]) if row else 0

@@ -1,0 +1,120 @@
+"""The table of tokens that sign a user in: sessions of browsers, and API tokens."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from usersctl.models import Session, User
+from usersctl.store.statements import Statements
+from usersctl.store.users import USER, user_of
+
+_SESSION = (
+    "auth_tokens.id, user_id, kind, auth_tokens.name, auth_tokens.created_at, last_used_at, expires_at, limit_at, ip,"
+    " user_agent"
+)
+_COLUMNS = len(Session._fields) - len(Session._field_defaults)
+
+_BY_HASH = (
+    f"SELECT {_SESSION}, {USER} FROM auth_tokens JOIN users ON users.id = user_id"
+    " WHERE token_hash = ? AND active = 1 AND (expires_at IS NULL OR expires_at > ?)"
+    # A lockdown leaves only sessions of the excepted admin, and no API token.
+    " AND NOT EXISTS (SELECT 1 FROM lockdown WHERE except_id IS NOT users.id OR role <> 'admin' OR kind = 'api')"
+)
+
+
+class Tokens(Statements):
+    def add_token(self, user_id: int, token_hash: bytes, columns: dict[str, Any]) -> Session:
+        columns = {"created_at": self.now_text} | columns | {"user_id": user_id, "token_hash": token_hash}
+        names, marks = ", ".join(columns), ", ".join(f":{name}" for name in columns)
+        cursor = self._run(
+            f"INSERT INTO auth_tokens ({names}) VALUES ({marks}) RETURNING {_SESSION}", columns
+        )
+        return _session_of(cursor.fetchone())
+
+    def session(self, token_hash: bytes, *, expired: bool = False) -> tuple[Session, User] | None:
+        """The session check, in one query: a token of an active user. `expired`: also one that has expired."""
+        after = "" if expired else self.now_text
+        row = self._run(_BY_HASH, (token_hash, after)).fetchone()
+        if row is None:
+            return None
+        return Session(*row[:_COLUMNS]), user_of(row[_COLUMNS:])
+
+    def use_token(self, token_id: int, expires_at: str | None) -> None:
+        self._run(
+            "UPDATE auth_tokens SET last_used_at = ?, expires_at = ? WHERE id = ?",
+            (self.now_text, expires_at, token_id),
+        )
+
+    def token(self, token_id: int) -> Session | None:
+        return self._first(_session_of, f"SELECT {_SESSION} FROM auth_tokens WHERE id = ?", (token_id,))
+
+    def tokens(self, user_id: int | None = None, *, live: bool = False) -> Iterator[Session]:
+        """`live`: only those that have not expired."""
+        where = "TRUE"
+        if user_id is not None:
+            where = "user_id = :user"
+        if live:
+            where += " AND (expires_at IS NULL OR expires_at > :now)"
+        cursor = self._run(
+            f"SELECT {_SESSION} FROM auth_tokens WHERE {where} ORDER BY id",
+            {"user": user_id, "now": self.now_text},
+        )
+        return map(_session_of, cursor)
+
+    def replace_token_hash(self, token_id: int, token_hash: bytes) -> bool:
+        changed = self._run("UPDATE auth_tokens SET token_hash = ? WHERE id = ?", (token_hash, token_id))
+        return changed.rowcount == 1
+
+    def delete_token(self, token_hash: bytes) -> Session | None:
+        return self._first(
+            _session_of, f"DELETE FROM auth_tokens WHERE token_hash = ? RETURNING {_SESSION}", (token_hash,)
+        )
+
+    def delete_token_by_id(self, token_id: int, user_id: int | None = None) -> Session | None:
+        return self._first(
+            _session_of,
+            f"DELETE FROM auth_tokens WHERE id = :id AND (:user IS NULL OR user_id = :user) RETURNING {_SESSION}",
+            {"id": token_id, "user": user_id},
+        )
+
+    def delete_tokens_of(self, user_id: int, *, but: int | None = None) -> int:
+        return self._run("DELETE FROM auth_tokens WHERE user_id = ? AND id IS NOT ?", (user_id, but)).rowcount
+
+    def delete_all_sessions(self) -> int:
+        """API tokens stay: no user could make them again."""
+        return self._run("DELETE FROM auth_tokens WHERE kind <> 'api'").rowcount
+
+    def delete_all_tokens(self) -> None:
+        self._run("DELETE FROM auth_tokens")
+
+    def count_stale_tokens(self) -> tuple[int, int]:
+        """(expired, without an expiry date)"""
+        expired = self._number("SELECT count(*) FROM auth_tokens WHERE expires_at <= ?", (self.now_text,))
+        return expired, self._number("SELECT count(*) FROM auth_tokens WHERE expires_at IS NULL")
+
+    def count_live_tokens(self) -> int:
+        """Sessions and API tokens that have not expired, counted by the index of their expiry alone."""
+        expiring = self._number("SELECT count(*) FROM auth_tokens WHERE expires_at > ?", (self.now_text,))
+        return expiring + self._number("SELECT count(*) FROM auth_tokens WHERE expires_at IS NULL")
+
+    def delete_expired_tokens(self, before: str, at_most: int) -> int:
+        return self._run(
+            "DELETE FROM auth_tokens WHERE id IN (SELECT id FROM auth_tokens WHERE expires_at <= ? LIMIT ?)",
+            (before, at_most),
+        ).rowcount
+
+    def delete_endless_tokens(self, at_most: int) -> int:
+        return self._run(
+            "DELETE FROM auth_tokens WHERE id IN (SELECT id FROM auth_tokens WHERE expires_at IS NULL LIMIT ?)",
+            (at_most,),
+        ).rowcount
+
+    def last_logins(self, at_most: int) -> list[tuple[int, str]]:
+        """(user, address) of the newest sessions."""
+        return self._run(
+            "SELECT user_id, ip FROM auth_tokens WHERE kind <> 'api' AND ip IS NOT NULL ORDER BY id DESC LIMIT ?",
+            (at_most,),
+        ).fetchall()
+
+
+def _session_of(row: Any) -> Session:
+    return Session(*row)

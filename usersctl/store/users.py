@@ -1,0 +1,136 @@
+"""The table of users, and how its rows become models."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from usersctl.errors import Taken
+from usersctl.models import Credentials, Newcomer, Role, User, UserFilter
+from usersctl.store.statements import Statements
+
+USER = (
+    "users.id, email, users.name, role, active, users.created_at, updated_at, last_login_at, oauth_id,"
+    " profile_picture, email_proven_at, awaiting_confirmation"
+)
+
+# Whole phrases, so that no value of a caller becomes SQL, and so that SQLite uses the partial indexes.
+_SORTS = {"name": "name", "email": "email", "created": "created_at", "last-login": "last_login_at"}
+_ROLES = {Role.ADMIN: "role = 'admin'", Role.USER: "role = 'user'"}
+_ACTIVE = {True: "active = 1", False: "active = 0"}
+_LARGEST = 2**63 - 1  # integer of SQLite
+
+
+class Users(Statements):
+    def user(self, user_id: int) -> User | None:
+        return self._first(user_of, f"SELECT {USER} FROM users WHERE id = ?", (user_id,))
+
+    def user_by_email(self, email: str) -> User | None:
+        return self._first(user_of, f"SELECT {USER} FROM users WHERE email = ?", (email,))
+
+    def user_by_oauth_id(self, oauth_id: str) -> User | None:
+        return self._first(user_of, f"SELECT {USER} FROM users WHERE oauth_id = ?", (oauth_id,))
+
+    def credentials(self, email: str) -> Credentials | None:
+        return self._first(
+            _credentials_of, f"SELECT {USER}, password_hash FROM users WHERE email = ?", (email,)
+        )
+
+    def credentials_of(self, user_id: int) -> Credentials | None:
+        return self._first(
+            _credentials_of, f"SELECT {USER}, password_hash FROM users WHERE id = ?", (user_id,)
+        )
+
+    def all_credentials(self) -> Iterator[Credentials]:
+        return map(_credentials_of, self._run(f"SELECT {USER}, password_hash FROM users ORDER BY users.id"))
+
+    def add_user(self, newcomer: Newcomer) -> User:
+        """Raises Taken if another account has the address, or is linked to the same account of the provider."""
+        created_at = newcomer.created_at or self.now_text
+        columns = newcomer._asdict() | {"created_at": created_at, "updated_at": created_at}
+        names, marks = ", ".join(columns), ", ".join(f":{name}" for name in columns)
+        user = self._first(
+            user_of,
+            f"INSERT INTO users ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING RETURNING {USER}",
+            columns,
+        )
+        if user is None:
+            raise Taken("Email is already registered")
+        return user
+
+    def change_user(self, user_id: int, **changes: Any) -> User:
+        parts = ", ".join(f"{name} = :{name}" for name in (*changes, "updated_at"))
+        return user_of(
+            self._run(
+                f"UPDATE users SET {parts} WHERE id = :id RETURNING {USER}",
+                {**changes, "updated_at": self.now_text, "id": user_id},
+            ).fetchone()
+        )
+
+    def note_login(self, user_id: int) -> None:
+        self._run("UPDATE users SET last_login_at = ? WHERE id = ?", (self.now_text, user_id))
+
+    def renew_hash(self, user_id: int, password_hash: str) -> None:
+        """Another hash of the same password, which is no change of the account."""
+        self._run("UPDATE users SET password_hash = ? WHERE id = ?", (password_hash, user_id))
+
+    def delete_user(self, user_id: int) -> None:
+        """Deletes also all rows that refer to the user, by the foreign keys of schema.sql."""
+        self._run("DELETE FROM users WHERE id = ?", (user_id,))
+
+    def active_admins(self) -> int:
+        return self._number("SELECT n FROM user_counts WHERE role = 'admin' AND active = 1")
+
+    def count_users(self, wanted: UserFilter) -> int:
+        where, values = _where(wanted)
+        if wanted.search:
+            return self._number(f"SELECT count(*) FROM users{where}", values)
+        return self._number(f"SELECT coalesce(sum(n), 0) FROM user_counts{where}")
+
+    def users(
+        self, wanted: UserFilter, *, limit: int = -1, offset: int = 0, behind: User | None = None
+    ) -> Iterator[User]:
+        """`behind`: only users that follow this one in a list by name."""
+        where, values = _where(wanted, behind)
+        cursor = self._run(
+            f"SELECT {USER} FROM users{where} ORDER BY {_order(wanted)} LIMIT :limit OFFSET :offset",
+            {**values, "limit": limit, "offset": min(offset, _LARGEST)},
+        )
+        return map(user_of, cursor)
+
+    def last_user_id_given(self) -> int:
+        return self._number("SELECT seq FROM sqlite_sequence WHERE name = 'users'")
+
+    def give_no_user_id_up_to(self, last: int) -> None:
+        if last > self.last_user_id_given():
+            self._run("DELETE FROM sqlite_sequence WHERE name = 'users'")
+            self._run("INSERT INTO sqlite_sequence (name, seq) VALUES ('users', ?)", (last,))
+
+
+def user_of(row: Any) -> User:
+    # SQLite returns booleans as 0 and 1.
+    return User._make((*row[:4], row[4] == 1, *row[5:11], row[11] == 1))
+
+
+def _credentials_of(row: Any) -> Credentials:
+    return Credentials(user_of(row), row[-1])
+
+
+def _where(wanted: UserFilter, behind: User | None = None) -> tuple[str, dict[str, Any]]:
+    parts: list[str] = []
+    values: dict[str, Any] = {}
+    if behind is not None:
+        parts.append("(name, id) > (:behind_name, :behind_id)")
+        values |= {"behind_name": behind.name, "behind_id": behind.id}
+    if wanted.role is not None:
+        parts.append(_ROLES[Role(wanted.role)])
+    if wanted.active is not None:
+        parts.append(_ACTIVE[wanted.active])
+    if wanted.search:
+        escaped = wanted.search.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        values["search"] = f"%{escaped}%"
+        parts.append("(email LIKE :search ESCAPE '\\' OR name LIKE :search ESCAPE '\\')")
+    return (" WHERE " + " AND ".join(parts) if parts else ""), values
+
+
+def _order(wanted: UserFilter) -> str:
+    direction = " DESC" * wanted.descending
+    return f"{_SORTS[wanted.sort]}{direction}, id{direction}"

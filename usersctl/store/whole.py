@@ -1,0 +1,39 @@
+"""Questions about the database as a whole, for doctor, backup and health checks."""
+
+from usersctl.store.statements import Statements
+
+
+class Whole(Statements):
+    def change_nothing(self) -> None:
+        """Fails if the database cannot be written, which SQLite reports only on a write."""
+        self._run("DELETE FROM login_failures WHERE FALSE")
+
+    def parts(self) -> set[str]:
+        """The names of tables, indexes and triggers."""
+        return {name for (name,) in self._run("SELECT name FROM sqlite_schema")}
+
+    def broken_page(self) -> str | None:
+        """The first problem with the pages of the file, by a quick look at all of them."""
+        (problem,) = self._run("PRAGMA quick_check(1)").fetchone()
+        return None if problem == "ok" else str(problem)
+
+    def count_later_than(self, moment: str) -> dict[str, int]:
+        """Rows with a time after this moment, by table."""
+        columns = {
+            "users": ("created_at", "updated_at", "last_login_at"),
+            "auth_tokens": ("created_at", "last_used_at"),
+            "outbox": ("created_at",),
+            "audit": ("at",),
+        }
+        return {
+            table: self._number(
+                f"SELECT count(*) FROM {table} WHERE {' OR '.join(f'{name} > :at' for name in names)}",
+                {"at": moment},
+            )
+            for table, names in columns.items()
+        }
+
+    def counts(self) -> dict[str, int]:
+        """Rows, by table."""
+        tables = ("users", "auth_tokens", "one_time_tokens", "outbox", "login_failures", "audit")
+        return {table: self._number(f"SELECT count(*) FROM {table}") for table in tables}
