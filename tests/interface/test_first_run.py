@@ -85,7 +85,7 @@ def test_the_default_address_is_port_8080_of_this_machine(usersctl: Command) -> 
 
 @pytest.mark.parametrize("module", [("usersctl", "serve"), ("usersd",)])
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_every_way_to_start_it_is_the_same_and_a_signal_ends_it_well(
+def test_every_way_to_start_the_daemon_is_the_same_and_a_signal_ends_it_with_0(
     usersctl: Command, module: tuple[str, ...], signum: int
 ) -> None:
     with serving(usersctl, module=module) as daemon:
@@ -142,7 +142,7 @@ def test_while_there_is_no_admin_the_log_and_the_login_say_how_to_make_one(users
         assert daemon.events("no-admin") == []
 
 
-def test_an_account_that_is_no_active_admin_is_none(usersctl: Command) -> None:
+def test_only_an_active_admin_counts_as_an_admin(usersctl: Command) -> None:
     usersctl.add("ada")
     usersctl.add("bea", role="admin", active=False)
     with serving(usersctl) as daemon:
@@ -260,7 +260,7 @@ def test_a_link_is_worth_nothing_once_there_is_an_admin(site: Site) -> None:
         ({"password": "1234567"}, "Password must have at least 8 characters"),
     ],
 )
-def test_a_mistake_in_the_form_does_not_use_the_link_up(
+def test_a_mistake_in_the_form_does_not_consume_the_set_up_link(
     site: Site, changed: dict[str, Any], message: str
 ) -> None:
     token = setup_token(site)
@@ -303,7 +303,7 @@ def test_the_environment_makes_the_first_admin_if_it_is_missing(usersctl: Comman
         ("short", "Password must have at least 8 characters"),
     ],
 )
-def test_an_environment_that_cannot_be_meant_stops_the_start(
+def test_invalid_environment_variables_of_the_first_admin_stop_the_start(
     usersctl: Command, changes: dict[str, str] | str, words: str
 ) -> None:
     env = from_file(usersctl, changes) if isinstance(changes, str) else from_file(usersctl) | changes
@@ -332,7 +332,9 @@ def test_dev_opens_registration_on_this_machine(usersctl: Command) -> None:
         ["--base-url", "http://192.0.2.1:8080"],
     ],
 )
-def test_dev_elsewhere_is_refused_before_anything_is_opened(usersctl: Command, words: list[str]) -> None:
+def test_dev_on_another_host_is_refused_before_anything_is_opened(
+    usersctl: Command, words: list[str]
+) -> None:
     refused = start(usersctl, "--dev", *words)
     assert (refused.code, "--dev serves this machine only" in refused.stderr) == (2, True), refused
     assert not usersctl.database.exists()
@@ -344,7 +346,7 @@ def test_dev_knows_this_machine_by_its_other_names(usersctl: Command, base_url: 
         assert daemon.events("listening")[0]["base_url"] == base_url
 
 
-def test_what_an_old_database_could_not_keep_is_in_the_log(bare: Command) -> None:
+def test_losses_of_a_migration_are_logged(bare: Command) -> None:
     with contextlib.closing(sqlite3.connect(bare.database)) as old, old:
         old.execute("CREATE TABLE users (id INTEGER, email TEXT, password TEXT, role TEXT, phone TEXT)")
         old.execute("INSERT INTO users VALUES (1, 'ada@example.com', 'x', 'moderator', '1')")
@@ -357,7 +359,7 @@ def test_what_an_old_database_could_not_keep_is_in_the_log(bare: Command) -> Non
 # --- what stops it ---
 
 
-def test_a_port_that_is_taken_is_one_clear_line(usersctl: Command) -> None:
+def test_the_error_for_a_taken_port_is_one_line(usersctl: Command) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused = start(usersctl, "--port", str(port))
@@ -378,7 +380,7 @@ def test_a_port_that_is_taken_is_one_clear_line(usersctl: Command) -> None:
         ('baseUrl = "users.example.com"\n', ["baseUrl = ", "must be an origin such as"]),
     ],
 )
-def test_a_configuration_that_cannot_be_is_one_clear_line(
+def test_the_error_for_an_invalid_configuration_is_one_line(
     usersctl: Command, text: str, words: list[str]
 ) -> None:
     usersctl.configure(text)
@@ -390,7 +392,7 @@ def test_a_configuration_that_cannot_be_is_one_clear_line(
 
 
 @pytest.mark.parametrize("flag", [("--port", "99999"), ("--port", "0"), ("--base-url", "example.com")])
-def test_a_flag_that_cannot_be_is_misuse(usersctl: Command, flag: tuple[str, str]) -> None:
+def test_an_invalid_flag_is_misuse(usersctl: Command, flag: tuple[str, str]) -> None:
     refused = start(usersctl, *flag)
     assert (refused.code, len(refused.stderr.splitlines())) == (2, 1), refused
     assert flag[1] in refused.stderr
@@ -403,7 +405,7 @@ def test_a_configuration_that_is_missing_is_named(usersctl: Command) -> None:
 
 
 @pytest.mark.parametrize(("where", "lines"), [("file/users.db", 1), ("folder", 2)])
-def test_a_place_where_no_database_can_be_is_a_clear_line_and_the_way_on(
+def test_the_error_for_an_unusable_database_path_is_one_line_with_a_hint(
     usersctl: Command, where: str, lines: int
 ) -> None:
     (usersctl.folder / "file").write_text("")
@@ -415,14 +417,14 @@ def test_a_place_where_no_database_can_be_is_a_clear_line_and_the_way_on(
     assert len(refused.stderr.splitlines()) == lines
 
 
-def test_what_is_no_database_is_not_touched(usersctl: Command) -> None:
+def test_a_file_that_is_not_a_database_is_not_touched(usersctl: Command) -> None:
     usersctl.database.write_bytes(b"a letter to my mother\n" * 100)
     refused = start(usersctl, "--port", str(free_port()))
     assert (refused.code, "is not a database" in refused.stderr) == (6, True)
     assert usersctl.database.read_bytes().startswith(b"a letter to my mother")
 
 
-def test_a_missing_folder_is_made_private(usersctl: Command) -> None:
+def test_a_missing_database_folder_is_created_private(usersctl: Command) -> None:
     database = usersctl.folder / "a" / "b" / "users.db"
     with serving(usersctl, env={"USERS_DATABASE": str(database)}) as daemon:
         assert daemon.client().get("/login").status == 200

@@ -27,7 +27,7 @@ def failing(site: Site) -> str:
     return reply.message
 
 
-def test_a_daemon_that_is_well_is_alive_and_ready(site: Site) -> None:
+def test_a_healthy_daemon_is_alive_and_ready(site: Site) -> None:
     for path, status in (("/health", "alive"), ("/ready", "ready")):
         reply = site.client().get(path)
         assert (reply.status, reply.json) == (200, {"status": status})
@@ -36,7 +36,7 @@ def test_a_daemon_that_is_well_is_alive_and_ready(site: Site) -> None:
         assert (head.status, head.body) == (200, b"")
 
 
-def test_alive_asks_nothing_of_the_database(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_does_not_use_the_database(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def not_now(*_words: object) -> None:
         raise AssertionError("the database was asked")
 
@@ -98,7 +98,7 @@ def test_a_daemon_that_stops_is_not_ready_but_alive(site: Site) -> None:
     assert site.client().get("/health").status == 200
 
 
-def test_whoever_asks_often_costs_little(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frequent_readiness_checks_are_cheap(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "FRESH", 1000.0)
     looks: list[int] = []
     site.service.readiness.parts["worker"] = lambda: bool(looks.append(1)) or True
@@ -107,7 +107,7 @@ def test_whoever_asks_often_costs_little(site: Site, monkeypatch: pytest.MonkeyP
     assert len(looks) == 1
 
 
-def test_the_log_is_silent_while_all_is_well(site: Site) -> None:
+def test_successful_health_checks_are_not_logged(site: Site) -> None:
     for path in ("/health", "/ready"):
         site.client().get(path)
         site.client().send("HEAD", path)
@@ -118,8 +118,8 @@ def test_the_log_is_silent_while_all_is_well(site: Site) -> None:
     assert [(line["path"], line["status"]) for line in site.log] == [("/ready", 503), ("/health", 405)]
 
 
-def test_neither_is_a_page_of_an_application_behind_the_whitelist(make_site: Callable[..., Site]) -> None:
-    """They are the daemon's own, whatever stands in auth.whitelist."""
+def test_paths_below_the_health_paths_are_not_open(make_site: Callable[..., Site]) -> None:
+    """The whitelist is for the application behind the proxy."""
     site = make_site(whitelist=())
     assert site.client().get("/health/").status == 302
     assert site.client().get("/ready/database").status == 302

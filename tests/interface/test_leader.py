@@ -57,7 +57,7 @@ def two(make_service: Callable[..., Service]) -> Iterator[Two]:
         yield found
 
 
-def test_one_works_and_the_other_takes_over_when_it_stops(two: Two, clock: FakeClock) -> None:
+def test_one_process_leads_and_another_takes_over_when_it_stops(two: Two, clock: FakeClock) -> None:
     two.start_one_after_the_other()
     clock.move(minutes=1)
     wait_for(lambda: two.told("cleanup-tokens"))
@@ -72,7 +72,7 @@ def test_one_works_and_the_other_takes_over_when_it_stops(two: Two, clock: FakeC
     assert slots == sorted(set(slots))
 
 
-def test_a_slot_that_came_due_between_the_two_is_run_once(two: Two, clock: FakeClock) -> None:
+def test_a_slot_that_came_due_between_two_leaders_is_run_once(two: Two, clock: FakeClock) -> None:
     two.start_one_after_the_other()
     clock.move(minutes=1)
     wait_for(lambda: two.told("cleanup-tokens"))
@@ -105,14 +105,14 @@ def test_a_slot_that_was_run_before_the_lock_changed_hands_is_not_run_again(
         assert [row.action for row in tx.audit_rows()].count("cleanup-tokens") == 1
 
 
-def test_the_file_of_the_lock_is_for_its_owner_alone_and_beside_the_database(two: Two) -> None:
+def test_the_lock_file_is_private_and_beside_the_database(two: Two) -> None:
     two.start_one_after_the_other()
     database = two.service.settings.database
     file = database.with_name(f"{database.name}.lock")
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_lock_that_cannot_be_opened_is_told_once_and_not_ready(
+def test_a_lock_that_cannot_be_opened_is_logged_once_and_makes_the_daemon_not_ready(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(_self: Leader) -> int:
@@ -141,7 +141,7 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(two: Two, tmp_path: Pat
 # --- over real processes ---
 
 
-def test_a_daemon_goes_on_where_another_was_killed_and_each_letter_is_sent_once(usersctl: Command) -> None:
+def test_a_daemon_takes_over_from_a_killed_one_and_each_email_is_sent_once(usersctl: Command) -> None:
     usersctl.configure("[passwordHashing]\nrounds = 10\n[server]\nprocesses = 2\n")
     usersctl.add("ada", "grace", "alan")
     mailbox = usersctl.folder / "mail"

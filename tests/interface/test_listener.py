@@ -68,7 +68,7 @@ def path(tmp_path: Path) -> Path:
 # --- a Unix socket ---
 
 
-def test_it_serves_at_a_unix_socket_in_the_place_of_an_address(usersctl: Command) -> None:
+def test_the_daemon_serves_on_a_unix_socket_instead_of_an_address(usersctl: Command) -> None:
     usersctl.configure('[passwordHashing]\nrounds = 10\n[server]\nsocket = "run.sock"\nsocketMode = "0600"\n')
     usersctl.add("ada")
     path = usersctl.folder / "run.sock"  # relative to the folder of the configuration
@@ -85,7 +85,7 @@ def test_it_serves_at_a_unix_socket_in_the_place_of_an_address(usersctl: Command
     assert not path.exists()
 
 
-def test_an_address_on_the_command_line_goes_before_the_socket_of_the_configuration(
+def test_an_address_on_the_command_line_overrides_the_socket_of_the_configuration(
     usersctl: Command,
 ) -> None:
     usersctl.configure('[server]\nsocket = "run.sock"\n')
@@ -94,7 +94,7 @@ def test_an_address_on_the_command_line_goes_before_the_socket_of_the_configurat
 
 
 @pytest.mark.parametrize("mode", ["0600", "0660", "0666"])
-def test_it_has_its_mode_whatever_the_umask_is(path: Path, mode: str) -> None:
+def test_the_socket_has_its_mode_whatever_the_umask_is(path: Path, mode: str) -> None:
     before = os.umask(0o077)
     try:
         with at(path, mode):
@@ -104,7 +104,7 @@ def test_it_has_its_mode_whatever_the_umask_is(path: Path, mode: str) -> None:
         os.umask(before)
 
 
-def test_a_socket_that_nobody_listens_at_is_replaced(path: Path) -> None:
+def test_a_socket_without_a_listener_is_replaced(path: Path) -> None:
     with closing(socket.socket(socket.AF_UNIX)) as dead:
         dead.bind(str(path))
     with at(path) as listener:
@@ -114,7 +114,7 @@ def test_a_socket_that_nobody_listens_at_is_replaced(path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_socket_that_somebody_listens_at_is_refused_and_stays(path: Path) -> None:
+def test_a_socket_with_a_listener_is_refused_and_stays(path: Path) -> None:
     with at(path):
         with pytest.raises(ConfigError, match="already in use"), at(path):
             pass
@@ -122,7 +122,7 @@ def test_a_socket_that_somebody_listens_at_is_refused_and_stays(path: Path) -> N
             client.connect(str(path))
 
 
-def test_so_is_one_whose_queue_is_full(path: Path) -> None:
+def test_a_socket_whose_listener_has_a_full_queue_is_refused_and_stays(path: Path) -> None:
     with closing(socket.socket(socket.AF_UNIX)) as busy, closing(socket.socket(socket.AF_UNIX)) as waiting:
         busy.bind(str(path))
         busy.listen(0)
@@ -132,7 +132,7 @@ def test_so_is_one_whose_queue_is_full(path: Path) -> None:
         assert path.exists()
 
 
-def test_of_many_that_replace_a_dead_socket_at_once_one_has_it(path: Path) -> None:
+def test_of_many_daemons_that_replace_a_dead_socket_at_once_one_wins(path: Path) -> None:
     with closing(socket.socket(socket.AF_UNIX)) as dead:
         dead.bind(str(path))
     everybody = threading.Barrier(8)
@@ -152,7 +152,7 @@ def test_of_many_that_replace_a_dead_socket_at_once_one_has_it(path: Path) -> No
         assert sorted(pool.map(start, range(8))) == [False] * 7 + [True]
 
 
-def test_what_is_no_socket_is_never_removed(path: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_socket_is_never_removed(path: Path, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("x")
     for make in (lambda: path.write_text("x"), path.mkdir, lambda: path.symlink_to(precious)):
@@ -164,7 +164,7 @@ def test_what_is_no_socket_is_never_removed(path: Path, tmp_path: Path) -> None:
     assert precious.read_text() == "x"
 
 
-def test_who_stops_leaves_the_socket_of_who_was_started_meanwhile(path: Path) -> None:
+def test_a_daemon_that_stops_leaves_the_socket_of_its_successor(path: Path) -> None:
     with at(path) as ours:
         ours.close()  # as it is done as soon as no new request is taken
         with at(path):
@@ -174,7 +174,7 @@ def test_who_stops_leaves_the_socket_of_who_was_started_meanwhile(path: Path) ->
     assert path.exists()
 
 
-def test_a_path_that_cannot_be_used_is_told_in_one_line(tmp_path: Path, usersctl: Command) -> None:
+def test_the_error_for_an_unusable_socket_path_is_one_line(tmp_path: Path, usersctl: Command) -> None:
     for path, why in ((tmp_path / "no" / "x.sock", "No such file"), (tmp_path / ("x" * 120), "too long")):
         with pytest.raises(ConfigError, match=why), at(path):
             pass
@@ -183,7 +183,7 @@ def test_a_path_that_cannot_be_used_is_told_in_one_line(tmp_path: Path, usersctl
     assert "cannot listen there: No such file or directory\n  make the folder" in done.stderr
 
 
-def test_a_relative_socket_of_a_file_starts_at_its_folder_and_of_a_flag_where_one_stands(
+def test_a_relative_socket_path_is_relative_to_the_file_or_for_a_flag_to_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "users.toml").write_text('server.socket = "a.sock"\n')
@@ -198,7 +198,7 @@ def test_a_relative_socket_of_a_file_starts_at_its_folder_and_of_a_flag_where_on
 # --- who came through it ---
 
 
-def test_nobody_who_comes_through_a_unix_socket_is_at_this_machine(service: Service, path: Path) -> None:
+def test_a_client_of_a_unix_socket_does_not_count_as_local(service: Service, path: Path) -> None:
     # Anybody may be behind whoever opens it, as a proxy does.
     with at(path) as listener, running_at(service, listener):
         assert ask(path, "GET", "/_tasks/", Host="127.0.0.1:8080").status == 401
@@ -215,7 +215,7 @@ def running_at(service: Service, listener: socket.socket) -> Iterator[Any]:
     ("trusted", "address"),
     [((), "unix"), (("10.0.0.0/8", "::/0", "0.0.0.0/0"), "unix"), (("unix",), "203.0.113.7")],
 )
-def test_a_forwarded_address_counts_there_only_if_the_socket_is_trusted_by_name(
+def test_a_forwarded_address_counts_on_a_unix_socket_only_if_the_socket_is_trusted(
     tmp_path: Path, path: Path, trusted: tuple[str, ...], address: str
 ) -> None:
     from usersctl.service import build
@@ -241,7 +241,7 @@ def test_trusting_the_socket_trusts_no_address(tmp_path: Path) -> None:
         assert Request(environ, trusting).ip == found
 
 
-def test_a_name_that_a_client_sends_is_never_taken_for_the_socket(tmp_path: Path) -> None:
+def test_a_forwarded_address_named_unix_does_not_pass_for_the_socket(tmp_path: Path) -> None:
     import ipaddress
 
     from usersd.request import Request
@@ -251,7 +251,7 @@ def test_a_name_that_a_client_sends_is_never_taken_for_the_socket(tmp_path: Path
     assert Request(environ, trusting).ip == "127.0.0.1"
 
 
-def test_dev_takes_no_unix_socket(usersctl: Command) -> None:
+def test_dev_refuses_a_unix_socket(usersctl: Command) -> None:
     done = usersctl("serve", "--dev", "--socket", "run.sock")
     assert (done.code, done.stderr) == (
         2,
@@ -295,7 +295,7 @@ def activated(usersctl: Command, listener: socket.socket, *words: str) -> Iterat
             process.wait(10)
 
 
-def test_a_socket_that_systemd_opened_is_served_from_the_first_request_on(usersctl: Command) -> None:
+def test_a_socket_of_systemd_is_served_from_the_first_request_on(usersctl: Command) -> None:
     usersctl.configure("[server]\nport = 1\nprocesses = 2\n")  # the port of the configuration is not opened
     with closing(listen("127.0.0.1", 0)) as listener, activated(usersctl, listener) as daemon:
         # It waits in the queue until the daemon is there, which is what socket activation is for.
@@ -309,7 +309,7 @@ def test_a_socket_that_systemd_opened_is_served_from_the_first_request_on(usersc
                 assert early.recv(100).startswith(b"HTTP/1.1 401 ")
 
 
-def test_a_unix_socket_of_systemd_is_served_and_left_to_it(usersctl: Command) -> None:
+def test_a_unix_socket_of_systemd_is_served_and_not_removed(usersctl: Command) -> None:
     path = usersctl.folder / "systemd.sock"
     with closing(socket.socket(socket.AF_UNIX)) as listener:
         listener.bind(str(path))
@@ -320,7 +320,7 @@ def test_a_unix_socket_of_systemd_is_served_and_left_to_it(usersctl: Command) ->
         assert path.exists()
 
 
-def test_an_open_address_of_systemd_opens_nothing_that_the_configuration_would(usersctl: Command) -> None:
+def test_a_public_address_of_systemd_grants_no_local_access(usersctl: Command) -> None:
     # server.host says loopback, but it is the socket that counts.
     with closing(listen("0.0.0.0", 0)) as listener, activated(usersctl, listener) as daemon:  # noqa: S104
         assert daemon.client().get("/_tasks/").status == 401
@@ -338,7 +338,7 @@ def test_an_open_address_of_systemd_opens_nothing_that_the_configuration_would(u
         {"LISTEN_FDS": "1", "LISTEN_PID": "1"},
     ],
 )
-def test_a_socket_for_another_process_is_not_taken(environ: dict[str, str]) -> None:
+def test_a_socket_of_systemd_for_another_process_is_ignored(environ: dict[str, str]) -> None:
     assert from_systemd(environ) is None
     assert environ == {}  # and nobody whom we start finds it either
 
@@ -357,7 +357,7 @@ def test_a_socket_that_does_not_listen_is_refused(monkeypatch: pytest.MonkeyPatc
             from_systemd({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"})
 
 
-def test_what_is_no_socket_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_descriptor_of_systemd_that_is_not_a_socket_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
     os.close(write)
     monkeypatch.setattr("usersd.server.listener.FIRST_OF_SYSTEMD", read)

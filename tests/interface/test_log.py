@@ -62,14 +62,14 @@ def test_each_request_is_one_line_with_the_id_of_its_answer(site: Site) -> None:
         assert 0 <= line["ms"] < 10_000
 
 
-def test_what_is_refused_before_it_is_a_request_is_a_line_too(site: Site) -> None:
+def test_a_request_that_cannot_be_parsed_is_logged(site: Site) -> None:
     answer = site.raw(b"POST /api/users/session HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 413 ")
     (line,) = requests(site)
     assert (line["status"], f"X-Request-Id: {line['request']}\r\n".encode() in answer) == (413, True)
 
 
-def test_what_the_server_refuses_for_its_size_tells_who_asked_for_what(
+def test_a_request_refused_for_its_size_is_logged_with_client_and_path(
     make_site: Callable[..., Site],
 ) -> None:
     site = make_site(trusted_proxies=(ip_network("127.0.0.1"),), allowed_origins=("https://app.example",))
@@ -83,7 +83,7 @@ def test_what_the_server_refuses_for_its_size_tells_who_asked_for_what(
     assert line["request"] == reply.header("X-Request-Id")
 
 
-def test_a_login_that_finds_no_room_tells_who_asked(make_site: Callable[..., Site]) -> None:
+def test_a_login_refused_for_a_full_queue_is_logged_with_its_client(make_site: Callable[..., Site]) -> None:
     site = make_site(rounds=12, limits_enabled=False, trusted_proxies=(ip_network("127.0.0.1"),))
     ada = site.add()
     with ThreadPoolExecutor(40) as pool:
@@ -97,7 +97,7 @@ def test_a_login_that_finds_no_room_tells_who_asked(make_site: Callable[..., Sit
         assert (line["method"], line["path"], line["ip"]) == ("POST", LOGIN, "203.0.113.9")
 
 
-def test_the_address_is_the_clients_where_a_trusted_proxy_tells(make_site: Callable[..., Site]) -> None:
+def test_the_logged_address_is_the_clients_behind_a_trusted_proxy(make_site: Callable[..., Site]) -> None:
     site = make_site(trusted_proxies=(ip_network("127.0.0.1"),))
     site.client().get("/login", headers={"X-Forwarded-For": "192.0.2.7"})
     assert [line["ip"] for line in site.log] == ["192.0.2.7"]
@@ -106,7 +106,7 @@ def test_the_address_is_the_clients_where_a_trusted_proxy_tells(make_site: Calla
 # --- events ---
 
 
-def test_logins_are_told_with_who_and_from_where(site: Site) -> None:
+def test_logins_are_logged_with_user_and_address(site: Site) -> None:
     ada = site.add()
     idle = site.add("idle", active=False)
     for email, password in (
@@ -126,13 +126,13 @@ def test_logins_are_told_with_who_and_from_where(site: Site) -> None:
     ]
 
 
-def test_a_password_in_the_field_for_the_address_is_not_told(site: Site) -> None:
+def test_a_password_typed_as_email_is_not_logged(site: Site) -> None:
     site.client().login(PASSWORD, PASSWORD)
     assert events(site) == [{"event": "login-refused", "user": None, "reason": "unauthenticated"}]
     assert PASSWORD not in site.stream.getvalue()
 
 
-def test_a_limit_that_is_hit_is_told(make_site: Callable[..., Site]) -> None:
+def test_a_limit_that_is_hit_is_logged(make_site: Callable[..., Site]) -> None:
     site = make_site(failures_before_delay=1, failed_logins_per_minute=2)
     site.add()
     for email in ("ada@example.com", "ada@example.com", "bea@example.com", "cy@example.com"):
@@ -149,7 +149,7 @@ def test_a_limit_that_is_hit_is_told(make_site: Callable[..., Site]) -> None:
     ("path", "event"),
     [("password/forgot", "forgot-password"), ("register/resend", "resend-confirmation")],
 )
-def test_a_limit_on_letters_that_is_hit_is_told(
+def test_a_limit_on_emails_that_is_hit_is_logged(
     make_site: Callable[..., Site], path: str, event: str
 ) -> None:
     site = make_site(forgots_per_minute=1, whitelist=("/register",))
@@ -161,7 +161,7 @@ def test_a_limit_on_letters_that_is_hit_is_told(
     ]
 
 
-def test_changes_are_told_with_who_did_what_to_whom(site: Site) -> None:
+def test_changes_are_logged_with_actor_action_and_user(site: Site) -> None:
     root, ada = site.add("root", role="admin"), site.add()
     admin, user = site.signed_in(root), site.signed_in(ada)
     before = len(events(site))
@@ -206,7 +206,7 @@ def test_an_event_has_the_id_of_its_request(site: Site) -> None:
 # --- never a secret ---
 
 
-def test_nothing_that_opens_anything_is_ever_written(site: Site, clock: FakeClock) -> None:
+def test_no_secret_is_ever_logged(site: Site, clock: FakeClock) -> None:
     root, ada = site.add("root", role="admin"), site.add()
     admin, user = site.signed_in(root), site.signed_in(ada, rememberMe=True)
     api = site.service.sessions.create_api_token(ada.id, name="ci", lifetime=timedelta(days=1), by=OPERATOR)
@@ -258,7 +258,7 @@ def test_nothing_that_opens_anything_is_ever_written(site: Site, clock: FakeCloc
         ("&".join(f"a{n}=token" for n in range(60)), "?***"),
     ],
 )
-def test_what_opens_something_is_taken_out_of_a_query(query: str, told: str) -> None:
+def test_secrets_are_removed_from_a_logged_query(query: str, told: str) -> None:
     assert redacted(query) == told
 
 
@@ -267,7 +267,9 @@ def test_what_opens_something_is_taken_out_of_a_query(query: str, told: str) -> 
     after=st.text(max_size=10),
     cased=st.lists(st.booleans(), min_size=5, max_size=5),
 )
-def test_no_way_to_write_the_name_lets_a_token_through(before: str, after: str, cased: list[bool]) -> None:
+def test_no_spelling_of_the_name_lets_a_token_into_the_log(
+    before: str, after: str, cased: list[bool]
+) -> None:
     from urllib.parse import quote
 
     name = "".join(f"%{ord(c):02X}" if hexed else c for c, hexed in zip("token", cased, strict=True))
@@ -293,7 +295,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("path", HOSTILE)
-def test_a_path_from_outside_stays_in_its_line(site: Site, path: str) -> None:
+def test_a_requested_path_cannot_break_a_log_line(site: Site, path: str) -> None:
     site.client().get(path)
     text = site.stream.getvalue()
     assert text.count("\n") == 1
@@ -338,7 +340,7 @@ def test_text_on_a_terminal_and_json_otherwise() -> None:
     }
 
 
-def test_a_log_that_cannot_be_written_stops_nobody(site: Site) -> None:
+def test_a_log_that_cannot_be_written_does_not_stop_requests(site: Site) -> None:
     client = site.signed_in(site.add())
     site.stream.close()
     assert client.get("/api/users/me").status == 200

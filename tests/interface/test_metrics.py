@@ -70,7 +70,7 @@ def measured(service: Service, processes: int = 1) -> Iterator[tuple[list[Counte
 # --- the real daemon, in several processes ---
 
 
-def test_the_figures_of_several_processes_are_one_sum(usersctl: Command) -> None:
+def test_the_counters_of_several_processes_are_summed(usersctl: Command) -> None:
     (ada,) = usersctl.add("ada")
     port = free_port()
     usersctl.configure(
@@ -139,7 +139,7 @@ def told_by(port: int) -> Samples | None:
         return None
 
 
-def test_a_port_that_is_taken_stops_the_start_with_a_line(usersctl: Command) -> None:
+def test_a_taken_metrics_port_stops_the_start_with_one_line(usersctl: Command) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         usersctl.configure(f"metrics.port = {taken.getsockname()[1]}\n")
         result = usersctl("serve", "--port", str(free_port()), "--json")
@@ -149,7 +149,7 @@ def test_a_port_that_is_taken_stops_the_start_with_a_line(usersctl: Command) -> 
     assert "metrics.port" in told["error"]["hint"]
 
 
-def test_nothing_of_it_is_loaded_where_it_is_off() -> None:
+def test_no_metrics_module_is_imported_when_metrics_are_off() -> None:
     code = "import sys, usersd.start; print([each for each in ('prometheus_client', 'usersd.metrics') if each in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
@@ -160,7 +160,7 @@ def test_nothing_of_it_is_loaded_where_it_is_off() -> None:
 # --- what is counted ---
 
 
-def test_each_outcome_of_a_login_has_its_figure(
+def test_each_outcome_of_a_login_has_its_counter(
     make_service: Callable[..., Service], add: Callable[..., User]
 ) -> None:
     add("ada")
@@ -184,7 +184,7 @@ def test_each_outcome_of_a_login_has_its_figure(
     assert logins(found, "oauth_not_configured", "oauth") == 1
 
 
-def test_an_outcome_that_nobody_thought_of_is_counted_all_the_same(service: Service) -> None:
+def test_an_unknown_outcome_is_counted_as_error(service: Service) -> None:
     shared = SharedCounters(TABLE, 1)
     Counters(shared, 0, service.hasher).login("oauth", "something new")
     assert ("oauth", "error", 1) in shared.logins()
@@ -205,7 +205,7 @@ def test_a_request_falls_into_its_bucket_and_the_sums_are_of_all_processes(servi
     assert value(told, "users_request_duration_seconds_sum", **labels) == pytest.approx(60.301)
 
 
-def test_whoever_begins_anew_goes_on_counting_but_hashes_nothing(service: Service) -> None:
+def test_a_replaced_process_keeps_its_counters_but_not_its_slots_in_use(service: Service) -> None:
     shared = SharedCounters(TABLE, 2)
     old = Counters(shared, 1, service.hasher)
     old.login("password", "success")
@@ -218,7 +218,7 @@ def test_whoever_begins_anew_goes_on_counting_but_hashes_nothing(service: Servic
     assert ("password", "success", 2) in shared.logins()
 
 
-def test_slots_and_who_waits_for_them_are_told_by_the_hasher(make_service: Callable[..., Service]) -> None:
+def test_slots_and_waiting_requests_come_from_the_hasher(make_service: Callable[..., Service]) -> None:
     hasher = make_service().hasher
     assert (hasher.in_use, hasher.waiting) == (0, 0)
     with hasher.slot():
@@ -229,7 +229,7 @@ def test_slots_and_who_waits_for_them_are_told_by_the_hasher(make_service: Calla
 # --- what is in the database ---
 
 
-def test_sessions_and_letters_are_those_of_now(
+def test_counts_of_sessions_and_emails_are_current(
     service: Service, add: Callable[..., User], clock: FakeClock
 ) -> None:
     ada = add()
@@ -276,7 +276,7 @@ def test_the_database_is_not_counted_for_more_than_a_hundredth_of_the_time(
     assert len(counts) == 10
 
 
-def test_what_the_database_does_not_tell_is_left_out_and_the_rest_is_told(service: Service) -> None:
+def test_counts_of_an_unreadable_database_are_left_out(service: Service) -> None:
     service.store.path.unlink()
     service.store.close()
     with measured(service) as ((counters,), port):
@@ -289,7 +289,7 @@ def test_what_the_database_does_not_tell_is_left_out_and_the_rest_is_told(servic
 # --- the address ---
 
 
-def test_there_is_one_path_and_two_methods(service: Service) -> None:
+def test_metrics_has_one_path_and_two_methods(service: Service) -> None:
     with measured(service) as (_, port):
         client = Client(port)
         reply = client.get("/metrics?x=1")
@@ -308,13 +308,13 @@ def test_there_is_one_path_and_two_methods(service: Service) -> None:
             assert (refused.status, refused.body) == (status, b"")
 
 
-def test_whoever_says_nothing_there_keeps_nobody_waiting(service: Service) -> None:
+def test_a_silent_scraper_does_not_delay_others(service: Service) -> None:
     with measured(service) as (_, port), closing(socket.create_connection(("127.0.0.1", port))) as silent:
         silent.sendall(b"GET /metr")
         assert scraped(port)
 
 
-def test_whoever_holds_connections_open_there_takes_few_files(service: Service) -> None:
+def test_open_scraper_connections_use_few_files(service: Service) -> None:
     def files() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -330,13 +330,13 @@ def test_whoever_holds_connections_open_there_takes_few_files(service: Service) 
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text"])
-def test_a_version_that_is_none_is_no_reason_to_tell_nothing(service: Service, kind: str) -> None:
+def test_an_accept_header_with_an_invalid_version_is_answered(service: Service, kind: str) -> None:
     with measured(service) as (_, port):
         reply = Client(port, headers={"Accept": f"{kind}; version=x"}).get("/metrics")
     assert (reply.status, b"users_" in reply.body) == (200, True)
 
 
-def test_openmetrics_is_spoken_to_whoever_asks_for_it(service: Service) -> None:
+def test_openmetrics_is_sent_to_scrapers_that_accept_it(service: Service) -> None:
     with measured(service) as (_, port):
         reply = Client(port, headers={"Accept": "application/openmetrics-text; version=1.0.0"}).get(
             "/metrics"

@@ -66,19 +66,21 @@ def settings(**changes: Any) -> Settings:
 # --- who gets which ---
 
 
-def test_a_page_for_admins_says_so_to_others_readably(site: Site) -> None:
+def test_a_page_for_admins_tells_other_users_so(site: Site) -> None:
     reply = site.signed_in(site.add()).get("/users")
     assert (reply.status, reply.header("Content-Type")) == (403, "text/html; charset=utf-8")
     assert b"This page is for admins" in reply.body
     assert b'href="/users"' not in reply.body
 
 
-def test_only_admins_are_shown_the_way_to_all_users(site: Site, admin: Client) -> None:
+def test_only_admins_see_the_link_to_all_users(site: Site, admin: Client) -> None:
     assert b'href="/users"' in admin.get("/").body
     assert b'href="/users"' not in site.signed_in(site.add("grace")).get("/").body
 
 
-def test_the_profile_is_where_no_application_is_and_all_links_lead_there(site: Site, admin: Client) -> None:
+def test_the_profile_is_at_account_and_at_the_root_and_links_lead_to_account(
+    site: Site, admin: Client
+) -> None:
     for client in (admin, site.signed_in(site.add("grace"))):
         shown = [client.get(path) for path in ("/account", "/")]
         assert [reply.status for reply in shown] == [200, 200]
@@ -92,7 +94,7 @@ def test_the_profile_is_where_no_application_is_and_all_links_lead_there(site: S
     assert 'href = "/"' not in SCRIPT
 
 
-def test_registration_that_is_closed_has_no_pages_and_no_way_there(site: Site) -> None:
+def test_closed_registration_has_no_pages_and_no_links(site: Site) -> None:
     user = site.signed_in(site.add())
     for path in ("/register", "/confirm-email"):
         reply = site.client().get(path)
@@ -103,20 +105,20 @@ def test_registration_that_is_closed_has_no_pages_and_no_way_there(site: Site) -
     assert b"auth/oauth" not in login
 
 
-def test_registration_that_is_open_is_offered(admin: Client) -> None:
+def test_open_registration_is_offered(admin: Client) -> None:
     login = Client(admin.port).get("/login").body
     assert b'href="/register"' in login
     assert b"/api/users/register/resend" in login
 
 
-def test_the_set_up_page_is_over_with_the_first_admin(site: Site) -> None:
+def test_the_set_up_page_has_no_form_once_there_is_an_admin(site: Site) -> None:
     path = site.service.first_admin.link().removeprefix(site.service.settings.base_url)
     assert b"<form" in site.client().get(path).body
     site.add(role="admin")
     assert b"<form" not in site.client().get(path).body
 
 
-def test_the_set_up_page_knows_a_link_that_is_over(site: Site, clock: FakeClock) -> None:
+def test_the_set_up_page_recognises_an_expired_link(site: Site, clock: FakeClock) -> None:
     def opens(path: str) -> bool:
         page = site.client().get(path).body.decode()
         told = f'<p class="note bad">{ENGLISH["messages"]["Invalid or expired link"]}' in page
@@ -134,7 +136,7 @@ def test_the_set_up_page_knows_a_link_that_is_over(site: Site, clock: FakeClock)
     assert not opens(new)
 
 
-def test_only_whoever_has_a_password_is_asked_for_it(site: Site) -> None:
+def test_only_users_with_a_password_are_asked_for_it(site: Site) -> None:
     ada, grace = site.add(), site.add("grace", password=None)
     client = site.signed_in(ada)
     token = site.service.sessions.open(grace, remember=False).token
@@ -174,13 +176,13 @@ def test_the_sign_in_leads_on_and_never_to_itself(
 @pytest.mark.parametrize(
     "code", ["oauth_failed", "oauth_not_configured", "user_not_registered", "account_inactive"]
 )
-def test_a_code_of_a_failed_sign_in_is_said_in_words(site: Site, code: str) -> None:
+def test_an_error_code_of_a_sign_in_is_shown_in_words(site: Site, code: str) -> None:
     page = site.client().get(f"/login?error={code}").body.decode()
     assert ENGLISH[f"oauth.{code}"] in page
     assert code not in page
 
 
-def test_another_code_says_nothing(site: Site) -> None:
+def test_an_unknown_error_code_shows_nothing(site: Site) -> None:
     assert b"note bad" not in site.client().get("/login?error=nonsense").body.replace(
         b'<p class="note bad">This page needs', b""
     )
@@ -226,11 +228,11 @@ def test_a_browser_reads_a_refusal_as_a_page(
         (call("/users", **BROWSER), Response(403, b"<!doctype html>", PAGE)),
     ],
 )
-def test_whatever_is_no_page_stays_as_it_is(asked: Request, answer: Response) -> None:
+def test_refusals_outside_of_pages_stay_json(asked: Request, answer: Response) -> None:
     assert pages.instead(asked, answer) is answer
 
 
-def test_a_browser_reads_what_is_not_there_as_a_page(site: Site) -> None:
+def test_a_browser_gets_refusals_as_pages(site: Site) -> None:
     browser = {"Accept": "text/html", "Sec-Fetch-Mode": "navigate"}
     user = site.signed_in(site.add())
     for path, status, told in (
@@ -257,7 +259,7 @@ def test_a_browser_reads_what_is_not_there_as_a_page(site: Site) -> None:
 
 
 @pytest.mark.parametrize(("path", "signed_in"), VISITS)
-def test_no_page_can_be_framed_or_kept_or_runs_what_is_not_ours(
+def test_no_page_can_be_framed_or_cached_or_runs_foreign_scripts(
     admin: Client, path: str, signed_in: bool
 ) -> None:
     reply = visitor(admin, signed_in=signed_in).get(path)
@@ -307,7 +309,7 @@ def test_a_page_with_all_that_it_loads_is_well_below_40_kb(
     assert max(weight for (path, _), weight in weights.items() if path != "/users") < 35_000, weights
 
 
-def test_the_script_is_served_as_it_stands_there_without_comments_and_indentation(site: Site) -> None:
+def test_the_script_is_served_without_comments_and_indentation(site: Site) -> None:
     for name in ("script.js", "style.css"):
         source = (HERE / name).read_text("utf-8").splitlines()
         served = site.client().get(f"/assets/{name}").body.decode().splitlines()
@@ -342,7 +344,7 @@ def test_every_field_has_a_label_a_name_and_a_place_for_its_error(
         assert " disabled" in button  # without the script nothing is sent at all
 
 
-def test_templates_escape_all_but_what_is_ours() -> None:
+def test_templates_escape_all_values_but_constants() -> None:
     raw = {found.strip() for text in TEMPLATES.values() for found in re.findall(r"{{!(.*?)}}", text)}
     ours = {"base", "style"}
     assert ours <= raw
@@ -382,7 +384,7 @@ def used_by(script: str) -> set[str]:
     return set(re.findall(r'"((?:say|hint|profile|users|nav)\.[a-z.-]+)"', script))
 
 
-def test_every_text_is_there_and_none_is_left_over() -> None:
+def test_the_catalogue_has_exactly_the_texts_that_are_used() -> None:
     computed = {key for key in ENGLISH if key.startswith(("role.", "rules.", "oauth."))} | {
         "lang",
         "messages",
@@ -391,7 +393,7 @@ def test_every_text_is_there_and_none_is_left_over() -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_every_language_has_every_text_with_the_same_blanks(name: str) -> None:
+def test_every_language_has_every_text_with_the_same_placeholders(name: str) -> None:
     other = CATALOGUES[name]
     assert other["lang"] == name
     assert list(other) == list(ENGLISH)
@@ -482,7 +484,7 @@ def literal(node: ast.expr) -> str:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_every_language_has_what_the_server_says(name: str) -> None:
+def test_every_language_translates_the_servers_messages(name: str) -> None:
     messages = CATALOGUES[name]["messages"]
     shown = {group_of(text) for text in said() if not NOT_SHOWN.match(text)}
     assert len(shown) > 25
@@ -491,7 +493,7 @@ def test_every_language_has_what_the_server_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CATALOGUES))
-def test_people_read_of_emails_and_not_of_letters(name: str) -> None:
+def test_pages_say_email_and_not_letter(name: str) -> None:
     catalogue = CATALOGUES[name]
     words = {key: text for key, text in catalogue.items() if isinstance(text, str)} | catalogue["messages"]
     of_the_alphabet = {"rules.upper", "rules.lower"}
@@ -501,7 +503,7 @@ def test_people_read_of_emails_and_not_of_letters(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CATALOGUES))
-def test_what_is_said_ends_with_a_full_stop(name: str) -> None:
+def test_sentences_end_with_a_full_stop(name: str) -> None:
     catalogue = CATALOGUES[name]
     sentences = re.compile(
         r"(say|hint|oauth|users\.did)\..*|.*\.(done|intro|over|saved|sent|resent|changed|ended|none|closed)"
@@ -547,13 +549,13 @@ def test_the_address_of_an_asset_changes_with_it(make_site: Callable[..., Site],
     assert len(addresses) == 2
 
 
-def test_without_a_brand_there_is_nothing_of_it(site: Site) -> None:
+def test_without_a_brand_there_are_no_brand_files(site: Site) -> None:
     assert b"brand.css" not in site.client().get("/login").body
     for name in ("brand.css", "logo", "login.html", "de.json", "__init__.py"):
         assert site.client().get(f"/assets/{name}").status == 404
 
 
-def test_links_and_buttons_of_any_colour_can_be_read() -> None:
+def test_links_and_buttons_of_any_colour_are_readable() -> None:
     levels = (0, 51, 102, 128, 153, 204, 255)
     for colour in [f"#{r:02x}{g:02x}{b:02x}" for r in levels for g in levels for b in levels]:
         found = dict(
@@ -581,7 +583,7 @@ def test_links_and_buttons_of_any_colour_can_be_read() -> None:
         ('{"lang": "de_DE.UTF-8"}', "'lang' must be a language such as 'de' or 'pt-BR'"),
     ],
 )
-def test_a_catalogue_with_a_slip_is_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_an_invalid_catalogue_is_refused(tmp_path: Path, text: str, told: str) -> None:
     file = tmp_path / "own.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match=re.escape(told)) as refused:
@@ -589,12 +591,12 @@ def test_a_catalogue_with_a_slip_is_refused(tmp_path: Path, text: str, told: str
     assert str(refused.value).startswith(f"locale = {str(file)!r}: ")
 
 
-def test_a_catalogue_that_is_not_there_is_refused_with_those_that_are() -> None:
+def test_the_error_for_a_missing_catalogue_names_the_shipped_ones() -> None:
     with pytest.raises(ConfigError, match=r"^locale = 'fr': neither de nor en, and as a file: No such file"):
         assets.check(settings(locale="fr"))
 
 
-def test_a_logo_or_style_sheet_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+def test_an_unusable_logo_or_style_sheet_is_refused(tmp_path: Path) -> None:
     big, text = tmp_path / "big.png", tmp_path / "logo.txt"
     big.write_bytes(b"x" * (assets.MAX_SIZE + 1))
     text.write_text("x")
@@ -611,7 +613,9 @@ def test_a_logo_or_style_sheet_that_cannot_be_used_is_refused(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("key", "value"), [("locale", "fr"), ("branding.logo", "logo.svg"), ("branding.accent", "blue")]
 )
-def test_a_slip_stops_the_start_with_one_line(usersctl: Command, key: str, value: str) -> None:
+def test_an_invalid_brand_or_locale_stops_the_start_with_one_line(
+    usersctl: Command, key: str, value: str
+) -> None:
     usersctl.configure(f'{key} = "{value}"\n')
     refused = usersctl("serve", "--port", "1")
     assert (refused.code, refused.stderr.count("\n")) == (6, 1)

@@ -51,7 +51,7 @@ def who(found: dict[str, Any]) -> dict[str, Any] | None:
 # --- who comes ---
 
 
-def test_whoever_is_not_signed_in_does_not_reach_the_application(here: House) -> None:
+def test_an_anonymous_visitor_does_not_reach_the_application(here: House) -> None:
     nobody = here.visitor()
     for method in ("GET", "POST", "PUT", "DELETE"):
         reply = nobody.send(method, "/page?x=1")
@@ -66,7 +66,7 @@ def test_whoever_is_not_signed_in_does_not_reach_the_application(here: House) ->
     assert nobody.get("/page", headers=BROWSER | {"Sec-Fetch-Mode": "cors"}).status == 401
 
 
-def test_whoever_is_signed_in_is_known_to_the_application(here: House) -> None:
+def test_the_application_knows_the_signed_in_user(here: House) -> None:
     ada = here.visitor(here.ada)
     for method, target, path in (
         ("GET", "/", "/"),
@@ -95,7 +95,7 @@ def test_a_token_is_as_good_as_a_cookie(here: House) -> None:
     assert who(seen(client.get("/x", headers={"Authorization": f"Bearer {made.token}"}))) == ADA
 
 
-def test_public_pages_are_there_for_nobody_and_for_somebody(here: House) -> None:
+def test_public_pages_are_open_to_anonymous_and_signed_in_visitors(here: House) -> None:
     for path in ("/about", "/docs", "/docs/a/b", "/about?next=https%3A%2F%2Fexample.com%2F"):
         found = seen(here.visitor().get(path, headers=BROWSER))
         assert who(found) is None
@@ -134,7 +134,7 @@ def test_a_sign_in_leads_back_to_the_page(here: House) -> None:
 @pytest.mark.parametrize(
     "query", ["role=editor", "role=admin", "a=1&a=2", "%ff", "&".join("abcdefghij" * 6), "&" * 1994]
 )
-def test_the_query_is_the_application_s(here: House, query: str) -> None:
+def test_the_query_reaches_the_application_unchanged(here: House, query: str) -> None:
     """It takes no part in the question, and comes back after a sign-in whatever it holds."""
     way = str(here.visitor().get(f"/page?{query}", headers=BROWSER).header("Location"))
     assert unquote(way) == f"/login?redirect=/page?{query}"
@@ -190,7 +190,7 @@ def test_the_proxy_may_come_through_a_unix_socket(tmp_path: Path, kind: str) -> 
 
 
 @pytest.mark.parametrize("start", [nginx, caddy])
-def test_while_the_daemon_is_away_nobody_reaches_the_application(
+def test_no_request_reaches_the_application_while_the_daemon_is_down(
     tmp_path: Path, usersctl: Command, start: Callable[..., Any]
 ) -> None:
     reached = []
@@ -244,7 +244,7 @@ def spellings(headers: dict[str, str]) -> list[dict[str, str]]:
     ]
 
 
-def test_nobody_is_who_he_says(here: House) -> None:
+def test_identity_headers_of_a_client_are_not_believed(here: House) -> None:
     for headers in spellings(FORGED):
         assert here.visitor().get("/page", headers=headers).status == 401
         found = seen(here.visitor().get("/about", headers=headers))
@@ -259,7 +259,7 @@ def test_nobody_is_who_he_says(here: House) -> None:
             assert who(found) == ADA
 
 
-def test_nobody_says_which_page_he_asks_for(here: House) -> None:
+def test_forwarded_uri_headers_of_a_client_are_not_believed(here: House) -> None:
     for headers in [*spellings(OTHER_PATH), {"X-Original-URL": "/about"}, {"X-Forwarded-Uri": "/about"}]:
         reply = here.visitor().get("/page", headers=headers)
         assert (reply.status, reply.header("Location")) == (401, "/login?redirect=/page")
@@ -271,7 +271,7 @@ def test_nobody_says_which_page_he_asks_for(here: House) -> None:
             assert who(found) == ADA
 
 
-def test_the_question_is_only_asked_by_the_proxy(here: House) -> None:
+def test_the_verify_endpoint_is_only_reachable_for_the_proxy(here: House) -> None:
     for path in ("/api/users/auth/verify", "/api/users/auth/verify?role=user", "/.usersd/verify", "//api/users/auth/verify",
                  "/api/users/auth/%76erify", "/api/users/./auth/verify", "/api/users/auth/verify/", "/.usersd/../.usersd/verify"):  # fmt: skip
         reply = here.visitor(here.ada).get(path, headers=OTHER_PATH)
@@ -279,7 +279,7 @@ def test_the_question_is_only_asked_by_the_proxy(here: House) -> None:
         assert not reply.header("Remote-Assertion"), path
 
 
-def test_whoever_asks_the_daemon_directly_is_told_nothing_of_a_page(here: House) -> None:
+def test_a_direct_request_to_the_verify_endpoint_reveals_no_page(here: House) -> None:
     """From an address that is none of the proxy's."""
 
     class MustWait(Client):
@@ -416,7 +416,7 @@ def test_every_page_of_the_daemon_is_behind_the_proxy_and_nothing_else(usersctl:
         assert inside not in text
 
 
-def test_whoever_has_a_proxy_of_his_own_is_told_every_path_of_the_daemon_and_no_other() -> None:
+def test_the_documentation_lists_every_path_of_the_daemon_for_other_proxies() -> None:
     text = page("docs/integrating/python.md")
     told = text.partition("Let your proxy send")[2].partition("Then one cookie")[0]
     assert set(re.findall(r"`(/[^`]*)`", told)) == FROM_OUTSIDE

@@ -94,7 +94,7 @@ def test_a_slot_runs_when_it_is_due_and_not_before(local: Callable[[str], None])
     assert run.slots == [START + timedelta(hours=1)]
 
 
-def test_it_never_spins(local: Callable[[str], None]) -> None:
+def test_the_scheduler_never_spins(local: Callable[[str], None]) -> None:
     local("UTC")
     run = Run("0 2 * * *", START)
     run.live(days=2)
@@ -104,7 +104,7 @@ def test_it_never_spins(local: Callable[[str], None]) -> None:
     assert run.looks <= 2 * 3600 / LONGEST_SLEEP + 120 * 2
 
 
-def test_a_clock_that_stands_still_just_before_a_slot_is_no_reason_to_spin(
+def test_a_clock_that_stands_still_just_before_a_slot_does_not_make_it_spin(
     local: Callable[[str], None],
 ) -> None:
     local("UTC")
@@ -120,7 +120,7 @@ def test_a_clock_that_stands_still_just_before_a_slot_is_no_reason_to_spin(
 
 
 @pytest.mark.parametrize("jump", [timedelta(hours=5), timedelta(days=3), timedelta(days=400)])
-def test_a_clock_that_jumps_ahead_runs_what_it_jumped_over_once(
+def test_a_clock_that_jumps_ahead_runs_the_skipped_slots_once(
     local: Callable[[str], None], jump: timedelta
 ) -> None:
     local("UTC")
@@ -134,7 +134,7 @@ def test_a_clock_that_jumps_ahead_runs_what_it_jumped_over_once(
 
 
 @pytest.mark.parametrize("back", [timedelta(minutes=1), timedelta(hours=1), timedelta(hours=23)])
-def test_a_clock_that_is_set_back_runs_no_slot_again(local: Callable[[str], None], back: timedelta) -> None:
+def test_a_clock_that_is_set_back_runs_no_slot_twice(local: Callable[[str], None], back: timedelta) -> None:
     local("UTC")
     run = Run("0 2 * * *", START)
     run.live(hours=1, minutes=5)
@@ -146,7 +146,7 @@ def test_a_clock_that_is_set_back_runs_no_slot_again(local: Callable[[str], None
     assert len(run.slots) == 2
 
 
-def test_a_clock_that_was_years_ahead_when_the_host_started_keeps_no_slot_waiting(
+def test_a_clock_that_was_years_ahead_at_boot_delays_no_slot(
     local: Callable[[str], None],
 ) -> None:
     local("UTC")
@@ -213,7 +213,7 @@ def test_a_failure_is_logged_and_does_not_end_the_thread(
     assert "ZeroDivisionError: a bug" in told[1]["trace"]
 
 
-def test_it_stops_at_once_although_it_sleeps() -> None:
+def test_the_scheduler_stops_at_once_while_it_sleeps() -> None:
     thread = Scheduler("0 2 * * *", lambda _slot: None, now=FakeClock(), log=Log(io.StringIO()))
     thread.start()
     began = time.monotonic()

@@ -148,7 +148,7 @@ def test_pipelined_requests_are_answered_in_order(running: Running) -> None:
     assert bodies == [b"/%d" % n for n in range(50)]
 
 
-def test_a_client_that_closed_its_half_still_gets_its_answer(running: Running) -> None:
+def test_a_client_that_half_closed_its_connection_gets_its_answer(running: Running) -> None:
     with running.connect() as client:
         client.sendall(b"POST /login HTTP/1.1\r\nHost: x\r\n\r\n")
         client.shutdown(socket.SHUT_WR)
@@ -169,11 +169,11 @@ def test_a_client_that_closed_its_half_still_gets_its_answer(running: Running) -
         b"GET / HTTP/1.0\r\n\r\n",
     ],
 )
-def test_unusual_but_proper_requests_are_served(running: Running, sent: bytes) -> None:
+def test_unusual_but_valid_requests_are_served(running: Running, sent: bytes) -> None:
     assert b" 200 OK\r\n" in running.raw(sent)
 
 
-def test_a_client_may_ask_before_it_sends_a_body(running: Running) -> None:
+def test_a_client_may_wait_for_100_continue_before_it_sends_a_body(running: Running) -> None:
     with running.connect() as client:
         client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n")
         assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -235,7 +235,7 @@ MUCH = b"GET /much HTTP/1.1\r\nHost: x\r\n\r\n"
         (GET + b": a\r\n\r\n", 400),
     ],
 )
-def test_malformed_requests_are_refused_as_json_and_reach_nobody(
+def test_malformed_requests_are_refused_as_json_and_do_not_reach_the_application(
     running: Running, sent: bytes, status: int
 ) -> None:
     head, _, body = running.raw(sent).partition(b"\r\n\r\n")
@@ -255,12 +255,12 @@ def test_malformed_requests_are_refused_as_json_and_reach_nobody(
     assert running.app.seen == []
 
 
-def test_a_refusal_is_heard_by_a_client_that_is_still_sending(running: Running) -> None:
+def test_a_client_that_is_still_sending_receives_the_refusal(running: Running) -> None:
     sent = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n" + b"x" * 3_000_000
     assert running.raw(sent).startswith(b"HTTP/1.1 413 ")
 
 
-def test_a_crash_is_logged_without_the_query_and_answered_without_a_word_of_it(
+def test_a_crash_is_logged_without_the_query_and_answered_without_its_text(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     received = running.get("/crash?token=abc")
@@ -274,7 +274,7 @@ def test_a_crash_is_logged_without_the_query_and_answered_without_a_word_of_it(
     assert "token" not in caplog.text
 
 
-def test_an_ipv4_client_of_a_socket_for_both_is_seen_as_such(start: Callable[..., Running]) -> None:
+def test_an_ipv4_client_of_a_dual_stack_socket_has_its_ipv4_address(start: Callable[..., Running]) -> None:
     try:
         running = start("::")
     except ConfigError:
@@ -289,7 +289,7 @@ def test_an_ipv4_client_of_a_socket_for_both_is_seen_as_such(start: Callable[...
 LOGIN = b"POST /login HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
-def test_logins_wait_in_a_room_of_their_own_and_beyond_it_are_refused(running: Running) -> None:
+def test_logins_have_a_queue_of_their_own_and_are_refused_when_it_is_full(running: Running) -> None:
     with ExitStack() as stack:
         clients = [stack.enter_context(running.connect()) for _ in range(2 + 8)]
         for client in clients:
@@ -337,7 +337,7 @@ def test_a_login_behind_a_quick_request_on_the_same_connection_changes_lanes(run
     }
 
 
-def test_what_only_reads_a_row_is_answered_by_the_main_thread_unless_it_turns_out_to_wait(
+def test_the_main_thread_answers_requests_of_lane_here_unless_they_must_wait(
     running: Running,
 ) -> None:
     paths = ["/quick", "/here", "/here/but-waits", "/here", "/here/but-waits", "/quick"]
@@ -359,7 +359,7 @@ def test_what_only_reads_a_row_is_answered_by_the_main_thread_unless_it_turns_ou
     ]
 
 
-def test_a_head_that_the_application_made_goes_out_as_it_is_with_a_date(running: Running) -> None:
+def test_the_headers_of_the_application_are_sent_unchanged_with_a_date(running: Running) -> None:
     head, _, body = running.get("/quick").partition(b"\r\n\r\n")
     *lines, date = head.split(b"\r\n")
     length = b"Content-Length: %d" % len(body)
@@ -383,7 +383,7 @@ def test_a_head_that_the_application_made_goes_out_as_it_is_with_a_date(running:
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nX: ", b"x"),
     ],
 )
-def test_a_client_that_never_finishes_its_request_is_let_go(
+def test_a_client_that_never_finishes_its_request_is_disconnected(
     running: Running, monkeypatch: pytest.MonkeyPatch, first: bytes, drip: bytes
 ) -> None:
     monkeypatch.setattr(connections, "TO_SEND", 0.3)
@@ -403,7 +403,7 @@ def test_a_client_that_never_finishes_its_request_is_let_go(
                 break
 
 
-def test_a_client_may_rest_between_two_requests(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_may_be_idle_between_two_requests(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "TO_SEND", 0.3)
     with running.connect() as client:
         for pause in (2, 0):
@@ -412,7 +412,7 @@ def test_a_client_may_rest_between_two_requests(running: Running, monkeypatch: p
             time.sleep(pause)
 
 
-def test_resting_clients_make_room_when_it_gets_crowded(
+def test_idle_connections_are_closed_early_when_there_are_many(
     start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "TO_SEND", 0.3)
@@ -424,7 +424,7 @@ def test_resting_clients_make_room_when_it_gets_crowded(
         assert client.recv(1000).startswith(OK)
 
 
-def test_a_client_that_does_not_read_its_answers_gets_no_more_of_them_and_is_let_go(
+def test_a_client_that_does_not_read_its_answers_gets_no_more_and_is_disconnected(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "TO_READ", 1.0)
@@ -448,7 +448,7 @@ def test_a_slow_reader_gets_all_of_a_large_answer(running: Running) -> None:
 # --- the address ---
 
 
-def test_a_taken_port_is_named() -> None:
+def test_the_error_for_a_taken_port_names_it() -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"^127\.0\.0\.1:{port} is already in use$") as caught:
@@ -464,12 +464,12 @@ def test_a_taken_port_is_named() -> None:
         ("." * 300, "no such host"),
     ],
 )
-def test_an_address_that_is_not_ours_is_named(host: str, says: str) -> None:
+def test_the_error_for_an_address_of_another_machine_names_it(host: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         listen(host, 0)
 
 
-def test_a_privileged_port_is_named() -> None:
+def test_the_error_for_a_privileged_port_names_it() -> None:
     error = _cannot_listen("127.0.0.1:80", "127.0.0.1", PermissionError(errno.EACCES, "Permission denied"))
     assert str(error) == "127.0.0.1:80: this user may not open that port"
     assert error.hint
@@ -488,7 +488,7 @@ def test_ipv6_is_written_with_brackets(start: Callable[..., Running], host: str)
 # --- stopping ---
 
 
-def test_stopping_answers_what_has_come_and_closes_what_rests(running: Running) -> None:
+def test_stopping_answers_pending_requests_and_closes_idle_connections(running: Running) -> None:
     with running.connect() as resting, running.connect() as waiting, running.connect() as dripping:
         resting.sendall(GET + b"\r\n")
         assert resting.recv(1000).startswith(OK)
@@ -615,7 +615,7 @@ def program() -> Iterator[Callable[..., Program]]:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_twenty_requests_in_flight_be_answered(
+def test_twenty_requests_in_flight_are_answered_after_a_signal(
     program: Callable[..., Program], signum: signal.Signals
 ) -> None:
     served = program("1")
@@ -629,7 +629,7 @@ def test_a_signal_lets_twenty_requests_in_flight_be_answered(
         assert time.monotonic() - began < 6
 
 
-def test_a_second_signal_ends_at_once(program: Callable[..., Program]) -> None:
+def test_a_second_signal_ends_the_process_at_once(program: Callable[..., Program]) -> None:
     served = program("1")
     with served.connect("30"):
         time.sleep(0.2)
@@ -643,7 +643,7 @@ def test_a_second_signal_ends_at_once(program: Callable[..., Program]) -> None:
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_hashing_that_takes_too_long_does_not_spoil_the_exit(
+def test_hashing_that_outlasts_the_shutdown_does_not_abort_the_process(
     program: Callable[..., Program], processes: str
 ) -> None:
     served = program(processes, "hasty")
@@ -655,7 +655,7 @@ def test_hashing_that_takes_too_long_does_not_spoil_the_exit(
         assert errors == "WARNING:usersd:Connections that were cut off: 1\n"
 
 
-def test_two_processes_share_a_socket_and_one_that_is_killed_returns(
+def test_two_processes_share_a_socket_and_a_killed_one_is_replaced(
     program: Callable[..., Program],
 ) -> None:
     served = program("2")
@@ -699,7 +699,7 @@ def test_processes_stop_when_their_parent_is_gone(program: Callable[..., Program
     wait_until(refused)
 
 
-def test_six_hundred_dripping_clients_keep_nobody_waiting(program: Callable[..., Program]) -> None:
+def test_six_hundred_slow_clients_do_not_delay_other_requests(program: Callable[..., Program]) -> None:
     served = program("1")
     address = ("127.0.0.1", served.port)
     with ExitStack() as stack:

@@ -76,9 +76,7 @@ def children(pid: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_it_says_ready_when_it_serves_alive_while_it_answers_and_stopping_when_it_is_told_to(
-    usersctl: Command, watching: Systemd
-) -> None:
+def test_systemd_is_notified_of_ready_alive_and_stopping(usersctl: Command, watching: Systemd) -> None:
     with serving(usersctl, env=environment(watching, 400_000)) as daemon:
         watching.hears("READY=1")
         assert watching.heard == ["READY=1", f"STATUS=http://127.0.0.1:{daemon.port}"]
@@ -95,7 +93,7 @@ def test_it_says_ready_when_it_serves_alive_while_it_answers_and_stopping_when_i
     assert watching.heard.count("READY=1") == watching.heard.count("STOPPING=1") == 1
 
 
-def test_one_of_several_processes_that_is_stuck_is_enough_for_silence(
+def test_one_stuck_process_of_several_stops_the_watchdog_messages(
     usersctl: Command, watching: Systemd
 ) -> None:
     usersctl.configure('[server]\nsocket = "run.sock"\nprocesses = 2\n')
@@ -148,7 +146,7 @@ serve(listen("127.0.0.1", 0), hosted, Serving(threads=1), ready, notifier)
 """
 
 
-def test_threads_that_all_hang_are_no_answer_although_the_loop_runs(watching: Systemd) -> None:
+def test_hanging_threads_stop_the_watchdog_messages_although_the_loop_runs(watching: Systemd) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", STUCK],
         stdout=subprocess.PIPE,
@@ -193,7 +191,7 @@ print(code)
 """
 
 
-def test_a_parent_that_has_ended_in_order_is_not_ended_by_its_own_clock() -> None:
+def test_the_parents_watchdog_timer_does_not_kill_it_after_a_clean_end() -> None:
     done = subprocess.run(
         [sys.executable, "-c", OVER], capture_output=True, text=True, timeout=LIMIT, check=False
     )
@@ -203,7 +201,7 @@ def test_a_parent_that_has_ended_in_order_is_not_ended_by_its_own_clock() -> Non
 # --- the protocol ---
 
 
-def test_an_abstract_socket_is_one_without_a_file() -> None:
+def test_an_abstract_notify_socket_is_reached() -> None:
     name = f"@usersd-{os.getpid()}"
     with systemd(name) as watching:
         Notifier(name).ready("here")
@@ -212,11 +210,11 @@ def test_an_abstract_socket_is_one_without_a_file() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "/nobody/listens/here", "@nobody-listens-here", "/" + "x" * 200])
-def test_nobody_who_listens_is_no_reason_not_to_serve(address: str) -> None:
+def test_a_notify_socket_without_a_listener_is_ignored(address: str) -> None:
     Notifier(address).ready("here")
 
 
-def test_nobody_who_reads_keeps_it_waiting_no_longer_than_a_moment(watching: Systemd) -> None:
+def test_a_notify_socket_that_is_not_read_delays_the_sender_for_a_moment_only(watching: Systemd) -> None:
     began = time.monotonic()
     for _ in range(2000):  # more than the kernel keeps
         Notifier(watching.address).alive()
@@ -237,7 +235,7 @@ def test_nobody_who_reads_keeps_it_waiting_no_longer_than_a_moment(watching: Sys
         ({"WATCHDOG_USEC": "soon"}, None),
     ],
 )
-def test_a_sign_of_life_comes_twice_in_the_time_that_systemd_waits_for_one(
+def test_a_watchdog_message_is_sent_twice_in_each_watchdog_interval(
     environ: dict[str, str], every: float | None
 ) -> None:
     assert Notifier.from_environment(environ).every == every

@@ -109,7 +109,7 @@ def from_each(ask: Callable[[], Reply], processes: set[str]) -> dict[str, Reply]
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_two_processes_of_another_server_are_one_service(usersctl: Command, server: str) -> None:
+def test_two_processes_of_another_server_share_the_background_work(usersctl: Command, server: str) -> None:
     usersctl.configure(
         'tokenCleanupSchedule = "* * * * *"\n[passwordHashing]\nrounds = 10\n'
         '[server]\ntrustedProxies = ["127.0.0.1"]\n'
@@ -199,7 +199,7 @@ def forgot(client: Client, name: str) -> Reply:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_a_body_in_chunks_is_read_as_far_as_any_other(usersctl: Command, server: str) -> None:
+def test_a_chunked_body_has_the_same_size_limit(usersctl: Command, server: str) -> None:
     (ada,) = usersctl.add("ada")
     raw = json.dumps({"email": ada.email, "password": PASSWORD}).encode()
     with served_by(usersctl, server) as daemon:
@@ -245,7 +245,7 @@ print("parent", answered("/api/users/me"))
 """
 
 
-def test_who_forks_after_the_import_leaves_no_thread_and_no_database_to_its_children(
+def test_a_fork_after_the_import_inherits_no_thread_and_no_database(
     usersctl: Command,
 ) -> None:
     done = subprocess.run(
