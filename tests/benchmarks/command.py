@@ -15,7 +15,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     compiling = bench.environment(database, byte_code=False)
     listing, helping = ["-c", START, "list", "--json"], ["-c", START, "--help"]
     ran = rounds(
-        bench.size(25, 2),
+        bench.size(25, 1),
         {
             "bare": lambda: bench.run(["-c", BARE], env),
             "list": lambda: bench.run(listing, env),

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,14 +69,27 @@ class Bench:
     def __init__(self, folder: Path, *, quick: bool) -> None:
         self.folder = folder
         self.quick = quick
-        self.installed = folder / "installed"
-        self.sources = folder / "sources"
-        # The packages as an installation has them: with byte code, and with schema.sql inside.
-        for target in (self.installed, self.sources):
-            for package in (ROOT / "usersctl", ROOT / "daemon" / "usersd"):
-                shutil.copytree(package, target / package.name, ignore=shutil.ignore_patterns("__pycache__"))
-            shutil.copy(ROOT / "schema.sql", target / "usersctl")
-        compileall.compile_dir(self.installed, quiet=1)
+
+    @cached_property
+    def installed(self) -> str:
+        """The path of packages as an installation has them: with byte code, and with schema.sql inside."""
+        if self.quick:
+            return os.pathsep.join((str(ROOT), str(ROOT / "daemon")))
+        target = self._copied("installed")
+        compileall.compile_dir(target, quiet=1)
+        return str(target)
+
+    @cached_property
+    def sources(self) -> str:
+        """The path of packages without byte code."""
+        return str(self._copied("sources"))
+
+    def _copied(self, name: str) -> Path:
+        for package in (ROOT / "usersctl", ROOT / "daemon" / "usersd"):
+            target = self.folder / name / package.name
+            shutil.copytree(package, target, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "schema.sql", self.folder / name / "usersctl")
+        return self.folder / name
 
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
@@ -89,7 +103,7 @@ class Bench:
         env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         return env | {
             "HOME": str(self.folder),
-            "PYTHONPATH": str(self.installed if byte_code else self.sources),
+            "PYTHONPATH": self.installed if byte_code else self.sources,
             "PYTHONDONTWRITEBYTECODE": "1",
             "USERS_DATABASE": str(database),
         }
