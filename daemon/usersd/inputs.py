@@ -1,6 +1,7 @@
 """Bodies and queries: a handler declares its fields once, which reads them and describes them in the OpenAPI document."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from usersctl.errors import Invalid
@@ -10,27 +11,17 @@ from usersd.request import ID_PATTERN, Request
 T = TypeVar("T")
 
 
+@dataclass
 class Field(Generic[T]):
     """`check` takes the field's name and the value that was sent, and returns the value or raises Invalid."""
 
-    attribute: str
-
-    def __init__(
-        self,
-        schema: Schema,
-        check: Callable[[str, Any], T],
-        *,
-        default: T,
-        name: str = "",
-        required: bool = False,
-        description: str = "",
-    ) -> None:
-        self.schema = schema
-        self.check = check
-        self.default = default
-        self.name = name  # in the request, where it is not the attribute's
-        self.required = required
-        self.description = description
+    schema: Schema
+    check: Callable[[str, Any], T]
+    default: T
+    name: str = ""  # in the request, if it is not the attribute's
+    required: bool = False
+    description: str = ""
+    attribute: str = ""
 
     def __set_name__(self, _owner: type, attribute: str) -> None:
         self.attribute = attribute

@@ -1,4 +1,4 @@
-"""Two probes for monitoring: whether the daemon is alive, and whether it is ready."""
+"""Two probes for monitoring: is the daemon alive, and is it ready."""
 
 from typing import Any
 

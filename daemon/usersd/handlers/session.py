@@ -46,8 +46,8 @@ def login(request: Request, service: Service) -> dict[str, Any]:
 
 @Operation(SIGNING_IN, MESSAGE, sets_cookie="Cleared.")
 def logout(request: Request, service: Service) -> dict[str, Any]:
-    # First, so that it is cleared even if the database cannot be written.
     """Sign out. Succeeds without a session, too."""
+    # First, so that it is cleared even if the database cannot be written.
     request.set_cookie(cookie_name(request.settings), "", max_age=0)
     for token in filter(None, (request.bearer, *request.cookie_tokens)):
         session = service.sessions.end(token)

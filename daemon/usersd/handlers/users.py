@@ -45,11 +45,7 @@ class PasswordChange(Body, missing="Current password, new password and its confi
 class UserList(Query):
     page = number(schemas.ID, 1, "From 1; 1 if left out.")
     limit = number(schemas.integer(10, minimum=1, maximum=100), 10, "Users on a page; 10 if left out.")
-    after = number(
-        schemas.integer(731, minimum=1, maximum=schemas.MAX_ID),
-        0,
-        "The last id of the page before this one; makes late pages fast.",
-    )
+    after = number(schemas.ID, 0, "The last id of the page before this one; makes late pages fast.")
     search = optional(schemas.string("grace", maxLength=200), "A part of the address or the name.")
     role = choice(schemas.ROLE, "Only users of this role.")
 
@@ -119,18 +115,14 @@ def list_inactive(request: Request, service: Service) -> dict[str, Any]:
 
 
 def _page(service: Service, query: UserList, active: bool | None) -> dict[str, Any]:
-    page = query.page
-    result = service.accounts.page(
-        UserFilter(search_text(query.search or ""), query.role, active),
-        page=page,
-        limit=query.limit,
-        after=query.after or None,
-    )
+    wanted = UserFilter(search_text(query.search or ""), query.role, active)
+    page, limit = query.page, query.limit
+    result = service.accounts.page(wanted, page=page, limit=limit, after=query.after or None)
     return {
         "users": [user.as_json() for user in result.users],
         "pagination": {
             "page": page,
-            "limit": query.limit,
+            "limit": limit,
             "total": result.total,
             "totalPages": result.total_pages,
             "hasNext": page < result.total_pages,
