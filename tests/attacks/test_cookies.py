@@ -52,7 +52,9 @@ def https(make_service: Callable[..., Service]) -> Iterator[Site]:
     ],
     ids=repr,
 )  # fmt: skip
-def test_no_neighbour_signs_anybody_out_or_in(site: Site, token: str, neighbour: str) -> None:
+def test_cookies_of_other_applications_neither_sign_in_nor_out(
+    site: Site, token: str, neighbour: str
+) -> None:
     ours = f"auth_token={token}"
     for cookie in (
         f"{neighbour}; {ours}",
@@ -65,13 +67,13 @@ def test_no_neighbour_signs_anybody_out_or_in(site: Site, token: str, neighbour:
 
 
 @pytest.mark.parametrize("before", [0, 1, 2])
-def test_with_others_of_our_name_each_of_three_is_tried(site: Site, token: str, before: int) -> None:
+def test_up_to_three_cookies_of_the_same_name_are_tried(site: Site, token: str, before: int) -> None:
     planted = [f"auth_token={letter * 43}" for letter in "abcd"]
     mine = f"auth_token={token}"
     assert with_cookie(site, "; ".join([*planted[:before], mine, *planted[before:]])).status == 200
 
 
-def test_a_fourth_of_our_name_is_not_tried(site: Site, token: str) -> None:
+def test_a_fourth_cookie_of_the_same_name_is_not_tried(site: Site, token: str) -> None:
     planted = [f"auth_token={letter * 43}" for letter in "abc"]
     assert with_cookie(site, "; ".join([*planted, f"auth_token={token}"])).status == 401
     same = [f"auth_token={'a' * 43}"] * 50
@@ -113,7 +115,7 @@ def test_a_cookie_bomb_costs_nothing(site: Site, bomb: str) -> None:
 # --- the name ---
 
 
-def test_over_https_the_cookie_is_the_hosts_own_and_no_other_name_counts(
+def test_over_https_only_the_cookie_with_the_host_prefix_counts(
     make_service: Callable[..., Service],
 ) -> None:
     with https(make_service) as site:
@@ -138,7 +140,7 @@ def test_over_https_the_cookie_is_the_hosts_own_and_no_other_name_counts(
         assert "Secure" in cleared
 
 
-def test_over_http_the_plain_name_counts_and_says_nothing_of_secure(site: Site, token: str) -> None:
+def test_over_http_the_cookie_has_its_plain_name_and_is_not_secure(site: Site, token: str) -> None:
     (cookie,) = site.client().login("ada@example.com", PASSWORD).all("Set-Cookie")
     assert sorted(cookie.split("; ")[1:]) == ["HttpOnly", "Path=/", "SameSite=Lax"]
     assert with_cookie(site, f"__Host-auth_token={token}").status == 401
@@ -156,7 +158,7 @@ def test_a_planted_token_does_not_become_a_session(site: Site, token: str) -> No
         assert with_cookie(site, f"auth_token={planted}").status == 401
 
 
-def test_a_session_of_the_attacker_does_not_become_the_victims(
+def test_an_attackers_session_does_not_become_the_victims(
     site: Site, token: str, add: Callable[..., User]
 ) -> None:
     add("mallory")
@@ -194,7 +196,7 @@ def test_every_login_makes_a_token_of_its_own(site: Site, token: str) -> None:
 # --- tokens ---
 
 
-def test_a_token_that_is_not_quite_the_one_is_none(site: Site, token: str) -> None:
+def test_an_altered_token_is_rejected(site: Site, token: str) -> None:
     alphabet = string.ascii_letters + string.digits + "-_"
     others = {
         token[:at] + alphabet[(alphabet.index(token[at]) + 1) % 64] + token[at + 1 :]
@@ -263,7 +265,7 @@ def test_a_token_in_a_query_is_not_written_down(site: Site, token: str) -> None:
     assert PASSWORD not in site.stream.getvalue()
 
 
-def test_what_was_of_one_user_is_of_no_other(site: Site, token: str, add: Callable[..., User]) -> None:
+def test_a_token_of_one_user_opens_no_other_account(site: Site, token: str, add: Callable[..., User]) -> None:
     add("bob")
     mine = site.client(cookies={"auth_token": token})
     bob = site.client()
@@ -326,7 +328,7 @@ def test_a_token_ends_on_every_surface_at_once(
 # --- what is echoed ---
 
 
-def test_nothing_from_outside_becomes_a_header(site: Site, token: str) -> None:
+def test_no_input_becomes_a_response_header(site: Site, token: str) -> None:
     evil = "%0d%0aSet-Cookie:%20evil=1%0d%0a%0d%0a<script>"
     ada = site.client(cookies={"auth_token": token})
     for client in (site.client(), ada):
@@ -353,7 +355,7 @@ def test_nothing_from_outside_becomes_a_header(site: Site, token: str) -> None:
                 assert "evil=1" not in str(reply.header("Location") or "").replace("evil%253D1", "")
 
 
-def test_a_name_or_address_becomes_no_header_and_no_line_of_the_log(site: Site, token: str) -> None:
+def test_no_name_or_address_becomes_a_header_or_a_log_line(site: Site, token: str) -> None:
     ada = site.client(cookies={"auth_token": token})
     assert ada.patch("/api/users/me", {"name": "Ada\r\nSet-Cookie: evil=1"}).status == 400
     assert ada.patch("/api/users/me", {"email": "ada@example.com\r\nBcc: x@example.com"}).status == 400

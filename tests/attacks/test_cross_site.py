@@ -99,7 +99,9 @@ def words(path: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("endpoint", CHANGES, ids=" ".join)
-def test_another_site_changes_nothing(site: Site, ada: Client, endpoint: tuple[str, str]) -> None:
+def test_a_request_of_another_site_changes_nothing(
+    site: Site, ada: Client, endpoint: tuple[str, str]
+) -> None:
     before = state(site)
     for headers in CROSS_SITE:
         reply = ada.send(*endpoint, words(endpoint[1]), headers=headers)
@@ -122,7 +124,7 @@ def test_another_site_changes_nothing(site: Site, ada: Client, endpoint: tuple[s
         ("", b'{"email": "bob@example.com", "name": "Eve", "password": "correct horse battery"}'),
     ],
 )  # fmt: skip
-def test_what_a_form_can_send_is_no_body(
+def test_a_body_that_an_html_form_can_send_is_refused(
     site: Site, ada: Client, endpoint: tuple[str, str], media: str | None, raw: bytes
 ) -> None:
     """From a browser so old that it says nothing of where the form is."""
@@ -133,7 +135,7 @@ def test_what_a_form_can_send_is_no_body(
     assert state(site) == before
 
 
-def test_nobody_is_signed_in_as_the_attacker(site: Site) -> None:
+def test_another_site_cannot_sign_a_browser_in(site: Site) -> None:
     victim = site.client()
     for headers in CROSS_SITE:
         reply = victim.post(
@@ -145,7 +147,7 @@ def test_nobody_is_signed_in_as_the_attacker(site: Site) -> None:
 
 @pytest.mark.parametrize("headers", [{}, {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}, {"Origin": OURS},
                                      {"Sec-Fetch-Site": "same-origin", "Origin": OURS}])  # fmt: skip
-def test_our_own_pages_and_programs_are_let_through(ada: Client, headers: dict[str, str]) -> None:
+def test_own_pages_and_programs_are_accepted(ada: Client, headers: dict[str, str]) -> None:
     assert ada.patch("/api/users/me", {"name": "Ada L."}, headers=headers).status == 200
 
 
@@ -176,7 +178,7 @@ def test_a_get_changes_nothing(site: Site, ada: Client, path: str) -> None:
 
 
 @pytest.mark.parametrize("endpoint", CHANGES, ids=" ".join)
-def test_no_other_method_does_what_a_change_does(site: Site, ada: Client, endpoint: tuple[str, str]) -> None:
+def test_no_other_method_makes_a_change(site: Site, ada: Client, endpoint: tuple[str, str]) -> None:
     before = state(site)
     for method in (
         "GET",
@@ -202,7 +204,7 @@ def cors(reply: Reply) -> dict[str, str]:
     return {name: value for name, value in reply.headers if name.lower().startswith("access-control")}
 
 
-def test_without_named_origins_nobody_gets_a_cors_header(ada: Client) -> None:
+def test_without_allowed_origins_no_response_has_a_cors_header(ada: Client) -> None:
     for origin in (EVIL, "null", OURS, "*", FRIEND):
         for method, path in (("GET", "/api/users/me"), ("GET", "/login"), ("GET", "/nowhere"), *CHANGES):
             assert cors(ada.send(method, path, headers={"Origin": origin})) == {}
@@ -217,7 +219,7 @@ def test_without_named_origins_nobody_gets_a_cors_header(ada: Client) -> None:
             assert reply.status in (401, 404, 405)
 
 
-def test_a_named_origin_may_ask_and_read_and_no_other(make_site: Callable[..., Site]) -> None:
+def test_only_an_allowed_origin_may_read_responses(make_site: Callable[..., Site]) -> None:
     site = make_site(allowed_origins=(FRIEND,))
     browser = site.client()
     told = {"Access-Control-Allow-Origin": FRIEND, "Access-Control-Allow-Credentials": "true"}
@@ -254,7 +256,7 @@ def test_a_named_origin_may_ask_and_read_and_no_other(make_site: Callable[..., S
     assert reply.header("Vary") == "Origin"
 
 
-def test_a_preflight_of_a_named_origin_is_answered_without_a_session(make_site: Callable[..., Site]) -> None:
+def test_a_preflight_of_an_allowed_origin_needs_no_session(make_site: Callable[..., Site]) -> None:
     site = make_site(allowed_origins=(FRIEND,))
     headers = {"Origin": FRIEND, "Access-Control-Request-Method": "PATCH", "Sec-Fetch-Site": "cross-site"}
     for path in ("/api/users/me", "/api/users/2", "/api/users/session"):
@@ -277,7 +279,7 @@ def test_a_preflight_of_a_named_origin_is_answered_without_a_session(make_site: 
         assert (reply.status, cors(reply)) == (405, {})
 
 
-def test_a_preflight_tells_which_methods_there_are(make_site: Callable[..., Site]) -> None:
+def test_a_preflight_lists_the_methods_of_the_path(make_site: Callable[..., Site]) -> None:
     site = make_site(allowed_origins=(FRIEND,))
     for path, methods in (
         ("/api/users/me", "GET, HEAD, PATCH"),
@@ -308,7 +310,7 @@ def test_pages_and_redirects_are_for_no_other_origin(make_site: Callable[..., Si
     assert (reply.status, cors(reply)) == (302, {})
 
 
-def test_an_application_of_a_named_origin_signs_in_works_and_signs_out(
+def test_an_application_of_an_allowed_origin_signs_in_and_out(
     make_site: Callable[..., Site],
 ) -> None:
     """Call by call what a browser sends: a preflight, then the request with the cookie."""
@@ -344,7 +346,7 @@ def test_an_application_of_a_named_origin_signs_in_works_and_signs_out(
     assert fetch("GET", "/api/users/me", simple=True).status == 401
 
 
-def test_what_a_named_origin_may_it_may_not_for_the_machines_own_tasks(
+def test_an_allowed_origin_does_not_open_the_tasks(
     make_site: Callable[..., Site],
 ) -> None:
     """The open door of a fresh installation is for whoever sits there, and not for every page in his browser."""
@@ -362,7 +364,7 @@ TURNED = [
 
 
 @pytest.mark.parametrize("host", TURNED)
-def test_a_page_whose_name_was_turned_to_this_machine_is_not_at_this_machine(
+def test_a_rebound_host_name_does_not_count_as_this_machine(
     make_service: Callable[..., Service], host: str
 ) -> None:
     """DNS rebinding: to the browser it is the same origin."""
@@ -378,9 +380,7 @@ def test_a_page_whose_name_was_turned_to_this_machine_is_not_at_this_machine(
 @pytest.mark.parametrize(
     "host", ["127.0.0.1:8080", "localhost", "localhost:3000", "LOCALHOST:8080", "[::1]:8080", "127.1.2.3"]
 )
-def test_whoever_asks_this_machine_by_its_name_is_at_this_machine(
-    make_service: Callable[..., Service], host: str
-) -> None:
+def test_a_loopback_host_name_counts_as_this_machine(make_service: Callable[..., Service], host: str) -> None:
     with running(make_service(), table=TABLE + FOR_DEVELOPMENT) as site:
         for path in ("/_tasks/", "/dev/mail"):
             assert as_host(site, "GET", path, host).startswith(b"HTTP/1.1 200 ")

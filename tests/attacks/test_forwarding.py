@@ -36,7 +36,9 @@ def address(site: Site, **headers: str) -> str:
 
 
 @pytest.mark.parametrize("trusted", [[], ["10.0.0.0/8"], ["203.0.113.0/24", "::/0"]])
-def test_a_stranger_is_not_believed(make_service: Callable[..., Service], trusted: list[str]) -> None:
+def test_forwarding_headers_of_an_untrusted_client_are_ignored(
+    make_service: Callable[..., Service], trusted: list[str]
+) -> None:
     with running(make_service(trusted_proxies=tuple(map(ip_network, trusted)))) as site:
         assert address(site, **FORGED) == "127.0.0.1"
         for name, value in FORGED.items():
@@ -88,7 +90,7 @@ def test_the_chain_of_proxies_is_walked_from_the_right(
         assert address(site, **(FORGED | {"X-Forwarded-For": forwarded})) == ip
 
 
-def test_of_two_headers_the_last_one_is_the_proxys(make_service: Callable[..., Service]) -> None:
+def test_the_last_of_two_forwarding_headers_is_the_proxys(make_service: Callable[..., Service]) -> None:
     with running(make_service(trusted_proxies=(ip_network("127.0.0.0/8"),))) as site:
         site.raw(
             b"GET /login HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Forwarded-For: 6.6.6.6\r\nX-Forwarded-For: 198.51.100.7\r\n\r\n"
@@ -111,7 +113,7 @@ def test_of_two_headers_the_last_one_is_the_proxys(make_service: Callable[..., S
         ("unix:", "6.6.6.6", "unix:"),
     ],
 )
-def test_a_proxy_is_known_by_any_spelling_of_its_address(
+def test_a_trusted_proxy_matches_in_any_spelling_of_its_address(
     remote: str, forwarded: str, ip: str, make_service: Callable[..., Service]
 ) -> None:
     settings: Settings = make_service(
@@ -187,7 +189,7 @@ def test_an_address_by_another_spelling_has_the_same_limit(make_service: Callabl
         assert [fail(site, X_Forwarded_For=each) for each in spellings] == [401] * 3 + [429] * 2
 
 
-def test_a_session_tells_the_address_that_was_not_forged(site: Site, add: Callable[..., User]) -> None:
+def test_a_session_records_the_address_that_cannot_be_forged(site: Site, add: Callable[..., User]) -> None:
     add()
     client = site.client(headers=FORGED)
     assert client.login("ada@example.com", PASSWORD).status == 200
@@ -203,7 +205,7 @@ def test_a_session_tells_the_address_that_was_not_forged(site: Site, add: Callab
 @pytest.mark.parametrize(
     "header", [name for name in FORGED if name.startswith("X-Forwarded-")] + ["Forwarded", "X-Real-IP", "Via"]
 )
-def test_what_was_forwarded_does_not_come_from_this_machine(site: Site, header: str) -> None:
+def test_a_forwarded_request_does_not_count_as_this_machine(site: Site, header: str) -> None:
     assert site.client().get("/_tasks/").status == 200
     for value in ("127.0.0.1", "", "localhost"):
         assert site.client().get("/_tasks/", headers={header: value}).status == 401
@@ -216,7 +218,7 @@ def test_what_was_forwarded_does_not_come_from_this_machine(site: Site, header: 
      ("http://127.0.0.1:8080", "::"), ("http://127.0.0.1:8080", "192.0.2.1"), ("http://127.0.0.1:8080", None),
      ("http://127.0.0.1.example", "127.0.0.1"), ("http://localhost.example", "127.0.0.1")],
 )  # fmt: skip
-def test_tasks_are_closed_where_the_service_is_for_others(
+def test_tasks_need_a_session_if_the_service_is_public(
     make_service: Callable[..., Service], base_url: str, listening: str | None
 ) -> None:
     with running(make_service(base_url=base_url), listening=listening) as site:
@@ -230,7 +232,9 @@ def test_tasks_are_closed_where_the_service_is_for_others(
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:443", "127.0.0.1:8080@evil.example", "127.0.0.1/../evil.example", "evil.example#",
                                   "evil.example\\", "evil.example?x", "<script>", "a" * 5_000, "%0d%0aX: y", ""])  # fmt: skip
 @pytest.mark.parametrize("signed_in", [False, True])
-def test_no_answer_repeats_a_host(make_service: Callable[..., Service], host: str, signed_in: bool) -> None:
+def test_no_response_repeats_a_host_header(
+    make_service: Callable[..., Service], host: str, signed_in: bool
+) -> None:
     service = make_service(whitelist=("/register",), limits_enabled=False)
     create_user(service, "ada@example.com", "Ada", PASSWORD, role="admin", by=OPERATOR)
     token = service.sessions.login("ada@example.com", PASSWORD).token
@@ -252,7 +256,7 @@ def test_no_answer_repeats_a_host(make_service: Callable[..., Service], host: st
                 assert b"\r\nLocation: /login" in answer
 
 
-def test_letters_lead_to_where_the_configuration_says(make_service: Callable[..., Service]) -> None:
+def test_links_in_emails_come_from_the_configuration(make_service: Callable[..., Service]) -> None:
     service = make_service(whitelist=("/register",), limits_enabled=False)
     assert any(route.path == "/api/users/password/forgot" for route in TABLE)
     create_user(service, "ada@example.com", "Ada", PASSWORD, by=OPERATOR)

@@ -75,7 +75,7 @@ def told(reply: Reply) -> tuple[Any, ...]:
     return reply.status, headers, reply.body
 
 
-def test_no_refusal_of_a_login_tells_who_exists(
+def test_login_refusals_do_not_reveal_accounts(
     make_service: Callable[..., Service], refused: dict[str, tuple[str, str]]
 ) -> None:
     service = make_service(**NO_LIMITS)
@@ -86,7 +86,7 @@ def test_no_refusal_of_a_login_tells_who_exists(
     assert found["wrong"][0] == 401
 
 
-def test_no_limit_tells_who_exists(
+def test_limits_do_not_reveal_accounts(
     make_service: Callable[..., Service], clock: FakeClock, refused: dict[str, tuple[str, str]]
 ) -> None:
     service = make_service(failures_before_lock=13, failed_logins_per_minute=10**6)
@@ -103,7 +103,7 @@ def test_no_limit_tells_who_exists(
 
 
 @pytest.mark.alone
-def test_the_time_of_a_refusal_tells_nothing(
+def test_the_time_of_a_refusal_does_not_reveal_accounts(
     make_service: Callable[..., Service], refused: dict[str, tuple[str, str]]
 ) -> None:
     """All kinds in turn, so that whatever else this machine does meets them alike, and more of them while it is noisy.
@@ -211,7 +211,7 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
         return list(pool.map(run, calls))
 
 
-def test_an_address_that_many_want_at_once_becomes_one_account(site: Site, add: Callable[..., User]) -> None:
+def test_parallel_creations_of_an_address_make_one_account(site: Site, add: Callable[..., User]) -> None:
     add(role="admin")
     admin = site.client()
     admin.login("ada@example.com", PASSWORD)
@@ -231,7 +231,7 @@ def test_an_address_that_many_want_at_once_becomes_one_account(site: Site, add: 
         assert len(admin.get(f"/api/users?search=eve{number}").json["users"]) == 1
 
 
-def test_an_address_that_many_move_to_at_once_is_one_users(site: Site, add: Callable[..., User]) -> None:
+def test_parallel_changes_to_an_address_give_it_to_one_user(site: Site, add: Callable[..., User]) -> None:
     clients = []
     for number in range(6):
         add(f"user{number}")
@@ -243,7 +243,7 @@ def test_an_address_that_many_move_to_at_once_is_one_users(site: Site, add: Call
     assert sorted(reply.status for reply in replies) == [200] + [400] * 5
 
 
-def test_a_link_for_the_first_admin_makes_one_of_them(make_service: Callable[..., Service]) -> None:
+def test_a_first_admin_link_makes_one_admin(make_service: Callable[..., Service]) -> None:
     service = make_service()
     token = service.first_admin.link().partition("token=")[2]
     with running(service) as site:
@@ -294,7 +294,7 @@ def script() -> str:
     return (Path(usersd.pages.pages.__file__).parent / "script.js").read_text()
 
 
-def test_after_a_login_nobody_is_sent_to_another_site() -> None:
+def test_a_login_never_redirects_to_another_site() -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("node, which runs the script of the pages, is not installed")
@@ -312,12 +312,12 @@ def test_after_a_login_nobody_is_sent_to_another_site() -> None:
     assert json.loads(done.stdout) == []
 
 
-def test_the_service_itself_sends_nobody_to_another_site() -> None:
+def test_the_service_never_redirects_to_another_site() -> None:
     assert {own_path(target) for target in LEAVING} == {""}
     assert [own_path(target) for target in STAYING] == STAYING
 
 
-def test_the_script_goes_nowhere_unasked_and_makes_no_html() -> None:
+def test_the_script_navigates_only_to_own_paths_and_writes_no_html() -> None:
     for dangerous in (
         "innerHTML",
         "outerHTML",
@@ -380,7 +380,7 @@ def page_site(make_service: Callable[..., Service]) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("route", PAGES, ids=lambda route: route.path)
-def test_no_page_repeats_what_came_in(page_site: Site, route: Any) -> None:
+def test_no_page_repeats_its_input(page_site: Site, route: Any) -> None:
     client = page_site.client()
     client.login("ada@example.com", PASSWORD)
     plain = client.get(route.path)
@@ -402,7 +402,7 @@ def test_no_page_repeats_what_came_in(page_site: Site, route: Any) -> None:
     assert "{{7*7}}" in plain.body.decode()
 
 
-def test_every_answer_has_the_headers_that_protect_it(page_site: Site) -> None:
+def test_every_response_has_its_protecting_headers(page_site: Site) -> None:
     admin, nobody = page_site.client(), page_site.client()
     admin.login("ada@example.com", PASSWORD)
     token = admin.cookies["auth_token"]
@@ -454,7 +454,7 @@ def protected(reply: Reply, *, asset: bool = False) -> None:
     assert reply.header("Access-Control-Allow-Origin") is None
 
 
-def test_what_the_server_refuses_by_itself_is_protected_too(page_site: Site) -> None:
+def test_responses_of_the_server_itself_have_the_headers_too(page_site: Site) -> None:
     for raw in (b"\r\n\r\nGET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"GET http://x/ HTTP/1.1\r\nHost: x\r\n\r\n",
                 b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 70000\r\n\r\n"):  # fmt: skip
         head, _, body = page_site.raw(raw).partition(b"\r\n\r\n")
@@ -465,7 +465,7 @@ def test_what_the_server_refuses_by_itself_is_protected_too(page_site: Site) -> 
         protected(reply)
 
 
-def test_over_https_every_answer_keeps_a_browser_there(make_service: Callable[..., Service]) -> None:
+def test_over_https_every_response_has_hsts(make_service: Callable[..., Service]) -> None:
     with running(make_service(base_url="https://users.example")) as site:
         for path in ("/", "/login", "/api/users/me", "/nowhere", "/assets/style.css", "/%ff"):
             (found,) = site.client().get(path).all("Strict-Transport-Security")
@@ -473,7 +473,7 @@ def test_over_https_every_answer_keeps_a_browser_there(make_service: Callable[..
         assert b"Strict-Transport-Security" in site.raw(b"GET / HTTP/1.1\r\n\r\n")
 
 
-def test_what_everybody_may_call_is_no_more_than_is_meant() -> None:
+def test_the_routes_open_to_anyone_are_exactly_the_intended_ones() -> None:
     open_to_all = {(route.method, route.path) for route in TABLE if route.access is Access.ANYONE}
     meant = {
         ("POST", "/api/users/session"), ("DELETE", "/api/users/session"), ("POST", "/api/users/setup"), ("GET", "/login"), ("GET", "/setup"),

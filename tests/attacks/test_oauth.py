@@ -73,7 +73,7 @@ def with_state(path: str, state: str) -> str:
 # --- state ---
 
 
-def test_without_a_state_nobody_comes_in(site: OAuthSite, browser: Browser) -> None:
+def test_a_callback_without_a_state_is_refused(site: OAuthSite, browser: Browser) -> None:
     back = path_of(browser.consent(browser.set_out(), "1001"))
     code = asked(back)["code"]
     for path in (CALLBACK, f"{CALLBACK}?code={code}", f"{CALLBACK}?code={code}&state=", f"{CALLBACK}?state="):
@@ -83,7 +83,7 @@ def test_without_a_state_nobody_comes_in(site: OAuthSite, browser: Browser) -> N
     assert browser.me() is not None  # and the right one still can
 
 
-def test_another_browsers_state_is_worth_nothing(site: OAuthSite, browser: Browser) -> None:
+def test_a_state_of_another_browser_is_refused(site: OAuthSite, browser: Browser) -> None:
     """Whoever gets a victim to open the attacker's callback does not sign the victim in as the attacker."""
     attacker = site.browser()
     back = attacker.consent(attacker.set_out(), "1004")
@@ -96,7 +96,7 @@ def test_another_browsers_state_is_worth_nothing(site: OAuthSite, browser: Brows
     assert (browser.me(), accounts(site)) == (None, 0)
 
 
-def test_another_persons_code_is_worth_nothing(site: OAuthSite, browser: Browser) -> None:
+def test_a_code_of_another_person_is_refused(site: OAuthSite, browser: Browser) -> None:
     """PKCE: a stolen code does not work with the verifier of another browser."""
     victim = site.browser()
     stolen = asked(victim.consent(victim.set_out(), "1001"))["code"]
@@ -118,7 +118,7 @@ def test_a_callback_works_once(site: OAuthSite, browser: Browser) -> None:
     assert error_of(browser.callback(back)) == "oauth_failed"
 
 
-def test_a_callback_works_once_even_where_the_provider_takes_the_code_twice(
+def test_a_callback_works_once_even_if_the_provider_accepts_the_code_twice(
     site: OAuthSite, browser: Browser
 ) -> None:
     back = browser.consent(browser.set_out(), "1001")
@@ -133,7 +133,7 @@ def test_a_callback_works_once_even_where_the_provider_takes_the_code_twice(
 
 
 @pytest.mark.parametrize(("seconds", "comes_in"), [(599, True), (601, False), (86_400, False), (-1, False)])
-def test_a_state_is_good_for_ten_minutes(
+def test_a_state_expires_after_ten_minutes(
     browser: Browser, clock: FakeClock, seconds: int, comes_in: bool
 ) -> None:
     back = browser.consent(browser.set_out(), "1001")
@@ -144,7 +144,7 @@ def test_a_state_is_good_for_ten_minutes(
 
 
 @pytest.mark.parametrize("twice", ["code", "state", "iss", "error", "x"])
-def test_a_parameter_that_comes_twice_is_refused(site: OAuthSite, browser: Browser, twice: str) -> None:
+def test_a_repeated_parameter_is_refused(site: OAuthSite, browser: Browser, twice: str) -> None:
     back = path_of(browser.consent(browser.set_out(), "1001"))
     value = asked(back).get(twice, "x")
     for path in (f"{back}&{twice}={quote(value)}&{twice}=other", f"{back}&{twice}={quote(value)}&{twice}={quote(value)}",
@@ -153,7 +153,7 @@ def test_a_parameter_that_comes_twice_is_refused(site: OAuthSite, browser: Brows
     assert (browser.me(), accounts(site)) == (None, 0)
 
 
-def test_an_error_beside_a_code_is_an_error(site: OAuthSite, browser: Browser) -> None:
+def test_an_error_parameter_wins_over_a_code(site: OAuthSite, browser: Browser) -> None:
     back = path_of(browser.consent(browser.set_out(), "1001"))
     assert error_of(browser.client.get(f"{back}&error=access_denied")) == "oauth_failed"
     assert (browser.me(), accounts(site)) == (None, 0)
@@ -163,7 +163,7 @@ def test_an_error_beside_a_code_is_an_error(site: OAuthSite, browser: Browser) -
 
 
 @pytest.mark.parametrize("iss", ["https://evil.example", "", "ISSUER/", "issuer", None])
-def test_the_issuer_of_the_callback_is_the_one_of_the_configuration(
+def test_the_issuer_of_the_callback_must_be_the_configured_one(
     site: OAuthSite, browser: Browser, iss: str | None
 ) -> None:
     back = browser.consent(browser.set_out(), "1001")
@@ -188,7 +188,7 @@ def test_no_sign_in_ends_at_another_site(browser: Browser, target: str) -> None:
     assert own_path(target) == ""
 
 
-def test_what_is_encoded_once_more_stays_a_path_of_this_site(browser: Browser) -> None:
+def test_a_doubly_encoded_target_stays_on_this_site(browser: Browser) -> None:
     for path in (
         "/%09/evil.example",
         "/%2f/evil.example",
@@ -201,7 +201,7 @@ def test_what_is_encoded_once_more_stays_a_path_of_this_site(browser: Browser) -
         assert not location.startswith(("//", "/\\"))
 
 
-def test_a_page_to_return_to_that_comes_twice_or_is_no_text_is_none(browser: Browser) -> None:
+def test_a_repeated_or_undecodable_target_is_ignored(browser: Browser) -> None:
     for query in (
         "?redirect=/a&redirect=//evil.example",
         "?redirect=%ff",
@@ -224,7 +224,7 @@ def test_no_configuration_leads_to_another_site(tmp_path: Any, key: str, target:
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1:1", "evil.example:80", "users.example@evil.example"]
 )
-def test_no_header_changes_where_the_provider_sends_us(site: OAuthSite, browser: Browser, host: str) -> None:
+def test_no_request_header_changes_the_redirect_uri(site: OAuthSite, browser: Browser, host: str) -> None:
     lines = [f"GET {GO} HTTP/1.1", f"Host: {host}", f"X-Forwarded-Host: {host}", "X-Forwarded-Proto: https", "X-Forwarded-Port: 444",
              f"Forwarded: host={host};proto=https", "X-Forwarded-Prefix: /evil", f"X-Original-URL: http://{host}/", f"Origin: https://{host}",
              "Connection: close", "", ""]  # fmt: skip
@@ -237,7 +237,7 @@ def test_no_header_changes_where_the_provider_sends_us(site: OAuthSite, browser:
     assert location.startswith(site.provider.issuer + "/authorize?")
 
 
-def test_absolute_and_doubled_forms_of_the_address_are_not_another_one(site: OAuthSite) -> None:
+def test_absolute_and_doubled_paths_reach_the_same_callback(site: OAuthSite) -> None:
     for target in (f"http://evil.example{GO}", f"//evil.example{GO}", f"/evil.example/..{GO}"):
         answer = site.site.raw(f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         assert b"Location: http://evil" not in answer
@@ -249,9 +249,7 @@ def test_absolute_and_doubled_forms_of_the_address_are_not_another_one(site: OAu
 
 @pytest.mark.parametrize("error", ["<script>alert(1)</script>", "'\"><img src=x onerror=alert(1)>", "access_denied\r\nSet-Cookie: a=b", "\x1b[31m",
                                    "oauth_not_configured", "x" * 5000, "{{7*7}}", "%00", "ä"])  # fmt: skip
-def test_what_the_provider_calls_the_error_is_never_shown(
-    site: OAuthSite, browser: Browser, error: str
-) -> None:
+def test_the_providers_error_text_is_never_shown(site: OAuthSite, browser: Browser, error: str) -> None:
     there = browser.set_out()
     told = {"state": asked(there)["state"], "error": error, "error_description": error, "error_uri": error}
     reply = browser.client.get(f"{CALLBACK}?{urlencode(told)}")
@@ -263,7 +261,7 @@ def test_what_the_provider_calls_the_error_is_never_shown(
 
 
 @pytest.mark.parametrize("error", ["<script>alert(1)</script>", '"onload=alert(1)', "oauth_failed<b>", "javascript:alert(1)", "messages", "__class__"])  # fmt: skip
-def test_the_login_page_shows_only_errors_that_it_knows(browser: Browser, error: str) -> None:
+def test_the_login_page_shows_known_errors_only(browser: Browser, error: str) -> None:
     plain = browser.client.get("/login").body
     reply = browser.client.get("/login?" + urlencode({"error": error}))
     assert reply.status == 200
@@ -283,7 +281,9 @@ def test_a_linked_account_is_not_relinked_by_another_subject(site: OAuthSite, br
     assert browser.me() == mine
 
 
-def test_a_pre_registered_account_gives_its_maker_nothing(site: OAuthSite, browser: Browser) -> None:
+def test_an_account_registered_in_advance_gives_its_maker_no_access(
+    site: OAuthSite, browser: Browser
+) -> None:
     eve = create_user(site.service, "eve@example.com", "Eve", PASSWORD, by=OPERATOR)
     inside_already = site.site.signed_in(eve, rememberMe=True)
     api = site.service.sessions.create_api_token(eve.id, name="ci", lifetime=None, by=OPERATOR)
@@ -335,7 +335,7 @@ def good(browser: Browser) -> tuple[str, dict[str, Any], str]:
     return name, json.loads(base64.urlsafe_b64decode(value + "=" * (-len(value) % 4))), back
 
 
-def test_odd_cookies_are_no_sign_in_under_way(site: OAuthSite, browser: Browser) -> None:
+def test_malformed_state_cookies_are_ignored(site: OAuthSite, browser: Browser) -> None:
     name, waits, back = good(browser)
     odd: list[Any] = [
         b"", b"x", b"\xff\xff", b"null", b"[]", b"1", b'"x"', b"{}", b"[" * 2900, b'{"a":' * 500, b"NaN",
@@ -363,16 +363,14 @@ def test_odd_cookies_are_no_sign_in_under_way(site: OAuthSite, browser: Browser)
     assert browser.callback(back).header("Location") == "/"  # so it was the cookie that was refused
 
 
-def test_a_neighbours_cookie_of_the_same_name_does_not_stop_a_sign_in(
-    site: OAuthSite, browser: Browser
-) -> None:
+def test_a_foreign_cookie_of_the_same_name_does_not_stop_a_sign_in(site: OAuthSite, browser: Browser) -> None:
     name, waits, back = good(browser)
     header = f'{name}=x; j={{"a":1}}; Path=/; {name}={forged(waits)}; {name}={forged(waits | {"state": "y"})}'
     reply = site.site.client().get(path_of(back), headers={"Cookie": header})
     assert reply.header("Location") == "/"
 
 
-def test_made_up_sign_ins_write_nothing(site: OAuthSite) -> None:
+def test_invented_states_cause_no_write(site: OAuthSite) -> None:
     """Whoever makes up states and cookies for them must not fill our disk."""
     import hashlib
 
@@ -395,7 +393,7 @@ def test_made_up_sign_ins_write_nothing(site: OAuthSite) -> None:
     assert spent() == before
 
 
-def test_mutations_of_a_callback_open_nothing(site: OAuthSite, browser: Browser) -> None:
+def test_mutated_callbacks_are_refused(site: OAuthSite, browser: Browser) -> None:
     import random
 
     rng = random.Random(5)  # the same attacks in every run

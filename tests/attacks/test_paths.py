@@ -60,7 +60,7 @@ def ada(closed_site: Site) -> User:
 
 @pytest.mark.parametrize("opened", ["/login", "/assets", "/docs"])
 @pytest.mark.parametrize("path", sorted(set(CLOSED)))
-def test_no_spelling_of_a_closed_path_opens_it_to_nobody(
+def test_no_spelling_of_a_closed_path_opens_it_without_a_session(
     closed_site: Site, ada: User, path: str, opened: str
 ) -> None:
     login = ask(closed_site, "GET", "/login")[2]
@@ -100,7 +100,7 @@ def test_no_spelling_of_an_admins_path_opens_it_to_a_user(
     assert closed_site.service.accounts.get(ada.id) == closed_site.service.accounts.find(ada.email)
 
 
-def test_a_line_end_behind_a_path_is_a_part_of_it(closed_site: Site, ada: User) -> None:
+def test_a_trailing_line_feed_belongs_to_the_path(closed_site: Site, ada: User) -> None:
     admin = closed_site.client()
     admin.login(ada.email, PASSWORD)
     for path in (
@@ -117,7 +117,7 @@ def test_a_line_end_behind_a_path_is_a_part_of_it(closed_site: Site, ada: User) 
 
 
 @pytest.mark.parametrize("path", ["/about", "/docs", "/docs/", "/docs/x", "/docs/x/y"])
-def test_an_opened_path_without_a_route_is_not_found(closed_site: Site, path: str) -> None:
+def test_a_whitelisted_path_without_a_route_is_a_404(closed_site: Site, path: str) -> None:
     assert closed_site.client().get(path).message == "Not found"
 
 
@@ -129,13 +129,13 @@ def test_an_opened_path_without_a_route_is_not_found(closed_site: Site, path: st
         "/docs/%252e%252e/x", "/docs/%25252e./x", "/docs/%ef%bc%8e%ef%bc%8e/x", "/docs/%e2%80%a5/x", "/docs/%ff",
     ],
 )  # fmt: skip
-def test_an_opened_prefix_opens_no_neighbour(closed_site: Site, path: str) -> None:
+def test_a_whitelisted_prefix_opens_no_similar_path(closed_site: Site, path: str) -> None:
     reply = closed_site.client().get(path)
     assert reply.status in (302, 401)
     assert reply.status == 401 or (reply.header("Location") or "").startswith("/login?redirect=/")
 
 
-def test_opening_a_path_does_not_open_a_route(closed_site: Site) -> None:
+def test_whitelisting_a_path_does_not_open_its_route(closed_site: Site) -> None:
     # /api/users/i would match the pattern of /api/users/<id>, whose rule stands in the table.
     assert closed_site.client().get("/api/users/i").message == "Authentication required"
 
@@ -146,13 +146,13 @@ def test_opening_a_path_does_not_open_a_route(closed_site: Site) -> None:
      "/assets/style.css%00", "/assets/style.css/", "/assets/STYLE.CSS", "/assets/layout.html", "/assets/", "/assets/.",
      "/assets/style.css%2f..%2flogin.html", "/assets/..%5clogin.html", "/assets/" + "a" * 5000],
 )  # fmt: skip
-def test_assets_are_those_that_are_named(closed_site: Site, ada: User, path: str) -> None:
+def test_only_named_assets_are_served(closed_site: Site, ada: User, path: str) -> None:
     admin = closed_site.client()
     admin.login(ada.email, PASSWORD)
     assert admin.get(path).message == "Not found"
 
 
-def test_where_a_browser_is_sent_back_to_is_a_path_of_this_site(closed_site: Site) -> None:
+def test_a_redirect_after_login_is_a_path_of_this_site(closed_site: Site) -> None:
     for target in ("//evil.example", "/%2fevil.example", "/%5cevil.example", "/%09/evil.example", "/a?b=%0d%0aX:y",
                    "/x%0d%0aSet-Cookie:%20a=b", "/?redirect=//evil.example", "/a#b"):  # fmt: skip
         status, head, _ = ask(closed_site, "GET", target)
@@ -214,7 +214,7 @@ def is_meant(path: str) -> bool:
     st.lists(st.sampled_from(PIECES), max_size=9),
 )
 @settings(max_examples=1500, deadline=None)
-def test_by_no_reading_does_an_opened_path_lead_elsewhere(start: str, more: list[str]) -> None:
+def test_no_reading_of_a_whitelisted_path_leads_elsewhere(start: str, more: list[str]) -> None:
     path = start + "".join(more)
     if any("\udc80" <= c <= "\udcff" for c in path):
         return  # no text: never looked up
@@ -231,7 +231,7 @@ def test_by_no_reading_does_an_opened_path_lead_elsewhere(start: str, more: list
      "//login", "/LOGIN", "/login\n", "/login\0", "/login;x", "/login/../admin", "/about/", "/shop//view", "/shop/a/b/view",
      "/shop/../view", "/shop/view", "", "/", "docs/x", "*", "/register", "/assets/style.css", "/api/users/session", "/setup"],
 )  # fmt: skip
-def test_the_application_behind_the_gate_is_not_reached(
+def test_no_spelling_of_a_closed_path_reaches_the_application(
     make_service: Callable[..., Service], path: str
 ) -> None:
     reached, status, location = reaches(make_service(whitelist=OPENED), path)
@@ -243,7 +243,7 @@ def test_the_application_behind_the_gate_is_not_reached(
 @pytest.mark.parametrize(
     "path", ["/login", "/about", "/docs", "/docs/", "/docs/100%25.html", "/docs/ä;v=1/b", "/shop/1/view"]
 )
-def test_what_the_whitelist_means_is_reached(make_service: Callable[..., Service], path: str) -> None:
+def test_whitelisted_paths_reach_the_application(make_service: Callable[..., Service], path: str) -> None:
     assert reaches(make_service(whitelist=OPENED), path)[0]
 
 
@@ -262,7 +262,7 @@ def test_what_the_whitelist_means_is_reached(make_service: Callable[..., Service
         ("/docs\xff", "/x", False),
     ],
 )
-def test_where_the_gate_is_mounted_is_a_part_of_the_path(
+def test_the_mount_point_of_the_gate_belongs_to_the_path(
     make_service: Callable[..., Service], script: str, path: str, opened: bool
 ) -> None:
     reached, _, location = reaches(make_service(whitelist=OPENED), path, script)
@@ -273,13 +273,13 @@ def test_where_the_gate_is_mounted_is_a_part_of_the_path(
 
 @pytest.mark.parametrize("name", ["HTTP_X_ORIGINAL_URL", "HTTP_X_REWRITE_URL", "HTTP_X_FORWARDED_URI", "HTTP_X_FORWARDED_PREFIX",
                                   "HTTP_X_SCRIPT_NAME", "REQUEST_URI", "RAW_URI", "PATH_TRANSLATED", "HTTP_X_HTTP_METHOD_OVERRIDE"])  # fmt: skip
-def test_no_header_takes_the_place_of_the_path(make_service: Callable[..., Service], name: str) -> None:
+def test_no_request_header_replaces_the_path(make_service: Callable[..., Service], name: str) -> None:
     service = make_service(whitelist=OPENED)
     assert not reaches(service, "/admin", "", **{name: "/docs/x"})[0]
 
 
 @pytest.mark.parametrize("name", ["HTTP_USERSD.USER", "HTTP_USERSD_USER", "usersd.user"])
-def test_nobody_says_who_he_is_to_the_application_behind(
+def test_no_client_sets_its_identity_for_the_application(
     make_service: Callable[..., Service], name: str
 ) -> None:
     service = make_service(whitelist=OPENED)
@@ -292,7 +292,7 @@ class Quiet(WSGIRequestHandler):
         pass
 
 
-def test_behind_another_server_and_another_router_the_rule_is_the_same(
+def test_the_rules_hold_behind_another_server_and_router(
     make_service: Callable[..., Service], add: Callable[..., User]
 ) -> None:
     """Bottle's router drops bytes and leading slashes, and what is mounted sees a shorter path."""

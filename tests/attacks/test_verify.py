@@ -106,7 +106,7 @@ PATHS = st.builds(
 @example("/docs/\u2025/admin")
 @example("/teams/a/b/secrets")
 @example("/docs/drafts ..")
-def test_by_no_reading_is_a_rule_evaded(path: str) -> None:
+def test_no_reading_of_a_path_evades_a_role_rule(path: str) -> None:
     if any("\udc80" <= c <= "\udcff" for c in path):
         return  # no text: asks for all roles
     roles = RoleRules(RULES).roles(path)
@@ -119,7 +119,7 @@ def test_by_no_reading_is_a_rule_evaded(path: str) -> None:
 
 @given(PATHS)
 @settings(max_examples=100, deadline=None)
-def test_a_rule_only_takes_away(path: str) -> None:
+def test_a_role_rule_only_restricts(path: str) -> None:
     user = User(1, "", "", "user", True, "", "", None, None, None, None, False)
     admin = user._replace(role="admin")
     with_rules, without = PageAccess(WHITELIST, RULES), PageAccess(WHITELIST, ())
@@ -146,11 +146,11 @@ def test_a_rule_only_takes_away(path: str) -> None:
         ("/x", "/y/../x", True), ("/x", "/y/../z", True), ("/x", "/y%2fz", True), ("/x", "/y\\z", True), ("/x", None, True),
     ],
 )  # fmt: skip
-def test_what_a_rule_holds_for(rules: str, path: str | None, asks: bool) -> None:
+def test_a_role_rule_holds_for_every_equivalent_path(rules: str, path: str | None, asks: bool) -> None:
     assert (RoleRules(((rules, "admin"),)).roles(path) == {"admin"}) == asks
 
 
-def test_several_rules_hold_together() -> None:
+def test_all_matching_role_rules_apply() -> None:
     rules = RoleRules((("/x/*", "user"), ("/x/y/*", "admin"), ("/x/y/z", "user")))
     assert rules.roles("/x/1") == {"user"}
     assert rules.roles("/x/y/z") == {"user", "admin"}
@@ -158,7 +158,7 @@ def test_several_rules_hold_together() -> None:
     assert RoleRules(()).roles(None) == frozenset()
 
 
-def test_a_long_path_of_many_segments_is_soon_judged() -> None:
+def test_a_long_path_is_judged_quickly() -> None:
     import time
 
     rules = RoleRules((("/a/*/b/*/c/*/d/*/e", "admin"),))
@@ -178,7 +178,7 @@ def test_a_long_path_of_many_segments_is_soon_judged() -> None:
 # --- whose word counts ---
 
 
-def test_an_untrusted_address_is_told_nothing(make_service: Callable[..., Service]) -> None:
+def test_headers_of_an_untrusted_address_are_ignored(make_service: Callable[..., Service]) -> None:
     for trusted in ((), (ip_network("10.0.0.0/8"),), (ip_network("127.0.0.2"),)):
         with running(
             make_service(trusted_proxies=trusted, whitelist=WHITELIST, assertion_secret=SECRET)
@@ -223,13 +223,13 @@ def test_an_untrusted_address_is_told_nothing(make_service: Callable[..., Servic
         {"Referer": "/docs/x"},
     ],
 )
-def test_what_is_in_doubt_is_not_public(site: Site, headers: dict[str, str]) -> None:
+def test_an_ambiguous_path_is_not_public(site: Site, headers: dict[str, str]) -> None:
     reply = site.client().get(VERIFY, headers=headers)
     assert reply.status == 401
     assert re.fullmatch(r"/login(\?redirect=/[!-~]*)?", str(reply.header("Location")))
 
 
-def test_of_two_headers_none_is_believed(site: Site) -> None:
+def test_two_different_headers_are_both_ignored(site: Site) -> None:
     for name in ("X-Original-URL", "X-Forwarded-Uri"):
         for first, second in (("/about", "/page"), ("/page", "/about"), ("/about", "/about")):
             answer = site.raw(
@@ -243,7 +243,7 @@ def test_of_two_headers_none_is_believed(site: Site) -> None:
     ["/x%0d%0aSet-Cookie:%20a=b", "/x?a=%0d%0aX:y", "/x\x85y", "/x\xa0y", "/<script>", '/"onload=', "/x'y", "/x%00", "/\xff\xfe", "/?redirect=//evil.example",
      "//evil.example/", "/\\evil.example", "/%5cevil.example", "/%09/evil.example", "https://evil.example/x", "https://site.example//evil.example"],
 )  # fmt: skip
-def test_the_way_to_the_sign_in_stays_inside(site: Site, target: str) -> None:
+def test_the_redirect_to_the_login_stays_on_this_site(site: Site, target: str) -> None:
     for ask in ASKS:
         for more in ({}, {"Accept": "text/html"}):
             reply = site.client().get(VERIFY, headers=ask(target) | more)
@@ -270,7 +270,7 @@ def test_the_way_to_the_sign_in_stays_inside(site: Site, target: str) -> None:
         "X-User",
     ],
 )
-def test_no_header_says_who_asks(site: Site, name: str) -> None:  # fmt: skip
+def test_no_request_header_sets_the_identity(site: Site, name: str) -> None:  # fmt: skip
     ada = site.add()
     for headers in ({name: "1"}, {name: "admin"}):
         assert site.client().get(VERIFY, headers=ASKS[0]("/page") | headers).status == 401
@@ -279,7 +279,7 @@ def test_no_header_says_who_asks(site: Site, name: str) -> None:  # fmt: skip
         assert site.signed_in(ada).get(VERIFY, headers=ASKS[0]("/admin") | headers).status == 403
 
 
-def test_sessions_that_are_none_are_nobody(site: Site) -> None:
+def test_invalid_sessions_are_anonymous(site: Site) -> None:
     ada = site.add()
     token = site.signed_in(ada).cookies["auth_token"]
     for cookie in (
@@ -302,7 +302,7 @@ def test_sessions_that_are_none_are_nobody(site: Site) -> None:
     assert client.get(VERIFY, headers=ASKS[0]("/about")).header("Remote-User") == ""
 
 
-def test_another_site_learns_nothing_by_it(make_service: Callable[..., Service]) -> None:
+def test_another_site_learns_nothing_from_verify(make_service: Callable[..., Service]) -> None:
     with running(make_service(allowed_origins=("https://app.example",))) as site:
         ada = site.signed_in(site.add())
         for origin in ("https://evil.example", "null", "http://127.0.0.1:8080.evil.example"):
@@ -339,7 +339,7 @@ def test_no_spelling_of_a_closed_path_opens_the_gate(
         assert not may_be(path, closed), path
 
 
-def test_a_role_of_the_gate_holds_at_the_next_request(make_service: Callable[..., Service]) -> None:
+def test_a_new_role_counts_at_the_next_request_through_the_gate(make_service: Callable[..., Service]) -> None:
     service = make_service(role_rules=RULES)
     ada = create_user(service, "ada@example.com", "Ada", PASSWORD, role="admin", by=OPERATOR)
     create_user(service, "root@example.com", "Root", PASSWORD, role="admin", by=OPERATOR)

@@ -143,7 +143,7 @@ class Callers:
         return re.sub("<[a-z_]+>", lambda found: known[found[0]], path)
 
 
-def test_every_route_is_in_the_expectation_of_this_test() -> None:
+def test_every_route_is_in_the_table_of_this_test() -> None:
     assert [(route.method, route.path) for route in TABLE] == list(
         dict.fromkeys((route.method, route.path) for route in TABLE)
     ), "a row stands twice"
@@ -153,7 +153,7 @@ def test_every_route_is_in_the_expectation_of_this_test() -> None:
 
 @pytest.mark.parametrize("registration", [False, True])
 @pytest.mark.parametrize("path", PATHS)
-def test_each_caller_gets_what_is_theirs_and_no_more(
+def test_each_caller_gets_the_expected_status_on_every_route(
     make_site: Callable[..., Site], clock: FakeClock, path: str, registration: bool
 ) -> None:
     site = make_site(listening=None, whitelist=("/register",) if registration else (), limits_enabled=False)
@@ -186,7 +186,7 @@ def is_well_formed(reply: Reply, path: str, method: str) -> bool:
     return True
 
 
-def test_an_admin_may_use_a_bearer_everywhere_a_cookie_is_good(site: Site, clock: FakeClock) -> None:
+def test_a_bearer_token_is_accepted_wherever_a_cookie_is(site: Site, clock: FakeClock) -> None:
     callers = Callers(site, clock)
     for (method, path), (_, status) in EXPECTED.items():
         if path not in ("/api/users/register", "/api/users/register/resend", "/api/users/confirm-email"):
@@ -225,7 +225,7 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize("path", UNKNOWN)
-def test_what_has_no_route_is_refused_before_it_is_not_found(site: Site, path: str) -> None:
+def test_a_path_without_a_route_is_401_before_404(site: Site, path: str) -> None:
     nobody, user = site.client(), site.signed_in(site.add())
     page = not path.startswith(("/api", "/_tasks"))
     for method in METHODS:
@@ -251,7 +251,7 @@ def test_what_has_no_route_is_refused_before_it_is_not_found(site: Site, path: s
         ("/?redirect=//evil.example", "/%3Fredirect%3D//evil.example"),
     ],
 )
-def test_a_page_leads_to_the_login_and_back_to_itself(site: Site, asked: str, back: str) -> None:
+def test_an_anonymous_page_request_redirects_to_the_login_and_back(site: Site, asked: str, back: str) -> None:
     reply = site.client().get(asked)
     assert (reply.status, reply.header("Location")) == (302, f"/login?redirect={back}")
 
@@ -327,14 +327,12 @@ SOME_PATH = st.lists(SEGMENTS, min_size=1, max_size=5).map(lambda parts: "/" + "
 @example(patterns=("/x/*/*",), path="/x")
 @example(patterns=("/register",), path="/confirm-email")
 @example(patterns=("/register/*",), path="/confirm-email")
-def test_a_pattern_opens_what_it_says_and_nothing_else(patterns: tuple[str, ...], path: str) -> None:
+def test_a_whitelist_pattern_matches_as_documented(patterns: tuple[str, ...], path: str) -> None:
     assert (path in Whitelist(patterns)) == reference(patterns, path)
 
 
 @pytest.mark.parametrize("pattern", ["/docs*", "/*.css", "/a/b*/c", "/**"])
-def test_a_star_that_is_a_part_of_a_segment_would_open_nothing_and_stops_the_start(
-    tmp_path: Path, pattern: str
-) -> None:
+def test_a_star_inside_a_segment_of_a_pattern_stops_the_start(tmp_path: Path, pattern: str) -> None:
     file = tmp_path / "users.toml"
     file.write_text(f'[auth]\nwhitelist = ["{pattern}"]\n')
     with pytest.raises(ConfigError, match="only as a whole segment"):

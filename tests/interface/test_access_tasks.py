@@ -43,7 +43,7 @@ TASK_REQUESTS = [("GET", "/_tasks/"), ("POST", "/_tasks/users:cleanup-tokens")]
         ("http://192.0.2.1:8080", "127.0.0.1", False),
     ],
 )
-def test_tasks_are_open_only_on_ones_own_machine(
+def test_tasks_are_open_without_a_session_on_the_same_machine_only(
     make_site: Callable[..., Site], base_url: str, listening: str | None, is_open: bool
 ) -> None:
     site = make_site(base_url=base_url, listening=listening)
@@ -72,18 +72,20 @@ def test_a_proxy_in_between_closes_the_tasks(site: Site, name: str, value: str) 
         (b"", 401),
     ],
 )
-def test_a_name_that_was_pointed_at_this_machine_opens_no_tasks(site: Site, host: bytes, status: int) -> None:
+def test_a_foreign_host_name_that_points_to_this_machine_opens_no_tasks(
+    site: Site, host: bytes, status: int
+) -> None:
     """As a browser asks for a page of a site whose address changed under it; its Sec-Fetch-Site is same-origin."""
     sent = b"GET /_tasks/ HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"
     assert site.raw(sent).startswith(b"HTTP/1.1 %d " % status)
 
 
-def test_a_page_elsewhere_cannot_start_a_task(site: Site) -> None:
+def test_a_page_of_another_site_cannot_start_a_task(site: Site) -> None:
     reply = site.client().post("/_tasks/users:cleanup-tokens", headers={"Origin": "https://evil.example"})
     assert reply.status == 403
 
 
-def test_whoever_comes_with_a_session_to_the_tasks_is_judged_by_it(site: Site) -> None:
+def test_a_session_decides_about_the_tasks_also_on_the_same_machine(site: Site) -> None:
     user, admin = site.signed_in(site.add()), site.signed_in(site.add("root", role="admin"))
     for method, path in TASK_REQUESTS:
         reply = user.send(method, path)
@@ -91,7 +93,7 @@ def test_whoever_comes_with_a_session_to_the_tasks_is_judged_by_it(site: Site) -
         assert admin.send(method, path).status == 200
 
 
-def test_another_machine_is_no_operator_whatever_it_says(service: Service) -> None:
+def test_no_header_makes_another_machine_an_operator(service: Service) -> None:
     app = App(service, log=Log(as_json=True), listening="127.0.0.1")
     for address, status in (
         ("127.0.0.1", "200"),
@@ -111,7 +113,7 @@ def test_another_machine_is_no_operator_whatever_it_says(service: Service) -> No
         assert said[0].startswith(status)
 
 
-def test_an_api_token_is_a_session_there_too(site: Site) -> None:
+def test_an_api_token_of_an_admin_opens_the_tasks(site: Site) -> None:
     root = site.add("root", role="admin")
     opened = site.service.sessions.create_api_token(
         root.id, name="cron", lifetime=timedelta(days=1), by=OPERATOR

@@ -114,7 +114,7 @@ def signed(
     return {f"Remote-{name}": value for name, value in who.items()} | {"Remote-Assertion": made}
 
 
-def test_what_the_daemon_says_is_believed(application: Application) -> None:
+def test_an_assertion_of_the_daemon_is_accepted(application: Application) -> None:
     assert application.believes(signed()) == ZOE
     assert application.believes(signed(Role="admin")) == ZOE | {"role": "admin"}
     assert application.believes(signed(), host=HOST.upper()) == ZOE
@@ -134,14 +134,16 @@ def test_what_the_daemon_says_is_believed(application: Application) -> None:
         ("GET", "/", "/"),
     ],
 )
-def test_it_speaks_of_method_and_path(application: Application, method: str, target: str, path: str) -> None:
+def test_an_assertion_covers_method_and_path(
+    application: Application, method: str, target: str, path: str
+) -> None:
     headers = signed(method=method, path=path)
     assert application.believes(headers, method, target) == ZOE
     assert application.believes(headers, "PATCH", target) is None
     assert application.believes(headers, method, target.replace("?", "x?") + "x") is None
 
 
-def test_what_was_changed_is_not_believed(application: Application) -> None:
+def test_a_changed_assertion_is_rejected(application: Application) -> None:
     true = signed()
     for name, value in (
         ("Remote-User", "1"),
@@ -171,7 +173,7 @@ def test_what_was_changed_is_not_believed(application: Application) -> None:
         assert application.believes(true, method) is None, method
 
 
-def test_an_old_one_is_not_believed(application: Application) -> None:
+def test_an_expired_assertion_is_rejected(application: Application) -> None:
     assert application.believes(signed(seconds=-2)) is None
     assert application.believes(signed(seconds=-3600)) is None
     until, _, signature = signed(seconds=-2)["Remote-Assertion"].partition(".")
@@ -190,7 +192,7 @@ def test_an_old_one_is_not_believed(application: Application) -> None:
         assert application.believes(signed() | {"Remote-Assertion": f"{later}.{signature}"}) is None
 
 
-def test_what_was_signed_by_others_is_not_believed(application: Application) -> None:
+def test_an_assertion_signed_with_another_secret_is_rejected(application: Application) -> None:
     assert application.believes(signed(secret="another secret, also of some length")) is None
     assert application.believes(signed(secret="")) is None
     assert application.believes(signed(secret=SECRET + "\n")) is None
@@ -214,7 +216,7 @@ def test_what_was_signed_by_others_is_not_believed(application: Application) -> 
     ["", ".", "..", "x", "9999999999", "9999999999.", ".AAAA", "9999999999.AAAA", "9999999999.\xe4\xf6", "null", "{}", "9" * 5000,
      "9999999999." + "A" * 43, "9999999999." + "=" * 43, "9999999999,x", "Bearer x"],
 )  # fmt: skip
-def test_nonsense_is_nobody_and_no_error(application: Application, value: str) -> None:
+def test_a_malformed_assertion_is_no_user_and_no_error(application: Application, value: str) -> None:
     assert application.believes(signed() | {"Remote-Assertion": value}) is None
 
 
@@ -226,7 +228,7 @@ def test_a_right_signature_has_one_spelling(application: Application) -> None:
         )
 
 
-def test_without_any_there_is_nobody(application: Application) -> None:
+def test_without_an_assertion_there_is_no_user(application: Application) -> None:
     assert application.believes({}) is None
     assert application.believes({f"Remote-{name}": value for name, value in WHO.items()}) is None
     assert application.believes({f"Remote-{name}": "" for name in (*WHO, "Assertion")}) is None
@@ -236,7 +238,7 @@ def test_without_any_there_is_nobody(application: Application) -> None:
     assert application.believes(signed(host="a", path=f"{HOST}\n/page"), host="a") is None
 
 
-def test_an_application_that_was_given_no_secret_believes_nobody(tmp_path: Path) -> None:
+def test_an_application_without_a_secret_accepts_no_assertion(tmp_path: Path) -> None:
     """As where a variable of a file for containers has no value."""
     headers = signed(secret="")
     environ = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers.items()}
@@ -260,7 +262,7 @@ def test_an_application_that_was_given_no_secret_believes_nobody(tmp_path: Path)
         assert json.loads(told.stdout) == found
 
 
-def test_two_of_a_header_are_none(application: Application) -> None:
+def test_a_repeated_assertion_header_is_rejected(application: Application) -> None:
     lines = [f"{name}: {value}" for name, value in signed().items()]
     for more in ("Remote-Role: admin", "Remote-User: 1", lines[-1]):
         for order in ([*lines, more], [more, *lines]):
@@ -276,7 +278,7 @@ def test_two_of_a_header_are_none(application: Application) -> None:
 # --- the maker ---
 
 
-def test_fields_that_run_into_each_other_are_others(clock: FakeClock) -> None:
+def test_shifting_text_between_fields_breaks_the_signature(clock: FakeClock) -> None:
     until = int(clock().timestamp())
     made = {
         assertion(SECRET, until=until, of=of)
@@ -292,7 +294,7 @@ def test_fields_that_run_into_each_other_are_others(clock: FakeClock) -> None:
     assert len(made) == 6 - 1  # the last two: only the last field may hold a line end, and no other ever does
 
 
-def test_it_is_as_short_as_can_be() -> None:
+def test_the_verifier_is_short() -> None:
     made = assertion(SECRET, until=1795186568, of=("x" * 10_000,))
     assert re.fullmatch(r"1795186568\.[A-Za-z0-9_-]{43}", made)
 
@@ -303,7 +305,7 @@ PATHS = ("/page", "/a b/ä", "/密", "/Ã¤", "/100%;v=1", "/x/y")
 
 
 @pytest.mark.parametrize("framework", ["Bottle", "Flask"])
-def test_it_reads_what_a_framework_has_for_a_request(framework: str) -> None:
+def test_the_verifier_reads_requests_of_wsgi_frameworks(framework: str) -> None:
     remote_user = python_verifier(SECRET)
     if framework == "Bottle":
         app = bottle.Bottle()
@@ -345,7 +347,7 @@ for environ in json.load(sys.stdin):
 """
 
 
-def test_it_reads_what_django_has_for_a_request(tmp_path: Path) -> None:
+def test_the_verifier_reads_requests_of_django(tmp_path: Path) -> None:
     """In a process of its own, for there is only one Django in each."""
     (tmp_path / "verifier.py").write_text(verifier("python"))
 

@@ -97,7 +97,7 @@ def reset(client: Client, link: Link, password: str = NEW) -> Reply:
 # --- register ---
 
 
-def test_registration_answers_with_the_account_and_nothing_of_its_password(site: Site) -> None:
+def test_registration_answers_with_the_account_without_its_password(site: Site) -> None:
     client = site.client()
     reply = client.post(REGISTER, registration(" Ada@Example.com "))
     assert reply.status == 200
@@ -149,12 +149,12 @@ def test_a_closed_registration_closes_its_pages_too(make_site: Callable[..., Sit
         (registration() | {"password": "short"}, "Password must have at least 8 characters"),
     ],
 )
-def test_what_cannot_be_registered_is_a_400(site: Site, body: Any, message: str) -> None:
+def test_an_invalid_registration_is_a_400(site: Site, body: Any, message: str) -> None:
     reply = site.client().post(REGISTER, body)
     assert (reply.status, reply.message) == (400, message)
 
 
-def test_a_registered_address_is_a_400_and_gets_no_second_letter(site: Site) -> None:
+def test_registering_a_taken_address_is_a_400_and_sends_no_email(site: Site) -> None:
     assert site.client().post(REGISTER, registration()).status == 200
     reply = site.client().post(REGISTER, registration("ADA@example.com"))
     assert (reply.status, reply.message) == (400, "Email is already registered")
@@ -162,14 +162,14 @@ def test_a_registered_address_is_a_400_and_gets_no_second_letter(site: Site) -> 
     assert len(folder_letters(site.service)) == 1
 
 
-def test_nobody_registers_as_an_admin_or_active(site: Site) -> None:
+def test_registration_cannot_set_role_or_active(site: Site) -> None:
     more = {"role": "admin", "active": True, "id": 7, "email_proven_at": "2026-01-01T00:00:00.000Z"}
     assert site.client().post(REGISTER, registration() | more).json["user"]["role"] == "user"
     user = site.service.accounts.find(ADA)
     assert (user.role, user.active, user.email_proven_at) == ("user", False, None)
 
 
-def test_two_hundred_registrations_at_once_are_one_account_and_one_letter(
+def test_two_hundred_parallel_registrations_make_one_account_and_one_email(
     posting: Callable[..., tuple[Site, Postbox]],
 ) -> None:
     site, box = posting(limits_enabled=False)
@@ -189,7 +189,7 @@ def test_two_hundred_registrations_at_once_are_one_account_and_one_letter(
 # --- confirm ---
 
 
-def test_the_link_of_the_letter_confirms_once(posting: Callable[..., tuple[Site, Postbox]]) -> None:
+def test_the_link_of_the_email_confirms_once(posting: Callable[..., tuple[Site, Postbox]]) -> None:
     site, box = posting()
     client = site.client()
     client.post(REGISTER, registration())
@@ -213,7 +213,9 @@ def test_the_link_of_the_letter_confirms_once(posting: Callable[..., tuple[Site,
         ("POST", {}),
     ],
 )
-def test_who_only_looks_uses_nothing_up(site: Site, method: str, headers: dict[str, str]) -> None:
+def test_head_and_prefetch_leave_the_confirmation_link_valid(
+    site: Site, method: str, headers: dict[str, str]
+) -> None:
     client = site.client()
     client.post(REGISTER, registration())
     link = last_link(site.service)
@@ -256,14 +258,14 @@ def everyone(site: Site) -> list[str]:
 
 
 @pytest.mark.parametrize("path", [FORGOT, RESEND])
-def test_asking_for_a_letter_has_one_answer_for_everyone(site: Site, path: str) -> None:
+def test_asking_for_an_email_has_the_same_answer_for_every_address(site: Site, path: str) -> None:
     replies = [site.client().post(path, {"email": email}) for email in everyone(site)]
     assert {(each.status, each.body) for each in replies} == {(200, replies[0].body)}
     assert len({tuple(sorted({name for name, _ in each.headers})) for each in replies}) == 1
 
 
 @pytest.mark.parametrize("path", [FORGOT, RESEND])
-def test_a_fourth_letter_is_refused_to_nobody_and_sent_to_nobody(site: Site, path: str) -> None:
+def test_a_fourth_email_in_a_row_is_not_sent_and_not_refused(site: Site, path: str) -> None:
     emails = everyone(site)[:5]
     bodies = {site.client().post(path, {"email": email}).body for email in emails for _ in range(4)}
     assert len(bodies) == 1
@@ -287,7 +289,7 @@ def test_a_fourth_letter_is_refused_to_nobody_and_sent_to_nobody(site: Site, pat
         ({"email": {"a": 1}}, "email must be a string"),
     ],
 )
-def test_only_a_missing_address_is_a_400(site: Site, path: str, body: Any, message: str) -> None:
+def test_forgot_is_a_400_only_without_an_address(site: Site, path: str, body: Any, message: str) -> None:
     reply = site.client().post(path, body)
     assert (reply.status, reply.message) == (400, message)
 
@@ -305,7 +307,7 @@ def paces(site: Site, emails: dict[str, list[str]]) -> dict[str, float]:
 
 
 @pytest.mark.alone
-def test_forgot_takes_the_same_time_for_everyone(posting: Callable[..., tuple[Site, Postbox]]) -> None:
+def test_forgot_takes_the_same_time_for_every_address(posting: Callable[..., tuple[Site, Postbox]]) -> None:
     site, _ = posting(limits_enabled=False)
     kinds = ("known", "inactive", "unknown")
     with site.service.store.write() as tx:
@@ -347,14 +349,14 @@ def quick(site: Site) -> None:
     assert max(took) < 2
 
 
-def test_a_mail_server_that_hangs_makes_nobody_wait(make_site: Callable[..., Site]) -> None:
+def test_a_hanging_mail_server_delays_no_request(make_site: Callable[..., Site]) -> None:
     with scripted_server(hang) as port:
         site = make_site(**OPEN, mailer_host="127.0.0.1", mailer_port=port, limits_enabled=False)
         with working(site):
             quick(site)
 
 
-def test_a_mail_server_that_is_away_makes_nobody_wait(make_site: Callable[..., Site]) -> None:
+def test_an_unreachable_mail_server_delays_no_request(make_site: Callable[..., Site]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     site = make_site(**OPEN, mailer_host="127.0.0.1", mailer_port=port, limits_enabled=False)
@@ -365,13 +367,13 @@ def test_a_mail_server_that_is_away_makes_nobody_wait(make_site: Callable[..., S
     }
 
 
-def test_a_mail_server_that_is_slow_makes_nobody_wait(posting: Callable[..., tuple[Site, Postbox]]) -> None:
+def test_a_slow_mail_server_delays_no_request(posting: Callable[..., tuple[Site, Postbox]]) -> None:
     site, _ = posting(Postbox(delay=0.3), limits_enabled=False)
     quick(site)
 
 
 @pytest.mark.alone
-def test_the_worker_is_awake_within_200_ms(posting: Callable[..., tuple[Site, Postbox]]) -> None:
+def test_the_mailer_starts_within_200_ms(posting: Callable[..., tuple[Site, Postbox]]) -> None:
     site, box = posting(limits_enabled=False)
     took = []
     for number in range(7):
@@ -385,7 +387,7 @@ def test_the_worker_is_awake_within_200_ms(posting: Callable[..., tuple[Site, Po
 
 
 @pytest.mark.alone
-def test_a_letter_that_another_process_wrote_is_found_soon(
+def test_an_email_queued_by_another_process_is_sent_soon(
     posting: Callable[..., tuple[Site, Postbox]], make_site: Callable[..., Site]
 ) -> None:
     _, box = posting()
@@ -399,7 +401,7 @@ def test_a_letter_that_another_process_wrote_is_found_soon(
     assert sorted(took)[1] < 0.4
 
 
-def test_a_worker_whose_database_is_busy_lives_on(
+def test_the_mailer_survives_a_busy_database(
     posting: Callable[..., tuple[Site, Postbox]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("usersctl.store.database_file.BUSY_SECONDS", 0.1)
@@ -419,7 +421,7 @@ def test_a_worker_whose_database_is_busy_lives_on(
 # --- forgot and reset ---
 
 
-def test_a_forgotten_password_is_set_anew_and_does_not_sign_in(site: Site) -> None:
+def test_a_reset_sets_the_password_and_does_not_sign_in(site: Site) -> None:
     ada = site.add()
     before = site.signed_in(ada)
     client = site.client()
@@ -446,7 +448,7 @@ def test_a_forgotten_password_is_set_anew_and_does_not_sign_in(site: Site) -> No
         ({"email": "bob@example.com"}, "Invalid or expired link"),
     ],
 )
-def test_a_reset_that_is_refused_is_a_400_and_leaves_the_link_good(
+def test_a_refused_reset_is_a_400_and_keeps_the_link_valid(
     site: Site, changes: dict[str, Any], message: str
 ) -> None:
     site.add()
@@ -485,7 +487,7 @@ def test_an_inactive_account_is_reset_and_stays_inactive(site: Site) -> None:
 # --- notices ---
 
 
-def test_every_change_sends_a_notice_whose_link_throws_out_whoever_did_it(
+def test_every_change_sends_a_notice_whose_link_ends_all_sessions(
     posting: Callable[..., tuple[Site, Postbox]],
 ) -> None:
     site, box = posting()
@@ -508,7 +510,7 @@ def test_every_change_sends_a_notice_whose_link_throws_out_whoever_did_it(
 
 
 @pytest.mark.parametrize("by_admin", [False, True])
-def test_a_changed_address_is_told_to_the_old_one(
+def test_a_changed_address_is_reported_to_the_old_address(
     posting: Callable[..., tuple[Site, Postbox]], *, by_admin: bool
 ) -> None:
     site, box = posting()
@@ -537,7 +539,7 @@ def test_not_me_without_token_and_address_is_a_400(site: Site, body: Any) -> Non
 
 
 @pytest.mark.parametrize("page", ["/confirm-email", "/reset-password", "/not-me"])
-def test_a_page_acts_only_on_its_button(site: Site, page: str) -> None:
+def test_a_link_page_acts_only_when_its_button_is_pressed(site: Site, page: str) -> None:
     user = site.service.registration.register(ADA, "Ada", PASSWORD, by=OPERATOR)
     links = {"/confirm-email": last_link(site.service)}
     site.service.recovery.forgot(ADA)
@@ -567,7 +569,7 @@ def _rows(site: Site) -> list[Any]:
         ]
 
 
-def test_the_script_sends_a_form_of_these_pages_only_when_somebody_submits_it(site: Site) -> None:
+def test_the_script_sends_a_form_only_when_it_is_submitted(site: Site) -> None:
     for page in ("/confirm-email", "/reset-password", "/not-me"):
         html = site.client().get(page).body.decode()
         (script,) = re.findall(r"<script[^>]*>", html)
@@ -597,7 +599,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("trusted", [(), ("127.0.0.0/8",)])
-def test_no_header_of_a_request_is_in_a_letter(
+def test_no_request_header_appears_in_an_email(
     posting: Callable[..., tuple[Site, Postbox]], trusted: tuple[str, ...]
 ) -> None:
     site, box = posting(
@@ -620,7 +622,7 @@ def test_no_header_of_a_request_is_in_a_letter(
 # --- the real process ---
 
 
-def test_a_new_user_with_dev_registers_confirms_forgets_and_resets(usersctl: Command) -> None:
+def test_with_dev_a_user_registers_confirms_and_resets_the_password(usersctl: Command) -> None:
     with serving(usersctl, "--dev") as daemon:
         client = daemon.client()
         assert client.get("/dev/mail").status == 200
@@ -656,7 +658,7 @@ def _dev_link(client: Client, path: str) -> Link:
     return link_in(wait_for(found).replace("&amp;", "&"))
 
 
-def test_the_box_of_dev_is_there_with_dev_only(usersctl: Command) -> None:
+def test_caught_emails_are_shown_with_dev_only(usersctl: Command) -> None:
     with serving(usersctl) as daemon:
         assert daemon.client().get("/dev/mail").status == 302
         assert daemon.client().post(REGISTER, registration()).status == 401
@@ -675,7 +677,7 @@ def _patiently(ask: Callable[[], Reply]) -> Reply:
     return reply
 
 
-def test_no_token_is_anywhere_after_all_journeys_and_two_processes_send_each_letter_once(
+def test_no_token_is_stored_or_logged_and_two_processes_send_each_email_once(
     usersctl: Command, tmp_path: Path
 ) -> None:
     with smtp_server() as box:

@@ -72,14 +72,14 @@ def test_an_api_without_a_session_is_a_401(gated: Gated, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/login", "/about", "/docs", "/docs/a/b", "/register", "/confirm-email"])
-def test_public_paths_reach_the_application_with_nobody_or_somebody(
+def test_public_paths_reach_the_application_with_and_without_a_session(
     gated: Gated, ada: User, path: str
 ) -> None:
     assert gated.client().get(path).json == {"user": None, "path": path}
     assert gated.client(ada).get(path).json["user"]["id"] == ada.id
 
 
-def test_behind_the_gate_is_the_user_without_a_password(gated: Gated, ada: User) -> None:
+def test_the_application_gets_the_user_without_a_password(gated: Gated, ada: User) -> None:
     by_cookie = gated.client(ada)
     (token,) = by_cookie.cookies.values()
     by_bearer = Client(gated.port, headers={"Authorization": f"Bearer {token}"})
@@ -92,12 +92,12 @@ def test_behind_the_gate_is_the_user_without_a_password(gated: Gated, ada: User)
 @pytest.mark.parametrize(
     "name", ["usersd.user", "Usersd-User", "X-User", "Remote-User", "usersd_user", "HTTP_USERSD.USER"]
 )
-def test_no_header_makes_anybody_somebody(gated: Gated, name: str) -> None:
+def test_no_request_header_sets_the_current_user(gated: Gated, name: str) -> None:
     assert gated.client().get("/about", headers={name: '{"id":1,"role":"admin"}'}).json["user"] is None
     assert gated.client().get("/page", headers={name: "1"}).status == 302
 
 
-def test_pages_for_a_role(make_service: Callable[..., Service], ada: User) -> None:
+def test_role_rules_apply_at_the_gate(make_service: Callable[..., Service], ada: User) -> None:
     service = make_service(
         whitelist=("/docs/*",),
         role_rules=(("/admin/*", "admin"), ("/docs/members", "user"), ("/api/admin/*", "admin")),
@@ -131,7 +131,7 @@ def test_pages_for_a_role(make_service: Callable[..., Service], ada: User) -> No
         assert b"This page is for admins" in user.get("/admin", headers=browser).body
 
 
-def test_what_ends_a_session_closes_the_gate(gated: Gated, ada: User, clock: FakeClock) -> None:
+def test_every_way_to_end_a_session_closes_the_gate(gated: Gated, ada: User, clock: FakeClock) -> None:
     service = gated.service
     endings: list[Callable[[Client], Any]] = [
         lambda client: service.sessions.end(*client.cookies.values()),
@@ -147,7 +147,7 @@ def test_what_ends_a_session_closes_the_gate(gated: Gated, ada: User, clock: Fak
         assert client.get("/page").status == 302
 
 
-def test_use_behind_the_gate_moves_the_session_and_its_cookie(
+def test_requests_through_the_gate_move_the_session_and_its_cookie(
     gated: Gated, ada: User, clock: FakeClock
 ) -> None:
     client, short = gated.client(ada, remember=True), gated.client(ada)
@@ -161,7 +161,7 @@ def test_use_behind_the_gate_moves_the_session_and_its_cookie(
     assert short.get("/page").status == 200
 
 
-def test_a_database_that_is_gone_is_a_503(gated: Gated, ada: User) -> None:
+def test_without_a_database_the_gate_answers_503(gated: Gated, ada: User) -> None:
     client = gated.client(ada)
     gated.service.store.close()
     gated.service.settings.database.write_bytes(b"no database" * 1000)
@@ -188,17 +188,17 @@ USER = {"id": 1, "role": "user"}
 ADMIN = {"id": 2, "role": "admin"}
 
 
-def test_the_current_user_is_none_where_nobody_is() -> None:
+def test_the_current_user_is_none_without_a_session() -> None:
     assert current_user({"usersd.user": None}) is None
     assert current_user({"usersd.user": USER}) == USER
 
 
-def test_the_helpers_say_so_where_there_is_no_gate() -> None:
+def test_the_helpers_raise_outside_of_a_gate() -> None:
     with pytest.raises(RuntimeError, match="wrapped in"):
         current_user({})
 
 
-def test_require_user_refuses_nobody() -> None:
+def test_require_user_refuses_an_anonymous_request() -> None:
     assert require_user({"usersd.user": USER}) == USER
     with pytest.raises(Refused) as refused:
         require_user({"usersd.user": None})

@@ -89,7 +89,7 @@ def test_a_new_user_is_sent_back_where_registration_is_not_automatic(closed_site
     assert (page.status, b'role="alert"' in page.body) == (200, True)
 
 
-def test_whoever_came_once_comes_again(open_site: OAuthSite) -> None:
+def test_a_linked_user_signs_in_again(open_site: OAuthSite) -> None:
     first, second = open_site.browser(), open_site.browser()
     first.sign_in()
     second.sign_in()
@@ -110,7 +110,7 @@ def test_an_account_with_the_same_address_is_linked_and_keeps_its_password(close
     assert [letter.to for letter in sent(closed_site.service)] == [user.email]
 
 
-def test_whoever_registered_with_somebody_elses_address_is_out_when_the_owner_comes(
+def test_a_squatter_of_an_address_is_shut_out_when_its_owner_signs_in(
     closed_site: OAuthSite,
 ) -> None:
     user = closed_site.site.add("ada")
@@ -122,7 +122,7 @@ def test_whoever_registered_with_somebody_elses_address_is_out_when_the_owner_co
     assert waiting.login(user.email, PASSWORD).status == 401
 
 
-def test_an_inactive_account_stays_outside(closed_site: OAuthSite) -> None:
+def test_an_inactive_account_cannot_sign_in_through_the_provider(closed_site: OAuthSite) -> None:
     user = closed_site.site.add("ada", active=False)
     browser = closed_site.browser()
     assert error_of(browser.sign_in()) == "account_inactive"
@@ -130,7 +130,7 @@ def test_an_inactive_account_stays_outside(closed_site: OAuthSite) -> None:
     assert closed_site.service.accounts.get(user.id) == user
 
 
-def test_a_linked_account_that_was_deactivated_stays_outside(open_site: OAuthSite) -> None:
+def test_a_deactivated_linked_account_cannot_sign_in(open_site: OAuthSite) -> None:
     browser = open_site.browser()
     browser.sign_in()
     me = browser.me()
@@ -140,7 +140,7 @@ def test_a_linked_account_that_was_deactivated_stays_outside(open_site: OAuthSit
     assert error_of(browser.sign_in()) == "account_inactive"
 
 
-def test_an_unverified_address_stays_outside(open_site: OAuthSite) -> None:
+def test_an_unverified_address_cannot_sign_in(open_site: OAuthSite) -> None:
     browser = open_site.browser()
     assert error_of(browser.sign_in("1003")) == "oauth_failed"
     assert (browser.me(), count(open_site)) == (None, 0)
@@ -149,7 +149,7 @@ def test_an_unverified_address_stays_outside(open_site: OAuthSite) -> None:
     assert (browser.me() or {})["email"] == "alan@example.com"
 
 
-def test_whoever_cancels_is_sent_back(open_site: OAuthSite) -> None:
+def test_a_cancelled_sign_in_redirects_to_the_error_page(open_site: OAuthSite) -> None:
     browser = open_site.browser()
     reply = browser.callback(browser.cancel(browser.set_out()))
     assert error_of(reply) == "oauth_failed"
@@ -161,7 +161,7 @@ def test_whoever_cancels_is_sent_back(open_site: OAuthSite) -> None:
     assert browser.me() is not None
 
 
-def test_a_changed_picture_is_taken_over(open_site: OAuthSite) -> None:
+def test_a_changed_picture_is_stored(open_site: OAuthSite) -> None:
     person, browser = open_site.provider.people["1001"], open_site.browser()
     person.picture = "https://pictures.example/old.png"
     browser.sign_in()
@@ -204,7 +204,7 @@ def test_twenty_first_sign_ins_at_once_make_one_account(open_site: OAuthSite) ->
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_two_tabs_come_back_in_any_order(open_site: OAuthSite, order: tuple[int, int]) -> None:
+def test_two_tabs_may_finish_in_any_order(open_site: OAuthSite, order: tuple[int, int]) -> None:
     browser = open_site.browser()
     tabs = [browser.set_out("?redirect=/one"), browser.set_out("?redirect=/two")]
     assert len(browser.flows()) == 2
@@ -215,7 +215,7 @@ def test_two_tabs_come_back_in_any_order(open_site: OAuthSite, order: tuple[int,
     assert browser.flows() == []
 
 
-def test_a_browser_keeps_the_newest_of_many_tabs(open_site: OAuthSite) -> None:
+def test_only_the_newest_sign_ins_of_a_browser_are_kept(open_site: OAuthSite) -> None:
     browser = open_site.browser()
     tabs = [browser.set_out(f"?redirect=/{'x' * 900}{n}") for n in range(30)]
     assert len(browser.flows()) == 5
@@ -233,7 +233,7 @@ def test_the_session_lasts_thirty_days_and_its_cookie_too(open_site: OAuthSite, 
     assert browser.me() is None
 
 
-def test_the_session_lasts_as_the_configuration_says(make_site: Make, clock: FakeClock) -> None:
+def test_the_configuration_sets_the_lifetime_of_the_session(make_site: Make, clock: FakeClock) -> None:
     from datetime import timedelta
 
     site = make_site(oauth_allow_auto_registration=True, remember_me_expiration=timedelta(days=2))
@@ -244,7 +244,7 @@ def test_the_session_lasts_as_the_configuration_says(make_site: Make, clock: Fak
     assert browser.me() is None
 
 
-def test_a_session_that_came_along_is_ended_and_replaced(open_site: OAuthSite) -> None:
+def test_a_sign_in_ends_and_replaces_the_session_of_its_request(open_site: OAuthSite) -> None:
     bea = open_site.site.add("bea")
     browser = open_site.browser()
     browser.client.login(bea.email, PASSWORD)
@@ -255,7 +255,7 @@ def test_a_session_that_came_along_is_ended_and_replaced(open_site: OAuthSite) -
     assert old.get("/api/users/me").status == 401
 
 
-def test_a_session_that_came_along_outlives_a_sign_in_that_failed(closed_site: OAuthSite) -> None:
+def test_a_failed_sign_in_keeps_the_session_of_its_request(closed_site: OAuthSite) -> None:
     bea = closed_site.site.add("bea")
     browser = closed_site.browser()
     browser.client.login(bea.email, PASSWORD)
@@ -270,14 +270,14 @@ def test_logging_out_ends_the_session(open_site: OAuthSite) -> None:
     assert browser.me() is None
 
 
-def test_the_cookie_of_a_sign_in_is_for_this_browser_and_ten_minutes(open_site: OAuthSite) -> None:
+def test_the_state_cookie_is_bound_to_the_browser_for_ten_minutes(open_site: OAuthSite) -> None:
     (cookie,) = open_site.browser().client.get(GO).all("Set-Cookie")
     assert re.fullmatch(
         r"oauth_[0-9a-f]{16}=[\w-]+; Path=/; HttpOnly; SameSite=Lax; Max-Age=600", cookie, re.ASCII
     )
 
 
-def test_over_https_both_cookies_are_the_hosts_own(
+def test_over_https_both_cookies_have_the_host_prefix(
     make_service: Callable[..., Service], open_site: OAuthSite
 ) -> None:
     """Behind a proxy that speaks TLS; the provider is at the other site."""
@@ -386,7 +386,7 @@ def test_another_callback_url_takes_the_place_of_ours(make_site: Make) -> None:
 # --- what is asked of the provider ---
 
 
-def test_the_way_out_says_what_the_protocol_asks_for(open_site: OAuthSite) -> None:
+def test_the_authorization_request_has_all_parameters_of_the_protocol(open_site: OAuthSite) -> None:
     browser = open_site.browser()
     first, second = asked(browser.set_out()), asked(browser.set_out())
     assert first == {
@@ -407,12 +407,12 @@ def test_the_way_out_says_what_the_protocol_asks_for(open_site: OAuthSite) -> No
     assert made.rstrip("=") == first["code_challenge"]
 
 
-def test_other_scopes_are_asked_for_where_the_configuration_says(make_site: Make) -> None:
+def test_the_configuration_sets_the_scopes(make_site: Make) -> None:
     site = make_site(oauth_scopes=("openid", "email", "https://scopes.example/x y"))
     assert asked(site.browser().set_out())["scope"] == "openid email https://scopes.example/x y"
 
 
-def test_the_log_tells_who_came_and_no_secret(open_site: OAuthSite) -> None:
+def test_the_log_names_the_user_and_no_secret(open_site: OAuthSite) -> None:
     browser = open_site.browser()
     there = browser.set_out()
     back = browser.consent(there, "1001")
@@ -424,7 +424,7 @@ def test_the_log_tells_who_came_and_no_secret(open_site: OAuthSite) -> None:
         assert secret not in written
 
 
-def test_nothing_of_a_sign_in_is_kept_in_clear(open_site: OAuthSite, tmp_path: Any) -> None:
+def test_no_secret_of_a_sign_in_is_stored_in_clear(open_site: OAuthSite, tmp_path: Any) -> None:
     browser = open_site.browser()
     there = browser.set_out()
     back = browser.consent(there, "1001")
@@ -435,7 +435,7 @@ def test_nothing_of_a_sign_in_is_kept_in_clear(open_site: OAuthSite, tmp_path: A
     assert b"ada@example.com" in kept  # so the right files were read
 
 
-def test_a_head_or_a_look_ahead_uses_no_callback_up(open_site: OAuthSite) -> None:
+def test_head_and_prefetch_leave_the_callback_valid(open_site: OAuthSite) -> None:
     browser = open_site.browser()
     back = browser.consent(browser.set_out(), "1001")
     assert browser.client.send("HEAD", path_of(back)).status == 405
@@ -444,7 +444,7 @@ def test_a_head_or_a_look_ahead_uses_no_callback_up(open_site: OAuthSite) -> Non
     assert browser.callback(back).header("Location") == "/"
 
 
-def test_every_answer_on_the_way_has_the_headers_of_the_house(open_site: OAuthSite) -> None:
+def test_every_oauth_response_has_the_security_headers(open_site: OAuthSite) -> None:
     browser = open_site.browser()
     for reply in (browser.client.get(GO), browser.client.get(CALLBACK), browser.sign_in()):
         assert reply.header("Cache-Control") == "no-store"
@@ -453,7 +453,7 @@ def test_every_answer_on_the_way_has_the_headers_of_the_house(open_site: OAuthSi
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-def test_both_addresses_are_for_get_only(open_site: OAuthSite, method: str) -> None:
+def test_both_oauth_endpoints_accept_get_only(open_site: OAuthSite, method: str) -> None:
     for path in (GO, CALLBACK):
         reply = open_site.browser().client.send(method, path)
         assert (reply.status, reply.header("Allow")) == (405, "GET, HEAD")
@@ -473,7 +473,7 @@ def test_both_addresses_are_for_get_only(open_site: OAuthSite, method: str) -> N
         {"oauth_client_id": None, "oauth_client_secret": None, "oauth_issuer": None},
     ],
 )
-def test_without_a_client_id_and_secret_both_addresses_say_so(
+def test_without_client_id_and_secret_both_endpoints_answer_not_configured(
     make_site: Make, missing: dict[str, Any]
 ) -> None:
     site = make_site(oauth_error_redirect="/login?a=1&error=x#y", **missing)
@@ -487,7 +487,9 @@ def test_without_a_client_id_and_secret_both_addresses_say_so(
 
 
 @pytest.mark.parametrize("toml", ["", '[auth.oauth]\nclientId = ""\nclientSecret = ""\n', '[auth.oauth]\nclientId = "x"\nissuer = "https://p.example"\n'])  # fmt: skip
-def test_the_daemon_starts_without_it_and_says_so_to_a_browser(usersctl: Command, toml: str) -> None:
+def test_the_daemon_starts_without_a_provider_and_the_error_page_says_so(
+    usersctl: Command, toml: str
+) -> None:
     usersctl.configure(toml)
     with serving(usersctl) as daemon:
         for path in (GO, CALLBACK):
@@ -496,7 +498,7 @@ def test_the_daemon_starts_without_it_and_says_so_to_a_browser(usersctl: Command
         assert daemon.stop() == 0
 
 
-def test_a_secret_that_the_provider_does_not_take_is_a_fault_of_the_configuration(make_site: Make) -> None:
+def test_a_rejected_client_secret_is_reported_as_not_configured(make_site: Make) -> None:
     site = make_site(oauth_client_secret="another", oauth_allow_auto_registration=True)
     browser = site.browser()
     assert error_of(browser.sign_in()) == "oauth_not_configured"

@@ -173,7 +173,7 @@ def test_a_person_signs_in_and_signs_in_again(make_browser: Callable[..., Browse
     assert browser.me() is None
 
 
-def test_who_cancels_who_is_not_verified_and_who_is_unknown_stay_outside(
+def test_cancelled_unverified_and_unknown_users_are_refused(
     make_browser: Callable[..., Browser],
 ) -> None:
     browser = make_browser()
@@ -182,7 +182,7 @@ def test_who_cancels_who_is_not_verified_and_who_is_unknown_stay_outside(
     assert browser.me() is None
 
 
-def test_without_registration_and_with_a_wrong_secret_the_code_says_so(
+def test_closed_registration_and_a_wrong_secret_have_their_error_codes(
     make_browser: Callable[..., Browser],
 ) -> None:
     closed = make_browser(oauth_allow_auto_registration=False)

@@ -37,7 +37,7 @@ def by_row(method: str, path: str) -> dict[str, Any]:
     return found
 
 
-def test_every_row_of_the_table_is_described_and_nothing_else() -> None:
+def test_every_route_is_described_and_nothing_else() -> None:
     for route in TABLE:
         operation_of(route.handler)
     rows = {(route.method, route.path) for route in TABLE}
@@ -67,7 +67,7 @@ def test_the_document_is_valid_whatever_the_configuration_says(changes: dict[str
     assert told["components"]["securitySchemes"]["cookie"]["name"] == f"__Host-{settings.cookie_name}"
 
 
-def test_who_may_call_is_what_the_table_says() -> None:
+def test_the_documented_security_follows_from_the_table() -> None:
     for route in TABLE:
         told = by_row(route.method, route.path)
         asks = route.access in (
@@ -92,7 +92,7 @@ def test_ids_limits_and_bodies_have_the_refusals_that_follow() -> None:
         assert route.method in ("GET", "DELETE") or "403" in told["responses"], route.path
 
 
-def test_the_headers_that_somebody_needs_are_told() -> None:
+def test_the_headers_of_responses_are_documented() -> None:
     assert "Set-Cookie" in by_row("POST", "/api/users/session")["responses"]["200"]["headers"]
     assert "Retry-After" in DOCUMENT["components"]["responses"]["429"]["headers"]
     assert "Retry-After" in DOCUMENT["components"]["responses"]["503"]["headers"]
@@ -104,7 +104,7 @@ def test_the_headers_that_somebody_needs_are_told() -> None:
                 assert "X-Request-Id" in response["headers"], (path, status)
 
 
-def test_links_and_operations_have_names_that_fit() -> None:
+def test_links_refer_to_operations_that_exist() -> None:
     names = [operation["operationId"] for _, _, operation in operations()]
     assert len(set(names)) == len(names)
     links = [
@@ -120,7 +120,7 @@ def test_links_and_operations_have_names_that_fit() -> None:
 # --- where it is ---
 
 
-def test_the_daemon_and_the_command_tell_the_same(site: Site, usersctl: Command) -> None:
+def test_the_daemon_and_the_command_print_the_same_document(site: Site, usersctl: Command) -> None:
     reply = site.client().get("/api/users/openapi.json")
     assert (reply.status, reply.header("Content-Type")) == (200, "application/json; charset=utf-8")
     assert reply.json == usersctl.ok("openapi").json
@@ -128,7 +128,7 @@ def test_the_daemon_and_the_command_tell_the_same(site: Site, usersctl: Command)
     assert written == site.client().get("/api/users/docs").body.decode() + "\n"
 
 
-def test_neither_tells_a_secret_or_a_path_of_the_machine(
+def test_the_document_holds_no_secret_and_no_path_of_the_machine(
     make_site: Callable[..., Site], tmp_path: Path
 ) -> None:
     site = make_site(
@@ -143,7 +143,7 @@ def test_neither_tells_a_secret_or_a_path_of_the_machine(
             assert hidden not in told
 
 
-def test_the_page_has_every_operation_and_needs_nothing_beside_it(make_site: Callable[..., Site]) -> None:
+def test_the_page_has_every_operation_and_loads_no_other_file(make_site: Callable[..., Site]) -> None:
     site = make_site(brand='<script>alert("1")</script>')
     reply = site.client().get("/api/users/docs")
     html = reply.body.decode()
@@ -161,7 +161,7 @@ def test_the_page_has_every_operation_and_needs_nothing_beside_it(make_site: Cal
     assert "unsafe" not in policy
 
 
-def test_the_page_says_nothing_that_is_not_in_the_document() -> None:
+def test_the_page_has_exactly_the_operations_of_the_document() -> None:
     html = page(DAEMONS, TABLE)
     assert html.count("<details") == len(list(operations()))
     assert "None" not in re.sub(r"'none'", "", html)

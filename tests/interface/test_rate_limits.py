@@ -40,7 +40,7 @@ def refused(reply: Reply) -> tuple[int, str, str | None]:
 
 
 @pytest.mark.parametrize("email", ["ada@example.com", "nobody@example.com", "no address at all"])
-def test_after_ten_failures_one_waits_and_the_wait_doubles_whoever_it_is(
+def test_after_ten_failures_the_account_waits_and_the_wait_doubles(
     unlimited_clients: Site, clock: FakeClock, email: str
 ) -> None:
     site = unlimited_clients
@@ -66,7 +66,7 @@ def test_a_success_clears_the_count(unlimited_clients: Site, clock: FakeClock) -
     assert fail(site, times=10) == [401] * 10
 
 
-def test_after_a_hundred_failures_only_unlock_helps_also_from_another_process(
+def test_after_a_hundred_failures_only_unlock_helps(
     unlimited_clients: Site, clock: FakeClock, usersctl: Command
 ) -> None:
     site = unlimited_clients
@@ -109,7 +109,7 @@ def test_the_current_password_cannot_be_guessed_either(unlimited_clients: Site) 
     assert fail(site) == [429], "one count for both"
 
 
-def test_what_is_no_guess_is_not_counted(unlimited_clients: Site) -> None:
+def test_refusals_other_than_a_wrong_password_are_not_counted(unlimited_clients: Site) -> None:
     site = unlimited_clients
     site.add()
     site.add("idle", active=False)
@@ -167,7 +167,7 @@ def login_from(site: Site, forwarded: str, n: int) -> int:
         ("nonsense", "more nonsense", True),
     ],
 )
-def test_a_trusted_proxy_tells_who_the_client_is(
+def test_limits_count_the_client_behind_a_trusted_proxy(
     behind_a_proxy: Site, first: str, then: str, same: bool
 ) -> None:
     assert [login_from(behind_a_proxy, first, n) for n in range(2)] == [401, 401]
@@ -175,7 +175,7 @@ def test_a_trusted_proxy_tells_who_the_client_is(
 
 
 @pytest.mark.parametrize("proxies", [(), (ip_network("192.0.2.0/24"),)])
-def test_a_stranger_cannot_say_who_they_are(
+def test_an_untrusted_client_cannot_forge_its_address(
     make_site: Callable[..., Site], proxies: tuple[object, ...]
 ) -> None:
     site = make_site(trusted_proxies=proxies, failed_logins_per_minute=2)
@@ -183,7 +183,7 @@ def test_a_stranger_cannot_say_who_they_are(
     assert {line["ip"] for line in site.log} == {"127.0.0.1"}
 
 
-def test_the_memory_of_clients_does_not_grow(service: Service) -> None:
+def test_the_memory_of_client_addresses_does_not_grow(service: Service) -> None:
     limits = RateLimits(service.settings, service.now)
     for n in range(12_000):
         address = f"10.{n >> 16}.{(n >> 8) & 255}.{n & 255}"
@@ -194,7 +194,7 @@ def test_the_memory_of_clients_does_not_grow(service: Service) -> None:
 # --- switched off ---
 
 
-def test_switched_off_nothing_is_counted_but_the_slots_stay(make_site: Callable[..., Site]) -> None:
+def test_with_limits_disabled_only_the_hashing_slots_remain(make_site: Callable[..., Site]) -> None:
     site = make_site(limits_enabled=False)
     site.add()
     assert fail(site, times=120) == [401] * 120
@@ -234,7 +234,7 @@ def overloaded(site: Site) -> list[int]:
     return [each.status for each in replies]
 
 
-def test_with_slots_and_waiting_room_full_a_login_is_a_503_and_who_waits_is_answered(site: Site) -> None:
+def test_a_login_beyond_the_waiting_room_is_a_503_and_waiting_ones_are_answered(site: Site) -> None:
     ada = site.add()
     assert sorted(overloaded(site)) == [200] * 10 + [503] * 3
     assert site.client().login(ada.email, PASSWORD).status == 200

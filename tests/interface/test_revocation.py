@@ -113,7 +113,7 @@ def by_command(usersctl: Command, what: str) -> None:
         ("command", "revoke", 200),
     ],
 )
-def test_what_ends_a_user_ends_all_that_signed_them_in(
+def test_ending_a_user_ends_every_kind_of_session(
     surfaces: Surfaces, usersctl: Command, way: str, what: str, login: int
 ) -> None:
     if way == "http":
@@ -148,7 +148,7 @@ def test_one_revoked_token_leaves_the_others(surfaces: Surfaces, usersctl: Comma
     assert surfaces.statuses() == BUT_THE_TOKEN
 
 
-def test_who_signs_out_is_out_and_the_others_are_not(surfaces: Surfaces) -> None:
+def test_a_logout_ends_its_own_session_only(surfaces: Surfaces) -> None:
     before = dict(surfaces.cookie.cookies)
     assert surfaces.cookie.delete("/api/users/session").status == 200
     surfaces.cookie.cookies |= before
@@ -165,7 +165,9 @@ def test_a_password_that_its_owner_changes_ends_the_other_sessions_and_tokens(su
 
 
 @pytest.mark.parametrize("way", ["http", "command"])
-def test_a_role_holds_at_once_and_ends_no_session(surfaces: Surfaces, usersctl: Command, way: str) -> None:
+def test_a_new_role_counts_at_once_and_ends_no_session(
+    surfaces: Surfaces, usersctl: Command, way: str
+) -> None:
     for role, status in (("admin", 200), ("user", 403)):
         if way == "http":
             assert surfaces.admin.patch(f"/api/users/{surfaces.ada.id}", {"role": role}).status == 200
@@ -179,7 +181,9 @@ def test_a_role_holds_at_once_and_ends_no_session(surfaces: Surfaces, usersctl: 
             assert client.get("/api/x").json["user"]["role"] == role
 
 
-def test_an_activation_lets_in_again_but_no_old_session(surfaces: Surfaces, usersctl: Command) -> None:
+def test_activation_allows_a_new_sign_in_but_restores_no_session(
+    surfaces: Surfaces, usersctl: Command
+) -> None:
     usersctl.ok("deactivate", "ada@example.com")
     usersctl.ok("activate", "ada@example.com")
     assert surfaces.statuses() == NONE

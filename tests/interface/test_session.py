@@ -170,7 +170,7 @@ def test_the_right_password_of_an_inactive_account_is_a_403(site: Site) -> None:
 
 
 @pytest.mark.parametrize("email", ["ADA@EXAMPLE.COM", "  ada@example.com\t", "Ada@Example.com"])
-def test_an_address_may_be_written_in_any_way(site: Site, email: str) -> None:
+def test_the_address_of_a_login_may_be_spelled_in_any_case(site: Site, email: str) -> None:
     site.add()
     assert site.client().login(email, PASSWORD).status == 200
 
@@ -195,7 +195,7 @@ def test_remember_me_sets_a_cookie_that_outlives_the_browser(site: Site) -> None
     ]
 
 
-def test_the_configuration_says_how_long_and_by_which_name(make_site: Callable[..., Site]) -> None:
+def test_the_configuration_sets_the_lifetime_and_name_of_the_cookie(make_site: Callable[..., Site]) -> None:
     site = make_site(
         token_expiration=timedelta(minutes=7), remember_me_expiration=timedelta(days=3), cookie_name="sid"
     )
@@ -225,7 +225,7 @@ def test_on_https_the_cookie_is_bound_to_the_host_and_no_other_name_counts(
     assert rest == {"Path=/", "HttpOnly", "SameSite=Lax", "Secure", "Max-Age=0"}
 
 
-def test_a_login_ends_and_replaces_the_session_that_came_along(site: Site) -> None:
+def test_a_login_ends_and_replaces_the_session_of_its_request(site: Site) -> None:
     ada, bea = site.add(), site.add("bea")
     client, other = site.signed_in(ada), site.signed_in(ada)
     before = token_of(client)
@@ -236,13 +236,13 @@ def test_a_login_ends_and_replaces_the_session_that_came_along(site: Site) -> No
     assert other.get(ME).status == 200
 
 
-def test_a_failed_login_leaves_the_session_that_came_along(site: Site) -> None:
+def test_a_failed_login_keeps_the_session_of_its_request(site: Site) -> None:
     client = site.signed_in(site.add())
     assert client.login("ada@example.com", "wrong horse battery").status == 401
     assert client.get(ME).status == 200
 
 
-def test_a_token_that_the_client_brings_is_never_taken_over(site: Site) -> None:
+def test_a_token_made_up_by_the_client_never_becomes_a_session(site: Site) -> None:
     ada = site.add()
     fixed = "A" * 43
     client = site.client(cookies={"auth_token": fixed})
@@ -286,7 +286,7 @@ def test_logout_by_bearer_ends_that_token(site: Site) -> None:
         {"Authorization": "Basic YWRhOng="},
     ],
 )
-def test_logout_succeeds_and_clears_whatever_comes(site: Site, headers: dict[str, str]) -> None:
+def test_logout_succeeds_and_clears_the_cookie_for_any_token(site: Site, headers: dict[str, str]) -> None:
     reply = site.client(headers=headers).delete(SESSION)
     assert (reply.status, reply.json) == (200, {"message": "Logged out"})
     assert attributes(reply)[0] == "auth_token="
@@ -332,7 +332,7 @@ def test_an_unknown_bearer_does_not_hide_a_good_cookie(site: Site) -> None:
         ";;;auth_token={token};",
     ],
 )
-def test_odd_neighbours_sign_nobody_out(site: Site, header: str) -> None:
+def test_malformed_cookies_of_others_end_no_session(site: Site, header: str) -> None:
     token = token_of(site.signed_in(site.add()))
     assert site.client(headers={"Cookie": header.format(token=token)}).get(ME).status == 200
 
@@ -372,7 +372,7 @@ def test_api_tokens_keep_the_expiry_that_they_were_given(site: Site, clock: Fake
 
 
 @pytest.mark.parametrize(("remember", "idle"), [(False, timedelta(days=1)), (True, timedelta(days=30))])
-def test_a_session_ends_after_its_idle_time_and_not_before(
+def test_a_session_expires_after_its_idle_time_and_not_before(
     make_site: Callable[..., Site], clock: FakeClock, remember: bool, idle: timedelta
 ) -> None:
     site = make_site()
@@ -385,7 +385,7 @@ def test_a_session_ends_after_its_idle_time_and_not_before(
     assert (reply.status, reply.message) == (401, "Authentication required")
 
 
-def test_use_moves_the_expiry_on(site: Site, clock: FakeClock) -> None:
+def test_using_a_session_moves_its_expiry(site: Site, clock: FakeClock) -> None:
     client = site.signed_in(site.add())
     for _ in range(20):
         clock.move(hours=23)
@@ -436,7 +436,7 @@ def test_no_use_moves_a_session_past_its_absolute_limit(
     assert client.get(ME).status == 401
 
 
-def test_a_persistent_cookie_is_sent_again_when_its_session_was_moved(site: Site, clock: FakeClock) -> None:
+def test_a_persistent_cookie_is_sent_again_when_its_expiry_moved(site: Site, clock: FakeClock) -> None:
     client = site.signed_in(site.add(), rememberMe=True)
     token = token_of(client)
     clock.move(seconds=59)
@@ -466,7 +466,7 @@ def test_a_persistent_cookie_is_sent_again_when_its_session_was_moved(site: Site
         ("HEAD", "/", 200),
     ],
 )
-def test_whatever_the_answer_the_moved_cookie_comes_with_it(
+def test_errors_also_carry_the_renewed_cookie(
     site: Site, clock: FakeClock, method: str, path: str, status: int
 ) -> None:
     client = site.signed_in(site.add(), rememberMe=True)
@@ -503,7 +503,7 @@ def check_headers(reply: Reply, *, https: bool = False) -> None:
 
 
 @pytest.mark.parametrize("base_url", ["http://127.0.0.1:8080", "https://users.example.com"])
-def test_every_answer_has_the_headers(make_site: Callable[..., Site], base_url: str) -> None:
+def test_every_response_has_the_security_headers(make_site: Callable[..., Site], base_url: str) -> None:
     site = make_site(base_url=base_url)
     client = site.signed_in(site.add(role="admin"))
     nobody = site.client()
@@ -533,7 +533,7 @@ def test_every_answer_has_the_headers(make_site: Callable[..., Site], base_url: 
     assert len(set(ids)) == len(ids)
 
 
-def test_pages_and_assets_have_the_headers(site: Site) -> None:
+def test_pages_and_assets_have_the_security_headers(site: Site) -> None:
     client = site.signed_in(site.add())
     for path in ("/", "/login", "/setup"):
         reply = client.get(path)
@@ -548,7 +548,7 @@ def test_pages_and_assets_have_the_headers(site: Site) -> None:
     assert site.client().get("/assets/layout.html").status == 404
 
 
-def test_a_crash_tells_nobody_why_and_has_the_headers(site: Site) -> None:
+def test_a_crash_is_a_500_without_details_and_with_the_security_headers(site: Site) -> None:
     client = site.signed_in(site.add())
     with site.service.store.write() as tx:
         tx._run("ALTER TABLE users RENAME COLUMN profile_picture TO secret_column")
@@ -560,7 +560,7 @@ def test_a_crash_tells_nobody_why_and_has_the_headers(site: Site) -> None:
     assert "profile_picture" in told["trace"]
 
 
-def test_a_database_that_is_gone_is_a_503_that_names_no_file(site: Site) -> None:
+def test_a_missing_database_is_a_503_that_names_no_file(site: Site) -> None:
     client = site.signed_in(site.add())
     site.service.store.close()
     site.service.settings.database.write_bytes(b"no database at all, but long enough to be looked at" * 100)
@@ -585,7 +585,7 @@ def test_head_is_get_without_the_body(site: Site, path: str) -> None:
     assert [h for h in head.headers if h[0] not in differs] == [h for h in got.headers if h[0] not in differs]
 
 
-def test_head_of_nobody_is_refused_as_get_is(site: Site) -> None:
+def test_head_without_a_session_is_refused_like_get(site: Site) -> None:
     assert site.client().send("HEAD", ME).status == 401
     reply = site.client().send("HEAD", "/")
     assert (reply.status, reply.header("Location")) == (302, "/login?redirect=/")
@@ -634,7 +634,7 @@ GOOD = {"email": "ada@example.com", "password": PASSWORD}
         "application/json;",
     ],
 )
-def test_json_is_taken_as_such(site: Site, media: str) -> None:
+def test_a_json_body_is_accepted_with_any_valid_content_type(site: Site, media: str) -> None:
     site.add()
     reply = site.client().send(
         "POST", SESSION, raw=json.dumps(GOOD).encode(), headers={"Content-Type": media}
@@ -657,7 +657,7 @@ def test_json_is_taken_as_such(site: Site, media: str) -> None:
         {"Content-Type": "application/json", "Content-Encoding": "br"},
     ],
 )
-def test_a_body_of_another_kind_is_a_415(site: Site, headers: dict[str, str]) -> None:
+def test_a_body_of_another_media_type_is_a_415(site: Site, headers: dict[str, str]) -> None:
     site.add()
     reply = site.client().send("POST", SESSION, raw=json.dumps(GOOD).encode(), headers=headers)
     assert reply.status == 415
@@ -690,12 +690,12 @@ def test_a_body_of_another_kind_is_a_415(site: Site, headers: dict[str, str]) ->
         (b'{"\\u0000": 1}', "The body holds a character that no text may hold"),
     ],
 )
-def test_a_body_that_is_no_plain_object_is_a_400(site: Site, raw: bytes, message: str) -> None:
+def test_a_body_that_is_not_a_json_object_is_a_400(site: Site, raw: bytes, message: str) -> None:
     reply = site.client().send("POST", SESSION, raw=raw, headers={"Content-Type": "application/json"})
     assert (reply.status, reply.message) == (400, message)
 
 
-def test_a_body_may_have_64_kib_and_not_a_byte_more(site: Site) -> None:
+def test_a_body_over_64_kib_is_a_413(site: Site) -> None:
     site.add()
     filled = json.dumps(GOOD | {"filling": ""})
     raw = json.dumps(GOOD | {"filling": "x" * (65536 - len(filled))}).encode()
@@ -740,7 +740,7 @@ def test_unknown_fields_change_nothing(site: Site) -> None:
         ({"Sec-Fetch-Site": "cross-site", "Origin": "http://127.0.0.1:8080"}, 403),
     ],
 )
-def test_another_site_changes_nothing(site: Site, headers: dict[str, str], status: int) -> None:
+def test_a_request_of_another_site_changes_nothing(site: Site, headers: dict[str, str], status: int) -> None:
     client = site.signed_in(site.add())
     reply = client.patch(ME, {"name": "Changed"}, headers=headers)
     assert reply.status == status
@@ -749,7 +749,7 @@ def test_another_site_changes_nothing(site: Site, headers: dict[str, str], statu
         assert reply.message == "Cross-site requests are not allowed"
 
 
-def test_a_named_origin_may_call_with_credentials_and_no_other_learns_of_it(
+def test_an_allowed_origin_may_call_with_credentials_and_no_other(
     make_site: Callable[..., Site],
 ) -> None:
     site = make_site(allowed_origins=("https://app.example.com",))
@@ -768,7 +768,7 @@ def test_a_named_origin_may_call_with_credentials_and_no_other_learns_of_it(
     assert [name for name, _ in evil.headers if name.startswith("Access-Control")] == []
 
 
-def test_without_a_named_origin_there_is_no_cors_header(site: Site) -> None:
+def test_without_an_allowed_origin_there_is_no_cors_header(site: Site) -> None:
     client = site.signed_in(site.add())
     reply = client.get(ME, headers={"Origin": "http://127.0.0.1:8080"})
     assert [name for name, _ in reply.headers if name.startswith("Access-Control") or name == "Vary"] == []

@@ -46,7 +46,7 @@ def test_a_schedule_that_is_off_leaves_the_task_runnable(make_site: Callable[...
         ({"include_no_expiration": True}, False),
     ],
 )
-def test_a_cleanup_tells_the_true_counts(site: Site, clock: FakeClock, body: Any, endless: bool) -> None:
+def test_a_cleanup_returns_the_true_counts(site: Site, clock: FakeClock, body: Any, endless: bool) -> None:
     root = site.add("root", role="admin")
     for _ in range(3):
         site.signed_in(root)
@@ -75,7 +75,9 @@ def test_a_cleanup_tells_the_true_counts(site: Site, clock: FakeClock, body: Any
 
 
 @pytest.mark.parametrize("value", [0, 1, "true", "", [], {}, 1.0])
-def test_what_is_no_boolean_is_a_400_and_cleans_nothing(admin: Client, site: Site, value: Any) -> None:
+def test_a_flag_that_is_not_a_boolean_is_a_400_and_cleans_nothing(
+    admin: Client, site: Site, value: Any
+) -> None:
     user = site.add()
     site.service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR)
     reply = admin.post(CLEANUP, {"includeNoExpiration": value})
@@ -83,12 +85,12 @@ def test_what_is_no_boolean_is_a_400_and_cleans_nothing(admin: Client, site: Sit
     assert len(site.service.sessions.listed(user.id)) == 1
 
 
-def test_a_task_that_is_none_is_a_404(admin: Client) -> None:
+def test_an_unknown_task_is_a_404(admin: Client) -> None:
     for path in ("/_tasks/unknown", "/_tasks/users:cleanup-tokens/", "/_tasks/users:Cleanup-Tokens"):
         assert admin.post(path).status == 404
 
 
-def test_a_cleanup_is_noted_with_who_asked(admin: Client, site: Site) -> None:
+def test_a_cleanup_is_audited_with_its_actor(admin: Client, site: Site) -> None:
     admin.post(CLEANUP)
     with site.service.store.read() as tx:
         row = list(tx.audit_rows())[-1]

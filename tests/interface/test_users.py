@@ -86,7 +86,7 @@ def test_an_admin_creates_an_account_that_is_active_and_signs_in(site: Site, adm
 
 
 @pytest.mark.parametrize("role", ["user", "admin"])
-def test_a_role_may_be_given(admin: Client, role: str) -> None:
+def test_an_admin_chooses_the_role_of_a_new_account(admin: Client, role: str) -> None:
     assert the_user(admin.post(USERS, NEW_USER | {"role": role}))["role"] == role
 
 
@@ -134,12 +134,12 @@ LACKING = "Email, name and password are required"
         (NEW_USER | {"password": "new@EXAMPLE.com"}, "Password must not be your own e-mail address or name"),
     ],
 )
-def test_an_account_that_cannot_be_is_a_400(admin: Client, body: dict[str, Any], message: str) -> None:
+def test_invalid_values_of_a_new_account_are_a_400(admin: Client, body: dict[str, Any], message: str) -> None:
     assert refused(admin.post(USERS, body)) == (400, message)
     assert admin.get(USERS).json["pagination"]["total"] == 1
 
 
-def test_fields_that_are_not_ours_to_give_change_nothing(admin: Client) -> None:
+def test_fields_that_cannot_be_set_are_ignored(admin: Client) -> None:
     made = the_user(
         admin.post(
             USERS,
@@ -171,7 +171,9 @@ def test_fields_that_are_not_ours_to_give_change_nothing(admin: Client) -> None:
         ("DELETE", "/api/users/{id}/sessions"),
     ],
 )
-def test_refusals_come_in_one_order(site: Site, admin: Client, ada: User, method: str, path: str) -> None:
+def test_refusals_come_in_the_order_401_400_403_404(
+    site: Site, admin: Client, ada: User, method: str, path: str
+) -> None:
     user, nobody = site.signed_in(ada), site.client()
     for client, what, answer in [
         (nobody, "0", (401, "Authentication required")),
@@ -216,13 +218,13 @@ def test_refusals_come_in_one_order(site: Site, admin: Client, ada: User, method
         "Inactive",
     ],
 )
-def test_only_a_plain_number_is_an_id(admin: Client, id: str) -> None:  # noqa: A002
+def test_an_id_is_a_plain_positive_number(admin: Client, id: str) -> None:  # noqa: A002
     for method in ("GET", "PATCH", "DELETE"):
         assert refused(admin.send(method, f"/api/users/{id}")) == (400, "Invalid user id")
 
 
 @pytest.mark.parametrize("id", ["999", "9" * 18])
-def test_a_number_that_is_nobodys_is_a_404(admin: Client, id: str) -> None:  # noqa: A002
+def test_an_unknown_id_is_a_404(admin: Client, id: str) -> None:  # noqa: A002
     for method, body in (("GET", None), ("PATCH", {"name": "X"}), ("DELETE", None)):
         assert refused(admin.send(method, f"/api/users/{id}", body)) == (404, "User not found")
 
@@ -230,7 +232,7 @@ def test_a_number_that_is_nobodys_is_a_404(admin: Client, id: str) -> None:  # n
 # --- read ---
 
 
-def test_an_admin_reads_everybody_and_a_user_only_themselves(site: Site, admin: Client, ada: User) -> None:
+def test_an_admin_reads_every_user_and_a_user_only_themselves(site: Site, admin: Client, ada: User) -> None:
     bea, user = site.add("bea"), site.signed_in(ada)
     assert the_user(admin.get(f"/api/users/{ada.id}"))["email"] == "ada@example.com"
     assert the_user(user.get(f"/api/users/{ada.id}")) == the_user(user.get(ME))
@@ -284,7 +286,7 @@ def test_an_admin_changes_any_of_four_fields(
 @pytest.mark.parametrize(
     "body", [None, {}, {"name": "Ada"}, {"active": True, "role": "user"}, {"password": NEW}]
 )
-def test_what_is_already_so_moves_no_timestamp(
+def test_a_change_to_equal_values_moves_no_timestamp(
     site: Site, admin: Client, ada: User, clock: FakeClock, body: Any
 ) -> None:
     clock.move(hours=1)
@@ -314,7 +316,7 @@ def test_a_change_is_all_or_nothing(admin: Client, ada: User, body: dict[str, An
     assert the_user(admin.get(f"/api/users/{ada.id}")) == ada.as_json()
 
 
-def test_nobody_changes_their_own_active_status(site: Site, admin: Client) -> None:
+def test_an_admin_cannot_change_their_own_active_status(site: Site, admin: Client) -> None:
     site.add("second", role="admin")
     me = the_user(admin.get(ME))
     reply = admin.patch(f"/api/users/{me['id']}", {"active": False, "name": "Gone"})
@@ -325,7 +327,7 @@ def test_nobody_changes_their_own_active_status(site: Site, admin: Client) -> No
     )
 
 
-def test_a_user_changes_and_deletes_nobody(site: Site, ada: User) -> None:
+def test_a_user_cannot_change_or_delete_accounts(site: Site, ada: User) -> None:
     user = site.signed_in(ada)
     for path in (f"/api/users/{ada.id}", f"/api/users/{site.add('bea').id}"):
         assert refused(user.patch(path, {"name": "X", "role": "admin"})) == (403, "Admin access required")
@@ -336,7 +338,7 @@ def test_a_user_changes_and_deletes_nobody(site: Site, ada: User) -> None:
     assert the_user(user.get(ME))["role"] == "user"
 
 
-def test_a_role_holds_at_the_next_request_of_a_session_that_goes_on(
+def test_a_new_role_counts_at_the_next_request_of_an_open_session(
     site: Site, admin: Client, ada: User
 ) -> None:
     user = site.signed_in(ada)
@@ -346,7 +348,7 @@ def test_a_role_holds_at_the_next_request_of_a_session_that_goes_on(
         assert the_user(user.get(ME))["role"] == role
 
 
-def test_deactivation_ends_every_session_and_activation_brings_none_back(
+def test_deactivation_ends_all_sessions_and_activation_restores_none(
     site: Site, admin: Client, ada: User
 ) -> None:
     user = site.signed_in(ada, rememberMe=True)
@@ -360,7 +362,7 @@ def test_deactivation_ends_every_session_and_activation_brings_none_back(
 # --- delete ---
 
 
-def test_a_deleted_account_is_gone_with_all_that_hung_on_it(site: Site, admin: Client, ada: User) -> None:
+def test_deleting_an_account_deletes_all_of_its_data(site: Site, admin: Client, ada: User) -> None:
     user = site.signed_in(ada)
     reply = admin.delete(f"/api/users/{ada.id}")
     assert (reply.status, reply.json) == (200, {"success": True})
@@ -375,7 +377,7 @@ def test_a_deleted_account_is_gone_with_all_that_hung_on_it(site: Site, admin: C
 LAST = "The last active admin cannot be deleted, deactivated or demoted"
 
 
-def test_the_last_active_admin_stays(site: Site, admin: Client) -> None:
+def test_the_last_active_admin_cannot_be_removed(site: Site, admin: Client) -> None:
     me = the_user(admin.get(ME))["id"]
     sleeping = site.add("sleeping", role="admin", active=False)
     assert refused(admin.delete(f"/api/users/{me}")) == (400, LAST)
@@ -389,7 +391,7 @@ def test_the_last_active_admin_stays(site: Site, admin: Client) -> None:
 @pytest.mark.parametrize(
     ("method", "body"), [("DELETE", None), ("PATCH", {"role": "user"}), ("PATCH", {"active": False})]
 )
-def test_two_admins_at_once_do_not_get_rid_of_each_other(site: Site, method: str, body: Any) -> None:
+def test_two_admins_cannot_remove_each_other_at_the_same_time(site: Site, method: str, body: Any) -> None:
     for turn in range(5):
         pair = [site.add(f"admin-{turn}-{n}", role="admin") for n in (1, 2)]
         clients = [site.signed_in(each) for each in pair]
@@ -472,7 +474,7 @@ def test_a_list_is_ordered_by_name_then_id_in_pages(site: Site, admin: Client) -
     assert (far.status, far.json["users"]) == (200, [])
 
 
-def test_a_list_of_nobody_has_no_pages(admin: Client) -> None:
+def test_an_empty_list_has_no_pages(admin: Client) -> None:
     nobody = {
         "users": [],
         "pagination": {
@@ -515,14 +517,16 @@ def test_a_list_of_nobody_has_no_pages(admin: Client) -> None:
         ("unknown=1", ["Ada", "Bea", "Cy_", "Root"]),
     ],
 )
-def test_a_list_is_filtered(site: Site, admin: Client, query: str, found: list[str]) -> None:
+def test_a_list_is_filtered_by_search_role_and_active(
+    site: Site, admin: Client, query: str, found: list[str]
+) -> None:
     site.add()
     site.add("bea", active=False)
     site.add("cy_", role="admin")
     assert names(admin.get(f"{USERS}?{query}")) == found
 
 
-def test_the_inactive_are_a_list_of_their_own(site: Site, admin: Client) -> None:
+def test_inactive_users_have_a_list_of_their_own(site: Site, admin: Client) -> None:
     site.add()
     for name in ("bea", "cy", "dot"):
         site.add(name, active=False)
@@ -555,7 +559,7 @@ LIMIT = "limit must be a whole number from 1 to 100"
         ("search=%FF", "Invalid query"),
     ],
 )
-def test_a_filter_that_means_nothing_is_a_400(admin: Client, query: str, message: str) -> None:
+def test_an_invalid_filter_value_is_a_400(admin: Client, query: str, message: str) -> None:
     assert refused(admin.get(f"{USERS}?{query}")) == (400, message)
     if "active" not in query:
         assert refused(admin.get(f"/api/users/inactive?{query}")) == (400, message)
@@ -564,7 +568,7 @@ def test_a_filter_that_means_nothing_is_a_400(admin: Client, query: str, message
 # --- me ---
 
 
-def test_me_is_the_caller(site: Site, ada: User) -> None:
+def test_me_answers_with_the_caller(site: Site, ada: User) -> None:
     user = site.signed_in(ada)
     assert the_user(user.get(ME)) == ada.as_json() | {"last_login_at": NOW}
     assert refused(site.client().get(ME)) == (401, "Authentication required")
@@ -584,7 +588,7 @@ def test_a_change_of_me_answers_with_the_bare_user(site: Site, ada: User, clock:
     assert the_user(user.get(ME)) == reply.json
 
 
-def test_role_and_everything_else_cannot_be_changed_through_me(site: Site, ada: User) -> None:
+def test_only_name_and_email_can_be_changed_through_me(site: Site, ada: User) -> None:
     user = site.signed_in(ada)
     before = the_user(user.get(ME))
     body = {"role": "admin", "active": False, "id": 1, "password": NEW, "oauth_id": "x", "created_at": NOW}
@@ -608,9 +612,7 @@ def test_role_and_everything_else_cannot_be_changed_through_me(site: Site, ada: 
         ({"name": None}, "name must not be null"),
     ],
 )
-def test_a_change_of_me_that_cannot_be_is_a_400(
-    site: Site, ada: User, body: dict[str, Any], message: str
-) -> None:
+def test_an_invalid_change_of_me_is_a_400(site: Site, ada: User, body: dict[str, Any], message: str) -> None:
     site.add("bea")
     user = site.signed_in(ada)
     before = the_user(user.get(ME))
@@ -648,7 +650,7 @@ ALL_THREE = "Current password, new password and its confirmation are required"
         (CHANGE | {"currentPassword": "x" * 100}, "Current password is incorrect"),
     ],
 )
-def test_a_password_change_that_cannot_be_is_a_400(site: Site, ada: User, body: Any, message: str) -> None:
+def test_an_invalid_password_change_is_a_400(site: Site, ada: User, body: Any, message: str) -> None:
     user, other = site.signed_in(ada), site.signed_in(ada)
     reply = user.patch(OWN_PASSWORD, body)
     assert refused(reply) == (400, message)
@@ -659,7 +661,7 @@ def test_a_password_change_that_cannot_be_is_a_400(site: Site, ada: User, body: 
 
 @pytest.mark.parametrize("remember", [True, False])
 @pytest.mark.parametrize("idle", [0, 90])
-def test_a_new_password_ends_the_other_sessions_and_renews_the_cookie_of_this_one(
+def test_a_password_change_ends_the_other_sessions_and_renews_this_cookie(
     site: Site, ada: User, clock: FakeClock, remember: bool, idle: int
 ) -> None:
     user, other = site.signed_in(ada, rememberMe=remember), site.signed_in(ada, rememberMe=True)
@@ -693,7 +695,7 @@ def test_a_client_without_cookies_keeps_its_token_when_the_password_changes(site
         assert client.get(ME).status == 401, "set by an operator it ends them all"
 
 
-def test_nobody_changes_the_password_of_nobody(site: Site) -> None:
+def test_a_password_change_needs_a_session(site: Site) -> None:
     assert refused(site.client().patch(OWN_PASSWORD, CHANGE)) == (401, "Authentication required")
 
 
@@ -706,7 +708,9 @@ def _api_token(site: Site, user: User, lifetime: timedelta | None = None) -> str
     return site.service.sessions.create_api_token(user.id, name="ci", lifetime=lifetime, by=OPERATOR).token
 
 
-def test_one_sees_ones_own_sessions_and_which_is_this_one(site: Site, ada: User, clock: FakeClock) -> None:
+def test_a_user_lists_their_sessions_with_the_current_one_marked(
+    site: Site, ada: User, clock: FakeClock
+) -> None:
     site.signed_in(site.add("bea"))
     first = site.client(headers={"User-Agent": "Old\tBrowser"})
     first.login(ada.email, PASSWORD)
@@ -731,7 +735,7 @@ def test_one_sees_ones_own_sessions_and_which_is_this_one(site: Site, ada: User,
     assert (found[2]["name"], found[2]["expires_at"], found[2]["last_used_at"]) == ("ci", None, None)
 
 
-def test_one_ends_ones_own_sessions_and_nobody_elses(site: Site, ada: User, admin: Client) -> None:
+def test_a_user_ends_their_own_sessions_and_no_others(site: Site, ada: User, admin: Client) -> None:
     user, other = site.signed_in(ada), site.signed_in(ada)
     ids = [each["id"] for each in user.get("/api/users/me/sessions").json["sessions"]]
     foreign = admin.get("/api/users/me/sessions").json["sessions"][0]["id"]
@@ -754,7 +758,7 @@ def test_an_expired_session_is_not_listed(site: Site, ada: User, clock: FakeCloc
     assert [each["current"] for each in user.get("/api/users/me/sessions").json["sessions"]] == [True]
 
 
-def test_an_admin_sees_and_ends_all_of_a_users_sessions(site: Site, admin: Client, ada: User) -> None:
+def test_an_admin_lists_and_ends_all_sessions_of_a_user(site: Site, admin: Client, ada: User) -> None:
     user = site.signed_in(ada)
     api = site.client(headers={"Authorization": f"Bearer {_api_token(site, ada)}"})
     found = admin.get(f"/api/users/{ada.id}/sessions").json["sessions"]
@@ -766,7 +770,7 @@ def test_an_admin_sees_and_ends_all_of_a_users_sessions(site: Site, admin: Clien
     assert admin.get(f"/api/users/{ada.id}/sessions").json == {"sessions": []}
 
 
-def test_each_change_is_one_row_of_the_audit_with_who_and_from_where(
+def test_each_change_is_one_audit_row_with_actor_and_origin(
     make_site: Callable[..., Site],
 ) -> None:
     site = make_site()

@@ -61,7 +61,7 @@ NOBODY = dict.fromkeys(ALL, "")
 # --- who is there ---
 
 
-def test_an_application_learns_who_is_there(site: Site) -> None:
+def test_an_application_learns_the_signed_in_user(site: Site) -> None:
     ada = site.add(role="admin")
     reply = site.signed_in(ada).get(VERIFY, headers=forwarded("/page"))
     assert (reply.status, reply.json) == (200, {})
@@ -76,7 +76,7 @@ def test_an_application_learns_who_is_there(site: Site) -> None:
 
 
 @pytest.mark.parametrize("ask", [original, forwarded])
-def test_on_a_whitelisted_path_there_may_be_nobody(site: Site, ask: Callable[..., dict[str, str]]) -> None:
+def test_a_whitelisted_path_needs_no_session(site: Site, ask: Callable[..., dict[str, str]]) -> None:
     for target in (
         "/about",
         "/docs",
@@ -91,7 +91,7 @@ def test_on_a_whitelisted_path_there_may_be_nobody(site: Site, ask: Callable[...
         assert site.client().get(VERIFY, headers=ask(target)).status == 401, target
 
 
-def test_a_bearer_is_as_good_as_a_cookie(site: Site) -> None:
+def test_verify_accepts_a_bearer_token(site: Site) -> None:
     ada = site.add()
     made = site.service.sessions.create_api_token(ada.id, name="x", lifetime=None, by=OPERATOR)
     reply = site.client(headers={"Authorization": f"Bearer {made.token}"}).get(
@@ -111,7 +111,7 @@ def test_a_bearer_is_as_good_as_a_cookie(site: Site) -> None:
         ("\u202eadA", "%E2%80%AEadA"),
     ],
 )
-def test_a_name_is_readable_ascii_and_comes_back_as_it_was(site: Site, name: str, header: str) -> None:
+def test_a_name_is_sent_as_ascii_and_decodes_to_itself(site: Site, name: str, header: str) -> None:
     ada = site.add()
     site.service.accounts.update(ada.id, name=name, by=OPERATOR)
     found = told(site.signed_in(ada).get(VERIFY, headers=forwarded("/page")))["Remote-Name"]
@@ -119,7 +119,7 @@ def test_a_name_is_readable_ascii_and_comes_back_as_it_was(site: Site, name: str
     assert unquote(found) == name
 
 
-def test_what_an_old_database_calls_somebody_cannot_end_a_header(site: Site) -> None:
+def test_a_name_from_an_old_database_cannot_end_a_header(site: Site) -> None:
     ada = site.add()
     client = site.signed_in(ada)
     with site.service.store.write() as tx:
@@ -156,7 +156,7 @@ def test_what_an_old_database_calls_somebody_cannot_end_a_header(site: Site) -> 
         ("/" + "x" * 2000, "/login"),
     ],
 )
-def test_whoever_is_not_signed_in_is_told_where_and_comes_back_to_the_page(
+def test_an_anonymous_browser_is_sent_to_the_login_and_back_to_the_page(
     site: Site, ask: Callable[..., dict[str, str]], target: str, way: str | None
 ) -> None:
     way = way or "/login"
@@ -184,13 +184,13 @@ def test_whoever_is_not_signed_in_is_told_where_and_comes_back_to_the_page(
         ("GET", {}, 401),
     ],
 )
-def test_only_a_browser_that_opens_a_page_is_sent_elsewhere(
+def test_only_a_browser_that_opens_a_page_is_redirected(
     site: Site, ask: Callable[..., dict[str, str]], method: str, headers: dict[str, str], status: int
 ) -> None:
     assert site.client().get(VERIFY, headers=ask("/page", method, **headers)).status == status
 
 
-def test_a_page_is_what_a_browser_says() -> None:
+def test_a_page_request_is_recognised_by_its_headers() -> None:
     assert wants_a_page({"HTTP_SEC_FETCH_MODE": "navigate"}, "GET")
     assert wants_a_page({"HTTP_ACCEPT": "text/html"}, "HEAD")
     assert not wants_a_page({"HTTP_ACCEPT": "text/html", "HTTP_SEC_FETCH_MODE": "no-cors"}, "GET")
@@ -200,7 +200,7 @@ def test_a_page_is_what_a_browser_says() -> None:
 # --- roles ---
 
 
-def test_a_role_may_be_asked_for_in_the_address(site: Site) -> None:
+def test_the_query_may_require_a_role(site: Site) -> None:
     nobody, user, admin = (
         site.client(),
         site.signed_in(site.add()),
@@ -217,7 +217,7 @@ def test_a_role_may_be_asked_for_in_the_address(site: Site) -> None:
     assert user.get(VERIFY + "?role=admin").message == "Admin access required"
 
 
-def test_rules_ask_for_a_role_and_win_over_the_whitelist(site: Site) -> None:
+def test_role_rules_win_over_the_whitelist(site: Site) -> None:
     nobody, user, admin = (
         site.client(),
         site.signed_in(site.add()),
@@ -243,7 +243,7 @@ def test_rules_ask_for_a_role_and_win_over_the_whitelist(site: Site) -> None:
     assert b"This page is for admins" in page.body
 
 
-def test_a_role_that_changes_holds_at_the_next_request(site: Site) -> None:
+def test_a_changed_role_counts_at_the_next_request(site: Site) -> None:
     ada = site.add()
     client = site.signed_in(ada)
     site.add("root", role="admin")
@@ -257,7 +257,7 @@ def test_a_role_that_changes_holds_at_the_next_request(site: Site) -> None:
 # --- the cookie ---
 
 
-def test_it_sets_no_cookie_and_leaves_the_renewal_to_a_request_that_can(
+def test_verify_sets_no_cookie_and_leaves_the_renewal_to_other_requests(
     make_site: Make, clock: FakeClock
 ) -> None:
     site = make_site(trusted_proxies=HERE, remember_me_expiration=timedelta(days=7))
@@ -277,7 +277,7 @@ def test_it_sets_no_cookie_and_leaves_the_renewal_to_a_request_that_can(
     assert client.get("/api/users/me").all("Set-Cookie") == []
 
 
-def test_a_session_without_an_end_in_the_browser_is_kept_alive_by_it(site: Site, clock: FakeClock) -> None:
+def test_verify_keeps_a_non_persistent_session_alive(site: Site, clock: FakeClock) -> None:
     client = site.signed_in(site.add())
     for _ in range(5):
         clock.move(hours=20)
@@ -301,13 +301,13 @@ def test_a_remembered_session_ends_with_its_cookie(make_site: Make, clock: FakeC
 # --- the assertion ---
 
 
-def test_without_a_secret_there_is_an_empty_one(make_site: Make) -> None:
+def test_without_a_secret_the_assertion_is_empty(make_site: Make) -> None:
     site = make_site(trusted_proxies=HERE)
     found = told(site.signed_in(site.add()).get(VERIFY, headers=forwarded("/page")))
     assert (found["Remote-User"], found["Remote-Assertion"]) == ("1", "")
 
 
-def test_it_speaks_of_this_user_and_this_request_for_a_minute(site: Site, clock: FakeClock) -> None:
+def test_the_assertion_covers_user_and_request_for_a_minute(site: Site, clock: FakeClock) -> None:
     client = site.signed_in(site.add("zoe"))
     found = told(client.get(VERIFY, headers=forwarded("/a%0Ab/%C3%A4?x=1", "PATCH")))["Remote-Assertion"]
     until = int(clock().timestamp()) + 60
@@ -315,7 +315,7 @@ def test_it_speaks_of_this_user_and_this_request_for_a_minute(site: Site, clock:
     assert found == assertion(SECRET, until=until, of=of)
 
 
-def test_there_is_none_where_something_is_not_known(make_site: Make, site: Site) -> None:
+def test_the_assertion_is_empty_if_a_part_of_the_request_is_unknown(make_site: Make, site: Site) -> None:
     client = site.signed_in(site.add())
     for headers in (
         {},
@@ -339,9 +339,7 @@ def test_there_is_none_where_something_is_not_known(make_site: Make, site: Site)
 
 
 @pytest.mark.parametrize("ask", [original, forwarded])
-def test_nothing_that_opens_anything_gets_into_the_log(
-    site: Site, ask: Callable[..., dict[str, str]]
-) -> None:
+def test_verify_logs_no_secret(site: Site, ask: Callable[..., dict[str, str]]) -> None:
     user, stranger = site.signed_in(site.add()), "planted-session-of-nobody"
     link, target = "planted-token-of-a-link", "/page?token=planted-token-of-a-link&x=1"
     known = user.get(VERIFY, headers=ask(target))
@@ -365,7 +363,7 @@ def test_nothing_that_opens_anything_gets_into_the_log(
     assert [secret for secret in secrets if secret in text] == []
 
 
-def test_a_database_that_is_gone_lets_nobody_in(site: Site) -> None:
+def test_without_a_database_verify_refuses_every_request(site: Site) -> None:
     client = site.signed_in(site.add())
     site.service.store.close()
     path = site.service.settings.database
