@@ -85,7 +85,7 @@ class Settings(NamedTuple):
     oauth_provider: Annotated[str, Key("auth.oauth.provider", values.one_of("oidc", "github"),
         "The protocol: OpenID Connect, or GitHub's own.")] = "oidc"
     oauth_issuer: Annotated[str | None, Key("auth.oauth.issuer", values.provider_url, example="https://id.example.com", help=
-        "Where discovery finds the provider's URLs. oidc needs either this or the three URLs below.")] = None
+        "Where discovery finds the provider's URLs. The provider oidc needs either this or the three URLs that follow.")] = None
     oauth_authorization_url: Annotated[str | None, Key("auth.oauth.authorizationUrl", values.provider_url,
         example="https://id.example.com/authorize", help="The authorization endpoint of a provider without discovery.")] = None
     oauth_token_url: Annotated[str | None, Key("auth.oauth.tokenUrl", values.provider_url,
@@ -97,7 +97,7 @@ class Settings(NamedTuple):
     oauth_success_redirect: Annotated[str, Key("auth.oauth.successRedirect", values.redirect,
         "Where a sign-in through the provider ends.")] = "/"
     oauth_error_redirect: Annotated[str, Key("auth.oauth.errorRedirect", values.redirect,
-        "Where a sign-in ends that fails, with the reason in the parameter error.")] = "/login?error=oauth_failed"
+        "Where a sign-in that fails ends, with the reason in the parameter error.")] = "/login?error=oauth_failed"
     oauth_scopes: Annotated[tuple[str, ...], Key("auth.oauth.scopes", values.list_of(values.string, "strings"),
         "The scopes that the provider is asked for.")] = ("openid", "profile", "email")
     oauth_callback_url: Annotated[str, Key("auth.oauth.callbackUrl", values.callback_path,
@@ -124,7 +124,7 @@ class Settings(NamedTuple):
     mailer_port: Annotated[int | None, Key("mailer.port", values.whole(1, 65535), example=587, help=
         "The port of the mail server. Without it: 587, or 465 if mailer.secure is true.")] = None
     mailer_secure: Annotated[bool, Key("mailer.secure", values.boolean,
-        "true: TLS from the start. false: STARTTLS, required if a user is set and the server is another machine.")] = False
+        "TLS from the start. If false: STARTTLS, required if a user is set and the server is another machine.")] = False
     mailer_user: Annotated[str | None, Key("mailer.auth.user", values.ascii_string, env="USERS_MAILER_USER",
         env_file=True, example="accounts", help="The user at the mail server, in ASCII.")] = None
     mailer_password: Annotated[str | None, Key("mailer.auth.pass", values.ascii_string, env="USERS_MAILER_PASS",
@@ -160,7 +160,7 @@ class Settings(NamedTuple):
         "@hourly, @daily, @midnight, @weekly, @monthly, @yearly or @annually.")] = "0 2 * * *"
 
     limits_enabled: Annotated[bool, Key("limits.enabled", values.boolean,
-        "false leaves limiting to a component in front.")] = True
+        "Limits failed logins, registrations and reset requests. false leaves that to a component in front.")] = True
     failures_before_delay: Annotated[int, Key("limits.accountFailures", values.whole(1, 100),
         "Failed logins in a row after which an account has to wait.")] = 10
     failures_before_lock: Annotated[int, Key("limits.accountLock", values.whole(1, 100),
