@@ -78,6 +78,7 @@ def test_every_command_in_the_text_exists() -> None:
 # --- the examples: run on a terminal, and compared without values that differ from run to run ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["README.md", "docs/tour.md"])
 def test_the_tour_shows_what_the_commands_print(tmp_path: Path, name: str) -> None:
     for line, shown in steps(page(name)):
@@ -88,6 +89,7 @@ def import_steps() -> list[tuple[str, str]]:
     return [*steps(section("docs/import.md", "Import")), *steps(section("docs/import.md", "Export"))]
 
 
+@pytest.mark.slow
 def test_an_import_shows_what_the_commands_print(usersctl: Command) -> None:
     usersctl.add("ada", "grace")
     for line, shown in import_steps():
@@ -99,6 +101,7 @@ def test_the_tour_and_the_import_have_steps_to_compare() -> None:
     assert len(list(import_steps())) > 3
 
 
+@pytest.mark.slow
 def test_a_backup_shows_what_the_commands_print(usersctl: Command) -> None:
     usersctl.add("ada", "grace")
     examples = list(steps(page("docs/operating/backup.md")))
@@ -109,6 +112,7 @@ def test_a_backup_shows_what_the_commands_print(usersctl: Command) -> None:
         assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
 
 
+@pytest.mark.slow
 def test_a_lockdown_shows_what_the_commands_print(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     with usersctl.service() as service:
@@ -131,6 +135,7 @@ def test_a_broken_audit_trail_shows_what_the_commands_print(usersctl: Command) -
             assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
 
 
+@pytest.mark.slow
 def test_a_health_check_shows_what_the_commands_print(usersctl: Command) -> None:
     text = section("docs/operating/observe.md", "Health and readiness")
     unused = free_port()
@@ -145,6 +150,7 @@ def test_a_health_check_shows_what_the_commands_print(usersctl: Command) -> None
             assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
 
 
+@pytest.mark.slow
 def test_every_metric_is_documented_and_the_example_shows_what_is_served(usersctl: Command) -> None:
     text = section("docs/operating/observe.md", "Metrics for Prometheus")
     port = free_port()
@@ -335,6 +341,7 @@ def test_a_snippet_is_printed_as_the_page_shows(usersctl: Command) -> None:
     assert cron in section("docs/operating/install.md", "cron")
 
 
+@pytest.mark.slow
 def test_a_backup_is_made_and_checked_as_the_page_says(usersctl: Command) -> None:
     usersctl.add("ada", "grace")
     (script,) = blocks(page("docs/operating/backup.md"), "sh")

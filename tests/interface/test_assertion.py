@@ -1,4 +1,4 @@
-"""Proof for an application that it was the daemon who spoke: the README's verifiers, against all that is not so."""
+"""Remote-Assertion: the verifiers of the documentation accept what the daemon signed, and nothing else."""
 
 import base64
 import hashlib
