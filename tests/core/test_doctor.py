@@ -1,4 +1,4 @@
-"""doctor: each check with what is well and what is not, and the command on installations that can hardly be looked at."""
+"""doctor: each check on a sound and on a broken installation, and the command on unusable ones."""
 
 import json
 import os
@@ -27,13 +27,13 @@ from usersctl.store import database_file
 OFFLINE = [check.code for check in CHECKS if not check.online]
 
 
-class Patient:
-    """An installation, and what the checks say of it."""
+class Doctor:
+    """Runs the checks on the installation of a service."""
 
     def __init__(self, service: Service, clock: FakeClock) -> None:
         self.service = service
         self.clock = clock
-        self.daemon_says: str | None = None
+        self.daemon_reason: str | None = None
         self.origins = {"database": Origin("default", None)}
         self.file: Path | None = None
 
@@ -44,7 +44,7 @@ class Patient:
             options="",
             now=self.clock,
             check_files=id,
-            ask_daemon=lambda _settings: self.daemon_says,
+            ask_daemon=lambda _settings: self.daemon_reason,
         )
         try:
             return {found.code: found for found in examine(checked, with_network=online)}
@@ -57,21 +57,21 @@ class Patient:
 
 
 @pytest.fixture
-def patient(service: Service, clock: FakeClock) -> Patient:
+def doctor(service: Service, clock: FakeClock) -> Doctor:
     create_user(service, "ada@example.com", "Ada", None, role="admin", by=OPERATOR)
-    return Patient(service, clock)
+    return Doctor(service, clock)
 
 
 PUBLIC: dict[str, Any] = {"base_url": "https://accounts.example.com", "mailer_host": "mail.example.com"}
 
 
-def test_an_installation_that_is_well_has_nothing_to_mend(patient: Patient) -> None:
-    found = patient.findings(**PUBLIC, trusted_proxies=("127.0.0.1",), mailer_from="a@example.com")
+def test_a_sound_installation_has_no_findings(doctor: Doctor) -> None:
+    found = doctor.findings(**PUBLIC, trusted_proxies=("127.0.0.1",), mailer_from="a@example.com")
     assert {code: each for code, each in found.items() if each.severity is not Severity.OK} == {}
-    assert set(found) == set(OFFLINE) - {"config-files", "provider"}  # which it does not have
+    assert set(found) == set(OFFLINE) - {"config-files", "provider"}  # do not apply here
 
 
-def test_every_code_is_stable_in_form_and_stands_once() -> None:
+def test_every_code_is_unique_and_in_kebab_case() -> None:
     codes = [check.code for check in CHECKS]
     assert len(set(codes)) == len(codes) >= 28
     assert all(re.fullmatch("[a-z]+(-[a-z]+)*", code) for code in codes)
@@ -80,154 +80,152 @@ def test_every_code_is_stable_in_form_and_stands_once() -> None:
 # --- files ---
 
 
-def test_the_modes_of_what_holds_secrets_are_looked_at(
-    patient: Patient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_modes_of_files_with_secrets_are_checked(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, secret = tmp_path / "users.toml", tmp_path / "secret"
     file.write_text("")
     file.chmod(0o644)
     secret.write_text("x")
-    patient.file = file
-    assert patient.finds("config-files")[0] == "ok"
-    patient.origins["mailer.auth.pass"] = Origin(str(file), "x")
-    severity, message, mend = patient.finds("config-files")
+    doctor.file = file
+    assert doctor.finds("config-files")[0] == "ok"
+    doctor.origins["mailer.auth.pass"] = Origin(str(file), "x")
+    severity, message, mend = doctor.finds("config-files")
     assert (severity, mend) == ("problem", f"chmod o= {file}")
     assert "can read the secrets" in message
     file.chmod(0o660)
-    assert "other users may change" in patient.finds("config-files")[1]
+    assert "other users may change" in doctor.finds("config-files")[1]
     file.chmod(0o640)
-    assert patient.finds("config-files")[0] == "ok"
+    assert doctor.finds("config-files")[0] == "ok"
     monkeypatch.setenv("USERS_MAILER_PASS_FILE", str(secret))
-    patient.origins["mailer.auth.pass"] = Origin("USERS_MAILER_PASS_FILE", "x")
+    doctor.origins["mailer.auth.pass"] = Origin("USERS_MAILER_PASS_FILE", "x")
     secret.chmod(0o604)
-    assert patient.finds("config-files")[2] == f"chmod o= {secret}"
+    assert doctor.finds("config-files")[2] == f"chmod o= {secret}"
     secret.unlink()
-    assert patient.finds("config-files")[:2] == ("problem", f"{secret}: No such file or directory")
+    assert doctor.finds("config-files")[:2] == ("problem", f"{secret}: No such file or directory")
 
 
-def test_who_may_touch_the_database_is_looked_at(
-    patient: Patient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_modes_and_owner_of_the_database_are_checked(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database = patient.service.settings.database
+    database = doctor.service.settings.database
     database.chmod(0o640)
-    assert patient.finds("database-modes")[2] == f"chmod go= {database}"
-    database.chmod(0o660)  # a group was given it on purpose
-    assert patient.finds("database-modes")[0] == "ok"
+    assert doctor.finds("database-modes")[2] == f"chmod go= {database}"
+    database.chmod(0o660)  # an operator gave it to a group on purpose
+    assert doctor.finds("database-modes")[0] == "ok"
     tmp_path.chmod(0o777)
-    assert patient.finds("database-modes")[2] == f"chmod o-w {tmp_path}"
+    assert doctor.finds("database-modes")[2] == f"chmod o-w {tmp_path}"
     tmp_path.chmod(0o700)
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    assert patient.finds("database-owners")[0] == "hint"
+    assert doctor.finds("database-owners")[0] == "hint"
 
 
-def test_a_damaged_page_is_found_and_no_check_is_a_crash(patient: Patient) -> None:
-    database = patient.service.settings.database
-    with patient.service.store.write() as tx:
+def test_a_damaged_page_is_a_finding_and_crashes_no_check(doctor: Doctor) -> None:
+    database = doctor.service.settings.database
+    with doctor.service.store.write() as tx:
         tx._run(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)"
             " INSERT INTO login_failures (account, failures, last_failed_at) SELECT 'x' || i, 1, 'x' FROM n"
         )
-    patient.service.close()
+    doctor.service.close()
     damaged = bytearray(database.read_bytes())
     damaged[-2 * 4096 :] = b"\xff" * 2 * 4096
     database.write_bytes(damaged)
-    found = patient.findings()
+    found = doctor.findings()
     assert found["database-integrity"].severity is Severity.PROBLEM
     assert found["database-integrity"].mend == "usersctl db restore FILE"
     assert set(found) == set(OFFLINE) - {"config-files", "provider"}
 
 
-def test_a_look_at_a_large_database_has_an_end(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
-    with patient.service.store.write() as tx:
+def test_the_integrity_check_has_a_time_limit(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    with doctor.service.store.write() as tx:
         tx._run(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)"
             " INSERT INTO login_failures (account, failures, last_failed_at) SELECT 'x' || i, 1, 'x' FROM n"
         )
     monkeypatch.setattr(installation, "QUERY_AT_MOST", -1)
-    severity, message, mend = patient.finds("database-integrity")
+    severity, message, mend = doctor.finds("database-integrity")
     assert (severity, "longer than" in message) == ("hint", True)
     assert mend == "usersctl db verify"
 
 
-def test_a_log_that_grew_and_a_disk_that_is_full_are_told(
-    patient: Patient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_log_and_a_full_disk_are_findings(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "LARGE_LOG", 100)
-    assert patient.finds("database-log")[0] == "warning"
+    assert doctor.finds("database-log")[0] == "warning"
     monkeypatch.setattr(files, "LITTLE_ROOM", 2**62)
-    assert patient.finds("disk")[0] == "problem"
+    assert doctor.finds("disk")[0] == "problem"
 
 
-def test_a_part_of_the_schema_that_is_missing_is_told(patient: Patient) -> None:
-    with patient.service.store.write() as tx:
+def test_a_missing_index_is_a_finding(doctor: Doctor) -> None:
+    with doctor.service.store.write() as tx:
         tx._run("DROP INDEX users_by_name")
-    assert patient.finds("database-schema")[:2] == ("problem", "users_by_name missing")
+    assert doctor.finds("database-schema")[:2] == ("problem", "users_by_name missing")
 
 
-def test_packages_that_collide_are_told(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conflicting_packages_are_findings(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     real = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: "0.29.1" if name == "typer" else real(name))
-    assert patient.finds("packages")[0] == "hint"
+    assert doctor.finds("packages")[0] == "hint"
     monkeypatch.setattr(metadata, "version", lambda _name: "3.2.0")
-    assert "python-crontab" in patient.finds("packages")[1]
+    assert "python-crontab" in doctor.finds("packages")[1]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_what_belongs_to_somebody_else_than_the_database_is_told(patient: Patient, tmp_path: Path) -> None:
+def test_files_of_another_owner_are_a_finding(doctor: Doctor, tmp_path: Path) -> None:
     (tmp_path / "mail").mkdir()
     os.chown(tmp_path / "mail", 12345, -1)
-    severity, message, mend = patient.finds("database-owners")
+    severity, message, mend = doctor.finds("database-owners")
     assert (severity, message.split()[0]) == ("problem", "mail")
     assert mend == f"chown root {tmp_path / 'mail'}"
 
 
-# --- what is in it ---
+# --- records ---
 
 
-def test_a_clock_that_is_wrong_is_told(patient: Patient, clock: FakeClock) -> None:
+def test_a_wrong_clock_is_a_finding(doctor: Doctor, clock: FakeClock) -> None:
     clock.move(hours=-1)
-    severity, message, _ = patient.finds("clock")
+    severity, message, _ = doctor.finds("clock")
     assert (severity, "1 of users, 1 of audit" in message) == ("warning", True)
     clock.move(days=-3650)
-    assert patient.finds("clock")[0] == "problem"
+    assert doctor.finds("clock")[0] == "problem"
 
 
-def test_without_an_admin_and_in_lockdown_it_says_so(patient: Patient) -> None:
-    with patient.service.store.write() as tx:
+def test_a_missing_admin_and_a_lockdown_are_findings(doctor: Doctor) -> None:
+    with doctor.service.store.write() as tx:
         tx._run("UPDATE users SET role = 'user'")
-    assert patient.finds("admin") == ("problem", "there is no active admin", "usersctl create EMAIL --admin")
-    patient.service.lockdown.start(None, by=OPERATOR)
-    assert patient.finds("lockdown")[2] == "usersctl lockdown off"
+    assert doctor.finds("admin") == ("problem", "there is no active admin", "usersctl create EMAIL --admin")
+    doctor.service.lockdown.start(None, by=OPERATOR)
+    assert doctor.finds("lockdown")[2] == "usersctl lockdown off"
 
 
-def test_a_cleanup_that_is_overdue_is_told(patient: Patient, clock: FakeClock) -> None:
-    assert patient.finds("cleanup")[0] == "ok"
+def test_an_overdue_cleanup_is_a_finding(doctor: Doctor, clock: FakeClock) -> None:
+    assert doctor.finds("cleanup")[0] == "ok"
     clock.move(days=2)
-    severity, message, mend = patient.finds("cleanup")
+    severity, message, mend = doctor.finds("cleanup")
     assert (severity, mend) == ("warning", "usersctl cleanup-tokens")
     assert "never ran" in message
-    patient.service.sessions.cleanup(by=OPERATOR)
-    assert patient.finds("cleanup")[0] == "ok"
+    doctor.service.sessions.cleanup(by=OPERATOR)
+    assert doctor.finds("cleanup")[0] == "ok"
     clock.move(days=7)
-    assert patient.finds("cleanup", cleanup_schedule=None)[0] == "ok"
+    assert doctor.finds("cleanup", cleanup_schedule=None)[0] == "ok"
     clock.move(days=2)
-    assert patient.finds("cleanup", cleanup_schedule=None)[2] == "usersctl snippet cron"
+    assert doctor.finds("cleanup", cleanup_schedule=None)[2] == "usersctl snippet cron"
 
 
-def test_letters_that_wait_or_failed_are_told(patient: Patient, clock: FakeClock) -> None:
-    patient.service.registration.register("eve@example.com", "Eve", PASSWORD, by=OPERATOR)
-    assert patient.finds("letters-waiting")[0] == "ok"
+def test_waiting_and_failed_emails_are_findings(doctor: Doctor, clock: FakeClock) -> None:
+    doctor.service.registration.register("eve@example.com", "Eve", PASSWORD, by=OPERATOR)
+    assert doctor.finds("letters-waiting")[0] == "ok"
     clock.move(minutes=20)
-    severity, message, mend = patient.finds("letters-waiting")
+    severity, message, mend = doctor.finds("letters-waiting")
     assert (severity, mend) == ("warning", "usersctl mail retry")
     assert message.startswith("1, the oldest since")
-    with patient.service.store.write() as tx:
+    with doctor.service.store.write() as tx:
         tx.finish_email(1, EmailState.FAILED, "550 no such mailbox")
-    assert patient.finds("letters-waiting")[0] == "ok"
-    assert patient.finds("letters-failed")[1] == "1, such as 1 to eve@example.com: 550 no such mailbox"
+    assert doctor.finds("letters-waiting")[0] == "ok"
+    assert doctor.finds("letters-failed")[1] == "1, such as 1 to eve@example.com: 550 no such mailbox"
 
 
-# --- how it is reached ---
+# --- reach ---
 
 
 @pytest.mark.parametrize(
@@ -248,63 +246,63 @@ def test_letters_that_wait_or_failed_are_told(patient: Patient, clock: FakeClock
          "ok", "http://127.0.0.1:8080/api/users/auth/oauth/callback"),
     ],
 )  # fmt: skip
-def test_settings_that_do_not_fit_together_are_told(
-    patient: Patient, code: str, changes: dict[str, Any], severity: str, told: str
+def test_settings_that_contradict_each_other_are_findings(
+    doctor: Doctor, code: str, changes: dict[str, Any], severity: str, told: str
 ) -> None:
-    found = patient.finds(code, **changes)
+    found = doctor.finds(code, **changes)
     assert found[0] == severity
     assert told in found[1]
     assert (found[2] is None) is (severity == "ok")
 
 
-def test_logins_that_all_come_from_one_address_are_told(patient: Patient, add: Callable[..., User]) -> None:
+def test_logins_all_from_one_address_are_a_finding(doctor: Doctor, add: Callable[..., User]) -> None:
     import ipaddress
 
     people = [add(f"user{number}") for number in range(3)]
     for each in people * 4:
-        patient.service.sessions.open(each, remember=False, client=Client("10.0.0.7"))
+        doctor.service.sessions.open(each, remember=False, client=Client("10.0.0.7"))
     trusted = PUBLIC | {"trusted_proxies": (ipaddress.ip_network("192.0.2.1"),)}
-    severity, message, _ = patient.finds("proxies", **trusted)
+    severity, message, _ = doctor.finds("proxies", **trusted)
     assert (severity, "12 logins of 3 users all came from 10.0.0.7" in message) == ("warning", True)
-    patient.service.sessions.open(people[0], remember=False, client=Client("203.0.113.9"))
-    assert patient.finds("proxies", **trusted)[0] == "ok"
+    doctor.service.sessions.open(people[0], remember=False, client=Client("203.0.113.9"))
+    assert doctor.finds("proxies", **trusted)[0] == "ok"
     everybody = PUBLIC | {"trusted_proxies": (ipaddress.ip_network("0.0.0.0/0"),)}
-    assert patient.finds("proxies", **everybody)[0] == "problem"
+    assert doctor.finds("proxies", **everybody)[0] == "problem"
 
 
-def test_what_the_daemon_says_is_told(patient: Patient) -> None:
-    patient.daemon_says = os.strerror(111)
-    assert patient.finds("daemon") == (
+def test_the_state_of_the_daemon_is_a_finding(doctor: Doctor) -> None:
+    doctor.daemon_reason = os.strerror(111)
+    assert doctor.finds("daemon") == (
         "warning",
         "nothing listens at 127.0.0.1:8080",
         "systemctl start usersd",
     )
-    patient.daemon_says = "answers 404"
-    assert patient.finds("daemon")[0] == "problem"
+    doctor.daemon_reason = "answers 404"
+    assert doctor.finds("daemon")[0] == "problem"
 
 
 # --- online ---
 
 
-def online(patient: Patient, **changes: Any) -> dict[str, Finding]:
-    found = patient.findings(online=True, **changes)
+def online(doctor: Doctor, **changes: Any) -> dict[str, Finding]:
+    found = doctor.findings(online=True, **changes)
     return {code: each for code, each in found.items() if code not in OFFLINE}
 
 
-def test_the_mail_server_is_asked_up_to_the_login(
-    patient: Patient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_mail_server_is_checked_up_to_the_login(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificates = make_certificates(tmp_path)
     box = Postbox(login=("me", "right"))
 
     def severities(port: int, password: str | None = None) -> list[str]:
         login = {"mailer_user": "me", "mailer_password": password} if password else {}
-        found = online(patient, mailer_host="127.0.0.1", mailer_port=port, **login)
+        found = online(doctor, mailer_host="127.0.0.1", mailer_port=port, **login)
         assert "right" not in str(found)
         return [str(each.severity) for code, each in found.items() if code.startswith("mail-")]
 
     with smtp_server(box, starttls=certificates.server()):
-        assert severities(box.port) == ["ok", "problem"]  # whose certificate nobody knows
+        assert severities(box.port) == ["ok", "problem"]  # its certificate is of an unknown authority
         monkeypatch.setenv("SSL_CERT_FILE", str(certificates.authority))
         assert severities(box.port) == ["ok", "ok"]
         assert severities(box.port, "right") == ["ok", "ok", "ok"]
@@ -315,34 +313,32 @@ def test_the_mail_server_is_asked_up_to_the_login(
     assert box.received == []
 
 
-def test_a_mail_server_that_hangs_does_not_hold_it_up(
-    patient: Patient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_mail_server_has_a_time_limit(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "MAIL_AT_MOST", 0.3)
     with scripted_server(hang) as port:
-        found = online(patient, mailer_host="127.0.0.1", mailer_port=port)
+        found = online(doctor, mailer_host="127.0.0.1", mailer_port=port)
     assert found["mail-server"].severity is Severity.PROBLEM
 
 
-def test_the_provider_and_the_way_in_are_asked(
+def test_the_provider_and_the_base_url_are_checked(
     make_service: Callable[..., Service], clock: FakeClock
 ) -> None:
     with oauth_site(make_service) as site:
-        patient = Patient(site.service, clock)
-        found = online(patient)
+        doctor = Doctor(site.service, clock)
+        found = online(doctor)
         assert {code: str(each.severity) for code, each in found.items()} == {
             "provider-discovery": "ok",
             "provider-redirect": "ok",
             "base-url-reachable": "ok",
         }
-        # What is not registered there is refused by the provider, and told with what has to be registered.
+        # The provider refuses an unregistered callback, and the finding names the callback to register.
         found = online(
-            patient, oauth_callback_url="/elsewhere", base_url=site.service.settings.base_url + "/x"
+            doctor, oauth_callback_url="/elsewhere", base_url=site.service.settings.base_url + "/x"
         )
         assert found["provider-redirect"].severity is Severity.PROBLEM
         assert "/x/elsewhere" in str(found["provider-redirect"].mend)
         assert found["base-url-reachable"].severity is Severity.PROBLEM
-    found = online(patient)
+    found = online(doctor)
     assert {each.severity for each in found.values()} == {Severity.PROBLEM}
     assert all(each.mend for each in found.values())
 
@@ -350,13 +346,13 @@ def test_the_provider_and_the_way_in_are_asked(
 # --- the command ---
 
 
-def doctor(usersctl: Command, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
+def run_doctor(usersctl: Command, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
     done = usersctl("doctor", "--json", *words)
     assert done.stderr == ""
     return done.code, {found["code"]: found for found in json.loads(done.stdout)["findings"]}
 
 
-def test_beside_a_daemon_that_is_well_it_ends_with_0(usersctl: Command) -> None:
+def test_with_a_sound_daemon_the_exit_code_is_0(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     port = free_port()
     usersctl.configure(
@@ -364,7 +360,7 @@ def test_beside_a_daemon_that_is_well_it_ends_with_0(usersctl: Command) -> None:
     )
     with serving(usersctl, port=port):
         before = {each.name: each.stat().st_mtime_ns for each in usersctl.folder.iterdir()}
-        code, found = doctor(usersctl)
+        code, found = run_doctor(usersctl)
         assert {each["code"]: each for each in found.values() if each["severity"] != "ok"} == {}
         assert code == 0
         assert found["daemon"]["message"] == f"ready at 127.0.0.1:{port}"
@@ -377,7 +373,7 @@ def test_beside_a_daemon_that_is_well_it_ends_with_0(usersctl: Command) -> None:
 
 
 @pytest.mark.parametrize("state", ["older", "future", "foreign", "folder", "nowhere"])
-def test_a_database_that_is_no_use_is_a_finding(patient: Patient, tmp_path: Path, state: str) -> None:
+def test_an_unusable_database_is_a_finding(doctor: Doctor, tmp_path: Path, state: str) -> None:
     path, code = tmp_path / "other.db", "database"
     if state == "older":
         old_database(path)
@@ -393,25 +389,25 @@ def test_a_database_that_is_no_use_is_a_finding(patient: Patient, tmp_path: Path
     else:
         path.symlink_to("other.db")  # to itself
     before = sorted(tmp_path.iterdir())
-    severity, _, mend = patient.finds(code, database=path)
+    severity, _, mend = doctor.finds(code, database=path)
     assert severity in ("problem", "warning")
     assert mend
     assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize("state", ["missing", "locked"])
-def test_a_database_that_cannot_be_used_is_no_crash(
-    patient: Patient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+def test_a_missing_or_locked_database_crashes_no_check(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     path, held = tmp_path / "other.db", sqlite3.connect(":memory:")
     if state == "locked":
         monkeypatch.setattr(database_file, "BUSY_SECONDS", 0.1)
-        patient.service.store.copy(path)
+        doctor.service.store.copy(path)
         held = sqlite3.connect(path)
         held.execute("PRAGMA locking_mode = EXCLUSIVE")
         held.execute("BEGIN IMMEDIATE")
     before = sorted(tmp_path.iterdir())
-    found = patient.findings(database=path)
+    found = doctor.findings(database=path)
     assert found["database"].severity is Severity.PROBLEM
     assert found["database"].mend
     assert set(found) == set(OFFLINE) - {"config-files", "provider"}
@@ -419,10 +415,10 @@ def test_a_database_that_cannot_be_used_is_no_crash(
     held.close()
 
 
-def test_the_command_says_so_of_a_damaged_one(usersctl: Command) -> None:
+def test_a_damaged_database_is_a_finding_of_the_command(usersctl: Command) -> None:
     usersctl.database.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
     before = sorted(usersctl.folder.iterdir())
-    exit_code, found = doctor(usersctl)
+    exit_code, found = run_doctor(usersctl)
     assert exit_code == 7
     assert found["database"]["severity"] == "problem"
     assert found["database"]["mend"]
@@ -430,9 +426,9 @@ def test_the_command_says_so_of_a_damaged_one(usersctl: Command) -> None:
     assert sorted(usersctl.folder.iterdir()) == before
 
 
-def test_a_configuration_that_cannot_be_used_is_a_finding(usersctl: Command) -> None:
+def test_an_unusable_configuration_is_a_finding(usersctl: Command) -> None:
     usersctl.configure("server.prot = 80\n")
-    exit_code, found = doctor(usersctl)
+    exit_code, found = run_doctor(usersctl)
     assert exit_code == 7
     assert "did you mean server.port" in found["config"]["message"]
     assert {each["severity"] for code, each in found.items() if code not in ("config", "packages")} == {
@@ -445,7 +441,7 @@ def test_a_configuration_that_cannot_be_used_is_a_finding(usersctl: Command) -> 
     assert "   -> usersctl db init --db other.db" in screen.text
 
 
-def test_no_secret_is_in_what_it_says(usersctl: Command) -> None:
+def test_findings_contain_no_secrets(usersctl: Command) -> None:
     usersctl.add("ada")
     usersctl.configure(
         f'[mailer]\nhost = "127.0.0.1"\nport = {free_port()}\nauth.user = "me"\nauth.pass = "planted-1"\n'
@@ -461,7 +457,7 @@ def test_no_secret_is_in_what_it_says(usersctl: Command) -> None:
 # --- the documentation ---
 
 
-def test_every_code_is_told_and_no_other() -> None:
+def test_the_documentation_lists_exactly_these_codes() -> None:
     told = [cells[0].strip("`") for cells in rows(page("docs/operating/doctor.md"))]
     assert told == [check.code for check in CHECKS]
     for cells, check in zip(rows(page("docs/operating/doctor.md")), CHECKS, strict=True):

@@ -1,4 +1,4 @@
-"""Letters as mail: what they look like, how they go to a server and what it may do to us, and the folder without one."""
+"""Emails: their content, how SMTP servers of all kinds receive them, and the folder for them without a server."""
 
 import html.parser
 import os
@@ -88,16 +88,16 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture
 def trusted(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Certificates:
-    """As an operator of one's own authority does it: OpenSSL's own variable."""
+    """Trusts the authority as an operator would: by OpenSSL's own variable."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates.authority))
     return certificates
 
 
-# --- what a letter looks like ---
+# --- content ---
 
 
 class Tags(html.parser.HTMLParser):
-    """Every tag, attribute and text of a document."""
+    """Collects every tag, attribute and text of a document."""
 
     def __init__(self, document: str) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Tags(html.parser.HTMLParser):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_letter_has_a_text_and_an_html_part_that_say_the_same(kind: str) -> None:
+def test_an_email_has_text_and_html_parts_with_the_same_content(kind: str) -> None:
     message = written(kind)
     assert message.get_content_type() == "multipart/alternative"
     text, seen = part(message, "plain"), Tags(part(message, "html"))
@@ -133,7 +133,7 @@ def test_a_letter_has_a_text_and_an_html_part_that_say_the_same(kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_letter_asks_for_nothing_from_elsewhere_and_has_both_colour_schemes(kind: str) -> None:
+def test_an_email_loads_nothing_and_has_both_colour_schemes(kind: str) -> None:
     document = part(written(kind), "html")
     seen = Tags(document)
     assert not {"script", "img", "link", "iframe", "form", "object"} & set(seen.tags)
@@ -157,20 +157,20 @@ def test_the_button_says_what_it_does(kind: str, label: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_sent_is_seven_bits_in_lines_of_a_length_that_every_server_takes(kind: str) -> None:
+def test_a_message_is_seven_bit_with_lines_of_at_most_998_bytes(kind: str) -> None:
     raw = written(kind, brand="Größe & Söhne 测试 \u202e").as_bytes()
     assert raw.isascii()
     assert max(map(len, raw.split(b"\r\n"))) <= 998
     assert b"\n" not in raw.replace(b"\r\n", b"")
 
 
-def test_a_plain_letter_can_be_read_in_the_file_as_it_stands() -> None:
+def test_the_text_part_is_readable_in_the_raw_file() -> None:
     assert LINK.encode() in written().as_bytes()
     text = part(written(), "plain").splitlines()
     assert max(len(line) for line in text if line != LINK) <= 72
 
 
-def test_the_headers_are_those_of_a_letter_by_a_machine() -> None:
+def test_the_headers_mark_an_automatic_email() -> None:
     message = written()
     assert str(message["From"]) == "Users <no-reply@accounts.example.com>"
     assert str(message["To"]) == TO
@@ -191,7 +191,7 @@ def test_the_headers_are_those_of_a_letter_by_a_machine() -> None:
         ("http://[2001:db8::a]", "localhost"),
     ],
 )
-def test_without_a_configured_sender_it_is_our_own_name(base_url: str, domain: str) -> None:
+def test_the_default_sender_is_no_reply_at_the_base_url(base_url: str, domain: str) -> None:
     message = written(base_url=base_url)
     assert message["From"].addresses[0].addr_spec == f"no-reply@{domain}"
     assert str(message["Message-ID"]).endswith(f"@{domain}>")
@@ -269,13 +269,13 @@ EVIL_ADDRESSES = [
 
 
 @pytest.mark.parametrize("email", EVIL_ADDRESSES)
-def test_an_address_that_is_more_than_one_address_is_never_stored(email: str) -> None:
+def test_a_list_of_addresses_is_never_stored_as_one(email: str) -> None:
     with pytest.raises(Invalid):
         normal_email(email)
 
 
 @pytest.mark.parametrize("email", EVIL_ADDRESSES)
-def test_even_if_it_were_stored_it_adds_no_header_and_no_recipient(email: str) -> None:
+def test_a_stored_list_of_addresses_adds_no_header_and_no_recipient(email: str) -> None:
     with smtp_server() as box:
         try:
             message = written(to=email)
@@ -296,7 +296,7 @@ def test_even_if_it_were_stored_it_adds_no_header_and_no_recipient(email: str) -
         "ada@xn--bcher-kva.example",
     ],
 )
-def test_an_odd_address_that_is_one_gets_its_letter(email: str) -> None:
+def test_a_valid_unusual_address_receives_its_email(email: str) -> None:
     assert normal_email(email) == email
     with smtp_server() as box:
         sending(box.port)(written(to=email), email, 1)
@@ -335,7 +335,7 @@ def test_a_name_that_could_break_a_line_is_refused(name: str) -> None:
         "a" * 200,
     ],
 )
-def test_a_name_is_in_no_letter_whatever_it_is(
+def test_no_email_contains_the_name_of_the_user(
     make_service: Callable[..., Service], name: str, tmp_path: Path
 ) -> None:
     service = make_service(whitelist=("/register",))
@@ -348,7 +348,7 @@ def test_a_name_is_in_no_letter_whatever_it_is(
     assert link_in(" ".join(seen.parts)).email == TO
 
 
-# --- an operator's own templates ---
+# --- templates of the operator ---
 
 
 @pytest.fixture
@@ -358,7 +358,7 @@ def folder(tmp_path: Path) -> Path:
     return found
 
 
-def test_a_template_in_the_operators_folder_takes_the_place_of_ours(folder: Path) -> None:
+def test_a_template_of_the_operator_replaces_ours(folder: Path) -> None:
     (folder / "confirm.txt").write_text(
         "Subject: Willkommen bei $brand\nButton: Bestätigen\n\nGrüß Gott, $email!\n\n${link}\n\n$hours h, 5 $$\n",
         "utf-8",
@@ -373,7 +373,7 @@ def test_a_template_in_the_operators_folder_takes_the_place_of_ours(folder: Path
     Writer(settings(mailer_templates=folder)).check()
 
 
-def test_a_text_template_is_text_and_cannot_become_html(folder: Path) -> None:
+def test_a_text_template_cannot_become_html(folder: Path) -> None:
     (folder / "confirm.txt").write_text(
         "Subject: <b>x</b>\nButton: <i>go</i>\n\n<script>$brand</script> & <b>$email</b>\n\n$link\n"
     )
@@ -419,7 +419,7 @@ def test_an_html_template_and_a_layout_get_escaped_values(folder: Path) -> None:
         ("confirm.txt", b"Subject: \xff\n\n$link", "cannot be read: not UTF-8"),
     ],
 )
-def test_a_template_that_cannot_be_used_is_refused_at_the_start_in_one_line(
+def test_an_unusable_template_is_refused_at_the_start_in_one_line(
     folder: Path, name: str, text: str | bytes, told: str
 ) -> None:
     (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
@@ -430,7 +430,7 @@ def test_a_template_that_cannot_be_used_is_refused_at_the_start_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_a_folder_of_templates_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_a_missing_folder_of_templates_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"mailer\.templates = .*: no such folder"):
         Writer(settings(mailer_templates=tmp_path / "gone")).check()
 
@@ -443,7 +443,7 @@ def test_our_own_templates_meet_the_same_rules(folder: Path, kind: str) -> None:
     assert written(kind, mailer_templates=folder).get_body(("html",)) is not None
 
 
-# --- where links lead ---
+# --- links ---
 
 
 @pytest.mark.parametrize(
@@ -462,14 +462,14 @@ def test_our_own_templates_meet_the_same_rules(folder: Path, kind: str) -> None:
         ),
     ],
 )
-def test_a_link_is_made_of_the_configuration(base_url: str, target: str, expected: str) -> None:
+def test_a_link_is_built_from_the_configuration(base_url: str, target: str, expected: str) -> None:
     assert writer.link(settings(base_url=base_url), target, "t/&", "a+b@x.example") == expected
 
 
 # --- the folder ---
 
 
-def test_without_a_server_a_letter_is_laid_into_a_folder_that_only_its_owner_reads(tmp_path: Path) -> None:
+def test_without_a_mail_server_an_email_is_written_to_a_private_folder(tmp_path: Path) -> None:
     sender = sender_for(settings(tmp_path / "data"))
     assert sender == FolderSender(tmp_path / "data" / "mail")
     told = sender(written(), TO, 7)
@@ -483,7 +483,7 @@ def test_without_a_server_a_letter_is_laid_into_a_folder_that_only_its_owner_rea
     assert link_in(" ".join(found.parts)).token == "abc-_123"
 
 
-def test_a_file_is_whole_or_not_there_also_when_the_last_writer_died(tmp_path: Path) -> None:
+def test_an_email_file_is_complete_or_missing_even_after_a_crash(tmp_path: Path) -> None:
     sender = FolderSender(tmp_path / "mail")
     sender(written(), TO, 1)
     before = (tmp_path / "mail" / "1.eml").read_bytes()
@@ -494,7 +494,7 @@ def test_a_file_is_whole_or_not_there_also_when_the_last_writer_died(tmp_path: P
     assert (tmp_path / "mail" / "1.eml").read_bytes() != before
 
 
-def test_a_folder_that_cannot_be_made_keeps_the_letter_waiting(tmp_path: Path) -> None:
+def test_an_unwritable_folder_keeps_the_email_waiting(tmp_path: Path) -> None:
     (tmp_path / "mail").write_text("in the way")
     with pytest.raises(Undeliverable) as error:
         FolderSender(tmp_path / "mail")(written(), TO, 1)
@@ -502,7 +502,7 @@ def test_a_folder_that_cannot_be_made_keeps_the_letter_waiting(tmp_path: Path) -
     assert "File exists" in str(error.value)
 
 
-def test_the_newest_letters_come_first_and_strangers_in_the_folder_are_passed_over(tmp_path: Path) -> None:
+def test_newest_emails_come_first_and_other_files_are_ignored(tmp_path: Path) -> None:
     sender = FolderSender(tmp_path)
     for number, second in ((2, 1), (9, 2), (10, 2), (1, 3)):
         sender(written(), TO, number)
@@ -516,7 +516,7 @@ def test_the_newest_letters_come_first_and_strangers_in_the_folder_are_passed_ov
 # --- SMTP ---
 
 
-def test_a_plain_server_takes_a_letter_and_its_answer_is_told() -> None:
+def test_a_plain_server_accepts_an_email_and_its_reply_is_returned() -> None:
     with smtp_server(Postbox(answers={"DATA": "250 2.0.0 queued as 4711"})) as box:
         assert sending(box.port)(written(), TO, 1) == "250 2.0.0 queued as 4711"
     (found,) = box.received
@@ -555,7 +555,7 @@ def test_tls_from_the_start(trusted: Certificates) -> None:
         (("mail.example.com",), {}, "mismatch"),
     ],
 )
-def test_a_bad_certificate_gets_no_letter_and_no_password(
+def test_a_server_with_a_bad_certificate_gets_no_email_and_no_password(
     trusted: Certificates, secure: bool, names: tuple[str, ...], more: dict[str, Any], told: str
 ) -> None:
     context = trusted.server(*names, **more)
@@ -567,7 +567,7 @@ def test_a_bad_certificate_gets_no_letter_and_no_password(
     assert box.received == []
 
 
-def test_an_authority_that_nobody_told_us_of_is_not_trusted(certificates: Certificates) -> None:
+def test_an_unknown_certificate_authority_is_not_trusted(certificates: Certificates) -> None:
     with smtp_server(tls=certificates.server()) as box:
         assert "certificate verify failed" in str(refused(sending(box.port, mailer_secure=True)))
 
@@ -581,7 +581,7 @@ def test_a_login_goes_over_tls(trusted: Certificates, secure: bool) -> None:
 
 
 def test_a_login_to_another_host_needs_starttls() -> None:
-    # Not what we call this machine, though it leads here: 127.1 is 127.0.0.1 to a resolver, and a name like any other to us.
+    # A resolver takes 127.1 for 127.0.0.1, but is_loopback takes it for a name of another host.
     seen: list[bytes] = []
 
     def listening(connection: socket.socket) -> None:
@@ -599,7 +599,7 @@ def test_a_login_to_another_host_needs_starttls() -> None:
 
 
 @pytest.mark.parametrize("mechanism", [b"PLAIN", b"LOGIN"])
-def test_a_server_that_repeats_the_password_does_not_get_it_into_what_we_keep(mechanism: bytes) -> None:
+def test_a_password_repeated_by_the_server_is_masked(mechanism: bytes) -> None:
     def listening(connection: socket.socket) -> None:
         with connection.makefile("rb") as lines:
             connection.sendall(b"220 mail\r\n")
@@ -631,7 +631,7 @@ def test_a_login_to_another_host_with_starttls_is_sent(trusted: Certificates) ->
     assert [(each.login, each.over_tls) for each in box.received] == [("ada", True)]
 
 
-def test_a_login_within_this_machine_needs_no_tls() -> None:
+def test_a_login_on_this_machine_needs_no_tls() -> None:
     box = Postbox(login=("ada", "secret"))
     with smtp_server(box):
         sending(box.port, mailer_user="ada", mailer_password="secret")(written(), TO, 1)
@@ -639,7 +639,7 @@ def test_a_login_within_this_machine_needs_no_tls() -> None:
 
 
 @pytest.mark.parametrize("password", ["wrong", "wröng"])
-def test_a_login_that_is_refused_keeps_the_letter_waiting(trusted: Certificates, password: str) -> None:
+def test_a_refused_login_keeps_the_email_waiting(trusted: Certificates, password: str) -> None:
     box = Postbox(login=("ada", "secret"))
     with smtp_server(box, starttls=trusted.server()):
         error = refused(sending(box.port, mailer_user="ada", mailer_password=password))
@@ -653,7 +653,7 @@ def test_a_login_that_is_refused_keeps_the_letter_waiting(trusted: Certificates,
     [
         ("EHLO", "421 too busy", False),
         ("MAIL", "451 try later", False),
-        ("MAIL", "550 we do not like you", False),  # the sender is for the operator to mend
+        ("MAIL", "550 we do not like you", False),  # a refused sender is mended by the operator
         ("RCPT", "450 greylisted", False),
         ("RCPT", "421 going down", False),
         ("RCPT", "550 no such user", True),
@@ -661,7 +661,7 @@ def test_a_login_that_is_refused_keeps_the_letter_waiting(trusted: Certificates,
         ("DATA", "554 spam", True),
     ],
 )
-def test_a_refusal_is_for_now_or_for_good(step: str, answer: str, permanent: bool) -> None:
+def test_a_refusal_is_temporary_or_permanent(step: str, answer: str, permanent: bool) -> None:
     with smtp_server(Postbox(answers={step: answer})) as box:
         error = refused(sending(box.port))
     assert (str(error), error.permanent) == (answer, permanent)
@@ -670,13 +670,13 @@ def test_a_refusal_is_for_now_or_for_good(step: str, answer: str, permanent: boo
 
 
 @pytest.mark.parametrize("greeting", [b"554 go away\r\n", b"421 too busy\r\n", b"hello\r\n", b"\r\n"])
-def test_a_server_that_does_not_greet_us_is_tried_again(greeting: bytes) -> None:
+def test_a_server_without_a_greeting_is_tried_again(greeting: bytes) -> None:
     with scripted_server(lambda connection: connection.sendall(greeting)) as port:
         assert not refused(sending(port)).permanent
 
 
 @pytest.mark.parametrize("step", [GREETING, EHLO, MAIL, RCPT, DATA, END])
-def test_a_server_that_hangs_is_left_after_the_limit_of_one_step(step: int) -> None:
+def test_a_hanging_server_is_abandoned_after_the_limit_of_one_step(step: int) -> None:
     with scripted_server(until(step, hang)) as port:
         began = time.monotonic()
         error = refused(sending(port, step=0.3, whole=8))
@@ -686,7 +686,7 @@ def test_a_server_that_hangs_is_left_after_the_limit_of_one_step(step: int) -> N
 
 
 @pytest.mark.parametrize("step", [GREETING, EHLO, MAIL, RCPT, DATA, END])
-def test_a_server_that_drips_is_left_after_the_limit_of_the_whole(step: int) -> None:
+def test_a_dripping_server_is_abandoned_after_the_overall_limit(step: int) -> None:
     with scripted_server(until(step, drip)) as port:
         began = time.monotonic()
         error = refused(sending(port, step=8, whole=0.4))
@@ -694,7 +694,7 @@ def test_a_server_that_drips_is_left_after_the_limit_of_the_whole(step: int) -> 
     assert not error.permanent
 
 
-def test_a_server_that_drips_in_the_handshake_is_left_too() -> None:
+def test_a_server_dripping_its_handshake_is_abandoned_as_well() -> None:
     with scripted_server(drip) as port:
         began = time.monotonic()
         error = refused(sending(port, step=0.5, whole=1, mailer_secure=True))
@@ -703,14 +703,14 @@ def test_a_server_that_drips_in_the_handshake_is_left_too() -> None:
 
 
 @pytest.mark.parametrize("step", [GREETING, EHLO, MAIL, RCPT, DATA, END])
-def test_a_server_that_closes_in_mid_letter_is_tried_again(step: int) -> None:
+def test_a_server_that_closes_during_an_email_is_tried_again(step: int) -> None:
     with scripted_server(until(step, lambda connection: connection.shutdown(socket.SHUT_RDWR))) as port:
         error = refused(sending(port))
     assert not error.permanent
     assert error.perhaps_taken == (step in (DATA, END))
 
 
-def test_a_server_that_hangs_after_the_letter_has_it_all_the_same() -> None:
+def test_a_server_that_hangs_after_the_email_has_accepted_it() -> None:
     with scripted_server(until(END + 1, hang)) as port:
         began = time.monotonic()
         assert sending(port, step=5)(written(), TO, 1) == "250 taken"
@@ -726,11 +726,11 @@ def test_the_limits_are_ten_seconds_a_step_and_thirty_for_the_whole() -> None:
 @pytest.mark.parametrize(
     "host", ["no-such-host.invalid", "a" * 300 + ".example", "ü..example", "exa mple.com", "[::1"]
 )
-def test_a_host_that_is_none_is_tried_again(host: str) -> None:
+def test_an_invalid_host_is_tried_again(host: str) -> None:
     assert not refused(sending(25, mailer_host=host)).permanent
 
 
-def test_nobody_listening_is_tried_again() -> None:
+def test_a_closed_port_is_tried_again() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     error = refused(sending(port))
@@ -738,7 +738,7 @@ def test_nobody_listening_is_tried_again() -> None:
     assert not error.permanent
 
 
-def test_an_endless_answer_is_cut() -> None:
+def test_a_long_reply_is_cut() -> None:
     answer = b"".join(b"550-%d %s\r\n" % (number, b"x" * 400) for number in range(200)) + b"550 end\r\n"
     with scripted_server(until(RCPT, lambda connection: connection.sendall(answer))) as port:
         error = refused(sending(port))
@@ -747,7 +747,7 @@ def test_an_endless_answer_is_cut() -> None:
     assert "\n" not in str(error)
 
 
-def test_no_thread_stays_behind() -> None:
+def test_sending_leaves_no_thread_behind() -> None:
     before = set(threading.enumerate())
     with smtp_server() as box:
         sending(box.port)(written(), TO, 1)
@@ -767,7 +767,7 @@ def test_more_than_one_language_is_shipped() -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("english", sorted(writer.TEMPLATES.glob("*.txt")), ids=lambda each: each.stem)
-def test_every_letter_is_translated_and_speaks_of_the_same_things(language: str, english: Path) -> None:
+def test_every_email_is_translated_with_the_same_placeholders(language: str, english: Path) -> None:
     translated = (writer.TEMPLATES / language / english.name).read_text("utf-8")
     original = english.read_text("utf-8")
     heads = [text.partition("\n\n")[0].splitlines() for text in (original, translated)]
@@ -776,7 +776,7 @@ def test_every_letter_is_translated_and_speaks_of_the_same_things(language: str,
     assert translated != original
 
 
-def test_letters_follow_the_locale_and_the_accent_of_the_pages() -> None:
+def test_emails_follow_the_locale_and_the_accent_of_the_pages() -> None:
     letter = Writer(settings(locale="de", accent="#ffcc00")).write(
         "reset",
         "ada@example.com",
@@ -791,7 +791,5 @@ def test_letters_follow_the_locale_and_the_accent_of_the_pages() -> None:
     html = found.get_content()
     assert '<html lang="de">' in html
     assert "background:#ffcc00;color:#000000" in html
-    assert (
-        ".button {" in html
-    )  # in the dark, where the style sheet has a colour of its own for what is not branded
+    assert ".button {" in html  # the style sheet colours unbranded buttons in dark mode
     assert 'class="button"' not in html

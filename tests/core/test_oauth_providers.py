@@ -1,4 +1,4 @@
-"""Identity providers: hostile ones, slow ones, ones with ways of their own, and GitHub."""
+"""Identity providers: hostile ones, slow ones, unusual ones, and GitHub."""
 
 import base64
 import json
@@ -43,14 +43,14 @@ def provider() -> Iterator[Hostile]:
 
 @pytest.fixture
 def elsewhere() -> Iterator[Hostile]:
-    """Another server, to which nothing of ours may ever come."""
+    """Another server, which must never receive a request."""
     with hostile() as server:
         yield server
         assert server.arrived == []
 
 
 class Visit:
-    """A site that signs in at some provider, and a browser that comes back with a code at once."""
+    """A site that signs in at a provider, and a browser that returns with a code at once."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -62,7 +62,7 @@ class Visit:
         return self.browser.client.get(answered(location, **more)) if "state=" in location else there
 
     def failure(self, **more: str) -> str:
-        """The one code; and it was no fault of ours."""
+        """The error code of a failed sign-in, which must not log an internal error."""
         code = error_of(self(**more))
         assert [line for line in self.site.log if line["event"] in ("error", "library")] == []
         assert self.browser.me() is None
@@ -103,13 +103,13 @@ def in_parallel(calls: list[Callable[[], Any]]) -> Waiting:
     return waiting
 
 
-def test_a_provider_that_answers_as_it_should_signs_in(visit: Visit, provider: Hostile) -> None:
+def test_a_correct_provider_signs_the_user_in(visit: Visit, provider: Hostile) -> None:
     assert visit().header("Location") == "/"
     assert (visit.browser.me() or {})["oauth_id"] == "1001"
     assert [each.path for each in provider.arrived] == [DISCOVERY, "/token", "/userinfo"]
 
 
-# --- nonsense ---
+# --- malformed answers ---
 
 VALID: dict[str, Any] = {
     "issuer": "x",
@@ -167,7 +167,7 @@ NONSENSE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_nonsense_is_a_failure_and_nothing_more(
+def test_a_malformed_answer_ends_the_sign_in_with_one_error_code(
     visit: Visit, provider: Hostile, clock: FakeClock, endpoint: str
 ) -> None:
     for what, nonsense in NONSENSE.items():
@@ -202,7 +202,7 @@ def test_a_redirect_is_not_followed_and_the_secret_goes_nowhere_else(
             assert len(provider.asked(ENDPOINTS[endpoint])) == before + 1
 
 
-def test_what_comes_with_a_redirect_is_not_unpacked(
+def test_the_body_of_a_redirect_is_not_decompressed(
     visit: Visit, provider: Hostile, elsewhere: Hostile
 ) -> None:
     head = f"HTTP/1.1 307 MustWait\r\nLocation: {elsewhere.url}/\r\n".encode()
@@ -218,7 +218,7 @@ def test_what_comes_with_a_redirect_is_not_unpacked(
     assert time.process_time() - began < 0.5
 
 
-def test_a_good_answer_with_a_location_is_a_good_answer(
+def test_a_location_header_on_a_200_changes_nothing(
     visit: Visit, provider: Hostile, elsewhere: Hostile
 ) -> None:
     provider.answers = {"/token": answer(provider.token, f"Location: {elsewhere.url}/")}
@@ -235,12 +235,12 @@ ODD_TOKENS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def test_an_odd_token_is_a_failure(visit: Visit, provider: Hostile) -> None:
+def test_an_invalid_token_answer_ends_the_sign_in(visit: Visit, provider: Hostile) -> None:
     for odd in ODD_TOKENS:
         provider.answers = {"/token": answer(odd)}
         reply = visit()
         if reply.header("Location") == "/":
-            # What is odd about it was nothing that we ask: the profile was read with this very token.
+            # The odd member was one that we ignore: the profile was read with this token.
             assert odd["access_token"] == "x"
             assert not {"error", "token_type"} & set(odd), odd
             visit.browser.client.cookies.clear()
@@ -258,7 +258,7 @@ ODD_PROFILES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def test_an_odd_profile_is_a_failure(visit: Visit, provider: Hostile) -> None:
+def test_an_invalid_profile_ends_the_sign_in(visit: Visit, provider: Hostile) -> None:
     good = dict(provider.profile)
     for odd in ODD_PROFILES:
         provider.profile = good | odd
@@ -270,7 +270,7 @@ def test_an_odd_profile_is_a_failure(visit: Visit, provider: Hostile) -> None:
         assert list(tx.all_credentials()) == []
 
 
-def test_an_odd_name_or_picture_is_left_out(visit: Visit, provider: Hostile) -> None:
+def test_an_invalid_name_or_picture_is_left_out(visit: Visit, provider: Hostile) -> None:
     for number, odd in enumerate((None, 1, [], {}, True, "\x00", "\ud800", "x" * 100_000)):
         provider.profile |= {
             "sub": str(number),
@@ -296,7 +296,7 @@ ODD_URLS: list[Any] = [
 
 
 @pytest.mark.parametrize("endpoint", ["authorization_endpoint", "token_endpoint", "userinfo_endpoint"])
-def test_an_odd_endpoint_is_never_asked(visit: Visit, provider: Hostile, endpoint: str) -> None:
+def test_an_invalid_endpoint_gets_no_request(visit: Visit, provider: Hostile, endpoint: str) -> None:
     for url in ODD_URLS:
         provider.discovery[endpoint] = url
         assert visit.failure() == "oauth_failed", url
@@ -316,7 +316,7 @@ def test_a_discovery_document_of_another_issuer_is_refused(visit: Visit, provide
 
 @pytest.mark.parametrize("path", ["", "/realms/main", "/application/o/users"])
 @pytest.mark.parametrize(("configured", "told"), [("", ""), ("/", "/"), ("", "/"), ("/", "")])
-def test_a_slash_at_the_end_of_the_issuer_is_no_difference(
+def test_a_slash_at_the_end_of_the_issuer_makes_no_difference(
     make_visit: Callable[..., Visit], provider: Hostile, path: str, configured: str, told: str
 ) -> None:
     provider.discovery["issuer"] = provider.url + path + told
@@ -327,7 +327,7 @@ def test_a_slash_at_the_end_of_the_issuer_is_no_difference(
     assert visit(iss=provider.url + path + told).header("Location") == "/"
 
 
-def test_iss_is_checked_when_sent_and_asked_for_when_announced(
+def test_iss_is_checked_when_sent_and_required_when_announced(
     visit: Visit, provider: Hostile, clock: FakeClock
 ) -> None:
     assert visit.failure(iss="https://evil.example") == "oauth_failed"
@@ -341,7 +341,9 @@ def test_iss_is_checked_when_sent_and_asked_for_when_announced(
     assert visit(iss=provider.url).header("Location") == "/"
 
 
-def test_discovery_is_asked_for_once_an_hour(visit: Visit, provider: Hostile, clock: FakeClock) -> None:
+def test_the_discovery_document_is_fetched_once_an_hour(
+    visit: Visit, provider: Hostile, clock: FakeClock
+) -> None:
     for _ in range(3):
         visit()
     assert len(provider.asked(DISCOVERY)) == 1
@@ -355,7 +357,7 @@ def test_discovery_is_asked_for_once_an_hour(visit: Visit, provider: Hostile, cl
     assert (len(provider.asked(DISCOVERY)), len(provider.asked("/moved"))) == (2, 1)
 
 
-def test_a_discovery_that_failed_is_tried_again_at_once(visit: Visit, provider: Hostile) -> None:
+def test_a_failed_discovery_is_repeated_by_the_next_sign_in(visit: Visit, provider: Hostile) -> None:
     provider.answers[DISCOVERY] = answer({}, status="500 Oops")
     assert visit.failure() == "oauth_failed"
     provider.answers.clear()
@@ -368,7 +370,7 @@ def test_an_authorization_endpoint_keeps_the_query_that_it_has(visit: Visit, pro
     assert (there["tenant"], there["x"], there["client_id"]) == ("a b", "", "client-77")
 
 
-def test_explicit_addresses_need_no_discovery(make_visit: Callable[..., Visit], provider: Hostile) -> None:
+def test_configured_endpoints_need_no_discovery(make_visit: Callable[..., Visit], provider: Hostile) -> None:
     visit = make_visit(
         oauth_authorization_url="https://p.example/authorize",
         oauth_token_url=f"{provider.url}/token",
@@ -380,7 +382,7 @@ def test_explicit_addresses_need_no_discovery(make_visit: Callable[..., Visit], 
     assert provider.arrived[0].headers["authorization"].startswith("Basic ")
 
 
-def test_an_explicit_address_goes_before_the_discovered_one(
+def test_a_configured_endpoint_overrides_the_discovered_one(
     make_visit: Callable[..., Visit], provider: Hostile
 ) -> None:
     provider.answers["/other"] = answer(provider.token)
@@ -389,7 +391,7 @@ def test_an_explicit_address_goes_before_the_discovered_one(
     assert [each.path for each in provider.arrived] == [DISCOVERY, "/other", "/userinfo"]
 
 
-# --- how we show who we are ---
+# --- client authentication ---
 
 
 @pytest.mark.parametrize("methods", [None, ["client_secret_basic"], ["client_secret_post", "client_secret_basic"], [], ["private_key_jwt"],
@@ -428,14 +430,14 @@ def test_the_secret_goes_into_the_body_where_discovery_says_so(
 
 @pytest.mark.parametrize(("status", "error"), [("401 Unauthorized", "invalid_client"), ("400 Bad Request", "invalid_client"),
                                                ("401 Unauthorized", "unauthorized_client"), ("200 OK", "invalid_client")])  # fmt: skip
-def test_a_client_that_the_provider_does_not_know_is_not_configured(
+def test_an_unknown_client_is_reported_as_not_configured(
     visit: Visit, provider: Hostile, status: str, error: str
 ) -> None:
     provider.answers["/token"] = answer({"error": error}, status=status)
     assert visit.failure() == "oauth_not_configured"
 
 
-def test_no_proxy_and_no_password_of_this_machine_is_used(
+def test_proxies_and_netrc_passwords_of_this_machine_are_ignored(
     visit: Visit, provider: Hostile, elsewhere: Hostile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
@@ -459,7 +461,7 @@ def test_no_proxy_and_no_password_of_this_machine_is_used(
 
 @pytest.fixture(autouse=True)
 def _authorities_are_read_anew() -> Iterator[None]:
-    """They are those of the whole process."""
+    """The authorities are cached for the whole process."""
     _authorities.cache_clear()
     yield
     _authorities.cache_clear()
@@ -470,7 +472,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
-def test_a_company_may_have_an_authority_of_its_own(
+def test_a_certificate_authority_in_ssl_cert_file_is_trusted(
     make_visit: Callable[..., Visit], certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates.authority))
@@ -481,7 +483,7 @@ def test_a_company_may_have_an_authority_of_its_own(
 
 
 @pytest.mark.parametrize("wrong", [{"trusted": False}, {"days": -2}, {"names": ("p.example",)}, {"unknown": True}], ids=str)  # fmt: skip
-def test_a_bad_certificate_is_told_nothing(
+def test_a_server_with_a_bad_certificate_receives_no_request(
     make_visit: Callable[..., Visit],
     certificates: Certificates,
     monkeypatch: pytest.MonkeyPatch,
@@ -495,7 +497,7 @@ def test_a_bad_certificate_is_told_nothing(
         assert provider.arrived == []
 
 
-# --- time ---
+# --- time limits ---
 
 SLOW: dict[str, Any] = {
     "silence": silent,
@@ -508,7 +510,7 @@ SLOW: dict[str, Any] = {
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 @pytest.mark.parametrize("slow", SLOW)
-def test_the_time_for_all_calls_together_has_an_end(
+def test_all_requests_of_a_sign_in_share_one_time_limit(
     make_visit: Callable[..., Visit], provider: Hostile, slow: str, endpoint: str
 ) -> None:
     provider.answers[ENDPOINTS[endpoint]] = SLOW[slow]
@@ -524,7 +526,7 @@ def sign_in_threads() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name == "oauth-sign-in"]
 
 
-def test_slow_calls_one_after_the_other_have_no_more_time_than_one(
+def test_the_time_limit_is_not_renewed_by_each_request(
     make_visit: Callable[..., Visit], provider: Hostile
 ) -> None:
     def later(seconds: float, reply: bytes) -> Callable[..., None]:
@@ -543,10 +545,10 @@ def test_slow_calls_one_after_the_other_have_no_more_time_than_one(
     assert time.monotonic() - began < 2.4
 
 
-def test_within_ten_seconds_whatever_drips(
+def test_a_dripping_provider_fails_within_ten_seconds(
     make_visit: Callable[..., Visit], certificates: Certificates
 ) -> None:
-    """With the limits that the daemon has: headers, body, TLS handshake, connect."""
+    """With the daemon's real limits: headers, body, TLS handshake, connect."""
     with ExitStack() as stack:
         servers = [stack.enter_context(hostile()) for _ in range(3)]
         servers[0].answers["/token"] = SLOW["a drip of headers"]
@@ -555,7 +557,7 @@ def test_within_ten_seconds_whatever_drips(
         handshake = stack.enter_context(hostile(host="localhost", tls=certificates.server("localhost")))
         handshake.greeting = dripped(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc\x03\x03" + b"\x00" * 200)
         visits = [make_visit(oauth_issuer=each.url) for each in (*servers, handshake)]
-        # The last one does not come as far as to a callback.
+        # The last one fails before a callback.
         paths = [answered(each.browser.set_out()) for each in visits[:3]] + [GO]
         calls = zip(visits, paths, strict=True)
         waiting = in_parallel(
@@ -564,12 +566,12 @@ def test_within_ten_seconds_whatever_drips(
         waiting.join(20)
         assert [told for _, told in waiting.told] == ["oauth_failed"] * 4
         assert max(seconds for seconds, _ in waiting.told) < 10
-        assert max(seconds for seconds, _ in waiting.told) > 8  # so somebody did have the whole time
+        assert max(seconds for seconds, _ in waiting.told) > 8  # at least one used the whole time
         wait_for(lambda: not sign_in_threads(), 5)
 
 
 @pytest.mark.alone
-def test_others_notice_nothing_of_calls_that_hang(
+def test_hanging_provider_calls_do_not_slow_other_requests(
     make_visit: Callable[..., Visit], provider: Hostile
 ) -> None:
     visit = make_visit(whole=3.0, oauth_issuer=provider.url, whitelist=("/register",))
@@ -591,7 +593,7 @@ def test_others_notice_nothing_of_calls_that_hang(
     assert timed(lambda: client.patch("/api/users/me", {"name": "Ada"})) < 1
     new = {"email": "new@example.com", "name": "New", "password": PASSWORD}
     assert timed(lambda: site.client().post("/api/users/register", new)) < 1
-    assert waiting.told == []  # all of it was meanwhile
+    assert waiting.told == []  # all of this happened while they waited
     waiting.join(10)
     assert [told for _, told in waiting.told] == ["oauth_failed"] * 12
     assert max(seconds for seconds, _ in waiting.told) < 6
@@ -603,7 +605,7 @@ def timed(call: Callable[[], Reply]) -> float:
     return time.monotonic() - began
 
 
-def test_nobody_waits_in_a_queue_for_others_to_be_given_up(
+def test_waiting_sign_ins_fail_together_instead_of_one_by_one(
     make_visit: Callable[..., Visit], provider: Hostile
 ) -> None:
     visit = make_visit(whole=1.5, oauth_issuer=provider.url)
@@ -611,15 +613,17 @@ def test_nobody_waits_in_a_queue_for_others_to_be_given_up(
     waiting = in_parallel([lambda: visit.site.client().get(GO)] * 45)
     waiting.join(15)
     assert max(seconds for seconds, _ in waiting.told) < 5
-    # Also those that found no room end at the error page.
+    # The requests without room in the queue end at the error page, too.
     assert [error_of(reply) for _, reply in waiting.told] == ["oauth_failed"] * 45
     assert len(provider.asked(DISCOVERY)) <= 32
     refused = [line for line in visit.site.log if "Too many" in line.get("why", "")]
     assert 0 < len(refused) <= 13
 
 
-def test_a_head_request_waits_where_a_get_does(make_visit: Callable[..., Visit], provider: Hostile) -> None:
-    visit = make_visit(whole=1.5, oauth_issuer=provider.url)
+def test_a_head_request_waits_in_the_same_lane_as_a_get(
+    make_visit: Callable[..., Visit], provider: Hostile
+) -> None:
+    visit = make_visit(whole=3.0, oauth_issuer=provider.url)
     client = visit.site.signed_in(visit.site.add("ada2"))
     provider.answers[DISCOVERY] = silent
     waiting = in_parallel([lambda: visit.site.client().send("HEAD", GO)] * 10)
@@ -629,7 +633,7 @@ def test_a_head_request_waits_where_a_get_does(make_visit: Callable[..., Visit],
     waiting.join(10)
 
 
-def test_a_daemon_that_stops_gives_its_calls_up(usersctl: Command, provider: Hostile) -> None:
+def test_a_stopping_daemon_aborts_its_provider_calls(usersctl: Command, provider: Hostile) -> None:
     usersctl.configure(
         f'[auth.oauth]\nclientId = "client-77"\nclientSecret = "{SECRET}"\nissuer = "{provider.url}"\n'
     )
@@ -715,18 +719,22 @@ def test_github_without_a_verified_primary_address_is_a_failure(
 
 
 @pytest.mark.parametrize("user", [{}, [], None, {"id": None}, {"id": "583231"}, {"id": True}, {"id": 1.5}, {"id": [1]}, {"id": 10**300}], ids=lambda user: str(user)[:24])  # fmt: skip
-def test_github_without_a_number_is_a_failure(at_github: Visit, github: Hostile, user: Any) -> None:
+def test_a_github_profile_without_a_numeric_id_is_a_failure(
+    at_github: Visit, github: Hostile, user: Any
+) -> None:
     github.answers["/user"] = answer(user)
     assert at_github.failure() == "oauth_failed"
 
 
 @pytest.mark.parametrize(("error", "code"), [("bad_verification_code", "oauth_failed"), ("incorrect_client_credentials", "oauth_not_configured")])  # fmt: skip
-def test_github_says_its_errors_with_a_200(at_github: Visit, github: Hostile, error: str, code: str) -> None:
+def test_github_reports_errors_with_status_200(
+    at_github: Visit, github: Hostile, error: str, code: str
+) -> None:
     github.answers["/login/oauth/access_token"] = answer({"error": error, "error_description": "x"})
     assert at_github.failure() == code
 
 
-def test_github_is_found_without_any_address_in_the_configuration(make_visit: Callable[..., Visit]) -> None:
+def test_github_needs_no_endpoint_in_the_configuration(make_visit: Callable[..., Visit]) -> None:
     there = make_visit(
         oauth_provider="github", oauth_scopes=("read:user", "user:email", "read:org")
     ).browser.set_out()

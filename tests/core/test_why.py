@@ -1,4 +1,4 @@
-"""why: the gates in their order, the first that is shut, and the command that opens it."""
+"""why: the gates in order, the first shut one, and the command that opens it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,45 +27,43 @@ ORDER = [
 PROVIDER = {"oauth_client_id": "c", "oauth_client_secret": "s", "oauth_issuer": "https://id.example.com"}
 
 
-def explained(service: Service, who: User | str, **changes: Any) -> Explanation:
+def explained(service: Service, subject: User | str, **changes: Any) -> Explanation:
     settings = service.settings._replace(**changes)
-    reference = who if isinstance(who, str) else str(who.id)
+    reference = subject if isinstance(subject, str) else str(subject.id)
     return Why(service.store, service.throttle, settings, service.now).explain(reference)
 
 
-def gate(found: Explanation, name: str) -> Gate:
-    (only,) = [each for each in found.gates if each.name == name]
+def gate(explanation: Explanation, name: str) -> Gate:
+    (only,) = [gate for gate in explanation.gates if gate.name == name]
     return only
 
 
-def stopped_by(found: Explanation) -> tuple[str, str | None] | None:
-    return (found.shut.name, found.shut.mend) if found.shut else None
+def stopped_by(explanation: Explanation) -> tuple[str, str | None] | None:
+    return (explanation.shut.name, explanation.shut.mend) if explanation.shut else None
 
 
-def test_nothing_is_in_the_way_of_somebody_who_can_sign_in(
-    service: Service, add: Callable[..., User]
-) -> None:
-    found = explained(service, add())
-    assert [each.name for each in found.gates] == ORDER
-    assert found.shut is None
+def test_a_user_who_can_sign_in_has_no_shut_gate(service: Service, add: Callable[..., User]) -> None:
+    explanation = explained(service, add())
+    assert [gate.name for gate in explanation.gates] == ORDER
+    assert explanation.shut is None
     service.sessions.login("ada@example.com", PASSWORD)
     assert gate(explained(service, "ADA@example.com"), "sessions").message.startswith("1 open, 0 API tokens")
 
 
-def test_whoever_was_deactivated_needs_an_operator(service: Service, add: Callable[..., User]) -> None:
+def test_a_deactivated_user_is_activated_by_an_operator(service: Service, add: Callable[..., User]) -> None:
     ada = add(active=False)
     assert stopped_by(explained(service, ada)) == ("active", f"usersctl activate {ada.id}")
 
 
-def test_whoever_registered_has_to_confirm(service: Service, clock: FakeClock) -> None:
+def test_a_registered_user_has_to_confirm(service: Service, clock: FakeClock) -> None:
     eve = service.registration.register("eve@example.com", "Eve", PASSWORD, by=OPERATOR)
-    found = explained(service, eve, whitelist=("/register",))
-    assert stopped_by(found) == ("active", f"usersctl link confirm {eve.id}")
-    assert gate(found, "confirmed").state == "shut"
-    letter = gate(found, "letter")
+    explanation = explained(service, eve, whitelist=("/register",))
+    assert stopped_by(explanation) == ("active", f"usersctl link confirm {eve.id}")
+    assert gate(explanation, "confirmed").state == "shut"
+    letter = gate(explanation, "letter")
     assert (letter.state, letter.mend) == ("shut", "usersctl mail retry 1")
     assert letter.message.startswith("confirm of 2026-11-20T08:22:19.123Z: waiting")
-    # While registration is closed, its links open nothing.
+    # While registration is closed, its links do not work.
     assert stopped_by(explained(service, eve)) == ("active", f"usersctl activate {eve.id}")
     clock.move(milliseconds=877)
     with service.store.write() as tx:
@@ -76,16 +74,14 @@ def test_whoever_registered_has_to_confirm(service: Service, clock: FakeClock) -
     )
 
 
-def test_whoever_guessed_too_often_has_to_wait(
-    service: Service, add: Callable[..., User], clock: FakeClock
-) -> None:
+def test_a_throttled_user_has_to_wait(service: Service, add: Callable[..., User], clock: FakeClock) -> None:
     ada = add()
     for _ in range(10):
         with pytest.raises(UsersError):
             service.sessions.login("ada@example.com", "wrong")
-    found = explained(service, ada)
-    assert stopped_by(found) == ("throttled", f"usersctl unlock {ada.id}")
-    assert "until 2026-11-20T08:22:49.123Z" in gate(found, "throttled").message
+    explanation = explained(service, ada)
+    assert stopped_by(explanation) == ("throttled", f"usersctl unlock {ada.id}")
+    assert "until 2026-11-20T08:22:49.123Z" in gate(explanation, "throttled").message
     assert explained(service, ada, limits_enabled=False).shut is None
     clock.move(seconds=31)
     assert explained(service, ada).shut is None
@@ -94,7 +90,7 @@ def test_whoever_guessed_too_often_has_to_wait(
     assert "locked until a reset" in gate(explained(service, ada), "throttled").message
 
 
-def test_whoever_has_no_password_gets_in_by_a_letter_or_the_provider(service: Service) -> None:
+def test_a_user_without_a_password_gets_in_by_email_or_provider(service: Service) -> None:
     ada = create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
     assert stopped_by(explained(service, ada)) == ("password", f"usersctl link reset {ada.id}")
     assert "links the account" in gate(explained(service, ada, **PROVIDER), "provider").message
@@ -102,29 +98,29 @@ def test_whoever_has_no_password_gets_in_by_a_letter_or_the_provider(service: Se
         Profile("77", "ada@example.com", True, None, None), then=lambda _tx, user: user, by=Actor("system")
     )
     assert explained(service, ada, **PROVIDER).shut is None
-    found = explained(service, ada)
-    assert stopped_by(found) == ("password", f"usersctl link reset {ada.id}")
-    assert gate(found, "provider").message == "linked as 77, and no provider is configured"
+    explanation = explained(service, ada)
+    assert stopped_by(explanation) == ("password", f"usersctl link reset {ada.id}")
+    assert gate(explanation, "provider").message == "linked as 77, and no provider is configured"
 
 
-def test_in_lockdown_that_comes_first(service: Service, add: Callable[..., User]) -> None:
+def test_a_lockdown_is_the_first_shut_gate(service: Service, add: Callable[..., User]) -> None:
     ada, eve = add("ada", role="admin"), add("eve", active=False)
     service.lockdown.start(ada, by=OPERATOR)
     assert stopped_by(explained(service, eve)) == ("lockdown", "usersctl lockdown off")
     assert explained(service, ada).shut is None
 
 
-def test_of_nobody_it_says_what_would_be(service: Service, add: Callable[..., User]) -> None:
-    found = explained(service, "eve@example.com")
-    assert found.user is None
-    assert [each.name for each in found.gates] == [
+def test_an_address_without_an_account_is_explained(service: Service, add: Callable[..., User]) -> None:
+    explanation = explained(service, "eve@example.com")
+    assert explanation.user is None
+    assert [gate.name for gate in explanation.gates] == [
         "lockdown",
         "exists",
         "throttled",
         "registration",
         "provider",
     ]
-    assert gate(found, "registration").mend == "usersctl create eve@example.com"
+    assert gate(explanation, "registration").mend == "usersctl create eve@example.com"
     opened = explained(service, "eve@example.com", whitelist=("/register",), **PROVIDER)
     assert gate(opened, "registration").message.startswith("open")
     assert "user_not_registered" in gate(opened, "provider").message
@@ -134,11 +130,11 @@ def test_of_nobody_it_says_what_would_be(service: Service, add: Callable[..., Us
     eve = add("eve")
     service.accounts.delete([eve.id], by=OPERATOR)
     for reference in ("eve@example.com", str(eve.id)):
-        told = gate(explained(service, reference), "exists").message
-        assert told.startswith(f"was user {eve.id}, eve@example.com; last: delete at")
+        output = gate(explained(service, reference), "exists").message
+        assert output.startswith(f"was user {eve.id}, eve@example.com; last: delete at")
 
 
-def test_an_address_of_nobody_waits_like_any_other(service: Service) -> None:
+def test_an_address_without_an_account_is_throttled_like_any_other(service: Service) -> None:
     for _ in range(10):
         with pytest.raises(UsersError):
             service.sessions.login("eve@example.com", "wrong")
@@ -149,23 +145,23 @@ def test_an_address_of_nobody_waits_like_any_other(service: Service) -> None:
 # --- the command ---
 
 
-def test_the_command_that_it_names_opens_the_gate(usersctl: Command) -> None:
+def test_the_suggested_command_opens_the_gate(usersctl: Command) -> None:
     usersctl.add("ada", active=False)
-    told = usersctl.ok("why", "ada@example.com", "--json").json
-    assert (told["stopped_by"], told["user"]["email"]) == ("active", "ada@example.com")
-    assert told["gates"][2] == {
+    output = usersctl.ok("why", "ada@example.com", "--json").json
+    assert (output["stopped_by"], output["user"]["email"]) == ("active", "ada@example.com")
+    assert output["gates"][2] == {
         "name": "active",
         "state": "shut",
         "message": "an operator or an import made it inactive",
         "mend": "usersctl activate 1",
     }
-    assert usersctl.shell(told["gates"][2]["mend"]).code == 0
+    assert usersctl.shell(output["gates"][2]["mend"]).code == 0
     done = usersctl.ok("why", "1")
     assert [row[0] for row in done.rows] == ORDER
     assert done.stderr == "Nothing is in the way here: it is the password, or the browser\n"
 
 
-def test_of_nobody_there_is_an_explanation_and_exit_code_3(usersctl: Command) -> None:
+def test_an_address_without_an_account_ends_with_exit_code_3(usersctl: Command) -> None:
     usersctl.add()
     done = usersctl("why", "eve@example.com", "--json")
     assert done.code == 3

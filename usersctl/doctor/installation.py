@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -41,20 +41,10 @@ class UncheckedError(Exception):
     """This check cannot run because of something that another check reports."""
 
 
-def ok(message: str) -> Result:
-    return Result(Severity.OK, message)
-
-
-def hint(message: str, mend: str) -> Result:
-    return Result(Severity.HINT, message, mend)
-
-
-def warning(message: str, mend: str) -> Result:
-    return Result(Severity.WARNING, message, mend)
-
-
-def problem(message: str, mend: str) -> Result:
-    return Result(Severity.PROBLEM, message, mend)
+ok = partial(Result, Severity.OK)
+hint = partial(Result, Severity.HINT)
+warning = partial(Result, Severity.WARNING)
+problem = partial(Result, Severity.PROBLEM)
 
 
 @dataclass

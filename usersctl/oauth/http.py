@@ -113,7 +113,8 @@ class HttpClient:
         if bearer is not None:
             headers["Authorization"] = f"Bearer {bearer}"
         host = urlsplit(url).hostname
-        status, body = self._request(method, url, headers, _read, form=form, basic=basic)
+        auth = basic and _basic(*basic)
+        status, body = self._request(method, url, _read, data=form, headers=headers, auth=auth)
         try:
             document = json.loads(body)
         except (ValueError, RecursionError):
@@ -126,25 +127,18 @@ class HttpClient:
     def peek(self, url: str) -> tuple[int, bytes]:
         """The status and the beginning of the page that a browser would get, before any redirect."""
         return self._request(
-            "GET", url, {}, lambda response: bytes(response.raw.read(PEEKED_BYTES, decode_content=False))
+            "GET", url, lambda response: bytes(response.raw.read(PEEKED_BYTES, decode_content=False))
         )
 
     def _request(
-        self,
-        method: str,
-        url: str,
-        headers: dict[str, str],
-        read: Callable[[Any], bytes],
-        *,
-        form: str | None = None,
-        basic: tuple[str, str] | None = None,
+        self, method: str, url: str, read: Callable[[Any], bytes], **options: Any
     ) -> tuple[int, bytes]:
         import requests
         from urllib3.exceptions import HTTPError
 
-        headers = headers | {"Accept-Encoding": "identity", "User-Agent": "usersctl"}
         try:
-            request = requests.Request(method, url, data=form, headers=headers, auth=basic and _basic(*basic))
+            request = requests.Request(method, url, **options)
+            request.headers |= {"Accept-Encoding": "identity", "User-Agent": "usersctl"}
             # Without a session of requests: that looks for proxies and passwords, and reads the whole body of a
             # redirect even where it does not follow it.
             with (
