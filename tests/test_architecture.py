@@ -370,7 +370,7 @@ def a_test_is_in_the_folder_of_what_it_tests(modules: Modules) -> Iterator[str]:
 # --- the tests ---
 
 
-def test_there_is_something_to_look_at() -> None:
+def test_the_rules_see_the_modules() -> None:
     assert {
         "usersctl.errors",
         "usersctl.accounts",

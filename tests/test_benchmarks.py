@@ -31,7 +31,7 @@ def benchmarks(*words: str) -> subprocess.CompletedProcess[str]:
         ("cleanup", {200}),
     ],
 )
-def test_every_measure_gives_figures_and_says_what_was_promised(
+def test_a_measure_prints_its_figures_and_their_promises(
     measure: str, promised: set[float], tmp_path: Path
 ) -> None:
     files = ["--json", str(tmp_path / "figures.json"), "--markdown", str(tmp_path / "figures.md")]

@@ -37,7 +37,7 @@ def elsewhere(folder: Path, *words: str) -> str:
     ).stdout.strip()
 
 
-def test_the_top_level_is_the_design_card_with_licence_and_changes() -> None:
+def test_the_top_level_holds_no_other_files() -> None:
     made = {line.strip("/") for line in (ROOT / ".gitignore").read_text("utf-8").split()}
     found = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
     assert found - made == TOP_LEVEL
@@ -59,20 +59,20 @@ def test_make_test_runs_the_command_of_the_readme() -> None:
     assert f"\ntest:\n\t{command}\n" in (ROOT / "Makefile").read_text("utf-8")
 
 
-def test_the_version_is_one() -> None:
+def test_the_version_is_the_same_everywhere() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", usersctl.__version__)
     assert DISTRIBUTION.version == usersctl.__version__
     assert f"## [{usersctl.__version__}]" in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
-def test_the_licence_comes_along() -> None:
+def test_the_licence_is_installed() -> None:
     assert DISTRIBUTION.metadata["License-Expression"] == "MIT"
     text = (ROOT / "LICENSE").read_text("utf-8")
     assert text.startswith("MIT License")
     assert "licenses/LICENSE" in {"/".join(file.parts[-2:]) for file in DISTRIBUTION.files or ()}
 
 
-def test_python_and_the_libraries_are_named() -> None:
+def test_the_required_python_and_libraries_are_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert DISTRIBUTION.metadata["Requires-Python"] == project["requires-python"] == ">=3.11"
     assert sys.version_info >= (3, 11)
@@ -95,7 +95,7 @@ def test_python_and_the_libraries_are_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["usersctl", "usersd"])
-def test_a_command_is_installed_and_leads_somewhere(name: str) -> None:
+def test_a_command_is_installed_and_can_be_loaded(name: str) -> None:
     assert callable(COMMANDS[name].load())
     script = Path(sys.executable).with_name(name)
     assert script.is_file()
@@ -114,6 +114,6 @@ def test_the_daemon_is_found_from_another_folder(tmp_path: Path) -> None:
     assert elsewhere(tmp_path, "-c", "import usersd; print(usersd.__doc__ is not None)") == "True"
 
 
-def test_both_packages_say_that_they_are_typed() -> None:
+def test_both_packages_are_marked_as_typed() -> None:
     assert (ROOT / "usersctl" / "py.typed").is_file()
     assert (ROOT / "daemon" / "usersd" / "py.typed").is_file()

@@ -1,4 +1,4 @@
-"""The figures that we promise, measured: `python -m tests.benchmarks`."""
+"""Measures the promised figures: `python -m tests.benchmarks`."""
 
 import argparse
 import json
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _processor() -> str:
-    """As Linux tells it."""
+    """The name of the processor, as Linux reports it."""
     told = Path("/proc/cpuinfo")
     lines = told.read_text("utf-8").splitlines() if told.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

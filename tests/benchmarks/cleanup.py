@@ -1,4 +1,4 @@
-"""cleanup-tokens of a great many, while another process logs in: how long its longest login waits."""
+"""cleanup-tokens of many tokens, and the longest login of another process meanwhile."""
 
 import subprocess
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.benchmarks.frame import Bench, Figure, add_users, filling
 
-# Logs in without a pause, with the cheapest hash that there is, until its standard input ends. Tells its longest login.
+# Logs in without a pause, with the cheapest hash, until its standard input ends. Prints its longest login.
 LOGINS = """
 import os, select, sys, time
 from pathlib import Path
@@ -52,7 +52,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 
 def _logging_in(bench: Bench, database: Path, meanwhile: list[str]) -> tuple[float, int, float]:
-    """(the longest login in seconds, how many there were, how long `meanwhile` took)"""
+    """Returns the longest login in seconds, the number of logins, and the duration of `meanwhile`."""
     env = bench.environment(database)
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with bench.started(["-c", LOGINS, str(database)], env, **streams) as process:
@@ -77,5 +77,5 @@ def _expired(database: Path, tokens: int) -> None:
 
 
 def _moment(n: int) -> str:
-    """In no order, as tokens expire that use moves on."""
+    """Expiry times in no order, because use prolongs tokens at different moments."""
     return f"{(datetime(2025, 1, 1, tzinfo=UTC) + timedelta(seconds=n * 7919 % 20_000_000)):%Y-%m-%dT%H:%M:%S}.000Z"

@@ -1,4 +1,4 @@
-"""How soon the command answers, beside a bare Python that imports what any such command needs."""
+"""Start-up time of the command, beside a bare Python that imports what any such command needs."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     with filling(database) as connection:
         add_users(connection, users)
     env = bench.environment(database)
-    # An editable installation that may not write byte code compiles our sources at every start.
+    # An editable installation that may not write byte code compiles the sources at every start.
     compiling = bench.environment(database, byte_code=False)
     listing, helping = ["-c", START, "list", "--json"], ["-c", START, "--help"]
     ran = rounds(

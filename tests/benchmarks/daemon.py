@@ -1,4 +1,4 @@
-"""How soon the daemon answers, and what it takes of memory."""
+"""Start-up time and memory of the daemon."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What all measures share: a place to work in, processes with their time and memory, and figures beside promises."""
+"""What all measures share: a folder, processes with their time and memory, and figures with their promises."""
 
 import compileall
 import os
@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-LONGEST = 900.0  # seconds that a process may take before it is ended
+LONGEST = 900.0  # seconds until a process is killed
 BARE = "import argparse, json, sqlite3"
 BARE_SERVER = "import bottle, waitress"
-# As the console script has it.
+# The code of the console script.
 START = "from usersctl.__main__ import main; main()"
 MOMENT = "2026-11-20T08:22:19.123Z"
 USER_AGENT = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
-HASH = "$2b$12$" + "abcdefghijklmnopqrstuv" + "A" * 31  # of the right form, and nobody's
+HASH = "$2b$12$" + "abcdefghijklmnopqrstuv" + "A" * 31  # well-formed, and of no known password
 
 
 class Figure(NamedTuple):
     what: str
-    values: list[float]  # one of each round
+    values: list[float]  # one per round
     unit: str
     at_most: float | None = None
     at_least: float | None = None
@@ -98,7 +98,7 @@ class Bench:
         return 0.05 if self.quick else full
 
     def environment(self, database: Path, *, byte_code: bool = True) -> dict[str, str]:
-        # Nothing of who runs this: no configuration, and no coverage, which would be measured as well.
+        # Without the caller's configuration, and without coverage, which would be measured as well.
         ours = ("USERS_", "COV", "PYTHON", "XDG_")
         env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         return env | {
@@ -109,7 +109,7 @@ class Bench:
         }
 
     def run(self, words: Sequence[str], env: Mapping[str, str]) -> Ran:
-        """One Python process, waited for."""
+        """Runs one Python process to its end."""
         began = time.perf_counter()
         with self.started(words, env) as process:
             _, status, used = os.wait4(process.pid, 0)
@@ -117,7 +117,7 @@ class Bench:
             process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:
             raise RuntimeError(f"{' '.join(words)}: exit {process.returncode}")
-        # A process counts from what its parent held when it was started, so this one stays smaller than what it measures.
+        # The peak of a process includes what its parent held at the fork, so this process stays small.
         return Ran(seconds, used.ru_maxrss / 1024)
 
     @contextmanager
@@ -145,7 +145,7 @@ class Bench:
         return self.run(["-c", START, *words], self.environment(database))
 
     def database(self, name: str) -> Path:
-        """An empty one, made anew."""
+        """A new, empty database."""
         path = self.folder / f"{name}.db"
         for suffix in ("", "-wal", "-shm"):
             Path(f"{path}{suffix}").unlink(missing_ok=True)
@@ -155,7 +155,7 @@ class Bench:
 
 @contextmanager
 def filling(path: Path) -> Iterator[sqlite3.Connection]:
-    """For rows by the million: what a power cut would leave of them does not matter here."""
+    """A connection for millions of rows, without protection against a power cut."""
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         connection.execute("PRAGMA synchronous = OFF")
@@ -165,7 +165,7 @@ def filling(path: Path) -> Iterator[sqlite3.Connection]:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     finally:
         connection.close()
-    os.sync()  # what is measured next would wait for it
+    os.sync()  # otherwise the next measure would wait for it
 
 
 def add_users(connection: sqlite3.Connection, count: int, *, hashed: str = HASH) -> None:
@@ -176,7 +176,7 @@ def add_users(connection: sqlite3.Connection, count: int, *, hashed: str = HASH)
 
 
 def add_sessions(connection: sqlite3.Connection, count: int) -> None:
-    """One for each of so many users, with a token that is known: `benchmark-` and the number of the user."""
+    """Adds one session for each user, with a known token: `benchmark-` and the number of the user."""
     now = datetime.now(UTC)
     used, ends = (f"{each:%Y-%m-%dT%H:%M:%S}.000Z" for each in (now, now + timedelta(days=1)))
     connection.executemany(
@@ -190,7 +190,7 @@ def add_sessions(connection: sqlite3.Connection, count: int) -> None:
 
 
 def rounds(count: int, measures: Mapping[str, Callable[[], Ran]]) -> dict[str, list[Ran]]:
-    """Side by side: each round runs every one of them, so that what else the machine does falls on all alike."""
+    """Runs every measure in each round, so that other load of the machine affects all of them alike."""
     ran: dict[str, list[Ran]] = {name: [] for name in measures}
     for _ in range(count):
         for name, measure in measures.items():

@@ -1,4 +1,4 @@
-"""The same at 1,000, 100,000 and 1,000,000 users and sessions: what a request costs must not hang on how many there are."""
+"""The cost of requests and commands at 1,000, 100,000 and 1,000,000 users and sessions."""
 
 import statistics
 from collections import defaultdict
@@ -11,13 +11,13 @@ from tests.benchmarks.logins import PASSWORD
 from tests.benchmarks.servers import Order, asking, beside, get, in_turns, post, servers, signed_in, use
 from usersctl.passwords import Hasher
 
-COST = 10  # the least that there is, so that bcrypt hides as little as possible
+COST = 10  # the lowest cost, so that bcrypt hides as little as possible
 EXPIRED = 1_000
 ADMIN = "Cookie: auth_token=benchmark-00000000"
 
-FLAT = 1.5  # times the cheapest: the same, but for caches and trees that are one step higher
-MEASURED = {  # what, and by how much it may grow; None: it reads as many rows as it passes over
-    "session check": 1.11,  # 0.90 of the requests a second
+FLAT = 1.5  # times the smallest size: constant, apart from caches and deeper trees
+MEASURED = {  # by how much each may grow; None for those that read every row they skip
+    "session check": 1.11,  # 0.90 of the requests per second
     "login": FLAT,
     "list, first page": FLAT,
     "list, last page": FLAT,
@@ -28,7 +28,7 @@ MEASURED = {  # what, and by how much it may grow; None: it reads as many rows a
 COMMANDS = {
     "start of the daemon": FLAT,
     f"cleanup-tokens of {EXPIRED:,} expired": FLAT,
-    "export of all": None,  # and as many as it writes
+    "export of all": None,  # it writes every row
 }
 
 
@@ -81,7 +81,7 @@ def _requests(size: int) -> Mapping[str, list[str]]:
         ],
         "list, first page": [get("/api/users", ADMIN)],
         "list, last page": [get(f"/api/users?page={pages}", ADMIN)],
-        # By name, then id, the users of `add_users` come as they were added.
+        # Lists sort by name and id, which is the order in which `add_users` adds.
         "list, page in the middle with `after`": [
             get(f"/api/users?page={middle + 1}&after={10 * middle}", ADMIN)
         ],
@@ -91,7 +91,7 @@ def _requests(size: int) -> Mapping[str, list[str]]:
 
 
 def _without_a_daemon(bench: Bench, database: Path, size: int) -> dict[str, float]:
-    """Seconds."""
+    """The seconds of each command."""
     env = bench.environment(database)
     starts = [until_it_answers(bench, env) for _ in range(bench.size(5, 1))]
     found = {"start of the daemon": statistics.median(starts)}

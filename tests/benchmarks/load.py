@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 TIME_LIMIT = 30.0
-LATER = 1.0  # seconds after which one who was told to come back later does so
+LATER = 1.0  # seconds until a connection that got a 503 tries again
 
 
 class Connection:
@@ -29,7 +29,7 @@ class Connection:
         self.socket.sendall(random.choice(self.requests))
 
     def hear(self) -> int:
-        """The status, after the whole answer."""
+        """Reads the whole answer and returns its status."""
         got = self._more()
         while b"\r\n\r\n" not in got:
             got += self._more()
@@ -47,7 +47,7 @@ class Connection:
 
 
 class Crowd:
-    """Connections, each of which asks one of the requests, by chance, whenever its last one was answered."""
+    """Connections that each send a random request as soon as the last one is answered."""
 
     def __init__(self, port: int, requests: list[str], connections: int, seconds: float) -> None:
         encoded = [request.encode() for request in requests]
@@ -59,11 +59,11 @@ class Crowd:
         self.seconds = seconds
         self.took: list[float] = []
         self.others: dict[int, int] = {}
-        self.waiting: set[int] = set()  # for an answer
-        self.later: list[tuple[float, int]] = []  # who was told to come back, and when they will
+        self.waiting: set[int] = set()  # connections that wait for an answer
+        self.later: list[tuple[float, int]] = []  # when a connection tries again
 
     def run(self, warm_up: int) -> float:
-        """Seconds from the first request to the last answer."""
+        """The seconds from the first request to the last answer."""
         for one in self.members * warm_up:
             one.ask()
             one.hear()
@@ -108,7 +108,7 @@ class Crowd:
 def ask(
     port: int, requests: list[str], connections: int, seconds: float, *, warm_up: int = 5
 ) -> dict[str, Any]:
-    """`warm_up`: so many requests on each connection do not count."""
+    """The first `warm_up` requests on each connection do not count."""
     crowd = Crowd(port, requests, connections, seconds)
     lasted = crowd.run(warm_up)
     took = sorted(crowd.took) or [lasted]

@@ -1,4 +1,4 @@
-"""Logins beside bcrypt alone, and what a storm of them leaves to session checks."""
+"""Logins beside bcrypt alone, and session checks during a storm of logins."""
 
 import statistics
 import subprocess
@@ -16,7 +16,7 @@ CLIENTS = 8
 STORM = 32
 MANY = 16
 
-# As many checks a second as this machine can do, on all cores, as modest as the daemon's threads for them are.
+# The checks per second of this machine on all cores, with the low priority of the daemon's hashing threads.
 BCRYPT = """
 import bcrypt, os, sys, threading, time
 hashed, password = sys.argv[1].encode(), sys.argv[2].encode()
@@ -78,7 +78,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
 def _storm(
     bench: Bench, asker: Asker, stormer: Asker, checks: Order, storm: Order, found: dict[str, list[float]]
 ) -> None:
-    """Quiet, storm, quiet, storm."""
+    """Alternates quiet phases and storms."""
     seconds = bench.seconds(3)
     shares, rates, slowest = [], [], []
     for _ in range(bench.size(2, 1)):

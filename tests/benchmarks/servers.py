@@ -1,4 +1,4 @@
-"""Servers that are measured side by side, and who asks them: in turns, so that what else the machine does falls on all."""
+"""Servers that are measured side by side and in turns, so that other load of the machine affects all alike."""
 
 import json
 import socket
@@ -17,13 +17,13 @@ from tests.support.ports import free_port
 
 HERE = Path(__file__).parent
 BESIDE = HERE / "beside"
-TIME_LIMIT = 30.0  # for another process that writes
-STARTS_WITHIN = 60.0  # Django makes its database first
-ACTIVE = 1_000  # sessions that are used, anywhere among those that there are
+TIME_LIMIT = 30.0  # waiting for another process that writes
+STARTS_WITHIN = 60.0  # Django creates its database first
+ACTIVE = 1_000  # sessions in use, spread over all of them
 
 
 class Order(NamedTuple):
-    """`connections` that ask a server for any of these requests, one after the other."""
+    """Requests that `connections` send to a server, one after the other."""
 
     port: int
     requests: Sequence[str]
@@ -31,7 +31,7 @@ class Order(NamedTuple):
 
 
 class Asker:
-    """Who asks: a process of its own, see `load`."""
+    """The process that sends the requests, see `load`."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process
@@ -69,20 +69,20 @@ class Server(NamedTuple):
 
     @property
     def memory(self) -> float:
-        """MB that it has, as `ps` tells it."""
+        """Resident memory in MB, as `ps` shows it."""
         told = Path(f"/proc/{self.process.pid}/status").read_text("utf-8")
         return int(told.partition("VmRSS:")[2].split()[0]) / 1024
 
 
 class Servers:
-    """Starts them, each on a port of its own, and ends them all at the end."""
+    """Starts servers, each on its own port, and stops all of them at the end."""
 
     def __init__(self, bench: Bench, stack: ExitStack) -> None:
         self._bench = bench
         self._stack = stack
 
     def daemon(self, database: Path, *, configuration: str = "") -> Server:
-        """Ours, as `usersctl serve` starts it, with a log that is written to a file."""
+        """The daemon as `usersctl serve` starts it, with its log in a file."""
         port = free_port()
         file = self._bench.folder / f"users-{port}.toml"
         file.write_text(configuration, "utf-8")
@@ -109,7 +109,7 @@ def servers(bench: Bench) -> Iterator[Servers]:
 
 
 def answering(port: int, process: "subprocess.Popen[str]") -> None:
-    """Waits for the first answer, whatever it is."""
+    """Waits for the first answer, of any status."""
     until = time.perf_counter() + STARTS_WITHIN
     while time.perf_counter() < until:
         try:
@@ -135,13 +135,13 @@ def post(path: str, body: Mapping[str, Any]) -> str:
 
 
 def signed_in(users: int, path: str = "/api/users/me", *headers: str) -> list[str]:
-    """Requests with the sessions of `add_sessions`: some, spread over all of them."""
+    """Requests with some sessions of `add_sessions`, spread over all of them."""
     step = max(1, users // ACTIVE)
     return [get(path, f"Cookie: auth_token=benchmark-{n:08}", *headers) for n in range(0, users, step)]
 
 
 def use(database: Path, users: int) -> None:
-    """Those sessions were used a moment ago, as in a busy service: to note it is work of once a minute."""
+    """Marks the active sessions as just used, because a busy service notes the use once a minute."""
     step = max(1, users // ACTIVE)
     with closing(sqlite3.connect(database, TIME_LIMIT)) as connection, connection:
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}.000Z"
@@ -151,7 +151,7 @@ def use(database: Path, users: int) -> None:
 def in_turns(
     asker: Asker, orders: Mapping[str, Order], turns: int, seconds: float, *, warm_up: int = 5
 ) -> dict[str, list[float]]:
-    """Requests a second of each: short turns, one after the other, and each time in the other direction."""
+    """Requests per second of each order, measured in short turns of alternating direction."""
     rates: dict[str, list[float]] = {name: [] for name in orders}
     for turn in range(turns):
         for name in list(orders)[:: -1 if turn % 2 else 1]:
@@ -160,5 +160,5 @@ def in_turns(
 
 
 def beside(rates: Mapping[str, list[float]], one: str, other: str) -> float:
-    """The median of what `one` reached of `other` in each turn."""
+    """The median over all turns of the rate of `one` divided by that of `other`."""
     return statistics.median(mine / theirs for mine, theirs in zip(rates[one], rates[other], strict=True))

@@ -1,4 +1,4 @@
-"""The session check, `GET /api/users/me`: beside the bare framework, beside the least that one can be, and beside others."""
+"""The session check, `GET /api/users/me`, beside the bare framework, a minimal check and other frameworks."""
 
 import http.client
 from collections import defaultdict
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from tests.benchmarks.frame import Bench, Figure, add_sessions, add_users, filling
 from tests.benchmarks.servers import Order, asking, beside, get, in_turns, servers, signed_in, use
 
-MANY = 16  # connections at once
-# As a proxy asks on behalf of another application.
+MANY = 16  # parallel connections
+# The headers of a proxy that asks on behalf of another application.
 TRUST = '[server]\ntrustedProxies = ["127.0.0.1"]\n'
 FORWARDED = (
     "X-Forwarded-For: 192.0.2.7",
@@ -100,7 +100,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 
 def _flask_cookies(port: int, count: int) -> list[str]:
-    """Requests that are signed in there."""
+    """Requests with sessions of the Flask service."""
     found = []
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     for n in range(1, count + 1):

@@ -1,4 +1,4 @@
-"""import and export of many: rows a second, and memory that does not grow with them."""
+"""Import and export of many rows: rows per second, and peak memory."""
 
 import csv
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.benchmarks.frame import HASH, MOMENT, Bench, Figure, add_users, filling, ratios, rounds
 
-FLAT = 1.1  # times the memory of a hundredth, or a tenth, of the rows: the same but for noise
+FLAT = 1.1  # times the memory for a hundredth, or a tenth, of the rows: constant, apart from noise
 
 
 def measure_import(bench: Bench) -> Iterator[Figure]:

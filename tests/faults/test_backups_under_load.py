@@ -1,4 +1,4 @@
-"""Backups while everything is written to: each verifies, each restores, and each has all that was answered before it.
+"""Backups under load: each one verifies, restores, and holds every change that was answered before it.
 
 One in every run, 25 by `USERSCTL_LONG=1 pytest tests/faults`.
 """

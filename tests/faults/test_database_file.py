@@ -53,10 +53,10 @@ def held(path: Path) -> Iterator[sqlite3.Connection]:
         yield other
 
 
-def test_while_another_process_holds_it_all_is_read_and_who_writes_is_told_in_time(
+def test_a_database_held_by_another_process_is_read_and_writers_are_refused_in_time(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten seconds and the real patience in the long version. Many more want to write than there are threads."""
+    """More writers than threads. The long version waits ten seconds and uses the real time limits."""
     assert database_file.BUSY_SECONDS == 5.0
     if not LONG:
         monkeypatch.setattr(database_file, "BUSY_SECONDS", 1.0)
@@ -135,7 +135,7 @@ def no_larger_files(path: Path) -> Iterator[None]:
 
 
 def use_up_what_is_left(service: Service) -> None:
-    """Of the pages that the files have already."""
+    """Limits the files to the pages that they already have."""
     refused = 0
     for number in range(5000):
         try:
@@ -148,7 +148,7 @@ def use_up_what_is_left(service: Service) -> None:
 
 
 @pytest.mark.parametrize("way", ["disk", "limit"])
-def test_a_full_disk_is_read_and_not_written_and_heals(
+def test_a_database_on_a_full_disk_is_read_and_not_written_until_there_is_room(
     tmp_path: Path, make_site: Callable[..., Site], clock: FakeClock, way: str
 ) -> None:
     with ExitStack() as stack:
@@ -160,7 +160,7 @@ def test_a_full_disk_is_read_and_not_written_and_heals(
         clock.move(minutes=2)
         with no_room(folder) if way == "disk" else no_larger_files(folder / "users.db"):
             use_up_what_is_left(site.service)
-            # A change that takes nothing but a line away may still find its place.
+            # A change that only deletes a row may still fit.
             for _ in range(2):
                 writes = {name: writes[name] for name, each in ask(writes).items() if not done(each.reply)}
                 house.read_all()
@@ -170,7 +170,7 @@ def test_a_full_disk_is_read_and_not_written_and_heals(
         site.service.close()
 
 
-# --- it goes away, and something else comes ---
+# --- the file disappears, or another takes its place ---
 
 
 def moved(path: Path, to: Path) -> None:
@@ -179,13 +179,13 @@ def moved(path: Path, to: Path) -> None:
         each.rename(to / each.name)
 
 
-def test_a_file_that_is_moved_away_is_still_read_and_not_written_until_it_is_back(
+def test_a_database_that_is_moved_away_is_read_and_not_written_until_it_is_back(
     house: House, tmp_path: Path
 ) -> None:
     path, writes = path_of(house), house.writes("x")
     house.read_all()
     moved(path, tmp_path / "away")
-    # Each thread has the file open that has read in it before.
+    # Every thread that has read before keeps the file open.
     assert True in {done(each.reply) for each in house.reads().values()}
     none_done(writes)
     assert not list(path.parent.glob("users.db*"))  # above all no new and empty one
@@ -194,7 +194,7 @@ def test_a_file_that_is_moved_away_is_still_read_and_not_written_until_it_is_bac
     all_done(writes)
 
 
-def test_another_file_in_its_place_counts_at_once_for_readers_and_writers(
+def test_a_database_that_replaces_another_is_used_at_once_by_readers_and_writers(
     house: House, tmp_path: Path
 ) -> None:
     path, saved = path_of(house), tmp_path / "saved.db"
@@ -215,7 +215,7 @@ def test_another_file_in_its_place_counts_at_once_for_readers_and_writers(
 
 
 @pytest.mark.parametrize("what", ["", "these are letters to a friend\n" * 400], ids=["empty", "letters"])
-def test_a_file_that_is_no_database_is_not_taken_for_one(house: House, tmp_path: Path, what: str) -> None:
+def test_a_file_that_is_not_a_database_is_refused(house: House, tmp_path: Path, what: str) -> None:
     path, writes = path_of(house), house.writes("x")
     moved(path, tmp_path / "away")
     path.write_text(what)
@@ -228,7 +228,7 @@ def test_a_file_that_is_no_database_is_not_taken_for_one(house: House, tmp_path:
     all_done(writes)
 
 
-# Root may write anything. Without these two of its rights the mode of a file counts for it, too.
+# Root may write any file. Without these two capabilities the mode of a file counts for root, too.
 WITHOUT_RIGHTS = """
 import ctypes, os, sys
 CAPBSET_DROP, DAC_OVERRIDE, DAC_READ_SEARCH = 24, 1, 2
@@ -239,8 +239,8 @@ os.execv(sys.executable, [sys.executable, "-m", "usersctl", *sys.argv[1:]])
 """
 
 
-def test_a_database_that_becomes_read_only_is_read_and_heals(usersctl: Command) -> None:
-    """Whoever starts on one is told so in a line, and nothing is made."""
+def test_a_database_that_becomes_read_only_is_read_and_written_again_afterwards(usersctl: Command) -> None:
+    """A daemon that starts on such a database says so in one line and creates nothing."""
     (usersctl.folder / "without_rights.py").write_text(WITHOUT_RIGHTS)
     folder = usersctl.folder / "state"
     usersctl.database = folder / "users.db"
@@ -283,7 +283,7 @@ def test_a_database_that_becomes_read_only_is_read_and_heals(usersctl: Command) 
 def asked_directly(
     app: App, user: str, path: str, method: str = "GET", body: bytes = b""
 ) -> tuple[int, bytes]:
-    """Without a socket: there are many databases to try."""
+    """Calls the application without a socket, because many databases are tried."""
     said: list[str] = []
     environ = {
         "REQUEST_METHOD": method,
@@ -312,7 +312,7 @@ def damages(pages: int, size: int) -> Iterator[tuple[int, bytes]]:
 
 
 def tables_of(path: Path) -> list[str] | None:
-    """As they are described in the file. Damage in there can make another layout of it, which SQLite cannot tell."""
+    """The tables as the file describes them. Damage in that description can make another valid layout."""
     with closing(sqlite3.connect(path)) as database:
         try:
             return [sql for (sql,) in database.execute("SELECT sql FROM sqlite_schema ORDER BY name")]
@@ -320,7 +320,7 @@ def tables_of(path: Path) -> list[str] | None:
             return None
 
 
-def test_whatever_page_is_damaged_no_answer_is_a_fault_of_ours_and_a_good_file_heals(
+def test_a_damaged_page_never_causes_a_500_and_a_good_file_is_used_at_once(
     make_service: Callable[..., Service], tmp_path: Path
 ) -> None:
     service = make_service(**OPEN)

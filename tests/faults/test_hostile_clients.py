@@ -1,4 +1,4 @@
-"""Clients that break off, send rubbish, come from everywhere or take all descriptors: the daemon stays as it was.
+"""Clients that break off, send garbage, use many addresses or take all descriptors leave the daemon as it was.
 
 The short versions are part of every run; `USERSCTL_LONG=1 pytest tests/faults` sends 10,000 requests that are broken
 off, 100,000 that are mutated, and 200,000 from as many addresses.
@@ -41,13 +41,13 @@ def threads(daemon: Daemon) -> int:
 
 
 def memory(daemon: Daemon) -> float:
-    """MB that it has in use."""
+    """Memory in use, in MB."""
     status = Path(f"/proc/{daemon.process.pid}/status").read_text("ascii")
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
 def busy(daemon: Daemon) -> float:
-    """Seconds that it worked."""
+    """Seconds of processor time."""
     fields = Path(f"/proc/{daemon.process.pid}/stat").read_text("ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -76,7 +76,7 @@ def body_of(method: str, path: str, body: object, *headers: str) -> bytes:
 
 
 def requests(usersctl: Command) -> list[bytes]:
-    """Of every kind; signed in, as somebody without rights and as nobody."""
+    """Requests of every kind: as an admin, as a user without rights, and without a session."""
     with usersctl.service() as service:
         root = create_user(service, "root@example.com", "Root", PASSWORD, role="admin", by=OPERATOR)
         ada = create_user(service, "ada@example.com", "Ada", PASSWORD, by=OPERATOR)
@@ -163,7 +163,7 @@ def answers(address: tuple[str, int], request: bytes) -> bytes:
     return got
 
 
-def test_requests_that_are_broken_off_or_mutated_leave_the_daemon_as_it_was(usersctl: Command) -> None:
+def test_broken_and_mutated_requests_leave_the_daemon_as_it_was(usersctl: Command) -> None:
     statuses: Counter[bytes] = Counter()
     usersctl.configure('auth.whitelist = ["/register"]\nlimits.enabled = false\n')
     with cheaply_serving(usersctl) as daemon:
@@ -185,7 +185,7 @@ def test_requests_that_are_broken_off_or_mutated_leave_the_daemon_as_it_was(user
         in_parallel(mutate, MUTATED)
         assert daemon.client().get("/login").status == 200
         wait_for(lambda: quiet(daemon))
-        # A thread opens the database when it is first needed, with two files; nothing else stays.
+        # A thread opens two files when it first needs the database; nothing else stays open.
         wait_for(lambda: descriptors(daemon) <= before[0] + 2 * before[1])
         assert threads(daemon) == before[1]
         assert daemon.process.poll() is None
@@ -198,13 +198,13 @@ def test_requests_that_are_broken_off_or_mutated_leave_the_daemon_as_it_was(user
 
 
 def quiet(daemon: Daemon) -> bool:
-    """Nobody is connected."""
+    """No client is connected."""
     state = Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]
     here = f":{daemon.port:04X}"
     return not [line for line in state if line.split()[1].endswith(here) and line.split()[3] in ("01", "08")]
 
 
-# --- from everywhere ---
+# --- many addresses ---
 
 
 class Stream:
@@ -299,7 +299,7 @@ def test_a_flood_of_addresses_takes_no_memory(usersctl: Command) -> None:
 # --- no descriptors left, and a signal ---
 
 
-def test_without_descriptors_who_is_connected_is_served_and_nobody_spins(usersctl: Command) -> None:
+def test_a_daemon_without_descriptors_serves_open_connections_and_does_not_spin(usersctl: Command) -> None:
     with serving(usersctl) as daemon, ExitStack() as stack:
         inside = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=20)
         stack.callback(inside.close)
@@ -329,7 +329,7 @@ def test_without_descriptors_who_is_connected_is_served_and_nobody_spins(usersct
         assert "error" not in {line["event"] for line in daemon.log}
 
 
-def test_a_signal_lets_all_that_is_in_flight_be_answered(usersctl: Command) -> None:
+def test_requests_in_flight_are_answered_after_a_signal(usersctl: Command) -> None:
     """Logins that hash and wait for a slot, changes and reads. On a machine that others keep busy a hash takes as long as
     they like, so only the long version is of the full cost."""
     (ada,) = usersctl.add("ada")

@@ -39,7 +39,7 @@ DONE, REFUSED, UNKNOWN = "done", "refused", "unknown"
 
 @dataclass
 class Known:
-    """What is known of one account: what each field may be, and what was done to it for certain, and perhaps."""
+    """The expected state of one account: possible values of each field, and certain and possible changes."""
 
     email: str
     fields: dict[str, set[Any]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Known:
 
 
 class Stopped(Exception):
-    """Nobody answers, or what was answered is not known: the account is left as it is."""
+    """No answer, or an unknown one: the account is not used any more."""
 
 
 def go_on(outcome: str) -> None:
@@ -75,7 +75,7 @@ def go_on(outcome: str) -> None:
 
 
 class Visit:
-    """One account from its making on, over HTTP: by its owner, by an admin and by anybody."""
+    """One account over HTTP, from its creation on: by its owner, by an admin and without a session."""
 
     def __init__(self, crowd: "Crowd", name: str, chance: random.Random) -> None:
         self.account = Known(f"{name}@example.com")
@@ -106,7 +106,7 @@ class Visit:
         return reply
 
     def end(self, action: str, method: str, path: str, body: Any = None, **fields: Any) -> None:
-        """By an admin, and with it all sessions."""
+        """An admin changes it, which ends all sessions."""
         outcome, _ = send(lambda: self.admin.send(method, path, body))
         self.account.did(action, outcome, **fields)
         self.account.ended(outcome)
@@ -173,7 +173,7 @@ class Visit:
 
 
 class Operation:
-    """One account, or two of an import, at the command line; some of the commands are killed, too."""
+    """One account, or two of an import, by commands; some of the commands are killed, too."""
 
     def __init__(self, crowd: "Crowd", name: str, chance: random.Random) -> None:
         self.crowd = crowd
@@ -261,7 +261,7 @@ def send(ask: Callable[[], Reply]) -> tuple[str, Reply | None]:
 
 
 class Crowd:
-    """Clients of the daemon and operators at the command line, each busy with one account after the other."""
+    """Clients of the daemon and operators with commands, each using one account after the other."""
 
     def __init__(self, usersctl: Command, port: int, admin: str) -> None:
         self.usersctl = usersctl
@@ -296,7 +296,7 @@ class Crowd:
 
 
 def is_whole(path: Path) -> None:
-    """Nothing half-done, whatever was under way: the file, its references and counts, the audit trail and its chain."""
+    """Nothing is half-done: the file, its references and counts, the audit trail and its chain."""
     assert check(path).problems == []
     with closing(sqlite3.connect(path, timeout=20)) as database:
         is_all_or_nothing(database)
@@ -323,7 +323,7 @@ def is_all_or_nothing(database: sqlite3.Connection) -> None:
         " ('change-password', 'password-changed')) ON column1 = action WHERE user_id IN (SELECT id FROM users)"
     )
     none("SELECT * FROM told EXCEPT SELECT user_id, kind FROM outbox")
-    # Of an import both are there, or neither.
+    # An import added both accounts or none.
     none(
         "SELECT email FROM users WHERE email LIKE 'with-%' AND substr(email, 6) NOT IN (SELECT email FROM users)"
         " AND substr(email, 6) NOT IN (SELECT email FROM audit WHERE action = 'delete')"
@@ -358,7 +358,7 @@ def is_as_answered(database: sqlite3.Connection, account: Known) -> None:
         assert (token in there) in may, account
 
 
-def test_what_was_answered_survives_any_kill_and_nothing_is_half_done(usersctl: Command) -> None:
+def test_answered_changes_survive_any_kill_and_no_change_is_half_done(usersctl: Command) -> None:
     until = time.monotonic() + TIME_LIMIT
     port = free_port()
     usersctl.configure(

@@ -18,7 +18,7 @@ from support.old_databases import OLD
 from usersctl.store.backup import check
 from usersctl.store.store import Store
 
-# It forks, so it must have no threads and no database open: a process of its own.
+# A process of its own, because it forks and so must have no threads and no open database.
 KILL_AT_EACH = """
 import os, shutil, signal, sys
 from pathlib import Path
@@ -73,7 +73,7 @@ def everything(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("journal", ["delete", "wal"])
-def test_a_migration_that_is_killed_anywhere_leaves_the_old_database_or_the_new_one(
+def test_a_migration_that_is_killed_leaves_the_old_database_or_the_new_one(
     tmp_path: Path, journal: str
 ) -> None:
     old, work = tmp_path / "old" / "users.db", tmp_path / "work"

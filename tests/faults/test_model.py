@@ -100,7 +100,7 @@ class Model:
         self.links = {key: each for key, each in self.links.items() if each.owner != owner}
 
     def holder(self, token: str | None, now: datetime) -> Person | None:
-        """Whose token it is, if it is good for anything; using it moves its end on."""
+        """The owner of a valid token. Using it prolongs it."""
         found = self.tokens.get(token) if token is not None else None
         if found is None or (found.expires is not None and found.expires <= now):
             return None
@@ -152,8 +152,8 @@ class Machine(RuleBasedStateMachine):
         return reply.status, reply.json, client
 
     def cli(self, *words: str, stdin: str = "") -> tuple[int, Any]:
-        """In this process, which is quick, and by the clock of the test. Commands in processes of their own are for
-        the other tests of this folder."""
+        """Runs a command in this process, which is fast and uses the clock of the test. The other tests of this
+        folder start processes."""
         out, errors, salt = io.StringIO(), io.StringIO(), bcrypt.gensalt(4)
         with (
             pytest.MonkeyPatch.context() as patch,
@@ -177,12 +177,12 @@ class Machine(RuleBasedStateMachine):
         return code, json.loads(out.getvalue()) if out.getvalue() and code == 0 else None
 
     def role_of(self, token: str | None) -> str | None:
-        """Of whoever asks over HTTP, as the model has it."""
+        """The role of the caller, as the model has it."""
         person = self.model.holder(token, self.clock())
         return person.role if person is not None and person.active else None
 
     def refused(self, token: str | None, *, needs: str = "user") -> int | None:
-        """The status for those who may not; None: they may."""
+        """The status of the refusal, or None if the caller is allowed."""
         role = self.role_of(token)
         if role is None:
             return 401
@@ -329,7 +329,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 9), token=st.none() | tokens)
     def end_all_sessions(self, pick: int, token: str | None) -> None:
-        """By an admin; without a token by command."""
+        """By an admin, or without a token by command."""
         person = self.someone(pick)
         if token is None:
             assert self.cli("token", "revoke", str(person.id))[0] == 0
@@ -376,7 +376,7 @@ class Machine(RuleBasedStateMachine):
         ),
     )
     def change(self, pick: int, token: str | None, change: dict[str, Any]) -> None:
-        """By an admin; without a token by command."""
+        """By an admin, or without a token by command."""
         person = self.someone(pick)
         if token is None:
             assume("active" not in change or len(change) == 1)
@@ -430,7 +430,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 9), token=st.none() | tokens)
     def delete(self, pick: int, token: str | None) -> None:
-        """By an admin; without a token by command."""
+        """By an admin, or without a token by command."""
         person = self.someone(pick)
         expected = self.refused(token, needs="admin") if token is not None else None
         expected = expected or (400 if self.model.is_last_admin(person) else 200)
@@ -443,7 +443,7 @@ class Machine(RuleBasedStateMachine):
             self.model.end_links(person.id)
             del self.model.people[person.id]
 
-    # --- passwords and letters ---
+    # --- passwords and emails ---
 
     @rule(pick=st.integers(0, 9), password=st.sampled_from(PASSWORDS))
     def set_password_by_command(self, pick: int, password: str) -> None:
@@ -518,7 +518,7 @@ class Machine(RuleBasedStateMachine):
     def forget(self, pick: int) -> None:
         assert self.http("POST", "/api/users/password/forgot", {"email": self.someone(pick).email})[0] == 200
 
-    # --- time, and what is tidied up ---
+    # --- time and cleanup ---
 
     @rule(
         span=st.sampled_from(
@@ -537,7 +537,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(token=st.none() | tokens, endless=st.booleans())
     def clean_up(self, token: str | None, endless: bool) -> None:
-        """By an admin; without a token by command."""
+        """By an admin, or without a token by command."""
         refused = self.refused(token, needs="admin") if token is not None else None
         now = self.clock()
         stale = {
@@ -585,7 +585,7 @@ class Machine(RuleBasedStateMachine):
             self.look_at_me(token, bearer=True)
 
 
-def test_the_service_and_a_model_of_it_agree_whatever_is_done() -> None:
+def test_the_service_and_its_model_agree_after_any_sequence_of_actions() -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(

@@ -15,14 +15,14 @@ from support.postbox import Link, Postbox, smtp_server
 from support.web import Client
 
 GO, BACK = "/api/users/auth/oauth/redirect", "/api/users/auth/oauth/callback"
-# Text that is like nothing else, with what has to be escaped in JSON, in a URL and in a header.
+# Unique text, with characters that are escaped in JSON, in a URL and in a header.
 PLANTED = {
     name: f'planted "{name}" /+&é {number:04}'
     for number, name in enumerate(
         ("first", "second", "third", "wrong", "typed", "operator", "file", "client", "mailer", "assert", "code", "access")
     )
 }  # fmt: skip
-# What these two may hold is less: the mail library sends ASCII only, and the other is part of a header.
+# These two allow fewer characters: the mail library sends ASCII only, and the other is part of a header.
 PLANTED |= {"mailer": 'planted "mailer" /+& 0008', "access": "planted.access~0011"}
 KEPT_IN = ("secret.txt", "password.txt")  # where the operator put them
 
@@ -37,7 +37,7 @@ def spellings(secret: str) -> set[bytes]:
 
 
 class Journeys:
-    """Whatever there is to do with a password or a token; all of those that came up."""
+    """Does everything that involves a password or a token, and returns all of these secrets."""
 
     def __init__(self, usersctl: Command, box: Postbox, client: Client) -> None:
         self.usersctl = usersctl
@@ -46,7 +46,7 @@ class Journeys:
         self.opened: set[str] = set()
 
     def letter(self, page: str, email: str, number: int = 1) -> Link:
-        """The so manyth of those that lead to this page."""
+        """The link with this number of those that lead to this page."""
 
         def found() -> list[Link]:
             links = [each.link for each in list(self.box.received) if each.recipients == [email]]
@@ -123,11 +123,11 @@ def told_by_commands(usersctl: Command, folder: Path) -> bytes:
 
 
 def processes(daemon: int) -> bytes:
-    """What anybody, or the same user, sees of it."""
+    """Everything that a caller without a session, or the same user, can see."""
     return b"\n".join(Path(f"/proc/{daemon}/{name}").read_bytes() for name in ("cmdline", "environ", "comm"))
 
 
-def test_nothing_that_opens_anything_lies_about_after_all_journeys(usersctl: Command, tmp_path: Path) -> None:
+def test_no_secret_is_stored_or_logged_after_all_journeys(usersctl: Command, tmp_path: Path) -> None:
     with hostile() as provider, smtp_server(Postbox(login=("postman", PLANTED["mailer"]))) as box:
         provider.token["access_token"] = PLANTED["access"]
         provider.profile |= {"sub": "77", "email": "dora@example.com"}
@@ -163,7 +163,7 @@ def test_nothing_that_opens_anything_lies_about_after_all_journeys(usersctl: Com
             assert not [file.name for file, data in places.items() if spelling in data], (secret, spelling)
 
 
-def test_the_search_would_find_something() -> None:
+def test_the_search_finds_a_secret_that_is_there() -> None:
     for secret in PLANTED.values():
         for spelled in (secret, quote(secret), secret.replace('"', '\\"')):
             assert any(each in spelled.encode() for each in spellings(secret))

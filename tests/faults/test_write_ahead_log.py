@@ -1,4 +1,4 @@
-"""A reader that stays for long lets the write-ahead log grow; a minute after it is gone, the log is small again."""
+"""A long read lets the write-ahead log grow; a minute after its end the log is small again."""
 
 import io
 import time
@@ -26,7 +26,7 @@ def size(service: Service) -> int:
 
 
 def grow(service: Service) -> None:
-    """As commands and requests make it grow, a change in each transaction."""
+    """Makes the log grow as commands and requests do, with one change in each transaction."""
     number = 0
     while size(service) < GROWS_TO:
         number += 1
@@ -36,7 +36,7 @@ def grow(service: Service) -> None:
         assert number < 5000
 
 
-def test_after_a_long_reader_the_log_is_cut_and_not_before_it_has_read(
+def test_the_write_ahead_log_is_truncated_after_a_long_read_and_not_before(
     make_service: Callable[..., Service], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service, reader = make_service(), make_service()
@@ -57,8 +57,8 @@ def test_after_a_long_reader_the_log_is_cut_and_not_before_it_has_read(
         assert tx.counts()["audit"] > seen["audit"]
 
 
-def test_the_daemon_looks_after_the_log(usersctl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By itself, at least three times a minute; the long version waits for it."""
+def test_the_daemon_truncates_the_write_ahead_log(usersctl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon does so at least three times a minute; the long version waits for it."""
     assert leader.TRUNCATE_EVERY <= 20
     if not LONG:
         asked: list[Path] = []

@@ -1,4 +1,4 @@
-"""The real command in a process of its own: in a pipe as scripts and cron run it, or on a terminal as people do."""
+"""Runs the real command in its own process: in a pipe like scripts and cron, or on a terminal like people."""
 
 import contextlib
 import fcntl
@@ -23,7 +23,7 @@ from usersctl.models import Actor, Role, User
 from usersctl.service import Service, build
 
 PASSWORD = "correct horse battery"
-# bcrypt of PASSWORD, of the least cost that an import takes.
+# bcrypt of PASSWORD, with the lowest cost that an import accepts.
 HASH = "$2b$04$DZjf2yWbEECu6xQJQPFZwOg3eSwnkIaZkZfkb/aa2KvpeJSf8wCAW"
 OPERATOR = Actor("cli:tester", "local")
 USERSCTL = str(Path(sys.executable).with_name("usersctl"))
@@ -45,7 +45,7 @@ def create_user(
 
 
 def by_hand(path: Path, *statements: str) -> None:
-    """What somebody does to the database with a tool of his own."""
+    """Runs SQL statements on a database file, past the service."""
     with closing(sqlite3.connect(path)) as db:
         for statement in statements:
             db.execute(statement)
@@ -53,13 +53,13 @@ def by_hand(path: Path, *statements: str) -> None:
 
 
 def feed(pipe: IO[bytes] | None, line: bytes) -> None:
-    """Writes a line and waits until it has been read, and so until all that comes before reading is done."""
+    """Writes a line and waits until the process has read it, so everything before that read has happened."""
     assert pipe is not None
     pipe.write(line)
     pipe.flush()
     until = time.monotonic() + TIME_LIMIT
     while fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) != struct.pack("i", 0):
-        assert time.monotonic() < until, "nobody reads"
+        assert time.monotonic() < until, "the process does not read"
         time.sleep(0.02)
 
 
@@ -74,7 +74,7 @@ class Result(NamedTuple):
 
     @property
     def error(self) -> dict[str, Any]:
-        """What --json says on stderr, which must be one object with these keys."""
+        """The error object that --json prints on stderr, with its shape checked."""
         (told,) = [json.loads(line) for line in self.stderr.splitlines()]
         assert set(told) == {"error"}
         assert set(told["error"]) >= {"code", "message", "hint"}
@@ -137,7 +137,7 @@ class Command:
         return result
 
     def shell(self, script: str, **env: str) -> Result:
-        """A line of sh in which `usersctl` is this command."""
+        """Runs a script of bash in which `usersctl` is this command."""
         python = f'usersctl() {{ "{sys.executable}" -m usersctl "$@"; }}\n'
         done = subprocess.run(
             ["/bin/bash", "-c", python + script],
@@ -151,14 +151,14 @@ class Command:
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def start(self, *words: str | Path, measured: bool = True, **more: Any) -> subprocess.Popen[bytes]:
-        """`measured` False: out of sight of coverage, whose lock is never released if a signal's exception meets it."""
+        """With `measured=False` coverage is off, because a signal's exception can leave its lock held for ever."""
         env = {name: value for name, value in self.env.items() if measured or not name.startswith("COVERAGE")}
         return subprocess.Popen([sys.executable, "-m", "usersctl", *words], env=env, cwd=self.folder, **more)
 
     def on_terminal(
         self, *words: str | Path, typed: Sequence[tuple[str, str]] = (), columns: int = 100
     ) -> "Screen":
-        """`typed`: (what the terminal shows, what is typed then), in this order."""
+        """`typed` holds pairs: when the terminal shows the first text, the second is typed."""
         master, terminal = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
         try:
@@ -177,7 +177,7 @@ class Command:
 
     @contextlib.contextmanager
     def service(self) -> Iterator[Service]:
-        """The core on the same database, in this process: quicker where the command is not what is tested."""
+        """The core on the same database, in this process: faster where a test is not about the command."""
         service = build(Settings(database=self.database, base_url="http://127.0.0.1:8080", rounds=4))
         try:
             yield service
@@ -185,7 +185,7 @@ class Command:
             service.close()
 
     def add(self, *names: str, **keywords: Any) -> list[User]:
-        """Accounts that sign in with PASSWORD; a name is the local part of an address."""
+        """Adds accounts with PASSWORD; each name is the local part of an address."""
         with self.service() as service:
             return [
                 create_user(service, f"{name}@example.com", name.title(), PASSWORD, by=OPERATOR, **keywords)
@@ -208,7 +208,7 @@ class Command:
 
 
 class Screen(NamedTuple):
-    """What a terminal has shown: all of it, and without the sequences that draw."""
+    """The output of a terminal, raw and without escape sequences."""
 
     code: int
     raw: str
@@ -234,13 +234,13 @@ def watch_terminal(process: subprocess.Popen[bytes], master: int, typed: list[tu
                 if time.monotonic() > until:
                     raise AssertionError(f"nothing more on the terminal after {shown!r}")
                 if last in ("\x03", "\x04"):
-                    # Between the prompt and the reading Python sees a signal only when something was typed: whoever
-                    # gets no answer presses the key again.
+                    # A signal between prompt and read is handled only at the next input, so the key is pressed
+                    # again.
                     os.write(master, last.encode())
                 continue
             try:
                 some = os.read(master, 65536)
-            except OSError:  # the last one on the terminal has left it
+            except OSError:  # the last process on the terminal has ended
                 break
             if not some:
                 break

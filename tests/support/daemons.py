@@ -1,4 +1,4 @@
-"""The real daemon in a process of its own, on a free port, ended by its pid."""
+"""Runs the real daemon in its own process on a free port."""
 
 import json
 import os
@@ -20,7 +20,7 @@ TIME_LIMIT = 20
 
 
 def wait_for(what: Callable[[], Any], seconds: float = TIME_LIMIT) -> Any:
-    """What it answers, as soon as that is true."""
+    """Calls `what` until its result is true, and returns that result."""
     until = time.monotonic() + seconds
     while not (found := what()):
         assert time.monotonic() < until, "waited too long"
@@ -57,7 +57,7 @@ def serving(
     env: dict[str, str] | None = None,
     port: int | None = None,
 ) -> Iterator[Daemon]:
-    """`port` None takes a free one by a flag; otherwise it is what the words or the configuration say."""
+    """Without `port` a free one is passed as a flag; otherwise `port` is what the words or the configuration set."""
     flags = ["--port", str(free_port())] if port is None else []
     port = port or int(flags[1])
     file = usersctl.folder / f"daemon-{port}.log"

@@ -1,5 +1,4 @@
-"""A service in which every writing endpoint has something to do, asked all at once: what each of them says while
-something is broken, and after it."""
+"""Prepared requests for every writing endpoint, to compare their answers during a fault and after it."""
 
 import os
 import time
@@ -24,7 +23,7 @@ ME = "/api/users/me"
 FORGOT = "/api/users/password/forgot"
 
 
-# The work of bcrypt is not what is tested here, and would take hours.
+# Replaces the cost of bcrypt, which is not tested here and would take hours.
 CHEAPLY = """
 import runpy
 from usersctl.passwords import Hasher
@@ -36,7 +35,7 @@ runpy.run_module("usersctl", run_name="__main__", alter_sys=True)
 
 @contextmanager
 def cheaply_serving(usersctl: Command, **keywords: Any) -> Iterator[Daemon]:
-    """The real daemon, but that a hash is quickly made."""
+    """The real daemon with the cheapest hashes."""
     (usersctl.folder / "cheaply.py").write_text(CHEAPLY)
     paths = os.pathsep.join(filter(None, (str(usersctl.folder), os.environ.get("PYTHONPATH"))))
     with serving(usersctl, module=("cheaply", "serve"), env={"PYTHONPATH": paths}, **keywords) as daemon:
@@ -50,7 +49,7 @@ class Answered:
 
 
 class House:
-    """`service` is on the database that the daemon at `port` serves, in this process or in another one."""
+    """Accounts and clients of a daemon at `port`. `service` uses the same database, maybe from another process."""
 
     def __init__(self, service: Service, port: int) -> None:
         self.service = service
@@ -72,7 +71,7 @@ class House:
         return self.service.outbox.link(kind, user, by=OPERATOR).partition("token=")[2].partition("&")[0]
 
     def writes(self, about: str) -> dict[str, "Write"]:
-        """One of each, prepared. `about` keeps the names of one set from those of the next."""
+        """One prepared request per writing endpoint. `about` is part of every name, so that several sets can exist."""
         anybody = Client(self.port)
         users = {
             name: self._add(f"{name}-{about}")
@@ -161,7 +160,7 @@ def all_done(writes: dict[str, Write]) -> None:
 
 
 def told_to_come_back(reply: Reply) -> bool:
-    """503, in JSON of the one form, with the seconds to wait, and with no word about files."""
+    """The reply is a 503 with a message that names no file and with a number of seconds to wait."""
     return (
         reply.status == 503
         and reply.message != ""
@@ -171,7 +170,7 @@ def told_to_come_back(reply: Reply) -> bool:
 
 
 def done(reply: Reply) -> bool:
-    """Or else refused as it should be."""
+    """True for a 200, False for a correct 503; any other reply fails."""
     assert reply.status == 200 or told_to_come_back(reply), (reply.status, reply.body)
     return reply.status == 200
 

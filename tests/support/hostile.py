@@ -1,4 +1,4 @@
-"""An identity provider that answers whatever it is told to, byte for byte, and remembers all that arrives."""
+"""An identity provider that sends any bytes a test wants, and records what it receives."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ class Asked(NamedTuple):
 
 
 def answer(value: Any = b"", *headers: str, status: str = "200 OK", length: int | None = None) -> bytes:
-    """`value` goes as JSON, unless it is bytes."""
+    """`value` is sent as JSON, unless it is bytes."""
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
     length = len(body) if length is None else length
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {length}", "Content-Type: application/json", *headers]
@@ -34,7 +34,7 @@ def answer(value: Any = b"", *headers: str, status: str = "200 OK", length: int 
 
 
 def bomb(megabytes: int = 100) -> bytes:
-    """Few bytes that say they are many."""
+    """A small body that decompresses to a large one."""
     return gzip.compress(b'"' + b"a" * megabytes * 1024 * 1024 + b'"', 6)
 
 
@@ -42,7 +42,9 @@ class Hostile:
     def __init__(self, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
         self.tls = tls
         self.host = host
-        self.greeting: Callable[[socket.socket, Hostile], None] | None = None  # instead of everything else
+        self.greeting: Callable[[socket.socket, Hostile], None] | None = (
+            None  # replaces the whole conversation
+        )
         self.arrived: list[Asked] = []
         self.sent = 0
         self.closing = threading.Event()
@@ -74,7 +76,7 @@ class Hostile:
         return [each for each in self.arrived if each.path == path]
 
     def holds(self, text: str) -> bool:
-        """Whether it was ever told this."""
+        """True if any request contained this text."""
         return any(
             text in each.path + each.body.decode("latin-1") + repr(each.headers) for each in self.arrived
         )
@@ -148,7 +150,7 @@ class Hostile:
 def dripped(
     data: bytes, at_once: bytes = b"", *, every: float = 0.5
 ) -> Callable[[socket.socket, Hostile], None]:
-    """One byte every half second, which keeps every time limit of a socket from being reached."""
+    """Sends one byte every half second, so that no time limit of a socket is reached."""
 
     def drip(connection: socket.socket, server: Hostile) -> None:
         server.send(connection, at_once)
@@ -184,7 +186,7 @@ def hostile(**keywords: Any) -> Iterator[Hostile]:
 
 @dataclass
 class Waiting:
-    """What threads that wait for an answer got, and after how many seconds."""
+    """Calls that run in parallel, with the result and the seconds of each."""
 
     told: list[tuple[float, Any]] = field(default_factory=list)
     threads: list[threading.Thread] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A site with its identity provider over real HTTP, and a browser without a window that goes there and back."""
+"""A site and its identity provider over real HTTP, and a client that follows the redirects between them."""
 
 import html
 import re
@@ -17,24 +17,24 @@ from usersd.server.listener import listen
 
 GO = "/api/users/auth/oauth/redirect"
 CALLBACK = "/api/users/auth/oauth/callback"
-SECRET = "odd: %&=+/~ä 密"  # what has to be encoded in a header
+SECRET = "odd: %&=+/~ä 密"  # characters that have to be encoded in a header
 
 
 @dataclass
 class Browser:
-    """`base_url` is what the site is called, wherever it really listens."""
+    """`base_url` is the public address of the site, which may listen elsewhere."""
 
     base_url: str
     client: Client
 
     def set_out(self, query: str = "", **keywords: Any) -> str:
-        """The provider's address that the site sends us to."""
+        """Starts a sign-in and returns the address at the provider."""
         reply = self.client.get(GO + query, **keywords)
         assert reply.status == 302, reply.body
         return str(reply.header("Location"))
 
     def consent(self, there: str, person: str) -> str:
-        """Chooses somebody on the provider's page; the address that the provider sends us to."""
+        """Chooses a person on the provider's page and returns the address of the callback."""
         reply = self._at_provider(there, rf'href="([^"]*[?&;]person={person})"')
         assert reply.status == 302, reply.body
         return str(reply.header("Location"))
@@ -53,13 +53,13 @@ class Browser:
         return self.callback(self.consent(self.set_out(query), person))
 
     def me(self) -> dict[str, Any] | None:
-        """Whom the site takes us for."""
+        """The user who is signed in."""
         reply = self.client.get("/api/users/me")
         assert reply.status in (200, 401)
         return dict(reply.json["user"]) if reply.status == 200 else None
 
     def flows(self) -> list[str]:
-        """The cookies of sign-ins that are under way."""
+        """The cookies of sign-ins that have not ended."""
         return [name for name in self.client.cookies if "oauth_" in name]
 
     def _at_provider(self, there: str, link: str) -> Reply:
@@ -84,7 +84,7 @@ class OAuthSite:
         return Browser(self.service.settings.base_url, self.site.client())
 
     def errors(self) -> list[dict[str, Any]]:
-        """What the log calls a fault of ours."""
+        """The errors in the log."""
         return [line for line in self.site.log if line["event"] in ("error", "library")]
 
 
@@ -115,19 +115,19 @@ def path_of(url: str) -> str:
 
 
 def asked(url: str) -> dict[str, str]:
-    """The query of an address, in which each name stands once."""
+    """The query of an address as a dict; a name that occurs twice fails."""
     found = parse_qs(urlsplit(url).query, keep_blank_values=True, strict_parsing=True)
     assert all(len(values) == 1 for values in found.values()), url
     return {name: values[0] for name, values in found.items()}
 
 
 def answered(there: str, **more: str) -> str:
-    """The path of a callback for this way out, with a code of nobody's."""
+    """The path of the callback for this sign-in, with an unknown code."""
     return f"{CALLBACK}?{urlencode({'code': 'x', 'state': asked(there)['state'], **more})}"
 
 
 def error_of(reply: Reply) -> str:
-    """The one code of a failed sign-in, which opens no session."""
+    """The error code of a failed sign-in, after a check that no session was opened."""
     assert reply.status == 302, (reply.status, reply.body)
     assert not [each for each in reply.all("Set-Cookie") if "auth_token" in each]
     return asked(str(reply.header("Location")))["error"]

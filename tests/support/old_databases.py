@@ -3,7 +3,7 @@
 import sqlite3
 from pathlib import Path
 
-# The layout of the deployments that exist. Do not edit: it is what lies on their disks.
+# The schema of existing deployments. Do not edit: their databases look like this.
 OLD = """
 CREATE TABLE users (
   id INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -1,4 +1,4 @@
-"""A port for a server of a test, or of a measure."""
+"""Free ports for the servers of tests and benchmarks."""
 
 import secrets
 import socket
@@ -6,8 +6,8 @@ from contextlib import suppress
 
 
 def free_port() -> int:
-    """Below those that the system gives to outgoing connections, which could take it before its daemon does. Which one
-    is chance, so that two workers hardly ever choose the same."""
+    """A random port below the range of outgoing connections, which could take it before the server does. Random, so
+    that two workers rarely choose the same one."""
     for _ in range(100):
         port = 10_000 + secrets.randbelow(20_000)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):

@@ -1,4 +1,4 @@
-"""Letters as their readers get them: from the folder, or from a real SMTP server that can be told to misbehave."""
+"""Emails as recipients get them: from the folder, or from a real SMTP server that can misbehave."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ class Link(NamedTuple):
 
 
 def link_in(text: str) -> Link:
-    """The one link of a letter, however often it stands there."""
+    """The only link of an email; it may occur several times."""
     (url,) = {word for word in text.split() if word.startswith(("http://", "https://"))}
     query = parse_qs(urlsplit(url).query, strict_parsing=True)
     (token,), (email,) = query["token"], query["email"]
@@ -45,7 +45,7 @@ def link_in(text: str) -> Link:
 
 
 def send_all(service: Service) -> list[Attempt]:
-    """What a worker does until nothing is due."""
+    """Does the work of the mailer until no email is due."""
     done = []
     while (attempt := service.outbox.work()) is not None:
         done.append(attempt)
@@ -59,7 +59,7 @@ def folder_letters(service: Service) -> list[SavedEmail]:
 
 
 def sent(service: Service, to: str | None = None) -> list[SavedEmail]:
-    """Everything that waits is sent; what is in the folder then."""
+    """Sends all emails that wait, and returns those in the folder."""
     send_all(service)
     return [each for each in folder_letters(service) if to in (None, each.to)]
 
@@ -100,11 +100,11 @@ class Received(NamedTuple):
 
 @dataclass
 class Postbox:
-    """A handler of aiosmtpd. `answers`: what it says to a command instead of what is usual."""
+    """A handler of aiosmtpd. `answers` replaces its usual answers, by command."""
 
     answers: dict[str, str] = field(default_factory=dict)
     delay: float = 0
-    together: int = 1  # so many letters have to be under way at once before the first is taken
+    together: int = 1  # how many emails must arrive at once before the first is accepted
     login: tuple[str, str] | None = None
     received: list[Received] = field(default_factory=list)
     at_once: int = 0
@@ -149,7 +149,7 @@ class Postbox:
         if self.at_once >= self.together:
             self._enough.set()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._enough.wait(), 8)  # which is within the time that a client has
+            await asyncio.wait_for(self._enough.wait(), 8)  # less than the time limit of a client
         await asyncio.sleep(self.delay)
         self.at_once -= 1
         answer = self._answer("DATA")
@@ -179,7 +179,7 @@ def smtp_server(
     tls: ssl.SSLContext | None = None,
     port: int = 0,
 ) -> Iterator[Postbox]:
-    """A server on a port of its own, in a thread of its own: in this one a browser's loop may run."""
+    """A server with its own port and thread, because a browser's event loop may run in this one."""
     box = postbox or Postbox()
     listener = socket.create_server(("127.0.0.1", port))
     box.port = listener.getsockname()[1]
@@ -197,11 +197,11 @@ def smtp_server(
 
     async def serve() -> None:
         loop, over = asyncio.get_running_loop(), asyncio.Event()
-        loop.set_exception_handler(lambda _loop, _context: None)  # a client that goes away is no news here
+        loop.set_exception_handler(lambda _loop, _context: None)  # a client that disconnects is no error
         server = await loop.create_server(protocol, sock=listener, ssl=tls)
         ends.set_result(partial(loop.call_soon_threadsafe, over.set))
         await over.wait()
-        server.close()  # whoever is still talking is cut off with the loop
+        server.close()  # open connections end with the loop
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), name="smtp")
     thread.start()
@@ -218,7 +218,7 @@ Script = Callable[[socket.socket], Any]
 
 @contextmanager
 def scripted_server(script: Script) -> Iterator[int]:
-    """A server that does to each connection what the script says; its port."""
+    """Runs a server that calls the script with each connection, and yields its port."""
     stopping = threading.Event()
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(0.05)
@@ -260,7 +260,7 @@ USUAL = [b"220 mail", b"250 mail", b"250 OK", b"250 OK", b"354 go on", b"250 tak
 
 
 def until(step: int, then: Script) -> Script:
-    """Answers as usual before `step`, and does `then` in its place."""
+    """A script that answers normally up to `step`, and calls `then` instead of it."""
 
     def script(connection: socket.socket) -> None:
         with connection.makefile("rb") as lines:
@@ -285,7 +285,7 @@ def hang(connection: socket.socket) -> None:
 
 
 def drip(connection: socket.socket) -> None:
-    """A byte now and then, of a line that never ends."""
+    """Sends single bytes of a line that never ends."""
     with contextlib.suppress(OSError):
         while True:
             connection.sendall(b"2")
@@ -297,14 +297,14 @@ def drip(connection: socket.socket) -> None:
 
 @dataclass
 class Certificates:
-    """Made for one run. `authority` is the file that whoever trusts them is given."""
+    """Certificates of one test run. `authority` is the file that a client has to trust."""
 
     authority: Path
     folder: Path
     _sign: Callable[..., tuple[bytes, bytes]]
 
     def server(self, *names: str, days: int = 1, trusted: bool = True) -> ssl.SSLContext:
-        """For these names; `days` < 0: it has expired."""
+        """A context with a certificate for these names; with `days` < 0 it has expired."""
         certificate, key = self._sign(names or ("localhost", "127.0.0.1"), days, trusted)
         file = self.folder / f"{abs(hash((names, days, trusted)))}.pem"
         file.write_bytes(key + certificate)

@@ -1,4 +1,4 @@
-"""nginx and Caddy as they are in Debian, started from what `usersctl snippet` prints, with TLS on a free port of this machine."""
+"""nginx and Caddy from Debian, started with the output of `usersctl snippet`, with TLS on a free port."""
 
 import http.client
 import os
@@ -40,8 +40,8 @@ PACKAGES = {
     "node": "nodejs",
     "systemd-analyze": "systemd",
     "fail2ban-regex": "fail2ban",
-}  # where they differ
-APPLICATION = "127.0.0.1:8000"  # of the snippets
+}  # Debian's packages, where the name is not that of the program
+APPLICATION = "127.0.0.1:8000"  # the address in the snippets
 SECRET = "shared by two, and unknown to others"
 RULES = (("/admin/*", "admin"), ("/docs/drafts/*", "admin"))
 WHITELIST = ("/about", "/docs/*")
@@ -49,7 +49,7 @@ WHITELIST = ("/about", "/docs/*")
 
 @dataclass
 class Visitor(Client):
-    """Comes by TLS, and calls the site by its name."""
+    """A client that uses TLS and the site's name."""
 
     tls: ssl.SSLContext = field(default_factory=ssl.create_default_context)
 
@@ -66,7 +66,7 @@ class Visitor(Client):
         return self.tls.wrap_socket(plain, server_hostname=NAME)
 
     def ask(self, targets: list[str]) -> Iterator[tuple[str, int, bytes]]:
-        """For each target, which goes out as it is, status and body. One connection for as many as it lives."""
+        """Status and body for each target, which is sent unchanged, on as few connections as possible."""
         cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         connection = None
         for target in targets:
@@ -94,7 +94,7 @@ class Proxy:
 
 
 def needed(program: str) -> str:
-    """Its path. Where everything has to be tested, that it is missing is a failure."""
+    """The path of a program. A missing one skips the test, or fails it with WHOLE_TESTS=required."""
     found = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
     if found is None:
         missing = f"needs {program}: apt-get install {PACKAGES.get(program, program)}"
@@ -105,7 +105,7 @@ def needed(program: str) -> str:
 
 
 def certified(folder: Path) -> tuple[Path, Path]:
-    """A certificate for NAME that is its own authority, and its key."""
+    """A self-signed certificate for NAME, and its key."""
     from datetime import UTC, datetime, timedelta
 
     from cryptography import x509
@@ -163,7 +163,7 @@ def _answers(port: int) -> bool:
 
 
 def port_told(snippet: str, pattern: str, port: int) -> str:
-    """The port that it gives the site, which is that of baseUrl; nothing where it names none."""
+    """The port of baseUrl as the snippet writes it, or an empty string."""
     found = re.search(pattern, snippet, re.MULTILINE)
     assert found is None or found[1] in ("443", str(port))
     return found[1] if found else ""
@@ -171,7 +171,7 @@ def port_told(snippet: str, pattern: str, port: int) -> str:
 
 @contextmanager
 def nginx(folder: Path, snippet: str, port: int, application: int) -> Iterator[Proxy]:
-    """The snippet as it is, but for the ports, the certificate's place, and IPv6, which not every machine has."""
+    """The snippet, with other ports, the test's certificate and no IPv6, which some machines lack."""
     program, certificate = needed("nginx"), certified(folder)
     told = port_told(snippet, r"listen (\d+) ssl;", port)
     for old, new in (
@@ -188,7 +188,7 @@ def nginx(folder: Path, snippet: str, port: int, application: int) -> Iterator[P
         f"{each}_temp_path {folder}/{each};" for each in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
     (folder / "site.conf").write_text(snippet)
-    # It would give its worker to an account that sees nothing of the folder.
+    # The default account of its workers cannot read the folder.
     user = "user root;" if os.geteuid() == 0 else ""
     (folder / "nginx.conf").write_text(
         f"daemon off; {user} worker_processes 1; pid {folder}/pid; error_log stderr; events {{}}"
@@ -202,7 +202,7 @@ def nginx(folder: Path, snippet: str, port: int, application: int) -> Iterator[P
 
 @contextmanager
 def caddy(folder: Path, snippet: str, port: int, application: int) -> Iterator[Proxy]:
-    """The snippet as it is, but for the ports and the certificate, which Caddy would fetch itself."""
+    """The snippet, with other ports and the test's certificate, because Caddy would fetch one itself."""
     program, certificate = needed("caddy"), certified(folder)
     told = port_told(snippet, rf"^{re.escape(NAME)}:(\d+) {{$", port)
     for old, new in (
@@ -221,20 +221,20 @@ def caddy(folder: Path, snippet: str, port: int, application: int) -> Iterator[P
         yield Proxy(port, ssl.create_default_context(cafile=certificate[0]))
 
 
-# --- a proxy, the daemon behind it, and the application that they are for ---
+# --- a proxy, the daemon behind it, and the application that they protect ---
 
 
 class Quiet(WSGIRequestHandler):
-    """As a naive server: it takes `Remote_User` for `Remote-User`."""
+    """A naive server that reads `Remote_User` as `Remote-User`."""
 
-    disable_nagle_algorithm = True  # or each answer waits for the proxy to acknowledge its head
+    disable_nagle_algorithm = True  # otherwise each answer waits until the proxy acknowledges its head
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
         pass
 
 
 def application(remote_user: Any) -> flask.Flask:
-    """Tells what it was sent, and whom it believes to be there."""
+    """Answers with the headers it received and the user it concludes from them."""
     app = flask.Flask(__name__)
 
     @app.route("/", defaults={"path": ""}, methods=["GET", "POST", "PUT", "DELETE"])
@@ -255,7 +255,7 @@ def application(remote_user: Any) -> flask.Flask:
 
 @dataclass
 class House:
-    """A proxy, the daemon behind it, and the application that they are for."""
+    """A proxy, the daemon behind it, and the application that they protect."""
 
     kind: str
     proxy: Proxy

@@ -1,4 +1,4 @@
-"""What stands in the tables of a service, and what is put there by hand."""
+"""Reads the tables of a service, and writes rows past it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A person with a browser: goes, fills in, presses, sees. Whatever a browser complains about on the way is kept."""
+"""A person with a browser who opens pages, fills in forms and presses buttons. Errors of the browser are kept."""
 
 import re
 from collections.abc import Callable
@@ -7,13 +7,13 @@ from typing import Any
 from support.commands import PASSWORD
 from support.web import Site
 
-# Chromium's own line about an answer that the test knows of, or does not: see `expected`.
+# Chromium's console line for every failed request; `_response` checks these by status.
 OWN_LINE = "Failed to load resource: "
 TIME_LIMIT = 15_000  # milliseconds
 
 
 class Visitor:
-    """`expected`: the statuses of refusals that belong to the test, and `offline` where the network is to be lost."""
+    """`expected` holds the error statuses that belong to the test; `offline` allows failed connections."""
 
     def __init__(self, context: Any, base: str, site: Site) -> None:
         context.set_default_timeout(TIME_LIMIT)
@@ -36,7 +36,7 @@ class Visitor:
             self.odd.append(f"console: {message.text}")
 
     def _failed(self, request: Any) -> None:
-        # Aborted: what was on its way when the page was left.
+        # Requests are aborted when the page is left.
         if not self.offline and request.failure != "net::ERR_ABORTED":
             self.odd.append(f"failed: {request.url} {request.failure}")
 
@@ -53,7 +53,7 @@ class Visitor:
         return self.page.get_by_label(label, exact=True).locator("visible=true")
 
     def fills(self, **texts: str) -> None:
-        """By label, with _ for a space and __ for a comma."""
+        """Fills fields by label, written with _ for a space and __ for a comma."""
         for label, text in texts.items():
             self.field(label.replace("__", ", ").replace("_", " ")).fill(text)
 
@@ -96,10 +96,10 @@ class Visitor:
     def cookie(self) -> dict[str, Any] | None:
         return next((each for each in self.context.cookies() if each["name"] == "auth_token"), None)
 
-    # --- letters ---
+    # --- emails ---
 
     def opens_letter(self, subject: str) -> None:
-        """The newest one, at /dev/mail, and the link in it."""
+        """Opens the newest email at /dev/mail and follows its link."""
         while self.site.service.outbox.work() is not None:
             pass
         self.goes("/dev/mail")

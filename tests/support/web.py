@@ -1,4 +1,4 @@
-"""The daemon on a real socket in this process, and a small client that sends exactly what it is told."""
+"""The daemon on a real socket in this process, and a small client that sends exactly what a test says."""
 
 import http.client
 import io
@@ -24,7 +24,7 @@ from usersd.server.listener import listen
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-    """What stands behind the gate, and tells who came through it."""
+    """An application behind the gate that answers with the current user."""
     start_response("200 OK", [("Content-Type", "application/json")])
     return [json.dumps({"user": current_user(environ)}).encode()]
 
@@ -41,7 +41,7 @@ class Reply:
 
     @property
     def message(self) -> str:
-        """Of an error, whose shape is checked on the way."""
+        """The message of an error, with the shape of the body checked."""
         told = self.json
         assert set(told) == {"statusCode", "statusMessage"}
         assert told["statusCode"] == self.status
@@ -56,7 +56,7 @@ class Reply:
 
 @dataclass
 class Client:
-    """A browser's memory for cookies, and nothing else of a browser."""
+    """Keeps cookies like a browser, and does nothing else like one."""
 
     port: int
     cookies: dict[str, str] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Client:
         raw: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> Reply:
-        """`body` goes as JSON; `raw` as it is, without any header of ours."""
+        """`body` is sent as JSON, `raw` unchanged and without a content type."""
         sent = dict(self.headers)
         if self.cookies:
             sent["Cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
@@ -120,7 +120,7 @@ class Client:
 
 @dataclass
 class Site:
-    """A daemon that runs. `log` is what it wrote so far."""
+    """A running daemon. `log` is what it has written so far."""
 
     service: Service
     port: int
@@ -134,7 +134,7 @@ class Site:
         return Client(self.port, **keywords)
 
     def add(self, name: str = "ada", **keywords: Any) -> User:
-        """An account that signs in with PASSWORD; the first argument is the local part of its address."""
+        """Adds an account with PASSWORD; `name` is the local part of its address."""
         email, password = f"{name}@example.com", keywords.pop("password", PASSWORD)
         return create_user(self.service, email, name.title(), password, by=OPERATOR, **keywords)
 
@@ -144,7 +144,7 @@ class Site:
         return client
 
     def raw(self, data: bytes, *, timeout: float = 10) -> bytes:
-        """All that comes back for these bytes, until the other side closes or falls silent."""
+        """Sends bytes and returns everything received until the server closes or the time is over."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as connection:
             connection.sendall(data)
             got = b""
@@ -175,7 +175,7 @@ def running(
 
 @contextmanager
 def hosting(hosted: Hosted, listener: socket.socket | None = None) -> Iterator[int]:
-    """Any WSGI application on a socket; its port."""
+    """Serves any WSGI application on a socket and yields its port."""
     listener = listener or listen("127.0.0.1", 0)
     server = Server(
         listener,

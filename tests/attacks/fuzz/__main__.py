@@ -1,11 +1,11 @@
-"""Asks whatever the OpenAPI document allows, and what it does not: `python -m tests.attacks.fuzz`."""
+"""Sends requests that the OpenAPI document allows, and requests that it forbids: `python -m tests.attacks.fuzz`."""
 
 import argparse
 import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # where pytest finds what tests share
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the folder of `support`, which pytest adds by itself
 
 from attacks.fuzz.run import CALLERS, fuzz
 

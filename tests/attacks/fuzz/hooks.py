@@ -1,4 +1,4 @@
-"""What schemathesis loads: whoever asks has a session that is good, also after a request that ended the last one."""
+"""Hooks of schemathesis: every request has a valid session, also after a request that ended the last one."""
 
 import os
 import re
@@ -27,7 +27,7 @@ def service() -> Service:
 
 
 class Caller:
-    """Somebody with this role, whatever was done to them meanwhile."""
+    """A user with this role, replaced by a new one when a request changed it."""
 
     def __init__(self, role: str) -> None:
         self.role = role
@@ -50,7 +50,7 @@ class Caller:
         return opened.token
 
 
-# What is well-formed, but would hardly ever be let through: an address of any domain, a password of any script.
+# Well-formed values that the service would rarely accept by chance: addresses and passwords.
 _LIKELY: dict[str, tuple[re.Pattern[str], st.SearchStrategy[str]]] = {
     "email": (
         re.compile(r"(?=.{6,254}$)[^@\s]+@[^@\s]+\.[^@\s]+"),
@@ -73,7 +73,7 @@ for _field in (
 
 @schemathesis.hook
 def flatmap_body(_context: Any, body: Any) -> st.SearchStrategy[Any]:
-    """As it was made, or with what is well-formed in it replaced."""
+    """The body as generated, or with acceptable values in place of the generated ones."""
     if not isinstance(body, dict):
         return st.just(body)
     likely = {

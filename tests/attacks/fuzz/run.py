@@ -1,4 +1,4 @@
-"""A daemon of one's own, and schemathesis against its OpenAPI document."""
+"""Runs schemathesis against a daemon and its OpenAPI document."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ CALLERS = ("admin", "user", "nobody")
 
 
 def fuzz(folder: Path, caller: str, *options: str, seconds: int) -> subprocess.CompletedProcess[str]:
-    """What came of it; `seconds` is when it is given up."""
+    """The finished run, which is stopped after `seconds`."""
     settings = Settings(
         database=folder / "users.db",
         base_url="http://127.0.0.1:8080",

@@ -1,4 +1,4 @@
-"""The bare framework: waitress and Bottle answer 200 bytes of JSON, and know nobody. `bare.py PORT`"""
+"""The bare framework: waitress and Bottle answer with 200 bytes of JSON, without any session. `bare.py PORT`"""
 
 import sys
 

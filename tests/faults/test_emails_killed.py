@@ -25,7 +25,7 @@ TIME_LIMIT = 600 if LONG else 60
 
 
 class Crowd:
-    """Who registers, again and again until each has an answer."""
+    """A client that registers addresses, and repeats each request until it is answered."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -56,7 +56,7 @@ class Crowd:
 
 @contextmanager
 def flapping(box: Postbox) -> Iterator[None]:
-    """Takes a while, refuses for now, and takes again. Never does it swallow a letter without a word."""
+    """A mail server that is slow, refuses for a while and accepts again, and never loses an email silently."""
     stopping = threading.Event()
 
     def flap() -> None:
@@ -75,7 +75,7 @@ def flapping(box: Postbox) -> Iterator[None]:
 
 
 def release(usersctl: Command) -> None:
-    """Two minutes pass, and a quarter of an hour: no letter is in anybody's hands, or put off, any more."""
+    """Moves the clock by two minutes and by a quarter of an hour, so that every email is due again."""
     with closing(sqlite3.connect(usersctl.database, isolation_level=None, timeout=10)) as database:
         database.execute("UPDATE outbox SET due_at = created_at WHERE state = 'waiting'")
 
@@ -85,7 +85,9 @@ def waiting(usersctl: Command) -> int:
         return int(database.execute("SELECT count(*) FROM outbox WHERE state = 'waiting'").fetchone()[0])
 
 
-def test_whoever_was_answered_gets_a_letter_and_a_kill_costs_one_duplicate_at_most(usersctl: Command) -> None:
+def test_every_answered_registration_is_emailed_and_a_kill_costs_at_most_one_duplicate(
+    usersctl: Command,
+) -> None:
     until = time.monotonic() + TIME_LIMIT
     port, kills = free_port(), 0
     with smtp_server(Postbox(delay=0.03)) as box:
