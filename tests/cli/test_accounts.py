@@ -152,7 +152,7 @@ def test_with_generate_stdout_holds_only_a_password_even_if_the_account_exists(
     usersctl.add("ada")
     done = usersctl.ok("create", "ada@example.com", "--if-missing", "--generate")
     assert done.stdout == ""
-    assert "there already" in done.stderr
+    assert "exists already" in done.stderr
 
 
 def test_concurrent_creates_of_one_account_make_it_once(usersctl: Command) -> None:
@@ -163,13 +163,13 @@ def test_concurrent_creates_of_one_account_make_it_once(usersctl: Command) -> No
     assert [code for _, _, code in ended] == [0] * 5, ended
     (made,) = [out.decode().strip() for out, _, _ in ended if out]
     assert usersctl.can_log_in("ada@example.com", made)
-    assert sum(b"is there already, as user 1" in err for _, err, _ in ended) == 4
+    assert sum(b"exists already, as user 1" in err for _, err, _ in ended) == 4
 
 
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["--if-missing"], 0, "ada@example.com is there already, as user 1"),
+        (["--if-missing"], 0, "ada@example.com exists already, as user 1"),
         ([], 4, "ada@example.com is taken by user 1"),
     ],
 )

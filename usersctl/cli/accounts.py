@@ -1,5 +1,6 @@
 """create, list, show, update, activate, deactivate, delete, set-password, unlock."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,7 +25,7 @@ from usersctl.cli.questions import (
 from usersctl.cli.show.cells import Cell
 from usersctl.cli.show.listing import ON_A_TERMINAL, list_users
 from usersctl.errors import Invalid, Taken
-from usersctl.fields import normal_email, normal_name, search_text
+from usersctl.fields import newcomer, search_text
 from usersctl.models import Newcomer, Role, User, UserFilter
 from usersctl.passwords import check_password, password_is_set
 
@@ -64,62 +65,73 @@ def create(
     run = invocation(ctx)
     if admin and role is Role.USER:
         raise Invalid("--admin and --role user contradict each other")
-    address = normal_email(email)
+    if admin:
+        role = Role.ADMIN
     if name is None:
-        name = address.partition("@")[0]
-    new = Newcomer(address, normal_name(name), role=Role.ADMIN if admin else role or Role.USER)
-    # Look before asking for a password; and do not make a database for an account that is refused.
-    service = run.service(create=True) if run.loaded.settings.database.is_file() else None
-    existing = _owner(service, address) if service is not None else None
-    if existing is None:
-        chosen = _password(run, new, password_stdin, password_file, generate)
-        service = service or run.service(create=True)
-        try:
-            user = service.accounts.create(
-                new,
-                chosen,
-                active=not inactive,
-                tell=lambda user: _tell_generated(run, user, chosen) if generate else None,
-                by=run.actor,
-            )
-        except Taken:
-            existing = _owner(service, address)  # another process was quicker
-            if existing is None:
-                raise
-        else:
-            _say(run, f"Created {_described(user)}", user, generated=generate)
+        name = email.strip().lower().partition("@")[0]
+    new = newcomer(email, name, role or Role.USER)
+    # Look before asking for a password; and do not create a database for an account that is refused.
+    service = None
+    if run.loaded.settings.database.is_file():
+        service = run.service(create=True)
+        existing = _owner(service, new.email)
+        if existing is not None:
+            _report_existing(run, existing, if_missing=if_missing, generate=generate)
             return
+    chosen = _new_password(run, new, password_stdin, password_file, generate)
+    service = service or run.service(create=True)
+    try:
+        user = service.accounts.create(new, chosen.text, active=not inactive, tell=chosen.show, by=run.actor)
+    except Taken:  # another process was faster
+        existing = _owner(service, new.email)
+        if existing is None:
+            raise
+        _report_existing(run, existing, if_missing=if_missing, generate=generate)
+        return
+    chosen.report(f"Created {_described(user)}", user)
+
+
+def _owner(service: "Service", email: str) -> User | None:
+    with service.store.glance() as tx:
+        return tx.user_by_email(email)
+
+
+def _report_existing(run: Invocation, user: User, *, if_missing: bool, generate: bool) -> None:
     if not if_missing:
         raise Taken(
-            f"{address} is taken by user {existing.id}",
+            f"{user.email} is taken by user {user.id}",
             hint="change that account with: usersctl update, or usersctl set-password",
         )
-    told = f"{address} is there already, as user {existing.id}"
+    sentence = f"{user.email} exists already, as user {user.id}"
     if generate and not run.out.json:
-        run.out.note(told)  # whoever waits for a password on stdout must not take this for one
+        run.out.note(sentence)  # a script reads a password from stdout
     else:
-        run.out.result(told, existing.as_json())
+        run.out.result(sentence, user.as_json())
 
 
-def _owner(service: "Service", address: str) -> User | None:
-    with service.store.glance() as tx:
-        return tx.user_by_email(address)
+@dataclass(frozen=True)
+class _NewPassword:
+    run: Invocation
+    text: str
+    generated: bool
+
+    def show(self, user: User) -> None:
+        """Prints a generated password, before the commit: one that was not shown must not be stored."""
+        if self.generated:
+            self.run.out.secret(self.text, user.as_json() | {"password": self.text})
+
+    def report(self, sentence: str, user: User) -> None:
+        if not self.generated:
+            self.run.out.result(sentence, user.as_json())
+        elif not self.run.out.json:
+            self.run.out.note(sentence)  # the password stands alone on stdout
 
 
-def _tell_generated(run: Invocation, user: User, chosen: str) -> None:
-    run.out.secret(chosen, user.as_json() | {"password": chosen})
-
-
-def _say(run: Invocation, told: str, user: User, *, generated: bool) -> None:
-    if not generated:
-        run.out.result(told, user.as_json())
-    elif not run.out.json:
-        run.out.note(told)  # the password stands alone on stdout
-
-
-def _password(run: Invocation, owner: User | Newcomer, stdin: bool, file: Path | None, generate: bool) -> str:
+def _new_password(
+    run: Invocation, owner: User | Newcomer, stdin: bool, file: Path | None, generate: bool
+) -> _NewPassword:
     settings = run.loaded.settings
-    chosen = password(
+    text = password(
         run,
         of=owner.email,
         stdin=stdin,
@@ -127,7 +139,7 @@ def _password(run: Invocation, owner: User | Newcomer, stdin: bool, file: Path |
         generate=generate,
         check=lambda text: check_password(settings, text, owner),
     )
-    return check_password(settings, chosen, owner)
+    return _NewPassword(run, text, generated=generate)
 
 
 def list_(
@@ -298,14 +310,9 @@ def set_password(
     refuse_both_from_stdin(user, password_stdin=password_stdin)
     service = run.service()
     account = one_user(service, user)
-    chosen = _password(run, account, password_stdin, password_file, generate)
-    changed = service.accounts.set_password(
-        account.id,
-        chosen,
-        tell=lambda user: _tell_generated(run, user, chosen) if generate else None,
-        by=run.actor,
-    )
-    _say(run, f"Password set for {_described(changed)}; its sessions have ended", changed, generated=generate)
+    chosen = _new_password(run, account, password_stdin, password_file, generate)
+    changed = service.accounts.set_password(account.id, chosen.text, tell=chosen.show, by=run.actor)
+    chosen.report(f"Password set for {_described(changed)}; its sessions have ended", changed)
 
 
 def unlock(ctx: typer.Context, user: UserArgument) -> None:

@@ -131,23 +131,21 @@ def password(
     """From one of the three sources, or else from a prompt, which repeats while `check` raises Invalid."""
     if stdin + (file is not None) + generate > 1:
         raise Invalid("Choose one of --password-stdin, --password-file and --generate")
+    if not (stdin or file is not None or generate):
+        return _asked(run, of, check)
     if generate:
         from usersctl.secrets import new_password  # late: it imports cryptography
 
-        return new_password(max(20, run.loaded.settings.min_length))
-    if stdin:
-        return _from_stdin()
-    if file is not None:
+        text = new_password(max(20, run.loaded.settings.min_length))
+    elif file is not None:
         try:
-            return read_secret(file, "--password-file")
+            text = read_secret(file, "--password-file")
         except ConfigError as error:
             raise Invalid(str(error)) from None
-    if not run.may_ask:
-        raise Invalid(
-            "No password, and no terminal to ask on",
-            hint="use --password-stdin, --password-file FILE or --generate",
-        )
-    return _asked(run, of, check)
+    else:
+        text = _from_stdin()
+    check(text)
+    return text
 
 
 def _from_stdin() -> str:
@@ -160,6 +158,11 @@ def _from_stdin() -> str:
 
 
 def _asked(run: Invocation, of: str, check: Callable[[str], object]) -> str:
+    if not run.may_ask:
+        raise Invalid(
+            "No password, and no terminal to ask on",
+            hint="use --password-stdin, --password-file FILE or --generate",
+        )
     for _ in range(3):
         first: str = typer.prompt(f"Password for {clean(of)}", hide_input=True, err=True)
         try:
