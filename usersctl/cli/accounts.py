@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.questions import (
@@ -43,16 +43,14 @@ class Sort(StrEnum):
 
 
 def create(
-    ctx: typer.Context,
-    email: Annotated[str, typer.Argument(metavar="EMAIL", help="The address to sign in with.")],
-    name: Annotated[str | None, typer.Option(metavar="TEXT", help="Full name.")] = None,
-    admin: Annotated[bool, typer.Option("--admin", help="Short for --role admin.")] = False,
-    role: Annotated[Role | None, typer.Option(help="The role of the account. Default: user.")] = None,
-    inactive: Annotated[
-        bool, typer.Option("--inactive", help="The account cannot sign in until it is activated.")
-    ] = False,
+    ctx: Context,
+    email: Annotated[str, Argument(metavar="EMAIL", help="The address to sign in with.")],
+    name: Annotated[str | None, Option(metavar="TEXT", help="Full name.")] = None,
+    admin: Annotated[bool, Option("--admin", help="Short for --role admin.")] = False,
+    role: Annotated[Role | None, Option(help="The role of the account. Default: user.")] = None,
+    inactive: Annotated[bool, Option("--inactive", help="It cannot sign in until it is activated.")] = False,
     if_missing: Annotated[
-        bool, typer.Option("--if-missing", help="Succeed, and change nothing, if the account exists.")
+        bool, Option("--if-missing", help="Succeed, and change nothing, if the account exists.")
     ] = False,
     password_stdin: PasswordStdin = False,
     password_file: PasswordFile = None,
@@ -143,24 +141,18 @@ def _new_password(
 
 
 def list_(
-    ctx: typer.Context,
-    active: Annotated[bool, typer.Option("--active", help="Only active accounts.")] = False,
-    inactive: Annotated[bool, typer.Option("--inactive", help="Only inactive accounts.")] = False,
-    role: Annotated[Role | None, typer.Option(help="Only accounts with this role.")] = None,
-    search: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only accounts with this in their address or name.")
-    ] = None,
-    sort: Annotated[
-        Sort, typer.Option(metavar="KEY", help="Sort by name, email, created or last-login.")
-    ] = Sort.NAME,
-    desc: Annotated[bool, typer.Option("--desc", help="Sort in descending order.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Accounts on a page.")] = None,
-    page: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="The page to show. Default: the first.")
-    ] = None,
-    everyone: Annotated[bool, typer.Option("--all", help="All accounts, also on a terminal.")] = False,
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object a line.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values with a header line.")] = False,
+    ctx: Context,
+    active: Annotated[bool, Option("--active", help="Only active accounts.")] = False,
+    inactive: Annotated[bool, Option("--inactive", help="Only inactive accounts.")] = False,
+    role: Annotated[Role | None, Option(help="Only accounts with this role.")] = None,
+    search: Annotated[str | None, Option(metavar="TEXT", help="Part of an address or a name.")] = None,
+    sort: Annotated[Sort, Option(metavar="KEY", help="By name, email, created or last-login.")] = Sort.NAME,
+    desc: Annotated[bool, Option("--desc", help="Sort in descending order.")] = False,
+    limit: Annotated[int | None, Option(min=1, metavar="N", help="Accounts on a page.")] = None,
+    page: Annotated[int | None, Option(min=1, metavar="N", help="The page. Default: the first.")] = None,
+    everyone: Annotated[bool, Option("--all", help="All accounts, also on a terminal.")] = False,
+    jsonl: Annotated[bool, Option("--jsonl", help="One JSON object a line.")] = False,
+    csv: Annotated[bool, Option("--csv", help="Comma-separated values with a header line.")] = False,
 ) -> None:
     """List accounts. Prints 50 on a terminal, and all in a pipe."""
     run = invocation(ctx)
@@ -182,7 +174,7 @@ def list_(
     list_users(run, wanted, form=next(iter(forms), None), limit=limit and min(limit, MOST), page=page or 1)
 
 
-def show(ctx: typer.Context, user: UserArgument) -> None:
+def show(ctx: Context, user: UserArgument) -> None:
     """Show one account.
 
     On a terminal or in a pipe, also the number of its sessions, and whether failed logins have locked it; --json prints
@@ -213,20 +205,14 @@ def show(ctx: typer.Context, user: UserArgument) -> None:
 
 
 def update(
-    ctx: typer.Context,
+    ctx: Context,
     user: UserArgument,
-    name: Annotated[str | None, typer.Option(metavar="TEXT", help="A new name.")] = None,
-    email: Annotated[
-        str | None,
-        typer.Option(metavar="EMAIL", help="A new address; unproven until its owner confirms it."),
-    ] = None,
-    role: Annotated[Role | None, typer.Option(help="A new role, in force at the next request.")] = None,
+    name: Annotated[str | None, Option(metavar="TEXT", help="A new name.")] = None,
+    email: Annotated[str | None, Option(metavar="EMAIL", help="A new address, not yet confirmed.")] = None,
+    role: Annotated[Role | None, Option(help="A new role, in force at the next request.")] = None,
     unlink: Annotated[
         bool,
-        typer.Option(
-            "--unlink",
-            help="Remove the link to the identity provider. An account without a password gets a reset email.",
-        ),
+        Option("--unlink", help="Unlink it from the provider; without a password, it gets a reset email."),
     ] = False,
 ) -> None:
     """Change the name, address or role of an account."""
@@ -240,12 +226,12 @@ def update(
     run.out.result(f"{done} {_described(after)}", after.as_json())
 
 
-def activate(ctx: typer.Context, user: UserArguments) -> None:
+def activate(ctx: Context, user: UserArguments) -> None:
     """Activate accounts. All of them, or none."""
     _set_active(invocation(ctx), user, active=True)
 
 
-def deactivate(ctx: typer.Context, user: UserArguments) -> None:
+def deactivate(ctx: Context, user: UserArguments) -> None:
     """Deactivate accounts. All of them, or none.
 
     They cannot sign in any more, and their sessions and API tokens end.
@@ -266,13 +252,11 @@ def _set_active(run: Invocation, references: list[str], *, active: bool) -> None
 
 
 def delete(
-    ctx: typer.Context,
+    ctx: Context,
     user: UserArguments,
     yes: Yes = False,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="Ignore users that do not exist.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print which accounts would be deleted.")
-    ] = False,
+    if_exists: Annotated[bool, Option("--if-exists", help="Ignore users that do not exist.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print which accounts would be deleted.")] = False,
 ) -> None:
     """Delete accounts. All of them, or none.
 
@@ -299,7 +283,7 @@ def _emails(accounts: list[User]) -> str:
 
 
 def set_password(
-    ctx: typer.Context,
+    ctx: Context,
     user: UserArgument,
     password_stdin: PasswordStdin = False,
     password_file: PasswordFile = None,
@@ -315,7 +299,7 @@ def set_password(
     chosen.report(f"Password set for {_described(changed)}; its sessions have ended", changed)
 
 
-def unlock(ctx: typer.Context, user: UserArgument) -> None:
+def unlock(ctx: Context, user: UserArgument) -> None:
     """Unlock an account that is locked after failed logins."""
     run = invocation(ctx)
     service = run.service()

@@ -6,6 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Context, Option
 
 from usersctl.cli.durations import since as since_when
 from usersctl.cli.exit_codes import ExitCode
@@ -28,20 +29,13 @@ POLL_EVERY = 0.1  # seconds; SQLite does not notify of new rows
 
 
 def audit(
-    ctx: typer.Context,
+    ctx: Context,
     user: Annotated[
-        str | None,
-        typer.Option(
-            metavar="USER",
-            help="Only rows about this user, who may be deleted.",
-            autocompletion=complete_user,
-        ),
+        str | None, Option(metavar="USER", help="Only rows about this user.", autocompletion=complete_user)
     ] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="Only rows since then: 7d, or a date.")
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Then wait for new rows, until Ctrl-C.")] = False,
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object a line.")] = False,
+    since: Annotated[str | None, Option(metavar="WHEN", help="Only rows since then: 7d, or a date.")] = None,
+    follow: Annotated[bool, Option("--follow", help="Then wait for new rows, until Ctrl-C.")] = False,
+    jsonl: Annotated[bool, Option("--jsonl", help="One JSON object a line.")] = False,
 ) -> None:
     if ctx.invoked_subcommand is not None:
         if user is not None or since is not None or follow or jsonl:
@@ -68,12 +62,9 @@ def audit(
 
 
 def verify(
-    ctx: typer.Context,
+    ctx: Context,
     expect: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HASH", help="A hash that was printed earlier. The trail must still contain it."
-        ),
+        str | None, Option(metavar="HASH", help="An earlier hash, which the trail must still contain.")
     ] = None,
 ) -> None:
     """Check that no row was changed or removed.

@@ -3,7 +3,7 @@
 import os
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Context, Option
 
 from usersctl.cli.questions import invocation
 from usersctl.cli.show.cells import clean, to_json
@@ -13,8 +13,8 @@ from usersctl.errors import Invalid
 
 
 def show(
-    ctx: typer.Context,
-    origin: Annotated[bool, typer.Option("--origin", help="Also show where each value came from.")] = False,
+    ctx: Context,
+    origin: Annotated[bool, Option("--origin", help="Also show where each value came from.")] = False,
 ) -> None:
     """Print every setting that is in force; secrets as ***."""
     run = invocation(ctx)
@@ -29,10 +29,10 @@ def show(
 
 
 def explain(
-    ctx: typer.Context,
+    ctx: Context,
     name: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="KEY",
             help="A key, or a table of keys such as auth.oauth.",
             autocompletion=lambda: [*KEYS],
@@ -69,7 +69,7 @@ def _explanation(key: Key) -> dict[str, Any]:
     }
 
 
-def check(ctx: typer.Context) -> None:
+def check(ctx: Context) -> None:
     """Check that the configuration can be used. A mistake is named with what is allowed."""
     from usersd import start
 
@@ -82,7 +82,7 @@ def check(ctx: typer.Context) -> None:
     )
 
 
-def path(ctx: typer.Context) -> None:
+def path(ctx: Context) -> None:
     """Print the configuration file in use. Without one, list the places that were searched."""
     run = invocation(ctx)
     file = sources.find_file(run.options.config, os.environ)

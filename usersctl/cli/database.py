@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer import Argument, Context, Option
 
 from usersctl.cli.exit_codes import ExitCode, code_of
 from usersctl.cli.questions import Yes, confirm, invocation
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from usersctl.store.backup import BackupReport
 
 
-BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="A file that `db backup` made.")]
+BackupFile = Annotated[Path, Argument(metavar="FILE", help="A file that `db backup` made.")]
 
 
-def init(ctx: typer.Context) -> None:
+def init(ctx: Context) -> None:
     """Create the database, if there is none."""
     run = invocation(ctx)
     path = run.loaded.settings.database
@@ -33,7 +34,7 @@ def init(ctx: typer.Context) -> None:
     )
 
 
-def migrate(ctx: typer.Context) -> None:
+def migrate(ctx: Context) -> None:
     """Upgrade an older database. The old file is kept beside it."""
     run = invocation(ctx)
     store = run.store()
@@ -49,16 +50,11 @@ def migrate(ctx: typer.Context) -> None:
         run.out.result(f"{store.path} is of version {VERSION} already", as_json)
         return
     done = store.migrated
-    as_json |= {
-        "migrated": True,
-        "accounts": done.accounts,
-        "backup": str(done.backup),
-        "notes": done.notes,
-    }
+    as_json |= {"migrated": True, "accounts": done.accounts, "backup": str(done.backup), "notes": done.notes}
     run.out.result(f"{store.path} is of version {VERSION}", as_json)
 
 
-def status(ctx: typer.Context) -> None:
+def status(ctx: Context) -> None:
     """Show the path, version and size of the database."""
     run = invocation(ctx)
     store = run.store(write=False)
@@ -80,8 +76,8 @@ def status(ctx: typer.Context) -> None:
 
 
 def backup(
-    ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write. It must not exist.")],
+    ctx: Context,
+    file: Annotated[Path, Argument(metavar="FILE", help="The file to write. It must not exist.")],
 ) -> None:
     """Back up the database while everything runs.
 
@@ -103,9 +99,9 @@ def backup(
 
 
 def verify(
-    ctx: typer.Context,
+    ctx: Context,
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A backup. Default: the database in use.")
+        Path | None, Argument(metavar="[FILE]", help="A backup. Default: the one in use.")
     ] = None,
 ) -> None:
     """Check a backup, or the database in use, from end to end.
@@ -128,13 +124,12 @@ def verify(
 
 
 def restore(
-    ctx: typer.Context,
+    ctx: Context,
     file: BackupFile,
     keep_tokens: Annotated[
-        bool,
-        typer.Option("--keep-tokens", help="Keep the sessions, API tokens and email links of the backup."),
+        bool, Option("--keep-tokens", help="Keep sessions, API tokens and links.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the backup, and change nothing.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Check the backup, and change nothing.")] = False,
     yes: Yes = False,
 ) -> None:
     """Replace the database by a backup.

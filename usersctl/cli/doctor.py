@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Context, Option
 
 from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.healthcheck import NotReady, ask_within, configured
@@ -21,11 +22,8 @@ ANSWERS_WITHIN = 3.0  # seconds: the daemon, on this machine
 
 
 def doctor(
-    ctx: typer.Context,
-    online: Annotated[
-        bool,
-        typer.Option("--online", help="Also ask the mail server, the identity provider, and baseUrl."),
-    ] = False,
+    ctx: Context,
+    online: Annotated[bool, Option("--online", help="Also ask mail server, provider and baseUrl.")] = False,
 ) -> None:
     """Check this installation.
 

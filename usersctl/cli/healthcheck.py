@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
+from typer import Argument, Context, Option
 
 from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.questions import invocation
@@ -34,17 +35,11 @@ class Target(NamedTuple):
 
 
 def healthcheck(
-    ctx: typer.Context,
+    ctx: Context,
     url: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[URL]",
-            help="The daemon's URL, or unix: and the path of its socket. Default: as configured.",
-        ),
+        str | None, Argument(metavar="[URL]", help="URL, or unix:PATH. Default: as configured.")
     ] = None,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, max=600, help="The longest time to wait.")
-    ] = 5,
+    timeout: Annotated[float, Option(metavar="SECONDS", min=0.1, max=600, help="The time limit.")] = 5,
 ) -> None:
     """Ask a daemon whether it is ready. Exit code 7 if it is not ready, or does not answer."""
     if math.isnan(timeout):

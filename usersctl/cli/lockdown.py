@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Context, Option
 
 from usersctl.cli.questions import Yes, complete_user, confirm, invocation, one_user
 from usersctl.text import counted
@@ -12,14 +12,11 @@ if TYPE_CHECKING:
 
 
 def on(
-    ctx: typer.Context,
+    ctx: Context,
     admin: Annotated[
         str | None,
-        typer.Option(
-            "--except",
-            metavar="ADMIN",
-            help="This admin may still sign in, with a password or through the provider.",
-            autocompletion=complete_user,
+        Option(
+            "--except", metavar="ADMIN", help="This admin may still sign in.", autocompletion=complete_user
         ),
     ] = None,
     yes: Yes = False,
@@ -47,7 +44,7 @@ def on(
     )
 
 
-def off(ctx: typer.Context) -> None:
+def off(ctx: Context) -> None:
     """Open the service again. Users have to sign in again."""
     run = invocation(ctx)
     changed = run.service().lockdown.stop(by=run.actor)
@@ -56,7 +53,7 @@ def off(ctx: typer.Context) -> None:
     )
 
 
-def status(ctx: typer.Context) -> None:
+def status(ctx: Context) -> None:
     """Show whether the service is closed."""
     run = invocation(ctx)
     lockdown = run.service(write=False).lockdown.state()

@@ -4,6 +4,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Context
 
 from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.invocation import Invocation
@@ -21,7 +22,7 @@ class Purpose(StrEnum):
     RESET = "reset"
 
 
-def list_(ctx: typer.Context) -> None:
+def list_(ctx: Context) -> None:
     """List the emails that wait, have failed, or are done."""
     run = invocation(ctx)
     with run.store(write=False).read() as tx:
@@ -34,8 +35,7 @@ def list_(ctx: typer.Context) -> None:
 
 
 def show(
-    ctx: typer.Context,
-    email_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="The number of the email.")],
+    ctx: Context, email_id: Annotated[int, Argument(metavar="ID", min=1, help="The number of the email.")]
 ) -> None:
     """Show one email: its state, and its text if it was written to the mail folder."""
     from usersctl.mail import folder
@@ -60,10 +60,9 @@ def show(
 
 
 def retry(
-    ctx: typer.Context,
+    ctx: Context,
     email_ids: Annotated[
-        list[int] | None,
-        typer.Argument(metavar="[ID...]", min=1, help="Default: all that wait or have failed."),
+        list[int] | None, Argument(metavar="[ID...]", min=1, help="Default: all that wait or have failed.")
     ] = None,
 ) -> None:
     """Send waiting emails now. Works without a running daemon. Exit code 7 if an email could not be sent."""
@@ -98,10 +97,7 @@ def _outcome(queued: QueuedEmail) -> str:
     return line
 
 
-def test(
-    ctx: typer.Context,
-    to: Annotated[str, typer.Argument(metavar="TO", help="The address to send it to.")],
-) -> None:
+def test(ctx: Context, to: Annotated[str, Argument(metavar="TO", help="The address to send it to.")]) -> None:
     """Send a test email, and print the answer of the mail server.
 
     Exit code 7 if the email was not accepted.
@@ -129,8 +125,8 @@ def test(
 
 
 def link(
-    ctx: typer.Context,
-    purpose: Annotated[Purpose, typer.Argument(metavar="confirm|reset", help="The purpose of the link.")],
+    ctx: Context,
+    purpose: Annotated[Purpose, Argument(metavar="confirm|reset", help="The purpose of the link.")],
     user: UserArgument,
 ) -> None:
     """Print a link for a user whom no email reaches.

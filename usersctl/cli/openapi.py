@@ -2,14 +2,14 @@
 
 from typing import Annotated
 
-import typer
+from typer import Context, Option
 
 from usersctl.cli.questions import invocation
 
 
 def openapi(
-    ctx: typer.Context,
-    html: Annotated[bool, typer.Option("--html", help="As a web page in one file, for reading.")] = False,
+    ctx: Context,
+    html: Annotated[bool, Option("--html", help="As a web page in one file, for reading.")] = False,
 ) -> None:
     """Print the OpenAPI document of the HTTP interface."""
     from usersd.openapi.document import document

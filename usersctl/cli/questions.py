@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Context, Option
 
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.show.cells import clean
@@ -21,16 +22,12 @@ if TYPE_CHECKING:
 MOST = 1_000_000  # bytes that are read as a password, so that /dev/zero by mistake does not fill the memory
 LONGEST_USER = 1000  # characters of a line that names a user
 
-PasswordStdin = Annotated[
-    bool, typer.Option("--password-stdin", help="Read the password from standard input.")
-]
+PasswordStdin = Annotated[bool, Option("--password-stdin", help="Read the password from standard input.")]
 PasswordFile = Annotated[
-    Path | None, typer.Option("--password-file", metavar="FILE", help="Read the password from a file.")
+    Path | None, Option("--password-file", metavar="FILE", help="Read the password from a file.")
 ]
-Generate = Annotated[
-    bool, typer.Option("--generate", help="Generate a password and print it, alone, on stdout.")
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+Generate = Annotated[bool, Option("--generate", help="Generate a password and print it, alone, on stdout.")]
+Yes = Annotated[bool, Option("--yes", help="Do not ask for confirmation.")]
 
 
 def complete_user(incomplete: str) -> list[str]:
@@ -54,11 +51,11 @@ def complete_user(incomplete: str) -> list[str]:
 
 
 UserArgument = Annotated[
-    str, typer.Argument(metavar="USER", help="Id or email address.", autocompletion=complete_user)
+    str, Argument(metavar="USER", help="Id or email address.", autocompletion=complete_user)
 ]
 UserArguments = Annotated[
     list[str],
-    typer.Argument(
+    Argument(
         metavar="USER...",
         help="Ids or email addresses; - reads them from standard input.",
         autocompletion=complete_user,
@@ -66,7 +63,7 @@ UserArguments = Annotated[
 ]
 
 
-def invocation(ctx: typer.Context) -> Invocation:
+def invocation(ctx: Context) -> Invocation:
     run: Invocation = ctx.obj
     return run
 

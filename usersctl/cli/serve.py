@@ -3,24 +3,18 @@
 from typing import Annotated
 
 import typer
+from typer import Context, Option
 
 from usersctl.cli.questions import invocation
 
 
 def serve(
-    ctx: typer.Context,
-    host: Annotated[str | None, typer.Option(metavar="HOST", help="The address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(metavar="PORT", help="The port to listen on.")] = None,
-    socket: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="A Unix socket to listen on, instead of an address and a port."),
-    ] = None,
-    base_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="The address of the service as browsers see it.")
-    ] = None,
-    dev: Annotated[
-        bool, typer.Option("--dev", help="Try it out on this machine, with open registration.")
-    ] = False,
+    ctx: Context,
+    host: Annotated[str | None, Option(metavar="HOST", help="The address to listen on.")] = None,
+    port: Annotated[int | None, Option(metavar="PORT", help="The port to listen on.")] = None,
+    socket: Annotated[str | None, Option(metavar="PATH", help="A Unix socket instead of both.")] = None,
+    base_url: Annotated[str | None, Option(metavar="URL", help="The address that browsers use.")] = None,
+    dev: Annotated[bool, Option("--dev", help="Try it out on this machine, with open registration.")] = False,
 ) -> None:
     """Run the daemon.
 

@@ -11,7 +11,7 @@ from string import Template
 from typing import Annotated, NamedTuple
 from urllib.parse import urlsplit
 
-import typer
+from typer import Argument, Context
 
 from usersctl.cli.questions import invocation
 from usersctl.config import Settings
@@ -78,8 +78,7 @@ SNIPPETS = {
 
 
 def snippet(
-    ctx: typer.Context,
-    name: Annotated[Name, typer.Argument(metavar="NAME", help="One of the names above.")],
+    ctx: Context, name: Annotated[Name, Argument(metavar="NAME", help="One of the names above.")]
 ) -> None:
     """Print a configuration file for systemd, cron or a proxy.
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Context, Option
 
 from usersctl.cli.durations import span
 from usersctl.cli.questions import UserArgument, complete_user, invocation, one_user, users
@@ -15,11 +15,11 @@ COLUMNS = ("id", "user_id", "kind", "name", "created_at", "last_used_at", "expir
 
 
 def cleanup_tokens(
-    ctx: typer.Context,
+    ctx: Context,
     include_no_expiration: Annotated[
-        bool, typer.Option("--include-no-expiration", help="Also remove tokens without an expiry date.")
+        bool, Option("--include-no-expiration", help="Also remove tokens without an expiry date.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the tokens.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only count the tokens.")] = False,
 ) -> None:
     """Remove expired tokens. Made for cron, and safe at any time, also while the daemon runs."""
     run = invocation(ctx)
@@ -39,11 +39,11 @@ def cleanup_tokens(
 
 
 def create(
-    ctx: typer.Context,
+    ctx: Context,
     user: UserArgument,
-    name: Annotated[str, typer.Option(metavar="TEXT", help="A name for the token.")] = "api",
-    expires: Annotated[str | None, typer.Option(metavar="SPAN", help="Its lifetime: 12h, 90d, 1y.")] = None,
-    no_expiry: Annotated[bool, typer.Option("--no-expiry", help="It never expires.")] = False,
+    name: Annotated[str, Option(metavar="TEXT", help="A name for the token.")] = "api",
+    expires: Annotated[str | None, Option(metavar="SPAN", help="Its lifetime: 12h, 90d, 1y.")] = None,
+    no_expiry: Annotated[bool, Option("--no-expiry", help="It never expires.")] = False,
 ) -> None:
     """Create a token for an API client. It is printed once, alone on stdout."""
     run = invocation(ctx)
@@ -67,10 +67,9 @@ def create(
 
 
 def list_(
-    ctx: typer.Context,
+    ctx: Context,
     user: Annotated[
-        str | None,
-        typer.Argument(metavar="[USER]", help="Only those of this user.", autocompletion=complete_user),
+        str | None, Argument(metavar="[USER]", help="Only those of this user.", autocompletion=complete_user)
     ] = None,
 ) -> None:
     """List the sessions and API tokens that have not expired."""
@@ -85,18 +84,16 @@ def list_(
 
 
 def revoke(
-    ctx: typer.Context,
+    ctx: Context,
     user: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="[USER]...",
             help="Ids or email addresses; - reads them from standard input.",
             autocompletion=complete_user,
         ),
     ] = None,
-    token_id: Annotated[
-        int | None, typer.Option("--id", metavar="N", help="One token, by its number in `token list`.")
-    ] = None,
+    token_id: Annotated[int | None, Option("--id", metavar="N", help="One token, by its id.")] = None,
 ) -> None:
     """End all sessions and API tokens of users, or one of them. In force at the next request."""
     run = invocation(ctx)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer import Argument, Context, Option
 
 from usersctl.cli.exit_codes import ExitCode, code_of
 from usersctl.cli.files import by_suffix, opened, read_rows, replaced, write_rows
@@ -33,38 +34,28 @@ class OnConflict(StrEnum):
 
 
 def import_(
-    ctx: typer.Context,
+    ctx: Context,
     file: Annotated[
-        str | None, typer.Argument(metavar="FILE|-", help="CSV, JSON or JSON lines; - is standard input.")
+        str | None, Argument(metavar="FILE|-", help="CSV, JSON or JSON lines; - is standard input.")
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option(
-            "--from",
-            metavar="KIND:FILE",
-            help="Accounts of another application: sqlite, pocketbase, django or csv, and the file.",
-        ),
+        Option("--from", metavar="KIND:FILE", help="sqlite, pocketbase, django or csv, and the file."),
     ] = None,
-    form: Annotated[
-        Format | None, typer.Option("--format", help="Default: by the suffix; CSV on standard input.")
-    ] = None,
+    form: Annotated[Format | None, Option("--format", help="Default: by the suffix; CSV on stdin.")] = None,
     table: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --from: the table, collection or model.")
+        str | None, Option(metavar="NAME", help="With --from: the table, collection or model.")
     ] = None,
     columns: Annotated[
         list[str] | None,
-        typer.Option(
-            "--map", metavar="OURS=THEIRS", help="With --from: the source of a column, or none. Repeatable."
-        ),
+        Option("--map", metavar="OURS=THEIRS", help="With --from: their column for ours. Repeatable."),
     ] = None,
     roles: Annotated[
         list[str] | None,
-        typer.Option("--map-role", metavar="THEIRS=OURS", help="With --from: a role to use. Repeatable."),
+        Option("--map-role", metavar="THEIRS=OURS", help="With --from: our role for theirs. Repeatable."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, write nothing.")] = False,
-    on_conflict: Annotated[
-        OnConflict, typer.Option(help="What to do with an address that has an account.")
-    ] = OnConflict.FAIL,
+    dry_run: Annotated[bool, Option("--dry-run", help="Check everything, write nothing.")] = False,
+    on_conflict: Annotated[OnConflict, Option(help="If an address has an account.")] = OnConflict.FAIL,
 ) -> None:
     """Create accounts from a file: all of them, or none.
 
@@ -190,15 +181,11 @@ def _pairs(option: str, given: list[str]) -> dict[str, str]:
 
 
 def export(
-    ctx: typer.Context,
-    file: Annotated[
-        str, typer.Argument(metavar="[FILE|-]", help="The file to write. Default: standard output.")
-    ] = "-",
-    form: Annotated[
-        Format | None, typer.Option("--format", help="Default: by the suffix; CSV on standard output.")
-    ] = None,
+    ctx: Context,
+    file: Annotated[str, Argument(metavar="[FILE|-]", help="The file to write. Default: stdout.")] = "-",
+    form: Annotated[Format | None, Option("--format", help="Default: by the suffix; CSV on stdout.")] = None,
     with_hashes: Annotated[
-        bool, typer.Option("--with-hashes", help="Also the password hashes: keep the file secret.")
+        bool, Option("--with-hashes", help="Also the password hashes: keep the file secret.")
     ] = False,
 ) -> None:
     """Write all accounts to a file that `import` reads.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 from typer.core import TyperGroup, TyperOption
 from typer.exceptions import Abort, TyperException
 
@@ -137,15 +138,15 @@ def build_tree() -> typer.Typer:
 
 def everywhere(
     _config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Configuration: users.toml or users.json.")
+        Path | None, Option("--config", metavar="FILE", help="Configuration: users.toml or users.json.")
     ] = None,
-    _db: Annotated[Path | None, typer.Option("--db", metavar="PATH", help="The database file.")] = None,
-    _json: Annotated[bool, typer.Option("--json", help="JSON on stdout; errors as JSON on stderr.")] = False,
-    _quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but data and errors.")] = False,
-    _no_input: Annotated[bool, typer.Option("--no-input", help="Never ask, even on a terminal.")] = False,
-    _no_color: Annotated[bool, typer.Option("--no-color", help="No colours, as with NO_COLOR set.")] = False,
-    _debug: Annotated[bool, typer.Option("--debug", help="Print the trace of an error.")] = False,
-    _version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    _db: Annotated[Path | None, Option("--db", metavar="PATH", help="The database file.")] = None,
+    _json: Annotated[bool, Option("--json", help="JSON on stdout; errors as JSON on stderr.")] = False,
+    _quiet: Annotated[bool, Option("--quiet", help="Print nothing but data and errors.")] = False,
+    _no_input: Annotated[bool, Option("--no-input", help="Never ask, even on a terminal.")] = False,
+    _no_color: Annotated[bool, Option("--no-color", help="No colours, as with NO_COLOR set.")] = False,
+    _debug: Annotated[bool, Option("--debug", help="Print the trace of an error.")] = False,
+    _version: Annotated[bool, Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """Manage the accounts, sessions and tokens of a users database.
 
@@ -222,9 +223,6 @@ def _report_misuse(run: Invocation, error: TyperException) -> None:
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "usersctl")
     message = error.format_message()  # it names the option
-    for typers_words, ours in (
-        ("a valid int range", "a whole number"),
-        ("a valid float range", "a number"),
-    ):
+    for typers_words, ours in (("a valid int range", "a whole number"), ("a valid float range", "a number")):
         message = message.replace(typers_words, ours)
     run.out.error(TyperException(message), code="usage", hint=f"see: {path} --help")

@@ -1,6 +1,6 @@
 """why: the checks that a sign-in has to pass, for one user or address."""
 
-import typer
+from typer import Context
 
 from usersctl.cli.options import Options
 from usersctl.cli.questions import UserArgument, invocation, one_reference
@@ -10,7 +10,7 @@ from usersctl.errors import NotFound
 NOTHING = "Nothing is in the way here: it is the password, or the browser"
 
 
-def why(ctx: typer.Context, user: UserArgument) -> None:
+def why(ctx: Context, user: UserArgument) -> None:
     """Show why a user cannot sign in.
 
     Prints every check of a sign-in in order, and the command that opens the gate that is shut. For an address without

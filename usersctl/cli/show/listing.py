@@ -15,12 +15,7 @@ COLUMNS = ("id", "email", "name", "role", "active", "created_at", "last_login_at
 
 
 def list_users(
-    run: Invocation,
-    wanted: UserFilter,
-    *,
-    form: str | None = None,
-    limit: int | None = None,
-    page: int = 1,
+    run: Invocation, wanted: UserFilter, *, form: str | None = None, limit: int | None = None, page: int = 1
 ) -> None:
     """`form` is json, jsonl or csv; None prints a table or TSV. Without a `limit` a terminal shows the first 50."""
     store = run.store(write=False)
