@@ -139,7 +139,7 @@ def test_an_address_that_is_taken_is_refused_with_its_own_exit_code(usersctl: Co
 def test_if_missing_succeeds_and_changes_nothing_and_needs_no_password_then(usersctl: Command) -> None:
     usersctl.add("ada")
     done = usersctl.ok("create", "ada@example.com", "--if-missing", "--admin")
-    assert "there already" in done.stdout
+    assert "exists already" in done.stdout
     assert usersctl.ok("create", "ada@example.com", "--if-missing", "--json").json["role"] == "user"
     assert usersctl("create", "eve@example.com", "--if-missing").code == 2
     usersctl.ok("create", "eve@example.com", "--if-missing", "--generate", "--inactive")
