@@ -24,7 +24,7 @@ def here(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def visitor(chromium: Any, here: House) -> Iterator[Visitor]:
-    # Its certificate is signed by nobody whom a browser knows.
+    # The browser does not trust the proxy's certificate.
     context = chromium.new_context(ignore_https_errors=True)
     visitor = Visitor(context, f"https://{NAME}:{here.proxy.port}", here.site)
     yield visitor
@@ -33,7 +33,7 @@ def visitor(chromium: Any, here: House) -> Iterator[Visitor]:
 
 
 def told(visitor: Visitor) -> dict[str, Any]:
-    """What the application says to whom it takes the browser for."""
+    """The user that the application sees."""
     found: dict[str, Any] = json.loads(visitor.page.inner_text("body"))
     return found
 
@@ -52,7 +52,7 @@ def test_a_deep_link_survives_the_sign_in(here: House, visitor: Visitor) -> None
     visitor.sees({"nginx": "403 Forbidden", "caddy": "This page is for admins"}[here.kind])
 
 
-def test_every_way_to_ones_own_profile_leads_there(visitor: Visitor) -> None:
+def test_every_link_to_the_own_profile_leads_to_account(visitor: Visitor) -> None:
     """And not to /, where the application is."""
     visitor.goes("/account")
     visitor.is_at("/login?redirect=/account")

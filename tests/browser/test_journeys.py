@@ -1,4 +1,4 @@
-"""What people come for, from the first page to the last."""
+"""Whole journeys in a browser: set-up, sign-in, registration, recovery, provider."""
 
 from collections.abc import Callable
 
@@ -44,7 +44,7 @@ def test_the_first_admin_comes_by_a_link_and_signs_in(house: House, visit: Visit
 
 
 @pytest.mark.parametrize("query", ["", "?token=nobodys", "?token=%ff", "?token=a&token=b"])
-def test_a_set_up_link_that_is_wrong_shows_no_form_but_the_way_on(
+def test_a_wrong_set_up_link_shows_the_command_instead_of_a_form(
     house: House, visit: Visit, query: str
 ) -> None:
     ada = visit(house())
@@ -54,7 +54,7 @@ def test_a_set_up_link_that_is_wrong_shows_no_form_but_the_way_on(
     expect(ada.page.locator("form")).to_have_count(0)
 
 
-def test_to_look_at_the_set_up_page_does_not_use_its_link_up(house: House, visit: Visit) -> None:
+def test_a_visit_of_the_set_up_page_does_not_consume_its_link(house: House, visit: Visit) -> None:
     site = house()
     ada = visit(site)
     link = site.service.first_admin.link()
@@ -65,7 +65,7 @@ def test_to_look_at_the_set_up_page_does_not_use_its_link_up(house: House, visit
     ada.sees("Your admin account is there.")
 
 
-def test_a_set_up_link_that_is_over_by_now_is_refused_in_words(house: House, visit: Visit) -> None:
+def test_a_set_up_link_that_expires_meanwhile_is_refused_in_words(house: House, visit: Visit) -> None:
     site = house()
     ada = visit(site)
     ada.expected = {400}
@@ -94,7 +94,7 @@ def test_a_login_is_remembered_when_asked_for(house: House, visit: Visit, rememb
     assert (cookie["expires"] > 0, cookie["httpOnly"], cookie["sameSite"]) == (remember, True, "Lax")
 
 
-def test_a_person_keeps_their_profile_password_and_sessions(house: House, visit: Visit) -> None:
+def test_a_user_manages_profile_password_and_sessions(house: House, visit: Visit) -> None:
     site = house()
     site.add()
     phone, ada = visit(site), visit(site)
@@ -118,7 +118,7 @@ def test_a_person_keeps_their_profile_password_and_sessions(house: House, visit:
     ada.sees("Your password is changed.")
     expect(ada.field("Current password")).to_have_value("")
 
-    # The others have ended; another one comes and is ended by hand.
+    # The others have ended; a new one is ended by its button.
     phone.expected = {401}
     phone.presses("Save")
     phone.sees("Your session has ended.")
@@ -141,7 +141,7 @@ def test_a_person_keeps_their_profile_password_and_sessions(house: House, visit:
 # --- by letter ---
 
 
-def test_a_newcomer_registers_confirms_and_signs_in(house: House, visit: Visit) -> None:
+def test_a_new_user_registers_confirms_and_signs_in(house: House, visit: Visit) -> None:
     new = visit(house())
     new.goes("/login")
     new.follows("Create an account")
@@ -166,7 +166,9 @@ def test_a_newcomer_registers_confirms_and_signs_in(house: House, visit: Visit) 
     sees_profile(new)
 
 
-def test_a_letter_that_is_too_old_leads_to_another_one(house: House, visit: Visit, clock: FakeClock) -> None:
+def test_an_expired_confirmation_email_leads_to_another_one(
+    house: House, visit: Visit, clock: FakeClock
+) -> None:
     site = house()
     site.service.registration.register("grace@example.com", "Grace", PASSWORD, by=OPERATOR)
     new = visit(site)
@@ -185,7 +187,7 @@ def test_a_letter_that_is_too_old_leads_to_another_one(house: House, visit: Visi
     new.sees("Your email address is confirmed.")
 
 
-def test_a_forgotten_password_is_set_anew_by_letter(house: House, visit: Visit) -> None:
+def test_a_forgotten_password_is_reset_by_email(house: House, visit: Visit) -> None:
     site = house()
     site.add()
     ada = visit(site)
@@ -214,7 +216,7 @@ def test_a_forgotten_password_is_set_anew_by_letter(house: House, visit: Visit) 
     ada.is_at("/forgot-password")
 
 
-def test_an_owner_who_did_not_do_it_closes_the_account(house: House, visit: Visit) -> None:
+def test_an_owner_closes_the_account_after_a_foreign_change(house: House, visit: Visit) -> None:
     site = house()
     site.add()
     thief, ada = visit(site), visit(site)
@@ -239,7 +241,7 @@ def test_an_owner_who_did_not_do_it_closes_the_account(house: House, visit: Visi
 
 
 @pytest.mark.parametrize("page", ["/confirm-email", "/not-me", "/reset-password"])
-def test_half_a_link_is_told_as_such(house: House, visit: Visit, page: str) -> None:
+def test_an_incomplete_link_is_reported_as_incomplete(house: House, visit: Visit, page: str) -> None:
     ada = visit(house())
     ada.expected = {400}
     ada.goes(page)
@@ -252,9 +254,7 @@ def test_half_a_link_is_told_as_such(house: House, visit: Visit, page: str) -> N
 # --- through a provider ---
 
 
-def test_somebody_signs_in_through_the_provider_and_gets_where_they_wanted_to(
-    house: House, visit: Visit
-) -> None:
+def test_a_sign_in_through_the_provider_leads_to_the_requested_page(house: House, visit: Visit) -> None:
     site = house()
     ada = visit(site)
     ada.goes("/?from=here")
@@ -265,7 +265,7 @@ def test_somebody_signs_in_through_the_provider_and_gets_where_they_wanted_to(
     ada.sees("You can sign in with your provider account.")
 
 
-def test_whoever_came_through_the_provider_sets_a_first_password_by_email(house: House, visit: Visit) -> None:
+def test_a_user_of_the_provider_sets_a_first_password_by_email(house: House, visit: Visit) -> None:
     site = house()
     ada = visit(site)
     ada.goes("/login?redirect=/account")
@@ -288,7 +288,7 @@ def test_whoever_came_through_the_provider_sets_a_first_password_by_email(house:
     ada.misses("This account has no password yet.")
 
 
-def test_whoever_cancels_at_the_provider_is_told_so(house: House, visit: Visit) -> None:
+def test_cancelling_at_the_provider_is_reported(house: House, visit: Visit) -> None:
     ada = visit(house())
     ada.goes("/login")
     ada.follows("Continue with your provider")
@@ -298,7 +298,7 @@ def test_whoever_cancels_at_the_provider_is_told_so(house: House, visit: Visit) 
 
 
 @pytest.mark.parametrize("again", ["with the password", "through the provider"])
-def test_whoever_cancels_at_the_provider_still_gets_where_they_wanted_to(
+def test_a_sign_in_after_cancelling_at_the_provider_leads_to_the_requested_page(
     house: House, visit: Visit, again: str
 ) -> None:
     site = house()
@@ -325,7 +325,7 @@ def test_whoever_cancels_at_the_provider_still_gets_where_they_wanted_to(
     ada.is_at("/login?error=oauth_failed")  # that way is forgotten
 
 
-def test_what_the_browser_kept_leads_nobody_to_another_site(house: House, visit: Visit) -> None:
+def test_a_stored_target_does_not_lead_to_another_site(house: House, visit: Visit) -> None:
     site = house()
     site.add()
     ada = visit(site)
@@ -348,7 +348,7 @@ def test_what_the_browser_kept_leads_nobody_to_another_site(house: House, visit:
         ("Ada Lovelace", {}, "This account is not active."),
     ],
 )
-def test_a_refusal_of_the_provider_way_is_said_in_words(
+def test_a_refused_sign_in_through_the_provider_is_shown_in_words(
     house: House, visit: Visit, person: str, settings: dict[str, bool], told: str
 ) -> None:
     site = house(**settings)
@@ -371,7 +371,7 @@ def test_a_refusal_of_the_provider_way_is_said_in_words(
         ("/%5Cevil.example", "/"),
     ],
 )
-def test_after_a_login_people_get_where_they_wanted_to_inside_the_site(
+def test_a_login_leads_to_the_requested_page_inside_the_site(
     house: House, visit: Visit, asked: str, led_to: str
 ) -> None:
     site = house()
@@ -381,7 +381,7 @@ def test_after_a_login_people_get_where_they_wanted_to_inside_the_site(
     ada.is_at(led_to)
 
 
-def test_a_plain_user_reads_that_the_page_is_for_admins(house: House, visit: Visit) -> None:
+def test_a_user_without_the_role_reads_that_the_page_is_for_admins(house: House, visit: Visit) -> None:
     site = house()
     site.add("grace")
     grace = visit(site)
@@ -393,7 +393,7 @@ def test_a_plain_user_reads_that_the_page_is_for_admins(house: House, visit: Vis
     sees_profile(grace, at="/account")
 
 
-# --- somebody who is signed in already ---
+# --- visitors who are signed in already ---
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_a_plain_user_reads_that_the_page_is_for_admins(house: House, visit: Vis
         ("/login?redirect=//evil.example", "/account"),
     ],
 )
-def test_whoever_is_signed_in_is_told_so_and_goes_on(
+def test_the_login_page_offers_a_signed_in_user_to_continue(
     house: House, visit: Visit, at: str, led_to: str
 ) -> None:
     site = house()
@@ -421,7 +421,7 @@ def test_whoever_is_signed_in_is_told_so_and_goes_on(
     ada.is_at(led_to)
 
 
-def test_whoever_is_signed_in_makes_room_for_somebody_else(house: House, visit: Visit) -> None:
+def test_the_login_page_lets_another_user_sign_in(house: House, visit: Visit) -> None:
     site = house()
     for name in ("ada", "grace"):
         site.add(name, role="admin")
@@ -440,7 +440,7 @@ def test_whoever_is_signed_in_makes_room_for_somebody_else(house: House, visit: 
     expect(visitor.field("Password")).to_have_count(1)
 
 
-def test_a_sign_in_that_should_lead_to_the_sign_in_leads_home(house: House, visit: Visit) -> None:
+def test_a_sign_in_with_the_login_page_as_target_leads_to_the_profile(house: House, visit: Visit) -> None:
     site = house()
     site.add()
     ada = visit(site)

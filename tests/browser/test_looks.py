@@ -1,4 +1,4 @@
-"""What designers, screen readers and clocks look at: contrast, names, focus, width, weight, speed, words, brand."""
+"""Looks and accessibility: contrast, names, focus, width, size, speed, languages, brand."""
 
 import json
 from collections.abc import Callable
@@ -200,7 +200,7 @@ def test_every_page_is_accessible_and_fits_in_light_and_dark(house: House, visit
 
 
 def tabs(visitor: Visitor, most: int = 40) -> list[str]:
-    """What the focus comes to, from the first to the last."""
+    """The elements that the Tab key reaches, in order."""
     name = """() => { const e = document.activeElement;
         return e === document.body ? '' : e.getAttribute('aria-label') || e.labels?.[0]?.innerText || e.innerText || e.id }"""
     visitor.page.locator(".skip").focus()
@@ -217,7 +217,7 @@ def tabs(visitor: Visitor, most: int = 40) -> list[str]:
     return found
 
 
-def test_the_login_is_all_there_by_keyboard(house: House, visit: Visit) -> None:
+def test_the_login_page_is_usable_by_keyboard(house: House, visit: Visit) -> None:
     ada = visit(house())
     ada.site.add()
     ada.goes("/login")
@@ -241,7 +241,7 @@ def test_the_login_is_all_there_by_keyboard(house: House, visit: Visit) -> None:
     assert cookie["expires"] > 0
 
 
-def test_whoever_is_signed_in_goes_on_by_keyboard(house: House, visit: Visit) -> None:
+def test_a_signed_in_user_continues_by_keyboard(house: House, visit: Visit) -> None:
     ada = visit(house())
     ada.site.add()
     ada.signs_in()
@@ -252,7 +252,7 @@ def test_whoever_is_signed_in_goes_on_by_keyboard(house: House, visit: Visit) ->
     ]
 
 
-def test_a_long_name_of_the_site_stands_in_the_middle(house: House, visit: Visit) -> None:
+def test_a_long_brand_name_is_centred(house: House, visit: Visit) -> None:
     ada = visit(house(brand="Society for the Encouragement of Long Walks and Longer Names"), viewport=PHONE)
     ada.goes("/login")
     expect(ada.page.locator(".brand")).to_have_css("text-align", "center")
@@ -296,7 +296,7 @@ def test_users_are_managed_by_keyboard(house: House, visit: Visit) -> None:
     ada.has_focus_on(ada.button("Manage: grace@example.com"))
 
 
-def test_the_focus_comes_back_to_a_row_that_was_drawn_anew_meanwhile(house: House, visit: Visit) -> None:
+def test_the_focus_returns_to_a_row_that_was_replaced_meanwhile(house: House, visit: Visit) -> None:
     ada = visit(house())
     ada.site.add(role="admin")
     ada.site.add("grace")
@@ -313,7 +313,7 @@ def test_the_focus_comes_back_to_a_row_that_was_drawn_anew_meanwhile(house: Hous
 # --- password managers ---
 
 
-def test_password_managers_find_what_they_look_for(house: House, visit: Visit) -> None:
+def test_password_managers_find_their_fields(house: House, visit: Visit) -> None:
     ada = visit(house())
     ada.site.add()
 
@@ -357,7 +357,7 @@ def test_html_in_names_and_addresses_stays_text(house: House, visit: Visit) -> N
     assert visitor.page.locator("main img, main script, main b").count() == 0
 
 
-def test_no_page_lets_itself_be_framed(house: House, visit: Visit) -> None:
+def test_no_page_can_be_framed_in_a_browser(house: House, visit: Visit) -> None:
     site = house()
     visitor = visit(site)
     frame = f'<iframe src="{visitor.base}/login"></iframe>'
@@ -368,7 +368,7 @@ def test_no_page_lets_itself_be_framed(house: House, visit: Visit) -> None:
     visitor.odd.clear()
 
 
-def test_nothing_comes_from_anywhere_else_and_a_page_is_light(house: House, visit: Visit) -> None:
+def test_all_files_come_from_the_site_and_a_page_is_small(house: House, visit: Visit) -> None:
     site = house()
     site.add(role="admin")
     weight: dict[str, int] = {}
@@ -398,7 +398,7 @@ def test_the_first_paint_is_quick(house: House, visit: Visit) -> None:
     painted = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime || 0"
     for path in ("/login", "/users", "/"):
         times: list[float] = []
-        # The best of some: whatever else this machine does is not the page's.
+        # The best of several: other work of this machine must not count.
         while len(times) < 20 and min(times, default=100) >= 100:
             ada.goes(path)
             ada.waits(lambda: ada.page.evaluate(painted) > 0)
@@ -412,7 +412,7 @@ LOGO = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 64 32"><style>.a{fi
 
 
 @pytest.mark.parametrize("accent", ["#ffcc00", "#0b3d91", "#808080"])
-def test_any_accent_can_be_read(house: House, visit: Visit, tmp_path: Path, accent: str) -> None:
+def test_text_on_any_accent_is_readable(house: House, visit: Visit, tmp_path: Path, accent: str) -> None:
     logo, own = tmp_path / "logo.svg", tmp_path / "own.css"
     logo.write_text(LOGO)
     own.write_text("h1 { letter-spacing: 3px; }")
@@ -460,7 +460,7 @@ def test_the_pages_speak_german(house: House, visit: Visit) -> None:
     ada.sees("Bitte warten Sie 30 Sekunden")
 
 
-def test_a_catalogue_of_ones_own_says_the_rest_in_english(house: House, visit: Visit, tmp_path: Path) -> None:
+def test_a_partial_catalogue_is_completed_in_english(house: House, visit: Visit, tmp_path: Path) -> None:
     file = tmp_path / "nds.json"
     file.write_text(
         json.dumps({"lang": "nds", "login.title": "Moin", "messages": {"Invalid email or password": "Nee"}})

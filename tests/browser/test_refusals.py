@@ -1,4 +1,4 @@
-"""What goes wrong is said, in plain words and with the way on; never silent, never twice."""
+"""Errors in a browser: each is shown once, in plain words, and with the next step."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ House = Callable[..., Site]
 
 @pytest.fixture
 def ada(house: House, visit: Visit) -> Visitor:
-    """At the login page; her account is there."""
+    """A visitor with an account, at the login page."""
     site = house()
     site.add()
     visitor = visit(site)
@@ -31,11 +31,11 @@ def tries(visitor: Visitor, password: str) -> None:
 
 
 def answers(visitor: Visitor, path: str, **answer: Any) -> None:
-    """What the network answers in the place of the server."""
+    """Answers a path in place of the server."""
     visitor.page.route(f"**{path}", lambda route: route.fulfill(**answer))
 
 
-def test_a_wrong_password_is_said_and_can_be_typed_anew(ada: Visitor) -> None:
+def test_a_wrong_password_is_reported_and_can_be_typed_again(ada: Visitor) -> None:
     ada.expected = {401}
     tries(ada, "wrong")
     expect(ada.page.get_by_role("alert")).to_have_text("Email or password is wrong.")
@@ -45,7 +45,7 @@ def test_a_wrong_password_is_said_and_can_be_typed_anew(ada: Visitor) -> None:
     ada.is_at("/")
 
 
-def test_too_many_tries_are_told_how_long_to_wait(ada: Visitor) -> None:
+def test_too_many_attempts_show_how_long_to_wait(ada: Visitor) -> None:
     ada.expected = {401, 429}
     for _ in range(10):
         ada.site.client().login("ada@example.com", "wrong")
@@ -65,7 +65,7 @@ def test_too_many_tries_are_told_how_long_to_wait(ada: Visitor) -> None:
         ({"status": 400, "json": {"statusMessage": "Something new"}}, "Something new"),
     ],
 )  # fmt: skip
-def test_whatever_the_network_answers_is_said(ada: Visitor, answer: dict[str, Any], told: str) -> None:
+def test_every_kind_of_failed_answer_is_reported(ada: Visitor, answer: dict[str, Any], told: str) -> None:
     ada.expected = {answer["status"]}
     answers(ada, "/api/users/session", **answer)
     tries(ada, PASSWORD)
@@ -74,7 +74,7 @@ def test_whatever_the_network_answers_is_said(ada: Visitor, answer: dict[str, An
     expect(ada.button("Sign in")).not_to_have_attribute("aria-disabled", "true")
 
 
-def test_a_lost_network_is_said_and_over_when_it_is_back(ada: Visitor) -> None:
+def test_a_lost_network_is_reported_until_it_is_back(ada: Visitor) -> None:
     ada.offline = True
     ada.context.set_offline(True)
     tries(ada, PASSWORD)
@@ -89,7 +89,7 @@ def test_a_lost_network_is_said_and_over_when_it_is_back(ada: Visitor) -> None:
 
 @contextmanager
 def held_back(visitor: Visitor, path: str) -> Iterator[list[Any]]:
-    """The requests that were sent; they go on at the end."""
+    """Holds the requests to a path until the end, and lists them."""
     sent: list[Any] = []
     visitor.page.route(f"**{path}", lambda route: sent.append(route))  # noqa: PLW0108 - Playwright takes functions only
     yield sent
@@ -113,7 +113,7 @@ def test_a_form_is_sent_once_however_often_its_button_is_pressed(ada: Visitor) -
     ada.sees("Open the link in the email")
 
 
-def test_a_button_beside_a_form_is_not_pressed_twice_either(ada: Visitor) -> None:
+def test_a_button_beside_a_form_acts_once_however_often_it_is_pressed(ada: Visitor) -> None:
     tries(ada, PASSWORD)
     ada.is_at("/")
     with held_back(ada, "/api/users/session") as sent:
@@ -138,7 +138,7 @@ def test_a_session_that_ended_elsewhere_is_noticed_on_the_way_back_to_the_tab(ad
     ada.is_at("/login?redirect=%2F")
 
 
-def test_a_tab_of_somebody_who_has_left_becomes_that_of_who_is_there(ada: Visitor) -> None:
+def test_a_tab_of_a_user_who_signed_out_shows_the_present_user(ada: Visitor) -> None:
     ada.site.add("grace")
     tries(ada, PASSWORD)
     ada.is_at("/")
@@ -149,7 +149,7 @@ def test_a_tab_of_somebody_who_has_left_becomes_that_of_who_is_there(ada: Visito
     expect(ada.field("Email")).to_have_value("grace@example.com")
 
 
-def test_after_signing_out_the_way_back_shows_nothing(ada: Visitor) -> None:
+def test_the_back_button_shows_nothing_after_signing_out(ada: Visitor) -> None:
     tries(ada, PASSWORD)
     ada.is_at("/")
     ada.presses("Sign out")
@@ -159,7 +159,7 @@ def test_after_signing_out_the_way_back_shows_nothing(ada: Visitor) -> None:
     ada.misses("Your profile")
 
 
-def test_sessions_that_cannot_be_listed_are_no_silent_gap(ada: Visitor) -> None:
+def test_a_failure_to_list_sessions_is_reported(ada: Visitor) -> None:
     ada.expected = {500}
     answers(ada, "/api/users/me/sessions", status=500, body="")
     tries(ada, PASSWORD)
@@ -169,7 +169,7 @@ def test_sessions_that_cannot_be_listed_are_no_silent_gap(ada: Visitor) -> None:
 # --- fields ---
 
 
-def test_a_refusal_stands_at_its_field_and_is_tied_to_it(ada: Visitor) -> None:
+def test_a_refusal_is_shown_at_its_field_and_linked_to_it(ada: Visitor) -> None:
     ada.expected = {400}
     ada.goes("/register")
     ada.fills(Name="Grace", Email="grace@example", Password=PASSWORD)
@@ -229,7 +229,7 @@ def messages(visitor: Visitor) -> list[str]:
     return list(visitor.page.locator(".note:visible, .refused:visible, .error:visible").all_inner_texts())
 
 
-def test_of_a_refusal_and_what_came_of_it_only_the_last_stands_there(house: House, visit: Visit) -> None:
+def test_only_the_latest_message_is_shown(house: House, visit: Visit) -> None:
     site = house()
     site.add(active=False)
     site.add("root", role="admin")
@@ -251,7 +251,7 @@ def test_of_a_refusal_and_what_came_of_it_only_the_last_stands_there(house: Hous
     assert len(messages(ada)) == 1
 
 
-def test_what_is_said_of_something_else_takes_the_place_of_a_refusal(ada: Visitor) -> None:
+def test_a_message_from_another_form_replaces_a_refusal(ada: Visitor) -> None:
     ada.site.signed_in(ada.site.service.accounts.find("ada@example.com"))
     ada.expected = {400}
     tries(ada, PASSWORD)
@@ -266,7 +266,7 @@ def test_what_is_said_of_something_else_takes_the_place_of_a_refusal(ada: Visito
     expect(ada.field("Current password")).not_to_have_attribute("aria-invalid", "true")
 
 
-def test_caps_lock_is_said_while_a_password_is_typed(ada: Visitor) -> None:
+def test_caps_lock_is_reported_while_a_password_is_typed(ada: Visitor) -> None:
     password = ada.field("Password")
     for state in (True, False):
         password.evaluate(
@@ -276,7 +276,7 @@ def test_caps_lock_is_said_while_a_password_is_typed(ada: Visitor) -> None:
         expect(ada.page.get_by_role("status").filter(has_text="Caps Lock is on.")).to_have_count(int(state))
 
 
-def test_a_password_can_be_looked_at_and_is_hidden_when_it_is_sent(ada: Visitor) -> None:
+def test_a_password_can_be_shown_and_is_hidden_when_it_is_sent(ada: Visitor) -> None:
     ada.expected = {401}
     ada.fills(Email="ada@example.com", Password="wrong")
     ada.page.get_by_role("button", name="Show: Password").click()

@@ -15,7 +15,7 @@ House = Callable[..., Site]
 
 @pytest.fixture
 def ada(house: House, visit: Visit) -> Visitor:
-    """At the page; there are 25 others."""
+    """An admin at the page, with 25 other users."""
     site = house()
     site.add(role="admin")
     for number in range(25):
@@ -28,7 +28,7 @@ def ada(house: House, visit: Visit) -> Visitor:
 
 
 def rows(visitor: Visitor) -> list[str]:
-    """The names that are shown."""
+    """The names in the list."""
     return list(visitor.page.locator("tbody .name").all_inner_texts())
 
 
@@ -71,7 +71,7 @@ def test_people_are_found_by_name_address_and_state(ada: Visitor) -> None:
     expect(ada.field("Show")).to_have_value("role=admin")
 
 
-def test_a_page_that_is_gone_becomes_the_last_one(ada: Visitor) -> None:
+def test_a_page_number_beyond_the_end_shows_the_last_page(ada: Visitor) -> None:
     ada.goes("/users?page=900")
     ada.sees("Page 2 of 2")
     ada.goes("/users?page=-1&search=&active=maybe")
@@ -109,7 +109,7 @@ def test_name_address_and_role_are_changed(ada: Visitor) -> None:
     ada.has_focus_on(ada.button("Manage: admiral@example.com"))
 
 
-def test_an_account_is_shut_and_opened(ada: Visitor, visit: Visit) -> None:
+def test_an_account_is_deactivated_and_activated(ada: Visitor, visit: Visit) -> None:
     grace = visit(ada.site)
     grace.signs_in("grace")
     grace.expected = {401, 403}
@@ -136,7 +136,7 @@ def test_sessions_are_ended(ada: Visitor, visit: Visit) -> None:
     grace.sees("Your session has ended.")
 
 
-def test_an_account_is_deleted_only_after_a_question(ada: Visitor) -> None:
+def test_an_account_is_deleted_only_after_a_confirmation(ada: Visitor) -> None:
     manages(ada, "grace")
     ada.presses("Delete …")
     ada.sees("Grace (grace@example.com)")
@@ -154,7 +154,7 @@ def test_an_account_is_deleted_only_after_a_question(ada: Visitor) -> None:
     expect(row(ada, "grace")).to_have_count(0)
 
 
-def test_a_key_that_is_held_does_not_answer_the_question(ada: Visitor) -> None:
+def test_a_held_key_does_not_confirm_the_deletion(ada: Visitor) -> None:
     manages(ada, "grace")
     ada.button("Delete …").focus()
     for key in ("Enter", "Space"):
@@ -178,7 +178,7 @@ def test_a_key_that_is_held_does_not_answer_the_question(ada: Visitor) -> None:
     ada.sees("grace@example.com was deleted.")
 
 
-def test_ones_own_account_is_not_shut_from_here(ada: Visitor) -> None:
+def test_the_list_offers_no_actions_on_the_own_account(ada: Visitor) -> None:
     ada.page.get_by_role("row").filter(has_text="ada@example.com").get_by_role("link", name="Profile").click()
     ada.is_at("/account")
 
@@ -195,7 +195,7 @@ def test_a_refusal_is_not_hidden_behind_the_dialog(ada: Visitor) -> None:
     expect(row(ada, "grace")).to_have_count(0)
 
 
-def test_an_admin_who_is_none_any_more_is_told_so(ada: Visitor) -> None:
+def test_an_admin_who_lost_the_role_is_told_so(ada: Visitor) -> None:
     ada.expected = {403}
     user = ada.site.service.accounts.find("ada@example.com")
     with ada.site.service.store.write() as tx:
@@ -204,7 +204,7 @@ def test_an_admin_who_is_none_any_more_is_told_so(ada: Visitor) -> None:
     ada.sees("Admin access required")
 
 
-def test_a_late_answer_does_not_replace_a_newer_one(ada: Visitor) -> None:
+def test_a_late_answer_does_not_replace_a_newer_list(ada: Visitor) -> None:
     held: list[object] = []
     ada.page.route("**/api/users?*search=gra", lambda route: held.append(route))  # noqa: PLW0108
     ada.fills(Search_by_name_or_email="gra")
@@ -232,7 +232,7 @@ def test_a_hundred_thousand_users_are_as_quick_as_ten(ada: Visitor) -> None:
         return time.perf_counter() - began
 
     search = "Search_by_name_or_email"
-    # Generous, for a machine with other things to do; it takes a tenth of that.
+    # Generous, for a busy machine; it takes a tenth of that.
     assert seconds(lambda: ada.goes("/users"), "Page 1 of 5,002 · 100,027 in all") < 4
     assert seconds(lambda: ada.presses("Next"), "Page 2 of 5,002") < 4
     assert seconds(lambda: ada.fills(**{search: "person99999"}), "1 in all") < 4

@@ -1,4 +1,4 @@
-"""The first start of the real daemon: with nothing, towards the first admin, and what stops it."""
+"""The first start of the real daemon: without configuration, the first admin, and errors that stop it."""
 
 import contextlib
 import fcntl
@@ -36,13 +36,13 @@ LINK = re.compile(r"http://127\.0\.0\.1:[0-9]+/setup\?token=([A-Za-z0-9_-]{43})"
 
 
 def start(usersctl: Command, *words: str, env: dict[str, str] | None = None) -> Result:
-    """A start that does not come about."""
+    """A start that fails."""
     return usersctl("serve", *words, env=env)
 
 
 @pytest.fixture
 def bare(usersctl: Command) -> Command:
-    """Without any configuration."""
+    """A command without any configuration."""
     usersctl.config.unlink()
     del usersctl.env["USERS_CONFIG"]
     return usersctl
@@ -77,7 +77,7 @@ def test_the_default_address_is_port_8080_of_this_machine(usersctl: Command) -> 
             taken.bind(("127.0.0.1", 8080))
             taken.listen()
         except OSError:
-            pass  # somebody is there, which serves as well
+            pass  # a server is there already, which proves as much
         refused = start(usersctl)
     assert refused.code == 6
     assert "127.0.0.1:8080 is already in use" in refused.stderr

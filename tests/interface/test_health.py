@@ -1,4 +1,4 @@
-"""Alive and ready: asked by whoever watches over the daemon, over the socket."""
+"""The health checks /health and /ready, over a socket."""
 
 import sqlite3
 import time
@@ -15,7 +15,7 @@ from usersctl.store import database_file, store
 
 @pytest.fixture(autouse=True)
 def asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the answer is a second old."""
+    """Without this the answer may be a second old."""
     monkeypatch.setattr(readiness, "FRESH", 0.0)
 
 

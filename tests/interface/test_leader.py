@@ -1,4 +1,4 @@
-"""Letters and schedule run once over all processes on a database, and go on when the one that runs them ends."""
+"""The leader: emails and schedule run in one process per database, and another takes over when it ends."""
 
 import io
 import json
@@ -30,7 +30,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Two:
-    """Processes on one database, as far as a lock is concerned: each opens the file for itself."""
+    """Two candidates on one database: each opens the lock file for itself, as processes do."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -62,7 +62,7 @@ def test_one_process_leads_and_another_takes_over_when_it_stops(two: Two, clock:
     clock.move(minutes=1)
     wait_for(lambda: two.told("cleanup-tokens"))
     assert len(two.told("leader")) == 1
-    assert two.second.mailer_is_well()  # as far as it is for it to do
+    assert two.second.mailer_is_well()  # it is not the leader, so it need not send any
     assert two.second.scheduler_is_well()
     two.first.stop()
     wait_for(lambda: len(two.told("leader")) == 2)
@@ -79,7 +79,7 @@ def test_a_slot_that_came_due_between_two_leaders_is_run_once(two: Two, clock: F
     before: Callable[[Leader, int, datetime], None] = Leader._work
 
     def late(self: Leader, handle: int, since: datetime) -> None:
-        clock.move(minutes=1)  # has the lock, and is due before it has looked at the time
+        clock.move(minutes=1)  # the slot comes due after the lock is taken and before the clock is read
         before(self, handle, since)
 
     two.second._work = late.__get__(two.second)  # type: ignore[method-assign]
@@ -95,7 +95,7 @@ def test_a_slot_that_was_run_before_the_lock_changed_hands_is_not_run_again(
     log = Log(stream, as_json=True, now=clock)
     began = clock()
     with (tmp_path / "lock").open("w+") as lock:
-        for _ in range(2):  # the second began to look when the first had not yet run the slot
+        for _ in range(2):  # the second waited for the lock since before the first ran the slot
             each = leader.scheduled_cleanup(service, log=log, handle=lock.fileno(), since=began)
             assert each is not None
             clock.move(seconds=40)

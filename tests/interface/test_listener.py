@@ -1,4 +1,4 @@
-"""Where the daemon listens beside an address: at a Unix socket, and at a socket that systemd opened."""
+"""The listening socket: a Unix socket, and one that systemd opened."""
 
 import http.client
 import os
@@ -195,11 +195,11 @@ def test_a_relative_socket_path_is_relative_to_the_file_or_for_a_flag_to_the_cur
     assert found.settings.socket == Path("/b.sock")
 
 
-# --- who came through it ---
+# --- clients of a Unix socket ---
 
 
 def test_a_client_of_a_unix_socket_does_not_count_as_local(service: Service, path: Path) -> None:
-    # Anybody may be behind whoever opens it, as a proxy does.
+    # The client may be a proxy that forwards requests from anywhere.
     with at(path) as listener, running_at(service, listener):
         assert ask(path, "GET", "/_tasks/", Host="127.0.0.1:8080").status == 401
         assert ask(path, "POST", "/_tasks/users:cleanup-tokens", Host="localhost").status == 401
@@ -261,7 +261,7 @@ def test_dev_refuses_a_unix_socket(usersctl: Command) -> None:
 
 # --- a socket of systemd's ---
 
-# Does what systemd does: the socket becomes descriptor 3, and the command takes the place of this process.
+# Acts as systemd: the socket becomes descriptor 3, and the command replaces this process.
 ACTIVATE = """
 import os, sys
 handle = int(sys.argv[1])
@@ -298,11 +298,11 @@ def activated(usersctl: Command, listener: socket.socket, *words: str) -> Iterat
 def test_a_socket_of_systemd_is_served_from_the_first_request_on(usersctl: Command) -> None:
     usersctl.configure("[server]\nport = 1\nprocesses = 2\n")  # the port of the configuration is not opened
     with closing(listen("127.0.0.1", 0)) as listener, activated(usersctl, listener) as daemon:
-        # It waits in the queue until the daemon is there, which is what socket activation is for.
+        # The request waits in the queue until the daemon runs: the purpose of socket activation.
         assert daemon.client().get("/api/users/me").status == 401
         assert daemon.events("listening")[0]["url"] == f"http://127.0.0.1:{daemon.port}"
         assert daemon.stop() == 0
-        # The next one finds whoever came in between.
+        # The next daemon answers clients that connected in between.
         with closing(socket.create_connection(listener.getsockname())) as early:
             early.sendall(b"GET /api/users/me HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             with activated(usersctl, listener):
@@ -321,7 +321,7 @@ def test_a_unix_socket_of_systemd_is_served_and_not_removed(usersctl: Command) -
 
 
 def test_a_public_address_of_systemd_grants_no_local_access(usersctl: Command) -> None:
-    # server.host says loopback, but it is the socket that counts.
+    # server.host is loopback, but the address of the socket decides.
     with closing(listen("0.0.0.0", 0)) as listener, activated(usersctl, listener) as daemon:  # noqa: S104
         assert daemon.client().get("/_tasks/").status == 401
     with closing(listen("0.0.0.0", 0)) as listener, activated(usersctl, listener, "--dev") as daemon:  # noqa: S104
@@ -340,7 +340,7 @@ def test_a_public_address_of_systemd_grants_no_local_access(usersctl: Command) -
 )
 def test_a_socket_of_systemd_for_another_process_is_ignored(environ: dict[str, str]) -> None:
     assert from_systemd(environ) is None
-    assert environ == {}  # and nobody whom we start finds it either
+    assert environ == {}  # so that child processes do not see it
 
 
 @pytest.mark.parametrize("count", ["0", "2", "", "x"])
@@ -375,7 +375,7 @@ def test_a_descriptor_of_systemd_that_is_not_a_socket_is_refused(monkeypatch: py
 def test_a_proxy_reaches_it_there_and_tells_who_comes(
     usersctl: Command, proxy: Callable[[Path, str, int, int], AbstractContextManager[Proxy]]
 ) -> None:
-    # nginx answers as another user than root, who may be who runs the tests.
+    # nginx's workers run as another user when root runs the tests.
     with TemporaryDirectory(prefix="usersd-") as folder:
         Path(folder).chmod(0o711)
         usersctl.configure(

@@ -1,4 +1,4 @@
-"""A login storm against the real daemon: session checks stay quick, and the logins get what the machine can hash.
+"""A login storm against the real daemon: session checks stay fast, and logins use all of the machine's hashing.
 
 Five seconds of it belong to every run. For numbers worth telling, on a machine that does nothing else:
 
@@ -25,7 +25,7 @@ SECONDS = float(os.environ.get("LOAD_SECONDS", "5"))
 CLIENTS = 32
 COST = 12
 
-# bcrypt alone, with as many threads as the daemon has for it, and as modest as they are.
+# bcrypt alone, with as many threads as the daemon has for it and at the same priority.
 BCRYPT = """
 import bcrypt, os, sys, threading, time
 hashed, password, until, done = sys.argv[1].encode(), sys.argv[2].encode(), time.monotonic() + float(sys.argv[3]), []
@@ -42,7 +42,7 @@ threads = [threading.Thread(target=work) for _ in range(os.cpu_count() or 1)]
 print(len(done) / (max(done) - began))
 """
 
-# Each client logs in again and again; one that is told to come back later does so after a second.
+# Each client logs in repeatedly, and after a refusal for load waits a second.
 LOGINS = """
 import http.client, json, sys, threading, time
 port, password, until = int(sys.argv[1]), sys.argv[2], time.monotonic() + float(sys.argv[3])
@@ -68,7 +68,7 @@ in_time = [each for each in times if each <= until]
 print(json.dumps({"logins": len(in_time) / (until - began), "others": others}))
 """
 
-# Session checks at a pace that leaves the processor to the logins; two threads, so that one slow answer does not hide others.
+# Session checks at a rate that leaves the processor to logins; two threads, so that one slow answer does not hide others.
 CHECKS = """
 import json, socket, sys, threading, time
 port, token, until = int(sys.argv[1]), sys.argv[2], time.monotonic() + float(sys.argv[3])
@@ -109,7 +109,7 @@ def result(process: "subprocess.Popen[str]") -> Any:
 
 
 def storm(port: int, token: str, hashed: str) -> dict[str, Any]:
-    """Quiet, bcrypt alone, the storm, and bcrypt alone once more."""
+    """Measures quiet, bcrypt alone, the storm, and bcrypt alone again."""
     with ExitStack() as stack:
         quiet = result(started(stack, CHECKS, port, token, 1))
         before = result(started(stack, BCRYPT, hashed, PASSWORD, SECONDS / 2))
@@ -125,7 +125,7 @@ def storm(port: int, token: str, hashed: str) -> dict[str, Any]:
 
 @pytest.fixture
 def prepared(usersctl: Command) -> tuple[str, str]:
-    """32 accounts with a hash of the usual cost, a token for the checks, and the hash."""
+    """32 accounts with a hash of the default cost, a token for the checks, and the hash."""
     usersctl.configure(f"[passwordHashing]\nrounds = {COST}\n")
     hashed = Hasher(COST).hash(PASSWORD)
     service = build(Settings(database=usersctl.database, base_url="http://127.0.0.1:8080"))

@@ -1,4 +1,4 @@
-"""One line for each request and each event, by which an operator can tell what happened, and no secret in any of them."""
+"""The log: one line for each request and event, with what an operator needs and without secrets."""
 
 import io
 import json
@@ -25,7 +25,7 @@ LOGIN = "/api/users/session"
 
 
 def events(site: Site) -> list[dict[str, Any]]:
-    """All but the requests, without what every one has."""
+    """All events but requests, without the fields that every event has."""
     found = [line for line in site.log if line["event"] != "request"]
     for line in found:
         assert line.pop("at") == NOW

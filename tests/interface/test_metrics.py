@@ -1,4 +1,4 @@
-"""The figures for Prometheus: true over all processes, on an address of their own, and nothing where they are off."""
+"""The metrics for Prometheus: summed over all processes, on an address of their own, off by default."""
 
 import io
 import json
@@ -60,7 +60,7 @@ def requests(samples: Samples, method: str, route: str, status: str) -> float:
 
 @contextmanager
 def measured(service: Service, processes: int = 1) -> Iterator[tuple[list[Counters], int]]:
-    """The figures of so many processes, which are all this one, and where they are told."""
+    """The counters of so many simulated processes, and the port of the metrics."""
     port = free_port()
     with metrics.measuring("127.0.0.1", port, TABLE, processes) as told, told.of_process(0, service) as first:
         others = [Counters(told._shared, index, service.hasher) for index in range(1, processes)]
@@ -105,9 +105,9 @@ def test_the_counters_of_several_processes_are_summed(usersctl: Command) -> None
         assert len(pids) == 2
         for number in ("0", "1"):
             assert value(told, "process_resident_memory_bytes", process=number) > 10**6
-        # On the address of the service there is nothing of it.
+        # The service's own address does not serve metrics.
         assert daemon.client().get("/metrics").status == 302
-        # Who dies is started anew, and no figure falls.
+        # A process that dies is replaced, and no counter decreases.
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         wait_for(lambda: len(set(children_of(daemon.process.pid)) - set(pids)) == 2)
@@ -324,7 +324,7 @@ def test_open_scraper_connections_use_few_files(service: Service) -> None:
             client = stack.enter_context(closing(socket.create_connection(("127.0.0.1", port))))
             with suppress(OSError):
                 client.sendall(b"GET /metr")
-        # Our own ends are files of this process, too.
+        # The clients' sockets are files of this process, too.
         wait_for(lambda: files() - before <= 80 + AT_ONCE + 4)
         assert files() - before >= 80
 

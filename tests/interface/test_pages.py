@@ -1,4 +1,4 @@
-"""The pages without a browser: who gets which, their words in every language, what an operator adds, what they weigh."""
+"""The pages without a browser: access, texts in every language, an operator's brand, and size."""
 
 import ast
 import json
@@ -43,7 +43,7 @@ PATHS = [
     "/",
     "/users",
 ]
-# Whoever is signed in sees other pages than who is not.
+# Path, and whether the visitor is signed in: some pages differ.
 VISITS = [(path, True) for path in PATHS] + [
     (path, False) for path in PATHS if path not in ("/account", "/", "/users")
 ]
@@ -63,7 +63,7 @@ def settings(**changes: Any) -> Settings:
     return Settings(database=Path("users.db"), base_url="http://127.0.0.1:8080", **changes)
 
 
-# --- who gets which ---
+# --- access ---
 
 
 def test_a_page_for_admins_tells_other_users_so(site: Site) -> None:
@@ -255,7 +255,7 @@ def test_a_browser_gets_refusals_as_pages(site: Site) -> None:
     assert site.client().get("/nowhere", headers=browser).status == 302
 
 
-# --- what a page is ---
+# --- markup ---
 
 
 @pytest.mark.parametrize(("path", "signed_in"), VISITS)
@@ -315,7 +315,7 @@ def test_the_script_is_served_without_comments_and_indentation(site: Site) -> No
         served = site.client().get(f"/assets/{name}").body.decode().splitlines()
         lean = ["" if line.strip().startswith("//") else line.strip() for line in source]
         assert served == lean
-    # What spans lines would have lost a part of itself.
+    # A template literal over several lines would lose its indentation.
     assert [line for line in SCRIPT.splitlines() if line.count("`") % 2] == []
 
 
@@ -349,7 +349,7 @@ def test_templates_escape_all_values_but_constants() -> None:
     ours = {"base", "style"}
     assert ours <= raw
     for expression in raw - ours:
-        # One literal or another, by a condition; in one of them a number.
+        # A conditional expression of two constants; one may hold the user's id.
         tree = ast.parse(expression.replace("{user.id}", "1"), mode="eval").body
         assert isinstance(tree, ast.IfExp), expression
         branches = [
@@ -372,7 +372,7 @@ def test_markup_in_a_text_is_neither_in_the_page_nor_run(
     assert texts.header("X-Content-Type-Options") == "nosniff"
 
 
-# --- words ---
+# --- texts ---
 
 
 def used_keys() -> set[str]:
@@ -431,10 +431,10 @@ DAEMON = (
     "access",
     *(f"handlers/{name}" for name in ("registration", "recovery", "session", "first_admin", "users")),
 )
-# What no page asks for, or says in its own words by the status.
+# Messages that no page can receive, or for which it has a text by the status.
 NOT_SHOWN = re.compile(
     r"No user|a key stands twice|USERS_ADMIN_|password_hash |a session was admitted|You may only read your own profile|[Rr]ole must be one of|active must be true or false|search must be a string|.* is not an ISO 8601 time"
-    # What is done, each form says for itself.
+    # Each form has its own text for success.
     r"|All sessions have ended|If this address |Password changed$|Registered\.|Your (email|password) "
     r"|Account is inactive$|Internal server error|Not found|Method not allowed|This link works once|Logged out"
     r"|Too many |The service is not available|The use of a session is to be noted"
@@ -442,7 +442,7 @@ NOT_SHOWN = re.compile(
 
 
 def said(rooms: Sequence[str] = ROOMS, daemon: Sequence[str] = DAEMON) -> Iterator[str]:
-    """Every refusal and message of the core and the daemon that a page may be told."""
+    """Every refusal and message of the core and the daemon that a page may receive."""
     files = [Path(usersctl.__file__).parent / f"{room}.py" for room in rooms]
     files += [Path(usersd.__file__).parent / f"{room}.py" for room in daemon]
     for file in files:
@@ -474,7 +474,7 @@ def group_of(message: str) -> str:
 
 
 def literal(node: ast.expr) -> str:
-    """Its text; of one with blanks what stands before the first, and our constants filled in."""
+    """The text of a literal; of an f-string the part before the first value, with constants filled in."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
@@ -516,7 +516,7 @@ def test_sentences_end_with_a_full_stop(name: str) -> None:
         assert text.endswith("."), key
 
 
-# --- an operator's own ---
+# --- brand ---
 
 
 def test_a_brand_has_a_name_a_logo_a_colour_and_a_style_sheet(

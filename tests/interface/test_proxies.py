@@ -1,4 +1,4 @@
-"""An application behind a real nginx and a real Caddy, which ask us who is there: the files of `usersctl snippet`."""
+"""Forward authentication with the files of `usersctl snippet`: a real nginx and a real Caddy in front of an application."""
 
 import json
 import re
@@ -35,7 +35,7 @@ def here(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def seen(reply: Reply) -> dict[str, Any]:
-    """What the application says, which was reached."""
+    """What the application received."""
     assert reply.status == 200, (reply.status, reply.body)
     found: dict[str, Any] = reply.json
     return found
@@ -48,7 +48,7 @@ def who(found: dict[str, Any]) -> dict[str, Any] | None:
     return {name: value for name, value in found["who"].items() if name != "id"} if found["who"] else None
 
 
-# --- who comes ---
+# --- visitors ---
 
 
 def test_an_anonymous_visitor_does_not_reach_the_application(here: House) -> None:
@@ -135,7 +135,7 @@ def test_a_sign_in_leads_back_to_the_page(here: House) -> None:
     "query", ["role=editor", "role=admin", "a=1&a=2", "%ff", "&".join("abcdefghij" * 6), "&" * 1994]
 )
 def test_the_query_reaches_the_application_unchanged(here: House, query: str) -> None:
-    """It takes no part in the question, and comes back after a sign-in whatever it holds."""
+    """The query plays no part in the verification, and is kept over a sign-in whatever it holds."""
     way = str(here.visitor().get(f"/page?{query}", headers=BROWSER).header("Location"))
     assert unquote(way) == f"/login?redirect=/page?{query}"
     assert here.visitor().get(way, headers=BROWSER).status == 200
@@ -173,7 +173,7 @@ def test_the_pages_of_the_daemon_are_where_they_belong(here: House) -> None:
     assert ada.get("/api/users/me").json["user"]["email"] == "ada@example.com"
     assert here.visitor(here.root).get("/api/users").json["pagination"]["total"] == 2
     assert nobody.get("/api/users").status == 401
-    # These are not for outside: the application has the path.
+    # These are not public, so the application has the path.
     for path in ("/health", "/ready", "/metrics", "/_tasks/", "/dev/provider/authorize", "/dev/mail"):
         assert nobody.get(path).header("Location") == f"/login?redirect={path}"
         assert seen(ada.get(path))["path"] == path
@@ -209,7 +209,7 @@ def test_no_request_reaches_the_application_while_the_daemon_is_down(
     assert reached == []
 
 
-# --- who pretends ---
+# --- forged requests ---
 
 FORGED = {
     "Remote-User": "2",
@@ -280,7 +280,7 @@ def test_the_verify_endpoint_is_only_reachable_for_the_proxy(here: House) -> Non
 
 
 def test_a_direct_request_to_the_verify_endpoint_reveals_no_page(here: House) -> None:
-    """From an address that is none of the proxy's."""
+    """From an address that is not the proxy's."""
 
     class MustWait(Client):
         def connection(self) -> Any:
@@ -306,7 +306,7 @@ def test_the_application_is_not_fooled_around_the_proxy(here: House) -> None:
         name.title(): value for name, value in headers.items() if name.startswith("remote-") or name == "host"
     }
     around = Client(here.port)
-    assert who(seen(around.get("/page", headers=true))) == ADA  # for this minute, whoever saw it all
+    assert who(seen(around.get("/page", headers=true))) == ADA  # a replay within its minute works
     for method, path, changed in (
         ("GET", "/page", FORGED),
         ("GET", "/page", {"Remote-Role": "admin"}),
@@ -325,7 +325,7 @@ def test_the_application_is_not_fooled_around_the_proxy(here: House) -> None:
 
 @pytest.mark.parametrize("user", ["nobody", "ada"])
 def test_no_spelling_of_a_path_opens_it(here: House, user: str) -> None:
-    """Every trick: whatever the application makes of what got through, it is a page that is open to this visitor."""
+    """Whatever path the application reads from a request that got through, that page is open to this visitor."""
     visitor = here.visitor(here.ada if user == "ada" else None)
     targets = [target for target in other_spellings("/admin", "/docs") if len(target) < 7000]
     opened = 0
@@ -341,7 +341,7 @@ def test_no_spelling_of_a_path_opens_it(here: House, user: str) -> None:
 
 # --- Traefik, which Debian does not have: its file has the form and the fields of its documentation ---
 
-# Of version 3: what each kind of thing may hold.
+# Traefik version 3: the keys that each kind of object may have.
 FIELDS = {
     "routers": {"rule", "priority", "entryPoints", "tls", "middlewares", "service"},
     "tls": {"certResolver", "options", "domains"},
@@ -368,7 +368,7 @@ def test_the_file_for_traefik_is_of_its_form(usersctl: Command) -> None:
         assert router["rule"].startswith(f"Host(`{NAME}`)")
         assert router["rule"].count("(") == router["rule"].count(")")
         assert router["service"] in services
-        # Whatever a visitor made up goes first.
+        # Headers that a visitor forged are removed first.
         assert router["middlewares"][0] == "users-strip-headers"
         assert set(router["middlewares"]) <= set(middlewares)
     kinds = {kind for each in middlewares.values() for kind in each}
@@ -396,7 +396,7 @@ def test_the_file_for_traefik_is_of_its_form(usersctl: Command) -> None:
     assert services["usersd"]["loadBalancer"]["servers"] == [{"url": "http://[::1]:8081"}]
 
 
-# What belongs to the daemon where an application has the rest: a path, and with / at its end all that is below it.
+# The daemon's paths beside an application; one that ends with / stands for all below it.
 FROM_OUTSIDE = {"/api/users/", "/assets/"} | {
     route.path
     for route in TABLE
@@ -407,7 +407,7 @@ FROM_OUTSIDE = {"/api/users/", "/assets/"} | {
 
 @pytest.mark.parametrize("kind", ["nginx", "caddy", "traefik"])
 def test_every_page_of_the_daemon_is_behind_the_proxy_and_nothing_else(usersctl: Command, kind: str) -> None:
-    """As the table has them: a page that is added has to be added there, too."""
+    """A route that is added to the table must be added to the snippets, too."""
     usersctl.configure(f'baseUrl = "https://{NAME}"\n')
     text = usersctl("snippet", kind).stdout
     for path in FROM_OUTSIDE - {"/api/users/", "/assets/"}:

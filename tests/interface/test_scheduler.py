@@ -1,4 +1,4 @@
-"""The thread that runs the cleanup: each slot once, whatever the clock does, and one process of several."""
+"""The scheduler: each slot runs once, whatever the clock does, and in one of several processes."""
 
 import io
 import json
@@ -30,7 +30,7 @@ class CountingClock(FakeClock):
 
 
 class Run:
-    """A scheduler that is driven by hand: it sleeps as long as it says, in the clock's time."""
+    """A scheduler driven by hand: it sleeps in the time of a fake clock."""
 
     def __init__(self, line: str, start: datetime) -> None:
         self.clock = CountingClock(start)
@@ -55,7 +55,7 @@ class Run:
 
 @pytest.fixture
 def local(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Sets the host's time zone, for this test."""
+    """Sets the host's time zone for one test."""
 
     def set_zone(name: str) -> None:
         monkeypatch.setenv("TZ", name)
@@ -180,7 +180,7 @@ def test_a_daily_slot_runs_once_a_day_while_clocks_change_for_summer(
 
 
 class Failing:
-    """Fails as often as it is told, in turn in two ways."""
+    """A task that fails a given number of times, in two ways by turns."""
 
     def __init__(self, times: int) -> None:
         self.left = times
@@ -257,7 +257,7 @@ def test_false_and_null_switch_it_off_and_leave_the_task_runnable(usersctl: Comm
     assert usersctl.ok("--json", "--config", config, "cleanup-tokens").json["result"] == "success"
 
 
-# The daemon with a clock of which the next minute is about to begin.
+# The daemon with a clock just before the next minute.
 AHEAD = """
 from datetime import timedelta
 from usersctl import clock

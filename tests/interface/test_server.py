@@ -1,4 +1,4 @@
-"""waitress as a service: two lanes, slow clients, malformed requests, signals and processes, through real sockets."""
+"""The server on real sockets: lanes, slow clients, malformed requests, signals and processes."""
 
 import errno
 import http.client
@@ -89,7 +89,7 @@ class Running:
         return socket.create_connection(self.address, timeout=10)
 
     def raw(self, sent: bytes) -> bytes:
-        """All that comes back until the server closes the connection."""
+        """Everything that the server sends until it closes the connection."""
         with self.connect() as client:
             client.sendall(sent)
             return read_all(client)

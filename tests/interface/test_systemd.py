@@ -1,4 +1,4 @@
-"""What systemd hears of the daemon: ready, alive as long as it answers, stopping. The test plays systemd."""
+"""The messages to systemd: ready, alive while it answers, stopping. The test acts as systemd."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ LIMIT = 20
 
 @dataclass
 class Systemd:
-    """The socket that NOTIFY_SOCKET names, and what came."""
+    """The socket that NOTIFY_SOCKET names, and the messages received."""
 
     socket: socket.socket
     address: str
@@ -44,7 +44,7 @@ class Systemd:
         self.listen(until=lambda: self.heard.count(line) >= times)
 
     def hears_nothing_for(self, seconds: float) -> bool:
-        """Whether there was such a pause, within the limit."""
+        """True if no message came for so long, within the time limit."""
         deadline = time.monotonic() + LIMIT
         self.socket.settimeout(seconds)
         while time.monotonic() < deadline:
@@ -81,9 +81,9 @@ def test_systemd_is_notified_of_ready_alive_and_stopping(usersctl: Command, watc
         watching.hears("READY=1")
         assert watching.heard == ["READY=1", f"STATUS=http://127.0.0.1:{daemon.port}"]
         watching.hears("WATCHDOG=1", 3)
-        # The questions that it asks itself are nobody's request, and not told of.
+        # Self-checks are not logged.
         assert daemon.events("request") == []
-        # Stopped by a signal, it cannot answer, and systemd hears nothing until it can.
+        # A stopped process cannot answer, so systemd receives nothing until it continues.
         os.kill(daemon.process.pid, signal.SIGSTOP)
         assert watching.hears_nothing_for(1)
         os.kill(daemon.process.pid, signal.SIGCONT)
@@ -106,7 +106,7 @@ def test_one_stuck_process_of_several_stops_the_watchdog_messages(
         assert watching.hears_nothing_for(2.5)
         os.kill(second, signal.SIGCONT)
         watching.hears("WATCHDOG=1", watching.heard.count("WATCHDOG=1") + 1)
-        # One that dies is started anew, and has a life of its own.
+        # A process that dies is replaced, and its replacement counts.
         os.kill(first, signal.SIGKILL)
         watching.listen(until=lambda: second in (now := children(daemon.process.pid)) and len(now) == 2)
         watching.hears("WATCHDOG=1", watching.heard.count("WATCHDOG=1") + 2)
@@ -116,7 +116,7 @@ def test_one_stuck_process_of_several_stops_the_watchdog_messages(
     assert not (usersctl.folder / "run.sock").exists()
 
 
-# An application whose threads for quick requests all hang, while its loop goes on taking connections.
+# An application whose quick threads all hang while the loop goes on accepting connections.
 STUCK = """
 import sys, threading
 from contextlib import contextmanager
@@ -166,7 +166,7 @@ def test_hanging_threads_stop_the_watchdog_messages_although_the_loop_runs(watch
             process.stdout.close()
 
 
-# The parent of processes that are over, when it would have looked for their signs of life next.
+# The parent after its processes ended, at the time of its next check.
 OVER = """
 import os, signal, time
 from contextlib import nullcontext

@@ -21,7 +21,7 @@ from support.web import Client, Reply
 
 BIN = Path(sys.executable).parent
 SERVERS = {
-    # As hard as it gets: the application is imported by the process that forks the others.
+    # The hardest case: the process that forks the others imports the application.
     "gunicorn": [
         *("gunicorn", "--preload", "--workers=2", "--no-control-socket", "--bind=127.0.0.1:{port}"),
         "site_of_tests:application",
@@ -31,8 +31,8 @@ SERVERS = {
         *("--host=127.0.0.1", "--port={port}", "site_of_tests:application"),
     ],
 }
-# The application with a note of who answered, and a clock that jumps a minute ahead when the test says so. What comes
-# to /slow is under way until then.
+# The application with the answering process in a header, and a clock that jumps a minute ahead on a signal of the test.
+# A request to /slow lasts until then.
 SITE = """
 import os, pathlib, time
 from datetime import timedelta
@@ -89,7 +89,7 @@ def served_by(usersctl: Command, server: str) -> Iterator[Daemon]:
 
 
 class OfAnother(Daemon):
-    """Its log stands among the lines of the server."""
+    """The daemon's log lines stand among those of the server."""
 
     @property
     def log(self) -> list[dict[str, object]]:
@@ -119,13 +119,13 @@ def test_two_processes_of_another_server_share_the_background_work(usersctl: Com
     mailbox = usersctl.folder / "mail"
 
     with served_by(usersctl, server) as daemon:
-        # They begin without any request.
+        # The processes start without a request.
         processes = {str(line["process"]) for line in daemon.events("serving")}
         assert len(processes) == 2
         (leader,) = daemon.events("leader")
         assert str(leader["process"]) in processes
 
-        # A session of one is a session of both, and ends in both at the next request.
+        # Both processes share sessions: one that is ended ends in both at the next request.
         client = daemon.client()
         reply = client.login(ada.email, PASSWORD)
         assert reply.status == 200
@@ -144,17 +144,17 @@ def test_two_processes_of_another_server_share_the_background_work(usersctl: Com
             each for each in daemon.events("request") if each["request"] == reply.header("X-Request-Id")
         ]
         assert (line["status"], line["ip"]) == (401, "203.0.113.7")
-        # On a machine of one's own `serve` lets an operator in without a session; here nobody knows who listens where.
+        # `serve` lets a local operator in without a session; here the listening address is unknown, so it does not.
         assert daemon.client().get("/_tasks/").status == 401
 
-        # Each letter once, whoever wrote it.
+        # Each email is sent once, whichever process queued it.
         for name in names[1:3]:
             from_each(lambda name=name: forgot(daemon.client(), name), processes)
         wait_for(lambda: len(list(mailbox.glob("*.eml"))) == 6)  # three of a kind to each are sent
         wait_for(lambda: len(daemon.events("email")) >= 6)
         assert len(once(line["id"] for line in daemon.events("email") if line["state"] == "sent")) == 6
 
-        # Each slot of the schedule once.
+        # Each slot of the schedule runs once.
         with usersctl.service() as service:
             service.sessions.create_api_token(bob.id, name="ci", lifetime=timedelta(seconds=-1), by=OPERATOR)
         (usersctl.folder / "jump").touch()
@@ -163,13 +163,13 @@ def test_two_processes_of_another_server_share_the_background_work(usersctl: Com
         assert sum(int(str(line["removed"])) for line in cleaned) == 1
         assert once(line["slot"] for line in cleaned)
 
-        # When the one that does all that dies, another does, although nobody asks it for anything.
+        # When the leader dies, another process takes over without a request.
         os.kill(int(str(leader["process"])), signal.SIGKILL)
         wait_for(lambda: len(daemon.events("leader")) == 2)
         assert forgot(daemon.client(), "bob").status == 200
         wait_for(lambda: len(list(mailbox.glob("*.eml"))) == 7)
 
-        # It stops in order, once the dead one has its successor: what is under way is answered.
+        # A clean stop, once the killed process is replaced: pending requests are answered.
         wait_for(lambda: len(daemon.events("serving")) == 3)
         slow: list[int] = []
         asking = threading.Thread(target=lambda: slow.append(daemon.client().get("/slow").status))
@@ -182,13 +182,13 @@ def test_two_processes_of_another_server_share_the_background_work(usersctl: Com
         assert daemon.process.wait(20) == 0
         assert "Traceback" not in daemon.file.read_text()
 
-        # And so it was to its end, of the first one and of its successor.
+        # Until the end, for the first leader and for its successor.
         assert len(once(line["id"] for line in daemon.events("email") if line["state"] == "sent")) == 7
         assert len(once(line["slot"] for line in daemon.events("cleanup-tokens"))) >= len(cleaned)
 
 
 def once(values: Iterable[object]) -> list[object]:
-    """Them, of which no two are the same."""
+    """The values, after a check that no two are the same."""
     found = list(values)
     assert len(set(found)) == len(found), found
     return found
@@ -208,7 +208,7 @@ def test_a_chunked_body_has_the_same_size_limit(usersctl: Command, server: str) 
 
 
 def in_chunks(port: int, raw: bytes) -> int:
-    """The status of a login that does not tell how long it is."""
+    """The status of a login whose body has no Content-Length."""
     head = (
         b"POST /api/users/session HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n"

@@ -133,7 +133,7 @@ def _refused(request: Request, why: str, status: int) -> Response:
 
 
 def dev_mail(request: Request, service: Service) -> Response:
-    return _page(request, "dev_mail", width="middle", letters=service.outbox.saved_emails())
+    return _page(request, "dev_mail", width="middle", emails=service.outbox.saved_emails())
 
 
 def sample_provider(request: Request, *, people: Sequence[tuple[object, str]], cancel: str) -> Response:

@@ -55,12 +55,12 @@ function say(text, { bad = false, way } = {}) {
     link.href = way.href;
     note.append(" ", link);
   }
-  $("#said").replaceChildren(note);
+  $("#notes").replaceChildren(note);
   return note;
 }
 
 function clearNotes() {
-  $("#said").replaceChildren();
+  $("#notes").replaceChildren();
   for (const note of all(".refused, .error")) note.hidden = true;
   for (const input of all("[aria-invalid]")) input.removeAttribute("aria-invalid");
 }
