@@ -23,9 +23,9 @@ def identify(request: Request, service: Service, *, renews: bool = True) -> None
     """Tries each token of the request: the bearer token, then the cookies. `renews`: see Sessions.check."""
     check, nonblocking = service.sessions.check, request.nonblocking
     for token in (request.bearer, *request.cookie_tokens):
-        found = token and check(token, renews=renews, nonblocking=nonblocking)
-        if found:
-            request.session, request.user = found
+        known = token and check(token, renews=renews, nonblocking=nonblocking)
+        if known:
+            request.session, request.user = known
             request.token, request.by_cookie = token, token != request.bearer
             return
 

@@ -71,7 +71,8 @@ class App:
             response = self._respond(request, match, route)
         except Exception as error:  # noqa: BLE001 - the one place where every error becomes a response
             response = self._error_response(request, route, error)
-        response = pages.instead(request, response)
+        if response.status >= 400:
+            response = pages.instead(request, response)
         access.renew_cookie(request, self.service)
         self._record(request, route, response, time.perf_counter() - began)
         headers = [*self._headers(request, response), ("Content-Length", str(len(response.body)))]
@@ -101,7 +102,7 @@ class App:
         return self._forbid(request, route, request.user)
 
     def _forbid(self, request: Request, route: Route, user: User | None) -> Response | None:
-        """The right caller with the wrong role, or at a door that is closed."""
+        """For a caller with the wrong role, and for a route that is closed to all."""
         if route.access is Access.REGISTRATION:
             return error_response(403, "Registration is closed")
         if route.access is Access.THIS_MACHINE and not self._admits_anonymous(request, route):
@@ -154,12 +155,8 @@ class App:
         return error_response(405, "Method not allowed", ("Allow", match.allowed))
 
     def _headers(self, request: Request, response: Response) -> list[Header]:
-        headers = [
-            *response.headers,
-            ("X-Request-Id", request.request_id),
-            *request.response_headers,
-            *self._hsts,
-        ]
+        request_id = ("X-Request-Id", request.request_id)
+        headers = [*response.headers, request_id, *request.response_headers, *self._hsts]
         # The target of a redirect is not for other origins.
         if request.settings.allowed_origins and response.status != 302:
             headers += access.allowed_origin_headers(request)

@@ -105,7 +105,8 @@ def _boolean(name: str, value: Any) -> bool:
 
 
 class Fields:
-    """`missing`: the message if a required field is missing or empty. Fields that are not declared are ignored."""
+    """What a subclass declares: `missing` is the message if a required field is missing or empty. Types of required
+    fields are checked first, then whether one is missing, then the optional fields; undeclared ones are ignored."""
 
     fields: ClassVar[tuple[Field[Any], ...]] = ()
     missing: ClassVar[str] = ""
@@ -115,15 +116,12 @@ class Fields:
         cls.fields += tuple(field for field in vars(cls).values() if isinstance(field, Field))
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self._read(values, required=True)
-        if not all(vars(self).values()):
-            raise Invalid(self.missing)
-        self._read(values, required=False)
-
-    def _read(self, values: Mapping[str, Any], *, required: bool) -> None:
-        vars(self).update(
-            {field.attribute: field.read(values) for field in self.fields if field.required is required}
-        )
+        for is_required in (True, False):
+            for field in self.fields:
+                if field.required is is_required:
+                    vars(self)[field.attribute] = field.read(values)
+            if is_required and not all(vars(self).values()):
+                raise Invalid(self.missing)
 
 
 class Body(Fields):

@@ -15,6 +15,7 @@ from usersd.server.lanes import Lane
 Handler = Callable[[Request, Service], Response | dict[str, Any]]
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+_ROUTED_AS = {"HEAD": "GET"}
 CALLBACK = "/api/users/auth/oauth/callback"  # in the table; `auth.oauth.callbackUrl` takes its place
 
 
@@ -70,22 +71,24 @@ class Match(NamedTuple):
     segments: dict[str, str]
 
     def route(self, method: str) -> Route | None:
-        return self.methods.get("GET" if method == "HEAD" else method)
+        return self.methods.get(_ROUTED_AS.get(method, method))
 
     @property
     def allowed(self) -> str:
         """The methods, as the header Allow lists them."""
-        return ", ".join(sorted({*self.methods, *(["HEAD"] if "GET" in self.methods else [])}))
+        return ", ".join(
+            sorted({*self.methods, *(head for head, get in _ROUTED_AS.items() if get in self.methods)})
+        )
 
 
 NO_MATCH = Match({}, {})
 
 
 class Router:
-    """Paths are matched without the method, so that a wrong method is refused by who may call the path.
+    """Paths are matched without the method, so that the answer to a wrong method depends on who may call the path.
 
-    A plain path is a dictionary's key; Bottle's patterns are for the others only, as they take a colon in a plain path
-    for a wildcard.
+    A plain path is a key of a dictionary. Bottle's patterns are for the others only: in a plain path they would take a
+    colon for a wildcard.
     """
 
     def __init__(self, table: Iterable[Route], settings: Settings) -> None:
@@ -120,7 +123,7 @@ class Router:
     def lane(self, method: str, path: str) -> Lane:
         """The thread pool of a request, by its path as the server read it: a look-up, before there is a request to match."""
         default = Lane.QUICK if method in SAFE_METHODS else Lane.WRITING
-        return self._lanes.get(("GET" if method == "HEAD" else method, path), default)
+        return self._lanes.get((_ROUTED_AS.get(method, method), path), default)
 
 
 def configured(table: Iterable[Route], settings: Settings) -> list[Route]:

@@ -28,9 +28,8 @@ class Operation:
     query: type[Query] | None = None
     sets_cookie: str = ""  # which cookie
     redirect: str = ""  # where a 302 leads
-    refusals: dict[int, str] = field(
-        default_factory=dict
-    )  # besides those that follow from the row, or better said
+    # Refusals that do not follow from the row of the table, or need other words.
+    refusals: dict[int, str] = field(default_factory=dict)
     html_refusals: frozenset[int] = frozenset()  # those that a browser gets as a page
     takes_session: bool = False  # although anyone may call
     headers: dict[str, str] = field(default_factory=dict)  # of the 200
