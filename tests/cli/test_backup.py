@@ -392,15 +392,8 @@ def test_a_running_daemon_uses_the_restored_database(site: Site, usersctl: Comma
 def restored(service: Service, file: Path, *, keep_tokens: bool = False) -> Path | None:
     with backup.checked_copy(file) as (found, copy):
         assert found.problems == []
-        return backup.restore(
-            copy,
-            service.store.path,
-            name=file.name,
-            keep_tokens=keep_tokens,
-            by=OPERATOR,
-            now=utc_now,
-            progress=lambda _done, _total: None,
-        )
+        replacement = backup.Replacement(copy, service.store.path, file.name, keep_tokens, OPERATOR, utc_now)
+        return replacement.run(lambda _done, _total: None)
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -502,9 +495,7 @@ def test_a_restore_that_fails_changes_nothing(
             raise KeyboardInterrupt
 
     with backup.checked_copy(tmp_path / "saved.db") as (_found, copy), pytest.raises(KeyboardInterrupt):
-        backup.restore(
-            copy, service.store.path, name="x", keep_tokens=False, by=OPERATOR, now=utc_now, progress=stop
-        )
+        backup.Replacement(copy, service.store.path, "x", False, OPERATOR, utc_now).run(stop)
     assert len(emails(service.store.path)) == 2
     assert names(tmp_path) == before
     assert add("eve")
@@ -523,9 +514,7 @@ def test_an_interrupt_after_the_restore_keeps_the_replaced_database(
             raise KeyboardInterrupt
 
     with backup.checked_copy(tmp_path / "saved.db") as (_found, copy):
-        kept = backup.restore(
-            copy, service.store.path, name="x", keep_tokens=False, by=OPERATOR, now=utc_now, progress=stop
-        )
+        kept = backup.Replacement(copy, service.store.path, "x", False, OPERATOR, utc_now).run(stop)
     assert len(emails(service.store.path)) == 1
     assert kept is not None
     assert len(emails(kept)) == 2
@@ -543,7 +532,7 @@ def progress(done, total):
         os.kill(os.getpid(), 9)
 
 with backup.checked_copy(Path(sys.argv[1])) as (found, copy):
-    backup.restore(copy, Path(sys.argv[2]), name="x", keep_tokens=False, by=SYSTEM, now=utc_now, progress=progress)
+    backup.Replacement(copy, Path(sys.argv[2]), "x", False, SYSTEM, utc_now).run(progress)
 """
 
 

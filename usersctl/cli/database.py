@@ -162,9 +162,8 @@ def restore(
         consequence = "" if keep_tokens else ", and end all sessions and API tokens"
         confirm(run, f"Replace {path} by {accounts} of {file}{consequence}?", yes=yes)
         with run.out.progress("Restoring pages") as draw:
-            kept = backups.restore(
-                copy, path, name=file.name, keep_tokens=keep_tokens, by=run.actor, now=utc_now, progress=draw
-            )
+            replacement = backups.Replacement(copy, path, file.name, keep_tokens, run.actor, utc_now)
+            kept = replacement.run(draw)
     if kept is not None:
         as_json["kept"] = str(kept)
     run.out.result(f"Restored {accounts} to {path}", as_json)

@@ -46,17 +46,73 @@ class Endpoints(NamedTuple):
 
 
 @dataclass
-class OpenIdProvider:
-    """OpenID Connect, with endpoints from the configuration or else by discovery."""
+class CodeFlow:
+    """The authorization code flow with PKCE, as it is at every provider."""
 
     settings: Settings
     http: HttpClient
+
+    def _authorization_url(self, url: str, state: str, challenge: str) -> str:
+        from oauthlib.common import add_params_to_uri
+
+        settings = self.settings
+        scopes = settings.oauth_scopes
+        if settings.oauth_provider == "github" and "openid" in scopes:
+            scopes = ("read:user", "user:email")  # GitHub's names for the default scopes
+        parameters = [
+            ("response_type", "code"),
+            ("client_id", settings.oauth_client_id or ""),
+            ("redirect_uri", settings.redirect_uri),
+            ("scope", " ".join(scopes)),
+            ("state", state),
+            ("code_challenge", challenge),
+            ("code_challenge_method", "S256"),
+        ]
+        return str(add_params_to_uri(url, parameters))
+
+    def _exchange(self, url: str, *, code: str, verifier: str, secret_in_body: bool) -> str:
+        from oauthlib.oauth2 import OAuth2Error, WebApplicationClient
+
+        settings = self.settings
+        identity, secret = settings.oauth_client_id or "", settings.oauth_client_secret or ""
+        client = WebApplicationClient(identity)
+        parameters = {"code": code, "redirect_uri": settings.redirect_uri, "code_verifier": verifier}
+        if secret_in_body:
+            body = client.prepare_request_body(**parameters, client_secret=secret)
+            answer = self.http.json("POST", url, form=body)
+        else:
+            body = client.prepare_request_body(**parameters, include_client_id=False)
+            answer = self.http.json("POST", url, form=body, basic=(identity, secret))
+        if not isinstance(answer, dict):
+            raise refused("the provider's answer to the code is not an object")
+        try:
+            # No scope is passed, because oauthlib raises a Warning where the provider grants another one.
+            token = client.parse_request_body_response(json.dumps(answer))["access_token"]
+        except OAuth2Error as error:
+            raise refused_by_provider(
+                f"the provider refused the code: {type(error).__name__}", error.error
+            ) from None
+        except (Warning, TypeError, ArithmeticError, ValueError, AttributeError) as error:
+            raise refused(
+                f"the provider's answer to the code cannot be read: {type(error).__name__}"
+            ) from None
+        if not isinstance(token, str) or not re.fullmatch(r"[!-~]{1,8192}", token):
+            raise refused("the provider's access token has an invalid form")
+        if str(answer.get("token_type", "bearer")).lower() != "bearer":
+            raise refused("the provider's access token is not a bearer token")
+        return token
+
+
+@dataclass
+class OpenIdProvider(CodeFlow):
+    """OpenID Connect, with endpoints from the configuration or else by discovery."""
+
     now: Clock
     _cached: tuple[datetime, Endpoints] | None = None  # until when, and what
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def authorization_url(self, *, state: str, challenge: str) -> str:
-        return _authorization_url(self.settings, self.endpoints().authorization, state, challenge)
+        return self._authorization_url(self.endpoints().authorization, state, challenge)
 
     def exchange(self, *, code: str, verifier: str, issuer: str | None) -> str:
         endpoints = self.endpoints()
@@ -64,13 +120,8 @@ class OpenIdProvider:
             raise refused("the callback comes from another issuer")
         if issuer is None and endpoints.sends_issuer:
             raise refused("the callback does not name its issuer")
-        return _exchange(
-            self.settings,
-            self.http,
-            endpoints.token,
-            code=code,
-            verifier=verifier,
-            secret_in_body=endpoints.secret_in_body,
+        return self._exchange(
+            endpoints.token, code=code, verifier=verifier, secret_in_body=endpoints.secret_in_body
         )
 
     def profile(self, access_token: str) -> Profile:
@@ -118,20 +169,17 @@ class OpenIdProvider:
 
 
 @dataclass
-class GitHubProvider:
+class GitHubProvider(CodeFlow):
     """GitHub, which has no discovery and lists the verified email addresses at an endpoint of their own."""
-
-    settings: Settings
-    http: HttpClient
 
     def authorization_url(self, *, state: str, challenge: str) -> str:
         url = self.settings.oauth_authorization_url or "https://github.com/login/oauth/authorize"
-        return _authorization_url(self.settings, url, state, challenge)
+        return self._authorization_url(url, state, challenge)
 
     def exchange(self, *, code: str, verifier: str, issuer: str | None) -> str:
         del issuer  # GitHub sends none
         url = self.settings.oauth_token_url or "https://github.com/login/oauth/access_token"
-        return _exchange(self.settings, self.http, url, code=code, verifier=verifier, secret_in_body=True)
+        return self._exchange(url, code=code, verifier=verifier, secret_in_body=True)
 
     def profile(self, access_token: str) -> Profile:
         url = self.settings.oauth_user_info_url or "https://api.github.com/user"
@@ -158,56 +206,6 @@ def make_provider(settings: Settings, http: HttpClient, now: Clock) -> Provider:
     if settings.oauth_provider == "github":
         return GitHubProvider(settings, http)
     return OpenIdProvider(settings, http, now)
-
-
-def _authorization_url(settings: Settings, url: str, state: str, challenge: str) -> str:
-    from oauthlib.common import add_params_to_uri
-
-    scopes = settings.oauth_scopes
-    if settings.oauth_provider == "github" and "openid" in scopes:
-        scopes = ("read:user", "user:email")  # GitHub's names for the default scopes
-    parameters = [
-        ("response_type", "code"),
-        ("client_id", settings.oauth_client_id or ""),
-        ("redirect_uri", settings.redirect_uri),
-        ("scope", " ".join(scopes)),
-        ("state", state),
-        ("code_challenge", challenge),
-        ("code_challenge_method", "S256"),
-    ]
-    return str(add_params_to_uri(url, parameters))
-
-
-def _exchange(
-    settings: Settings, http: HttpClient, url: str, *, code: str, verifier: str, secret_in_body: bool
-) -> str:
-    from oauthlib.oauth2 import OAuth2Error, WebApplicationClient
-
-    identity, secret = settings.oauth_client_id or "", settings.oauth_client_secret or ""
-    client = WebApplicationClient(identity)
-    parameters = {"code": code, "redirect_uri": settings.redirect_uri, "code_verifier": verifier}
-    if secret_in_body:
-        body = client.prepare_request_body(**parameters, client_secret=secret)
-        answer = http.json("POST", url, form=body)
-    else:
-        body = client.prepare_request_body(**parameters, include_client_id=False)
-        answer = http.json("POST", url, form=body, basic=(identity, secret))
-    if not isinstance(answer, dict):
-        raise refused("the provider's answer to the code is not an object")
-    try:
-        # No scope is passed, because oauthlib raises a Warning where the provider grants another one.
-        token = client.parse_request_body_response(json.dumps(answer))["access_token"]
-    except OAuth2Error as error:
-        raise refused_by_provider(
-            f"the provider refused the code: {type(error).__name__}", error.error
-        ) from None
-    except (Warning, TypeError, ArithmeticError, ValueError, AttributeError) as error:
-        raise refused(f"the provider's answer to the code cannot be read: {type(error).__name__}") from None
-    if not isinstance(token, str) or not re.fullmatch(r"[!-~]{1,8192}", token):
-        raise refused("the provider's access token has an invalid form")
-    if str(answer.get("token_type", "bearer")).lower() != "bearer":
-        raise refused("the provider's access token is not a bearer token")
-    return token
 
 
 def _endpoint(url: Any) -> str:

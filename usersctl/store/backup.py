@@ -51,9 +51,7 @@ def check(path: Path, *, read_only: bool = True) -> BackupReport:
         with suppress(sqlite3.DatabaseError):  # the checks have reported it
             tx = Transaction(connection)
             head = tx.audit_head()
-            counts = tx.counts()
-            if head is not None:
-                hash_ = head.hash.hex()
+            counts, hash_ = tx.counts(), head.hash.hex() if head else ""
     return BackupReport(counts, hash_, problems)
 
 
@@ -176,35 +174,14 @@ _CHECKS: dict[str, Callable[[sqlite3.Connection], Iterator[str]]] = {
 # --- restore ---
 
 
-def restore(
-    copy: Path,
-    path: Path,
-    *,
-    name: str,
-    keep_tokens: bool,
-    by: Actor,
-    now: Clock,
-    progress: Callable[[int, int], Any],
-) -> Path | None:
-    """Puts the content of a checked copy, which this changes, into the database at `path`.
-
-    Returns the file that keeps the replaced content, if there was any. The database stays the same file, so that a
-    daemon that has it open continues with the new content.
-    """
-    with closing(Store.open(copy, clock=now)) as source:
-        replacement = Replacement(source, path, name, keep_tokens, by, now)
-        if path.exists():
-            replacement.replace(progress)
-        else:
-            replacement.prepare(None)
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            source.copy(path, progress)
-        return replacement.kept
-
-
 @dataclass
 class Replacement:
-    source: Store
+    """Puts the content of a checked copy, which this changes, into the database at `path`.
+
+    The database stays the same file, so that a daemon that has it open continues with the new content.
+    """
+
+    copy: Path
     path: Path
     name: str  # of the backup, for the audit trail
     keep_tokens: bool
@@ -212,14 +189,25 @@ class Replacement:
     now: Clock
     kept: Path | None = None  # the file with the replaced content
 
-    def replace(self, progress: Callable[[int, int], Any]) -> None:
+    def run(self, progress: Callable[[int, int], Any]) -> Path | None:
+        """Returns the file that keeps the replaced content, if there was any."""
+        with closing(Store.open(self.copy, clock=self.now)) as source:
+            if self.path.exists():
+                self._replace(source, progress)
+            else:
+                self._prepare(source, None)
+                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                source.copy(self.path, progress)
+        return self.kept
+
+    def _replace(self, source: Store, progress: Callable[[int, int], Any]) -> None:
         try:
             # An interrupted copy may have left an empty file, which `create` accepts.
             with closing(Store.open(self.path, create=True)) as store:
-                store.take_over(self.source, first=self._keep, progress=progress)
+                store.take_over(source, first=lambda: self._keep(source), progress=progress)
         except BaseException as error:
             if self.kept is not None:
-                if self._is_done():
+                if self._is_done(source):
                     return  # the error came after the commit
                 self.kept.unlink()
                 self.kept = None
@@ -230,25 +218,25 @@ class Replacement:
                 )
             raise
 
-    def _keep(self) -> None:
+    def _keep(self, source: Store) -> None:
         """Runs under the lock of the database, when no other process can change it any more."""
         self.kept = database_file.copy_aside(self.path, self.now())
         with closing(Store.open(self.path, write=False)) as present:
-            self.prepare(present)
+            self._prepare(source, present)
 
-    def _is_done(self) -> bool:
+    def _is_done(self, source: Store) -> bool:
         """Whether the database has the audit row of this restore."""
         with (
             closing(Store.open(self.path, write=False)) as store,
-            self.source.read() as restored,
+            source.read() as restored,
             store.read() as present,
         ):
             last = restored.last_audit_row()
             return last is not None and next(present.audit_rows(from_id=last.id), None) == last
 
-    def prepare(self, present: Store | None) -> None:
+    def _prepare(self, source: Store, present: Store | None) -> None:
         """Changes the source where the past must not return: ended tokens, a lockdown, ids of deleted users."""
-        with self.source.write() as tx:
+        with source.write() as tx:
             if not self.keep_tokens:
                 # Some of them may have been revoked or used since the backup was made.
                 tx.delete_all_tokens()
