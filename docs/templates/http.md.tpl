@@ -1,0 +1,58 @@
+<!-- {{notice}} -->
+
+# HTTP endpoints
+
+{{api["info"]["description"]}}
+
+Cookies, limits and lists: [The HTTP interface](../http.md). The daemon serves this reference as a page at
+`/api/users/docs`, and as OpenAPI at `/api/users/openapi.json`; `usersctl openapi` prints it.
+% for tag in api["tags"]:
+
+## {{tag["name"]}}
+
+% mine = [(call, operation) for call, operation in calls if operation["tags"] == [tag["name"]]]
+% rows = [(call, caller(operation), operation["summary"]) for call, operation in mine]
+{{table(("call", "who may call", "what it does"), rows)}}
+% for call, operation in mine:
+
+### {{call}}
+
+**{{operation["summary"]}}**
+
+{{operation["description"]}}
+
+% if operation["parameters"]:
+{{table(("parameter", "in", "type", "meaning"), query(operation))}}
+
+% end
+% if "requestBody" in operation:
+{{table(("body", "type", "meaning"), fields(operation["requestBody"]["content"]["application/json"]["schema"]))}}
+
+% end
+% for status, response in operation["responses"].items():
+% if "$ref" not in response:
+- `{{status}}` {{response["description"]}}{{details(status, response)}}
+% end
+% end
+% shared = [f"`{status}`" for status, response in operation["responses"].items() if "$ref" in response]
+- {{", ".join(shared)}}: see [errors](#errors)
+% end
+% end
+
+## Objects
+% for name, schema in api["components"]["schemas"].items():
+
+### {{name}}
+
+% if "properties" in schema:
+{{table(("field", "type", "meaning"), fields(schema))}}
+% else:
+A {{kind(schema)}}. {{schema["description"]}}
+% end
+% end
+
+## Errors
+
+Every error is an [Error](#error).
+
+{{table(("status", "meaning"), [(status, response["description"]) for status, response in api["components"]["responses"].items()])}}
