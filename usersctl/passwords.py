@@ -36,7 +36,8 @@ class Hasher:
                 raise Busy("Too many logins at once, please try again", retry_after=2)
             self.waiting += 1
             try:
-                self._freed.wait_for(lambda: self.in_use < self.slots)
+                while self.in_use >= self.slots:
+                    self._freed.wait()
                 self.in_use += 1
             finally:
                 self.waiting -= 1

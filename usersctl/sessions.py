@@ -10,7 +10,7 @@ from usersctl.clock import moment, stamp
 from usersctl.config import Settings
 from usersctl.errors import Busy, Forbidden, LockedDown, NotFound, StoreUnusable, Unauthenticated
 from usersctl.lockdown import refuse_in_lockdown
-from usersctl.models import UNKNOWN_CLIENT, Actor, Cleanup, Client, Credentials, Session, TokenKind, User
+from usersctl.models import UNKNOWN_CLIENT, Actor, Cleanup, Client, Session, TokenKind, User
 from usersctl.passwords import Hasher
 from usersctl.secrets import digest, new_token
 from usersctl.store.store import Store
@@ -112,8 +112,10 @@ class Sessions:
         with self.store.write() as tx:
             refuse_in_lockdown(tx, user)
             current = tx.credentials_of(user.id)
-            if verified:
-                _check_still_valid(verified, current)
+            if verified and current is None:
+                raise Unauthenticated("Invalid email or password")
+            if verified and current and current.password_hash != verified.password_hash:
+                raise _HashChangedError("Invalid email or password")
             if current is None or not current.user.active:
                 raise Forbidden("Account is inactive")
             if verified:
@@ -132,15 +134,13 @@ class Sessions:
         session = tx.add_token(
             user.id,
             digest(token),
-            {
-                "kind": kind,
-                "name": "login",
-                "last_used_at": tx.now_text,
-                "expires_at": stamp(min(tx.now + self.idle_time(kind), limit)),
-                "limit_at": stamp(limit),
-                "ip": client.ip,
-                "user_agent": clean_user_agent(client.user_agent),
-            },
+            kind=kind,
+            name="login",
+            last_used_at=tx.now_text,
+            expires_at=stamp(min(tx.now + self.idle_time(kind), limit)),
+            limit_at=stamp(limit),
+            ip=client.ip,
+            user_agent=clean_user_agent(client.user_agent),
         )
         tx.note_login(user.id)
         return Opened(token, session, user._replace(last_login_at=tx.now_text))
@@ -281,8 +281,9 @@ class Sessions:
             expires_at = None
             if lifetime is not None:
                 expires_at = stamp(tx.now + lifetime)
-            columns = {"kind": TokenKind.API, "name": name, "expires_at": expires_at}
-            session = tx.add_token(user_id, digest(token), columns)
+            session = tx.add_token(
+                user_id, digest(token), kind=TokenKind.API, name=name, expires_at=expires_at
+            )
             tx.audit(by, "create-token", user, token=session.id, name=name, expires_at=expires_at)
             opened = Opened(token, session, user)
             tell(opened)
@@ -331,13 +332,6 @@ class Sessions:
                 return removed
             self.store.checkpoint()
             time.sleep(self.pause)
-
-
-def _check_still_valid(verified: Verified, current: Credentials | None) -> None:
-    if current is None:
-        raise Unauthenticated("Invalid email or password")
-    if current.password_hash != verified.password_hash:
-        raise _HashChangedError("Invalid email or password")
 
 
 def clean_user_agent(text: str | None) -> str | None:

@@ -547,7 +547,7 @@ def fill(service: Service, user: User, *, expired: int, live: int, endless: int)
                 "created_at": stamp(now),
                 "expires_at": expires_at,
             }
-            tx.add_token(user.id, digest(f"{name} {number}"), columns)
+            tx.add_token(user.id, digest(f"{name} {number}"), **columns)
 
 
 def left(service: Service) -> list[tuple[str, int]]:

@@ -276,7 +276,7 @@ try:
             print(tx.count_users(UserFilter()))
     else:
         with store.write() as tx:
-            tx.add_token(1, b"x", {"kind": "api", "name": "x", "created_at": "x"})
+            tx.add_token(1, b"x", kind="api", name="x", created_at="x")
 except StoreUnusable as error:
     print(error)
 """

@@ -15,7 +15,7 @@ from usersctl.clock import Clock
 from usersctl.errors import StoreUnusable, UsersError
 from usersctl.models import Actor
 from usersctl.store import database_file
-from usersctl.store.store import Store, refusal
+from usersctl.store.store import Store, store_error
 from usersctl.store.transaction import Transaction
 from usersctl.store.upgrade import schema
 from usersctl.text import counted
@@ -97,7 +97,7 @@ def _described(error: sqlite3.DatabaseError | UsersError, path: Path) -> str:
     if isinstance(error, UsersError):
         return str(error)
     try:
-        return str(refusal(error, path))
+        return str(store_error(error, path))
     except sqlite3.DatabaseError:
         return f"{path} cannot be opened: {error}"
 

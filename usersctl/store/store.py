@@ -5,7 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -72,7 +72,7 @@ class Store:
         return store
 
     def _bring_up_to_date(self, *, create: bool) -> None:
-        with self._refusals():
+        with self._translated_errors():
             connection = self._connection()
             if database_file.is_current(connection, self.path):
                 return
@@ -94,7 +94,7 @@ class Store:
     @contextmanager
     def read(self) -> Iterator[Transaction]:
         """A snapshot of the database, for several questions."""
-        with self._refusals():
+        with self._translated_errors():
             connection = self._connection()
             connection.execute("BEGIN")
             try:
@@ -106,14 +106,14 @@ class Store:
     @contextmanager
     def glance(self) -> Iterator[Transaction]:
         """For a single statement, which needs no snapshot. It never waits: SQLite's readers and writers do not meet."""
-        with self._refusals():
+        try:
             yield Transaction(self._connection(), self.clock)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self._translated(error) from error
 
-    @contextmanager
-    def trial(self) -> Iterator[Transaction]:
+    def trial(self) -> AbstractContextManager[Transaction]:
         """A write that is rolled back at its end, to learn what would happen."""
-        with self._writer("ROLLBACK", database_file.BUSY_SECONDS) as tx:
-            yield tx
+        return self._writer(database_file.BUSY_SECONDS, commit=False)
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
@@ -131,29 +131,25 @@ class Store:
 
     def is_current(self) -> bool:
         """Whether the database still has the version that this program knows."""
-        with self._refusals():
+        with self._translated_errors():
             return database_file.is_current(self._connection(), self.path)
 
     def check_writable(self) -> None:
         """Raises StoreUnusable if nothing could be written now, and Busy while another writer is at work."""
-        with self._writer("ROLLBACK", 0) as tx:
+        with self._writer(0, commit=False) as tx:
             tx.change_nothing()
         disk = os.statvfs(self.path.parent)
         if disk.f_bavail * disk.f_frsize < self.least_space:
             raise StoreUnusable(f"{self.path} cannot grow: the disk is full")
 
-    @contextmanager
-    def write(self, *, patience: float | None = None) -> Iterator[Transaction]:
+    def write(self, *, patience: float | None = None) -> AbstractContextManager[Transaction]:
         """All changes or none; Busy if other writers take longer than `patience` (seconds)."""
         if patience is None:
             patience = database_file.BUSY_SECONDS
-        with self._writer("COMMIT", patience) as tx:
-            yield tx
-        for callback in tx.callbacks:
-            callback()
+        return self._writer(patience)
 
     @contextmanager
-    def _writer(self, at_the_end: str, patience: float) -> Iterator[Transaction]:
+    def _writer(self, patience: float, *, commit: bool = True) -> Iterator[Transaction]:
         """Begins as a writer, because SQLite may refuse to turn a reader into one."""
         waits_fully = patience >= database_file.BUSY_SECONDS and not self._held
         if self._held:
@@ -163,7 +159,7 @@ class Store:
             self._held |= waits_fully
             raise Busy("The database is busy, please try again", retry_after=2)
         try:
-            with self._refusals():
+            with self._translated_errors():
                 connection = self._connection(to_write=True)
                 # The time that was spent on waiting for threads counts when it waits for processes.
                 left = max(0, until - time.monotonic())
@@ -177,14 +173,18 @@ class Store:
                     raise
                 self._held = False
                 try:
-                    yield Transaction(connection, self.clock)
-                    connection.execute(at_the_end)
+                    tx = Transaction(connection, self.clock)
+                    yield tx
+                    connection.execute("COMMIT" if commit else "ROLLBACK")
                 except BaseException:
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
                     raise
         finally:
             self._writing.release()
+        if commit:
+            for callback in tx.callbacks:
+                callback()
 
     def copy(
         self, target: Path, progress: Callable[[int, int], Any] = lambda _done, _total: None
@@ -215,7 +215,7 @@ class Store:
                 first()
             progress(total - left, total)
 
-        with self._writing, self._refusals():
+        with self._writing, self._translated_errors():
             connection = self._connection(to_write=True)
             other.replace_pages_of(connection, progress=step)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -246,7 +246,7 @@ class Store:
 
     def _checkpoint(self, at_the_end: str, *, patience: float) -> None:
         """Does most of the work without blocking other connections; then the rest, which blocks them, if none of them reads."""
-        with self._refusals():
+        with self._translated_errors():
             connection = self._connection(to_write=True)
             self._set_patience(connection, patience)
             for how in ("PASSIVE", at_the_end):
@@ -293,15 +293,18 @@ class Store:
         return connection
 
     @contextmanager
-    def _refusals(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
-            if _primary(error) in _LASTING:
-                self._forget()
-            raise refusal(error, self.path) from error
-        except UnicodeDecodeError as error:  # in SQLite's message about a damaged schema
-            raise StoreUnusable(f"{self.path} {DAMAGED}") from error
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: sqlite3.Error | UnicodeDecodeError) -> UsersError:
+        if isinstance(error, UnicodeDecodeError):  # in SQLite's message about a damaged schema
+            return StoreUnusable(f"{self.path} {DAMAGED}")
+        if _primary(error) in _LASTING:
+            self._forget()
+        return store_error(error, self.path)
 
     def _forget(self) -> None:
         """Closes this thread's connection, because it stays read-only if it was opened so, and keeps damage in its cache."""
@@ -330,7 +333,7 @@ def _primary(error: sqlite3.Error) -> int | None:
     return code & 0xFF if code is not None else None
 
 
-def refusal(error: sqlite3.Error, path: Path) -> UsersError:
+def store_error(error: sqlite3.Error, path: Path) -> UsersError:
     """SQLite's error in words for an operator; raises an error that is a fault of this program."""
     primary = _primary(error)
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

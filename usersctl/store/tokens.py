@@ -13,6 +13,11 @@ _SESSION = (
 )
 _COLUMNS = len(Session._fields) - len(Session._field_defaults)
 
+_ADD = (
+    "INSERT INTO auth_tokens"
+    " (user_id, token_hash, kind, name, created_at, last_used_at, expires_at, limit_at, ip, user_agent)"
+    f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {_SESSION}"
+)
 _BY_HASH = (
     f"SELECT {_SESSION}, {USER} FROM auth_tokens JOIN users ON users.id = user_id"
     " WHERE token_hash = ? AND active = 1 AND (expires_at IS NULL OR expires_at > ?)"
@@ -22,13 +27,23 @@ _BY_HASH = (
 
 
 class Tokens(Statements):
-    def add_token(self, user_id: int, token_hash: bytes, columns: dict[str, Any]) -> Session:
-        columns = {"created_at": self.now_text} | columns | {"user_id": user_id, "token_hash": token_hash}
-        names, marks = ", ".join(columns), ", ".join(f":{name}" for name in columns)
-        cursor = self._run(
-            f"INSERT INTO auth_tokens ({names}) VALUES ({marks}) RETURNING {_SESSION}", columns
-        )
-        return _session_of(cursor.fetchone())
+    def add_token(
+        self,
+        user_id: int,
+        token_hash: bytes,
+        *,
+        kind: str,
+        name: str,
+        created_at: str | None = None,
+        last_used_at: str | None = None,
+        expires_at: str | None = None,
+        limit_at: str | None = None,
+        ip: str | None = None,
+        user_agent: str | None = None,
+    ) -> Session:
+        """`created_at` is the moment of the transaction if it is left out."""
+        given = (kind, name, created_at or self.now_text, last_used_at, expires_at, limit_at, ip, user_agent)
+        return Session(*self._run(_ADD, (user_id, token_hash, *given)).fetchone())
 
     def session(self, token_hash: bytes, *, expired: bool = False) -> tuple[Session, User] | None:
         """The session check, in one query: a token of an active user. `expired`: also one that has expired."""

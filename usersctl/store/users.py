@@ -12,6 +12,11 @@ USER = (
     " profile_picture, email_proven_at, awaiting_confirmation"
 )
 
+_ADD = (
+    f"INSERT INTO users (updated_at, {', '.join(Newcomer._fields)}) VALUES (?{', ?' * len(Newcomer._fields)})"
+    f" ON CONFLICT DO NOTHING RETURNING {USER}"
+)
+
 # Whole phrases, so that no value of a caller becomes SQL, and so that SQLite uses the partial indexes.
 _SORTS = {"name": "name", "email": "email", "created": "created_at", "last-login": "last_login_at"}
 _ROLES = {Role.ADMIN: "role = 'admin'", Role.USER: "role = 'user'"}
@@ -45,13 +50,7 @@ class Users(Statements):
     def add_user(self, newcomer: Newcomer) -> User:
         """Raises Taken if another account has the address, or is linked to the same account of the provider."""
         created_at = newcomer.created_at or self.now_text
-        columns = newcomer._asdict() | {"created_at": created_at, "updated_at": created_at}
-        names, marks = ", ".join(columns), ", ".join(f":{name}" for name in columns)
-        user = self._first(
-            user_of,
-            f"INSERT INTO users ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING RETURNING {USER}",
-            columns,
-        )
+        user = self._first(user_of, _ADD, (created_at, *newcomer._replace(created_at=created_at)))
         if user is None:
             raise Taken("Email is already registered")
         return user
