@@ -1,4 +1,4 @@
-"""Whether this process can do its work: its database, and whatever else the daemon says that it needs."""
+"""Whether this process can do its work: its database, and the parts that the daemon adds."""
 
 import threading
 import time
@@ -8,33 +8,33 @@ from dataclasses import dataclass, field
 from usersctl.errors import Busy, OtherVersion, StoreUnusable
 from usersctl.store.store import Store
 
-FRESH = 1.0  # seconds: whoever asks more often is told the same
+FRESH = 1.0  # seconds for which a result is given again
 
 
 @dataclass
 class Readiness:
     store: Store
-    parts: dict[str, Callable[[], bool]] = field(default_factory=dict)  # by name: does it work?
+    parts: dict[str, Callable[[], bool]] = field(default_factory=dict)  # by name: whether it works
     stopping: bool = False
-    _found: tuple[float, list[str]] = (float("-inf"), ["start"])
+    _result: tuple[float, list[str]] = (float("-inf"), ["start"])
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def failing(self) -> list[str]:
-        """The names of the parts that do not work; while somebody is looking, others are told what was found before."""
-        if time.monotonic() - self._found[0] >= FRESH and self._lock.acquire(blocking=False):
+        """The names of the parts that do not work. One thread looks at a time; the others get the previous result."""
+        if time.monotonic() - self._result[0] >= FRESH and self._lock.acquire(blocking=False):
             try:
-                self._found = time.monotonic(), list(self._look())
+                self._result = time.monotonic(), list(self._failing_now())
             finally:
                 self._lock.release()
-        return self._found[1]
+        return self._result[1]
 
-    def _look(self) -> Iterator[str]:
+    def _failing_now(self) -> Iterator[str]:
         try:
             if not self.store.is_current():
                 yield "schema"
             self.store.check_writable()
         except Busy:
-            pass  # whoever else writes will be done with it
+            pass  # another writer is at work, so the database can be written
         except OtherVersion:
             yield "schema"
         except StoreUnusable:

@@ -63,7 +63,7 @@ def build(
     now: Clock = utc_now,
     admin_command: str = MAKE_AN_ADMIN,
 ) -> Service:
-    """A service on the database of the settings, which may be new; or on a store that is open already."""
+    """A service on the database of the settings, which is created if it is missing, or on a store that is open already."""
     store = store or Store.open(settings.database, create=True, clock=now)
     hasher = Hasher(settings.rounds)
     http = HttpClient()

@@ -100,7 +100,7 @@ class Why:
 
     def _command_to_confirm(self, user: User) -> str:
         # While registration is closed, the page behind a link to confirm is closed, too.
-        command = "link confirm" if "/register" in self.settings.whitelist else "activate"
+        command = "link confirm" if self.settings.registration_is_open else "activate"
         return f"usersctl {command} {user.id}"
 
     def _throttled(self, tx: Transaction, account: str, user: User | None) -> Gate:
@@ -148,7 +148,7 @@ class Why:
         yield self._first_sign_in()
 
     def _registration(self, email: str) -> Gate:
-        if "/register" in self.settings.whitelist:
+        if self.settings.registration_is_open:
             return _note("registration", "open: anyone can register at /register and confirm by email")
         return _note(
             "registration", "closed: an operator has to create the account", f"usersctl create {email}"

@@ -129,7 +129,7 @@ class Router:
 def configured(table: Iterable[Route], settings: Settings) -> list[Route]:
     """The table as the settings make it: where the provider calls back, and whether registration is open."""
     # By that name only: a pattern that opens all pages opens no registration.
-    registration = Access.ANYONE if "/register" in settings.whitelist else Access.REGISTRATION
+    registration = Access.ANYONE if settings.registration_is_open else Access.REGISTRATION
     return [
         route._replace(
             path=settings.oauth_callback_url if route.path == CALLBACK else route.path,

@@ -155,7 +155,7 @@ def _refuse_nothing_to_confirm(run: Invocation, account: User) -> None:
     activate = f"usersctl activate {account.id}"
     if not account.awaiting_confirmation:
         raise Forbidden(f"{account.email} has nothing to confirm", hint=None if account.active else activate)
-    if "/register" not in run.loaded.settings.whitelist:
+    if not run.loaded.settings.registration_is_open:
         raise Forbidden(
             "Registration is closed, and its confirmation with it",
             hint=f'add "/register" to auth.whitelist, or: {activate}',

@@ -181,6 +181,10 @@ class Settings(NamedTuple):
         return self.base_url.startswith("https:")
 
     @property
+    def registration_is_open(self) -> bool:
+        return "/register" in self.whitelist
+
+    @property
     def has_provider(self) -> bool:
         """True if people can sign in through an identity provider."""
         return bool(self.oauth_client_id and self.oauth_client_secret)
