@@ -1,23 +1,23 @@
-"""Colours such as #0b5fff, and which of them can be read on which, as WCAG counts it."""
+"""Colours such as #0b5fff, and whether text of one is readable on another, by the contrast of WCAG."""
 
 BLACK, WHITE = "#000000", "#ffffff"
 ENOUGH = 4.6  # a little above what WCAG AA asks of text
 
 
 def readable_on(colour: str) -> str:
-    """Black or white, whichever reads better on it."""
-    return max(BLACK, WHITE, key=lambda each: _contrast(_parts(colour), _parts(each)))
+    """Black or white, whichever has more contrast with this background."""
+    return max(BLACK, WHITE, key=lambda text: _contrast(_parts(colour), _parts(text)))
 
 
 def made_readable(colour: str, *, on: str, towards: str) -> str:
-    """The nearest to it, on the way to black or white, that can be read on this paper."""
+    """The nearest colour on the way to `towards` that is readable on the background `on`."""
     steps = (step / 20 for step in range(21))
     mixed = (
         tuple(a + (b - a) * step for a, b in zip(_parts(colour), _parts(towards), strict=True))
         for step in steps
     )
-    found = next(each for each in mixed if _contrast(each, _parts(on)) >= ENOUGH)
-    return "#" + "".join(f"{round(part * 255):02x}" for part in found)
+    readable = next(colour for colour in mixed if _contrast(colour, _parts(on)) >= ENOUGH)
+    return "#" + "".join(f"{round(part * 255):02x}" for part in readable)
 
 
 def _parts(colour: str) -> tuple[float, ...]:
@@ -25,7 +25,7 @@ def _parts(colour: str) -> tuple[float, ...]:
 
 
 def _contrast(one: tuple[float, ...], other: tuple[float, ...]) -> float:
-    dark, light = sorted(_luminance(each) for each in (one, other))
+    dark, light = sorted((_luminance(one), _luminance(other)))
     return (light + 0.05) / (dark + 0.05)
 
 

@@ -1,8 +1,8 @@
-"""Every way to be refused. The text of an error is safe to show; what it means to HTTP or a shell is said there."""
+"""The errors of the core. Their texts are safe to show; HTTP statuses and exit codes are decided by the visitors."""
 
 
 class UsersError(Exception):
-    """The root of all refusals; `hint` tells the way on, where there is one."""
+    """The root of all errors here; `hint` is advice for an operator."""
 
     code = "error"
 
@@ -16,13 +16,13 @@ class Invalid(UsersError):
 
 
 class Taken(Invalid):
-    """An e-mail address or provider account that another account has; the name of a file that is there."""
+    """The address or provider account belongs to another account, or the file exists."""
 
     code = "taken"
 
 
 class WrongPassword(Invalid):
-    """The password that a signed-in user gave for the one that they have."""
+    """A signed-in user gave a wrong current password."""
 
 
 class LastAdmin(Invalid):
@@ -54,19 +54,19 @@ class _Later(UsersError):
 
 
 class TooMany(_Later):
-    """A limit was hit; asking again makes sense after `retry_after` seconds."""
+    """A limit was reached; the caller may try again after `retry_after` seconds."""
 
     code = "too_many"
 
 
 class Busy(_Later):
-    """No fault of the caller: no slot, or a database that another process holds."""
+    """No fault of the caller: no slot is free, or another process holds the database."""
 
     code = "busy"
 
 
 class LockedDown(_Later):
-    """An operator has closed the house; who may still come in is told to nobody."""
+    """A lockdown is in force. The message does not reveal which admin is excepted."""
 
     code = "locked_down"
 
@@ -93,8 +93,8 @@ class StoreUnusable(UsersError):
 
 
 class OtherVersion(StoreUnusable):
-    """A database that a newer program wrote, or an older one."""
+    """A database that a newer or older program wrote."""
 
 
 class Outdated(OtherVersion):
-    """Empty, or of an older version: whatever opens it for writing brings it up to date."""
+    """An empty or older database, which is upgraded when it is opened for writing."""

@@ -10,23 +10,23 @@ MAX_NAME = 200
 
 
 def normal_email(value: str) -> str:
-    """The one form in which an address is stored and looked for; Invalid where it is none."""
+    """The one form in which an address is stored; Invalid if it is no address."""
     from email_validator import SPECIAL_USE_DOMAIN_NAMES, EmailNotValidError, validate_email
 
-    # An intranet's .local is as good as any other; a domain without a dot is a slip of the pen.
+    # Domains such as .local are valid on an intranet; a domain without a dot is a typing mistake.
     SPECIAL_USE_DOMAIN_NAMES.clear()
     try:
-        found = validate_email(
+        parts = validate_email(
             value.strip(), check_deliverability=False, allow_smtputf8=False, globally_deliverable=False
         )
     except (EmailNotValidError, UnicodeError):
         raise Invalid("Invalid email format") from None
-    address = f"{found.local_part}@{found.ascii_domain}"
-    last = found.ascii_domain.rpartition(".")[2]
+    address = f"{parts.local_part}@{parts.ascii_domain}"
+    last = parts.ascii_domain.rpartition(".")[2]
     if (
         not address.isascii()
-        or len(found.local_part) > 64
-        or last in ("", found.ascii_domain)
+        or len(parts.local_part) > 64
+        or last in ("", parts.ascii_domain)
         or last.isdigit()
     ):
         raise Invalid("Invalid email format")
@@ -53,7 +53,7 @@ def normal_name(value: str) -> str:
     name = value.strip()
     if not 1 <= len(name) <= MAX_NAME:
         raise Invalid(f"Name must have 1 to {MAX_NAME} characters")
-    # Control characters, separators of lines, and surrogates, which no text may hold.
+    # Control characters, line separators, and surrogates, which UTF-8 cannot encode.
     if any(
         c < " " or "\x7f" <= c <= "\x9f" or c in "\u2028\u2029" or "\ud800" <= c <= "\udfff" for c in name
     ):
@@ -83,17 +83,17 @@ def newcomer(email: str, name: str, role: str = Role.USER) -> Newcomer:
 
 
 def is_web_address(text: str) -> bool:
-    """Of a picture, which other programs show: to them an address may be anything, a script too."""
+    """For pictures, which other programs show: their addresses must not be scripts."""
     return text.startswith(("https://", "http://"))
 
 
 def user_id_of(text: str) -> int | None:
-    """An id as we write it: no sign, no leading zero, no other digits than ASCII's, nothing that overflows."""
+    """The id in its one written form: ASCII digits without a sign or leading zero, and no overflow."""
     return int(text) if text.isascii() and text.isdigit() and text[0] != "0" and len(text) <= 18 else None
 
 
 def search_text(value: str) -> str | None:
-    """What lists are searched for; nothing where it is blank."""
+    """The text to search for; None if it is blank."""
     text = value.strip()
     if len(text) > MAX_NAME or not is_text(text):
         raise Invalid(f"search must be a string of at most {MAX_NAME} characters")

@@ -133,7 +133,7 @@ def check_password(settings: Settings, password: str, owner: User | Newcomer) ->
         folded = password.casefold()
         own = (owner.email, owner.email.partition("@")[0], owner.name)
         if folded in (text.casefold() for text in own):
-            raise Invalid("Password must not be your own e-mail address or name")
+            raise Invalid("Password must not be your own email address or name")
         if folded in _common_passwords():
             raise Invalid("Password is too common: it is on lists that attackers try first")
     return password

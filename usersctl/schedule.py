@@ -16,7 +16,7 @@ _ALIASES = {
 
 
 def next_slot(line: str, after: datetime | None = None) -> datetime:
-    """The first moment after `after` at which the line is due; ValueError where there is none."""
+    """The first moment after `after` at which the line is due; ValueError if it is never due."""
     from crontab import CronTab
 
     line = line.strip()
@@ -25,25 +25,25 @@ def next_slot(line: str, after: datetime | None = None) -> datetime:
             raise ValueError(f"known aliases: {', '.join(_ALIASES)}")
         line = _ALIASES[line]
     elif len(line.split()) != 5:
-        # The package takes a sixth field for a year or for seconds, which cron does not.
+        # The package accepts a sixth field for years or seconds; cron does not.
         raise ValueError(f"{len(line.split())} fields instead of 5")
     after = after or utc_now()
-    # Asked in the clock's own local time, so that a change to summer time between now and then does not move the slot.
+    # Computed in local wall time, so that a change to summer time on the way does not move the slot.
     wall = after.astimezone().replace(tzinfo=None)
-    slots = (CronTab(each).next(now=wall, default_utc=False, return_datetime=True) for each in _lines(line))
-    slot = min((each for each in slots if each is not None), default=None)
+    slots = (CronTab(part).next(now=wall, default_utc=False, return_datetime=True) for part in _lines(line))
+    slot = min((slot for slot in slots if slot is not None), default=None)
     if slot is None:
         raise ValueError("never due")
-    found: datetime = slot.astimezone()
-    if found <= after or found.replace(tzinfo=None) != slot:
-        # The hour that comes twice in autumn: the first one may be over already. The one that spring leaves out:
-        # Python counts it backwards, and the slot would come again after the change.
-        found = slot.replace(fold=1).astimezone()
-    return found
+    due: datetime = slot.astimezone()
+    if due <= after or due.replace(tzinfo=None) != slot:
+        # In the hour that comes twice in autumn, the first one may be over. In the hour that spring leaves out, Python
+        # counts backwards, and the slot would come again after the change.
+        due = slot.replace(fold=1).astimezone()
+    return due
 
 
 def _lines(line: str) -> list[str]:
-    """Where both days are restricted cron takes either of them, and the package wants both at once."""
+    """If both days are restricted, cron runs on either of them; the package only on days that match both."""
     minute, hour, day, month, weekday = line.split()
     if day[0] in "*?" or weekday[0] in "*?":
         return [line]

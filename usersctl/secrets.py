@@ -1,4 +1,4 @@
-"""The only maker of secrets. A token is shown once; what is kept of it is a digest."""
+"""The only source of secrets. A token is shown once, and stored as a digest."""
 
 import base64
 import hashlib
@@ -6,7 +6,7 @@ import hmac
 import secrets
 from functools import cache
 
-# Without the letters and digits that people mix up when they read a password aloud.
+# Without characters that people confuse when they read a password aloud.
 _LOWER = "abcdefghijkmnpqrstuvwxyz"
 _UPPER = "ABCDEFGHJKLMNPQRSTUVWXYZ"
 _DIGITS = "23456789"
@@ -24,7 +24,7 @@ def digest(token: str) -> bytes:
 
 
 def new_password(length: int = 20) -> str:
-    """A password that meets every rule that an operator can switch on."""
+    """A password that keeps every rule that an operator can switch on."""
     groups = (_LOWER, _UPPER, _DIGITS, _SPECIAL)
     chars = [secrets.choice(group) for group in groups]
     chars += [secrets.choice("".join(groups)) for _ in range(length - len(groups))]
@@ -33,7 +33,7 @@ def new_password(length: int = 20) -> str:
 
 
 def new_message_id() -> str:
-    """The left part of a letter's Message-ID."""
+    """The left part of an email's Message-ID."""
     return secrets.token_hex(16)
 
 
@@ -43,9 +43,9 @@ def challenge_of(verifier: str) -> str:
 
 
 def assertion(secret: str, *, until: int, of: tuple[str, ...]) -> str:
-    """What whoever shares the secret can check: a time (in seconds), and an HMAC over it and these texts.
+    """An expiry time in seconds, and an HMAC of it and these texts, for applications that share the secret.
 
-    Each has a line of its own, and so only the last may hold a line end.
+    Every text stands on a line of its own, so only the last may contain a line break.
     """
     message = "\n".join((str(until), *of)).encode()
     signed = _keyed(secret).copy()
@@ -53,7 +53,7 @@ def assertion(secret: str, *, until: int, of: tuple[str, ...]) -> str:
     return f"{until}.{_in_base64(signed.digest())}"
 
 
-@cache  # to take the key in costs twice what the rest does
+@cache  # setting up the key costs twice as much as the rest
 def _keyed(secret: str) -> hmac.HMAC:
     return hmac.new(secret.encode(), digestmod="sha256")
 

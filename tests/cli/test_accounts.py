@@ -100,7 +100,7 @@ def test_create_without_a_terminal_or_a_password_source_is_refused(usersctl: Com
         (["--password-stdin"], "short", "at least 8 characters"),
         (["--password-stdin"], "", "at least 8 characters"),
         (["--password-stdin"], "password1", "too common"),
-        (["--password-stdin"], "ada@example.com", "your own e-mail address"),
+        (["--password-stdin"], "ada@example.com", "your own email address"),
         (["--password-stdin"], "ä" * 37, "at most 72 bytes"),
         (["--password-stdin"], b"\xff\xfe" * 8, "not UTF-8"),
         (["--password-stdin"], "with a \0 in it", "NUL"),

@@ -85,7 +85,7 @@ def test_only_some_commands_create_a_missing_database(usersctl: Command, words: 
         (lambda path: path.symlink_to("/nowhere/users.db"), "No database at"),
         (lambda path: _sql(path, "CREATE TABLE songs (title)"), "is not a database of usersctl"),
         (lambda path: _sql(path, "PRAGMA application_id = 7; CREATE TABLE users (id)"), "not a database of"),
-        (lambda path: _sql(path, "CREATE TABLE users (id)"), "no id, e-mail or password"),
+        (lambda path: _sql(path, "CREATE TABLE users (id)"), "no id, email or password"),
     ],
 )
 def test_a_file_that_is_not_our_database_is_refused_and_not_changed(

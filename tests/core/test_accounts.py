@@ -72,8 +72,8 @@ def test_an_account_may_start_as_an_admin_or_inactive(add: Callable[..., User]) 
         ({"name": " "}, "Name must have"),
         ({"role": "root"}, "Role must be one of"),
         ({"password": "short"}, "at least 8 characters"),
-        ({"password": "ADA@example.com"}, "your own e-mail"),
-        ({"password": "Ada Lovelace"}, "your own e-mail address or name"),
+        ({"password": "ADA@example.com"}, "your own email"),
+        ({"password": "Ada Lovelace"}, "your own email address or name"),
     ],
 )
 def test_an_account_that_breaks_a_rule_is_not_made(

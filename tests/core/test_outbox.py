@@ -280,7 +280,7 @@ def test_a_bad_letter_blocks_no_other(
         "failed",
         "'two@example.com, addresses@example.com' is not an email address",
     )
-    assert told["x"] == ("dropped", "no such kind of letter")
+    assert told["x"] == ("dropped", "no such kind of email")
     assert [str(message["To"]) for _, message in server.taken] == ["good@example.com"]
 
 

@@ -84,10 +84,10 @@ def test_a_password_that_meets_the_rules_is_taken_as_it_is(changes: dict[str, ob
         ({}, "password", "too common"),
         ({}, "PassWord", "too common"),
         ({}, "1234567890", "too common"),
-        ({}, "ada.l@example.com", "your own e-mail address or name"),
-        ({}, "ADA.L@Example.com", "your own e-mail address or name"),
-        ({"min_length": 3}, "Ada.L", "your own e-mail address or name"),
-        ({}, "ada lovelace", "your own e-mail address or name"),
+        ({}, "ada.l@example.com", "your own email address or name"),
+        ({}, "ADA.L@Example.com", "your own email address or name"),
+        ({"min_length": 3}, "Ada.L", "your own email address or name"),
+        ({}, "ada lovelace", "your own email address or name"),
     ],
 )
 def test_a_password_that_does_not_is_told_everything_that_is_missing(

@@ -425,7 +425,7 @@ def test_a_provider_account_and_picture_are_kept(path: Path) -> None:
     [
         (
             [old_row(id=1), old_row(id=2, email="ADA@example.com")],
-            "accounts 1 and 2 have the same e-mail address ada@example.com",
+            "accounts 1 and 2 have the same email address ada@example.com",
         ),
         (
             [old_row(id=1, email="a@exämple.com"), old_row(id=2, email="a@xn--exmple-cua.com")],

@@ -131,7 +131,7 @@ LACKING = "Email, name and password are required"
             NEW_USER | {"password": "password1"},
             "Password is too common: it is on lists that attackers try first",
         ),
-        (NEW_USER | {"password": "new@EXAMPLE.com"}, "Password must not be your own e-mail address or name"),
+        (NEW_USER | {"password": "new@EXAMPLE.com"}, "Password must not be your own email address or name"),
     ],
 )
 def test_invalid_values_of_a_new_account_are_a_400(admin: Client, body: dict[str, Any], message: str) -> None:

@@ -177,7 +177,7 @@ def delay_after(attempts: int) -> timedelta:
 def _why_pointless(email: QueuedEmail, kind: Kind | None, user: User | None, now: datetime) -> str | None:
     """The reason why this email need not be sent any more."""
     if kind is None:
-        return "no such kind of letter"
+        return "no such kind of email"
     if user is None:
         return "no account"
     if email.created_at < stamp(now - kind.stale_after):

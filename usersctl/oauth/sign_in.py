@@ -31,7 +31,7 @@ NOT_REGISTERED, INACTIVE = "user_not_registered", "account_inactive"
 
 @dataclass(frozen=True)
 class OAuthSignIn:
-    """Whose account it is: by the provider's id, else by address, else a new one. All in one transaction."""
+    """Matches by the provider's id, else by address, else creates an account; all in one transaction."""
 
     store: Store
     settings: Settings
@@ -60,15 +60,15 @@ class OAuthSignIn:
         except Invalid:
             raise refused("the provider gave no usable address") from None
         with self.store.write() as tx:
-            known = tx.user_by_oauth_id(profile.subject)
-            user = known or tx.user_by_email(email)
+            linked = tx.user_by_oauth_id(profile.subject)
+            user = linked or tx.user_by_email(email)
             refuse_in_lockdown(tx, user)
-            if known is not None:
-                user = self._known(tx, known, profile)
-            elif user is not None:
-                user = self._linked(tx, user, profile, by)
+            if user is None:
+                user = self._create(tx, email, profile, by)
+            elif linked is None:
+                user = self._link(tx, user, profile, by)
             else:
-                user = self._created(tx, email, profile, by)
+                user = self._update_picture(tx, user, profile)
             return then(tx, user)
 
     def spend(self, state: str) -> None:
@@ -77,7 +77,7 @@ class OAuthSignIn:
             if not tx.spend_once(digest(state), Purpose.OAUTH_SPENT, STATE_LIFETIME):
                 raise refused("this state was used before")
 
-    def _known(self, tx: Transaction, user: User, profile: Profile) -> User:
+    def _update_picture(self, tx: Transaction, user: User, profile: Profile) -> User:
         if not user.active:
             raise SignInRefused(INACTIVE, "the account is inactive")
         picture = _picture(profile.picture)
@@ -85,9 +85,9 @@ class OAuthSignIn:
             return tx.change_user(user.id, profile_picture=picture)
         return user
 
-    def _linked(self, tx: Transaction, user: User, profile: Profile, by: Actor) -> User:
+    def _link(self, tx: Transaction, user: User, profile: Profile, by: Actor) -> User:
         if user.oauth_id is not None:
-            raise refused("the account is linked to somebody else")
+            raise refused("the account is linked to another provider account")
         if not user.active:
             raise SignInRefused(INACTIVE, "the account is inactive")
         changes: dict[str, Any] = {"oauth_id": profile.subject, "email_proven_at": tx.now_text}
@@ -103,9 +103,9 @@ class OAuthSignIn:
         tx.audit(by, "link", linked, password_replaced="password_hash" in changes)
         return linked
 
-    def _created(self, tx: Transaction, email: str, profile: Profile, by: Actor) -> User:
+    def _create(self, tx: Transaction, email: str, profile: Profile, by: Actor) -> User:
         if not self.settings.oauth_allow_auto_registration:
-            raise SignInRefused(NOT_REGISTERED, "nobody has this address")
+            raise SignInRefused(NOT_REGISTERED, "no account has this address")
         name = _name(profile.name) or email.partition("@")[0]
         user = tx.add_user(
             Newcomer(
@@ -121,7 +121,7 @@ class OAuthSignIn:
 
 
 def _name(text: str | None) -> str:
-    """As near to what the provider says as our rules for names allow."""
+    """The provider's name, changed as little as the rules for names allow."""
     visible = "".join(c if c.isprintable() else " " for c in text or "")
     return " ".join(visible.split())[:MAX_NAME].strip()
 

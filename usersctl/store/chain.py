@@ -1,4 +1,4 @@
-"""The chain that holds the audit trail together: each row's hash is made of its content and of the hash before it."""
+"""The hash chain of the audit trail: the hash of a row covers its content and the hash of the row before it."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ START = bytes(32)  # what stands before the first row
 
 
 class Head(NamedTuple):
-    """What the trail should come to."""
+    """The expected row count and last hash of the trail."""
 
     rows: int
     hash: bytes
@@ -17,23 +17,23 @@ class Head(NamedTuple):
 class ChainResult(NamedTuple):
     rows: int
     head: bytes
-    first_broken: int | None  # the id of a row; None also where only the end is missing
+    first_broken: int | None  # the id of a row; None also if only the end is missing
     problem: str | None
 
 
 def link(before: bytes, row: Sequence[Any]) -> bytes:
-    """`row`: all that it holds but its hash, the id included, so that no two can change places."""
-    import hashlib  # late: what only reads does without
+    """`row`: all columns but the hash. It includes the id, so that two rows cannot be swapped."""
+    import hashlib  # late: commands that only read do without
 
     content = json.dumps(row, separators=(",", ":")).encode()
     return hashlib.sha256(before + content).digest()
 
 
 def check(rows: Iterable[Sequence[Any]], head: Head | None, expected: bytes | None = None) -> ChainResult:
-    """Rows as they are stored, in the order of their ids. Stops at the first that does not follow from the one before.
+    """Checks stored rows in the order of their ids, and stops at the first that does not follow from the one before.
 
-    Whoever can write the database can make a whole new chain. `expected`, a hash that was noted elsewhere, tells that
-    as well: it must be that of one of the rows.
+    An attacker who can write the database can make a whole new chain. `expected`, a hash that was noted elsewhere,
+    detects that: one of the rows must have it.
     """
     count, before, was_seen = 0, START, expected in (None, START)
     for *content, stored in rows:

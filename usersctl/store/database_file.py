@@ -1,4 +1,4 @@
-"""The file of the database: made, opened, copied, and told from what is newer, older or none of ours."""
+"""The file of the database: created, opened, copied, and checked for its version."""
 
 import os
 import sqlite3
@@ -11,7 +11,7 @@ from usersctl.errors import Invalid, OtherVersion, StoreUnusable, Taken
 
 # Counts up with every change to schema.sql. The step from each version to the next is kept for good.
 VERSION = 1
-APPLICATION_ID = 0x75737273  # "usrs": what `file` and a stray path tell our database by
+APPLICATION_ID = 0x75737273  # "usrs": marks a database of this program, also for file(1)
 
 BUSY_SECONDS = 5.0
 NOT_OURS = "is not a database of usersctl"
@@ -24,10 +24,10 @@ class Migrated(NamedTuple):
 
 
 def connect(path: Path, *, read_only: bool = False, no_trace: bool = False) -> sqlite3.Connection:
-    """A connection to a file that exists; it is never created here, so a lost file is an error and no empty database.
+    """A connection to an existing file; a missing one is an error here, and does not become an empty database.
 
-    `no_trace`: nothing is laid beside it, as every reader else does. Only for a look that may be repeated: whoever
-    begins to write in the meantime is not seen.
+    `no_trace` creates no files beside it, as other readers do. A writer that begins meanwhile is not seen, so it is only
+    for reads that can be repeated.
     """
     uri = path.absolute().as_uri()
     try:
@@ -37,7 +37,7 @@ def connect(path: Path, *, read_only: bool = False, no_trace: bool = False) -> s
     except sqlite3.OperationalError:
         if not read_only or Path(f"{path}-wal").exists():
             raise
-        # A write-ahead log needs a file beside the database; on a read-only disk that cannot be made, and is not needed.
+        # A write-ahead log needs a file beside the database, which a read-only disk neither allows nor needs.
         connection = _open(f"{uri}?immutable=1")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = FULL")
@@ -45,7 +45,7 @@ def connect(path: Path, *, read_only: bool = False, no_trace: bool = False) -> s
 
 
 def _open(uri: str) -> sqlite3.Connection:
-    # Autocommit: a transaction begins where we say so. Each thread has its own connection; only close() crosses over.
+    # Autocommit: transactions begin explicitly. Each thread uses its own connection; only close() touches all.
     connection = sqlite3.connect(
         uri,
         uri=True,
@@ -63,16 +63,16 @@ def _open(uri: str) -> sqlite3.Connection:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Which file has this name at the moment; None: there is none."""
+    """Identifies the file that has this name now; None if there is none."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - asked at every request
+        status = os.stat(path)  # noqa: PTH116 - runs at every request
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def is_current(connection: sqlite3.Connection, path: Path) -> bool:
-    """False for an empty database and for an older one; what is newer, or no database of ours, is refused by name."""
+    """False for an empty or older database; raises for a newer one, and for a database of another program."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application in (APPLICATION_ID, 0) and version > VERSION:
@@ -105,11 +105,11 @@ def create_file(path: Path) -> None:
 
 # --- copied ---
 
-PAGES = 1024  # in one step of a copy: between two, a bar moves and Ctrl-C is heard
+PAGES = 1024  # in one step of a copy; between steps the progress bar moves and Ctrl-C works
 
 
 def copy_aside(path: Path, now: datetime) -> Path:
-    """A copy beside itself, made by a connection of its own, which sees nothing of what is under way."""
+    """Copies the database to a file beside it, through a connection of its own, which sees only what is committed."""
     target = path.with_name(f"{path.name}.before-{now:%Y%m%dT%H%M%S.%fZ}")
     source = connect(path, read_only=True)
     try:
@@ -123,17 +123,17 @@ def copy_aside(path: Path, now: datetime) -> Path:
 def copy(
     source: sqlite3.Connection, target: Path, progress: Callable[[int, int], Any] = lambda _done, _total: None
 ) -> None:
-    """Whole and on the disk, or not at all; for its owner only; never in the place of another file.
+    """Writes a complete copy to the disk, or none; readable by its owner only; never replaces a file.
 
-    `source` is in a transaction, which holds all pages at one moment: without it a copy begins anew whenever somebody
-    writes, and under load never ends.
+    `source` must be in a transaction: without its snapshot SQLite starts the copy again after every write of another
+    connection, and under load never ends.
     """
     import tempfile
 
     _refuse_taken(target)
-    source.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()  # the moment
+    source.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()  # takes the snapshot
     try:
-        # In a folder of its own, so that nothing that SQLite lays beside it stays behind.
+        # In a temporary folder, so that no file that SQLite creates beside it stays behind.
         with tempfile.TemporaryDirectory(prefix=".users-copy-", dir=target.parent) as folder:
             made = Path(folder) / "users.db"
             create_file(made)
@@ -146,7 +146,7 @@ def copy(
 def _copy_pages(source: sqlite3.Connection, made: Path, progress: Callable[[int, int], Any]) -> None:
     target = sqlite3.connect(made)
     try:
-        # It is thrown away if anything happens, and brought to the disk at the end.
+        # An error discards the copy, and _publish() syncs it to the disk.
         target.execute("PRAGMA journal_mode = OFF")
         target.execute("PRAGMA synchronous = OFF")
         source.backup(
@@ -165,7 +165,7 @@ def _publish(made: Path, target: Path) -> None:
     try:
         os.link(made, target)
     except OSError:
-        # Taken in the meantime, or a file system on which a file has but one name: the name first, then the file.
+        # The name was taken meanwhile, or the file system has no hard links: then create the name first.
         _refuse_taken(target)
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         made.replace(target)
@@ -181,8 +181,8 @@ def _to_disk(path: Path) -> None:
 
 
 def _refuse_taken(path: Path) -> None:
-    # A log that lost its database would be taken for that of the copy, and change it.
-    for each in (path, Path(f"{path}-wal"), Path(f"{path}-journal")):
-        if os.path.lexists(each):
+    # SQLite would apply a leftover log to the copy, and change it.
+    for file in (path, Path(f"{path}-wal"), Path(f"{path}-journal")):
+        if os.path.lexists(file):
             hint = "choose another name, or move it away: a copy never replaces a file"
-            raise Taken(f"{each} is there already", hint=hint)
+            raise Taken(f"{file} is there already", hint=hint)

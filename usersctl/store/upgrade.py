@@ -1,7 +1,7 @@
-"""schema.sql for a new database, and the way to it for a database of an existing deployment.
+"""Creates a new database from schema.sql, and upgrades the database of an existing deployment.
 
-Whatever is done here is done inside one BEGIN IMMEDIATE, so that several processes that start at once take turns, and
-one that is killed leaves the old database or the new one.
+Each runs in one BEGIN IMMEDIATE, so that processes that start at once take turns, and a killed one leaves the old
+database or the new one.
 """
 
 import sqlite3
@@ -27,15 +27,15 @@ from usersctl.store.database_file import (
 
 
 def upgrade_database(connection: sqlite3.Connection, path: Path) -> Migrated | None:
-    """An empty or older database becomes a current one. None: there was no older one to migrate."""
+    """Makes an empty or older database a current one; None if it was empty, or another process was quicker."""
     (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
     _write_ahead(connection)
-    # The old table of users is replaced under those that point to it.
+    # The old table of users is replaced while other tables refer to it.
     connection.execute("PRAGMA foreign_keys = OFF")
     connection.execute("BEGIN IMMEDIATE")
     try:
         migrated = None
-        if not is_current(connection, path):  # asked again: another process may have been quicker
+        if not is_current(connection, path):  # checked again: another process may have been quicker
             if is_empty(connection):
                 _run_schema(connection)
             else:
@@ -47,7 +47,7 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> Migrated | N
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-        with suppress(sqlite3.Error):  # as it was, for the application that goes on with it
+        with suppress(sqlite3.Error):  # restored for the application that still uses the file
             connection.execute(f"PRAGMA journal_mode = {journal}")
         raise
     finally:
@@ -56,7 +56,7 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> Migrated | N
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    # Changing the journal ignores the busy timeout, so several processes that start at once wait here by themselves.
+    # SQLite ignores the busy timeout when it changes the journal mode, so processes that start at once wait here.
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -72,11 +72,11 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def _for_its_owner_only(path: Path) -> None:
-    """A file that was there before us may be open to everyone. A group that may write was given it on purpose."""
-    for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
-        with suppress(OSError):  # not there, or another user's
-            mode = each.stat().st_mode
-            each.chmod(mode & (0o660 if mode & 0o020 else 0o600))
+    """Removes the permissions of others; a group keeps its own if it may write, which an operator did on purpose."""
+    for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        with suppress(OSError):  # missing, or another user's
+            mode = file.stat().st_mode
+            file.chmod(mode & (0o660 if mode & 0o020 else 0o600))
 
 
 def _run_schema(connection: sqlite3.Connection) -> None:
@@ -96,7 +96,7 @@ def schema() -> str:
     return (packaged if packaged.exists() else package.parent / "schema.sql").read_text("utf-8")
 
 
-# --- an existing deployment: the table of users as the specification's service had it, without a version ---
+# --- an existing deployment: the table of users of the specification, in a database without a version ---
 
 _PASSWORD_COLUMNS = ("password_hash", "password")
 _REQUIRED = ("id", "email")
@@ -109,15 +109,15 @@ def _adopt(connection: sqlite3.Connection, path: Path) -> Migrated:
     name = next(table for table in old.table_names() if table.lower() == "users")
     columns = {column.lower() for column in old[name].columns_dict}
     if not columns.issuperset(_REQUIRED) or not columns.intersection(_PASSWORD_COLUMNS):
-        raise StoreUnusable(f"{path} {NOT_OURS}: its table of users has no id, e-mail or password")
-    left = sorted(columns.difference(USER_FIELDS, _PASSWORD_COLUMNS))
+        raise StoreUnusable(f"{path} {NOT_OURS}: its table of users has no id, email or password")
+    unknown = sorted(columns.difference(USER_FIELDS, _PASSWORD_COLUMNS))
     rows = [{key.lower(): value for key, value in row.items()} for row in old[name].rows]
-    notes = [f"columns of users that stand in the backup only: {', '.join(left)}"] if left else []
+    notes = [f"columns of users that stand in the backup only: {', '.join(unknown)}"] if unknown else []
     users = [_adopted(row, notes, path) for row in rows]
     _refuse_twins(users, path)
     backup = copy_aside(path, utc_now())
     given = _last_id_given(connection, name)
-    # Other tables of the deployment stay. One that has a name of ours gives way; the backup keeps it.
+    # Other tables of the deployment stay, except those with a name of the schema; the backup keeps them.
     ours = names_of_schema()
     for table in old.table_names():
         if table.lower() in ours:
@@ -139,7 +139,7 @@ def _adopt(connection: sqlite3.Connection, path: Path) -> Migrated:
 
 
 def _last_id_given(connection: sqlite3.Connection, table: str) -> int:
-    """The id of a deleted account, which the old table would not have given again; 0 where nothing tells."""
+    """The largest id that the old table ever gave, which may be of a deleted account; 0 if it is unknown."""
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_sequence'").fetchone() is None:
         return 0
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
@@ -149,14 +149,14 @@ def _last_id_given(connection: sqlite3.Connection, table: str) -> int:
 def _adopted(row: dict[str, Any], notes: list[str], path: Path) -> dict[str, Any]:
     number, email = row["id"], row["email"]
     if not isinstance(number, int) or number < 1 or not isinstance(email, str) or not email.strip():
-        raise StoreUnusable(f"{path}: the account {number!r} has no usable id or e-mail address")
+        raise StoreUnusable(f"{path}: the account {number!r} has no usable id or email address")
     email = lookup_key(email)
     role = str(row.get("role") or Role.USER).strip().lower()
     if role not in tuple(Role):
         notes.append(f"account {number} had the unknown role {role!r} and is a plain user now")
         role = Role.USER
     password = next((row[column] for column in _PASSWORD_COLUMNS if row.get(column)), UNUSABLE)
-    if isinstance(password, bytes):  # as bcrypt makes it, kept as it is
+    if isinstance(password, bytes):  # as bcrypt returns it
         password = password.decode("latin-1")
     created = _time(row.get("created_at")) or stamp(utc_now())
     return {
@@ -175,7 +175,7 @@ def _adopted(row: dict[str, Any], notes: list[str], path: Path) -> dict[str, Any
 
 
 def _time(value: Any) -> str | None:
-    """The stored form of a time, or None where it cannot be read."""
+    """The stored form of a time; None if it cannot be read."""
     with suppress(Invalid):
         if isinstance(value, int | float | str):
             return normal_time(value)
@@ -183,14 +183,14 @@ def _time(value: Any) -> str | None:
 
 
 def _refuse_twins(users: list[dict[str, Any]], path: Path) -> None:
-    for column, told in (("email", "e-mail address"), ("oauth_id", "provider account"), ("id", "id")):
+    for column, noun in (("email", "email address"), ("oauth_id", "provider account"), ("id", "id")):
         seen: dict[Any, int] = {}
         for number, user in enumerate(users):
             value = user[column]
             first = seen.setdefault(value, number) if value is not None else number
             if first != number:
                 raise StoreUnusable(
-                    f"{path}: accounts {users[first]['id']} and {user['id']} have the same {told} {value}",
+                    f"{path}: accounts {users[first]['id']} and {user['id']} have the same {noun} {value}",
                     hint="change or delete one of them in the old application, then start again",
                 )
 

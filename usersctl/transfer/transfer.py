@@ -1,4 +1,4 @@
-"""Accounts from elsewhere and to elsewhere: many at once, all of them or none."""
+"""Import and export of accounts: many at once, all of them or none."""
 
 import json
 import re
@@ -31,7 +31,7 @@ COLUMNS = (
     "profile_picture",
 )
 IMPORTED = (*COLUMNS, "password")
-# What `list` prints and an import has no use for: ids are given anew.
+# Columns that `list` prints and an import ignores: accounts get new ids.
 IGNORED = ("id", "updated_at")
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -83,13 +83,13 @@ class Transfer:
         report: Callable[[RowProblem], Any],
         hashing: Callable[[int, int], Any],
     ) -> Imported:
-        """Checks every row, hashes what comes as a password, then writes all in one transaction.
+        """Checks every row, hashes the passwords, then writes all rows in one transaction.
 
-        `rows` come with the place where they stand, for `report`, which is told of each one that is broken.
-        `hashing` is told how many passwords are hashed, of how many.
+        `rows` are pairs of a position and a row; `report` is called for each broken one. `hashing` is called with the
+        number of passwords that are hashed, and of all.
         """
         # Checked rows wait on disk (a file without a name, with hashes only), so that memory does not grow with them.
-        # Passwords that are still to be hashed wait in memory.
+        # Passwords that still need hashing wait in memory.
         with tempfile.TemporaryFile("w+", encoding="utf-8") as waiting:
             passwords: dict[int, str] = {}
             broken = 0
@@ -206,11 +206,11 @@ class Transfer:
         stored = tx.credentials_of(known.id)
         before = known._asdict() | {"password_hash": stored.password_hash if stored else UNUSABLE}
         if row.pop("awaiting_confirmation", False):
-            del row["active"]  # who has come in here is not sent back to wait for a letter
+            del row["active"]  # an account that exists here need not wait for an email again
         if known.email_proven_at is not None:
             row.pop("email_proven_at", None)
         elif known.awaiting_confirmation and "email_proven_at" in row:
-            row = {"active": True, **row, "awaiting_confirmation": False}  # what it waited for has come
+            row = {"active": True, **row, "awaiting_confirmation": False}  # the import confirms the address
         changes = {name: value for name, value in row.items() if value != before[name]}
         if "active" in changes:
             changes["awaiting_confirmation"] = False
@@ -228,18 +228,19 @@ class Transfer:
     def export_rows(self, *, with_hashes: bool) -> Generator[dict[str, Any], None, None]:
         """Every account as `import_rows` takes it, in the order of their ids, without holding them all."""
         with self.store.read() as tx:
-            for found in tx.all_credentials():
-                yield _exported(found, with_hashes=with_hashes)
+            for credentials in tx.all_credentials():
+                yield _exported(credentials, with_hashes=with_hashes)
 
 
-def _exported(found: Credentials, *, with_hashes: bool) -> dict[str, Any]:
-    user = found.user
-    row = user._asdict() | {
-        # Nothing where nobody was ever asked to show it: an account that an admin made.
-        "confirmed": True if user.email_proven_at else False if user.awaiting_confirmation else None,
-        # A hash that fits no password is none.
-        "password_hash": found.password_hash if cost_of(found.password_hash) is not None else None,
-    }
+def _exported(credentials: Credentials, *, with_hashes: bool) -> dict[str, Any]:
+    user, password_hash = credentials
+    row: dict[str, Any] = user._asdict() | {"confirmed": None, "password_hash": None}
+    if user.email_proven_at:
+        row["confirmed"] = True
+    elif user.awaiting_confirmation:
+        row["confirmed"] = False
+    if cost_of(password_hash) is not None:  # else it is of no password
+        row["password_hash"] = password_hash
     return {name: row[name] for name in COLUMNS if with_hashes or name != "password_hash"}
 
 
@@ -248,7 +249,7 @@ def _text(name: str, value: Any) -> str:
         return str(value)
     if not isinstance(value, str):
         raise Invalid(f"{name} must be a string")
-    # Of a password everything counts that was typed; what it may not hold is said by its own rules.
+    # A password is taken exactly as it was typed; its own rules forbid some characters.
     if not is_text(value) or (name != "password" and _CONTROL.search(value)):
         raise Invalid(f"{name} is not valid text: it holds control characters, or is not UTF-8")
     return value
