@@ -93,7 +93,7 @@ class App:
 
     def _admit(self, request: Request, route: Route, segments: dict[str, str]) -> Response | None:
         """In this order: 401, 400 for an id, 403. The handler's own refusals come after."""
-        if route.access is not Access.ANYONE:
+        if route.access not in (Access.ANYONE, Access.THIS_MACHINE):
             access.identify(request, self.service)
             if request.user is None and not self._admits_anonymous(request, route):
                 return access.anonymous_response(request)
