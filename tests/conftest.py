@@ -102,8 +102,8 @@ def add(service: Service) -> Callable[..., User]:
 @pytest.fixture
 def site(service: Service) -> Iterator[Site]:
     """The daemon on a socket, over the same service that the test holds."""
-    with running(service) as found:
-        yield found
+    with running(service) as site:
+        yield site
 
 
 @pytest.fixture

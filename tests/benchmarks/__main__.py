@@ -48,49 +48,49 @@ def main() -> None:
         "cores": os.cpu_count(),
         "quick": chosen.quick,
     }
-    print(_told(machine))
+    print(_described(machine))
     print(f"{'':<52} {'median':>9} {'least':>9} {'most':>9} {'':<9}promise")
-    found: dict[str, list[Figure]] = {}
+    measured: dict[str, list[Figure]] = {}
     with tempfile.TemporaryDirectory(prefix="usersctl-benchmarks-") as folder:
         bench = Bench(Path(folder), quick=chosen.quick)
         for name in chosen.measures or MEASURES:
-            found[name] = []
+            measured[name] = []
             for figure in MEASURES[name](bench):
-                found[name].append(figure)
+                measured[name].append(figure)
                 print(_line(figure, judged=not chosen.quick), flush=True)
     if chosen.json:
-        figures = {name: [figure.as_json() for figure in listed] for name, listed in found.items()}
+        figures = {name: [figure.as_json() for figure in listed] for name, listed in measured.items()}
         chosen.json.write_text(json.dumps({**machine, "measures": figures}, indent=2) + "\n", "utf-8")
     if chosen.markdown:
-        chosen.markdown.write_text("\n".join(_markdown(_told(machine), found)) + "\n", "utf-8")
+        chosen.markdown.write_text("\n".join(_markdown(_described(machine), measured)) + "\n", "utf-8")
 
 
 def _processor() -> str:
     """The name of the processor, as Linux reports it."""
-    told = Path("/proc/cpuinfo")
-    lines = told.read_text("utf-8").splitlines() if told.exists() else []
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
 
 
-def _told(machine: Mapping[str, Any]) -> str:
+def _described(machine: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in machine.items())
 
 
-def _markdown(machine: str, found: Mapping[str, list[Figure]]) -> Iterator[str]:
+def _markdown(machine: str, measured: Mapping[str, list[Figure]]) -> Iterator[str]:
     yield f"# Counters\n\nOf `python -m tests.benchmarks`: {machine}."
-    for name, figures in found.items():
+    for name, figures in measured.items():
         yield f"\n## {name}\n\n| what | median | least to most | | promised |\n|---|---:|---:|---|---|"
         for figure in figures:
             median, least, most = (
-                _shown(each).strip() for each in (figure.median, min(figure.values), max(figure.values))
+                _shown(value).strip() for value in (figure.median, min(figure.values), max(figure.values))
             )
             what = figure.what.replace("  ", "— ", 1) if figure.what.startswith("  ") else figure.what
             yield f"| {what} | {median} | {least} to {most} | {figure.unit} | {figure.promise} |"
 
 
 def _line(figure: Figure, *, judged: bool) -> str:
-    numbers = " ".join(_shown(each) for each in (figure.median, min(figure.values), max(figure.values)))
+    numbers = " ".join(_shown(value) for value in (figure.median, min(figure.values), max(figure.values)))
     verdict = {True: " kept", False: " NOT KEPT", None: ""}[figure.kept if judged else None]
     return f"{figure.what:<52} {numbers} {figure.unit:<9}{figure.promise}{verdict}".rstrip()
 

@@ -47,8 +47,8 @@ def measure(bench: Bench) -> Iterator[Figure]:
         cleaned.append(tokens / seconds)
     yield Figure(f"cleanup-tokens of {tokens:,} expired tokens", cleaned, "tokens/s")
     yield Figure("  logins of another process meanwhile", logins, "logins/s")
-    yield Figure("  its longest login", [each * 1000 for each in beside], "ms", 200)
-    yield Figure("  the same in 2 quiet seconds", [each * 1000 for each in quiet], "ms")
+    yield Figure("  its longest login", [seconds * 1000 for seconds in beside], "ms", 200)
+    yield Figure("  the same in 2 quiet seconds", [seconds * 1000 for seconds in quiet], "ms")
 
 
 def _logging_in(bench: Bench, database: Path, meanwhile: list[str]) -> tuple[float, int, float]:
@@ -59,8 +59,8 @@ def _logging_in(bench: Bench, database: Path, meanwhile: list[str]) -> tuple[flo
         if process.stdout is None or process.stdout.readline() != "ready\n":
             raise RuntimeError("the process that logs in did not start")
         seconds = bench.run(meanwhile, env).seconds
-        said, _ = process.communicate(timeout=60)
-    longest, count = said.split()
+        output, _ = process.communicate(timeout=60)
+    longest, count = output.split()
     return float(longest), int(count), seconds
 
 

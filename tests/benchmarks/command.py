@@ -24,13 +24,13 @@ def measure(bench: Bench) -> Iterator[Figure]:
             "help, compiling": lambda: bench.run(helping, compiling),
         },
     )
-    seconds = {name: [each.seconds for each in runs] for name, runs in ran.items()}
-    yield Figure(f'python -c "{BARE}"', [each * 1000 for each in seconds["bare"]], "ms")
+    seconds = {name: [run.seconds for run in runs] for name, runs in ran.items()}
+    yield Figure(f'python -c "{BARE}"', [value * 1000 for value in seconds["bare"]], "ms")
     for name, title, at_most in (
         ("list", f"list --json of {users:,} users", 2.5),
         ("help", "--help", 4),
         ("list, compiling", f"list --json of {users:,} users, no byte code", None),
         ("help, compiling", "--help, no byte code", None),
     ):
-        yield Figure(f"usersctl {title}", [each * 1000 for each in seconds[name]], "ms")
+        yield Figure(f"usersctl {title}", [value * 1000 for value in seconds[name]], "ms")
         yield Figure("  beside the bare one", ratios(seconds[name], seconds["bare"]), "times", at_most)

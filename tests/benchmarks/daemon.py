@@ -18,9 +18,12 @@ def measure_start(bench: Bench) -> Iterator[Figure]:
     for _ in range(bench.size(15, 1)):
         bare.append(bench.run(["-c", BARE_SERVER], env).seconds)
         ours.append(until_it_answers(bench, env))
-    yield Figure(f'python -c "{BARE_SERVER}"', [each * 1000 for each in bare], "ms")
+    yield Figure(f'python -c "{BARE_SERVER}"', [seconds * 1000 for seconds in bare], "ms")
     yield Figure(
-        f"usersctl serve, {users:,} users, to its first answer", [each * 1000 for each in ours], "ms", 2000
+        f"usersctl serve, {users:,} users, to its first answer",
+        [seconds * 1000 for seconds in ours],
+        "ms",
+        2000,
     )
     yield Figure("  beside the bare one", ratios(ours, bare), "times", 3)
 

@@ -178,7 +178,7 @@ def add_users(connection: sqlite3.Connection, count: int, *, hashed: str = HASH)
 def add_sessions(connection: sqlite3.Connection, count: int) -> None:
     """Adds one session for each user, with a known token: `benchmark-` and the number of the user."""
     now = datetime.now(UTC)
-    used, ends = (f"{each:%Y-%m-%dT%H:%M:%S}.000Z" for each in (now, now + timedelta(days=1)))
+    used, ends = (f"{moment:%Y-%m-%dT%H:%M:%S}.000Z" for moment in (now, now + timedelta(days=1)))
     connection.executemany(
         "INSERT INTO auth_tokens (user_id, token_hash, kind, name, created_at, last_used_at, expires_at, limit_at, ip,"
         " user_agent) VALUES (?, ?, 'session', 'login', ?, ?, ?, ?, '192.0.2.7', ?)",
@@ -199,4 +199,4 @@ def rounds(count: int, measures: Mapping[str, Callable[[], Ran]]) -> dict[str, l
 
 
 def ratios(ran: Iterable[float], beside: Iterable[float]) -> list[float]:
-    return [each / other for each, other in zip(ran, beside, strict=True)]
+    return [value / other for value, other in zip(ran, beside, strict=True)]

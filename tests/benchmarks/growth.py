@@ -94,7 +94,7 @@ def _without_a_daemon(bench: Bench, database: Path, size: int) -> dict[str, floa
     """The seconds of each command."""
     env = bench.environment(database)
     starts = [until_it_answers(bench, env) for _ in range(bench.size(5, 1))]
-    found = {"start of the daemon": statistics.median(starts)}
+    seconds = {"start of the daemon": statistics.median(starts)}
     with filling(database) as connection:
         connection.executemany(
             "INSERT INTO auth_tokens (user_id, token_hash, kind, name, created_at, expires_at, user_agent)"
@@ -102,8 +102,8 @@ def _without_a_daemon(bench: Bench, database: Path, size: int) -> dict[str, floa
             ((1 + n % size, MOMENT, USER_AGENT) for n in range(EXPIRED)),
         )
     cleaned = bench.usersctl(database, "cleanup-tokens", "--quiet")
-    found[f"cleanup-tokens of {EXPIRED:,} expired"] = cleaned.seconds
+    seconds[f"cleanup-tokens of {EXPIRED:,} expired"] = cleaned.seconds
     target = bench.folder / "people.jsonl"
-    found["export of all"] = bench.usersctl(database, "export", str(target)).seconds
+    seconds["export of all"] = bench.usersctl(database, "export", str(target)).seconds
     target.unlink()
-    return found
+    return seconds

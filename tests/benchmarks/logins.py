@@ -42,7 +42,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     with filling(database) as connection:
         add_users(connection, users, hashed=hashed)
         add_sessions(connection, users)
-    found: dict[str, list[float]] = defaultdict(list)
+    measured: dict[str, list[float]] = defaultdict(list)
     for _ in range(bench.size(3, 1)):
         with servers(bench) as start, asking(bench) as asker, asking(bench) as stormer:
             ours = start.daemon(database, configuration=f"[passwordHashing]\nrounds = {cost}\n")
@@ -57,26 +57,28 @@ def measure(bench: Bench) -> Iterator[Figure]:
                     rate = asker.ask(Order(ours.port, logins, CLIENTS), seconds, warm_up=0)["rate"]
                     rates.append(rate)
                     ratios.append(2 * rate / (before + _alone(alone, seconds)))
-            found["logins"].append(statistics.median(rates))
-            found["logins beside bcrypt"].append(statistics.median(ratios))
+            measured["logins"].append(statistics.median(rates))
+            measured["logins beside bcrypt"].append(statistics.median(ratios))
             for connections in (1, MANY):
                 checks = Order(ours.port, signed_in(users), connections)
                 storm = Order(ours.port, logins, STORM)
-                _storm(bench, asker, stormer, checks, storm, found)
+                _storm(bench, asker, stormer, checks, storm, measured)
 
-    yield Figure(f"logins, {CLIENTS} clients, bcrypt of cost {cost}", found["logins"], "logins/s")
-    yield Figure("  beside bcrypt alone on all cores", found["logins beside bcrypt"], "times", at_least=0.90)
+    yield Figure(f"logins, {CLIENTS} clients, bcrypt of cost {cost}", measured["logins"], "logins/s")
+    yield Figure(
+        "  beside bcrypt alone on all cores", measured["logins beside bcrypt"], "times", at_least=0.90
+    )
     for connections in (1, MANY):
         title = f"session check, {connections} connection{'s' * (connections > 1)}"
-        yield Figure(f"{title}, while {STORM} clients log in", found[f"rate {connections}"], "requests/s")
+        yield Figure(f"{title}, while {STORM} clients log in", measured[f"rate {connections}"], "requests/s")
         yield Figure(
-            "  beside itself when all is quiet", found[f"share {connections}"], "times", at_least=0.5
+            "  beside itself when all is quiet", measured[f"share {connections}"], "times", at_least=0.5
         )
-        yield Figure("  99 of 100 within", found[f"p99 {connections}"], "ms", at_most=50)
+        yield Figure("  99 of 100 within", measured[f"p99 {connections}"], "ms", at_most=50)
 
 
 def _storm(
-    bench: Bench, asker: Asker, stormer: Asker, checks: Order, storm: Order, found: dict[str, list[float]]
+    bench: Bench, asker: Asker, stormer: Asker, checks: Order, storm: Order, measured: dict[str, list[float]]
 ) -> None:
     """Alternates quiet phases and storms."""
     seconds = bench.seconds(3)
@@ -89,9 +91,9 @@ def _storm(
         rates.append(stormy["rate"])
         shares.append(stormy["rate"] / quiet)
         slowest.append(stormy["p99"] * 1000)
-    found[f"rate {checks.connections}"].append(statistics.median(rates))
-    found[f"share {checks.connections}"].append(statistics.median(shares))
-    found[f"p99 {checks.connections}"].append(max(slowest))
+    measured[f"rate {checks.connections}"].append(statistics.median(rates))
+    measured[f"share {checks.connections}"].append(statistics.median(shares))
+    measured[f"p99 {checks.connections}"].append(max(slowest))
 
 
 def _bcrypt(bench: Bench, hashed: str) -> AbstractContextManager["subprocess.Popen[str]"]:

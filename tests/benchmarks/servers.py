@@ -37,17 +37,17 @@ class Asker:
         self.process = process
 
     def begin(self, order: Order, seconds: float, *, warm_up: int = 5) -> None:
-        told = {**order._asdict(), "seconds": seconds, "warm_up": warm_up}
-        print(json.dumps(told), file=self.process.stdin, flush=True)
+        line = {**order._asdict(), "seconds": seconds, "warm_up": warm_up}
+        print(json.dumps(line), file=self.process.stdin, flush=True)
 
     def end(self, *, refusals: bool = False) -> dict[str, Any]:
-        said = self.process.stdout.readline() if self.process.stdout else ""
-        if not said:
+        answer = self.process.stdout.readline() if self.process.stdout else ""
+        if not answer:
             raise RuntimeError("the process that asks has ended")
-        found: dict[str, Any] = json.loads(said)
-        if found["others"] and not refusals:
-            raise RuntimeError(f"not all answers were 200: {found['others']}")
-        return found
+        result: dict[str, Any] = json.loads(answer)
+        if result["others"] and not refusals:
+            raise RuntimeError(f"not all answers were 200: {result['others']}")
+        return result
 
     def ask(self, order: Order, seconds: float, *, warm_up: int = 5) -> dict[str, Any]:
         self.begin(order, seconds, warm_up=warm_up)
@@ -70,8 +70,8 @@ class Server(NamedTuple):
     @property
     def memory(self) -> float:
         """Resident memory in MB, as `ps` shows it."""
-        told = Path(f"/proc/{self.process.pid}/status").read_text("utf-8")
-        return int(told.partition("VmRSS:")[2].split()[0]) / 1024
+        status = Path(f"/proc/{self.process.pid}/status").read_text("utf-8")
+        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
 class Servers:
@@ -129,9 +129,9 @@ def get(path: str, *headers: str) -> str:
 
 
 def post(path: str, body: Mapping[str, Any]) -> str:
-    told = json.dumps(body)
+    text = json.dumps(body)
     head = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json"]
-    return "\r\n".join([*head, f"Content-Length: {len(told)}", "", told])
+    return "\r\n".join([*head, f"Content-Length: {len(text)}", "", text])
 
 
 def signed_in(users: int, path: str = "/api/users/me", *headers: str) -> list[str]:

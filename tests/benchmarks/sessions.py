@@ -30,7 +30,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     def forwarded(path: str) -> list[str]:
         return signed_in(users, path, *FORWARDED)
 
-    found: dict[str, list[float]] = defaultdict(list)
+    measured: dict[str, list[float]] = defaultdict(list)
     for run in range(bench.size(3, 1)):
         with servers(bench) as start, asking(bench) as asker:
             ours = start.daemon(database)
@@ -59,16 +59,16 @@ def measure(bench: Bench) -> Iterator[Figure]:
                     }
                 use(database, users)
                 rates = in_turns(asker, orders, bench.size(12, 1), bench.seconds(0.4))
-                for name, each in rates.items():
-                    found[f"{name} {connections}"] += each
+                for name, values in rates.items():
+                    measured[f"{name} {connections}"] += values
                     for other in ("bare", "minimal", "ours", "forwarded"):
-                        found[f"{name} beside {other} {connections}"].append(beside(rates, name, other))
+                        measured[f"{name} beside {other} {connections}"].append(beside(rates, name, other))
 
     def rate(title: str, name: str) -> Figure:
-        return Figure(title, found[name], "requests/s")
+        return Figure(title, measured[name], "requests/s")
 
     def ratio(title: str, name: str, at_least: float | None = None) -> Figure:
-        return Figure(f"  {title}", found[name], "times", at_least=at_least)
+        return Figure(f"  {title}", measured[name], "times", at_least=at_least)
 
     one, many = "1 connection", f"{MANY} connections"
     yield rate(f"waitress + bottle, 200 bytes of JSON, {one}", "bare 1")
@@ -93,7 +93,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
         yield ratio("beside waitress + bottle", f"{other} beside bare {MANY}")
         yield Figure(
             "  our session check beside it",
-            [1 / each for each in found[f"{other} beside ours {MANY}"]],
+            [1 / value for value in measured[f"{other} beside ours {MANY}"]],
             "times",
             at_least=0.85 if other == "minimal" else 1,
         )
@@ -101,13 +101,13 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 def _flask_cookies(port: int, count: int) -> list[str]:
     """Requests with sessions of the Flask service."""
-    found = []
+    requests = []
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     for n in range(1, count + 1):
         connection.request("GET", f"/login/{n}")
         answer = connection.getresponse()
         answer.read()
         cookie = (answer.getheader("Set-Cookie") or "").partition(";")[0]
-        found.append(get("/api/users/me", f"Cookie: {cookie}"))
+        requests.append(get("/api/users/me", f"Cookie: {cookie}"))
     connection.close()
-    return found
+    return requests

@@ -26,12 +26,12 @@ def measure_import(bench: Bench) -> Iterator[Figure]:
         at_least = 5_000 if count == many else None
         yield Figure(
             f"import of {count:,} users with hashes",
-            [count / each.seconds for each in runs],
+            [count / run.seconds for run in runs],
             "rows/s",
             at_least=at_least,
         )
-        yield Figure("  its peak memory", [each.peak for each in runs], "MB")
-    peaks = [[each.peak for each in ran[str(count)]] for count in (many, few)]
+        yield Figure("  its peak memory", [run.peak for run in runs], "MB")
+    peaks = [[run.peak for run in ran[str(count)]] for count in (many, few)]
     yield Figure(f"  beside that of {few:,}", ratios(*peaks), "times", FLAT)
 
 
@@ -54,9 +54,9 @@ def measure_export(bench: Bench) -> Iterator[Figure]:
         )
         target.unlink()
         runs = ran[str(many)]
-        yield Figure(f"export of {many:,} users, {form}", [many / each.seconds for each in runs], "rows/s")
-        yield Figure("  its peak memory", [each.peak for each in runs], "MB")
-        peaks = [[each.peak for each in ran[str(count)]] for count in (many, few)]
+        yield Figure(f"export of {many:,} users, {form}", [many / run.seconds for run in runs], "rows/s")
+        yield Figure("  its peak memory", [run.peak for run in runs], "MB")
+        peaks = [[run.peak for run in ran[str(count)]] for count in (many, few)]
         yield Figure(f"  beside that of {few:,}", ratios(*peaks), "times", FLAT)
 
 

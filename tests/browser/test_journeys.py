@@ -157,7 +157,7 @@ def test_a_new_user_registers_confirms_and_signs_in(house: House, visit: Visit) 
     new.presses("Send the confirmation email again")
     new.sees("If grace@example.com waits for its confirmation, an email is on its way.")
 
-    new.opens_letter("Confirm")
+    new.opens_email("Confirm")
     new.presses("Confirm")
     new.sees("Your email address is confirmed.")
     new.follows("Sign in")
@@ -176,13 +176,13 @@ def test_an_expired_confirmation_email_leads_to_another_one(
     while site.service.outbox.work() is not None:
         pass
     clock.move(hours=25)
-    new.opens_letter("Confirm")
+    new.opens_email("Confirm")
     new.presses("Confirm")
     new.sees("This link was used already, or is too old.")
     expect(new.button("Confirm")).to_have_count(0)
     new.presses("Send the confirmation email again")
     new.sees("an email is on its way")
-    new.opens_letter("Confirm")
+    new.opens_email("Confirm")
     new.presses("Confirm")
     new.sees("Your email address is confirmed.")
 
@@ -196,7 +196,7 @@ def test_a_forgotten_password_is_reset_by_email(house: House, visit: Visit) -> N
     ada.fills(Email="ada@example.com")
     ada.presses("Send the link")
     ada.sees("If ada@example.com has an account, an email with a link is on its way.")
-    ada.opens_letter("Set a new password")
+    ada.opens_email("Set a new password")
     letter = ada.page.url
     ada.fills(New_password=ANOTHER, New_password__once_more=ANOTHER)
     ada.presses("Set password")
@@ -224,7 +224,7 @@ def test_an_owner_closes_the_account_after_a_foreign_change(house: House, visit:
     thief.fills(Current_password=PASSWORD, New_password=ANOTHER, New_password__once_more=ANOTHER)
     thief.presses("Change password")
     thief.sees("Your password is changed.")
-    ada.opens_letter("password")
+    ada.opens_email("password")
     link = ada.page.url
     ada.presses("Close my account to others")
     ada.sees("All sessions have ended.")
@@ -279,7 +279,7 @@ def test_a_user_of_the_provider_sets_a_first_password_by_email(house: House, vis
     ada.sees("Saved.")
     ada.presses("Send the link")
     ada.sees("A link to set a password is on its way to countess@example.com.")
-    ada.opens_letter("Set a new password")
+    ada.opens_email("Set a new password")
     ada.fills(New_password=PASSWORD, New_password__once_more=PASSWORD)
     ada.presses("Set password")
     ada.sees("Your password is set.")

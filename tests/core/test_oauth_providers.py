@@ -95,7 +95,7 @@ def in_parallel(calls: list[Callable[[], Any]]) -> Waiting:
     def run(call: Callable[[], Any]) -> None:
         began = time.monotonic()
         told = call()
-        waiting.told.append((time.monotonic() - began, told))
+        waiting.results.append((time.monotonic() - began, told))
 
     waiting.threads = [threading.Thread(target=run, args=[call]) for call in calls]
     for each in waiting.threads:
@@ -564,9 +564,9 @@ def test_a_dripping_provider_fails_within_ten_seconds(
             [lambda each=each: error_of(each[0].browser.client.get(each[1])) for each in calls]
         )
         waiting.join(20)
-        assert [told for _, told in waiting.told] == ["oauth_failed"] * 4
-        assert max(seconds for seconds, _ in waiting.told) < 10
-        assert max(seconds for seconds, _ in waiting.told) > 8  # at least one used the whole time
+        assert [told for _, told in waiting.results] == ["oauth_failed"] * 4
+        assert max(seconds for seconds, _ in waiting.results) < 10
+        assert max(seconds for seconds, _ in waiting.results) > 8  # at least one used the whole time
         wait_for(lambda: not sign_in_threads(), 5)
 
 
@@ -593,10 +593,10 @@ def test_hanging_provider_calls_do_not_slow_other_requests(
     assert timed(lambda: client.patch("/api/users/me", {"name": "Ada"})) < 1
     new = {"email": "new@example.com", "name": "New", "password": PASSWORD}
     assert timed(lambda: site.client().post("/api/users/register", new)) < 1
-    assert waiting.told == []  # all of this happened while they waited
+    assert waiting.results == []  # all of this happened while they waited
     waiting.join(10)
-    assert [told for _, told in waiting.told] == ["oauth_failed"] * 12
-    assert max(seconds for seconds, _ in waiting.told) < 6
+    assert [told for _, told in waiting.results] == ["oauth_failed"] * 12
+    assert max(seconds for seconds, _ in waiting.results) < 6
 
 
 def timed(call: Callable[[], Reply]) -> float:
@@ -612,9 +612,9 @@ def test_waiting_sign_ins_fail_together_instead_of_one_by_one(
     provider.answers[DISCOVERY] = silent
     waiting = in_parallel([lambda: visit.site.client().get(GO)] * 45)
     waiting.join(15)
-    assert max(seconds for seconds, _ in waiting.told) < 5
+    assert max(seconds for seconds, _ in waiting.results) < 5
     # The requests without room in the queue end at the error page, too.
-    assert [error_of(reply) for _, reply in waiting.told] == ["oauth_failed"] * 45
+    assert [error_of(reply) for _, reply in waiting.results] == ["oauth_failed"] * 45
     assert len(provider.asked(DISCOVERY)) <= 32
     refused = [line for line in visit.site.log if "Too many" in line.get("why", "")]
     assert 0 < len(refused) <= 13
@@ -629,7 +629,7 @@ def test_a_head_request_waits_in_the_same_lane_as_a_get(
     waiting = in_parallel([lambda: visit.site.client().send("HEAD", GO)] * 10)
     wait_for(lambda: len(provider.asked(DISCOVERY)) == 10, 3)
     assert timed(lambda: client.get("/api/users/me")) < 1
-    assert waiting.told == []
+    assert waiting.results == []
     waiting.join(10)
 
 
@@ -648,7 +648,7 @@ def test_a_stopping_daemon_aborts_its_provider_calls(usersctl: Command, provider
         assert daemon.stop(signal.SIGTERM) == 0
         assert time.monotonic() - began < 6
         waiting.join(5)
-        assert [told for _, told in waiting.told] == ["oauth_failed"] * 6
+        assert [told for _, told in waiting.results] == ["oauth_failed"] * 6
         assert SECRET not in daemon.file.read_text()
         assert daemon.events("error") == []
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
-from support.postbox import Postbox, Received, folder_letters, last_link, link_in, send_all, sent, smtp_server
+from support.postbox import Postbox, Received, folder_emails, last_link, link_in, send_all, sent, smtp_server
 
 from usersctl.clock import stamp
 from usersctl.config import Settings
@@ -554,7 +554,7 @@ def test_what_waits_survives_a_restart(
     second = make_service()
     link = last_link(second)
     assert second.registration.confirm(link.token, ADA, by=WEB).active
-    assert [each.number for each in folder_letters(second)] == [1]
+    assert [each.number for each in folder_emails(second)] == [1]
 
 
 def test_a_real_server_that_was_away_gets_every_letter_once(

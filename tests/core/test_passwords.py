@@ -292,7 +292,7 @@ def held(hasher: Hasher, how_many: int) -> Iterator[Callable[[], None]]:
             thread.join()
 
 
-def test_whoever_finds_slots_and_waiting_room_full_is_told_to_come_back() -> None:
+def test_whoever_finds_slots_and_waiting_room_full_is_is_refused_as_busy() -> None:
     hasher = Hasher(4, slots=2, waiting_room=3)
     with held(hasher, 5):
         for attempt in (lambda: hasher.hash("x"), lambda: hasher.slot().__enter__()):

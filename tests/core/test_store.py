@@ -416,7 +416,7 @@ def held_by_another(path: Path) -> Iterator[None]:
         yield
 
 
-def test_whoever_waits_too_long_for_another_process_is_told_to_come_back(
+def test_whoever_waits_too_long_for_another_process_is_is_refused_as_busy(
     path: Path, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert database_file.BUSY_SECONDS == 5.0

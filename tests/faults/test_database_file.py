@@ -21,7 +21,7 @@ import pytest
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import free_port, serving
 from support.fakes import FakeClock
-from support.faults import FORGOT, LONG, ME, OPEN, House, all_done, ask, done, none_done, told_to_come_back
+from support.faults import FORGOT, LONG, ME, OPEN, House, all_done, ask, done, is_refused_as_busy, none_done
 from support.web import Client, Site
 
 from usersctl.errors import StoreUnusable
@@ -72,7 +72,7 @@ def test_a_database_held_by_another_process_is_read_and_writers_are_refused_in_t
 
     def forget(number: int) -> float:
         began = time.monotonic()
-        assert told_to_come_back(Client(house.port).post(FORGOT, {"email": f"{number}@example.com"}))
+        assert is_refused_as_busy(Client(house.port).post(FORGOT, {"email": f"{number}@example.com"}))
         return time.monotonic() - began
 
     with ThreadPoolExecutor(34) as pool:

@@ -25,7 +25,7 @@ from support.fakes import FakeClock
 from support.postbox import (
     Link,
     Postbox,
-    folder_letters,
+    folder_emails,
     hang,
     last_link,
     link_in,
@@ -122,7 +122,7 @@ def test_a_closed_registration_is_a_401_without_a_session_and_a_403_with_one(
     for client in (site.signed_in(site.add("bob")), site.signed_in(site.add("root", role="admin"))):
         reply = client.send(method, path, body)
         assert (reply.status, reply.message) == (403, "Registration is closed")
-    assert folder_letters(site.service) == []
+    assert folder_emails(site.service) == []
 
 
 def test_a_closed_registration_closes_its_pages_too(make_site: Callable[..., Site]) -> None:
@@ -159,7 +159,7 @@ def test_registering_a_taken_address_is_a_400_and_sends_no_email(site: Site) -> 
     reply = site.client().post(REGISTER, registration("ADA@example.com"))
     assert (reply.status, reply.message) == (400, "Email is already registered")
     last_link(site.service)
-    assert len(folder_letters(site.service)) == 1
+    assert len(folder_emails(site.service)) == 1
 
 
 def test_registration_cannot_set_role_or_active(site: Site) -> None:
@@ -270,9 +270,9 @@ def test_a_fourth_email_in_a_row_is_not_sent_and_not_refused(site: Site, path: s
     bodies = {site.client().post(path, {"email": email}).body for email in emails for _ in range(4)}
     assert len(bodies) == 1
     last_link(site.service, "active@example.com" if path == FORGOT else "waiting@example.com")
-    told = Counter(each.to for each in folder_letters(site.service) if "Set a new" in each.subject)
+    told = Counter(each.to for each in folder_emails(site.service) if "Set a new" in each.subject)
     assert set(told.values()) == ({3} if path == FORGOT else set())
-    assert Counter(each.to for each in folder_letters(site.service) if "Confirm" in each.subject) == Counter(
+    assert Counter(each.to for each in folder_emails(site.service) if "Confirm" in each.subject) == Counter(
         {"waiting@example.com": 1 if path == FORGOT else 3}
     )
 

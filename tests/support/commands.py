@@ -75,10 +75,10 @@ class Result(NamedTuple):
     @property
     def error(self) -> dict[str, Any]:
         """The error object that --json prints on stderr, with its shape checked."""
-        (told,) = [json.loads(line) for line in self.stderr.splitlines()]
-        assert set(told) == {"error"}
-        assert set(told["error"]) >= {"code", "message", "hint"}
-        return dict(told["error"])
+        (printed,) = [json.loads(line) for line in self.stderr.splitlines()]
+        assert set(printed) == {"error"}
+        assert set(printed["error"]) >= {"code", "message", "hint"}
+        return dict(printed["error"])
 
     @property
     def rows(self) -> list[list[str]]:
@@ -204,7 +204,7 @@ class Command:
 
     def emails(self) -> list[str]:
         with self.service() as service, service.store.read() as tx:
-            return [found.user.email for found in tx.all_credentials()]
+            return [credentials.user.email for credentials in tx.all_credentials()]
 
 
 class Screen(NamedTuple):

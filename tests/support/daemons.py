@@ -22,10 +22,10 @@ TIME_LIMIT = 20
 def wait_for(what: Callable[[], Any], seconds: float = TIME_LIMIT) -> Any:
     """Calls `what` until its result is true, and returns that result."""
     until = time.monotonic() + seconds
-    while not (found := what()):
+    while not (result := what()):
         assert time.monotonic() < until, "waited too long"
         time.sleep(0.02)
-    return found
+    return result
 
 
 @dataclass

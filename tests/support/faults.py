@@ -72,7 +72,7 @@ class House:
 
     def writes(self, about: str) -> dict[str, "Write"]:
         """One prepared request per writing endpoint. `about` is part of every name, so that several sets can exist."""
-        anybody = Client(self.port)
+        anonymous = Client(self.port)
         users = {
             name: self._add(f"{name}-{about}")
             for name in ("in", "out", "self", "secret", "changed", "gone", "thrown", "lost")
@@ -86,16 +86,16 @@ class House:
         new = {"newPassword": ANOTHER, "newPasswordConfirmation": ANOTHER}
         both = {"password": ANOTHER, "password_confirmation": ANOTHER}
         return {
-            "login": Write(anybody, "POST", "/api/users/session", _credentials(users["in"])),
+            "login": Write(anonymous, "POST", "/api/users/session", _credentials(users["in"])),
             "logout": Write(self._signed_in(users["out"]), "DELETE", "/api/users/session"),
-            "register": Write(anybody, "POST", "/api/users/register", _person(f"new-{about}")),
-            "resend": Write(anybody, "POST", "/api/users/register/resend", {"email": fresh.email}),
+            "register": Write(anonymous, "POST", "/api/users/register", _person(f"new-{about}")),
+            "resend": Write(anonymous, "POST", "/api/users/register/resend", {"email": fresh.email}),
             "confirm": Write(
-                anybody, "GET", f"/api/users/confirm-email?token={confirm}&email={quote(fresh.email)}"
+                anonymous, "GET", f"/api/users/confirm-email?token={confirm}&email={quote(fresh.email)}"
             ),
-            "forgot": Write(anybody, "POST", FORGOT, {"email": users["in"].email}),
+            "forgot": Write(anonymous, "POST", FORGOT, {"email": users["in"].email}),
             "reset": Write(
-                anybody,
+                anonymous,
                 "POST",
                 "/api/users/password/reset",
                 {"token": reset, "email": users["lost"].email, **both},
@@ -129,7 +129,7 @@ class House:
         return {name: _timed(Write(client, "GET", path)) for name, (client, path) in asked.items()}
 
     def read_all(self) -> None:
-        statuses = {name: each.reply.status for name, each in self.reads().items()}
+        statuses = {name: read.reply.status for name, read in self.reads().items()}
         assert set(statuses.values()) == {200}, statuses
 
 
@@ -155,11 +155,11 @@ def ask(writes: dict[str, Write]) -> dict[str, Answered]:
 
 
 def all_done(writes: dict[str, Write]) -> None:
-    told = {name: (each.reply.status, each.reply.body) for name, each in ask(writes).items()}
-    assert {status for status, _ in told.values()} == {200}, told
+    replies = {name: (answered.reply.status, answered.reply.body) for name, answered in ask(writes).items()}
+    assert {status for status, _ in replies.values()} == {200}, replies
 
 
-def told_to_come_back(reply: Reply) -> bool:
+def is_refused_as_busy(reply: Reply) -> bool:
     """The reply is a 503 with a message that names no file and with a number of seconds to wait."""
     return (
         reply.status == 503
@@ -171,16 +171,16 @@ def told_to_come_back(reply: Reply) -> bool:
 
 def done(reply: Reply) -> bool:
     """True for a 200, False for a correct 503; any other reply fails."""
-    assert reply.status == 200 or told_to_come_back(reply), (reply.status, reply.body)
+    assert reply.status == 200 or is_refused_as_busy(reply), (reply.status, reply.body)
     return reply.status == 200
 
 
 def none_done(writes: dict[str, Write]) -> dict[str, Answered]:
     answered = ask(writes)
     others = {
-        name: (each.reply.status, each.reply.body)
-        for name, each in answered.items()
-        if not told_to_come_back(each.reply)
+        name: (answer.reply.status, answer.reply.body)
+        for name, answer in answered.items()
+        if not is_refused_as_busy(answer.reply)
     }
     assert not others, others
     return answered

@@ -73,20 +73,21 @@ class Hostile:
         return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}"
 
     def asked(self, path: str) -> list[Asked]:
-        return [each for each in self.arrived if each.path == path]
+        return [request for request in self.arrived if request.path == path]
 
     def holds(self, text: str) -> bool:
         """True if any request contained this text."""
         return any(
-            text in each.path + each.body.decode("latin-1") + repr(each.headers) for each in self.arrived
+            text in request.path + request.body.decode("latin-1") + repr(request.headers)
+            for request in self.arrived
         )
 
     def close(self) -> None:
         self.closing.set()
         self._listener.close()
-        for each in list(self._open):
+        for connection in list(self._open):
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(5)
             assert not thread.is_alive()
@@ -188,10 +189,10 @@ def hostile(**keywords: Any) -> Iterator[Hostile]:
 class Waiting:
     """Calls that run in parallel, with the result and the seconds of each."""
 
-    told: list[tuple[float, Any]] = field(default_factory=list)
+    results: list[tuple[float, Any]] = field(default_factory=list)
     threads: list[threading.Thread] = field(default_factory=list)
 
     def join(self, seconds: float) -> None:
-        for each in self.threads:
-            each.join(seconds)
-            assert not each.is_alive()
+        for thread in self.threads:
+            thread.join(seconds)
+            assert not thread.is_alive()

@@ -41,9 +41,9 @@ class Browser:
 
     def cancel(self, there: str) -> str:
         page = self.client.get(path_of(there))
-        found = re.search(r'href="([^"]*error=access_denied[^"]*)"', page.body.decode())
-        assert found, page.body
-        return html.unescape(found[1])
+        match = re.search(r'href="([^"]*error=access_denied[^"]*)"', page.body.decode())
+        assert match, page.body
+        return html.unescape(match[1])
 
     def callback(self, back: str, **keywords: Any) -> Reply:
         assert back.startswith(self.base_url + "/"), back
@@ -65,9 +65,9 @@ class Browser:
     def _at_provider(self, there: str, link: str) -> Reply:
         page = self.client.get(path_of(there))
         assert page.status == 200, page.body
-        found = re.search(link, page.body.decode())
-        assert found, page.body
-        return self.client.get(html.unescape(found[1]))
+        match = re.search(link, page.body.decode())
+        assert match, page.body
+        return self.client.get(html.unescape(match[1]))
 
 
 @dataclass
@@ -116,9 +116,9 @@ def path_of(url: str) -> str:
 
 def asked(url: str) -> dict[str, str]:
     """The query of an address as a dict; a name that occurs twice fails."""
-    found = parse_qs(urlsplit(url).query, keep_blank_values=True, strict_parsing=True)
-    assert all(len(values) == 1 for values in found.values()), url
-    return {name: values[0] for name, values in found.items()}
+    query = parse_qs(urlsplit(url).query, keep_blank_values=True, strict_parsing=True)
+    assert all(len(values) == 1 for values in query.values()), url
+    return {name: values[0] for name, values in query.items()}
 
 
 def answered(there: str, **more: str) -> str:
@@ -129,5 +129,5 @@ def answered(there: str, **more: str) -> str:
 def error_of(reply: Reply) -> str:
     """The error code of a failed sign-in, after a check that no session was opened."""
     assert reply.status == 302, (reply.status, reply.body)
-    assert not [each for each in reply.all("Set-Cookie") if "auth_token" in each]
+    assert not [cookie for cookie in reply.all("Set-Cookie") if "auth_token" in cookie]
     return asked(str(reply.header("Location")))["error"]

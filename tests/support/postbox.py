@@ -53,7 +53,7 @@ def send_all(service: Service) -> list[Attempt]:
     return done
 
 
-def folder_letters(service: Service) -> list[SavedEmail]:
+def folder_emails(service: Service) -> list[SavedEmail]:
     """Oldest first."""
     return folder.newest_emails(folder.mail_folder(service.settings))[::-1]
 
@@ -61,7 +61,7 @@ def folder_letters(service: Service) -> list[SavedEmail]:
 def sent(service: Service, to: str | None = None) -> list[SavedEmail]:
     """Sends all emails that wait, and returns those in the folder."""
     send_all(service)
-    return [each for each in folder_letters(service) if to in (None, each.to)]
+    return [email for email in folder_emails(service) if to in (None, email.to)]
 
 
 def last_link(service: Service, to: str | None = None) -> Link:
@@ -80,9 +80,9 @@ class Received(NamedTuple):
 
     @property
     def message(self) -> EmailMessage:
-        found = message_from_bytes(self.raw, policy=SMTP)
-        assert isinstance(found, EmailMessage)
-        return found
+        message = message_from_bytes(self.raw, policy=SMTP)
+        assert isinstance(message, EmailMessage)
+        return message
 
     @property
     def id(self) -> str:
@@ -113,7 +113,7 @@ class Postbox:
     _enough: asyncio.Event = field(default_factory=asyncio.Event)
 
     def ids(self) -> list[str]:
-        return [each.id for each in self.received]
+        return [email.id for email in self.received]
 
     def _answer(self, command: str) -> str:
         return self.answers.get(command) or "250 OK"
@@ -355,7 +355,7 @@ def make_certificates(folder: Path) -> Certificates:
             )
             .not_valid_before(min(now, ends) - timedelta(days=1))
             .not_valid_after(ends)
-            .add_extension(x509.SubjectAlternativeName([general(each) for each in names]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([general(name) for name in names]), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False
             )

@@ -95,13 +95,13 @@ class Proxy:
 
 def needed(program: str) -> str:
     """The path of a program. A missing one skips the test, or fails it with WHOLE_TESTS=required."""
-    found = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
-    if found is None:
+    path = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
+    if path is None:
         missing = f"needs {program}: apt-get install {PACKAGES.get(program, program)}"
         if os.environ.get("WHOLE_TESTS") == "required":
             pytest.fail(missing)
         pytest.skip(missing)
-    return found
+    return path
 
 
 def certified(folder: Path) -> tuple[Path, Path]:
@@ -162,30 +162,30 @@ def _answers(port: int) -> bool:
     return False
 
 
-def port_told(snippet: str, pattern: str, port: int) -> str:
+def port_in(snippet: str, pattern: str, port: int) -> str:
     """The port of baseUrl as the snippet writes it, or an empty string."""
-    found = re.search(pattern, snippet, re.MULTILINE)
-    assert found is None or found[1] in ("443", str(port))
-    return found[1] if found else ""
+    match = re.search(pattern, snippet, re.MULTILINE)
+    assert match is None or match[1] in ("443", str(port))
+    return match[1] if match else ""
 
 
 @contextmanager
 def nginx(folder: Path, snippet: str, port: int, application: int) -> Iterator[Proxy]:
     """The snippet, with other ports, the test's certificate and no IPv6, which some machines lack."""
     program, certificate = needed("nginx"), certified(folder)
-    told = port_told(snippet, r"listen (\d+) ssl;", port)
+    written = port_in(snippet, r"listen (\d+) ssl;", port)
     for old, new in (
         ("listen [::]:80;", ""),
-        (f"listen [::]:{told} ssl;", ""),
+        (f"listen [::]:{written} ssl;", ""),
         ("listen 80;", f"listen 127.0.0.1:{free_port()};"),
-        (f"listen {told} ssl;", f"listen 127.0.0.1:{port} ssl;"),
+        (f"listen {written} ssl;", f"listen 127.0.0.1:{port} ssl;"),
         (f"/etc/letsencrypt/live/{NAME}", str(folder)),
         (APPLICATION, f"127.0.0.1:{application}"),
     ):
         assert old in snippet, old
         snippet = snippet.replace(old, new)
     places = "".join(
-        f"{each}_temp_path {folder}/{each};" for each in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        f"{kind}_temp_path {folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
     (folder / "site.conf").write_text(snippet)
     # The default account of its workers cannot read the folder.
@@ -204,10 +204,10 @@ def nginx(folder: Path, snippet: str, port: int, application: int) -> Iterator[P
 def caddy(folder: Path, snippet: str, port: int, application: int) -> Iterator[Proxy]:
     """The snippet, with other ports and the test's certificate, because Caddy would fetch one itself."""
     program, certificate = needed("caddy"), certified(folder)
-    told = port_told(snippet, rf"^{re.escape(NAME)}:(\d+) {{$", port)
+    written = port_in(snippet, rf"^{re.escape(NAME)}:(\d+) {{$", port)
     for old, new in (
         (
-            f"{NAME}{told and f':{told}'} {{\n",
+            f"{NAME}{written and f':{written}'} {{\n",
             f"{NAME}:{port} {{\n\tbind 127.0.0.1\n\ttls {certificate[0]} {certificate[1]}\n",
         ),
         (APPLICATION, f"127.0.0.1:{application}"),

@@ -94,11 +94,11 @@ class Visitor:
         raise AssertionError("waited too long")
 
     def cookie(self) -> dict[str, Any] | None:
-        return next((each for each in self.context.cookies() if each["name"] == "auth_token"), None)
+        return next((cookie for cookie in self.context.cookies() if cookie["name"] == "auth_token"), None)
 
     # --- emails ---
 
-    def opens_letter(self, subject: str) -> None:
+    def opens_email(self, subject: str) -> None:
         """Opens the newest email at /dev/mail and follows its link."""
         while self.site.service.outbox.work() is not None:
             pass

@@ -42,10 +42,10 @@ class Reply:
     @property
     def message(self) -> str:
         """The message of an error, with the shape of the body checked."""
-        told = self.json
-        assert set(told) == {"statusCode", "statusMessage"}
-        assert told["statusCode"] == self.status
-        return str(told["statusMessage"])
+        error = self.json
+        assert set(error) == {"statusCode", "statusMessage"}
+        assert error["statusCode"] == self.status
+        return str(error["statusMessage"])
 
     def header(self, name: str) -> str | None:
         return next((value for key, value in self.headers if key.lower() == name.lower()), None)
@@ -94,8 +94,8 @@ class Client:
             reply = Reply(response.status, response.getheaders(), response.read())
         finally:
             connection.close()
-        for each in reply.all("Set-Cookie"):
-            name, _, value = each.partition(";")[0].partition("=")
+        for cookie in reply.all("Set-Cookie"):
+            name, _, value = cookie.partition(";")[0].partition("=")
             if value:
                 self.cookies[name] = value
             else:

@@ -35,8 +35,8 @@ class Caller:
         self.token = ""
 
     def good_token(self) -> str:
-        found = service().sessions.check(self.token, use=False) if self.token else None
-        if found is None or found[1].role != self.role:
+        checked = service().sessions.check(self.token, use=False) if self.token else None
+        if checked is None or checked[1].role != self.role:
             self.token = self._new_token()
         return self.token
 
@@ -81,7 +81,7 @@ def flatmap_body(_context: Any, body: Any) -> st.SearchStrategy[Any]:
         for name, (form, strategy) in _LIKELY.items()
         if isinstance(body.get(name), str) and form.fullmatch(body[name])
     }
-    return st.one_of(st.just(body), st.fixed_dictionaries(likely).map(lambda found: body | found))
+    return st.one_of(st.just(body), st.fixed_dictionaries(likely).map(lambda fields: body | fields))
 
 
 _caller = Caller(os.environ["FUZZ_AS"])
