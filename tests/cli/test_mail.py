@@ -194,7 +194,7 @@ def test_mail_test_prints_the_answer_of_the_server(usersctl: Command) -> None:
         told = usersctl.ok("mail", "test", ADA, "--json").json
         assert told == {"to": ADA, "answer": "250 2.0.0 queued as 4711"}
     assert not usersctl.database.exists()
-    assert "can send mail to ada@example.com" in box.received[0].text()
+    assert "can send emails to ada@example.com" in box.received[0].text()
 
 
 def test_mail_test_ends_with_exit_code_7_when_the_server_refuses(usersctl: Command) -> None:
