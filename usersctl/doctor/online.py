@@ -55,7 +55,7 @@ def mail_starttls(installation: Installation) -> Result | None:
         return ok("not offered, and not needed on this machine")
     return warning(
         f"{settings.mailer_host} offers no STARTTLS: emails, with their links, travel unencrypted",
-        "set mailer.secure and its port, or ask whoever runs the server",
+        "set mailer.secure and its port, or ask the operator of the server",
     )
 
 

@@ -147,7 +147,7 @@ class HttpClient:
             ):
                 return response.status_code, read(response)
         except (requests.RequestException, HTTPError, OSError, ValueError) as error:
-            raise refused(f"{urlsplit(url).hostname} cannot be asked: {type(error).__name__}") from None
+            raise refused(f"{urlsplit(url).hostname} cannot be reached: {type(error).__name__}") from None
 
 
 def _read(response: Any) -> bytes:

@@ -11,7 +11,7 @@ WRONG_CLIENT = ("invalid_client", "unauthorized_client", "incorrect_client_crede
 
 
 def refused(reason: str) -> SignInRefused:
-    """`reason` goes into the log; the browser is told the code only."""
+    """`reason` goes into the log; the browser gets only the code."""
     return SignInRefused(FAILED, reason)
 
 

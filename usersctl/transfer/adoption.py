@@ -100,7 +100,7 @@ _EXPLANATIONS = {
     "active": "true or false",
     "confirmed": "if false, inactive until confirmed by email",
     "password": "plain text: checked by the rules, then hashed",
-    "password_hash": "bcrypt as it is, no password matches others",
+    "password_hash": "bcrypt as it is; no password matches other kinds",
     "created_at": "UTC where there is no offset",
     "last_login_at": "UTC where there is no offset",
     "oauth_id": "the id at the provider of auth.oauth",
