@@ -199,3 +199,4 @@ KEYS: dict[str, Key] = {
     hint.__metadata__[0].name: hint.__metadata__[0]._replace(field=field)
     for field, hint in Settings.__annotations__.items()
 }
+VARIABLES: dict[str, Key] = {variable: key for key in KEYS.values() if key.env for variable in key.variables}

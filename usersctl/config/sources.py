@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from usersctl.config.settings import KEYS, Settings
+from usersctl.config.settings import KEYS, VARIABLES, Settings
 from usersctl.config.values import BadValue, connectable_host, origin_of
 from usersctl.errors import ConfigError, Invalid
 from usersctl.fields import unique_keys
@@ -194,15 +194,15 @@ def unknown_key(name: str) -> str:
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, Origin]:
     origins: dict[str, Origin] = {}
-    for key in KEYS.values():
-        given = [variable for variable in key.variables if env.get(variable)]
-        if len(given) > 1:
-            raise ConfigError(f"{given[0]} and {given[1]} are both set: keep one of them")
-        for variable in given:
-            value = env[variable]
-            if variable != key.env:
-                value = read_secret(Path(value), variable)
-            origins[key.name] = Origin(variable, value)
+    for variable in sorted(VARIABLES.keys() & env.keys()):
+        key, value = VARIABLES[variable], env[variable]
+        if not value:
+            continue
+        if key.name in origins:
+            raise ConfigError(f"{key.env} and {variable} are both set: keep one of them")
+        if variable != key.env:
+            value = read_secret(Path(value), variable)
+        origins[key.name] = Origin(variable, value)
     return origins
 
 
