@@ -26,7 +26,7 @@ from usersctl.cli.show.cells import Cell
 from usersctl.cli.show.listing import ON_A_TERMINAL, list_users
 from usersctl.errors import Invalid, Taken
 from usersctl.fields import newcomer, search_text
-from usersctl.models import Newcomer, Role, User, UserFilter
+from usersctl.models import Newcomer, Role, TokenKind, User, UserFilter
 from usersctl.passwords import check_password, password_is_set
 
 if TYPE_CHECKING:
@@ -197,8 +197,8 @@ def show(ctx: Context, user: UserArgument) -> None:
         ("email_proven_at", account.email_proven_at),
         ("awaiting_confirmation", account.awaiting_confirmation),
         ("has_password", password_is_set(stored)),
-        ("sessions", sum(session.kind != "api" for session in sessions)),
-        ("api_tokens", sum(session.kind == "api" for session in sessions)),
+        ("sessions", sum(session.kind != TokenKind.API for session in sessions)),
+        ("api_tokens", sum(session.kind == TokenKind.API for session in sessions)),
         ("login_locked", wait is not None),
     ]
     run.out.facts(facts)

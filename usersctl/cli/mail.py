@@ -11,7 +11,7 @@ from usersctl.cli.invocation import Invocation
 from usersctl.cli.questions import UserArgument, invocation, one_user
 from usersctl.cli.show.cells import clean
 from usersctl.errors import Forbidden, NotFound
-from usersctl.models import QueuedEmail, User
+from usersctl.models import EmailState, QueuedEmail, User
 from usersctl.store.transaction import Transaction
 
 COLUMNS = ("id", "kind", "email", "state", "attempts", "created_at", "due_at", "last_error")
@@ -86,13 +86,13 @@ def retry(
     run.out.result(
         "\n".join(lines) or "No email waits; nothing to do", [_as_json(queued) for queued in emails]
     )
-    if any(queued.state in ("waiting", "failed") for queued in emails):
+    if any(queued.state in (EmailState.WAITING, EmailState.FAILED) for queued in emails):
         raise typer.Exit(ExitCode.PARTLY_FAILED)
 
 
 def _outcome(queued: QueuedEmail) -> str:
     line = f"Email {queued.id} to {queued.email}: {queued.state}"
-    if queued.state != "sent" and queued.last_error:
+    if queued.state != EmailState.SENT and queued.last_error:
         line += f" ({queued.last_error})"
     return line
 
