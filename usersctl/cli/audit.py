@@ -114,15 +114,15 @@ def _followed(store: "Store", *, user_id: int | None, since: str | None) -> Gene
     while True:
         time.sleep(POLL_EVERY)
         with store.read() as tx:
-            rows = list(tx.audit_rows(from_id=seen.id if seen else None))
+            rows = list(tx.audit_rows(from_id=seen and seen.id))
             if seen is not None and (not rows or rows[0].hash != seen.hash):
                 # A backup was restored, and this is another trail. Its last row is the restore.
-                last = tx.last_audit_row()
-                rows = [last] if last else []
+                rows = list(filter(None, [tx.last_audit_row()]))
             elif seen is not None:
                 rows = rows[1:]
         yield from (row for row in rows if user_id in (None, row.user_id))
-        seen = rows[-1] if rows else seen
+        if rows:
+            seen = rows[-1]
 
 
 def _print_each(run: "Invocation", rows: Iterable[AuditRow], *, as_json: bool) -> None:

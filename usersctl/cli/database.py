@@ -8,6 +8,7 @@ import typer
 from typer import Argument, Context, Option
 
 from usersctl.cli.exit_codes import ExitCode, code_of
+from usersctl.cli.files import is_same_file
 from usersctl.cli.questions import Yes, confirm, invocation
 from usersctl.cli.show.cells import clean
 from usersctl.clock import utc_now
@@ -112,7 +113,7 @@ def verify(
     from usersctl.store import backup as backups
 
     run = invocation(ctx)
-    if file is None or _is_same_file(file, run.loaded.settings.database):
+    if file is None or is_same_file(file, run.loaded.settings.database):
         # The database in use is not copied: another process may write to it meanwhile.
         path = run.store(write=False).path
         report = backups.check(path)
@@ -142,7 +143,7 @@ def restore(
 
     run = invocation(ctx)
     path = run.loaded.settings.database
-    if _is_same_file(file, path):
+    if is_same_file(file, path):
         raise Invalid(f"{file} is the database itself", hint="name a file that usersctl db backup made")
     with backups.checked_copy(file) as (report, copy):
         if report.problems:
@@ -171,10 +172,6 @@ def restore(
         run.out.note(f"The replaced database is kept as {kept}")
     if not keep_tokens:
         run.out.note("All sessions, API tokens and email links have ended.")
-
-
-def _is_same_file(file: Path, database: Path) -> bool:
-    return file.exists() and database.exists() and file.samefile(database)
 
 
 def _refuse_unsound(run: "Invocation", file: Path, report: "BackupReport") -> NoReturn:

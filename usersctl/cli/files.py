@@ -27,6 +27,10 @@ def by_suffix(file: str) -> Format:
     return form
 
 
+def is_same_file(file: Path, database: Path) -> bool:
+    return file.exists() and database.exists() and file.samefile(database)
+
+
 # --- reading ---
 
 

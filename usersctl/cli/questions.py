@@ -128,19 +128,19 @@ def password(
     """From one of the three sources, or else from a prompt, which repeats while `check` raises Invalid."""
     if stdin + (file is not None) + generate > 1:
         raise Invalid("Choose one of --password-stdin, --password-file and --generate")
-    if not (stdin or file is not None or generate):
-        return _asked(run, of, check)
     if generate:
         from usersctl.secrets import new_password  # late: it imports cryptography
 
         text = new_password(max(20, run.loaded.settings.min_length))
+    elif stdin:
+        text = _from_stdin()
     elif file is not None:
         try:
             text = read_secret(file, "--password-file")
         except ConfigError as error:
             raise Invalid(str(error)) from None
     else:
-        text = _from_stdin()
+        return _asked(run, of, check)
     check(text)
     return text
 

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -163,9 +164,12 @@ class Site:
 
     @property
     def options(self) -> str:
-        config = f" --config {self.loaded.file}" if self.loaded.file else ""
-        database = f" --db {self.settings.database}" if self._is_elsewhere("database") else ""
-        return config + database
+        options = ""
+        if self.loaded.file:
+            options += f" --config {self.loaded.file}"
+        if self._is_elsewhere("database"):
+            options += f" --db {self.settings.database}"
+        return options
 
     @property
     def serve(self) -> str:
@@ -228,8 +232,8 @@ class Site:
     @property
     def socket_folder(self) -> Path | None:
         """The folder of the socket, unless it is that of the database."""
-        folder = self.settings.socket.parent if self.settings.socket else None
-        return folder if folder != self.state_folder else None
+        socket = self.settings.socket
+        return socket.parent if socket and socket.parent != self.state_folder else None
 
     @property
     def socket_folder_lines(self) -> str:
@@ -254,7 +258,7 @@ class Site:
             for mode, folder, line in needed
             if folder is not None and line.startswith("ReadWritePaths=") and not os.access(folder, os.F_OK)
         )
-        return f"# Create these folders first:\n{commands}" if commands else ""
+        return commands and f"# Create these folders first:\n{commands}"
 
 
 def this_command() -> tuple[str, ...]:
@@ -268,9 +272,7 @@ def this_command() -> tuple[str, ...]:
 def owner_of(database: Path) -> str:
     """The owner of the database or of its nearest folder; in place of root, the daemon's own account."""
     for path in (database, *database.parents):
-        try:
+        with suppress(OSError, KeyError):
             owner = path.owner()
-        except (OSError, KeyError):
-            continue
-        return DAEMON_ACCOUNT if owner == "root" else owner
+            return DAEMON_ACCOUNT if owner == "root" else owner
     return DAEMON_ACCOUNT

@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Context, Option
 
 from usersctl.cli.exit_codes import ExitCode, code_of
-from usersctl.cli.files import by_suffix, opened, read_rows, replaced, write_rows
+from usersctl.cli.files import by_suffix, is_same_file, opened, read_rows, replaced, write_rows
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.questions import invocation
 from usersctl.cli.show.cells import one_line
@@ -161,7 +161,7 @@ def _foreign(
             hint=f"kinds are {', '.join(SourceKind)}",
         )
     path, database = Path(name), run.loaded.settings.database
-    if path.exists() and database.exists() and path.samefile(database):
+    if is_same_file(path, database):
         raise Invalid(
             f"{name} is the database itself", hint="upgrade an older database with: usersctl db migrate"
         )
