@@ -93,7 +93,7 @@ def test_create_without_a_terminal_or_a_password_source_is_refused(usersctl: Com
 
 
 @pytest.mark.parametrize(
-    ("words", "stdin", "told"),
+    ("words", "stdin", "printed"),
     [
         (["--generate", "--password-stdin"], "", "Choose one of"),
         (["--password-file", "nowhere"], "", "nowhere: cannot be read: No such file or directory"),
@@ -113,11 +113,11 @@ def test_create_without_a_terminal_or_a_password_source_is_refused(usersctl: Com
     ],
 )
 def test_invalid_input_is_refused_before_a_database_is_created(
-    usersctl: Command, words: list[str], stdin: str | bytes, told: str
+    usersctl: Command, words: list[str], stdin: str | bytes, printed: str
 ) -> None:
     done = usersctl("create", "ada@example.com", *words, stdin=stdin)
     assert done.code == 2
-    assert told in done.stderr
+    assert printed in done.stderr
     assert done.stdout == ""
     assert not usersctl.database.exists()
 
@@ -167,14 +167,14 @@ def test_concurrent_creates_of_one_account_make_it_once(usersctl: Command) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "printed"),
     [
         (["--if-missing"], 0, "ada@example.com exists already, as user 1"),
         ([], 4, "ada@example.com is taken by user 1"),
     ],
 )
 def test_create_finds_an_account_that_another_process_created_meanwhile(
-    usersctl: Command, words: list[str], code: int, told: str
+    usersctl: Command, words: list[str], code: int, printed: str
 ) -> None:
     usersctl.ok("db", "init")
     process = usersctl.start(
@@ -185,7 +185,7 @@ def test_create_finds_an_account_that_another_process_created_meanwhile(
     usersctl.add("ada")
     out, err = process.communicate(b" in the meantime", timeout=30)
     assert process.returncode == code
-    assert told in (out + err).decode()
+    assert printed in (out + err).decode()
     assert usersctl.can_log_in("ada@example.com", PASSWORD)
 
 
@@ -324,10 +324,10 @@ def test_commands_for_one_user_refuse_two(usersctl: Command) -> None:
 @pytest.mark.parametrize("words", ["show -", "delete - --yes --if-exists", "why -", "audit --user -"])
 def test_an_endless_line_on_standard_input_is_refused(usersctl: Command, words: str) -> None:
     usersctl.add("ada")
-    told = "usersctl: A line on standard input is longer than 1000 characters, and not a user\n"
+    printed = "usersctl: A line on standard input is longer than 1000 characters, and not a user\n"
     # Limited memory, so that a command that reads on does not take the machine's.
     done = usersctl.shell(f"ulimit -v 2000000; usersctl {words} </dev/zero")
-    assert (done.code, done.stdout, done.stderr) == (2, "", told)
+    assert (done.code, done.stdout, done.stderr) == (2, "", printed)
     assert usersctl("show", "-", stdin="x" * 1000 + "\n").code == 3
     assert usersctl("show", "-", stdin="x" * 1001 + "\n").code == 2
 
@@ -343,13 +343,13 @@ def test_why_takes_the_user_from_standard_input(usersctl: Command) -> None:
     assert "usersctl: No user 'nobody@example.com'" in done.stderr
 
 
-@pytest.mark.parametrize(("attempts", "told"), [(0, "0 times"), (1, "1 time"), (2, "2 times")])
-def test_why_counts_the_attempts_to_send_an_email(usersctl: Command, attempts: int, told: str) -> None:
+@pytest.mark.parametrize(("attempts", "printed"), [(0, "0 times"), (1, "1 time"), (2, "2 times")])
+def test_why_counts_the_attempts_to_send_an_email(usersctl: Command, attempts: int, printed: str) -> None:
     with usersctl.service() as service:
         service.registration.register("ada@example.com", "Ada", PASSWORD, by=OPERATOR)
     by_hand(usersctl.database, f"UPDATE outbox SET attempts = {attempts}")  # noqa: S608 - our own number
     (letter,) = [gate for gate in usersctl.ok("why", "1", "--json").json["gates"] if gate["name"] == "letter"]
-    assert letter["message"].endswith(f": waiting, tried {told}")
+    assert letter["message"].endswith(f": waiting, tried {printed}")
 
 
 # --- update ---
@@ -436,7 +436,7 @@ def test_delete_removes_accounts_by_id_address_and_standard_input(usersctl: Comm
 
 
 @pytest.mark.parametrize(
-    ("asked", "more", "code", "told", "left"),
+    ("asked", "more", "code", "printed", "left"),
     [
         ("ada", ["--if-exists"], 0, "No such user; nothing to do\n", ["eve@example.com"]),
         ("ada eve", ["--if-exists"], 0, "Deleted eve@example.com\n", []),
@@ -444,7 +444,7 @@ def test_delete_removes_accounts_by_id_address_and_standard_input(usersctl: Comm
     ],
 )
 def test_if_exists_ignores_an_account_that_another_process_deleted_meanwhile(
-    usersctl: Command, asked: str, more: list[str], code: int, told: str, left: list[str]
+    usersctl: Command, asked: str, more: list[str], code: int, printed: str, left: list[str]
 ) -> None:
     usersctl.add("ada", "eve")
     process = usersctl.start(
@@ -456,7 +456,7 @@ def test_if_exists_ignores_an_account_that_another_process_deleted_meanwhile(
     feed(process.stdin, b"\n")
     usersctl.ok("delete", "ada@example.com", "--yes")
     out, _ = process.communicate(timeout=30)
-    assert (process.returncode, out.decode()) == (code, told)
+    assert (process.returncode, out.decode()) == (code, printed)
     assert usersctl.emails() == left
 
 
@@ -464,9 +464,9 @@ def test_two_concurrent_deletes_with_if_exists_both_succeed(usersctl: Command) -
     usersctl.add("ada")
     words = ("delete", "ada@example.com", "--yes", "--if-exists")
     started = [usersctl.start(*words, stdout=subprocess.PIPE) for _ in range(2)]
-    told = sorted(process.communicate(timeout=30)[0] for process in started)
+    printed = sorted(process.communicate(timeout=30)[0] for process in started)
     assert [process.returncode for process in started] == [0, 0]
-    assert told == [b"Deleted ada@example.com\n", b"No such user; nothing to do\n"]
+    assert printed == [b"Deleted ada@example.com\n", b"No such user; nothing to do\n"]
 
 
 def test_deleting_all_admins_at_once_is_refused(usersctl: Command) -> None:

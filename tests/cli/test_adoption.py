@@ -46,7 +46,7 @@ def database(path: Path, script: str, rows: list[dict[str, Any]], table: str = "
 def digest(path: Path) -> dict[str, str]:
     """All files whose names begin with its name."""
     return {
-        each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in path.parent.glob(f"{path.name}*")
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in path.parent.glob(f"{path.name}*")
     }
 
 
@@ -266,8 +266,8 @@ ada.password = make_password(sys.argv[1], hasher="bcrypt")
 grace.password = make_password(sys.argv[1], hasher="pbkdf2_sha256")
 eve.password = "bcrypt_sha256" + make_password(sys.argv[1], hasher="bcrypt").removeprefix("bcrypt")
 bob.set_unusable_password()
-for each in (ada, grace, eve, bob):
-    each.save()
+for user in (ada, grace, eve, bob):
+    user.save()
 ada.groups.add(Group.objects.create(name="all"))
 call_command("dumpdata", output="dump.json", verbosity=0)
 """
@@ -281,7 +281,7 @@ def test_django_is_imported_from_a_dump_and_from_a_database(usersctl: Command) -
         capture_output=True,
         timeout=60,
     )
-    models = {each["model"] for each in json.loads((usersctl.folder / "dump.json").read_text())}
+    models = {entry["model"] for entry in json.loads((usersctl.folder / "dump.json").read_text())}
     assert {"auth.user", "auth.permission", "contenttypes.contenttype"} <= models
     results = []
     for name in ("dump.json", "db.sqlite3"):
@@ -331,18 +331,18 @@ def test_a_csv_file_with_other_column_names_is_imported(usersctl: Command) -> No
 def test_an_invalid_import_source_is_refused(usersctl: Command) -> None:
     usersctl.add("ada")
     (usersctl.folder / "text.csv").write_text("email\n")
-    for words, told in (
+    for words, printed in (
         (("--from", "oracle:text.csv"), "kinds are sqlite, pocketbase, django, csv"),
         (("--from", f"sqlite:{usersctl.database}"), "is the database itself"),
         (("text.csv", "--from", "csv:text.csv"), "Give a FILE, or --from"),
         (("--from", "csv:text.csv", "--map", "mail"), "expected A=B"),
     ):
         done = usersctl("import", *words)
-        assert (done.code, told in done.stderr) == (2, True), done
+        assert (done.code, printed in done.stderr) == (2, True), done
 
 
 @pytest.mark.parametrize(
-    ("kind", "content", "table", "told"),
+    ("kind", "content", "table", "printed"),
     [
         (SourceKind.SQLITE, b"email\nada@example.com\n", None, "not a SQLite database"),
         (SourceKind.SQLITE, b"SQLite format 3\0" + b"x" * 2000, None, "cannot be read"),
@@ -363,7 +363,7 @@ def test_an_invalid_import_source_is_refused(usersctl: Command) -> None:
     ],
 )
 def test_a_file_of_another_kind_is_refused_without_a_bug(
-    tmp_path: Path, kind: SourceKind, content: bytes | str | None, table: str | None, told: str
+    tmp_path: Path, kind: SourceKind, content: bytes | str | None, table: str | None, printed: str
 ) -> None:
     file = tmp_path / "file"
     if isinstance(content, bytes):
@@ -372,7 +372,7 @@ def test_a_file_of_another_kind_is_refused_without_a_bug(
         database(file, content or OLDER.format(more=""), [])
     with pytest.raises(Invalid) as refused, open_source(kind, file, table) as found:
         list(found.rows)
-    assert told.lower() in f"{refused.value} {refused.value.hint}".lower()
+    assert printed.lower() in f"{refused.value} {refused.value.hint}".lower()
 
 
 # --- rules ---

@@ -43,7 +43,7 @@ def emails(path: Path) -> list[str]:
 
 def names(folder: Path) -> set[str]:
     """The files in the folder, without those that SQLite keeps beside an open database."""
-    return {each.name for each in folder.iterdir() if not each.name.endswith(("-wal", "-shm"))}
+    return {path.name for path in folder.iterdir() if not path.name.endswith(("-wal", "-shm"))}
 
 
 def saved(usersctl: Command) -> Path:
@@ -57,9 +57,9 @@ def saved(usersctl: Command) -> Path:
 
 def test_a_backup_is_complete_and_readable_by_its_owner_only(usersctl: Command, ada: User) -> None:
     file = usersctl.folder / "saved.db"
-    told = usersctl.shell(f"umask 0; usersctl db backup {file} --json").json
-    assert (told["file"], told["accounts"], told["bytes"]) == (str(file), 1, file.stat().st_size)
-    assert told["seconds"] >= 0
+    printed = usersctl.shell(f"umask 0; usersctl db backup {file} --json").json
+    assert (printed["file"], printed["accounts"], printed["bytes"]) == (str(file), 1, file.stat().st_size)
+    assert printed["seconds"] >= 0
     assert file.stat().st_mode & 0o777 == 0o600
     assert emails(file) == [ada.email]
     (line,) = usersctl.ok("db", "backup", "second.db").stdout.splitlines()
@@ -95,8 +95,8 @@ def test_of_two_concurrent_backups_to_one_name_one_succeeds(
         return "made"
 
     with ThreadPoolExecutor(4) as pool:
-        told = list(pool.map(copy, [make_service() for _ in range(4)]))
-    assert sorted(told) == ["made", "taken", "taken", "taken"]
+        printed = list(pool.map(copy, [make_service() for _ in range(4)]))
+    assert sorted(printed) == ["made", "taken", "taken", "taken"]
     assert backup.check(tmp_path / "saved.db").problems == []
 
 
@@ -177,9 +177,14 @@ def test_verify_does_not_change_a_sound_file(usersctl: Command) -> None:
     file = saved(usersctl)
     file.chmod(0o400)
     before, stat = file.read_bytes(), file.stat()
-    told = usersctl.ok("db", "verify", file, "--json").json
-    assert (told["sound"], told["accounts"], told["audit_rows"], told["problems"]) == (True, 1, 1, [])
-    assert len(told["audit_head"]) == 64
+    printed = usersctl.ok("db", "verify", file, "--json").json
+    assert (printed["sound"], printed["accounts"], printed["audit_rows"], printed["problems"]) == (
+        True,
+        1,
+        1,
+        [],
+    )
+    assert len(printed["audit_head"]) == 64
     assert (file.read_bytes(), file.stat().st_mtime_ns) == (before, stat.st_mtime_ns)
     assert names(usersctl.folder) == {"saved.db", "users.db", "users.toml"}
     assert not list(usersctl.folder.glob("saved.db-*"))
@@ -236,7 +241,7 @@ def test_verify_finds_a_flipped_page(usersctl: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "printed"),
     [
         (lambda path: path.write_bytes(b""), "is empty"),
         (lambda path: path.write_text("a letter, and no database at all " * 200), "is not a database"),
@@ -245,14 +250,14 @@ def test_verify_finds_a_flipped_page(usersctl: Command) -> None:
     ],
 )
 def test_verify_refuses_a_file_that_is_not_a_backup(
-    tmp_path: Path, make: Callable[[Path], object], told: str
+    tmp_path: Path, make: Callable[[Path], object], printed: str
 ) -> None:
     file = tmp_path / "odd.db"
     make(file)
     before = file.read_bytes()
     with backup.checked_copy(file) as (found, _copy):
         (problem,) = found.problems
-    assert (problem.check, told in problem.message, str(file) in problem.message) == ("file", True, True)
+    assert (problem.check, printed in problem.message, str(file) in problem.message) == ("file", True, True)
     assert file.read_bytes() == before
     assert names(tmp_path) == {"odd.db"}
 
@@ -407,7 +412,7 @@ def test_revoked_tokens_come_back_only_with_keep_tokens(
     service.store.copy(tmp_path / "saved.db")
     service.sessions.revoke_all([ada.id], by=OPERATOR)
     restored(service, tmp_path / "saved.db", keep_tokens=keep)
-    assert [service.sessions.check(each.token) is not None for each in (session, machine)] == [keep, keep]
+    assert [service.sessions.check(opened.token) is not None for opened in (session, machine)] == [keep, keep]
     token = link.partition("token=")[2].partition("&")[0]
     if keep:
         service.recovery.reset(token, ada.email, "another good password", by=OPERATOR)
@@ -599,8 +604,8 @@ def test_restore_waits_for_a_locked_database_and_then_gives_up(
 def test_restore_does_not_write_to_an_unreadable_database(usersctl: Command, ada: User) -> None:
     saved(usersctl)
     usersctl.database.write_text("no database at all " * 1000)
-    for each in ("-wal", "-shm"):
-        Path(f"{usersctl.database}{each}").unlink(missing_ok=True)
+    for suffix in ("-wal", "-shm"):
+        Path(f"{usersctl.database}{suffix}").unlink(missing_ok=True)
     done = usersctl("db", "restore", "saved.db", "--yes")
     assert (done.code, "move it away" in done.stderr) == (6, True)
     usersctl.database.rename(usersctl.folder / "broken.db")
@@ -616,8 +621,8 @@ def test_restore_refuses_a_leftover_log_of_a_missing_database(
     saved(usersctl)
     log = Path(f"{usersctl.database}{suffix}")
     usersctl.database.unlink()
-    for each in usersctl.folder.glob("users.db-*"):
-        each.unlink()
+    for path in usersctl.folder.glob("users.db-*"):
+        path.unlink()
     log.write_bytes(b"pages")
     done = usersctl("db", "restore", "saved.db", "--yes")
     assert (done.code, f"{log} is there already" in done.stderr) == (4, True)
@@ -636,8 +641,8 @@ def test_verify_checks_the_database_in_use_in_place_also_by_its_name(usersctl: C
         (usersctl.folder / "other name").symlink_to(usersctl.database)
         for name in (usersctl.database, "other name"):
             assert usersctl.ok("db", "verify", name, "--json").json["problems"] == []
-        told = usersctl.ok("db", "verify", "other name", env={"TMPDIR": "/nowhere"})
-    assert "sound" in told.stdout
+        printed = usersctl.ok("db", "verify", "other name", env={"TMPDIR": "/nowhere"})
+    assert "sound" in printed.stdout
 
 
 def test_a_torn_database_is_replaced_if_its_trail_can_be_read(

@@ -58,10 +58,10 @@ def test_init_creates_the_database_once_for_its_owner_only(usersctl: Command) ->
 
 def test_status_shows_the_path_its_reason_and_the_counts(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
-    told = usersctl.ok("db", "status", "--json").json
-    assert told["path"] == str(usersctl.database)
-    assert told["chosen_by"] == "USERS_DATABASE"
-    assert (told["users"], told["active_admins"]) == (1, 1)
+    printed = usersctl.ok("db", "status", "--json").json
+    assert printed["path"] == str(usersctl.database)
+    assert printed["chosen_by"] == "USERS_DATABASE"
+    assert (printed["users"], printed["active_admins"]) == (1, 1)
     assert "users\t1\n" in usersctl.ok("db", "status").stdout
 
 
@@ -78,7 +78,7 @@ def test_only_some_commands_create_a_missing_database(usersctl: Command, words: 
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "printed"),
     [
         (lambda path: path.write_text("this is a letter and no database at all " * 10), "is not a database"),
         (lambda path: path.mkdir(), "is a folder"),
@@ -89,7 +89,7 @@ def test_only_some_commands_create_a_missing_database(usersctl: Command, words: 
     ],
 )
 def test_a_file_that_is_not_our_database_is_refused_and_not_changed(
-    usersctl: Command, make: object, told: str
+    usersctl: Command, make: object, printed: str
 ) -> None:
     make(usersctl.database)  # type: ignore[operator]
     before = usersctl.database.read_bytes() if usersctl.database.is_file() else None
@@ -97,7 +97,7 @@ def test_a_file_that_is_not_our_database_is_refused_and_not_changed(
         done = usersctl(*words)
         assert done.code == 6, done
         assert str(usersctl.database) in done.stderr
-        assert told in done.stderr
+        assert printed in done.stderr
     assert usersctl("list").code == 6
     # Except its journal mode, which is set before the tables are read.
     after = usersctl.database.read_bytes() if usersctl.database.is_file() else None
@@ -150,9 +150,9 @@ def test_a_command_waits_for_a_locked_database_and_then_gives_up(usersctl: Comma
     assert len(usersctl.ok("list").rows) == 1  # readers do not wait
     waiting = usersctl.start("update", "1", "--name", "x", stderr=subprocess.PIPE)
     try:
-        _, told = waiting.communicate(timeout=20)
+        _, printed = waiting.communicate(timeout=20)
         assert waiting.returncode == 6
-        assert b"another process holds" in told
+        assert b"another process holds" in printed
     finally:
         connection.close()
     assert usersctl.ok("show", "1", "--json").json["name"] == "Ada"
@@ -212,7 +212,7 @@ def test_a_dry_run_migrates_nothing(usersctl: Command, words: list[str]) -> None
     assert "older version" in done.stderr
     assert "usersctl db migrate" in done.stderr
     assert usersctl.database.read_bytes() == before
-    assert {each.name for each in usersctl.folder.glob("users.db*")} == {"users.db"}
+    assert {path.name for path in usersctl.folder.glob("users.db*")} == {"users.db"}
 
 
 @pytest.mark.parametrize("words", EVERY_DRY_RUN, ids=" ".join)
@@ -228,9 +228,9 @@ def test_a_dry_run_does_not_wait_for_writers(usersctl: Command, words: list[str]
 
 def test_migrate_prints_version_accounts_and_kept_file(usersctl: Command) -> None:
     old_database(usersctl.database)
-    told = usersctl.ok("db", "migrate", "--json").json
-    assert (told["migrated"], told["accounts"]) == (True, 1)
-    assert Path(told["backup"]).is_file()
+    printed = usersctl.ok("db", "migrate", "--json").json
+    assert (printed["migrated"], printed["accounts"]) == (True, 1)
+    assert Path(printed["backup"]).is_file()
     assert usersctl.ok("db", "migrate", "--json").json["migrated"] is False
 
 

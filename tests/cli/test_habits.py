@@ -24,9 +24,9 @@ def every_command() -> list[tuple[tuple[str, ...], TyperCommand | TyperGroup]]:
     found: list[tuple[tuple[str, ...], TyperCommand | TyperGroup]] = [((), command_tree())]
     for path, command in found:
         if isinstance(command, TyperGroup):
-            for name, each in command.commands.items():
-                assert isinstance(each, TyperCommand | TyperGroup)
-                found.append(((*path, name), each))
+            for name, subcommand in command.commands.items():
+                assert isinstance(subcommand, TyperCommand | TyperGroup)
+                found.append(((*path, name), subcommand))
     return found
 
 
@@ -42,10 +42,10 @@ def test_every_command_has_help_an_example_and_the_shared_options(path: tuple[st
     assert command.epilog is not None
     assert command.epilog.startswith("Example: ")
     assert " ".join(("usersctl", *path)) in command.epilog
-    named = {option for each in command.params for option in each.opts}
+    named = {option for parameter in command.params for option in parameter.opts}
     assert named >= {"--json", "--quiet", "--db", "--config", "--no-input"}
-    for each in command.params:
-        assert getattr(each, "help", None), (path, each.name)
+    for parameter in command.params:
+        assert getattr(parameter, "help", None), (path, parameter.name)
 
 
 def test_help_in_a_pipe_has_no_boxes_and_is_not_cut(usersctl: Command) -> None:
@@ -145,9 +145,9 @@ def test_the_value_of_an_option_is_never_read_as_a_shared_option() -> None:
     taking = {
         option
         for _, command in COMMANDS
-        for each in command.params
-        if isinstance(each, TyperOption) and not each.is_flag
-        for option in each.opts
+        for parameter in command.params
+        if isinstance(parameter, TyperOption) and not parameter.is_flag
+        for option in parameter.opts
     }
     assert taking - {"--config", "--db"} == value_options()
     assert value_options() >= {"--name", "--role", "--expires", "--from"}
@@ -235,28 +235,28 @@ def test_an_unwritable_stderr_changes_neither_result_nor_exit_code(
     out, _ = process.communicate(timeout=30)
     assert process.returncode == code
     # The first column is the same on every run.
-    told, as_ever = (
+    printed, as_ever = (
         [line.split("\t")[0] for line in text.splitlines()]
         for text in (out.decode(), usersctl(*words.split()).stdout)
     )
-    assert told == as_ever
+    assert printed == as_ever
 
 
 def test_a_secret_is_printed_and_stored_with_an_unwritable_stderr(
     usersctl: Command, stderr: IO[bytes]
 ) -> None:
-    def told(*words: str) -> str:
+    def printed(*words: str) -> str:
         process = usersctl.start(*words, stdout=subprocess.PIPE, stderr=stderr)
         out, _ = process.communicate(timeout=30)
         assert process.returncode == 0
         return out.decode().strip()
 
-    made = told("create", "ada@example.com", "--generate")
+    made = printed("create", "ada@example.com", "--generate")
     assert usersctl.can_log_in("ada@example.com", made)
-    token = told("token", "create", "1", "--no-expiry")
+    token = printed("token", "create", "1", "--no-expiry")
     with usersctl.service() as service:
         assert service.sessions.check(token) is not None
-    assert told("create", "ada@example.com", "--generate", "--if-missing") == ""
+    assert printed("create", "ada@example.com", "--generate", "--if-missing") == ""
 
 
 @pytest.mark.parametrize(
@@ -415,9 +415,11 @@ def test_completion_reads_the_database_of_the_command_line(usersctl: Command, va
     usersctl.ok("create", "alan@example.com", "--generate", "--db", "another one.db")
     shell = "bash" if variable == "COMP_WORDS" else "zsh"
     line = "usersctl --db 'another one.db' show a"
-    told = usersctl(env={"_USERSCTL_COMPLETE": f"complete_{shell}", variable: line, "COMP_CWORD": "4"}).stdout
-    assert "alan@example.com" in told
-    assert "ada@example.com" not in told
+    printed = usersctl(
+        env={"_USERSCTL_COMPLETE": f"complete_{shell}", variable: line, "COMP_CWORD": "4"}
+    ).stdout
+    assert "alan@example.com" in printed
+    assert "ada@example.com" not in printed
 
 
 def test_completion_is_silent_without_a_database_or_with_a_broken_configuration(usersctl: Command) -> None:
@@ -473,23 +475,23 @@ def test_list_in_json_imports_only_what_it_needs(usersctl: Command) -> None:
     }
     journeys = {f"usersctl.{name}" for name in ("service", "accounts", "sessions", "transfer", "throttle")}
     for words in (["list", "--json"], ["--json", "--quiet", "list"]):
-        modules, told = imported(usersctl, *words)
-        assert json.loads(told)[0]["email"] == "ada@example.com"
+        modules, printed = imported(usersctl, *words)
+        assert json.loads(printed)[0]["email"] == "ada@example.com"
         assert not modules & (heavy | journeys)
 
 
 def test_no_command_imports_what_only_the_daemon_needs(usersctl: Command) -> None:
     usersctl.add("ada")
     daemons = {"rich", "bottle", "waitress", "requests", "oauthlib", "sqlite_utils"}
-    modules, told = imported(usersctl, "show", "1")
-    assert "ada@example.com" in told
+    modules, printed = imported(usersctl, "show", "1")
+    assert "ada@example.com" in printed
     assert not modules & daemons
 
 
 def test_help_imports_nothing_that_single_commands_need(usersctl: Command) -> None:
     heavy = {"http", "email", "ssl", "bcrypt", "email_validator", "sqlite_utils", "zxcvbn"}
-    modules, told = imported(usersctl, "--help")
-    assert told.startswith("Usage: usersctl")
+    modules, printed = imported(usersctl, "--help")
+    assert printed.startswith("Usage: usersctl")
     assert not modules & heavy
 
 

@@ -38,9 +38,9 @@ def answering(answer: bytes, *, drip: float | None = None) -> Iterator[int]:
                         connection.recv(1000)
                         connection.sendall(answer)
                         continue
-                    for each in answer:
+                    for byte in answer:
                         try:
-                            connection.sendall(bytes([each]))
+                            connection.sendall(bytes([byte]))
                         except OSError:
                             break
                         if stop.wait(drip):
@@ -101,9 +101,9 @@ def test_healthcheck_prints_the_reason_of_the_daemon(site: Site, usersctl: Comma
 
 
 def why_not(port: int, *, seconds: float = 20) -> str:
-    with pytest.raises(NotReady) as told:
+    with pytest.raises(NotReady) as raised:
         ask_within(seconds, _from_url(f"http://127.0.0.1:{port}"))
-    return str(told.value)
+    return str(raised.value)
 
 
 @pytest.mark.parametrize(

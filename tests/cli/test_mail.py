@@ -60,16 +60,16 @@ def test_emails_are_listed_with_their_state(usersctl: Command) -> None:
 
 def test_an_email_in_the_folder_is_shown_with_its_text(usersctl: Command) -> None:
     register(usersctl, "ada")
-    told = usersctl.ok("mail", "show", "1", "--json").json
-    assert (told["state"], told["text"], told["file"]) == ("waiting", None, None)
+    printed = usersctl.ok("mail", "show", "1", "--json").json
+    assert (printed["state"], printed["text"], printed["file"]) == ("waiting", None, None)
     usersctl.ok("mail", "retry")
-    told = usersctl.ok("mail", "show", "1", "--json").json
-    assert told["state"] == "sent"
-    assert told["subject"] == "Confirm your email address for Users"
-    file = Path(told["file"])
+    printed = usersctl.ok("mail", "show", "1", "--json").json
+    assert printed["state"] == "sent"
+    assert printed["subject"] == "Confirm your email address for Users"
+    file = Path(printed["file"])
     assert file == usersctl.folder / "mail" / "1.eml"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    link = link_in(told["text"])
+    link = link_in(printed["text"])
     assert link.email == ADA
     assert link.token in usersctl.ok("mail", "show", "1").stdout
     with usersctl.service() as service:
@@ -82,8 +82,8 @@ def test_an_email_file_of_another_database_is_not_shown(usersctl: Command) -> No
     for file in usersctl.folder.glob("users.db*"):
         file.unlink()
     register(usersctl, "bob")
-    told = usersctl.ok("mail", "show", "1", "--json").json
-    assert (told["email"], told["text"], told["file"]) == ("bob@example.com", None, None)
+    printed = usersctl.ok("mail", "show", "1", "--json").json
+    assert (printed["email"], printed["text"], printed["file"]) == ("bob@example.com", None, None)
 
 
 @pytest.mark.parametrize("words", [["show", "1"], ["retry", "1"], ["retry", "1", "2"], ["show", "9" * 30]])
@@ -118,7 +118,7 @@ def test_retry_sends_waiting_emails_without_a_daemon(usersctl: Command) -> None:
         configure(usersctl, box.port)
         done = usersctl.ok("mail", "retry")
     assert done.stdout.splitlines() == [f"Email 1 to {ADA}: sent", "Email 2 to bob@example.com: sent"]
-    assert [each.recipients for each in box.received] == [[ADA], ["bob@example.com"]]
+    assert [email.recipients for email in box.received] == [[ADA], ["bob@example.com"]]
     assert usersctl.ok("mail", "retry").stdout == "No email waits; nothing to do\n"
     assert usersctl.ok("mail", "retry", "1", "--json").json == []
 
@@ -135,11 +135,11 @@ def test_retry_prints_which_emails_failed_and_why(usersctl: Command) -> None:
             "Email 2 to bob@example.com: failed (550 no such user)",
             "Email 3 to cleo@example.com: waiting (450 later)",
         ]
-        assert [each["last_error"] for each in listed(usersctl)] == [None, "550 no such user", "450 later"]
+        assert [row["last_error"] for row in listed(usersctl)] == [None, "550 no such user", "450 later"]
         box.answers.clear()
-        told = usersctl.ok("mail", "retry", "2", "--json").json
-        assert [(each["id"], each["state"]) for each in told] == [(2, "sent")]
-    assert {each["state"] for each in listed(usersctl)} == {"sent", "waiting"}
+        printed = usersctl.ok("mail", "retry", "2", "--json").json
+        assert [(row["id"], row["state"]) for row in printed] == [(2, "sent")]
+    assert {row["state"] for row in listed(usersctl)} == {"sent", "waiting"}
 
 
 def test_retry_of_one_email_leaves_postponed_ones_alone(usersctl: Command) -> None:
@@ -149,7 +149,7 @@ def test_retry_of_one_email_leaves_postponed_ones_alone(usersctl: Command) -> No
     with smtp_server() as box:
         configure(usersctl, box.port)
         usersctl.ok("mail", "retry", "2")
-    assert [each.recipients for each in box.received] == [["bob@example.com"]]
+    assert [email.recipients for email in box.received] == [["bob@example.com"]]
 
 
 def test_retry_ends_even_if_an_attempt_takes_longer_than_the_first_delay(
@@ -177,8 +177,8 @@ def test_retry_beside_a_daemon_sends_nothing_twice(usersctl: Command) -> None:
         with serving(usersctl):
             for _ in range(3):
                 usersctl("mail", "retry")
-            wait_for(lambda: {each["state"] for each in listed(usersctl)} == {"sent"})
-    assert sorted(each.recipients[0] for each in box.received) == sorted(
+            wait_for(lambda: {row["state"] for row in listed(usersctl)} == {"sent"})
+    assert sorted(email.recipients[0] for email in box.received) == sorted(
         f"{name}@example.com" for name in names
     )
 
@@ -191,8 +191,8 @@ def test_mail_test_prints_the_answer_of_the_server(usersctl: Command) -> None:
         configure(usersctl, box.port)
         done = usersctl.ok("mail", "test", "Ada@example.com")
         assert done.stdout == f"Sent to {ADA}: 250 2.0.0 queued as 4711\n"
-        told = usersctl.ok("mail", "test", ADA, "--json").json
-        assert told == {"to": ADA, "answer": "250 2.0.0 queued as 4711"}
+        printed = usersctl.ok("mail", "test", ADA, "--json").json
+        assert printed == {"to": ADA, "answer": "250 2.0.0 queued as 4711"}
     assert not usersctl.database.exists()
     assert "can send emails to ada@example.com" in box.received[0].text()
 
@@ -230,7 +230,7 @@ def test_a_broken_template_ends_with_exit_code_6_and_one_line(usersctl: Command,
     done = usersctl("mail", *words)
     assert done.code == 6
     assert "unknown placeholder $user" in done.stderr
-    assert [each["attempts"] for each in listed(usersctl)] == [0]
+    assert [row["attempts"] for row in listed(usersctl)] == [0]
 
 
 def test_the_password_of_the_mail_server_is_never_printed(usersctl: Command) -> None:
@@ -261,9 +261,9 @@ def test_link_confirm_prints_only_a_working_link(usersctl: Command) -> None:
 
 def test_link_reset_prints_a_working_link(usersctl: Command) -> None:
     (user,) = usersctl.add("ada")
-    told = usersctl.ok("link", "reset", str(user.id), "--json").json
-    assert set(told) == {"url", "email", "purpose"}
-    link = link_in(told["url"])
+    printed = usersctl.ok("link", "reset", str(user.id), "--json").json
+    assert set(printed) == {"url", "email", "purpose"}
+    link = link_in(printed["url"])
     with usersctl.service() as service:
         service.recovery.reset(link.token, link.email, NEW, by=OPERATOR)
     assert usersctl.can_log_in(ADA, NEW)

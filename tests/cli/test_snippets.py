@@ -70,7 +70,7 @@ def test_every_file_in_daemon_comes_from_a_snippet() -> None:
 
 
 def test_every_snippet_file_has_a_name_and_every_word_is_used() -> None:
-    assert {path.name for path in FOLDER.iterdir()} == {each.file for each in SNIPPETS.values()}
+    assert {path.name for path in FOLDER.iterdir()} == {snippet.file for snippet in SNIPPETS.values()}
     used = {word for path in FOLDER.iterdir() for word in Template(path.read_text("utf-8")).get_identifiers()}
     assert used == set(Site(USUAL, COMMAND).words())
 
@@ -91,21 +91,21 @@ def test_a_snippet_is_complete_and_names_its_place(name: Name) -> None:
 
 
 def test_the_snippet_is_printed_alone_and_its_place_on_stderr(usersctl: Command) -> None:
-    told, text = SNIPPETS[Name.TIMER], for_this(usersctl, Name.TIMER)
+    described, text = SNIPPETS[Name.TIMER], for_this(usersctl, Name.TIMER)
     assert usersctl.ok("snippet", "timer", cwd=Path("/")) == (
         0,
         text,
-        f"Put it into: {told.place}\nThen: {told.then}\n",
+        f"Put it into: {described.place}\nThen: {described.then}\n",
     )
     assert usersctl.ok("--quiet", "snippet", "timer") == (0, text, "")
     assert usersctl.ok("--json", "snippet", "timer").json == {
-        "place": told.place,
-        "then": told.then,
+        "place": described.place,
+        "then": described.then,
         "text": text,
     }
     assert not usersctl.database.exists()
     named = re.findall(r"[a-z0-9]+", (command_tree().commands["snippet"].help or "").partition("\n\n")[2])
-    assert {str(each) for each in Name} <= set(named)
+    assert {str(name) for name in Name} <= set(named)
     done = usersctl("snippet", "apache")
     assert done.code == 2
     assert "'nginx'" in done.stderr
@@ -164,18 +164,18 @@ def test_a_path_that_needs_quoting_is_refused(odd: str) -> None:
 
 
 def test_the_service_names_folders_that_systemd_does_not_create(tmp_path: Path) -> None:
-    def told(database: Path, socket: Path | None) -> list[str]:
+    def commands(database: Path, socket: Path | None) -> list[str]:
         changed = USUAL.settings._replace(database=database, socket=socket)
         text = write(Name.SYSTEMD, Site(USUAL._replace(settings=changed), COMMAND).words())
         return re.findall(r"^#   install -d -m (.*)$", text, re.MULTILINE)
 
     owner, missing = owner_of(tmp_path), tmp_path / "missing"
-    assert told(missing / "users.db", missing / "run" / "usersd.sock") == [
+    assert commands(missing / "users.db", missing / "run" / "usersd.sock") == [
         f"0700 -o {owner} {missing}",
         f"0755 -o {owner} {missing}/run",
     ]
-    assert told(tmp_path / "users.db", tmp_path / "usersd.sock") == []
-    assert told(Path("/var/lib/no-users/users.db"), Path("/run/no-users/usersd.sock")) == []
+    assert commands(tmp_path / "users.db", tmp_path / "usersd.sock") == []
+    assert commands(Path("/var/lib/no-users/users.db"), Path("/run/no-users/usersd.sock")) == []
 
 
 def test_an_ipv6_address_in_base_url_keeps_its_brackets() -> None:
@@ -228,8 +228,8 @@ def test_the_units_are_valid_and_the_service_is_hardened(usersctl: Command, tmp_
         [analyze, "verify", "--man=no", *units], capture_output=True, text=True, timeout=60, check=False
     )
     # Other messages are about units of this machine.
-    told = [line for line in done.stderr.splitlines() if any(unit.name in line for unit in units)]
-    assert (done.returncode, told) == (0, [])
+    messages = [line for line in done.stderr.splitlines() if any(unit.name in line for unit in units)]
+    assert (done.returncode, messages) == (0, [])
     for unit, most in (("usersd.service", 1.5), ("users-cleanup.service", 1.0)):
         done = subprocess.run(
             [analyze, "security", "--offline=true", "--no-pager", folder / unit],
@@ -287,26 +287,26 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 def calls_of(analyze: str, filters: list[str]) -> set[str]:
     """The system calls that the lines of SystemCallFilter= allow."""
-    told = subprocess.run(
+    messages = subprocess.run(
         [analyze, "syscall-filter", "--no-pager"], capture_output=True, text=True, timeout=60, check=True
     ).stdout
     sets: dict[str, list[str]] = {}
-    for line in told.splitlines():
+    for line in messages.splitlines():
         if line.startswith("@"):
             sets[line] = members = []
         elif line.startswith("    ") and not line.strip().startswith("#"):
             members.append(line.strip())
 
-    def each(name: str) -> Iterator[str]:
+    def calls_of(name: str) -> Iterator[str]:
         if name.startswith("@"):
             for member in sets[name]:
-                yield from each(member)
+                yield from calls_of(member)
         else:
             yield name
 
-    allowed: set[str] = set(each("@default"))  # systemd always adds them
+    allowed: set[str] = set(calls_of("@default"))  # systemd always adds them
     for line in filters:
-        names = {call for name in line.lstrip("~").split() for call in each(name)}
+        names = {call for name in line.lstrip("~").split() for call in calls_of(name)}
         allowed = allowed - names if line.startswith("~") else allowed | names
     return allowed
 
@@ -337,8 +337,8 @@ def test_the_daemon_works_under_the_hardening_of_the_unit(usersctl: Command) -> 
         limits = Path(f"/proc/{daemon.process.pid}/status").read_text()
         assert "Seccomp:\t2" in limits
         assert daemon.stop() == 0
-    told = [line for line in daemon.file.read_text().splitlines() if not line.startswith("mdwe")]
-    assert [line for line in map(json.loads, told) if "trace" in line] == []
+    messages = [line for line in daemon.file.read_text().splitlines() if not line.startswith("mdwe")]
+    assert [line for line in map(json.loads, messages) if "trace" in line] == []
 
 
 # --- cron and timer ---
@@ -455,5 +455,5 @@ def test_the_image_builds_from_the_checkout_and_runs_without_root() -> None:
         program, *words = json.loads(command)
         assert program == "usersctl"
         _, (name, *rest) = take(words)
-        known = {option for each in command_tree().commands[name].params for option in each.opts}
+        known = {option for parameter in command_tree().commands[name].params for option in parameter.opts}
         assert {word for word in rest if word.startswith("--")} <= known

@@ -66,8 +66,8 @@ def test_ctrl_c_and_end_of_input_at_the_prompt_change_nothing(
     typed = [(PROMPT, f"{PASSWORD}\n")] if prompt == AGAIN else []
     screen = usersctl.on_terminal("create", "ada@example.com", typed=[*typed, (prompt, key)])
     assert screen.code == 130
-    *prompts, told = screen.lines
-    assert told == "usersctl: interrupted; nothing was done"
+    *prompts, error = screen.lines
+    assert error == "usersctl: interrupted; nothing was done"
     assert prompts == ["Password for ada@example.com:", "Once more:"][: len(prompts)]
     assert not usersctl.database.exists()
 
@@ -75,8 +75,8 @@ def test_ctrl_c_and_end_of_input_at_the_prompt_change_nothing(
 def test_ctrl_c_at_a_prompt_is_reported_as_json_with_json(usersctl: Command) -> None:
     screen = usersctl.on_terminal("create", "ada@example.com", "--json", typed=[(PROMPT, "\x03")])
     assert screen.code == 130
-    told = {"code": "interrupted", "message": "interrupted; nothing was done", "hint": None}
-    assert json.loads(screen.lines[-1]) == {"error": told}
+    error = {"code": "interrupted", "message": "interrupted; nothing was done", "hint": None}
+    assert json.loads(screen.lines[-1]) == {"error": error}
 
 
 def test_ctrl_c_at_set_password_keeps_the_old_password(usersctl: Command) -> None:

@@ -113,11 +113,11 @@ def test_every_broken_row_is_reported_with_its_line_and_nothing_is_written(users
     done = usersctl("import", written(usersctl, "p.csv", content))
     assert done.code == 2
     assert done.stdout == ""
-    told = done.stderr.splitlines()
-    assert [line.partition(":")[0] for line in told[:-1]] == [
+    printed = done.stderr.splitlines()
+    assert [line.partition(":")[0] for line in printed[:-1]] == [
         f"line {number}" for number in (3, 4, *range(6, 19))
     ]
-    assert told[-1] == "usersctl: 15 rows cannot be imported; nothing was imported"
+    assert printed[-1] == "usersctl: 15 rows cannot be imported; nothing was imported"
     assert "\x1b" not in done.stderr
     assert usersctl.emails() == []
     error = usersctl("import", usersctl.folder / "p.csv", "--json").error
@@ -127,7 +127,7 @@ def test_every_broken_row_is_reported_with_its_line_and_nothing_is_written(users
 
 
 @pytest.mark.parametrize(
-    ("form", "content", "told"),
+    ("form", "content", "printed"),
     [
         ("csv", "name\nAda\n", "no column email"),
         ("csv", "email;name\nada@example.com;Ada\n", "separated by commas"),
@@ -174,11 +174,11 @@ def test_every_broken_row_is_reported_with_its_line_and_nothing_is_written(users
     ],
 )
 def test_a_file_without_accounts_is_refused(
-    usersctl: Command, form: str, content: str | bytes, told: str
+    usersctl: Command, form: str, content: str | bytes, printed: str
 ) -> None:
     done = usersctl("import", "-", "--format", form, stdin=content)
     assert done.code == 2
-    assert told in done.stderr
+    assert printed in done.stderr
     assert usersctl.emails() == []
 
 
@@ -187,8 +187,8 @@ def test_an_endless_line_in_a_file_is_refused(usersctl: Command, form: str) -> N
     # Limited memory, so that a command that reads on does not take the machine's.
     done = usersctl.shell(f"ulimit -v 4000000; usersctl import - --format {form} </dev/zero")
     assert (done.code, done.stdout) == (2, "")
-    told = "use JSON lines" if form == "json" else "line 1: longer than 1048576 characters"
-    assert told in done.stderr
+    printed = "use JSON lines" if form == "json" else "line 1: longer than 1048576 characters"
+    assert printed in done.stderr
     done = usersctl.shell("ulimit -v 4000000; usersctl import --from csv:/dev/zero")
     assert (done.code, done.stderr) == (2, "usersctl: line 1: longer than 1048576 characters\n")
 
@@ -281,12 +281,12 @@ def test_a_dry_run_prints_the_result_and_writes_nothing(usersctl: Command) -> No
 
 
 def test_a_dry_run_creates_no_database(usersctl: Command) -> None:
-    told = "Would import: 1 created, 0 updated, 0 skipped\n"
+    printed = "Would import: 1 created, 0 updated, 0 skipped\n"
     people = "email\nada@example.com\n"
-    assert usersctl.ok("import", "-", "--dry-run", stdin=people).stdout == told
+    assert usersctl.ok("import", "-", "--dry-run", stdin=people).stdout == printed
     assert not usersctl.database.exists()
     usersctl.database.touch()  # an import turns an empty file into a database
-    assert usersctl.ok("import", "-", "--dry-run", stdin=people).stdout == told
+    assert usersctl.ok("import", "-", "--dry-run", stdin=people).stdout == printed
     assert usersctl.database.stat().st_size == 0
 
 
@@ -302,8 +302,8 @@ def test_a_stopped_import_prints_no_trace(usersctl: Command, number: int, code: 
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == code
-    told = [line for line in err.decode().splitlines() if "Invalid email format" not in line]
-    assert told == (["usersctl: interrupted"] if number == signal.SIGINT else [])
+    printed = [line for line in err.decode().splitlines() if "Invalid email format" not in line]
+    assert printed == (["usersctl: interrupted"] if number == signal.SIGINT else [])
     assert usersctl.emails() == ["ada@example.com"]
 
 
@@ -459,7 +459,7 @@ def test_an_export_follows_a_symbolic_link(usersctl: Command, before: str | None
     assert link.is_symlink()
     assert "ada@example.com" in (kept / "real.csv").read_text()
     assert stat.S_IMODE((kept / "real.csv").stat().st_mode) == 0o600
-    assert [each.name for each in kept.iterdir()] == ["real.csv"]
+    assert [path.name for path in kept.iterdir()] == ["real.csv"]
 
 
 def test_an_export_to_dev_stdout_writes_to_standard_output(usersctl: Command) -> None:
