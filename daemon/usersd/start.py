@@ -125,8 +125,7 @@ def admin_command(loaded: Loaded) -> str:
 
 def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False) -> None:
     """Makes or migrates the database and announces how to make the first admin, before any process is forked."""
-    service = build(loaded.settings)
-    try:
+    with closing(build(loaded.settings)) as service:
         migrated = service.store.migrated
         if migrated is not None:
             log.event("migrated", accounts=migrated.accounts, backup=str(migrated.backup))
@@ -142,8 +141,6 @@ def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False) -> None:
                 text = "Create the first admin here (the link works once, for 30 minutes):"
                 sys.stdout.write(f"\n{text}\n  {service.first_admin.link()}\n\n")
                 sys.stdout.flush()
-    finally:
-        service.close()
 
 
 def log_mail(settings: Settings, log: Log, *, dev: bool) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from support import proxies
 from support.commands import PASSWORD, USERSCTL, Command
-from support.daemons import Daemon, free_port, serving
+from support.daemons import Daemon, free_port, serving, wait_for
 from support.proxies import Proxy
 from support.web import Reply, running
 
@@ -90,6 +90,7 @@ def test_an_address_on_the_command_line_overrides_the_socket_of_the_configuratio
 ) -> None:
     usersctl.configure('[server]\nsocket = "run.sock"\n')
     with serving(usersctl) as daemon:
+        wait_for(lambda: daemon.events("listening"))  # the parent logs it, a child answers
         assert daemon.events("listening")[0]["url"] == f"http://127.0.0.1:{daemon.port}"
 
 

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
@@ -154,6 +154,7 @@ class _Child(NamedTuple):
     delay: float  # seconds that it waited before it began to serve
 
 
+@dataclass
 class _Parent:
     """Forks the processes that serve, replaces those that end unexpectedly, and passes signals on.
 
@@ -161,23 +162,18 @@ class _Parent:
     serves, and writes the time of its last successful self-check into shared memory.
     """
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        make: Callable[[int], AbstractContextManager[Hosted]],
-        serving: Serving,
-        on_ready: Callable[[str], None],
-        notifier: Notifier,
-    ) -> None:
-        self.listener = listener
-        self.make = make
-        self.serving = serving
-        self.on_ready = on_ready
-        self.notifier = notifier
-        self.checked_at = mmap.mmap(-1, serving.processes * _TIME.size)
-        self.children: dict[int, _Child] = {}  # by process id
-        self.ready = self.stopping = False
-        self.code = 0
+    listener: socket.socket
+    make: Callable[[int], AbstractContextManager[Hosted]]
+    serving: Serving
+    on_ready: Callable[[str], None]
+    notifier: Notifier
+    children: dict[int, _Child] = field(default_factory=dict)  # by process id
+    ready: bool = False
+    stopping: bool = False
+    code: int = 0
+
+    def __post_init__(self) -> None:
+        self.checked_at = mmap.mmap(-1, self.serving.processes * _TIME.size)
 
     def serve(self) -> int:
         handlers: dict[int, Callable[[int], None]] = {
