@@ -1,4 +1,5 @@
-## All keys of users.toml with their defaults. A key that has no default shows an example.
+## All keys of users.toml with their defaults. A key that has no default shows an example. A relative path starts at the
+## folder of this file. Secrets are better kept in the environment, or in a file that a variable ending in _FILE names.
 ## Remove "# " from the lines that you change, and from their [table]; then run: usersctl config check
 % for name, keys in tables().items():
 

@@ -33,5 +33,5 @@ The configuration: the first of these that exists.
 .B /var/lib/users/users.db, $XDG_DATA_HOME/users/users.db
 The database: of root, and of any other user.
 .SH CONFIGURATION
-The keys of users.toml:
+The keys of users.toml. A relative path starts at the folder of the file.
 {{entries((key.name, f"{key.help} Type: {key.kind.name}. Default: {default(key)}.") for key in KEYS.values())}}
