@@ -330,6 +330,16 @@ def no_function_is_longer_than_a_screen(modules: Modules) -> Iterator[str]:
 
 
 @rule
+def no_conditional_expression_holds_another(modules: Modules) -> Iterator[str]:
+    for module in product(modules):
+        for node in module.nodes:
+            if isinstance(node, ast.IfExp):
+                for inner in ast.walk(node):
+                    if isinstance(inner, ast.IfExp) and inner is not node:
+                        yield f"{module.path}:{node.lineno}"
+
+
+@rule
 def no_test_imports_a_test(modules: Modules) -> Iterator[str]:
     for module in modules.values():
         for name, _ in module.imports:
@@ -379,6 +389,7 @@ def test_the_rules_see_the_modules() -> None:
         "tests.conftest",
     } <= set(MODULES)
     assert sum(len(module.imports) for module in product(MODULES)) > 500
+    assert {nearest(module.name, ROOMS) for module in product(MODULES)} - {""} == set(ROOMS)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -445,6 +456,10 @@ BREAKING: dict[str, list[dict[str, str]]] = {
     ],
     "no_name_is_empty": [{"usersctl/planted.py": "class UserManager: ..."}, {"usersctl/cli/utils.py": ""}],
     "no_function_is_longer_than_a_screen": [{"usersctl/planted.py": "def f():\n" + "    x = 1\n" * 60}],
+    "no_conditional_expression_holds_another": [
+        {"usersctl/planted.py": "x = 1 if a else 2 if b else 3"},
+        {"usersctl/planted.py": "x = (1 if a else 2) if b else 3"},
+    ],
     "no_test_imports_a_test": [
         {"tests/core/test_planted.py": "from cli.test_accounts import helper"},
         {"tests/support/planted.py": "from conftest import PASSWORD"},

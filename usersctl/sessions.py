@@ -336,4 +336,6 @@ class Sessions:
 
 def clean_user_agent(text: str | None) -> str | None:
     """The header, cut and without unprintable characters."""
-    return "".join(c if c.isprintable() else " " for c in text[:MAX_USER_AGENT]) if text else None
+    if not text:
+        return None
+    return "".join(c if c.isprintable() else " " for c in text[:MAX_USER_AGENT])

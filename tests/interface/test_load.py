@@ -1,8 +1,8 @@
 """A login storm against the real daemon: session checks stay fast, and logins use all of the machine's hashing.
 
-Five seconds of it belong to every run. For numbers worth telling, on a machine that does nothing else:
+Three seconds of it belong to every run. For reliable numbers, on a machine that does nothing else:
 
-    LOAD_SECONDS=30 pytest -s tests/test_load.py
+    LOAD_SECONDS=30 pytest -s tests/interface/test_load.py
 """
 
 import json
@@ -21,7 +21,7 @@ from usersctl.models import Newcomer
 from usersctl.passwords import Hasher
 from usersctl.service import build
 
-SECONDS = float(os.environ.get("LOAD_SECONDS", "5"))
+SECONDS = float(os.environ.get("LOAD_SECONDS", "3"))
 CLIENTS = 32
 COST = 12
 
