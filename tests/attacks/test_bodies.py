@@ -1,4 +1,4 @@
-"""Attacks by what is sent: bodies, fields, ids and queries. Never a 5xx, always the shape that errors have."""
+"""Attacks by input: bodies, fields, ids and queries. Never a 5xx, and always the shape of an error."""
 
 import gzip
 import json
@@ -17,7 +17,7 @@ from usersctl.models import User
 from usersctl.service import Service
 from usersd.routes import TABLE
 
-# What each endpoint reads, with values that it takes. Texts may not be empty, booleans may be left out.
+# The fields of each endpoint, with accepted values. Strings may not be empty, booleans may be left out.
 TEXTS: dict[tuple[str, str], dict[str, str]] = {
     ("POST", "/api/users/session"): {"email": "bob@example.com", "password": PASSWORD},
     ("POST", "/api/users/setup"): {
@@ -91,7 +91,7 @@ ODD_TEXTS = [
 
 @pytest.fixture
 def open_site(make_service: Callable[..., Service]) -> Iterator[Site]:
-    """Registration is open, and nobody is slowed down; Ada is an admin (1) and Bob a user (2)."""
+    """Registration is open, limits are off; Ada is an admin (1) and Bob a user (2)."""
     service = make_service(limits_enabled=False, whitelist=("/register",))
     for name, role in (("ada", "admin"), ("bob", "user")):
         create_user(service, f"{name}@example.com", name.title(), PASSWORD, role=role, by=OPERATOR)
@@ -108,7 +108,7 @@ def ada(open_site: Site) -> Client:
 
 
 def well_formed(reply: Reply) -> Reply:
-    """Neither a fault of ours nor an answer of another shape."""
+    """No 5xx, and the shape of an error."""
     assert reply.status < 500, reply
     assert (reply.header("Content-Type") or "").startswith(
         ("application/json", "text/html", "text/css", "text/javascript")

@@ -1,4 +1,4 @@
-"""Attacks by cookies and tokens: bombs, odd neighbours, planted, tampered and stolen ones, and headers that are echoed."""
+"""Attacks by cookies and tokens: bombs, malformed, planted, tampered and stolen ones, and headers that are echoed."""
 
 import base64
 import hashlib

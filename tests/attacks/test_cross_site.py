@@ -1,4 +1,4 @@
-"""Attacks from another site's page: what a browser can be made to send must change nothing, and nobody else may read."""
+"""Attacks from a page of another site: what a browser can be made to send changes nothing, and no other origin reads."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -25,7 +25,7 @@ READS = [
     route.path.replace("<id>", "2").replace("<name>", "style.css") for route in TABLE if route.method == "GET"
 ]
 
-# What the browsers of some victims send along with another site's request.
+# The headers of various browsers in a request of another site.
 CROSS_SITE: list[dict[str, str]] = [
     {"Sec-Fetch-Site": "cross-site"},
     {"Sec-Fetch-Site": "same-site"},
@@ -76,7 +76,7 @@ def site(make_site: Callable[..., Site]) -> Site:
 
 @pytest.fixture
 def ada(site: Site) -> Client:
-    """The victim: an admin whose browser sends the cookie along, as an old one or a sibling's page might."""
+    """The victim: an admin whose browser sends the cookie, as an old browser or a page of a sibling domain makes it do."""
     client = site.client()
     client.login("ada@example.com", PASSWORD)
     return client
@@ -127,7 +127,7 @@ def test_a_request_of_another_site_changes_nothing(
 def test_a_body_that_an_html_form_can_send_is_refused(
     site: Site, ada: Client, endpoint: tuple[str, str], media: str | None, raw: bytes
 ) -> None:
-    """From a browser so old that it says nothing of where the form is."""
+    """From a browser so old that it does not send the origin of the form."""
     before = state(site)
     reply = ada.send(*endpoint, raw=raw, headers={} if media is None else {"Content-Type": media})
     assert reply.status == 415
@@ -231,7 +231,7 @@ def test_only_an_allowed_origin_may_read_responses(make_site: Callable[..., Site
         assert reply.status == 200
         assert cors(reply) == told
         assert cors(browser.get("/api/users/me", headers=headers)) == told
-        assert cors(browser.get("/api/users/x", headers=headers)) == told  # a refusal can be read, too
+        assert cors(browser.get("/api/users/x", headers=headers)) == told  # errors can be read, too
     for origin in (EVIL, "null", "https://app.example.evil.example", "https://app.example:8443", "http://app.example", "https://APP.example",
                    "https://xapp.example", "https://app.example/", f"{FRIEND}, {EVIL}", f"{FRIEND} {EVIL}", "*", "", OURS):  # fmt: skip
         reply = browser.get("/api/users/me", headers={"Origin": origin})
@@ -295,7 +295,7 @@ def test_a_preflight_lists_the_methods_of_the_path(make_site: Callable[..., Site
 
 
 def test_pages_and_redirects_are_for_no_other_origin(make_site: Callable[..., Site]) -> None:
-    """A named origin calls the interface. What a browser shows, and where it is sent, stays between it and us."""
+    """An allowed origin may call the API. Pages and redirects stay unreadable for it."""
     site = make_site(allowed_origins=(FRIEND,))
     ada = site.client()
     ada.login("ada@example.com", PASSWORD)
@@ -313,7 +313,7 @@ def test_pages_and_redirects_are_for_no_other_origin(make_site: Callable[..., Si
 def test_an_application_of_an_allowed_origin_signs_in_and_out(
     make_site: Callable[..., Site],
 ) -> None:
-    """Call by call what a browser sends: a preflight, then the request with the cookie."""
+    """Each call as a browser sends it: a preflight, then the request with the cookie."""
     site = make_site(allowed_origins=(FRIEND,))
     browser = site.client()
 
@@ -349,7 +349,7 @@ def test_an_application_of_an_allowed_origin_signs_in_and_out(
 def test_an_allowed_origin_does_not_open_the_tasks(
     make_site: Callable[..., Site],
 ) -> None:
-    """The open door of a fresh installation is for whoever sits there, and not for every page in his browser."""
+    """A fresh installation is open to a person on that machine, and not to every page in the browser there."""
     site = make_site()
     assert site.client().get("/_tasks/").status == 200
     for headers in CROSS_SITE:
@@ -367,7 +367,7 @@ TURNED = [
 def test_a_rebound_host_name_does_not_count_as_this_machine(
     make_service: Callable[..., Service], host: str
 ) -> None:
-    """DNS rebinding: to the browser it is the same origin."""
+    """DNS rebinding: for the browser it is the same origin."""
     doors = (("GET", "/_tasks/"), ("POST", "/_tasks/users:cleanup-tokens"), ("GET", "/dev/mail"))
     with running(make_service(), table=TABLE + FOR_DEVELOPMENT) as site:
         for method, path in doors:

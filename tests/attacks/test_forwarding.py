@@ -1,4 +1,4 @@
-"""Attacks by forged forwarding headers and Host: who asks, and where our links lead, is not for a client to say."""
+"""Attacks by forged forwarding headers and Host: a client sets neither its own address nor the target of our links."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +27,7 @@ FORGED = {
 
 
 def address(site: Site, **headers: str) -> str:
-    """What the service takes for the address of whoever sends these."""
+    """The client address that the service determines from these headers."""
     site.client().get("/login", headers={name.replace("_", "-"): value for name, value in headers.items()})
     return str(site.log[-1]["ip"])
 
@@ -63,7 +63,7 @@ def test_forwarding_headers_of_an_untrusted_client_are_ignored(
         ("6.6.6.6, 2001:db8:1::5", "6.6.6.6"),
         ("6.6.6.6, 2001:db8:2::5", "2001:db8:2::5"),
         ("6.6.6.6, [2001:db8:2::5]", "2001:db8:2::5"),
-        # What is no address ends the walk at the last one that was known.
+        # A value that is no address ends the walk at the last valid one.
         ("", "127.0.0.1"),
         (",", "127.0.0.1"),
         ("6.6.6.6,", "127.0.0.1"),
@@ -86,7 +86,7 @@ def test_the_chain_of_proxies_is_walked_from_the_right(
     trusted = tuple(map(ip_network, ("127.0.0.1", "10.0.0.0/8", "2001:db8:1::/48")))
     with running(make_service(trusted_proxies=trusted)) as site:
         assert address(site, X_Forwarded_For=forwarded) == ip
-        # Only this one header speaks of the address.
+        # Only this header sets the address.
         assert address(site, **(FORGED | {"X-Forwarded-For": forwarded})) == ip
 
 
@@ -96,7 +96,7 @@ def test_the_last_of_two_forwarding_headers_is_the_proxys(make_service: Callable
             b"GET /login HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Forwarded-For: 6.6.6.6\r\nX-Forwarded-For: 198.51.100.7\r\n\r\n"
         )
         assert site.log[-1]["ip"] == "198.51.100.7"
-        # An underscore is no hyphen.
+        # An underscore is not a hyphen.
         site.raw(b"GET /login HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX_Forwarded_For: 6.6.6.6\r\n\r\n")
         assert site.log[-1]["ip"] == "127.0.0.1"
 
@@ -273,7 +273,7 @@ def test_links_in_emails_come_from_the_configuration(make_service: Callable[...,
             )
             assert answer.startswith(b"HTTP/1.1 200 ")
             assert b"evil.example" not in answer
-    # What waits to be sent, and whatever else was written down.
+    # The queued emails, and all other files.
     with service.store.read() as tx:
         assert tx.counts()["outbox"] == 2
     written = b"".join(file.read_bytes() for file in service.settings.database.parent.glob("users.db*"))

@@ -1,4 +1,4 @@
-"""Attacks by guessing, by timing and by racing; and what a page gives away."""
+"""Attacks by guessing, timing and racing; and what a page reveals."""
 
 import json
 import re
@@ -32,7 +32,7 @@ NO_LIMITS: dict[str, Any] = {
     "failures_before_delay": 10**6,
     "failures_before_lock": 10**6,
     "failed_logins_per_minute": 10**6,
-}  # counted as ever, and never reached
+}  # counted as usual, and never reached
 
 
 # --- who exists ---
@@ -40,7 +40,7 @@ NO_LIMITS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def refused() -> dict[str, tuple[str, str]]:
-    """Logins that are all refused alike: address and password."""
+    """Logins that get the same refusal: address and password."""
     names = ("wrong", "inactive", "broken", "nonsense", "unusable", "cheap")
     return {
         **{name: (f"{name}@example.com", "not the password") for name in names},
@@ -336,7 +336,7 @@ def test_the_script_navigates_only_to_own_paths_and_writes_no_html() -> None:
 
 
 class Page(HTMLParser):
-    """Everything in a page that a browser would run or fetch."""
+    """Everything in a page that a browser runs or fetches."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

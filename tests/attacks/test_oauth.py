@@ -1,4 +1,4 @@
-"""Attacks on the sign-in through the identity provider: no session, the right code, never a 5xx."""
+"""Attacks on the sign-in through the identity provider: no session, the right error code, never a 5xx."""
 
 import base64
 import json
@@ -44,7 +44,7 @@ def make_site(make_service: Callable[..., Service]) -> Iterator[Make]:
 
 @pytest.fixture
 def site(make_site: Make) -> Iterator[OAuthSite]:
-    """Nothing that is done to it may be a fault of ours, or leave anything behind."""
+    """No attack may cause a 5xx or leave a row behind."""
     site = make_site(oauth_allow_auto_registration=True)
     yield site
     assert not site.errors()
@@ -80,11 +80,11 @@ def test_a_callback_without_a_state_is_refused(site: OAuthSite, browser: Browser
         assert error_of(browser.client.get(path)) == "oauth_failed"
     assert (browser.me(), accounts(site)) == (None, 0)
     assert browser.callback(back if back.startswith("http") else browser.base_url + back).status == 302
-    assert browser.me() is not None  # and the right one still can
+    assert browser.me() is not None  # and the right browser still can
 
 
 def test_a_state_of_another_browser_is_refused(site: OAuthSite, browser: Browser) -> None:
-    """Whoever gets a victim to open the attacker's callback does not sign the victim in as the attacker."""
+    """A victim who opens the attacker's callback is not signed in as the attacker."""
     attacker = site.browser()
     back = attacker.consent(attacker.set_out(), "1004")
     assert error_of(browser.callback(back)) == "oauth_failed"
@@ -112,7 +112,7 @@ def test_a_callback_works_once(site: OAuthSite, browser: Browser) -> None:
     cookies = dict(browser.client.cookies)
     browser.callback(back)
     again = site.browser()
-    again.client.cookies = cookies  # even for whoever kept the cookie
+    again.client.cookies = cookies  # even for a client that kept the cookie
     assert error_of(again.callback(back)) == "oauth_failed"
     assert again.me() is None
     assert error_of(browser.callback(back)) == "oauth_failed"
@@ -128,7 +128,7 @@ def test_a_callback_works_once_even_if_the_provider_accepts_the_code_twice(
     again.client.cookies = cookies
     site.provider._codes.update(codes)
     assert error_of(again.callback(back)) == "oauth_failed"
-    assert not site.provider._codes  # so the provider had taken it
+    assert not site.provider._codes  # the provider had accepted it
     assert again.me() is None
 
 
@@ -174,7 +174,7 @@ def test_the_issuer_of_the_callback_must_be_the_configured_one(
         told["iss"] = iss.replace("ISSUER", site.provider.issuer)
     assert error_of(browser.client.get(f"{CALLBACK}?{urlencode(told)}")) == "oauth_failed"
     assert (browser.me(), accounts(site)) == (None, 0)
-    assert told["code"] in site.provider._codes  # nobody was even asked
+    assert told["code"] in site.provider._codes  # the provider was not even called
 
 
 # --- other sites ---
@@ -294,7 +294,7 @@ def test_an_account_registered_in_advance_gives_its_maker_no_access(
     bearer = {"Authorization": f"Bearer {api.token}"}
     assert site.site.client().get("/api/users/me", headers=bearer).status == 401
     assert site.site.client().login("ada@example.com", PASSWORD).status == 401
-    # Nor does the attacker's own account at the provider lead back into it.
+    # The attacker's own account at the provider does not lead back into it either.
     attacker = site.browser()
     attacker.sign_in("1004")
     assert (attacker.me() or {})["id"] != eve.id
@@ -328,7 +328,7 @@ def test_a_linked_account_cannot_link_or_unlink_itself_by_its_profile(browser: B
 
 
 def good(browser: Browser) -> tuple[str, dict[str, Any], str]:
-    """Name and content of the cookie of a sign-in that is under way, and the callback that it belongs to."""
+    """Name and content of the cookie of a sign-in that was begun, and its callback."""
     back = browser.consent(browser.set_out(), "1001")
     (name,) = browser.flows()
     value = browser.client.cookies[name]
@@ -360,7 +360,7 @@ def test_malformed_state_cookies_are_ignored(site: OAuthSite, browser: Browser) 
         assert error_of(browser.callback(back)) == "oauth_failed", renamed
     assert accounts(site) == 0
     browser.client.cookies = {name: forged(waits)}
-    assert browser.callback(back).header("Location") == "/"  # so it was the cookie that was refused
+    assert browser.callback(back).header("Location") == "/"  # the cookie was the reason of the refusal
 
 
 def test_a_foreign_cookie_of_the_same_name_does_not_stop_a_sign_in(site: OAuthSite, browser: Browser) -> None:
@@ -371,7 +371,7 @@ def test_a_foreign_cookie_of_the_same_name_does_not_stop_a_sign_in(site: OAuthSi
 
 
 def test_invented_states_cause_no_write(site: OAuthSite) -> None:
-    """Whoever makes up states and cookies for them must not fill our disk."""
+    """A client that invents states and their cookies must not fill the disk."""
     import hashlib
 
     client = site.site.client()

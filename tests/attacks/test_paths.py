@@ -35,7 +35,7 @@ FOR_ADMINS = [
 
 
 def ask(site: Site, method: str, target: str, *headers: str) -> tuple[int, str, bytes]:
-    """Status, head and body for a target that goes out as it is."""
+    """Status, head and body for a target that is sent unchanged."""
     lines = [f"{method} {target} HTTP/1.1", "Host: 127.0.0.1", "Connection: close", *headers, "", ""]
     head, _, body = site.raw("\r\n".join(lines).encode()).partition(b"\r\n\r\n")
     return int(head.split()[1]), head.decode("latin-1"), body
@@ -43,7 +43,7 @@ def ask(site: Site, method: str, target: str, *headers: str) -> tuple[int, str, 
 
 @pytest.fixture
 def closed_site(make_service: Callable[..., Service]) -> Iterator[Site]:
-    """One whose tasks are not open to whoever sits at the machine."""
+    """A site whose tasks always need a session."""
     with running(
         make_service(whitelist=("/about", "/docs/*", "/api/users/i")), listening="192.0.2.1"
     ) as found:
@@ -68,7 +68,7 @@ def test_no_spelling_of_a_closed_path_opens_it_without_a_session(
         status, head, body = ask(closed_site, "GET", target)
         assert ada.email.encode() not in body, target
         if status == 200:
-            # A query behind an open path is no part of the path.
+            # The query after an open path is no part of the path.
             assert body == login, target
             assert target.partition("?")[0] == "/login", target
         elif status == 302:
@@ -169,7 +169,7 @@ def test_a_redirect_after_login_is_a_path_of_this_site(closed_site: Site) -> Non
 
 
 class Behind:
-    """An application that remembers the paths with which it was reached."""
+    """An application that records the paths of its requests."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -185,7 +185,7 @@ OPENED = ("/about", "/docs/*", "/shop/*/view")
 
 
 def reaches(service: Service, path: str, script: str = "", **environ: str) -> tuple[bool, str, str]:
-    """Whether the application behind was reached, the status, and where the browser was sent."""
+    """Whether the application was reached, the status, and the target of a redirect."""
     behind = Behind()
     told: list[Any] = []
     request = {
@@ -217,7 +217,7 @@ def is_meant(path: str) -> bool:
 def test_no_reading_of_a_whitelisted_path_leads_elsewhere(start: str, more: list[str]) -> None:
     path = start + "".join(more)
     if any("\udc80" <= c <= "\udcff" for c in path):
-        return  # no text: never looked up
+        return  # not UTF-8: never looked up
     opened = Whitelist(OPENED)
     if path in opened:
         assert all(is_meant(reading) for reading in readings(path)), path
@@ -284,7 +284,7 @@ def test_no_client_sets_its_identity_for_the_application(
 ) -> None:
     service = make_service(whitelist=OPENED)
     reached, _, _ = reaches(service, "/docs/x", "", **{name: '{"email": "ada@example.com", "role": "admin"}'})
-    assert reached  # as nobody, which `reaches` looks at
+    assert reached  # without a user, as `reaches` checks
 
 
 class Quiet(WSGIRequestHandler):
@@ -295,7 +295,7 @@ class Quiet(WSGIRequestHandler):
 def test_the_rules_hold_behind_another_server_and_router(
     make_service: Callable[..., Service], add: Callable[..., User]
 ) -> None:
-    """Bottle's router drops bytes and leading slashes, and what is mounted sees a shorter path."""
+    """Bottle's router drops bytes and leading slashes, and a mounted application sees a shorter path."""
     service = make_service(whitelist=OPENED)
     inner, outer = bottle.Bottle(), bottle.Bottle()
     secrets = 0

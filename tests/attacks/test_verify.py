@@ -66,7 +66,7 @@ def _bare(path: str) -> str:
 
 
 def spellings(closed: str) -> list[str]:
-    """All but those whose trick is their length, which a header does not hold."""
+    """All except the very long ones, which a header cannot hold."""
     return [target for target in other_spellings(closed, "/docs") if len(target) < 1000]
 
 
@@ -88,7 +88,7 @@ def test_no_spelling_of_a_closed_path_opens_it(site: Site, closed: str, ask: Ask
                 path = unquote(re.sub(r"^https?://[^/?#]*", "", target).partition("?")[0])
                 assert not may_be(path, closed), target
                 assert client is user or path == "/docs" or path.startswith("/docs/"), target
-    assert opened > 5  # or this would show nothing
+    assert opened > 5  # otherwise this test would show nothing
 
 
 PATHS = st.builds(
@@ -108,7 +108,7 @@ PATHS = st.builds(
 @example("/docs/drafts ..")
 def test_no_reading_of_a_path_evades_a_role_rule(path: str) -> None:
     if any("\udc80" <= c <= "\udcff" for c in path):
-        return  # no text: asks for all roles
+        return  # not UTF-8: needs all roles
     roles = RoleRules(RULES).roles(path)
     for closed in ("/admin", "/docs/drafts"):
         if may_be(path, closed):

@@ -1,4 +1,4 @@
-"""Who is let in: every row of the route table times every kind of caller times every method, through a real socket."""
+"""Access: every route times every kind of caller times every method, through a real socket."""
 
 import re
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from usersctl.errors import ConfigError
 from usersd.paths import Whitelist
 from usersd.routes import FOR_DEVELOPMENT, TABLE
 
-# What the specification and the contract say, written down here once more: who is let in, and what somebody who is let
-# in and sends no body is answered. A row that is not here fails a test below.
+# The specification and the contract, written down here a second time on purpose: the callers of each route, and the
+# status of an admitted request without a body. A route that is missing here fails a test below.
 ANYONE, USER, ADMIN, OPERATOR_OR_ADMIN, REGISTRATION = "anyone", "user", "admin", "operator", "registration"
 ADMINS_PAGE = "admin, and a page that says so to others"
 EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
@@ -46,7 +46,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("DELETE", "/api/users/<id>/sessions"): (ADMIN, 200),
     ("GET", "/api/users/auth/oauth/redirect"): (ANYONE, 302),
     ("GET", "/api/users/auth/oauth/callback"): (ANYONE, 302),
-    ("GET", "/api/users/auth/verify"): (ANYONE, 200),  # and its answer to nobody is a 401
+    ("GET", "/api/users/auth/verify"): (ANYONE, 200),  # and 401 for an anonymous request
     ("GET", "/_tasks/"): (OPERATOR_OR_ADMIN, 200),
     ("POST", "/_tasks/users:cleanup-tokens"): (OPERATOR_OR_ADMIN, 200),
     ("GET", "/api/users/openapi.json"): (ANYONE, 200),
@@ -66,8 +66,8 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("GET", "/users"): (ADMINS_PAGE, 200),
 }
 ONLY_FOR_DEVELOPMENT = {("GET", "/dev/mail")}
-TELLS_WHO_IS_LET_IN = "/api/users/auth/verify"
-USES_SOMETHING_UP = {"/api/users/confirm-email", "/api/users/auth/oauth/callback"}  # not for HEAD
+DECIDES_ITSELF = "/api/users/auth/verify"
+WORKS_ONCE = {"/api/users/confirm-email", "/api/users/auth/oauth/callback"}  # not for HEAD
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW")
 PATHS = sorted({path for _, path in EXPECTED})
@@ -99,9 +99,9 @@ def expected(  # noqa: PLR0911 - one for each rule
             return at_the_door
         if level != USER and caller != "admin":
             return 403
-    if path == TELLS_WHO_IS_LET_IN and caller not in SIGNED_IN:
+    if path == DECIDES_ITSELF and caller not in SIGNED_IN:
         return 401
-    return 405 if method == "HEAD" and path in USES_SOMETHING_UP else status
+    return 405 if method == "HEAD" and path in WORKS_ONCE else status
 
 
 class Callers:
@@ -169,7 +169,7 @@ def test_each_caller_gets_the_expected_status_on_every_route(
 
 
 def is_well_formed(reply: Reply, path: str, method: str) -> bool:
-    """A refusal says only what it is about, and a redirect leads to the login and back."""
+    """An error holds its message only, and a redirect leads to the login and back."""
     if reply.status == 302 and path.startswith("/api/users/auth/"):
         return reply.header("Location") == "/login?error=oauth_not_configured"
     if reply.status == 403 and path == "/users":
@@ -196,7 +196,7 @@ def test_a_bearer_token_is_accepted_wherever_a_cookie_is(site: Site, clock: Fake
                 assert client.send(method, callers.path(path, "admin", method)).status == status, path
 
 
-# --- what has no route ---
+# --- paths without a route ---
 
 UNKNOWN = [
     "/nowhere",
@@ -297,7 +297,7 @@ def test_no_pattern_opens_a_route_that_asks_for_a_session(
 
 
 def reference(patterns: tuple[str, ...], path: str) -> bool:
-    """The same, as one would explain it with regular expressions."""
+    """The same rule, written with regular expressions."""
     if "/register" in patterns:
         patterns += ("/confirm-email",)
     for pattern in patterns:

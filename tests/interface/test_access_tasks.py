@@ -1,4 +1,4 @@
-"""/_tasks/ on one's own machine: open to whoever sits at a fresh installation, and to nobody who comes another way."""
+"""/_tasks/ on a fresh installation: open without a session to callers on the same machine only."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -34,7 +34,7 @@ TASK_REQUESTS = [("GET", "/_tasks/"), ("POST", "/_tasks/users:cleanup-tokens")]
         ("http://localhost:8080", "localhost", True),
         ("http://[::1]:8080", "127.0.0.1", True),
         ("https://localhost", "::1", True),
-        ("http://127.0.0.1:8080", "0.0.0.0", False),  # noqa: S104 - what must not be open
+        ("http://127.0.0.1:8080", "0.0.0.0", False),  # noqa: S104 - must not be open
         ("http://127.0.0.1:8080", "::", False),
         ("http://127.0.0.1:8080", "192.0.2.1", False),
         ("http://127.0.0.1:8080", None, False),
@@ -75,7 +75,7 @@ def test_a_proxy_in_between_closes_the_tasks(site: Site, name: str, value: str) 
 def test_a_foreign_host_name_that_points_to_this_machine_opens_no_tasks(
     site: Site, host: bytes, status: int
 ) -> None:
-    """As a browser asks for a page of a site whose address changed under it; its Sec-Fetch-Site is same-origin."""
+    """A browser after DNS rebinding: its Sec-Fetch-Site is same-origin."""
     sent = b"GET /_tasks/ HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"
     assert site.raw(sent).startswith(b"HTTP/1.1 %d " % status)
 

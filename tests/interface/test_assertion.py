@@ -107,7 +107,7 @@ def signed(
     path: str = "/page",
     **changed: str,
 ) -> dict[str, str]:
-    """The headers of one request, as `verify` makes them."""
+    """The headers that `verify` adds to one request."""
     who = WHO | changed
     until = int(time.time()) + seconds
     made = assertion(secret, until=until, of=(*who.values(), method, host, path))
@@ -234,12 +234,12 @@ def test_without_an_assertion_there_is_no_user(application: Application) -> None
     assert application.believes({f"Remote-{name}": "" for name in (*WHO, "Assertion")}) is None
     assert application.believes(signed(), target="/%ff") is None
     assert application.believes(signed(), target="/%zz") is None
-    # A line end of the path takes the place of one between two fields in no other way.
+    # There is no other way to put a line feed of the path in the place of one between two fields.
     assert application.believes(signed(host="a", path=f"{HOST}\n/page"), host="a") is None
 
 
 def test_an_application_without_a_secret_accepts_no_assertion(tmp_path: Path) -> None:
-    """As where a variable of a file for containers has no value."""
+    """Like an empty variable in an environment file of a container."""
     headers = signed(secret="")
     environ = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers.items()}
     environ |= {"REQUEST_METHOD": "GET", "PATH_INFO": "/page", "HTTP_HOST": HOST}
@@ -291,7 +291,7 @@ def test_shifting_text_between_fields_breaks_the_signature(clock: FakeClock) -> 
             ("1", "a\n", "b"),
         )
     }
-    assert len(made) == 6 - 1  # the last two: only the last field may hold a line end, and no other ever does
+    assert len(made) == 6 - 1  # the last two agree: only the last field may hold a line feed
 
 
 def test_the_verifier_is_short() -> None:
@@ -348,7 +348,7 @@ for environ in json.load(sys.stdin):
 
 
 def test_the_verifier_reads_requests_of_django(tmp_path: Path) -> None:
-    """In a process of its own, for there is only one Django in each."""
+    """In its own process, because a process can hold only one Django."""
     (tmp_path / "verifier.py").write_text(verifier("python"))
 
     def environ(signed_path: str, path: str) -> dict[str, str]:

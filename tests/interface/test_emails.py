@@ -1,4 +1,4 @@
-"""Registration, confirmation, reset and "this wasn't me" through the socket, with a worker that sends the letters."""
+"""Registration, confirmation, reset and "this wasn't me" through the socket, with a mailer that sends the emails."""
 
 import ipaddress
 import json
@@ -51,7 +51,7 @@ REGISTERED = {"email", "id", "name", "role", "created_at", "updated_at"}
 
 @pytest.fixture
 def posting(make_site: Callable[..., Site]) -> Iterator[Callable[..., tuple[Site, Postbox]]]:
-    """A daemon with its worker and a mail server; keywords are fields of Settings."""
+    """A daemon with its mailer and a mail server; keywords are fields of Settings."""
     with ExitStack() as stack:
 
         def start(box: Postbox | None = None, **changes: Any) -> tuple[Site, Postbox]:
@@ -64,7 +64,7 @@ def posting(make_site: Callable[..., Site]) -> Iterator[Callable[..., tuple[Site
 
 
 class working:  # noqa: N801 - reads as what it does
-    """The worker of a daemon that runs in this process."""
+    """The mailer of a daemon in this process."""
 
     def __init__(self, site: Site) -> None:
         self.worker = Mailer(site.service.outbox, log=Log(site.stream, as_json=True, now=site.service.now))
@@ -246,7 +246,7 @@ def test_an_expired_link_is_a_400(site: Site, clock: FakeClock) -> None:
 
 
 def everyone(site: Site) -> list[str]:
-    """An address of each kind."""
+    """One address of each kind."""
     site.add("active")
     site.add("inactive", active=False)
     for name in ("waiting", "deactivated"):
@@ -295,7 +295,7 @@ def test_forgot_is_a_400_only_without_an_address(site: Site, path: str, body: An
 
 
 def paces(site: Site, emails: dict[str, list[str]]) -> dict[str, float]:
-    """What each kind takes where nothing else of the machine came between: the quarter of its quickest answers."""
+    """The time of each kind: the quickest quarter of its responses, which other load of the machine disturbed least."""
     took: dict[str, list[float]] = {kind: [] for kind in emails}
     client, kinds = site.client(), list(emails)
     for number in range(len(emails[kinds[0]])):
@@ -319,7 +319,7 @@ def test_forgot_takes_the_same_time_for_every_address(posting: Callable[..., tup
                     (f"{kinds[not active]}{number}@example.com", active),
                 )
     seen = []
-    for round_ in range(6):  # a difference that is there is there in each
+    for round_ in range(6):  # a real difference shows in every round
         numbers = range(round_ * 80, round_ * 80 + 80)
         found = paces(site, {kind: [f"{kind}{number}@example.com" for number in numbers] for kind in kinds})
         seen.append(max(found.values()) / min(found.values()))
@@ -332,7 +332,7 @@ def test_forgot_takes_the_same_time_for_every_address(posting: Callable[..., tup
 
 
 def quick(site: Site) -> None:
-    """Registering and forgetting answer in less than 200 ms; a hiccup of the machine is nobody's fault."""
+    """Registration and forgot answer within 200 ms; a single delay of the machine is tolerated."""
     took = []
     client = site.client()
     for number in range(10):
@@ -377,12 +377,12 @@ def test_the_mailer_starts_within_200_ms(posting: Callable[..., tuple[Site, Post
     site, box = posting(limits_enabled=False)
     took = []
     for number in range(7):
-        time.sleep(0.15)  # it sleeps by then
+        time.sleep(0.15)  # the mailer sleeps by now
         site.client().post(REGISTER, registration(f"u{number}@example.com"))
         began = time.perf_counter()
         wait_for(lambda number=number: len(box.received) > number)
         took.append(time.perf_counter() - began)
-    # The machine has other things to do, too; who slept on would be late each time.
+    # The machine may delay one run; a mailer that was not woken would be late in each.
     assert sorted(took)[1] < 0.2
 
 
@@ -523,7 +523,7 @@ def test_a_changed_address_is_reported_to_the_old_address(
     notice = wait_for(lambda: box.received[1:])[0]
     assert notice.recipients == [ADA]
     assert reset(site.client(), before).status == 400
-    # A change that is none is no news.
+    # A change to equal values sends no notice.
     assert client.patch(path, {"email": "NEW@example.com", "name": "Ada"}).status == 200
     assert site.client().post(NOT_ME, {"token": notice.link.token, "email": ADA}).status == 200
     assert site.client().login("new@example.com", PASSWORD).status == 401
@@ -648,7 +648,7 @@ def test_with_dev_a_user_registers_confirms_and_resets_the_password(usersctl: Co
 
 
 def _dev_link(client: Client, path: str) -> Link:
-    """As a person finds it: the newest link to that page among the caught letters."""
+    """The newest link to that page among the caught emails."""
 
     def found() -> str | None:
         page = client.get("/dev/mail").body.decode()
@@ -722,7 +722,7 @@ def test_no_token_is_stored_or_logged_and_two_processes_send_each_email_once(
 
 
 def _letter(box: Postbox, email: str, number: int) -> Link:
-    """The letter of that number to this address."""
+    """The email with that number to this address."""
 
     def found() -> list[Any]:
         return [each for each in list(box.received) if each.recipients == [email]][number - 1 :]

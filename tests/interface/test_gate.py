@@ -1,4 +1,4 @@
-"""The gate in front of other applications of the same process, and the examples of the documentation."""
+"""The gate in front of another application in the same process, and the examples of the documentation."""
 
 import importlib
 import json
@@ -24,7 +24,7 @@ PAGE = "docs/integrating/python.md"
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-    """Tells who it thinks is there."""
+    """Responds with the current user."""
     start_response("200 OK", [("Content-Type", "application/json")])
     return [json.dumps({"user": current_user(environ), "path": environ["PATH_INFO"]}).encode()]
 
@@ -231,7 +231,7 @@ def test_require_role_refuses_another_role(user: Any, role: str, status: int | N
 
 @contextmanager
 def example(framework: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The block of that framework, as a module of its own, on a socket."""
+    """The example of that framework as a module, on a socket."""
     config = folder / "users.toml"
     config.write_text(blocks(page(PAGE), "toml")[0], "utf-8")
     monkeypatch.setenv("USERS_CONFIG", str(config))
@@ -261,7 +261,7 @@ def test_the_example_of_the_documentation_runs(
     monkeypatch: pytest.MonkeyPatch,
     framework: str,
 ) -> None:
-    clock.now = utc_now()  # which the example lives in
+    clock.now = utc_now()  # the example uses the real time
     service = make_service()
     ada = create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
     root = create_user(service, "root@example.com", "Root", None, role="admin", by=OPERATOR)

@@ -1,4 +1,4 @@
-"""Sign-in through the identity provider as a browser sees it: there and back over real HTTP, with the sample provider."""
+"""Sign-in through the identity provider in a browser: over real HTTP, with the sample provider."""
 
 import base64
 import hashlib
@@ -157,7 +157,7 @@ def test_a_cancelled_sign_in_redirects_to_the_error_page(open_site: OAuthSite) -
     assert [line["why"] for line in open_site.site.log if line["event"] == "oauth-refused"] == [
         "the provider says 'access_denied'"
     ]
-    browser.sign_in()  # and may think again
+    browser.sign_in()  # and may try again
     assert browser.me() is not None
 
 
@@ -298,7 +298,9 @@ def test_over_https_both_cookies_have_the_host_prefix(
         assert asked(there)["redirect_uri"] == base_url + CALLBACK
         back = provider.consent(there, "1001")
         plain = Client(site.port, cookies={name.removeprefix("__Host-"): browser.client.cookies[name]})
-        assert error_of(plain.get(path_of(back))) == "oauth_failed"  # a neighbour may have set that one
+        assert (
+            error_of(plain.get(path_of(back))) == "oauth_failed"
+        )  # another application may have set that one
         reply = browser.callback(back)
         cookies = reply.all("Set-Cookie")
         assert [each.partition("=")[0] for each in cookies] == [name, "__Host-auth_token"]
@@ -432,7 +434,7 @@ def test_no_secret_of_a_sign_in_is_stored_in_clear(open_site: OAuthSite, tmp_pat
     kept = b"".join(file.read_bytes() for file in tmp_path.glob("users.db*"))
     for secret in (SECRET, asked(back)["code"], asked(back)["state"], browser.client.cookies["auth_token"]):
         assert secret.encode() not in kept
-    assert b"ada@example.com" in kept  # so the right files were read
+    assert b"ada@example.com" in kept  # the right files were read
 
 
 def test_head_and_prefetch_leave_the_callback_valid(open_site: OAuthSite) -> None:

@@ -1,4 +1,4 @@
-"""The whole sign-in against a provider that nobody here wrote: oidc-provider of npm, driven as a browser would."""
+"""The whole sign-in against an independent provider, oidc-provider of npm, driven like a browser."""
 
 import html
 import json
@@ -39,7 +39,7 @@ PEOPLE: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def package() -> Path:
-    """The folder that it is installed in, kept for later runs beside other temporary files."""
+    """The folder of its installation, kept among the temporary files for later runs."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node and npm are not here")
     major = subprocess.run(
@@ -49,7 +49,7 @@ def package() -> Path:
         pytest.skip(f"node {major.strip()} is too old for oidc-provider {VERSION}")
     kept = Path(tempfile.gettempdir()) / f"usersctl-{os.getuid()}-oidc-provider-{VERSION}"
     if kept.exists():
-        # Its code is run: nobody else may have put it there.
+        # Its code is run, so no other user may have written it.
         assert (kept.stat().st_uid, kept.stat().st_mode & 0o077) == (os.getuid(), 0), kept
         return kept
     with tempfile.TemporaryDirectory(prefix=f"{kept.name}-") as folder:
@@ -65,7 +65,7 @@ def package() -> Path:
             pytest.skip(f"npm cannot install oidc-provider {VERSION} here")
         try:
             new.rename(kept)
-        except OSError:  # another worker was quicker
+        except OSError:  # another worker of pytest was faster
             assert kept.exists()
     return kept
 
@@ -121,7 +121,7 @@ def make_browser(make_service: Callable[..., Service], issuer: str) -> Iterator[
 
 
 def through(there: str, person: str | None) -> str:
-    """Clicks through the provider's pages as this person, or cancels; where it sends us to in the end."""
+    """Clicks through the provider's pages as this person, or cancels. Returns the final redirect."""
     visitor = Client(urlsplit(there).port or 0)
     reply = visitor.get(path_of(there))
     for _ in range(12):

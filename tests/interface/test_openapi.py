@@ -1,4 +1,4 @@
-"""The OpenAPI document: valid, complete by the table of routes, and what schemathesis finds the answers to be."""
+"""The OpenAPI document: valid, complete for the route table, and true for every response that schemathesis gets."""
 
 import base64
 import json
@@ -171,9 +171,9 @@ def test_the_page_has_exactly_the_operations_of_the_document() -> None:
 
 
 def test_every_answer_fits_the_document(tmp_path: Path) -> None:
-    """Some seconds of `python -m tests.attacks.fuzz`, in all of its phases."""
+    """All phases of `python -m tests.attacks.fuzz`, for some seconds."""
     repeated = ["--generation-deterministic"] if "CI" in os.environ else []
-    # The pages take no input to speak of.
+    # The pages have hardly any input.
     done = fuzz(tmp_path, "admin", "--max-examples=1", "--exclude-tag=Pages", *repeated, seconds=400)
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"(\d+) generated, (\d+) passed", done.stdout)

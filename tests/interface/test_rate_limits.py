@@ -1,4 +1,4 @@
-"""How often a password may be guessed and how many are checked at once, through a real socket."""
+"""Limits on failed logins and on parallel password checks, through a real socket."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ TOO_MANY_FROM_HERE = "Too many requests, please try again later"
 
 @pytest.fixture
 def unlimited_clients(make_site: Callable[..., Site]) -> Site:
-    """Where only accounts are counted."""
+    """With limits for accounts only."""
     return make_site(failed_logins_per_minute=100_000)
 
 
@@ -160,7 +160,7 @@ def login_from(site: Site, forwarded: str, n: int) -> int:
         ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", True),
         ("2001:db8:1:2::1", "2001:db8:1:3::1", False),
         ("192.0.2.1", "::ffff:192.0.2.1", True),
-        # Read from the right: what stands left of the first stranger was written by that stranger.
+        # Read from the right: an untrusted client wrote everything to the left of its own address.
         ("203.0.113.1, 192.0.2.1", "203.0.113.2, 192.0.2.1", True),
         ("192.0.2.1, 10.0.0.7", "192.0.2.1", True),
         ("192.0.2.1, 10.0.0.7, 10.0.0.8", "192.0.2.2, 10.0.0.7", False),
@@ -207,7 +207,7 @@ def test_with_limits_disabled_only_the_hashing_slots_remain(make_site: Callable[
 
 def overloaded(site: Site) -> list[int]:
     """Thirteen logins while every slot is taken; two wait for one, eight in the room."""
-    time.sleep(0.3)  # whoever was answered a moment ago has left the room by then
+    time.sleep(0.3)  # so that the clients that were just answered have left the room
     replies: list[Reply] = []
     done = threading.Semaphore(0)
 

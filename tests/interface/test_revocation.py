@@ -19,7 +19,7 @@ NEW = "another horse battery"
 
 
 class Surfaces:
-    """One user, signed in wherever one can be: with a session of the browser, one that lasts, and an API token."""
+    """One user, signed in with a session cookie, a persistent cookie and an API token."""
 
     def __init__(self, site: Site, gate: int) -> None:
         self.site = site
@@ -44,7 +44,7 @@ class Surfaces:
         return [Client(self.gate, dict(each.cookies), dict(each.headers)) for each in self.who()]
 
     def statuses(self) -> list[int]:
-        """Of each of the three: at the API, for forward authentication, behind the gate."""
+        """Of each of the three: at the API, for forward authentication, and at the gate."""
         at_api = [each.get(ME).status for each in self.who()]
         verified = [each.get(VERIFY).status for each in self.who()]
         return [*at_api, *verified, *(each.get("/api/x").status for each in self.behind_the_gate())]

@@ -1,4 +1,4 @@
-"""Login, logout, cookies, refresh and bearer tokens, and what every answer has, through a real socket."""
+"""Login, logout, cookies, refresh, bearer tokens and the headers of every response, through a real socket."""
 
 import hashlib
 import json
@@ -292,7 +292,7 @@ def test_logout_succeeds_and_clears_the_cookie_for_any_token(site: Site, headers
     assert attributes(reply)[0] == "auth_token="
 
 
-# --- who a token is ---
+# --- tokens ---
 
 
 def test_the_same_token_is_taken_as_cookie_and_as_bearer(site: Site) -> None:
@@ -399,7 +399,7 @@ def test_a_token_in_use_is_written_at_most_once_a_minute(site: Site, clock: Fake
     database = sqlite3.connect(site.service.settings.database)
 
     def version() -> int:
-        """Another number after each commit of others."""
+        """Changes with each commit of another connection."""
         return int(database.execute("PRAGMA data_version").fetchone()[0])
 
     before, writes = version(), []
@@ -445,7 +445,7 @@ def test_a_persistent_cookie_is_sent_again_when_its_expiry_moved(site: Site, clo
     reply = client.get(ME)
     assert attributes(reply) == (
         f"auth_token={token}",
-        # 30 days at the most, and never past the absolute limit.
+        # At most 30 days, and never past the absolute limit.
         {"Path=/", "HttpOnly", "SameSite=Lax", f"Max-Age={30 * 86400 - 60}"},
     )
     assert client.get(ME).all("Set-Cookie") == []
@@ -484,7 +484,7 @@ def test_a_session_cookie_is_not_sent_again_and_a_bearer_gets_none(site: Site, c
     assert site.client(headers=bearer(token_of(persistent))).get(ME).all("Set-Cookie") == []
 
 
-# --- every answer ---
+# --- every response ---
 
 JSON_POLICY = "default-src 'none'; frame-ancestors 'none'"
 

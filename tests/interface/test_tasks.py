@@ -1,4 +1,4 @@
-"""The task runner's endpoints, through a real socket."""
+"""The endpoints of the task runner, through a real socket."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""User management, one's own profile and password, and who sees and ends sessions, through a real socket."""
+"""User management, the caller's own profile and password, and lists of sessions, through a real socket."""
 
 import threading
 from collections.abc import Callable
@@ -414,7 +414,7 @@ def test_two_admins_cannot_remove_each_other_at_the_same_time(site: Site, method
             thread.start()
         for thread in threads:
             thread.join()
-        # The slower one was refused as the last admin, or was already gone or no admin any more.
+        # The slower one was refused: as the last admin, as deleted, or as no longer an admin.
         first, second = sorted(each.status for each in replies)
         assert (first, second in (400, 401, 403)) == (200, True)
         assert not site.service.first_admin.needed()

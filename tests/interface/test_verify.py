@@ -1,4 +1,4 @@
-"""Forward authentication over a real socket: who is let in, who is told where to sign in, and what an application learns."""
+"""Forward authentication over a real socket: decisions, redirects to the login, and what an application learns."""
 
 import re
 from collections.abc import Callable
@@ -35,12 +35,12 @@ def site(make_site: Make) -> Site:
 
 
 def original(target: str, method: str = "GET", **more: str) -> dict[str, str]:
-    """As nginx asks, by our snippet."""
+    """The request of nginx with our snippet."""
     return {"X-Original-URL": target, "X-Original-Method": method, "X-Forwarded-Host": "site.example", **more}
 
 
 def forwarded(target: str, method: str = "GET", **more: str) -> dict[str, str]:
-    """As Caddy and Traefik ask."""
+    """The request of Caddy and Traefik."""
     return {
         "X-Forwarded-Uri": target,
         "X-Forwarded-Method": method,
@@ -50,7 +50,7 @@ def forwarded(target: str, method: str = "GET", **more: str) -> dict[str, str]:
 
 
 def told(reply: Reply) -> dict[str, str]:
-    """The identity: every one of the headers once."""
+    """The identity headers, each exactly once."""
     assert all(len(reply.all(name)) == 1 for name in ALL), reply.headers
     return {name: str(reply.header(name)) for name in ALL}
 
@@ -58,7 +58,7 @@ def told(reply: Reply) -> dict[str, str]:
 NOBODY = dict.fromkeys(ALL, "")
 
 
-# --- who is there ---
+# --- signed in ---
 
 
 def test_an_application_learns_the_signed_in_user(site: Site) -> None:
@@ -130,7 +130,7 @@ def test_a_name_from_an_old_database_cannot_end_a_header(site: Site) -> None:
     assert found["Remote-Role"] == "user"
 
 
-# --- who is not ---
+# --- anonymous ---
 
 
 @pytest.mark.parametrize("ask", [original, forwarded])
@@ -174,7 +174,7 @@ def test_an_anonymous_browser_is_sent_to_the_login_and_back_to_the_page(
         ("HEAD", BROWSER, 302),
         ("POST", BROWSER, 401),
         ("DELETE", BROWSER, 401),
-        ("get", BROWSER, 302),  # is no method: then it is that of the proxy's own request
+        ("get", BROWSER, 302),  # not a method: that of the proxy's own request counts
         ("GET", {"Accept": "text/html"}, 302),
         ("GET", {"Accept": "text/html", "Sec-Fetch-Mode": "cors"}, 401),
         ("GET", {"Accept": "application/json", "Sec-Fetch-Mode": "navigate"}, 302),
@@ -266,7 +266,7 @@ def test_verify_sets_no_cookie_and_leaves_the_renewal_to_other_requests(
         assert client.get(VERIFY, headers=forwarded("/page")).all("Set-Cookie") == []
     (used,) = site.service.sessions.listed()
     assert used.last_used_at == "2026-11-21T04:22:19.123Z"
-    assert used.expires_at == session.expires_at  # as the browser's cookie has it
+    assert used.expires_at == session.expires_at  # as in the browser's cookie
     clock.move(seconds=5)
     (cookie,) = client.get("/api/users/me").all("Set-Cookie")
     assert "; Max-Age=" in cookie
@@ -333,7 +333,7 @@ def test_the_assertion_is_empty_if_a_part_of_the_request_is_unknown(make_site: M
     assert told(untrusting.get(VERIFY, headers=forwarded("/x")))["Remote-Assertion"] == ""
 
 
-# --- what is not for a proxy to know ---
+# --- log and database ---
 
 
 @pytest.mark.parametrize("ask", [original, forwarded])
