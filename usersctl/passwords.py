@@ -50,7 +50,7 @@ class Hasher:
 
     def hash(self, password: str) -> str:
         with self.slot():
-            return self._hash(password)
+            return self.renew(password)
 
     def matches(self, password: str, stored: str | None) -> bool:
         """Whether the password is right, at the same cost for every answer. To be called in a slot.
@@ -80,9 +80,6 @@ class Hasher:
 
     def renew(self, password: str) -> str:
         """A new hash of a password that has just been checked, in the slot of that check."""
-        return self._hash(password)
-
-    def _hash(self, password: str) -> str:
         import bcrypt
 
         return bcrypt.hashpw(_bytes(password), bcrypt.gensalt(self.rounds)).decode()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from usersctl.config import Settings
+from usersctl.fields import lookup_key
 from usersctl.models import Actor, Role, User
 from usersctl.service import Service, build
 
@@ -197,7 +198,7 @@ class Command:
 
         with self.service() as service:
             try:
-                service.sessions.login(email, password)
+                service.sessions.login(lookup_key(email), password)
             except UsersError:
                 return False
             return True
