@@ -30,7 +30,7 @@ CORE = {
     "config": "errors fields schedule",
     "passwords": "config errors models",
     "store": "clock errors fields models secrets text",
-    "throttle": "errors models clock secrets store",
+    "throttle": "errors models clock secrets store passwords",
     "readiness": "errors store",
     "lockdown": "errors models clock store",
     "mail": f"{BOTTOM} store",

@@ -193,16 +193,16 @@ class Accounts:
         renew: Callable[[Transaction], None] | None,
     ) -> User:
         """By the owner. Ends the other sessions; `renew` gives this one a new token in the same transaction."""
-        with self.store.read() as tx:
+        with self.store.glance() as tx:
             credentials = tx.credentials_of(user_id)
-            if credentials is None:
-                raise NotFound("User not found")
-            user, stored = credentials
-            account = account_key(user, user.email)
-            check_password(self.settings, new, user)
-            self.throttle.refuse(tx, account)
-        with self.hasher.slot():
-            self.throttle.count(account, user)
+        if credentials is None:
+            raise NotFound("User not found")
+        user, stored = credentials
+        check_password(self.settings, new, user)
+        account = account_key(user, user.email)
+        with self.store.write() as tx:
+            self.throttle.count(tx, account, user)
+        with self.throttle.slot(self.hasher, account):
             if not self.hasher.matches(current, stored):
                 raise WrongPassword("Current password is incorrect")
             password_hash = self.hasher.renew(new)

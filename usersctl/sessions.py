@@ -72,18 +72,17 @@ class Sessions:
             return self._open_verified(self._verify(email, password), remember, client)
 
     def _verify(self, email: str, password: str) -> Verified:
-        with self.store.read() as tx:
+        with self.store.write() as tx:
             credentials = tx.credentials(email)
             user = credentials and credentials.user
             account = account_key(user, email)
             lockdown = tx.lockdown()
-            self.throttle.refuse(tx, account)
-        with self.hasher.slot():
-            self.throttle.count(account, user)
-            stored = None
-            # In a lockdown the response reveals neither whether the password is right nor which admin is excepted.
-            if credentials and (lockdown is None or lockdown.admits(user)):
-                stored = credentials.password_hash
+            self.throttle.count(tx, account, user)
+        stored = None
+        # In a lockdown the response reveals neither whether the password is right nor which admin is excepted.
+        if credentials and (lockdown is None or lockdown.admits(user)):
+            stored = credentials.password_hash
+        with self.throttle.slot(self.hasher, account):
             fits = self.hasher.matches(password, stored)
             if credentials is None or not fits:
                 raise LockedDown if lockdown else Unauthenticated("Invalid email or password")

@@ -3,12 +3,15 @@
 import ipaddress
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from usersctl.clock import Clock, moment
-from usersctl.errors import TooMany
+from usersctl.errors import Busy, TooMany
 from usersctl.models import Actor, User
+from usersctl.passwords import Hasher
 from usersctl.secrets import digest
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -31,15 +34,28 @@ class AccountThrottle:
     before_delay: int
     before_lock: int
 
-    def count(self, account: str, user: User | None) -> None:
-        """Counts a password check as failed before it is made; a success clears the count.
+    def count(self, tx: Transaction, account: str, user: User | None) -> None:
+        """Counts a password check as failed, or raises TooMany while the account has to wait; a success clears the count.
 
-        The count is committed before the check, because parallel guesses in other processes would slip past otherwise.
+        The caller commits before the check, because parallel guesses in other processes would slip past otherwise.
+        An address without an account is treated alike.
         """
-        if self.enabled:
-            with self.store.write() as tx:
-                self.refuse(tx, account)
-                tx.count_failure(account, user and user.id)
+        if not self.enabled:
+            return
+        left = self.wait(tx, account)
+        if left:
+            raise TooMany("Too many failed logins, please try again later", retry_after=_seconds(left))
+        tx.count_failure(account, user and user.id)
+
+    @contextmanager
+    def slot(self, hasher: Hasher, account: str) -> Iterator[None]:
+        """A slot for a check that was counted. If none is free there is no check, and nothing to count."""
+        try:
+            with hasher.slot():
+                yield
+        except Busy:
+            self.uncount(account)
+            raise
 
     def uncount(self, account: str) -> None:
         """For a check that did not happen, or a right password that was refused for another reason."""
@@ -65,12 +81,6 @@ class AccountThrottle:
             if unlocked:
                 tx.audit(by, "unlock", user)
             return unlocked
-
-    def refuse(self, tx: Transaction, account: str) -> None:
-        """Raises TooMany while the account has to wait. An address without an account is treated alike."""
-        left = self.enabled and self.wait(tx, account)
-        if left:
-            raise TooMany("Too many failed logins, please try again later", retry_after=_seconds(left))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ class LoginFailures(Statements):
         )
 
     def uncount_failure(self, account: str) -> None:
-        self._run("UPDATE login_failures SET failures = max(0, failures - 1) WHERE account = ?", (account,))
+        self._run("DELETE FROM login_failures WHERE account = ? AND failures <= 1", (account,))
+        self._run("UPDATE login_failures SET failures = failures - 1 WHERE account = ?", (account,))
 
     def clear_failures(self, account: str) -> bool:
         return self._run("DELETE FROM login_failures WHERE account = ?", (account,)).rowcount == 1
