@@ -2,16 +2,16 @@
 
 import ipaddress
 import re
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from usersctl.clock import moment
 from usersctl.config.values import is_loopback
+from usersctl.models import Session, TokenKind
 from usersctl.service import Service
-from usersd.cookies import cookie_name
 from usersd.request import Request
 from usersd.response import Header, Response, error_response, redirect_to
-from usersd.routing import SAFE_METHODS
 
 API = ("/api/", "/_tasks/")
 
@@ -21,35 +21,26 @@ _OWN_PATH = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)
 
 def identify(request: Request, service: Service, *, renews: bool = True) -> None:
     """Tries each token of the request: the bearer token, then the cookies. `renews`: see Sessions.check."""
-    check, nonblocking = service.sessions.check, request.nonblocking
-    for token in (request.bearer, *request.cookie_tokens):
-        known = token and check(token, renews=renews, nonblocking=nonblocking)
+    for token in filter(None, (request.bearer, *request.cookie_tokens)):
+        known = service.sessions.check(token, renews=renews, nonblocking=request.nonblocking)
         if known:
-            request.session, request.user = known
-            request.token, request.by_cookie = token, token != request.bearer
+            session, request.user = known
+            request.session, request.by_cookie = session, token != request.bearer
+            if session.moved and request.by_cookie and session.kind == TokenKind.PERSISTENT:
+                renew_cookie(request, session, token, service.now())
             return
 
 
-def renew_cookie(request: Request, service: Service) -> None:
-    """A persistent cookie is sent again whenever its session's expiry moved, and any cookie whenever its token was
-    replaced."""
-    session = request.session
-    if session is None or not request.by_cookie or request.token is None:
-        return
-    if not request.has_new_token and not session.moved:
-        return
+def renew_cookie(request: Request, session: Session, token: str, now: datetime) -> None:
+    """A persistent cookie ends with its session, another one with the browser."""
     max_age = None
-    if session.kind == "persistent" and session.expires_at is not None:
-        max_age = max(0, int((moment(session.expires_at) - service.now()).total_seconds()))
-    elif not request.has_new_token:
-        return
-    request.set_cookie(cookie_name(request.settings), request.token, max_age=max_age)
+    if session.kind == TokenKind.PERSISTENT and session.expires_at is not None:
+        max_age = max(0, int((moment(session.expires_at) - now).total_seconds()))
+    request.set_cookie(request.settings.session_cookie, token, max_age=max_age)
 
 
 def is_cross_site(request: Request) -> bool:
     """A change that a browser sends for a page of another site. Without both headers the client is not a browser."""
-    if request.method in SAFE_METHODS:
-        return False
     origin = request.environ.get("HTTP_ORIGIN")
     if origin is not None and origin in request.settings.allowed_origins:
         return False

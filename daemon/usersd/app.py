@@ -22,7 +22,7 @@ from usersd.rate_limits import RateLimits
 from usersd.request import BadRequest, Request, new_request_id
 from usersd.response import HSTS, JSON, STATUS_LINES, Header, Response, as_json, error_response, unavailable
 from usersd.routes import TABLE
-from usersd.routing import Access, Match, Route, Router
+from usersd.routing import SAFE_METHODS, Access, Match, Route, Router
 from usersd.server.lanes import MustWait
 
 # The status of each error of the core; the nearest class decides.
@@ -66,42 +66,35 @@ class App:
         began = time.perf_counter()
         request = Request(environ, self.service.settings)
         match = self.router.match(request.path)
-        route = match.route(request.method)
+        route = match.methods.get(request.method)
         try:
             response = self._respond(request, match, route)
         except Exception as error:  # noqa: BLE001 - the one place where every error becomes a response
             response = self._error_response(request, route, error)
         if response.status >= 400:
             response = pages.instead(request, response)
-        access.renew_cookie(request, self.service)
         self._record(request, route, response, time.perf_counter() - began)
         headers = [*self._headers(request, response), ("Content-Length", str(len(response.body)))]
         start_response(STATUS_LINES[response.status], headers)
         return [] if request.method == "HEAD" else [response.body]
 
     def _respond(self, request: Request, match: Match, route: Route | None) -> Response:
-        if access.is_cross_site(request):
+        """Refusals in this order: 403 for another site, 401, 400 for an id, 403; then those of the handler."""
+        if request.method not in SAFE_METHODS and access.is_cross_site(request):
             return error_response(403, "Cross-site requests are not allowed")
         if request.method == "OPTIONS" and match.methods and access.is_from_allowed_origin(request):
             return _preflight(match)
         if route is None:
             return self._without_route(request, match)
-        refusal = self._admit(request, route, match.segments)
-        if refusal is not None:
-            return refusal
-        return self._run(request, route)
-
-    def _admit(self, request: Request, route: Route, segments: dict[str, str]) -> Response | None:
-        """In this order: 401, 400 for an id, 403. The handler's own refusals come after."""
         if route.access not in (Access.ANYONE, Access.THIS_MACHINE):
             access.identify(request, self.service)
             if request.user is None and not self._admits_anonymous(request, route):
                 return access.anonymous_response(request)
-        if segments:
-            request.read_segments(segments)
-        return self._forbid(request, route, request.user)
+        if match.segments:
+            request.read_segments(match.segments)
+        return self._forbidden(request, route, request.user) or self._run(request, route)
 
-    def _forbid(self, request: Request, route: Route, user: User | None) -> Response | None:
+    def _forbidden(self, request: Request, route: Route, user: User | None) -> Response | None:
         """For a caller with the wrong role, and for a route that is closed to all."""
         if route.access is Access.REGISTRATION:
             return error_response(403, "Registration is closed")
@@ -156,7 +149,7 @@ class App:
 
     def _headers(self, request: Request, response: Response) -> list[Header]:
         request_id = ("X-Request-Id", request.request_id)
-        headers = [*response.headers, request_id, *request.response_headers, *self._hsts]
+        headers = [*response.headers, request_id, *request.cookie_headers, *self._hsts]
         # The target of a redirect is not for other origins.
         if request.settings.allowed_origins and response.status != 302:
             headers += access.allowed_origin_headers(request)
@@ -203,7 +196,7 @@ class App:
         """For an error that the server answers without a handler. `environ` is None if no request could be parsed."""
         if environ is not None:
             request = Request(environ, self.service.settings)
-            route = self.router.match(request.path).route(request.method)
+            route = self.router.match(request.path).methods.get(request.method)
             response = error_response(status, message)
             if route is not None and route.signs_in:
                 response = self._sign_in_error_response(request, errors.Busy(message, retry_after=2))

@@ -2,16 +2,9 @@
 
 import re
 
-from usersctl.config import Settings
-
 MAX_COOKIE_HEADER = 16 * 1024
 MAX_CANDIDATES = 3
 TOKEN_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
-
-
-def cookie_name(settings: Settings) -> str:
-    """The name of the session cookie."""
-    return f"__Host-{settings.cookie_name}" if settings.https else settings.cookie_name
 
 
 def cookie_values(header: str, name: str, pattern: re.Pattern[str] = TOKEN_PATTERN) -> list[str]:
@@ -28,11 +21,11 @@ def cookie_values(header: str, name: str, pattern: re.Pattern[str] = TOKEN_PATTE
     return values
 
 
-def set_cookie(settings: Settings, name: str, value: str, max_age: int | None) -> tuple[str, str]:
-    """The header. Without `max_age` the cookie ends with the browser; 0 clears it."""
+def new_cookie(name: str, value: str, max_age: int | None) -> str:
+    """The value of Set-Cookie. Without `max_age` the cookie ends with the browser; 0 clears it."""
     parts = [f"{name}={value}", "Path=/", "HttpOnly", "SameSite=Lax"]
-    if settings.https:
+    if name.startswith("__Host-"):
         parts.append("Secure")
     if max_age is not None:
         parts.append(f"Max-Age={max_age}")
-    return "Set-Cookie", "; ".join(parts)
+    return "; ".join(parts)

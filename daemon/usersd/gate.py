@@ -50,12 +50,11 @@ class Gate:
                 response = pages.forbidden(request)
             return self._respond(request, response, start_response)
         environ[_KEY] = request.user and request.user.as_json()
-        access.renew_cookie(request, self.service)
-        if not request.response_headers:
+        if not request.new_cookies:
             return self.app(environ, start_response)
 
         def start_with_cookie(status: str, headers: list[Header], *rest: Any) -> Any:
-            return start_response(status, [*headers, *request.response_headers], *rest)
+            return start_response(status, [*headers, *request.cookie_headers], *rest)
 
         return self.app(environ, start_with_cookie)
 

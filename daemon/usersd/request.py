@@ -13,7 +13,7 @@ from usersctl.config.values import UNIX
 from usersctl.errors import Invalid
 from usersctl.fields import unique_keys
 from usersctl.models import Actor, Client, Session, User
-from usersd.cookies import TOKEN_PATTERN, cookie_name, cookie_values, set_cookie
+from usersd.cookies import TOKEN_PATTERN, cookie_values, new_cookie
 from usersd.server.lanes import NONBLOCKING
 
 MAX_BODY = 64 * 1024
@@ -45,16 +45,18 @@ class Request:
         self.request_id = new_request_id()
         self.ids: dict[str, int] = {}  # the ids in the path, checked
         self.segments: dict[str, str] = {}  # the variable segments of the path, as they were sent
-        self.response_headers: list[tuple[str, str]] = []  # sent with any response, also an error
+        self.new_cookies: dict[str, str] = {}  # by name: sent with any response, also an error
         self.log_fields: dict[str, Any] = {}  # what the handler adds to its line in the log
         self.session: Session | None = None
         self.user: User | None = None
-        self.token: str | None = None  # of the session
         self.by_cookie = False
-        self.has_new_token = False  # the handler replaced it
 
     def set_cookie(self, name: str, value: str, *, max_age: int | None) -> None:
-        self.response_headers.append(set_cookie(self.settings, name, value, max_age))
+        self.new_cookies[name] = new_cookie(name, value, max_age)
+
+    @property
+    def cookie_headers(self) -> list[tuple[str, str]]:
+        return [("Set-Cookie", cookie) for cookie in self.new_cookies.values()]
 
     # --- the caller ---
 
@@ -134,7 +136,7 @@ class Request:
     def cookie_tokens(self) -> list[str]:
         """Every value of the session cookie: another application on this host may have set one of the same name."""
         header: str = self.environ.get("HTTP_COOKIE", "")
-        return cookie_values(header, cookie_name(self.settings))
+        return cookie_values(header, self.settings.session_cookie)
 
     # --- the input ---
 

@@ -15,7 +15,6 @@ from usersd.server.lanes import Lane
 Handler = Callable[[Request, Service], Response | dict[str, Any]]
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-_ROUTED_AS = {"HEAD": "GET"}
 CALLBACK = "/api/users/auth/oauth/callback"  # in the table; `auth.oauth.callbackUrl` takes its place
 
 
@@ -65,20 +64,15 @@ class Route(NamedTuple):
 
 
 class Match(NamedTuple):
-    """The routes of one path by method, and the variable segments of the path."""
+    """The routes of one path by method, HEAD included, and the variable segments of the path."""
 
     methods: dict[str, Route]
     segments: dict[str, str]
 
-    def route(self, method: str) -> Route | None:
-        return self.methods.get(_ROUTED_AS.get(method, method))
-
     @property
     def allowed(self) -> str:
         """The methods, as the header Allow lists them."""
-        return ", ".join(
-            sorted({*self.methods, *(head for head, get in _ROUTED_AS.items() if get in self.methods)})
-        )
+        return ", ".join(sorted(self.methods))
 
 
 NO_MATCH = Match({}, {})
@@ -94,13 +88,13 @@ class Router:
     def __init__(self, table: Iterable[Route], settings: Settings) -> None:
         self._plain: dict[str, Match] = {}
         self._patterns = bottle.Router()
-        self._lanes: dict[tuple[str, str], Lane] = {}
         patterns: dict[str, Match] = {}
         for route in configured(table, settings):
             matches = patterns if "<" in route.path else self._plain
-            matches.setdefault(route.path, Match({}, {})).methods[route.method] = route
-            if route.lane is not None:
-                self._lanes[route.method, route.path] = route.lane
+            match = matches.setdefault(route.path, Match({}, {}))
+            match.methods[route.method] = route
+            if route.method == "GET":
+                match.methods["HEAD"] = route
         for path, match in patterns.items():
             self._patterns.add(path, "ANY", match.methods)
 
@@ -122,8 +116,10 @@ class Router:
 
     def lane(self, method: str, path: str) -> Lane:
         """The thread pool of a request, by its path as the server read it: a look-up, before there is a request to match."""
-        default = Lane.QUICK if method in SAFE_METHODS else Lane.WRITING
-        return self._lanes.get((_ROUTED_AS.get(method, method), path), default)
+        route = self._plain.get(path, NO_MATCH).methods.get(method)
+        if route is not None and route.lane is not None:
+            return route.lane
+        return Lane.QUICK if method in SAFE_METHODS else Lane.WRITING
 
 
 def configured(table: Iterable[Route], settings: Settings) -> list[Route]:

@@ -181,6 +181,11 @@ class Settings(NamedTuple):
         return self.base_url.startswith("https:")
 
     @property
+    def session_cookie(self) -> str:
+        """The cookie's whole name. Browsers take one with the prefix over HTTPS and from this host only."""
+        return f"{'__Host-' * self.https}{self.cookie_name}"
+
+    @property
     def registration_is_open(self) -> bool:
         return "/register" in self.whitelist
 

@@ -42,7 +42,7 @@ def cookie(installation: Installation) -> Result:
             f"the network can reach {settings.host}:{settings.port} past the proxy that does https",
             'set server.host to "127.0.0.1", or let a firewall keep others from the port',
         )
-    return ok(f"{'__Host-' * settings.https}{settings.cookie_name}")
+    return ok(settings.session_cookie)
 
 
 def proxies(installation: Installation) -> Result:

@@ -5,7 +5,6 @@ from typing import Any
 from usersctl.fields import lookup
 from usersctl.models import Session
 from usersctl.service import Service
-from usersd.cookies import cookie_name
 from usersd.inputs import Body, flag, required
 from usersd.openapi.operation import MANAGEMENT, OWN, SIGNING_IN, Operation
 from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER, array, exactly, named
@@ -48,7 +47,7 @@ def login(request: Request, service: Service) -> dict[str, Any]:
 def logout(request: Request, service: Service) -> dict[str, Any]:
     """Sign out. Succeeds without a session, too."""
     # First, so that it is cleared even if the database cannot be written.
-    request.set_cookie(cookie_name(request.settings), "", max_age=0)
+    request.set_cookie(request.settings.session_cookie, "", max_age=0)
     for token in filter(None, (request.bearer, *request.cookie_tokens)):
         session = service.sessions.end(token)
         if session is not None:
@@ -59,7 +58,7 @@ def logout(request: Request, service: Service) -> dict[str, Any]:
 def set_session_cookie(request: Request, token: str, *, remember: bool) -> None:
     """Without `remember` the cookie ends with the browser."""
     max_age = int(request.settings.remember_me_expiration.total_seconds()) if remember else None
-    request.set_cookie(cookie_name(request.settings), token, max_age=max_age)
+    request.set_cookie(request.settings.session_cookie, token, max_age=max_age)
 
 
 @Operation(

@@ -6,6 +6,7 @@ from usersctl.errors import Invalid
 from usersctl.fields import search_text
 from usersctl.models import Role, UserFilter
 from usersctl.service import Service
+from usersd.access import renew_cookie
 from usersd.handlers.registration import Registration
 from usersd.handlers.session import NO_SUCH_USER
 from usersd.inputs import Body, Query, choice, number, optional, optional_boolean, required, true_or_false
@@ -163,5 +164,5 @@ def change_password(request: Request, service: Service) -> dict[str, Any]:
         request.signed_in.id, body.current, body.new, session_id=session.id, by=request.actor, renew=renew
     )
     if token is not None:
-        request.token, request.has_new_token = token, True
+        renew_cookie(request, session, token, service.now())
     return {"message": "Password changed"}

@@ -7,7 +7,6 @@ from typing import Any
 from usersctl import __version__
 from usersctl.config import Settings
 from usersd.access import is_api
-from usersd.cookies import cookie_name
 from usersd.openapi.operation import HTML, Operation, operation_of
 from usersd.openapi.schemas import ID, Schema, components, named, string
 from usersd.routing import SAFE_METHODS, Access, Route, configured
@@ -74,7 +73,7 @@ def document(settings: Settings, table: Iterable[Route]) -> dict[str, Any]:
             "headers": _HEADERS,
             "responses": {str(status): _refusal(status, meaning) for status, meaning in _REFUSALS.items()},
             "securitySchemes": {
-                "cookie": {"type": "apiKey", "in": "cookie", "name": cookie_name(settings)},
+                "cookie": {"type": "apiKey", "in": "cookie", "name": settings.session_cookie},
                 "bearer": {"type": "http", "scheme": "bearer"},
             },
         },
