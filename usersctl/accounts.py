@@ -7,7 +7,7 @@ from typing import Any
 
 from usersctl import fields
 from usersctl.config import Settings
-from usersctl.credentials import Notices, new_password, shut_out
+from usersctl.credentials import new_password, shut_out
 from usersctl.errors import Forbidden, LastAdmin, NotFound, Taken, Unauthenticated, WrongPassword
 from usersctl.fields import lookup_key, normal_email, normal_name, normal_role, user_id_of
 from usersctl.mail.kinds import EMAIL_CHANGED, RESET
@@ -18,6 +18,9 @@ from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.throttle import AccountThrottle, account_key
 
+Tell = Callable[[User], object]
+Renew = Callable[[Transaction], None]
+
 
 @dataclass(frozen=True)
 class Accounts:
@@ -26,8 +29,6 @@ class Accounts:
     throttle: AccountThrottle
     settings: Settings
     emails: EmailQueue
-
-    # --- looked up ---
 
     def get(self, user_id: int) -> User:
         with self.store.glance() as tx:
@@ -67,8 +68,6 @@ class Accounts:
         with self.store.read() as tx:
             yield tx.users(wanted)
 
-    # --- created ---
-
     def newcomer(self, email: str, name: str, role: str = Role.USER) -> Newcomer:
         """An account that may be created: its fields keep the rules, and its address is not taken yet."""
         newcomer = fields.newcomer(email, name, role)
@@ -77,13 +76,7 @@ class Accounts:
         return newcomer
 
     def create(
-        self,
-        newcomer: Newcomer,
-        password: str | None,
-        *,
-        active: bool = True,
-        tell: Callable[[User], object] = id,
-        by: Actor,
+        self, newcomer: Newcomer, password: str | None, *, active: bool = True, tell: Tell = id, by: Actor
     ) -> User:
         """Without a password the account has an unusable one: its owner sets one by a reset email.
 
@@ -99,8 +92,6 @@ class Accounts:
             tx.audit(by, "create", user, role=user.role, active=user.active)
             tell(user)
             return user
-
-    # --- changed ---
 
     def update(
         self,
@@ -144,7 +135,7 @@ class Accounts:
             changes["email_proven_at"] = None
             tx.drop_links(user_id)
         if changes.get("active") is False:
-            shut_out(tx, user, notices=Notices.ALL)
+            shut_out(tx, user, notices=True)
         changed = tx.change_user(user_id, **changes)
         if "email" in changes:
             self.emails.add(tx, EMAIL_CHANGED, changed, user.email)
@@ -169,9 +160,7 @@ class Accounts:
                     tx.audit(by, "delete", user)
         return users
 
-    def set_password(
-        self, user_id: int, password: str, *, tell: Callable[[User], object] = id, by: Actor
-    ) -> User:
+    def set_password(self, user_id: int, password: str, *, tell: Tell = id, by: Actor) -> User:
         """By an operator. Ends all sessions and API tokens; also clears the lock after failed logins."""
         user = self.get(user_id)
         check_password(self.settings, password, user)
@@ -183,14 +172,7 @@ class Accounts:
             return changed
 
     def change_password(
-        self,
-        user_id: int,
-        current: str,
-        new: str,
-        *,
-        session_id: int,
-        by: Actor,
-        renew: Callable[[Transaction], None] | None,
+        self, user_id: int, current: str, new: str, *, session_id: int, by: Actor, renew: Renew | None
     ) -> User:
         """By the owner. Ends the other sessions; `renew` gives this one a new token in the same transaction."""
         with self.store.glance() as tx:
@@ -207,20 +189,14 @@ class Accounts:
                 raise WrongPassword("Current password is incorrect")
             password_hash = self.hasher.renew(new)
         with self.store.write() as tx:
-            credentials = tx.credentials_of(user_id)
-            if credentials is None or credentials.password_hash != stored:
+            present = tx.credentials_of(user_id)
+            if present is None or present.password_hash != stored:
                 # The password was changed meanwhile, perhaps by a reset, so the former one proves nothing any more.
                 raise WrongPassword("Current password is incorrect")
             if renew is not None:
                 renew(tx)
             return new_password(
-                tx,
-                self.emails,
-                credentials.user,
-                password_hash,
-                but=session_id,
-                action="change-password",
-                by=by,
+                tx, self.emails, present.user, password_hash, but=session_id, action="change-password", by=by
             )
 
 

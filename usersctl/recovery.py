@@ -3,17 +3,16 @@
 from dataclasses import dataclass
 
 from usersctl.config import Settings
-from usersctl.credentials import Notices, new_password, shut_out
+from usersctl.credentials import new_password, owner_of, shut_out
 from usersctl.errors import Invalid
 from usersctl.fields import lookup_key
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import RESET
 from usersctl.mail.queue import EmailQueue
-from usersctl.models import UNUSABLE, Actor, OneTimeToken, Purpose, User
+from usersctl.models import UNUSABLE, Actor, Purpose, User
 from usersctl.passwords import Hasher, check_password, password_is_set
 from usersctl.secrets import digest
 from usersctl.store.store import Store
-from usersctl.store.transaction import Transaction
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Recovery:
         """Proves the address, and leaves an inactive account inactive. A weak password does not use up the token."""
         email, token_hash = lookup_key(email), digest(token)
         with self.store.read() as tx:
-            user = _owner(tx, tx.one_time_token(RESET.purpose, token_hash))
+            user = owner_of(tx, tx.one_time_token(RESET.purpose, token_hash))
             refuse_in_lockdown(tx, user)
         if user is None or user.email != email:
             raise _dead_link()
@@ -47,19 +46,19 @@ class Recovery:
         password_hash = self.hasher.hash(password)
         with self.store.write() as tx:
             refuse_in_lockdown(tx, user)
-            user = _owner(tx, tx.take_one_time_token(RESET.purpose, token_hash))
+            user = owner_of(tx, tx.take_one_time_token(RESET.purpose, token_hash))
             if user is None:
                 raise _dead_link()
+            # The reset proves who reads this address; notices to another one may be the owner's.
+            tx.drop_notices(user.id, user.email)
             return new_password(
                 tx,
                 self.emails,
                 user,
                 password_hash,
-                # The reset proves who reads this address; notices to another one may be the owner's.
-                notices=Notices.TO_PRESENT_ADDRESS,
-                email_proven_at=tx.now_text,
                 action="reset-password",
                 by=by,
+                email_proven_at=tx.now_text,
             )
 
     def not_me(self, token: str, email: str, *, by: Actor) -> None:
@@ -73,21 +72,13 @@ class Recovery:
             user = tx.user(link.user_id)
             if user is None:
                 raise _dead_link()
-            shut_out(tx, user, notices=Notices.ALL)
+            shut_out(tx, user, notices=True)
             # An intruder who came in through the identity provider must not come in there again.
             changed = tx.change_user(user.id, password_hash=UNUSABLE, oauth_id=None)
             if user.email == email:
                 # Not to an address that the intruder may have put there.
                 self.emails.add(tx, RESET, changed, changed.email)
             tx.audit(by, "not-me", changed)
-
-
-def _owner(tx: Transaction, link: OneTimeToken | None) -> User | None:
-    """The user to whose present address the link was sent."""
-    if link is None or link.user_id is None:
-        return None
-    user = tx.user(link.user_id)
-    return user if user is not None and user.email == link.email else None
 
 
 def _dead_link() -> Invalid:

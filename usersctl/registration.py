@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from usersctl.config import Settings
+from usersctl.credentials import owner_of
 from usersctl.errors import Invalid
 from usersctl.fields import lookup_key, newcomer
 from usersctl.lockdown import refuse_in_lockdown
@@ -45,21 +46,13 @@ class Registration:
         """Uses the token in the transaction that activates, so that it works once, also in parallel."""
         with self.store.write() as tx:
             refuse_in_lockdown(tx)
-            link = tx.take_one_time_token(CONFIRM.purpose, digest(token))
-            if link is None or link.user_id is None:
-                raise _dead_link()
-            user = tx.user(link.user_id)
-            if user is None or not link.email == user.email == lookup_key(email):
-                raise _dead_link()
-            if not user.awaiting_confirmation:
-                raise _dead_link()  # an admin has decided in the meantime
+            user = owner_of(tx, tx.take_one_time_token(CONFIRM.purpose, digest(token)))
+            # An account that awaits no confirmation was decided on by an admin in the meantime.
+            if user is None or user.email != lookup_key(email) or not user.awaiting_confirmation:
+                raise Invalid("Invalid or expired confirmation link")
             tx.drop_links(user.id)
             confirmed = tx.change_user(
                 user.id, active=True, awaiting_confirmation=False, email_proven_at=tx.now_text
             )
             tx.audit(by, "confirm-email", confirmed)
             return confirmed
-
-
-def _dead_link() -> Invalid:
-    return Invalid("Invalid or expired confirmation link")

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from usersctl.config import Settings
-from usersctl.credentials import Notices, shut_out
+from usersctl.credentials import shut_out
 from usersctl.errors import Invalid, SignInRefused
 from usersctl.fields import MAX_NAME, normal_email
 from usersctl.lockdown import refuse_in_lockdown
@@ -74,7 +74,7 @@ class OAuthSignIn:
     def spend(self, state: str) -> None:
         """Raises SignInRefused for a state that was used before."""
         with self.store.write() as tx:
-            if not tx.spend_once(digest(state), Purpose.OAUTH_SPENT, STATE_LIFETIME):
+            if not tx.add_one_time_token(digest(state), Purpose.OAUTH_SPENT, None, "", STATE_LIFETIME):
                 raise refused("this state was used before")
 
     def _update_picture(self, tx: Transaction, user: User, profile: Profile) -> User:
@@ -97,7 +97,7 @@ class OAuthSignIn:
         if user.email_proven_at is None:
             # An account for somebody else's address must not wait for its owner with a known password or open session.
             changes["password_hash"] = UNUSABLE
-            shut_out(tx, user, notices=Notices.ALL)
+            shut_out(tx, user, notices=True)
         linked = tx.change_user(user.id, **changes)
         self.emails.add(tx, ACCOUNT_LINKED, linked, linked.email)
         tx.audit(by, "link", linked, password_replaced="password_hash" in changes)

@@ -18,8 +18,8 @@ class Audit(Statements):
             "SELECT (SELECT max(id) FROM audit), (SELECT hash FROM audit_head)"
         ).fetchone()
         concerned = (user.id, user.email) if user else (None, None)
-        told = json.dumps(details, ensure_ascii=False)
-        row = ((last or 0) + 1, self.now_text, by.name, by.origin, action, *concerned, told)
+        text = json.dumps(details, ensure_ascii=False)
+        row = ((last or 0) + 1, self.now_text, by.name, by.origin, action, *concerned, text)
         link = chain.link(before or chain.START, row)
         self._run(f"INSERT INTO audit ({_AUDIT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, link))
         self._run(
@@ -30,14 +30,11 @@ class Audit(Statements):
 
     def last_id_of(self, email: str) -> int | None:
         """The id of the user who has this address, or had it at the last change of their account."""
-        return (
-            self._number(
-                "SELECT coalesce((SELECT id FROM users WHERE email = :email), (SELECT user_id FROM audit"
-                " WHERE email = :email AND user_id IS NOT NULL ORDER BY id DESC LIMIT 1), 0)",
-                {"email": email},
-            )
-            or None
+        statement = (
+            "SELECT coalesce((SELECT id FROM users WHERE email = :email), (SELECT user_id FROM audit"
+            " WHERE email = :email AND user_id IS NOT NULL ORDER BY id DESC LIMIT 1), 0)"
         )
+        return self._number(statement, {"email": email}) or None
 
     def audit_rows(
         self, *, user_id: int | None = None, since: str | None = None, from_id: int | None = None

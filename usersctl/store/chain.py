@@ -36,6 +36,7 @@ def check(rows: Iterable[Sequence[Any]], head: Head | None, expected: bytes | No
     detects that: one of the rows must have it.
     """
     count, before, was_seen = 0, START, expected in (None, START)
+    problem: str | None = None
     for *content, stored in rows:
         if link(before, content) != stored:
             problem = (
@@ -45,18 +46,12 @@ def check(rows: Iterable[Sequence[Any]], head: Head | None, expected: bytes | No
             return ChainResult(count, before, content[0], problem)
         count, before = count + 1, stored
         was_seen = was_seen or stored == expected
-    return ChainResult(count, before, None, _at_the_end(count, before, head) or _if_not(was_seen))
-
-
-def _at_the_end(count: int, last: bytes, head: Head | None) -> str | None:
     if head is None:
-        return "the note of where the trail ends is missing"
-    if count != head.rows:
-        return f"the trail ends after row number {count} and should after {head.rows}: its end was cut off or added to"
-    return "the trail does not end in the row that it should end in" if last != head.hash else None
-
-
-def _if_not(was_seen: bool) -> str | None:
-    return (
-        None if was_seen else "no row has the hash that was expected: this is another trail, or an older one"
-    )
+        problem = "the note of where the trail ends is missing"
+    elif count != head.rows:
+        problem = f"the trail ends after row number {count} and should after {head.rows}: its end was cut off or added to"
+    elif before != head.hash:
+        problem = "the trail does not end in the row that it should end in"
+    elif not was_seen:
+        problem = "no row has the hash that was expected: this is another trail, or an older one"
+    return ChainResult(count, before, None, problem)

@@ -28,8 +28,5 @@ class LoginFailures(Statements):
 
     def delete_oldest_failures(self, keep: int, at_most: int) -> int:
         """Deletes those of addresses without an account, beyond the newest `keep`."""
-        return self._run(
-            "DELETE FROM login_failures WHERE account IN (SELECT account FROM login_failures WHERE user_id IS NULL"
-            " ORDER BY last_failed_at DESC LIMIT ? OFFSET ?)",
-            (at_most, keep),
-        ).rowcount
+        condition = "user_id IS NULL ORDER BY last_failed_at DESC LIMIT ? OFFSET ?"
+        return self._delete_some("login_failures", "account", condition, at_most, keep)

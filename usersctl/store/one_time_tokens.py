@@ -10,12 +10,11 @@ from usersctl.store.statements import Statements
 class OneTimeTokens(Statements):
     def add_one_time_token(
         self, token_hash: bytes, purpose: str, user_id: int | None, email: str, lifetime: timedelta
-    ) -> None:
-        self._run(
-            "INSERT INTO one_time_tokens (token_hash, purpose, user_id, email, created_at, expires_at)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            (token_hash, purpose, user_id, email, self.now_text, stamp(self.now + lifetime)),
-        )
+    ) -> bool:
+        """False if the token exists already."""
+        times = {"created_at": self.now_text, "expires_at": stamp(self.now + lifetime)}
+        row = {"token_hash": token_hash, "purpose": purpose, "user_id": user_id, "email": email, **times}
+        return self._insert("one_time_tokens", "ON CONFLICT DO NOTHING", **row).rowcount == 1
 
     def one_time_token(self, purpose: str, token_hash: bytes) -> OneTimeToken | None:
         """A token that could still be used."""
@@ -33,15 +32,6 @@ class OneTimeTokens(Statements):
             " RETURNING user_id, email",
             (token_hash, purpose, self.now_text),
         )
-
-    def spend_once(self, token_hash: bytes, purpose: str, lifetime: timedelta) -> bool:
-        """False if it was spent before."""
-        spent = self._run(
-            "INSERT INTO one_time_tokens (token_hash, purpose, email, created_at, expires_at) VALUES (?, ?, '', ?, ?)"
-            " ON CONFLICT DO NOTHING",
-            (token_hash, purpose, self.now_text, stamp(self.now + lifetime)),
-        )
-        return spent.rowcount == 1
 
     def drop_setup_tokens(self) -> None:
         self._run("DELETE FROM one_time_tokens WHERE purpose = 'setup'")
@@ -80,8 +70,4 @@ class OneTimeTokens(Statements):
         self._run("DELETE FROM one_time_tokens WHERE token_hash = ?", (token_hash,))
 
     def delete_expired_one_time_tokens(self, before: str, at_most: int) -> int:
-        return self._run(
-            "DELETE FROM one_time_tokens WHERE token_hash IN"
-            " (SELECT token_hash FROM one_time_tokens WHERE expires_at <= ? LIMIT ?)",
-            (before, at_most),
-        ).rowcount
+        return self._delete_some("one_time_tokens", "token_hash", "expires_at <= ? LIMIT ?", before, at_most)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
 from usersctl.clock import stamp
 from usersctl.models import EmailState, QueuedEmail
@@ -12,14 +13,7 @@ _EMAIL = ", ".join(QueuedEmail._fields)
 
 class Outbox(Statements):
     def add_email(
-        self,
-        kind: str,
-        user_id: int | None,
-        email: str,
-        message_id: str,
-        *,
-        at_most: int,
-        within: timedelta,
+        self, kind: str, user_id: int | None, email: str, message_id: str, *, at_most: int, within: timedelta
     ) -> None:
         """Beyond `at_most` of a kind to one address or account the row is dropped at once, which takes as long as keeping it."""
         recent = self._number(
@@ -30,11 +24,14 @@ class Outbox(Statements):
         state, finished_at = EmailState.WAITING, None
         if recent >= at_most:
             state, finished_at = EmailState.DROPPED, self.now_text
-        self._run(
-            "INSERT INTO outbox (kind, user_id, email, message_id, state, created_at, due_at, finished_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (kind, user_id, email, message_id, state, self.now_text, self.now_text, finished_at),
-        )
+        row: dict[str, Any] = {"kind": kind, "user_id": user_id, "email": email, "message_id": message_id}
+        row |= {
+            "created_at": self.now_text,
+            "due_at": self.now_text,
+            "state": state,
+            "finished_at": finished_at,
+        }
+        self._insert("outbox", **row)
 
     def claim_email(self, due_by: str, lease: timedelta) -> QueuedEmail | None:
         """The email that is due longest; no other worker takes it before `lease` is over. Clears its last error."""
@@ -100,7 +97,5 @@ class Outbox(Statements):
 
     def delete_finished_emails(self, before: str, at_most: int) -> int:
         """Emails that failed stay, for an operator to see."""
-        return self._run(
-            "DELETE FROM outbox WHERE id IN (SELECT id FROM outbox WHERE finished_at < ? AND state <> 'failed' LIMIT ?)",
-            (before, at_most),
-        ).rowcount
+        condition = "finished_at < ? AND state <> 'failed' LIMIT ?"
+        return self._delete_some("outbox", "id", condition, before, at_most)

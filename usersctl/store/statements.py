@@ -36,6 +36,15 @@ class Statements:
         row = self._run(statement, values).fetchone()
         return None if row is None else make(row)
 
+    def _insert(self, table: str, ending: str = "", **row: Any) -> sqlite3.Cursor:
+        names = ", ".join(row)
+        return self._run(f"INSERT INTO {table} ({names}) VALUES (:{', :'.join(row)}) {ending}", row)
+
+    def _delete_some(self, table: str, key: str, condition: str, *values: Any) -> int:
+        """`condition` ends with a LIMIT: other writers wait for a delete. Returns how many rows it found."""
+        some = f"SELECT {key} FROM {table} WHERE {condition}"
+        return self._run(f"DELETE FROM {table} WHERE {key} IN ({some})", values).rowcount
+
     def _number(self, statement: str, values: Any = ()) -> int:
         """The first column of the first row; 0 if there is no row."""
         row = self._run(statement, values).fetchone()

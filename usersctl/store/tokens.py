@@ -12,12 +12,6 @@ _SESSION = (
     " user_agent"
 )
 _COLUMNS = len(Session._fields) - len(Session._field_defaults)
-
-_ADD = (
-    "INSERT INTO auth_tokens"
-    " (user_id, token_hash, kind, name, created_at, last_used_at, expires_at, limit_at, ip, user_agent)"
-    f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {_SESSION}"
-)
 _BY_HASH = (
     f"SELECT {_SESSION}, {USER} FROM auth_tokens JOIN users ON users.id = user_id"
     " WHERE token_hash = ? AND active = 1 AND (expires_at IS NULL OR expires_at > ?)"
@@ -27,23 +21,13 @@ _BY_HASH = (
 
 
 class Tokens(Statements):
-    def add_token(
-        self,
-        user_id: int,
-        token_hash: bytes,
-        *,
-        kind: str,
-        name: str,
-        created_at: str | None = None,
-        last_used_at: str | None = None,
-        expires_at: str | None = None,
-        limit_at: str | None = None,
-        ip: str | None = None,
-        user_agent: str | None = None,
-    ) -> Session:
+    def add_token(self, user_id: int, token_hash: bytes, *, kind: str, name: str, **columns: Any) -> Session:
         """`created_at` is the moment of the transaction if it is left out."""
-        given = (kind, name, created_at or self.now_text, last_used_at, expires_at, limit_at, ip, user_agent)
-        return Session(*self._run(_ADD, (user_id, token_hash, *given)).fetchone())
+        row = {"kind": kind, "name": name, "created_at": self.now_text, **columns}
+        added = self._insert(
+            "auth_tokens", f"RETURNING {_SESSION}", user_id=user_id, token_hash=token_hash, **row
+        )
+        return Session(*added.fetchone())
 
     def session(self, token_hash: bytes, *, expired: bool = False) -> tuple[Session, User] | None:
         """The session check, in one query: a token of an active user. `expired`: also one that has expired."""
@@ -112,16 +96,10 @@ class Tokens(Statements):
         return expiring + self._number("SELECT count(*) FROM auth_tokens WHERE expires_at IS NULL")
 
     def delete_expired_tokens(self, before: str, at_most: int) -> int:
-        return self._run(
-            "DELETE FROM auth_tokens WHERE id IN (SELECT id FROM auth_tokens WHERE expires_at <= ? LIMIT ?)",
-            (before, at_most),
-        ).rowcount
+        return self._delete_some("auth_tokens", "id", "expires_at <= ? LIMIT ?", before, at_most)
 
     def delete_endless_tokens(self, at_most: int) -> int:
-        return self._run(
-            "DELETE FROM auth_tokens WHERE id IN (SELECT id FROM auth_tokens WHERE expires_at IS NULL LIMIT ?)",
-            (at_most,),
-        ).rowcount
+        return self._delete_some("auth_tokens", "id", "expires_at IS NULL LIMIT ?", at_most)
 
     def last_logins(self, at_most: int) -> list[tuple[int, str]]:
         """(user, address) of the newest sessions."""

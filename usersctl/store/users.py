@@ -12,6 +12,7 @@ USER = (
     " profile_picture, email_proven_at, awaiting_confirmation"
 )
 
+_CREDENTIALS = f"SELECT {USER}, password_hash FROM users"
 _ADD = (
     f"INSERT INTO users (updated_at, {', '.join(Newcomer._fields)}) VALUES (?{', ?' * len(Newcomer._fields)})"
     f" ON CONFLICT DO NOTHING RETURNING {USER}"
@@ -35,17 +36,13 @@ class Users(Statements):
         return self._first(user_of, f"SELECT {USER} FROM users WHERE oauth_id = ?", (oauth_id,))
 
     def credentials(self, email: str) -> Credentials | None:
-        return self._first(
-            _credentials_of, f"SELECT {USER}, password_hash FROM users WHERE email = ?", (email,)
-        )
+        return self._first(_credentials_of, f"{_CREDENTIALS} WHERE email = ?", (email,))
 
     def credentials_of(self, user_id: int) -> Credentials | None:
-        return self._first(
-            _credentials_of, f"SELECT {USER}, password_hash FROM users WHERE id = ?", (user_id,)
-        )
+        return self._first(_credentials_of, f"{_CREDENTIALS} WHERE id = ?", (user_id,))
 
     def all_credentials(self) -> Iterator[Credentials]:
-        return map(_credentials_of, self._run(f"SELECT {USER}, password_hash FROM users ORDER BY users.id"))
+        return map(_credentials_of, self._run(f"{_CREDENTIALS} ORDER BY users.id"))
 
     def add_user(self, newcomer: Newcomer) -> User:
         """Raises Taken if another account has the address, or is linked to the same account of the provider."""
@@ -57,12 +54,9 @@ class Users(Statements):
 
     def change_user(self, user_id: int, **changes: Any) -> User:
         parts = ", ".join(f"{name} = :{name}" for name in (*changes, "updated_at"))
-        return user_of(
-            self._run(
-                f"UPDATE users SET {parts} WHERE id = :id RETURNING {USER}",
-                {**changes, "updated_at": self.now_text, "id": user_id},
-            ).fetchone()
-        )
+        values = {**changes, "updated_at": self.now_text, "id": user_id}
+        changed = self._run(f"UPDATE users SET {parts} WHERE id = :id RETURNING {USER}", values)
+        return user_of(changed.fetchone())
 
     def note_login(self, user_id: int) -> None:
         self._run("UPDATE users SET last_login_at = ? WHERE id = ?", (self.now_text, user_id))

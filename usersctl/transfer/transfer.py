@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from usersctl.config import Settings
-from usersctl.credentials import Notices, shut_out
+from usersctl.credentials import shut_out
 from usersctl.errors import Invalid, LastAdmin, UsersError
 from usersctl.fields import is_text, is_web_address, normal_email, normal_name, normal_role, normal_time
 from usersctl.models import UNUSABLE, Actor, Credentials, Newcomer, User
@@ -217,7 +217,7 @@ class Transfer:
         if not changes:
             return False
         if changes.get("active") is False:
-            shut_out(tx, known, notices=Notices.ALL)
+            shut_out(tx, known, notices=True)
         elif "password_hash" in changes:
             shut_out(tx, known)
         user = tx.change_user(known.id, **changes)
