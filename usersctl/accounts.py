@@ -10,8 +10,7 @@ from usersctl.config import Settings
 from usersctl.credentials import new_password, shut_out
 from usersctl.errors import Forbidden, LastAdmin, NotFound, Taken, Unauthenticated, WrongPassword
 from usersctl.fields import lookup_key, normal_email, normal_name, normal_role, user_id_of
-from usersctl.mail.kinds import EMAIL_CHANGED, RESET
-from usersctl.mail.queue import EmailQueue
+from usersctl.mail.kinds import EMAIL_CHANGED, RESET, EmailQueue
 from usersctl.models import Actor, Newcomer, Page, Role, User, UserFilter
 from usersctl.passwords import Hasher, check_password, password_is_set
 from usersctl.store.store import Store

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from usersctl.mail.kinds import PASSWORD_CHANGED
-from usersctl.mail.queue import EmailQueue
+from usersctl.mail.kinds import PASSWORD_CHANGED, EmailQueue
 from usersctl.models import Actor, OneTimeToken, User
 from usersctl.store.transaction import Transaction
 from usersctl.throttle import account_key

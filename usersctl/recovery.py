@@ -7,8 +7,7 @@ from usersctl.credentials import new_password, owner_of, shut_out
 from usersctl.errors import Invalid
 from usersctl.fields import lookup_key
 from usersctl.lockdown import refuse_in_lockdown
-from usersctl.mail.kinds import RESET
-from usersctl.mail.queue import EmailQueue
+from usersctl.mail.kinds import RESET, EmailQueue
 from usersctl.models import UNUSABLE, Actor, Purpose, User
 from usersctl.passwords import Hasher, check_password, password_is_set
 from usersctl.secrets import digest

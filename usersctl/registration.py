@@ -7,8 +7,7 @@ from usersctl.credentials import owner_of
 from usersctl.errors import Invalid
 from usersctl.fields import lookup_key, newcomer
 from usersctl.lockdown import refuse_in_lockdown
-from usersctl.mail.kinds import CONFIRM
-from usersctl.mail.queue import EmailQueue
+from usersctl.mail.kinds import CONFIRM, EmailQueue
 from usersctl.models import Actor, User
 from usersctl.passwords import Hasher, check_password
 from usersctl.secrets import digest

@@ -8,8 +8,8 @@ from usersctl.clock import Clock, utc_now
 from usersctl.config import Settings
 from usersctl.first_admin import MAKE_AN_ADMIN, FirstAdmin
 from usersctl.lockdown import Lockdowns
+from usersctl.mail.kinds import EmailQueue
 from usersctl.mail.outbox import Outbox
-from usersctl.mail.queue import EmailQueue
 from usersctl.oauth.http import HttpClient
 from usersctl.oauth.providers import Provider, make_provider
 from usersctl.oauth.sign_in import OAuthSignIn

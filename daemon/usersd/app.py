@@ -16,8 +16,8 @@ from usersd import access
 from usersd.counters import LOGINS, SUCCESS, Counters
 from usersd.handlers.oauth import failure
 from usersd.log import Log, redacted
+from usersd.page_access import Whitelist
 from usersd.pages import pages
-from usersd.paths import Whitelist
 from usersd.rate_limits import RateLimits
 from usersd.request import BadRequest, Request, new_request_id
 from usersd.response import HSTS, JSON, STATUS_LINES, Header, Response, as_json, error_response, unavailable

@@ -8,7 +8,7 @@ from typing import Any
 
 from usersctl.errors import Busy, StoreUnusable
 from usersctl.service import Service
-from usersd import access, paths
+from usersd import access, page_access
 from usersd.pages import pages
 from usersd.request import Request
 from usersd.response import HSTS, STATUS_LINES, Header, Response, error_response, unavailable
@@ -33,7 +33,7 @@ class Gate:
     def __init__(self, app: WSGI, service: Service) -> None:
         self.app = app
         self.service = service
-        self.access = paths.PageAccess(service.settings.whitelist, service.settings.role_rules)
+        self.access = page_access.PageAccess(service.settings.whitelist, service.settings.role_rules)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         request = Request(environ, self.service.settings)
@@ -85,6 +85,6 @@ def require_user(environ: dict[str, Any]) -> dict[str, Any]:
 
 def require_role(environ: dict[str, Any], role: str) -> dict[str, Any]:
     user = require_user(environ)
-    if not paths.suffices(user["role"], role):
+    if not page_access.suffices(user["role"], role):
         raise Refused(403, f"{role.capitalize()} access required")
     return user

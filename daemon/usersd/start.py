@@ -24,8 +24,8 @@ from usersd.counters import Counters
 from usersd.dev_provider import SampleProvider
 from usersd.handlers.oauth import callback
 from usersd.log import Forward, Log
+from usersd.page_access import REGISTRATION
 from usersd.pages import assets
-from usersd.paths import REGISTRATION
 from usersd.routes import FOR_DEVELOPMENT, TABLE
 from usersd.routing import Route
 from usersd.server.connections import Hosted

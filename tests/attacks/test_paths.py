@@ -18,7 +18,7 @@ from support.web import Client, Site, running
 from usersctl.models import User
 from usersctl.service import Service
 from usersd.gate import Gate, current_user
-from usersd.paths import Whitelist
+from usersd.page_access import Whitelist
 from usersd.routes import TABLE
 from usersd.routing import Access
 

@@ -17,7 +17,7 @@ from support.web import Site, running
 from usersctl.models import User
 from usersctl.service import Service
 from usersd.gate import Gate
-from usersd.paths import PageAccess, RoleRules, Whitelist
+from usersd.page_access import PageAccess, RoleRules, Whitelist
 
 VERIFY = "/api/users/auth/verify"
 HERE = (ip_network("127.0.0.1"),)

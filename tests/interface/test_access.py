@@ -14,7 +14,7 @@ from support.web import Client, Reply, Site
 
 from usersctl.config import load
 from usersctl.errors import ConfigError
-from usersd.paths import Whitelist
+from usersd.page_access import Whitelist
 from usersd.routes import FOR_DEVELOPMENT, TABLE
 
 # The specification and the contract, written down here a second time on purpose: the callers of each route, and the

@@ -11,8 +11,7 @@ from usersctl.clock import moment, stamp
 from usersctl.config import Settings
 from usersctl.errors import Busy, StoreUnusable
 from usersctl.mail import kinds
-from usersctl.mail.kinds import Kind
-from usersctl.mail.queue import EmailQueue
+from usersctl.mail.kinds import EmailQueue, Kind
 from usersctl.models import Actor, EmailState, Purpose, QueuedEmail, User
 from usersctl.secrets import digest, new_token
 from usersctl.store.store import Store

@@ -11,8 +11,7 @@ from usersctl.credentials import shut_out
 from usersctl.errors import Invalid, SignInRefused
 from usersctl.fields import MAX_NAME, normal_email
 from usersctl.lockdown import refuse_in_lockdown
-from usersctl.mail.kinds import ACCOUNT_LINKED
-from usersctl.mail.queue import EmailQueue
+from usersctl.mail.kinds import ACCOUNT_LINKED, EmailQueue
 from usersctl.models import UNUSABLE, Actor, Newcomer, Purpose, User
 from usersctl.oauth.http import HttpClient
 from usersctl.oauth.providers import Profile, Provider

@@ -11,8 +11,8 @@ from usersd.access import identify, own_path, wants_a_page
 from usersd.inputs import Query, choice
 from usersd.openapi.operation import SERVICE, Operation
 from usersd.openapi.schemas import ROLE, exactly
+from usersd.page_access import PageAccess
 from usersd.pages import pages
-from usersd.paths import PageAccess
 from usersd.request import Request
 from usersd.response import JSON, Header, Response, error_response, redirect_to
 

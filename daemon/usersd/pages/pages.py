@@ -12,8 +12,8 @@ from usersd.access import is_api, own_path, wants_a_page
 from usersd.inputs import Query, optional
 from usersd.openapi.operation import HTML, PAGES, Operation
 from usersd.openapi.schemas import TOKEN, string
+from usersd.page_access import REGISTRATION
 from usersd.pages import assets, texts
-from usersd.paths import REGISTRATION
 from usersd.request import Request
 from usersd.response import ALWAYS, JSON, PAGE, Response
 

@@ -3,7 +3,7 @@
 from usersctl.store.statements import Statements
 
 
-class Whole(Statements):
+class Inspection(Statements):
     def change_nothing(self) -> None:
         """Fails if the database cannot be written, which SQLite reports only on a write."""
         self._run("DELETE FROM login_failures WHERE FALSE")

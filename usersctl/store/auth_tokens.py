@@ -20,7 +20,7 @@ _BY_HASH = (
 )
 
 
-class Tokens(Statements):
+class AuthTokens(Statements):
     def add_token(self, user_id: int, token_hash: bytes, *, kind: str, name: str, **columns: Any) -> Session:
         """`created_at` is the moment of the transaction if it is left out."""
         row = {"kind": kind, "name": name, "created_at": self.now_text, **columns}
