@@ -29,9 +29,8 @@ class Lockdowns:
             if admitted is not None:
                 admitted = tx.user(admitted.id)
                 if admitted is None or admitted.role != Role.ADMIN or not admitted.active:
-                    raise Forbidden(
-                        "Only an active admin can be left in", hint="see: usersctl list --role admin --active"
-                    )
+                    hint = "see: usersctl list --role admin --active"
+                    raise Forbidden("Only an active admin can be left in", hint=hint)
             present = tx.lockdown()
             # Also if it looks the same: a former admin in the row could become an admin again.
             tx.lock_down(tx.now_text, by.name, admitted.id if admitted else None)

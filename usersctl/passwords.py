@@ -112,17 +112,15 @@ def check_password(settings: Settings, password: str, owner: User | Newcomer) ->
         raise Invalid("Password must not contain a NUL character")
     if length > MAX_BYTES:
         raise Invalid(f"Password must be at most {MAX_BYTES} bytes long")
-    wanted = [
-        (len(password) >= settings.min_length, f"at least {settings.min_length} characters"),
-        (not settings.require_uppercase or any(c.isupper() for c in password), "an upper-case letter"),
-        (not settings.require_lowercase or any(c.islower() for c in password), "a lower-case letter"),
-        (not settings.require_numbers or any(c.isdigit() for c in password), "a number"),
-        (
-            not settings.require_special_chars or any(not c.isalnum() and not c.isspace() for c in password),
-            "a special character",
-        ),
+    has_special = any(not c.isalnum() and not c.isspace() for c in password)
+    rules = [
+        (True, len(password) >= settings.min_length, f"at least {settings.min_length} characters"),
+        (settings.require_uppercase, any(map(str.isupper, password)), "an upper-case letter"),
+        (settings.require_lowercase, any(map(str.islower, password)), "a lower-case letter"),
+        (settings.require_numbers, any(map(str.isdigit, password)), "a number"),
+        (settings.require_special_chars, has_special, "a special character"),
     ]
-    missing = [rule for met, rule in wanted if not met]
+    missing = [rule for is_required, is_met, rule in rules if is_required and not is_met]
     if missing:
         listed = ", ".join(missing[:-1]) + (" and " if missing[1:] else "") + missing[-1]
         raise Invalid(f"Password must have {listed}")

@@ -353,7 +353,7 @@ def test_a_failure_takes_everything_back(service: Service) -> None:
 
 
 def test_a_trial_takes_everything_back(service: Service) -> None:
-    with service.store.trial() as tx:
+    with service.store.write(commit=False) as tx:
         assert tx.add_user(new_user("ada"))
     with service.store.read() as tx:
         assert tx.user_by_email("ada@example.com") is None

@@ -5,7 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,8 +13,6 @@ from usersctl.clock import Clock, utc_now
 from usersctl.errors import Busy, OtherVersion, Outdated, StoreUnusable, UsersError
 from usersctl.store import database_file
 from usersctl.store.transaction import Transaction
-
-CHECKPOINT_PATIENCE = 0.05  # seconds that a checkpoint waits for a writer and for the last reader
 
 # After one writer has waited in vain for another process, the others do not wait: their threads are needed by readers.
 PATIENCE_WHILE_HELD = 0.05
@@ -59,7 +57,12 @@ class Store:
         try:
             if create:
                 database_file.create_file(path)
-            _refuse_no_file(path, why)
+            if path.is_dir():
+                hint = "name a file, with --db or USERS_DATABASE"
+                raise StoreUnusable(f"{path} is a folder and no database", hint=hint)
+            if not path.is_file():
+                origin = why and f" ({why})"
+                raise StoreUnusable(f"No database at {path}{origin}", hint="make one with: usersctl db init")
         except OSError as error:
             raise StoreUnusable(f"{path} cannot be opened: {error.strerror}") from None
         store = cls(path, read_only=not write, no_trace=no_trace, clock=clock)
@@ -78,15 +81,11 @@ class Store:
                 return
             if not create and database_file.is_empty(connection):
                 # It may be the rest of a database that was cut off: only a request for a new one uses it.
-                raise StoreUnusable(
-                    f"{self.path} is empty",
-                    hint="make a new one with: usersctl db init; or restore a backup: usersctl db restore FILE",
-                )
+                hint = "make a new one with: usersctl db init; or restore a backup: usersctl db restore FILE"
+                raise StoreUnusable(f"{self.path} is empty", hint=hint)
             if self.read_only:
-                raise Outdated(
-                    f"{self.path} is of an older version",
-                    hint="bring it up to date with: usersctl db migrate",
-                )
+                hint = "bring it up to date with: usersctl db migrate"
+                raise Outdated(f"{self.path} is of an older version", hint=hint)
             from usersctl.store.upgrade import upgrade_database  # late: hardly ever needed
 
             self.migrated = upgrade_database(connection, self.path)
@@ -111,10 +110,6 @@ class Store:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._translated(error) from error
 
-    def trial(self) -> AbstractContextManager[Transaction]:
-        """A write that is rolled back at its end, to learn what would happen."""
-        return self._writer(database_file.BUSY_SECONDS, commit=False)
-
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
         """Interrupts statements that take longer, with a TimeoutError."""
@@ -136,21 +131,21 @@ class Store:
 
     def check_writable(self) -> None:
         """Raises StoreUnusable if nothing could be written now, and Busy while another writer is at work."""
-        with self._writer(0, commit=False) as tx:
+        with self.write(patience=0, commit=False) as tx:
             tx.change_nothing()
         disk = os.statvfs(self.path.parent)
         if disk.f_bavail * disk.f_frsize < self.least_space:
             raise StoreUnusable(f"{self.path} cannot grow: the disk is full")
 
-    def write(self, *, patience: float | None = None) -> AbstractContextManager[Transaction]:
-        """All changes or none; Busy if other writers take longer than `patience` (seconds)."""
+    @contextmanager
+    def write(self, *, patience: float | None = None, commit: bool = True) -> Iterator[Transaction]:
+        """All changes or none; Busy if other writers take longer than `patience` (seconds).
+
+        Without `commit` the changes are rolled back at the end, to learn what would happen. Every transaction begins as a
+        writer, because SQLite may refuse to turn a reader into one.
+        """
         if patience is None:
             patience = database_file.BUSY_SECONDS
-        return self._writer(patience)
-
-    @contextmanager
-    def _writer(self, patience: float, *, commit: bool = True) -> Iterator[Transaction]:
-        """Begins as a writer, because SQLite may refuse to turn a reader into one."""
         waits_fully = patience >= database_file.BUSY_SECONDS and not self._held
         if self._held:
             patience = min(patience, PATIENCE_WHILE_HELD)
@@ -236,13 +231,12 @@ class Store:
     def truncate_log(self) -> None:
         """Cuts a write-ahead log that grew while a reader took long; nothing else makes it small again."""
         log = Path(f"{self.path}-wal")
-        if not log.exists() or log.stat().st_size <= self.longest_log:
-            return
-        self._checkpoint("TRUNCATE", patience=0)
+        if log.exists() and log.stat().st_size > self.longest_log:
+            self._checkpoint("TRUNCATE", patience=0)
 
     def checkpoint(self) -> None:
         """For use after a great change: otherwise the next commit would have to carry its pages into the database."""
-        self._checkpoint("RESTART", patience=CHECKPOINT_PATIENCE)
+        self._checkpoint("RESTART", patience=0.05)  # seconds: other writers wait
 
     def _checkpoint(self, at_the_end: str, *, patience: float) -> None:
         """Does most of the work without blocking other connections; then the rest, which blocks them, if none of them reads."""
@@ -282,9 +276,8 @@ class Store:
         connection = database_file.connect(self.path, read_only=self.read_only, no_trace=self.no_trace)
         try:
             if self.is_open and not database_file.is_current(connection, self.path):
-                raise OtherVersion(
-                    f"{self.path} was replaced by one that is empty or older", hint="start again"
-                )
+                problem = f"{self.path} was replaced by one that is empty or older"
+                raise OtherVersion(problem, hint="start again")
         except BaseException:
             connection.close()
             raise
@@ -328,23 +321,19 @@ _PROBLEMS = {
 }
 
 
-def _primary(error: sqlite3.Error) -> int | None:
-    code = getattr(error, "sqlite_errorcode", None)
-    return code & 0xFF if code is not None else None
+def _primary(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
 
 
 def store_error(error: sqlite3.Error, path: Path) -> UsersError:
     """SQLite's error in words for an operator; raises an error that is a fault of this program."""
     primary = _primary(error)
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return Busy(
-            "The database is busy, please try again",
-            retry_after=2,
-            hint=f"another process holds {path}; try again when it is done",
-        )
+        hint = f"another process holds {path}; try again when it is done"
+        return Busy("The database is busy, please try again", retry_after=2, hint=hint)
     if primary == sqlite3.SQLITE_CANTOPEN and path.exists() and not os.access(path, os.R_OK):
         return StoreUnusable(f"{path} may not be read by this user", hint="see: usersctl doctor")
-    problem = _PROBLEMS.get(primary or -1)
+    problem = _PROBLEMS.get(primary)
     if problem is None and str(error).startswith("Could not decode"):
         problem = "holds text that is not UTF-8"
     if problem is None and str(error).startswith("no such table"):
@@ -352,13 +341,3 @@ def store_error(error: sqlite3.Error, path: Path) -> UsersError:
     if problem is None:
         raise error
     return StoreUnusable(f"{path} {problem}")
-
-
-def _refuse_no_file(path: Path, why: str) -> None:
-    if path.is_dir():
-        raise StoreUnusable(
-            f"{path} is a folder and no database", hint="name a file, with --db or USERS_DATABASE"
-        )
-    if not path.is_file():
-        origin = f" ({why})" * bool(why)
-        raise StoreUnusable(f"No database at {path}{origin}", hint="make one with: usersctl db init")

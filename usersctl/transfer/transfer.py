@@ -164,7 +164,7 @@ class Transfer:
     ) -> Imported:
         created = updated = skipped = without = taken = first = 0
         way_on = "give each row an oauth_id of its own, or free it with: usersctl update USER --unlink"
-        with self.store.trial() if dry_run else self.store.write() as tx:
+        with self.store.write(commit=not dry_run) as tx:
             had_admin = tx.active_admins() > 0
             for line in waiting:
                 number, where, row = json.loads(line)
