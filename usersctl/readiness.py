@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from usersctl.errors import Busy, OtherVersion, StoreUnusable
@@ -14,7 +14,7 @@ FRESH = 1.0  # seconds for which a result is given again
 @dataclass
 class Readiness:
     store: Store
-    parts: dict[str, Callable[[], bool]] = field(default_factory=dict)  # by name: whether it works
+    parts: Callable[[], Mapping[str, bool]] = dict  # which of the daemon's parts work, by name
     stopping: bool = False
     _result: tuple[float, list[str]] = (float("-inf"), ["start"])
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -39,6 +39,4 @@ class Readiness:
             yield "schema"
         except StoreUnusable:
             yield "database"
-        for name, works in self.parts.items():
-            if not works():
-                yield name
+        yield from (name for name, works in self.parts().items() if not works)

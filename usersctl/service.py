@@ -1,5 +1,6 @@
 """The composition root: build(settings) -> Service. The only place that wires."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,7 @@ def build(
     send: "Send | None" = None,
     now: Clock = utc_now,
     admin_command: str = MAKE_AN_ADMIN,
+    parts: Callable[[], Mapping[str, bool]] = dict,
 ) -> Service:
     """A service on the database of the settings, which is created if it is missing, or on a store that is open already."""
     store = store or Store.open(settings.database, create=True, clock=now)
@@ -86,6 +88,6 @@ def build(
         oauth=OAuthSignIn(store, settings, emails, provider or make_provider(settings, http, now), http),
         lockdown=Lockdowns(store),
         http=http,
-        readiness=Readiness(store),
+        readiness=Readiness(store, parts),
         now=now,
     )

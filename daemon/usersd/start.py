@@ -168,12 +168,18 @@ def hosted(
     with ExitStack() as stack:
         store = Store.open(loaded.settings.database)
         service = stack.enter_context(
-            closing(build(loaded.settings, store=store, admin_command=admin_command(loaded)))
+            closing(
+                build(
+                    loaded.settings,
+                    store=store,
+                    admin_command=admin_command(loaded),
+                    parts=lambda: leader.parts(),
+                )
+            )
         )
         counters = stack.enter_context(count(service)) if count else None
         app = App(service, log=log, listening=address, table=table, counters=counters)
         leader = Leader(service, log=log)
-        service.readiness.parts |= {"worker": leader.mailer_is_well, "scheduler": leader.scheduler_is_well}
         leader.start()
         stack.callback(leader.stop)
         optional = {"on_tick": counters.tick} if counters else {}

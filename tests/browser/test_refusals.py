@@ -166,6 +166,37 @@ def test_a_failure_to_list_sessions_is_reported(ada: Visitor) -> None:
     ada.sees("Something went wrong on our side.")
 
 
+@pytest.mark.parametrize("answer", [{"status": 503, "json": {}}, {"status": 200, "body": "<html>"}])
+def test_texts_that_cannot_be_loaded_are_reported_in_english_and_loaded_later(
+    ada: Visitor, answer: dict[str, Any]
+) -> None:
+    ada.expected = {answer["status"]}
+    tries(ada, PASSWORD)
+    ada.is_at("/")
+    ada.page.route("**/assets/texts.json*", lambda route: route.fulfill(**answer))
+    ada.goes("/account")
+    ada.sees("The server cannot be reached. Check your connection and try again.")
+    ada.page.unroute("**/assets/texts.json*")
+    ada.fills(Name="Countess")
+    ada.page.get_by_role("button", name="Save").click()
+    ada.sees("Saved.")
+
+
+def test_a_button_whose_action_fails_unexpectedly_can_be_pressed_again(house: House, visit: Visit) -> None:
+    site = house()
+    site.add("root", role="admin")
+    site.add("ada")
+    root = visit(site)
+    root.signs_in("root", at="/login?redirect=/users")
+    root.presses("Manage: ada@example.com")
+    answers(root, "/api/users?*", json={"users": []})
+    root.presses("Deactivate")
+    root.sees("ada@example.com is inactive.")
+    root.waits(lambda: bool(root.odd))
+    expect(root.page.locator("#one-active")).not_to_have_attribute("aria-disabled", "true")
+    root.odd.clear()
+
+
 # --- fields ---
 
 

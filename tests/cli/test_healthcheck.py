@@ -89,7 +89,7 @@ def test_healthcheck_asks_a_configured_or_named_unix_socket(usersctl: Command) -
 
 
 def test_healthcheck_prints_the_reason_of_the_daemon(site: Site, usersctl: Command) -> None:
-    site.service.readiness.parts["worker"] = lambda: False
+    site.service.readiness.parts = lambda: {"worker": False}
     url = f"http://127.0.0.1:{site.port}"
     result = usersctl("healthcheck", url)
     assert result.code == 7

@@ -62,8 +62,7 @@ def test_one_process_leads_and_another_takes_over_when_it_stops(two: Two, clock:
     clock.move(minutes=1)
     wait_for(lambda: two.told("cleanup-tokens"))
     assert len(two.told("leader")) == 1
-    assert two.second.mailer_is_well()  # it is not the leader, so it need not send any
-    assert two.second.scheduler_is_well()
+    assert two.second.parts() == {"worker": True, "scheduler": True}  # it is not the leader, so it need not work
     two.first.stop()
     wait_for(lambda: len(two.told("leader")) == 2)
     clock.move(minutes=1)
@@ -120,13 +119,13 @@ def test_a_lock_that_cannot_be_opened_is_logged_once_and_makes_the_daemon_not_re
 
     monkeypatch.setattr(Leader, "_open", refused)
     two.first.start()
-    wait_for(lambda: not two.first.mailer_is_well())
+    wait_for(lambda: not two.first.parts()["worker"])
     wait_for(lambda: two.told("leader"))
     assert len(two.told("leader")) == 1
     assert "Permission denied" in two.told("leader")[0]["waiting"]
     monkeypatch.undo()
     wait_for(lambda: len(two.told("leader")) == 2)
-    wait_for(two.first.mailer_is_well)
+    wait_for(lambda: two.first.parts()["worker"])
 
 
 def test_a_link_in_the_place_of_the_lock_is_not_followed(two: Two, tmp_path: Path) -> None:
@@ -134,7 +133,7 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(two: Two, tmp_path: Pat
     (tmp_path / "precious").write_text("x")
     database.with_name(f"{database.name}.lock").symlink_to(tmp_path / "precious")
     two.first.start()
-    wait_for(lambda: not two.first.mailer_is_well())
+    wait_for(lambda: not two.first.parts()["worker"])
     assert (tmp_path / "precious").read_text() == "x"
 
 

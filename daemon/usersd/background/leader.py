@@ -42,16 +42,11 @@ class Leader:
         if self._thread.is_alive():
             self._thread.join()
 
-    def mailer_is_well(self) -> bool:
-        """False if this process should send emails and does not; also true for a process that is not the leader."""
-        return self._is_well(Mailer)
-
-    def scheduler_is_well(self) -> bool:
-        return self._is_well(Scheduler)
-
-    def _is_well(self, kind: type[Mailer | Scheduler]) -> bool:
-        alive = all(job.is_alive() for job in self._jobs if isinstance(job, kind))
-        return alive and self._thread.is_alive() and not self._problem
+    def parts(self) -> dict[str, bool]:
+        """Which parts work: false if this process should do the work and does not; true if another one leads."""
+        is_well = self._thread.is_alive() and not self._problem
+        ended = {type(job) for job in self._jobs if not job.is_alive()}
+        return {"worker": is_well and Mailer not in ended, "scheduler": is_well and Scheduler not in ended}
 
     def _wait_and_work(self) -> None:
         tried_at = self._service.now()

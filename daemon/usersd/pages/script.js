@@ -10,9 +10,22 @@ const lang = navigator.languages.find((language) => language.startsWith(pageLang
 const signedIn = document.body.dataset.signedIn;
 const query = new URLSearchParams(location.search);
 
-// The texts of this script in the language of the page. Forms are enabled when they have loaded.
-let texts = { messages: {} };
-const textsLoaded = fetch(document.currentScript.dataset.texts).then((answer) => answer.json()).then((loaded) => { texts = loaded; });
+// The texts of this script in the language of the page. Until they have loaded there is one for the failure to load them.
+let texts = { "say.offline": "The server cannot be reached. Check your connection and try again." };
+const textsAddress = document.currentScript.dataset.texts;
+let loading = null;
+
+// Loads the texts once. A failure is forgotten, so that the next request tries again.
+function loadTexts() {
+  loading ||= fetch(textsAddress).then(async (answer) => {
+    if (!answer.ok) throw new Error(answer.statusText);
+    texts = await answer.json();
+  }).catch((error) => {
+    loading = null;
+    throw error;
+  });
+  return loading;
+}
 
 function make(tag, className, ...content) {
   const element = document.createElement(tag);
@@ -31,11 +44,19 @@ function fill(text, values) {
   return text.replace(/{(\w+)}/g, (_, key) => values[key] ?? "");
 }
 
+// The catalogue's text for a message of the server. A placeholder in its English, as {rules}, stands for any words.
+function translation(message) {
+  const template = Object.keys(texts.messages).find((english) => {
+    const [start, end] = english.split(/{\w+}/);
+    return end !== undefined && message.startsWith(start) && message.endsWith(end);
+  });
+  return texts.messages[message] || texts.messages[template];
+}
+
 // The text for a refusal: the translation of the server's message, or one by the status.
 function refusalText(answer, message = "") {
-  const group = message.replace(/^(Password must have|Token)\b.*/, "$1").replace(/.* (is|are) required$/, "required");
-  const translation = texts.messages[message] || texts.messages[group];
-  if (translation) return translation;
+  const translated = translation(message);
+  if (translated) return translated;
   const seconds = Number(answer.headers.get("Retry-After")) || 60;
   const [n, unit] = seconds < 90 ? [seconds, "second"] : [Math.ceil(seconds / 60), "minute"];
   const time = new Intl.NumberFormat(lang, { style: "unit", unit, unitDisplay: "long" }).format(n);
@@ -80,7 +101,7 @@ function own_path(target) {
 async function ask(method, path, body, refused = (text) => say(text, { bad: true })) {
   let answer;
   try {
-    await textsLoaded;
+    await loadTexts();
     answer = await fetch(path, {
       method,
       headers: body ? { "Content-Type": "application/json" } : {},
@@ -108,9 +129,13 @@ async function ask(method, path, body, refused = (text) => say(text, { bad: true
 async function once(button, action) {
   if (button.getAttribute("aria-disabled")) return;
   button.setAttribute("aria-disabled", "true");
-  const target = await action();
+  let target = null;
+  try {
+    target = await action();
+  } finally {
+    if (!target) button.removeAttribute("aria-disabled");
+  }
   if (target) location.assign(target);
-  else button.removeAttribute("aria-disabled");
 }
 
 // --- forms ---
@@ -204,9 +229,10 @@ function offerResend(form, email) {
   resend.hidden = false;
 }
 
+const textsTried = loadTexts().catch(() => {}); // each request tries again and reports the failure
 for (const form of all("form[data-done], form[data-then]")) {
   const button = $("button:not([type])", form);
-  textsLoaded.then(() => { button.disabled = false; });
+  textsTried.then(() => { button.disabled = false; });
   on(form, "submit", (event) => {
     event.preventDefault();
     once(button, () => send(form));
