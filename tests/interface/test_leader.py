@@ -62,7 +62,10 @@ def test_one_process_leads_and_another_takes_over_when_it_stops(two: Two, clock:
     clock.move(minutes=1)
     wait_for(lambda: two.told("cleanup-tokens"))
     assert len(two.told("leader")) == 1
-    assert two.second.parts() == {"worker": True, "scheduler": True}  # it is not the leader, so it need not work
+    assert two.second.parts() == {
+        "worker": True,
+        "scheduler": True,
+    }  # it is not the leader, so it need not work
     two.first.stop()
     wait_for(lambda: len(two.told("leader")) == 2)
     clock.move(minutes=1)

@@ -90,7 +90,7 @@ def test_the_profile_is_at_account_and_at_the_root_and_links_lead_to_account(
             assert b'<a href="/account"' in page
             assert re.findall(rb'<a[^>]* href="/"[^>]*>', page) == [b'<a class="brand" href="/">']
     assert site.client().get("/account").header("Location") == "/login?redirect=/account"
-    assert 'link.href = "/account"' in SCRIPT
+    assert 'makeLink("button", t("nav.profile"), "/account")' in SCRIPT
     assert 'href = "/"' not in SCRIPT
 
 

@@ -10,21 +10,15 @@ const lang = navigator.languages.find((language) => language.startsWith(pageLang
 const signedIn = document.body.dataset.signedIn;
 const query = new URLSearchParams(location.search);
 
-// The texts of this script in the language of the page. Until they have loaded there is one for the failure to load them.
-let texts = { "say.offline": "The server cannot be reached. Check your connection and try again." };
+// The texts of this script in the language of the page. One in English is there if they cannot be loaded.
+let texts = { "say.offline": "The server cannot be reached." };
 const textsAddress = document.currentScript.dataset.texts;
-let loading = null;
+const textsLoaded = loadTexts();
 
-// Loads the texts once. A failure is forgotten, so that the next request tries again.
-function loadTexts() {
-  loading ||= fetch(textsAddress).then(async (answer) => {
-    if (!answer.ok) throw new Error(answer.statusText);
-    texts = await answer.json();
-  }).catch((error) => {
-    loading = null;
-    throw error;
-  });
-  return loading;
+async function loadTexts() {
+  const answer = await fetch(textsAddress);
+  if (!answer.ok) throw new Error(answer.status);
+  texts = await answer.json();
 }
 
 function make(tag, className, ...content) {
@@ -32,6 +26,21 @@ function make(tag, className, ...content) {
   element.className = className;
   element.append(...content);
   return element;
+}
+
+function makeLink(className, text, href) {
+  const link = make("a", className, text);
+  link.href = href;
+  return link;
+}
+
+// A button in a list: `about` tells it from the others when it is read aloud.
+function makeButton(text, about, action) {
+  const button = make("button", "quiet", text);
+  button.type = "button";
+  button.setAttribute("aria-label", `${text}: ${about}`);
+  onPress(button, action);
+  return button;
 }
 
 // --- texts ---
@@ -44,19 +53,13 @@ function fill(text, values) {
   return text.replace(/{(\w+)}/g, (_, key) => values[key] ?? "");
 }
 
-// The catalogue's text for a message of the server. A placeholder in its English, as {rules}, stands for any words.
-function translation(message) {
-  const template = Object.keys(texts.messages).find((english) => {
-    const [start, end] = english.split(/{\w+}/);
-    return end !== undefined && message.startsWith(start) && message.endsWith(end);
-  });
-  return texts.messages[message] || texts.messages[template];
-}
-
-// The text for a refusal: the translation of the server's message, or one by the status.
+// The text for a refusal: the catalogue's for the server's message, or one by the status. A message that lists something
+// stands in the catalogue with a placeholder for the list.
 function refusalText(answer, message = "") {
-  const translated = translation(message);
-  if (translated) return translated;
+  const { messages } = texts;
+  const template = Object.keys(messages).find((key) => key.includes("{") && message.startsWith(key.split("{")[0]));
+  const translation = messages[message] || messages[template];
+  if (translation) return translation;
   const seconds = Number(answer.headers.get("Retry-After")) || 60;
   const [n, unit] = seconds < 90 ? [seconds, "second"] : [Math.ceil(seconds / 60), "minute"];
   const time = new Intl.NumberFormat(lang, { style: "unit", unit, unitDisplay: "long" }).format(n);
@@ -66,17 +69,12 @@ function refusalText(answer, message = "") {
 }
 
 // A note at the top of the page, where it is seen and read aloud: an open dialog is closed.
-function say(text, { bad = false, way } = {}) {
+function say(text, className = "note", ...more) {
   $("dialog[open]")?.close();
   clearNotes();
-  const note = make("p", bad ? "note bad" : "note", text);
+  const note = make("p", className, text, ...more);
   note.tabIndex = -1;
-  if (way) {
-    const link = make("a", "", way.text);
-    link.href = way.href;
-    note.append(" ", link);
-  }
-  $("#notes").replaceChildren(note);
+  $("#notes").append(note);
   return note;
 }
 
@@ -98,13 +96,13 @@ function own_path(target) {
 }
 
 // Calls the API and returns its JSON; null after a failure, which `refused` has shown by then.
-async function ask(method, path, body, refused = (text) => say(text, { bad: true })) {
+async function ask(method, path, body, refused = (text) => say(text, "note bad")) {
   let answer;
   try {
-    await loadTexts();
+    await textsLoaded.catch(loadTexts);
     answer = await fetch(path, {
       method,
-      headers: body ? { "Content-Type": "application/json" } : {},
+      headers: body && { "Content-Type": "application/json" },
       body: body && JSON.stringify(body),
       signal: AbortSignal.timeout(30000),
     });
@@ -116,7 +114,7 @@ async function ask(method, path, body, refused = (text) => say(text, { bad: true
   if (answer.ok && result) return result;
   if (answer.status === 401 && signedIn) {
     const here = encodeURIComponent(location.pathname + location.search);
-    say(t("say.ended"), { bad: true, way: { href: "/login?redirect=" + here, text: t("say.again") } });
+    say(t("say.ended"), "note bad", " ", makeLink("", t("say.again"), "/login?redirect=" + here));
   } else {
     const message = result?.statusMessage;
     refused(refusalText(answer, message), message);
@@ -129,13 +127,17 @@ async function ask(method, path, body, refused = (text) => say(text, { bad: true
 async function once(button, action) {
   if (button.getAttribute("aria-disabled")) return;
   button.setAttribute("aria-disabled", "true");
-  let target = null;
+  let target;
   try {
     target = await action();
   } finally {
     if (!target) button.removeAttribute("aria-disabled");
   }
   if (target) location.assign(target);
+}
+
+function onPress(button, action) {
+  on(button, "click", () => once(button, action));
 }
 
 // --- forms ---
@@ -168,7 +170,7 @@ async function send(form) {
 // An expired link stays expired: the link to another page becomes the main button.
 function giveUp(form, text) {
   form.hidden = true;
-  say([text, form.dataset.over].join(" ").trim(), { bad: true }).focus();
+  say(text, "note bad", " ", form.dataset.over || "").focus();
   $("[data-way]")?.classList.add("button", "primary");
 }
 
@@ -213,7 +215,6 @@ function finish(form, result, values) {
     say(text).focus();
     if (form.dataset.api.endsWith("/register")) offerResend(form, values.email);
   }
-  return null;
 }
 
 function empty(input) {
@@ -229,10 +230,11 @@ function offerResend(form, email) {
   resend.hidden = false;
 }
 
-const textsTried = loadTexts().catch(() => {}); // each request tries again and reports the failure
 for (const form of all("form[data-done], form[data-then]")) {
   const button = $("button:not([type])", form);
-  textsTried.then(() => { button.disabled = false; });
+  const enable = () => { button.disabled = false; };
+  // If the texts could not be loaded, a request tries again and reports the failure.
+  textsLoaded.then(enable, enable);
   on(form, "submit", (event) => {
     event.preventDefault();
     once(button, () => send(form));
@@ -247,7 +249,7 @@ for (const input of all("[data-from-query]")) input.value = query.get(input.data
 // --- the session ---
 
 for (const button of all("[data-logout]")) {
-  on(button, "click", () => once(button, async () => await ask("DELETE", "/api/users/session") && button.dataset.logout));
+  onPress(button, async () => await ask("DELETE", "/api/users/session") && button.dataset.logout);
 }
 
 // Another tab may have ended the session, or signed in as another user.
@@ -267,16 +269,16 @@ on(window, "pageshow", (event) => {
 // An error brings the visitor back to /login without ?redirect=, so the target is kept in the session storage.
 const provider = $("[data-provider]");
 if (provider) {
-  const form = $("[data-then]");
+  const form = $("[data-then]").dataset;
   const target = query.has("error") && sessionStorage.getItem("then");
-  if (target && !form.dataset.then) {
-    query.set("redirect", own_path(target));
+  if (target && !form.then) {
+    form.then = own_path(target);
+    query.set("redirect", form.then);
     history.replaceState(null, "", "?" + query);
-    form.dataset.then = query.get("redirect");
-    provider.search = "?" + new URLSearchParams({ redirect: form.dataset.then });
+    provider.search = new URLSearchParams({ redirect: form.then });
     sessionStorage.removeItem("then");
   }
-  on(provider, "click", () => sessionStorage.setItem("then", form.dataset.then));
+  on(provider, "click", () => sessionStorage.setItem("then", form.then));
 }
 
 // --- password fields: the rules, Caps Lock, and the button that shows the password ---
@@ -295,7 +297,7 @@ const RULES = {
 function ownWords(form) {
   const email = $("[type=email]", form).value.trim();
   const name = $("[name=name]")?.value.trim() || "";
-  return [email, email.split("@")[0], name].filter(Boolean).map((word) => word.toLowerCase());
+  return [email, email.split("@")[0], name].map((word) => word.toLowerCase());
 }
 
 for (const input of all("[type=password]")) {
@@ -305,8 +307,7 @@ for (const input of all("[type=password]")) {
   on(input, "input", () => {
     for (const rule of all("[data-rule]", field)) {
       const met = input.value ? RULES[rule.dataset.rule](input.value, ownWords(input.form)) : undefined;
-      rule.classList.toggle("met", met === true);
-      rule.classList.toggle("broken", met === false);
+      rule.className = { true: "met", false: "broken" }[met] || "";
       if (rule.dataset.rule === "bytes") rule.hidden = met !== false;
     }
   });
@@ -325,8 +326,8 @@ for (const input of all("[type=password]")) {
 
 // Shortens a User-Agent to "Firefox · Linux".
 function device(agent) {
-  const browser = /(Edg|OPR|Firefox|Chrome|Safari|curl)/.exec(agent || "");
-  const system = /(Android|iPhone|iPad|Windows|Mac OS X|Linux)/.exec(agent || "");
+  const browser = /Edg|OPR|Firefox|Chrome|Safari|curl/.exec(agent);
+  const system = /Android|iPhone|iPad|Windows|Mac OS X|Linux/.exec(agent);
   const names = { Edg: "Edge", OPR: "Opera", "Mac OS X": "macOS" };
   return [browser, system].filter(Boolean).map(([name]) => names[name] || name).join(" · ") || agent;
 }
@@ -339,20 +340,17 @@ async function listSessions() {
 }
 
 function sessionItem(session) {
-  const name = [device(session.user_agent) || session.name, session.ip].filter(Boolean).join(" · ");
+  const agent = session.user_agent || "";
+  const name = [device(agent) || session.name, session.ip].filter(Boolean).join(" · ");
   const used = session.current ? t("profile.here") : t("profile.last-used", { time: localTime(session.last_used_at || session.created_at) });
   const item = make("li", "", make("span", "", name, " ", make("span", session.current ? "badge" : "hint", used)));
-  item.title = session.user_agent || "";
+  item.title = agent;
   if (session.current) return item;
-  const end = make("button", "quiet", t("profile.end"));
-  end.type = "button";
-  end.setAttribute("aria-label", t("profile.end") + ": " + name);
-  on(end, "click", () => once(end, async () => {
+  item.append(makeButton(t("profile.end"), name, async () => {
     if (await ask("DELETE", "/api/users/me/sessions/" + session.id)) say(t("profile.ended"));
     await listSessions();
     $("#sessions").focus();
   }));
-  item.append(end);
   return item;
 }
 
@@ -375,12 +373,11 @@ function manageUsers() {
   const form = $("form", dialog);
   let page = Math.max(1, parseInt(query.get("page"), 10) || 1);
   let lastRequest = 0;
-  let chosen = null;
+  let chosen;
 
   // The address holds search and page, so that a reload or a sign-in comes back to the same list.
   search.value = query.get("search") || "";
-  for (const option of show.options) option.selected = Boolean(option.value) && location.search.includes(option.value);
-  if (show.selectedIndex < 0) show.selectedIndex = 0;
+  show.value = [...show.options].map((option) => option.value).findLast((value) => location.search.includes(value));
 
   async function list() {
     const request = ++lastRequest;
@@ -389,14 +386,14 @@ function manageUsers() {
     if (page > 1) wanted.set("page", page);
     history.replaceState(null, "", wanted.size ? "?" + wanted : location.pathname);
     const result = await ask("GET", "/api/users?limit=20&" + wanted);
-    if (!result || request !== lastRequest) return; // a later request is under way
+    // A later request may be under way.
+    if (!result || request !== lastRequest) return;
     const { total, totalPages, hasNext, hasPrev } = result.pagination;
     if (totalPages && page > totalPages) {
       page = totalPages;
-      await list();
-      return;
+      return list();
     }
-    const focused = table.contains(document.activeElement) && document.activeElement.dataset.id;
+    const focused = document.activeElement.dataset.id;
     table.tBodies[0].replaceChildren(...(result.users.length ? result.users.map(row) : [emptyRow()]));
     if (focused) ($(`[data-id="${focused}"]`, table) || table).focus();
     const [n, pages, users] = [page, totalPages, total].map((number) => number.toLocaleString(lang));
@@ -415,33 +412,24 @@ function manageUsers() {
   }
 
   function row(user) {
-    const role = t(user.role === "admin" ? "role.admin" : "role.user");
-    const status = t(user.active ? "users.active" : "users.inactive");
-    const tags = make("span", "tags", make("span", "badge " + user.role, role));
-    if (!user.active) tags.append(" ", make("span", "badge off", status));
+    const role = make("span", "badge " + user.role, t(user.role === "admin" ? "role.admin" : "role.user"));
+    const status = make("span", "badge off", t("users.inactive"));
+    const tags = make("span", "tags", role.cloneNode(true));
+    if (!user.active) tags.append(" ", status.cloneNode(true));
     const who = make("th", "who", make("span", "name", user.name), make("span", "hint", user.email), tags);
     who.scope = "row";
     const cells = [
-      make("span", "badge " + user.role, role),
-      make("span", user.active ? "badge on" : "badge off", status),
+      role,
+      user.active ? make("span", "badge on", t("users.active")) : status,
       make("span", "hint", localTime(user.last_login_at)),
-      String(user.id) === signedIn ? profileLink() : manageButton(user),
+      String(user.id) === signedIn ? makeLink("button", t("nav.profile"), "/account") : manageButton(user),
     ];
     return make("tr", "", who, ...cells.map((cell) => make("td", "", cell)));
   }
 
-  function profileLink() {
-    const link = make("a", "button", t("nav.profile"));
-    link.href = "/account";
-    return link;
-  }
-
   function manageButton(user) {
-    const button = make("button", "quiet", t("users.manage"));
-    button.type = "button";
+    const button = makeButton(t("users.manage"), user.email, () => open(user));
     button.dataset.id = user.id;
-    button.setAttribute("aria-label", t("users.manage") + ": " + user.email);
-    on(button, "click", () => open(user));
     return button;
   }
 
@@ -456,18 +444,18 @@ function manageUsers() {
     dialog.showModal();
   }
 
-  function act(selector, method, path, textName, body) {
-    const button = $(selector);
-    on(button, "click", () => once(button, async () => {
-      const [user, values] = [chosen, body?.()];
-      if (await ask(method, "/api/users/" + user.id + path, values)) say(t(textName(values), user));
-      await list();
-    }));
+  async function act(method, path, done, values) {
+    const user = chosen;
+    if (await ask(method, "/api/users/" + user.id + path, values)) say(t(done, user));
+    await list();
   }
 
-  act("#one-active", "PATCH", "", ({ active }) => (active ? "users.did.activate" : "users.did.deactivate"), () => ({ active: !chosen.active }));
-  act("#one-sessions", "DELETE", "/sessions", () => "users.did.end");
-  act("#really", "DELETE", "", () => "users.did.delete");
+  onPress($("#one-active"), () => {
+    const active = !chosen.active;
+    return act("PATCH", "", active ? "users.did.activate" : "users.did.deactivate", { active });
+  });
+  onPress($("#one-sessions"), () => act("DELETE", "/sessions", "users.did.end"));
+  onPress($("#really"), () => act("DELETE", "", "users.did.delete"));
   on($("#one-delete"), "click", () => {
     dialog.close();
     $("#whom").textContent = `${chosen.name} (${chosen.email})`;
