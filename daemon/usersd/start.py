@@ -167,16 +167,13 @@ def hosted(
     """The application of one process and its background work. `address`: the one that it listens on, if known."""
     with ExitStack() as stack:
         store = Store.open(loaded.settings.database)
-        service = stack.enter_context(
-            closing(
-                build(
-                    loaded.settings,
-                    store=store,
-                    admin_command=admin_command(loaded),
-                    parts=lambda: leader.parts(),
-                )
-            )
-        )
+        command = admin_command(loaded)
+
+        def parts() -> dict[str, bool]:
+            return leader.parts()
+
+        service = build(loaded.settings, store=store, admin_command=command, parts=parts)
+        stack.callback(service.close)
         counters = stack.enter_context(count(service)) if count else None
         app = App(service, log=log, listening=address, table=table, counters=counters)
         leader = Leader(service, log=log)
