@@ -1,6 +1,5 @@
 """Who is let in: sessions, other sites, this machine. One rule for the daemon's routes and for applications behind the gate."""
 
-import ipaddress
 import re
 from datetime import datetime
 from typing import Any
@@ -84,11 +83,10 @@ def is_at_this_machine(request: Request, listening: str | None) -> bool:
     """A fresh installation on the caller's own machine: configured for loopback, listening there, called from there, without a
     proxy, and by a loopback name: a page elsewhere may have pointed its own name to this machine (DNS rebinding)."""
     return (
-        listening is not None
-        and is_loopback(listening)
+        is_loopback(listening or "")
         and is_loopback(_host_of(request.settings.base_url))
         and is_loopback(_host_of("//" + request.environ.get("HTTP_HOST", "")))
-        and _is_loopback_address(request.environ.get("REMOTE_ADDR", ""))
+        and is_loopback(request.environ.get("REMOTE_ADDR", ""))
         and not request.is_forwarded
     )
 
@@ -100,20 +98,13 @@ def _host_of(url: str) -> str:
         return ""
 
 
-def _is_loopback_address(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
-
-
 def is_from_allowed_origin(request: Request) -> bool:
     return is_api(request.path) and request.environ.get("HTTP_ORIGIN") in request.settings.allowed_origins
 
 
 def allowed_origin_headers(request: Request) -> list[Header]:
     """CORS with credentials, for the API and the configured origins only."""
-    if not request.settings.allowed_origins or not is_api(request.path):
+    if not is_api(request.path):
         return []
     headers = [("Vary", "Origin")]
     if is_from_allowed_origin(request):

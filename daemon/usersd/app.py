@@ -174,10 +174,9 @@ class App:
             # Its message names files, which clients must not learn.
             self.log.event("database", request=request.request_id, message=str(error))
             return unavailable()
-        headers: tuple[Header, ...] = ()
         if isinstance(error, errors.TooMany | errors.Busy | errors.LockedDown):
-            headers = (("Retry-After", str(error.retry_after)),)
-        return error_response(status, str(error), *headers)
+            return error_response(status, str(error), ("Retry-After", str(error.retry_after)))
+        return error_response(status, str(error))
 
     def _sign_in_error_response(self, request: Request, error: Exception) -> Response:
         """The browser is on its way between two sites: every error ends at the configured page."""

@@ -27,8 +27,7 @@ class Refused(Exception):
 
 
 class Gate:
-    """Every path needs a session, except `/login` and what `auth.whitelist` opens, and the role that `auth.roleRules` gives
-    it."""
+    """Lets in signed-in users with the role that `auth.roleRules` asks for, and anyone to what `auth.whitelist` opens."""
 
     def __init__(self, app: WSGI, service: Service) -> None:
         self.app = app
@@ -40,15 +39,15 @@ class Gate:
         try:
             access.identify(request, self.service)
         except (Busy, StoreUnusable):
-            return self._respond(request, unavailable(), start_response)
+            return _send(request, unavailable(), start_response)
         verdict = self.access.verdict(request.user, request.path)
         if verdict == 401:
-            return self._respond(request, access.anonymous_response(request), start_response)
+            return _send(request, access.anonymous_response(request), start_response)
         if verdict == 403:
             response = error_response(403, "Admin access required")
             if access.wants_a_page(environ, request.method) and not access.is_api(request.path):
                 response = pages.forbidden(request)
-            return self._respond(request, response, start_response)
+            return _send(request, response, start_response)
         environ[_KEY] = request.user and request.user.as_json()
         if not request.new_cookies:
             return self.app(environ, start_response)
@@ -58,14 +57,13 @@ class Gate:
 
         return self.app(environ, start_with_cookie)
 
-    def _respond(
-        self, request: Request, response: Response, start_response: Callable[..., Any]
-    ) -> Iterable[bytes]:
-        headers = [*response.headers, ("Content-Length", str(len(response.body)))]
-        if request.settings.https:
-            headers.append(HSTS)
-        start_response(STATUS_LINES[response.status], headers)
-        return [] if request.method == "HEAD" else [response.body]
+
+def _send(request: Request, response: Response, start_response: Callable[..., Any]) -> Iterable[bytes]:
+    headers = [*response.headers, ("Content-Length", str(len(response.body)))]
+    if request.settings.https:
+        headers.append(HSTS)
+    start_response(STATUS_LINES[response.status], headers)
+    return [] if request.method == "HEAD" else [response.body]
 
 
 def current_user(environ: dict[str, Any]) -> dict[str, Any] | None:

@@ -10,14 +10,17 @@ from usersd.request import ID_PATTERN, Request
 
 T = TypeVar("T")
 
+_KINDS = {str: "a string", bool: "true or false"}
+
 
 @dataclass
 class Field(Generic[T]):
-    """`check` takes the field's name and the value that was sent, and returns the value or raises Invalid."""
+    """`check` takes the field's name and a value of this kind, and returns the value or raises Invalid."""
 
     schema: Schema
-    check: Callable[[str, Any], T]
     default: T
+    kind: type = str
+    check: Callable[[str, Any], T] | None = None
     name: str = ""  # in the request, if it is not the attribute's
     required: bool = False
     description: str = ""
@@ -31,31 +34,35 @@ class Field(Generic[T]):
 
         def __get__(self, instance: object, owner: type) -> T: ...
 
-    def read(self, values: Mapping[str, Any]) -> T:
+    def read(self, values: Mapping[str, Any]) -> Any:
         value = values.get(self.name)
-        if value is not None:
-            return self.check(self.name, value)
-        if self.name in values and not self.required:
-            raise Invalid(f"{self.name} must not be null")
-        return self.default
+        if value is None:
+            if self.name in values and not self.required:
+                raise Invalid(f"{self.name} must not be null")
+            return self.default
+        if not isinstance(value, self.kind):
+            raise Invalid(f"{self.name} must be {_KINDS[self.kind]}")
+        if self.check is not None:
+            value = self.check(self.name, value)
+        return value
 
 
 def required(schema: Schema, name: str = "", *, description: str = "") -> Field[str]:
     """A string that must be sent and not be empty."""
-    return Field(schema, _string, default="", name=name, required=True, description=description)
+    return Field(schema, "", name=name, required=True, description=description)
 
 
 def optional(schema: Schema, description: str = "") -> Field[str | None]:
-    return Field(schema, _string, default=None, description=description)
+    return Field(schema, None, description=description)
 
 
 def optional_boolean() -> Field[bool | None]:
-    return Field(boolean(), _boolean, default=None)
+    return Field(boolean(), None, bool)
 
 
 def flag(name: str, description: str, *, example: bool) -> Field[bool]:
     """A boolean that is False if it is left out."""
-    return Field(boolean(description, example=example), _boolean, default=False, name=name)
+    return Field(boolean(description, example=example), default=False, kind=bool, name=name)
 
 
 # --- of a query, where every value is a string ---
@@ -64,12 +71,12 @@ def flag(name: str, description: str, *, example: bool) -> Field[bool]:
 def number(schema: Schema, default: int, description: str) -> Field[int]:
     def check(name: str, value: str) -> int:
         most: int = schema["maximum"]
-        if not ID_PATTERN.fullmatch(value) or int(value) > most:
-            shown = f" to {most}" if most < 10**9 else ""
-            raise Invalid(f"{name} must be a whole number from 1{shown}")
-        return int(value)
+        if ID_PATTERN.fullmatch(value) and int(value) <= most:
+            return int(value)
+        shown = f" to {most}" if most < 10**9 else ""
+        raise Invalid(f"{name} must be a whole number from 1{shown}")
 
-    return Field(schema, check, default=default, description=description)
+    return Field(schema, default, check=check, description=description)
 
 
 def choice(schema: Schema, description: str) -> Field[str | None]:
@@ -80,7 +87,7 @@ def choice(schema: Schema, description: str) -> Field[str | None]:
             raise Invalid(f"{name} must be one of {', '.join(schema['enum'])}")
         return value
 
-    return Field(schema, check, default=None, description=description)
+    return Field(schema, None, check=check, description=description)
 
 
 def true_or_false(description: str) -> Field[bool | None]:
@@ -89,19 +96,7 @@ def true_or_false(description: str) -> Field[bool | None]:
             raise Invalid(f"{name} must be true or false")
         return value == "true"
 
-    return Field(boolean(), check, default=None, description=description)
-
-
-def _string(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise Invalid(f"{name} must be a string")
-    return value
-
-
-def _boolean(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise Invalid(f"{name} must be true or false")
-    return value
+    return Field(boolean(), None, check=check, description=description)
 
 
 class Fields:
@@ -128,10 +123,6 @@ class Body(Fields):
     """The fields of a JSON body."""
 
     @classmethod
-    def read(cls, request: Request) -> Self:
-        return cls(request.body)
-
-    @classmethod
     def schema(cls) -> Schema:
         properties = {field.name: described(field.schema, field.description) for field in cls.fields}
         return fields(properties, [field.name for field in cls.fields if field.required])
@@ -141,13 +132,11 @@ class Query(Fields):
     """The parameters of a query."""
 
     @classmethod
-    def read(cls, request: Request, *, strict: bool = True) -> Self:
-        """`strict` False: a malformed query counts as an empty one."""
+    def lenient(cls, request: Request) -> Self:
+        """A malformed query counts as an empty one."""
         try:
             return cls(request.query)
         except Invalid:
-            if strict:
-                raise
             return cls({})
 
     @classmethod

@@ -3,6 +3,8 @@
 import re
 import unicodedata
 from functools import lru_cache
+from itertools import accumulate
+from operator import and_, or_
 from urllib.parse import unquote
 
 from usersctl.models import Role, User
@@ -111,21 +113,15 @@ def _stem(part: str) -> str:
 
 def _covers(pattern: list[str], parts: list[str]) -> bool:
     """`*` matches any number of segments, because an upstream may decode %2F and see more or fewer."""
-
-    def past_stars(places: set[int]) -> set[int]:
-        for at, part in enumerate(pattern):
-            if part == "*" and at in places:
-                places.add(at + 1)
-        return places
-
-    places = past_stars({0})
-    for part in parts:
-        here = {at for at in places if at < len(pattern)}
-        places = past_stars(
-            {at for at in here if pattern[at] == "*"}
-            | {at + 1 for at in here if pattern[at] in (part, _stem(part))}
-        )
-    return len(pattern) in places
+    forms = [(part, _stem(part)) for part in parts]
+    matched = [True] + [False] * len(parts)  # by how many segments the pattern matches, up to this word
+    for word in pattern:
+        if word == "*":
+            matched = list(accumulate(matched, or_))
+        else:
+            fits = [word in form for form in forms]
+            matched = [False, *map(and_, matched, fits)]
+    return matched[-1]
 
 
 class PageAccess:

@@ -19,9 +19,9 @@ class RateLimits:
             Limit.FORGOTS: AddressThrottle(now, settings.forgots_per_minute, minute),
         }
 
-    def check(self, limit: Limit | None, address: str) -> None:
+    def check(self, limit: Limit, address: str) -> None:
         """Before the handler runs. Requests count at once, logins only if they fail."""
-        if limit is None or not self.enabled:
+        if not self.enabled:
             return
         self._throttles[limit].check(address)
         if limit is not Limit.FAILED_LOGINS:

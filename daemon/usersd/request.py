@@ -4,6 +4,7 @@ import ipaddress
 import json
 import os
 import re
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from typing import Any
 from urllib.parse import parse_qsl
@@ -11,7 +12,7 @@ from urllib.parse import parse_qsl
 from usersctl.config import Settings
 from usersctl.config.values import UNIX
 from usersctl.errors import Invalid
-from usersctl.fields import unique_keys
+from usersctl.fields import is_text, unique_keys
 from usersctl.models import Actor, Client, Session, User
 from usersd.cookies import TOKEN_PATTERN, cookie_values, new_cookie
 from usersd.server.lanes import NONBLOCKING
@@ -21,6 +22,7 @@ MAX_HOPS = 20  # of X-Forwarded-For
 
 FORWARDING = ("HTTP_FORWARDED", "HTTP_X_REAL_IP", "HTTP_VIA")
 
+_CHARSET = re.compile(r"charset\s*=\s*\"?([^\s\";]+)", re.IGNORECASE)
 ID_PATTERN = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 
 
@@ -181,7 +183,9 @@ class Request:
         if not raw:
             return {}
         media, _, parameters = environ.get("CONTENT_TYPE", "").partition(";")
-        if media.strip().lower() != "application/json" or not _is_utf8(parameters):
+        charset = _CHARSET.search(parameters)
+        is_utf8 = charset is None or charset[1].lower() in ("utf-8", "utf8")
+        if media.strip().lower() != "application/json" or not is_utf8:
             raise BadRequest(415, "The body must be sent as application/json")
         if environ.get("HTTP_CONTENT_ENCODING", "identity").strip().lower() not in ("identity", ""):
             raise BadRequest(415, "The body must not be compressed")
@@ -196,7 +200,7 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Invalid("The body must be a JSON object")
     # Only an escape can bring in a lone surrogate or a NUL.
-    if b"\\u" in raw and _holds_forbidden_character(value):
+    if b"\\u" in raw and not all(map(is_text, _strings(value))):
         raise Invalid("The body holds a character that no text may hold")
     return value
 
@@ -205,24 +209,17 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _holds_forbidden_character(value: Any) -> bool:
-    """Whether a lone surrogate or a NUL is anywhere in it."""
+def _strings(value: Any) -> Iterator[str]:
+    """All strings of a JSON value, keys included."""
     pending = [value]
     while pending:
         value = pending.pop()
         if isinstance(value, str):
-            if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
-                return True
+            yield value
         elif isinstance(value, dict):
             pending += [*value.keys(), *value.values()]
         elif isinstance(value, list):
             pending += value
-    return False
-
-
-def _is_utf8(parameters: str) -> bool:
-    charset = re.search(r"charset\s*=\s*\"?([^\s\";]+)", parameters, re.IGNORECASE)
-    return charset is None or charset[1].lower() in ("utf-8", "utf8")
 
 
 @lru_cache(maxsize=1000)  # there are few proxies, and each request comes through one

@@ -33,13 +33,7 @@ class Access(Enum):
 
     @property
     def needs_session(self) -> bool:
-        return self in (
-            Access.SIGNED_IN,
-            Access.OWN_OR_ADMIN,
-            Access.ADMIN,
-            Access.ADMIN_PAGE,
-            Access.OPERATOR,
-        )
+        return self not in (Access.ANYONE, Access.OPTIONAL_SESSION, Access.REGISTRATION, Access.THIS_MACHINE)
 
 
 class Limit(Enum):

@@ -54,19 +54,18 @@ def redirect(request: Request, service: Service) -> Response:
     _refuse_unconfigured(request.settings)
     state, verifier = new_token(), new_token()
     url = service.oauth.authorization_url(state=state, challenge=challenge_of(verifier))
-    target = own_path(RedirectQuery.read(request, strict=False).redirect)
+    target = own_path(RedirectQuery.lenient(request).redirect)
     flow = {
         "state": state,
         "verifier": verifier,
         "began": service.now().timestamp(),
         "then": target if len(target) <= MAX_TARGET else "",
     }
-    for name in _flow_cookies(request)[: -MAX_FLOWS + 1]:
-        request.set_cookie(name, "", max_age=0)
+    for oldest in _flow_cookies(request)[: -MAX_FLOWS + 1]:
+        request.set_cookie(oldest, "", max_age=0)
     value = base64.urlsafe_b64encode(json.dumps(flow).encode()).decode().rstrip("=")
-    request.set_cookie(
-        _flow_cookie(request.settings, state), value, max_age=int(STATE_LIFETIME.total_seconds())
-    )
+    name = _flow_cookie(request.settings, state)
+    request.set_cookie(name, value, max_age=int(STATE_LIFETIME.total_seconds()))
     return redirect_to(url)
 
 
@@ -80,7 +79,7 @@ def redirect(request: Request, service: Service) -> Response:
 def callback(request: Request, service: Service) -> Response:
     """Come back from the identity provider. Its path is `auth.oauth.callbackUrl`."""
     _refuse_unconfigured(request.settings)
-    query = CallbackQuery.read(request)
+    query = CallbackQuery(request.query)
     state = query.state or ""
     flow = _flow(request, service, state)
     request.set_cookie(_flow_cookie(request.settings, state), "", max_age=0)  # also if the sign-in fails
@@ -112,11 +111,8 @@ def _refuse_unconfigured(settings: Settings) -> None:
 
 def _flow(request: Request, service: Service, state: str) -> dict[str, Any]:
     """What this browser's cookie holds of the sign-in that it began with this state, in the last ten minutes."""
-    values = []
-    if state:
-        header = request.environ.get("HTTP_COOKIE", "")
-        values = cookie_values(header, _flow_cookie(request.settings, state), _VALUE)
-    for value in values:
+    name = _flow_cookie(request.settings, state)
+    for value in cookie_values(request.environ.get("HTTP_COOKIE", ""), name, _VALUE):
         try:
             flow: dict[str, Any] = json.loads(base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)))
             same = hmac.compare_digest(flow["state"].encode(), state.encode())
@@ -124,7 +120,7 @@ def _flow(request: Request, service: Service, state: str) -> dict[str, Any]:
             valid = _VERIFIER.fullmatch(flow["verifier"]) and flow["then"] == own_path(flow["then"])
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             continue
-        if same and valid and 0 <= age <= STATE_LIFETIME.total_seconds():
+        if state and same and valid and 0 <= age <= STATE_LIFETIME.total_seconds():
             return flow
     raise refused("this browser began no sign-in with this state, or too long ago")
 

@@ -29,14 +29,14 @@ class NoticeLink(Body, missing="Token and email are required"):
 @Operation(SIGNING_IN, MESSAGE, Address)
 def forgot(request: Request, service: Service) -> dict[str, Any]:
     """Ask for a reset email. The answer is the same for every address."""
-    service.recovery.forgot(Address.read(request).email)
+    service.recovery.forgot(Address(request.body).email)
     return {"message": "If this address has an account, an email with a link is on its way"}
 
 
 @Operation(SIGNING_IN, MESSAGE, NewPassword)
 def reset(request: Request, service: Service) -> dict[str, Any]:
     """Set a new password with the link of a reset email. Ends all sessions, and does not sign in."""
-    body = NewPassword.read(request)
+    body = NewPassword(request.body)
     if body.password != body.confirmation:
         raise Invalid("Password and confirmation do not match")
     user = service.recovery.reset(body.token, body.email, body.password, by=request.actor)
@@ -48,6 +48,6 @@ def reset(request: Request, service: Service) -> dict[str, Any]:
 def not_me(request: Request, service: Service) -> dict[str, Any]:
     """This wasn't me. With the link of a notice: ends all sessions, undoes a link to the identity provider made since, and
     makes the password unusable until it is reset."""
-    body = NoticeLink.read(request)
+    body = NoticeLink(request.body)
     service.recovery.not_me(body.token, body.email, by=request.actor)
     return {"message": "All sessions have ended. Set a new password by email before you sign in again"}

@@ -28,7 +28,7 @@ class ConfirmationLink(Query, missing="Token and email are required"):
 )
 def register(request: Request, service: Service) -> dict[str, Any]:
     """Register. The account is inactive until its owner opens the link in the email."""
-    body = Registration.read(request)
+    body = Registration(request.body)
     user = service.registration.register(body.email, body.name, body.password, by=request.actor)
     request.log_fields["created"] = user.id
     return {
@@ -40,7 +40,7 @@ def register(request: Request, service: Service) -> dict[str, Any]:
 @Operation(SIGNING_IN, MESSAGE, Address)
 def resend(request: Request, service: Service) -> dict[str, Any]:
     """Send the confirmation email again. The answer is the same for every address."""
-    service.registration.resend(Address.read(request).email)
+    service.registration.resend(Address(request.body).email)
     return {"message": "If this address waits for its confirmation, an email is on its way"}
 
 
@@ -51,7 +51,7 @@ def resend(request: Request, service: Service) -> dict[str, Any]:
 )
 def confirm(request: Request, service: Service) -> dict[str, Any]:
     """Confirm an address. Works once. HEAD and prefetch have no effect."""
-    link = ConfirmationLink.read(request)
+    link = ConfirmationLink(request.query)
     user = service.registration.confirm(link.token, link.email, by=request.actor)
     request.log_fields["confirmed"] = user.id
     return {"success": True, "message": "Your email address is confirmed. You can sign in now"}

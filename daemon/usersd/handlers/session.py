@@ -33,7 +33,7 @@ class Credentials(Body, missing="Email and password are required"):
 )
 def login(request: Request, service: Service) -> dict[str, Any]:
     """Sign in. A session that the request came with ends and is replaced."""
-    body = Credentials.read(request)
+    body = Credentials(request.body)
     email, is_address = lookup(body.email)
     if is_address:  # an invalid address may be a password in the wrong field: it is not logged
         request.log_fields["email"] = email

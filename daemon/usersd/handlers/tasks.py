@@ -9,51 +9,40 @@ from usersd.openapi.schemas import array, boolean, exactly, integer, string
 from usersd.request import Request
 
 CLEANUP = "users:cleanup-tokens"
-_DESCRIPTION = "Delete expired tokens"
+_DESCRIPTION = {"description": "Delete expired tokens"}
+_LISTED = {
+    "type": "object",
+    "additionalProperties": exactly({"description": string(_DESCRIPTION["description"])}),
+    "examples": [{CLEANUP: _DESCRIPTION}],
+}
+_SCHEDULED = exactly({"cron": string("0 2 * * *"), "tasks": array(string(CLEANUP))})
+_CLEANED = {
+    "result": {"type": "string", "const": "success"},
+    "expiredTokensRemoved": integer(12, minimum=0),
+    "noExpirationTokensRemoved": integer(0, minimum=0),
+    "totalTokensCleaned": integer(12, minimum=0),
+    "includeNoExpiration": boolean(example=False),
+}
 
 
 class Cleanup(Body):
     no_expiration = flag("includeNoExpiration", "Also tokens that never expire.", example=False)
 
 
-@Operation(
-    MANAGEMENT,
-    exactly(
-        {
-            "tasks": {
-                "type": "object",
-                "additionalProperties": exactly({"description": string(_DESCRIPTION)}),
-                "examples": [{CLEANUP: {"description": _DESCRIPTION}}],
-            },
-            "scheduledTasks": array(exactly({"cron": string("0 2 * * *"), "tasks": array(string(CLEANUP))})),
-        }
-    ),
-)
+@Operation(MANAGEMENT, exactly({"tasks": _LISTED, "scheduledTasks": array(_SCHEDULED)}))
 def list_tasks(request: Request, _service: Service) -> dict[str, Any]:
     """List tasks and their schedule."""
     cron = request.settings.cleanup_schedule
     return {
-        "tasks": {CLEANUP: {"description": _DESCRIPTION}},
+        "tasks": {CLEANUP: _DESCRIPTION},
         "scheduledTasks": [{"cron": cron, "tasks": [CLEANUP]}] if cron is not None else [],
     }
 
 
-@Operation(
-    MANAGEMENT,
-    exactly(
-        {
-            "result": {"type": "string", "const": "success"},
-            "expiredTokensRemoved": integer(12, minimum=0),
-            "noExpirationTokensRemoved": integer(0, minimum=0),
-            "totalTokensCleaned": integer(12, minimum=0),
-            "includeNoExpiration": boolean(example=False),
-        }
-    ),
-    body=Cleanup,
-)
+@Operation(MANAGEMENT, exactly(_CLEANED), Cleanup)
 def cleanup_tokens(request: Request, service: Service) -> dict[str, Any]:
     """Delete expired tokens."""
-    body = Cleanup.read(request)
+    body = Cleanup(request.body)
     done = service.sessions.cleanup(include_no_expiration=body.no_expiration, by=request.actor)
     request.log_fields |= {"expired": done.expired, "no_expiration": done.no_expiration}
     return done.as_json()

@@ -58,7 +58,7 @@ class FilteredUserList(UserList):
 @Operation(MANAGEMENT, schemas.USER, NewUser, links=_CREATED_USER)
 def create(request: Request, service: Service) -> dict[str, Any]:
     """Create a user. Active at once; `role` is `user` if left out."""
-    body = NewUser.read(request)
+    body = NewUser(request.body)
     role = Role.USER if body.role is None else body.role
     newcomer = service.accounts.newcomer(body.email, body.name, role)
     user = service.accounts.create(newcomer, body.password, by=request.actor)
@@ -66,12 +66,10 @@ def create(request: Request, service: Service) -> dict[str, Any]:
     return {"user": user.as_json()}
 
 
-@Operation(
-    MANAGEMENT,
-    schemas.USER,
-    refusals={403: "You may only read your own profile."} | NO_SUCH_USER,
-    links=_CREATED_USER,
-)
+_OWN_ONLY = {403: "You may only read your own profile."} | NO_SUCH_USER
+
+
+@Operation(MANAGEMENT, schemas.USER, refusals=_OWN_ONLY, links=_CREATED_USER)
 def read(request: Request, service: Service) -> dict[str, Any]:
     """Read a user."""
     return {"user": service.accounts.get(request.ids["id"]).as_json()}
@@ -80,15 +78,8 @@ def read(request: Request, service: Service) -> dict[str, Any]:
 @Operation(MANAGEMENT, schemas.USER, UserChanges, refusals=NO_SUCH_USER)
 def change(request: Request, service: Service) -> dict[str, Any]:
     """Change a user. You cannot change your own `active` (403), and the last active admin cannot be lost (400)."""
-    body = UserChanges.read(request)
-    user = service.accounts.update(
-        request.ids["id"],
-        name=body.name,
-        email=body.email,
-        role=body.role,
-        active=body.active,
-        by=request.actor,
-    )
+    body = UserChanges(request.body)
+    user = service.accounts.update(request.ids["id"], **vars(body), by=request.actor)
     for name in ("role", "active"):
         if getattr(body, name) is not None:
             request.log_fields[name] = getattr(user, name)
@@ -105,14 +96,14 @@ def delete(request: Request, service: Service) -> dict[str, Any]:
 @Operation(MANAGEMENT, schemas.named("UserPage"), query=FilteredUserList, links=_FIRST_USER)
 def list_all(request: Request, service: Service) -> dict[str, Any]:
     """List users. Ordered by name, then id. A page beyond the end is an empty list."""
-    query = FilteredUserList.read(request)
+    query = FilteredUserList(request.query)
     return _page(service, query, query.active)
 
 
 @Operation(MANAGEMENT, schemas.named("UserPage"), query=UserList, links=_FIRST_USER)
 def list_inactive(request: Request, service: Service) -> dict[str, Any]:
     """List inactive users."""
-    return _page(service, UserList.read(request), active=False)
+    return _page(service, UserList(request.query), active=False)
 
 
 def _page(service: Service, query: UserList, active: bool | None) -> dict[str, Any]:
@@ -141,15 +132,14 @@ def read_me(request: Request, _service: Service) -> dict[str, Any]:
 @Operation(OWN, schemas.named("User"), ProfileChanges)
 def change_me(request: Request, service: Service) -> dict[str, Any]:
     """Change your profile. Answers with the bare user object."""
-    body = ProfileChanges.read(request)
-    user = service.accounts.update(request.signed_in.id, name=body.name, email=body.email, by=request.actor)
-    return user.as_json()
+    body = ProfileChanges(request.body)
+    return service.accounts.update(request.signed_in.id, **vars(body), by=request.actor).as_json()
 
 
 @Operation(OWN, schemas.MESSAGE, PasswordChange, sets_cookie="This session's, renewed.")
 def change_password(request: Request, service: Service) -> dict[str, Any]:
     """Change your password. Ends all other sessions and API tokens."""
-    body = PasswordChange.read(request)
+    body = PasswordChange(request.body)
     if body.new != body.confirmation:
         raise Invalid("New password and confirmation do not match")
     session = request.session

@@ -66,14 +66,14 @@ class VerifyQuery(Query):
 )
 def verify(request: Request, service: Service) -> Response:
     """Forward authentication. For a proxy in front of another application: whether to let the request that it holds in. The URL of that request is taken from `X-Original-URL` or `X-Forwarded-Uri`, from trusted proxies only."""
-    role = VerifyQuery.read(request).role
+    role = VerifyQuery(request.query).role
     identify(request, service, renews=False)  # a proxy drops our cookies
     settings = request.settings
     original = Original()
     # A signed-in user may see every page, unless a role or an assertion depends on which page it is.
     depends_on_page = request.user is None or role or settings.role_rules or settings.assertion_secret
     if depends_on_page and request.is_from_trusted_proxy:
-        original = original_request(request)
+        original = _original(*map(request.environ.get, _HEADERS))
     verdict = _page_access(settings.whitelist, settings.role_rules).verdict(
         request.user, original.path, role=role
     )
@@ -95,25 +95,16 @@ def _page_access(whitelist: tuple[str, ...], role_rules: tuple[tuple[str, str], 
     return PageAccess(whitelist, role_rules)
 
 
-def original_request(request: Request) -> Original:
-    """nginx is configured to send X-Original-…, Caddy and Traefik send X-Forwarded-…. If both are there and differ, one is
-    the client's own, and neither is believed."""
-    header = request.environ.get
-    return _original(
-        (header("HTTP_X_ORIGINAL_URL"), header("HTTP_X_FORWARDED_URI")),
-        (header("HTTP_X_ORIGINAL_METHOD"), header("HTTP_X_FORWARDED_METHOD")),
-        header("HTTP_X_FORWARDED_HOST"),
-        header("HTTP_HOST"),
-    )
+# nginx is configured to send X-Original-…, Caddy and Traefik send X-Forwarded-….
+_URLS = ("HTTP_X_ORIGINAL_URL", "HTTP_X_FORWARDED_URI")
+_METHODS = ("HTTP_X_ORIGINAL_METHOD", "HTTP_X_FORWARDED_METHOD")
+_HEADERS = (*_URLS, *_METHODS, "HTTP_X_FORWARDED_HOST", "HTTP_HOST")
 
 
 @lru_cache(maxsize=256)  # most requests are for a few pages
-def _original(
-    urls: tuple[str | None, ...],
-    methods: tuple[str | None, ...],
-    forwarded_host: str | None,
-    host: str | None,
-) -> Original:
+def _original(*headers: str | None) -> Original:
+    """If two headers for one thing differ, one is the client's own, and neither is believed."""
+    urls, methods, (forwarded_host, host) = headers[:2], headers[2:4], headers[4:]
     matches = [_TARGET.fullmatch(url) for url in urls if url is not None]
     hosts = [match["host"] for match in matches if match and match["host"]]
     if forwarded_host is not None:
@@ -162,15 +153,10 @@ def _identity(request: Request, service: Service, original: Original) -> list[He
         return [(name, "") for name in (*NAMES, "Remote-Assertion")]
     values = (str(user.id), _as_ascii(user.email), _as_ascii(user.name), user.role)
     signed = ""
-    secret, method, host, path = (
-        request.settings.assertion_secret,
-        original.method,
-        original.host,
-        original.path,
-    )
-    if secret and method and host and path:
+    secret = request.settings.assertion_secret
+    if secret and original.method and original.host and original.path:
         until = int(service.now().timestamp()) + ASSERTION_SECONDS
-        signed = assertion(secret, until=until, of=(*values, method, host, path))
+        signed = assertion(secret, until=until, of=(*values, original.method, original.host, original.path))
     return [*zip(NAMES, values, strict=True), ("Remote-Assertion", signed)]
 
 

@@ -56,9 +56,7 @@ EMAIL = string("grace@example.com", format="email", maxLength=254)
 NAME = string("Grace Hopper", minLength=1, maxLength=200)
 ROLE = string(Role.USER, enum=list(Role))
 TOKEN = string("gJz_R2rDRUH2UBKqLGkhd6Ofy3lfwTfUG4t2uPLb15k", minLength=1)
-ANY_EMAIL = string(
-    "grace@example.com", minLength=1
-)  # for a look-up, where an invalid address is an unknown one
+ANY_EMAIL = string("grace@example.com", minLength=1)  # to look for: an invalid address is an unknown one
 ANY_PASSWORD = string("correct horse battery", minLength=1)  # an existing password, which no rule applies to
 NEW_PASSWORD = named("NewPassword")
 
@@ -66,6 +64,7 @@ MESSAGE = exactly({"message": string("Logged out")})
 DONE = exactly({"success": {"type": "boolean", "const": True}})
 USER = exactly({"user": named("User")})
 
+_ERROR = {"statusCode": integer(404, minimum=400, maximum=599), "statusMessage": string("User not found")}
 _PERSON = {"id": ID, "email": EMAIL, "name": string("Grace Hopper"), "role": ROLE}
 _TIMES = {"created_at": MOMENT, "updated_at": MOMENT}
 _USER = {
@@ -99,9 +98,7 @@ _PAGINATION = {
 def components(settings: Settings) -> dict[str, Schema]:
     """The schemas with a name, which answers and bodies refer to."""
     return {
-        "Error": exactly(
-            {"statusCode": integer(404, minimum=400, maximum=599), "statusMessage": string("User not found")}
-        ),
+        "Error": exactly(_ERROR),
         "User": exactly(_USER),
         "RegisteredUser": exactly(_PERSON | _TIMES),
         "Session": exactly(_SESSION),

@@ -30,7 +30,7 @@ class LoginQuery(Query):
 @Operation(PAGES, HTML, query=LoginQuery)
 def login(request: Request, service: Service) -> Response:
     """Sign in."""
-    query = LoginQuery.read(request, strict=False)
+    query = LoginQuery.lenient(request)
     then = own_path(query.redirect)
     if urlsplit(then).path == LOGIN:
         then = ""  # a sign-in that leads to the sign-in page would show it again
@@ -89,7 +89,7 @@ class SetupQuery(Query):
 @Operation(PAGES, HTML, query=SetupQuery)
 def setup(request: Request, service: Service) -> Response:
     """The first admin, with the set-up link."""
-    opens = service.first_admin.opens(SetupQuery.read(request, strict=False).token or "")
+    opens = service.first_admin.opens(SetupQuery.lenient(request).token or "")
     return _page(
         request,
         "setup",
