@@ -17,7 +17,7 @@ import bottle
 
 from usersctl import __version__
 from usersctl.cli.exit_codes import ExitCode
-from usersctl.cli.snippet import SNIPPETS, Name, Site, write
+from usersctl.cli.snippet import Site, Snippet, write
 from usersctl.cli.tree import COMMANDS, SHARED, command_tree
 from usersctl.config import Loaded, Settings
 from usersctl.config.settings import KEYS, Key
@@ -40,7 +40,7 @@ PAGES = (
 FILE = Path("/etc/users/users.toml")
 SETTINGS = Settings(database=Path("/var/lib/users/users.db"), base_url="https://accounts.example.com")
 INSTALLED = Loaded(SETTINGS, FILE, {name: Origin(str(FILE), "") for name in ("database", "baseUrl")})
-UNITS = (Name.SYSTEMD, Name.SOCKET, Name.TIMER, Name.CLEANUP, Name.CRON)
+UNITS = (Snippet.SYSTEMD, Snippet.SOCKET, Snippet.TIMER, Snippet.CLEANUP, Snippet.CRON)
 
 # --- formats ---
 
@@ -91,7 +91,8 @@ def environment() -> Iterator[tuple[str, str]]:
     yield "USERS_CONFIG", "`--config`"
     for key in KEYS.values():
         for variable in key.variables:
-            yield variable, "a file that holds " * (variable != key.env) + f"`{key.name}`"
+            prefix = "" if variable == key.env else "a file that holds "
+            yield variable, f"{prefix}`{key.name}`"
     yield "USERS_ADMIN_EMAIL", "the email of the first admin, whom `usersctl serve` creates"
     yield "USERS_ADMIN_PASSWORD_FILE", "a file that holds the password of the first admin"
 
@@ -115,15 +116,16 @@ def spelled(parameter: Any) -> str:
     choices = getattr(parameter.type, "choices", [parameter.type.name.upper()])
     value: str = parameter.metavar or "|".join(choices)
     if parameter.param_type_name == "argument":
-        return value + "..." * bool(parameter.nargs == -1)
-    return f"{parameter.opts[0]}" + f" {value}" * (not parameter.is_flag)
+        return value
+    name: str = parameter.opts[0]
+    return name if parameter.is_flag else f"{name} {value}"
 
 
 def synopsis(name: str) -> str:
     words = ["usersctl", name]
     for parameter in own_parameters(name):
         word = spelled(parameter)
-        words.append(word if parameter.required else f"[{word}]")
+        words.append(word if parameter.required or word.startswith("[") else f"[{word}]")
     return " ".join(words)
 
 
@@ -155,7 +157,7 @@ def query(operation: Any) -> list[tuple[str, str, str, str]]:
 def fields(schema: Any) -> list[tuple[str, str, str]]:
     required = schema.get("required", ())
     return [
-        (name, kind(field) + ", optional" * (name not in required), field.get("description", ""))
+        (name, kind(field) + ("" if name in required else ", optional"), field.get("description", ""))
         for name, field in schema["properties"].items()
     ]
 
@@ -221,7 +223,7 @@ def generated() -> dict[str, str]:
         source = (TEMPLATES / f"{Path(name).name}.tpl").read_text("utf-8")
         files[name] = bottle.SimpleTemplate(source, noescape=True).render(words)
     site = Site(INSTALLED, ("/opt/usersctl/bin/usersctl",)).words() | {"user": "usersd"}
-    return files | {f"daemon/{SNIPPETS[name].file}": write(name, site) for name in UNITS}
+    return files | {f"daemon/{unit.file}": write(unit, site) for unit in UNITS}
 
 
 def outdated() -> dict[str, str]:

@@ -23,7 +23,7 @@ from support.documentation import (
 )
 from support.web import Client
 
-from usersctl.cli.snippet import Name
+from usersctl.cli.snippet import Snippet
 from usersctl.config import settings, sources
 from usersctl.mail.writer import PLACEHOLDERS, TEMPLATES
 from usersctl.transfer.transfer import IMPORTED
@@ -334,7 +334,7 @@ def test_every_promise_has_a_number_and_a_test() -> None:
 def test_a_snippet_is_printed_as_the_page_shows(usersctl: Command) -> None:
     text = section("docs/operating/install.md", "Print the files for your installation")
     names = {name for cells in rows(text) for name in re.findall(r"`([a-z0-9]+)`", cells[0])}
-    assert names == set(Name)
+    assert names == set(Snippet)
     line, shown = re.findall(r"^\$ (usersctl snippet .*)\n(.*)$", text, re.MULTILINE)[0]
     assert at_a_terminal(usersctl.folder, line) == shown
     cron = (DAEMON / "users.cron").read_text("utf-8").splitlines()[-1]

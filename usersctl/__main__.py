@@ -34,22 +34,12 @@ def main() -> None:
         if not run.endless:
             run.out.interrupted(*interrupt.args)
         code = ExitCode.INTERRUPTED
-    except UsersError as error:
-        run.out.error(error, code=error.code, hint=error.hint)
-        _print_trace(run, error)
-        code = code_of(error)
-    except OSError as error:
-        # An error without a file name comes from one of the standard streams.
-        subject = repr(error.filename) if error.filename else "Input or output failed"
-        run.out.error(OSError(f"{subject}: {error.strerror or error}"), code="io")
-        _print_trace(run, error)
-        _drop_output()
-        code = ExitCode.UNUSABLE
-    except Exception as error:  # noqa: BLE001 - the last resort: one line, and the trace with --debug
-        hint = "this is a bug in usersctl: run again with --debug, and report the output"
-        run.out.error(error, code="bug", hint=hint)
-        _print_trace(run, error)
-        code = ExitCode.BUG
+    except Exception as error:  # noqa: BLE001 - every error becomes one line, and the trace with --debug
+        code = _report(run, error)
+        if run.options.debug:
+            import traceback
+
+            traceback.print_exception(error)
     finally:
         run.close()
     sys.exit(code)
@@ -125,11 +115,19 @@ def _run(run: Invocation) -> int:
     return run_tree(run)
 
 
-def _print_trace(run: Invocation, error: BaseException) -> None:
-    if run.options.debug:
-        import traceback
-
-        traceback.print_exception(error)
+def _report(run: Invocation, error: Exception) -> ExitCode:
+    if isinstance(error, UsersError):
+        run.out.error(error, code=error.code, hint=error.hint)
+        return code_of(error)
+    if isinstance(error, OSError):
+        # An error without a file name comes from one of the standard streams.
+        subject = repr(error.filename) if error.filename else "Input or output failed"
+        run.out.error(OSError(f"{subject}: {error.strerror or error}"), code="io")
+        _drop_output()
+        return ExitCode.UNUSABLE
+    hint = "this is a bug in usersctl: run again with --debug, and report the output"
+    run.out.error(error, code="bug", hint=hint)
+    return ExitCode.BUG
 
 
 if __name__ == "__main__":

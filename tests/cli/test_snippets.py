@@ -18,7 +18,7 @@ from support.daemons import serving, wait_for
 from support.proxies import needed
 
 from usersctl.cli.options import take
-from usersctl.cli.snippet import FOLDER, SNIPPETS, Name, Site, owner_of, write
+from usersctl.cli.snippet import FOLDER, Site, Snippet, owner_of, write
 from usersctl.cli.tree import command_tree
 from usersctl.config import Settings
 from usersctl.config.sources import Loaded, Origin, load
@@ -38,10 +38,10 @@ USUAL = Loaded(
     {"database": Origin(str(FILE), ""), "baseUrl": Origin(str(FILE), "")},
 )
 COMMAND = ("/opt/usersctl/bin/usersctl",)
-IN_THE_CHECKOUT = (Name.SYSTEMD, Name.SOCKET, Name.TIMER, Name.CLEANUP, Name.CRON)
+IN_THE_CHECKOUT = (Snippet.SYSTEMD, Snippet.SOCKET, Snippet.TIMER, Snippet.CLEANUP, Snippet.CRON)
 
 
-def for_the_usual(name: Name) -> str:
+def for_the_usual(name: Snippet) -> str:
     return write(
         name, Site(USUAL, COMMAND).words() | {"user": "usersd"}
     )  # whoever owns this machine's /var/lib/users
@@ -59,31 +59,31 @@ def unit_of(text: str) -> configparser.ConfigParser:
 
 
 @pytest.mark.parametrize("name", IN_THE_CHECKOUT)
-def test_the_files_in_daemon_are_generated_from_the_snippets(name: Name) -> None:
-    assert (DAEMON / SNIPPETS[name].file).read_text("utf-8") == for_the_usual(name)
+def test_the_files_in_daemon_are_generated_from_the_snippets(name: Snippet) -> None:
+    assert (DAEMON / name.file).read_text("utf-8") == for_the_usual(name)
 
 
 def test_every_file_in_daemon_comes_from_a_snippet() -> None:
     others = {"users.example.toml"}
     found = {path.name for path in DAEMON.iterdir() if path.is_file() and not path.name.startswith(".")}
-    assert found - others == {SNIPPETS[name].file for name in IN_THE_CHECKOUT}
+    assert found - others == {name.file for name in IN_THE_CHECKOUT}
 
 
 def test_every_snippet_file_has_a_name_and_every_word_is_used() -> None:
-    assert {path.name for path in FOLDER.iterdir()} == {snippet.file for snippet in SNIPPETS.values()}
+    assert {path.name for path in FOLDER.iterdir()} == {snippet.file for snippet in Snippet}
     used = {word for path in FOLDER.iterdir() for word in Template(path.read_text("utf-8")).get_identifiers()}
     assert used == set(Site(USUAL, COMMAND).words())
 
 
-@pytest.mark.parametrize("name", list(Name))
-def test_a_snippet_is_complete_and_names_its_place(name: Name) -> None:
+@pytest.mark.parametrize("name", list(Snippet))
+def test_a_snippet_is_complete_and_names_its_place(name: Snippet) -> None:
     text = for_the_usual(name)
     assert text.endswith("\n")
     assert not text.endswith("\n\n")
     assert "${" not in text
     assert max(map(len, text.splitlines())) <= 160
-    if SNIPPETS[name].place.startswith("/"):
-        assert SNIPPETS[name].place in text.split("\n\n")[0]
+    if name.place.startswith("/"):
+        assert name.place in text.split("\n\n")[0]
     assert re.findall(r"/(?:root|work|tmp|home/\w+)/\S*", text) == []
 
 
@@ -91,7 +91,7 @@ def test_a_snippet_is_complete_and_names_its_place(name: Name) -> None:
 
 
 def test_the_snippet_is_printed_alone_and_its_place_on_stderr(usersctl: Command) -> None:
-    described, text = SNIPPETS[Name.TIMER], for_this(usersctl, Name.TIMER)
+    described, text = Snippet.TIMER, for_this(usersctl, Snippet.TIMER)
     assert usersctl.ok("snippet", "timer", cwd=Path("/")) == (
         0,
         text,
@@ -105,13 +105,13 @@ def test_the_snippet_is_printed_alone_and_its_place_on_stderr(usersctl: Command)
     }
     assert not usersctl.database.exists()
     named = re.findall(r"[a-z0-9]+", (command_tree().commands["snippet"].help or "").partition("\n\n")[2])
-    assert {str(name) for name in Name} <= set(named)
+    assert {str(name) for name in Snippet} <= set(named)
     done = usersctl("snippet", "apache")
     assert done.code == 2
     assert "'nginx'" in done.stderr
 
 
-def for_this(usersctl: Command, name: Name, **more: str) -> str:
+def for_this(usersctl: Command, name: Snippet, **more: str) -> str:
     """The output of the command, without starting a process."""
     env = {"USERS_DATABASE": str(usersctl.database), "USERS_CONFIG": str(usersctl.config)} | more
     return write(name, Site(load(env=env), (USERSCTL,)).words())
@@ -127,31 +127,31 @@ def test_a_snippet_has_the_paths_and_addresses_of_this_installation(usersctl: Co
     assert unit["ExecStart"] == f"{USERSCTL} {options} serve"
     assert unit["User"] == owner_of(usersctl.database)
     assert unit["ReadWritePaths"] == str(usersctl.folder)
-    assert unit_of(for_this(usersctl, Name.SOCKET))["Socket"]["ListenStream"] == "[::1]:81"
-    cron = for_this(usersctl, Name.CRON).splitlines()[-1]
+    assert unit_of(for_this(usersctl, Snippet.SOCKET))["Socket"]["ListenStream"] == "[::1]:81"
+    cron = for_this(usersctl, Snippet.CRON).splitlines()[-1]
     assert cron == f"5 4 * * *  {unit['User']}  {USERSCTL} {options} cleanup-tokens --quiet"
-    nginx = for_this(usersctl, Name.NGINX)
+    nginx = for_this(usersctl, Snippet.NGINX)
     assert "server_name id.example.com;" in nginx
     assert "server [::1]:81;" in nginx
 
-    other = for_this(usersctl, Name.SYSTEMD, USERS_DATABASE="/srv/o.db", USERS_BASE_URL="http://x.example")
+    other = for_this(usersctl, Snippet.SYSTEMD, USERS_DATABASE="/srv/o.db", USERS_BASE_URL="http://x.example")
     assert unit_of(other)["Service"]["ExecStart"] == (
         f"{USERSCTL} --config {usersctl.config} --db /srv/o.db serve --base-url http://x.example"
     )
-    none = for_this(usersctl, Name.CRON, USERS_CONFIG="", USERS_DATABASE="/srv/o.db", HOME="/nowhere")
+    none = for_this(usersctl, Snippet.CRON, USERS_CONFIG="", USERS_DATABASE="/srv/o.db", HOME="/nowhere")
     assert f"{USERSCTL} --db /srv/o.db cleanup-tokens" in none
 
 
 def test_a_unix_socket_is_used_in_every_snippet_that_supports_it(usersctl: Command) -> None:
     usersctl.configure('[server]\nsocket = "/run/users/usersd.sock"\nsocketMode = "0666"\n')
-    unit = unit_of(for_this(usersctl, Name.SYSTEMD))["Service"]
+    unit = unit_of(for_this(usersctl, Snippet.SYSTEMD))["Service"]
     assert (unit["RuntimeDirectory"], unit["RuntimeDirectoryPreserve"]) == ("users", "yes")
-    socket = unit_of(for_this(usersctl, Name.SOCKET))["Socket"]
+    socket = unit_of(for_this(usersctl, Snippet.SOCKET))["Socket"]
     assert (socket["ListenStream"], socket["SocketMode"]) == ("/run/users/usersd.sock", "0666")
-    assert "server unix:/run/users/usersd.sock;" in for_this(usersctl, Name.NGINX)
-    assert "unix//run/users/usersd.sock" in for_this(usersctl, Name.CADDY)
+    assert "server unix:/run/users/usersd.sock;" in for_this(usersctl, Snippet.NGINX)
+    assert "unix//run/users/usersd.sock" in for_this(usersctl, Snippet.CADDY)
     with pytest.raises(Invalid, match="Traefik cannot use a Unix socket"):
-        for_this(usersctl, Name.TRAEFIK)
+        for_this(usersctl, Snippet.TRAEFIK)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_path_that_needs_quoting_is_refused(odd: str) -> None:
 def test_the_service_names_folders_that_systemd_does_not_create(tmp_path: Path) -> None:
     def commands(database: Path, socket: Path | None) -> list[str]:
         changed = USUAL.settings._replace(database=database, socket=socket)
-        text = write(Name.SYSTEMD, Site(USUAL._replace(settings=changed), COMMAND).words())
+        text = write(Snippet.SYSTEMD, Site(USUAL._replace(settings=changed), COMMAND).words())
         return re.findall(r"^#   install -d -m (.*)$", text, re.MULTILINE)
 
     owner, missing = owner_of(tmp_path), tmp_path / "missing"
@@ -180,32 +180,32 @@ def test_the_service_names_folders_that_systemd_does_not_create(tmp_path: Path) 
 
 def test_an_ipv6_address_in_base_url_keeps_its_brackets() -> None:
     changed = USUAL._replace(settings=USUAL.settings._replace(base_url="https://[2001:db8::1]"))
-    nginx = write(Name.NGINX, Site(changed, COMMAND).words())
+    nginx = write(Snippet.NGINX, Site(changed, COMMAND).words())
     assert "server_name [2001:db8::1];" in nginx
     assert "return 301 https://[2001:db8::1]$request_uri;" in nginx
 
 
 def test_the_port_of_base_url_is_the_port_of_the_proxy() -> None:
-    def for_url(name: Name, url: str) -> str:
+    def for_url(name: Snippet, url: str) -> str:
         changed = USUAL._replace(settings=USUAL.settings._replace(base_url=url))
         return write(name, Site(changed, COMMAND).words())
 
     url = "https://id.example.com:8443"
-    for name in (Name.NGINX, Name.CADDY, Name.TRAEFIK):
+    for name in (Snippet.NGINX, Snippet.CADDY, Snippet.TRAEFIK):
         assert f'baseUrl = "{url}"' in for_url(name, url)
         assert 'baseUrl = "https://id.example.com"' in for_url(name, "http://id.example.com:8080")
-    nginx = for_url(Name.NGINX, url)
+    nginx = for_url(Snippet.NGINX, url)
     assert re.findall("listen (.*);", nginx) == ["80", "[::]:80", "8443 ssl", "[::]:8443 ssl"]
     assert f"return 301 {url}$request_uri;" in nginx
     assert "server_name id.example.com;" in nginx
-    assert "\nid.example.com:8443 {\n" in for_url(Name.CADDY, url)
-    assert "Host(`id.example.com`)" in for_url(Name.TRAEFIK, url)
+    assert "\nid.example.com:8443 {\n" in for_url(Snippet.CADDY, url)
+    assert "Host(`id.example.com`)" in for_url(Snippet.TRAEFIK, url)
 
 
 def test_the_service_may_read_home_folders_only_if_it_needs_one(tmp_path: Path) -> None:
     def protected(command: str, database: str) -> str:
         changed = USUAL._replace(settings=USUAL.settings._replace(database=Path(database)))
-        text = write(Name.SYSTEMD, Site(changed, (command,)).words())
+        text = write(Snippet.SYSTEMD, Site(changed, (command,)).words())
         return unit_of(text)["Service"]["ProtectHome"]
 
     assert protected("/opt/usersctl", "/srv/users.db") == "yes"
@@ -221,8 +221,8 @@ def test_the_units_are_valid_and_the_service_is_hardened(usersctl: Command, tmp_
     analyze = needed("systemd-analyze")
     folder = tmp_path / "units"
     folder.mkdir()
-    for name in (Name.SYSTEMD, Name.SOCKET, Name.TIMER, Name.CLEANUP):
-        (folder / SNIPPETS[name].file).write_text(for_this(usersctl, name))
+    for name in (Snippet.SYSTEMD, Snippet.SOCKET, Snippet.TIMER, Snippet.CLEANUP):
+        (folder / name.file).write_text(for_this(usersctl, name))
     units = sorted(folder.iterdir())
     done = subprocess.run(
         [analyze, "verify", "--man=no", *units], capture_output=True, text=True, timeout=60, check=False
@@ -244,7 +244,7 @@ def test_the_units_are_valid_and_the_service_is_hardened(usersctl: Command, tmp_
 
 
 def test_the_service_uses_notify_and_the_watchdog() -> None:
-    service = unit_of(for_the_usual(Name.SYSTEMD))["Service"]
+    service = unit_of(for_the_usual(Snippet.SYSTEMD))["Service"]
     assert service["Type"] == "notify"
     assert int(service["WatchdogSec"]) > 0
     assert service["Restart"] == "on-failure"
@@ -256,12 +256,12 @@ def test_the_service_uses_notify_and_the_watchdog() -> None:
 @pytest.mark.parametrize(
     ("name", "target"),
     [
-        (Name.SYSTEMD, "multi-user.target"),
-        (Name.SOCKET, "sockets.target"),
-        (Name.TIMER, "timers.target"),
+        (Snippet.SYSTEMD, "multi-user.target"),
+        (Snippet.SOCKET, "sockets.target"),
+        (Snippet.TIMER, "timers.target"),
     ],
 )
-def test_an_enabled_unit_starts_at_boot(name: Name, target: str) -> None:
+def test_an_enabled_unit_starts_at_boot(name: Snippet, target: str) -> None:
     assert unit_of(for_the_usual(name))["Install"]["WantedBy"] == target
 
 
@@ -313,7 +313,7 @@ def calls_of(analyze: str, filters: list[str]) -> set[str]:
 
 def test_the_daemon_works_under_the_hardening_of_the_unit(usersctl: Command) -> None:
     analyze = needed("systemd-analyze")
-    text = for_this(usersctl, Name.SYSTEMD)
+    text = for_this(usersctl, Snippet.SYSTEMD)
     allowed = calls_of(analyze, re.findall(r"^SystemCallFilter=(.*)$", text, re.MULTILINE))
     assert {"setpriority", "read"} <= allowed
     assert not {"mount", "ptrace", "setuid", "reboot", "setrlimit"} & allowed
@@ -359,10 +359,10 @@ def as_cron_does(command: str) -> subprocess.CompletedProcess[bytes]:
 
 def test_cron_and_timer_run_the_cleanup_by_its_full_path(usersctl: Command) -> None:
     usersctl.add("ada")
-    line = for_this(usersctl, Name.CRON).splitlines()[-1]
+    line = for_this(usersctl, Snippet.CRON).splitlines()[-1]
     *when, user, command = line.split(maxsplit=6)
     assert (when, user) == (["0", "2", "*", "*", "*"], owner_of(usersctl.database))
-    start = unit_of(for_this(usersctl, Name.CLEANUP))["Service"]["ExecStart"]
+    start = unit_of(for_this(usersctl, Snippet.CLEANUP))["Service"]["ExecStart"]
     assert start == command
     assert shlex.split(command)[0].startswith("/")
     done = as_cron_does(command)
@@ -402,17 +402,17 @@ def test_fail2ban_finds_failed_logins_in_the_log_and_nothing_else(usersctl: Comm
     # The plain line, and the line as journald and syslog write it.
     in_the_journal = "".join(f"host usersctl[12]: {line}\n" for line in log.splitlines())
     assert banned_by(usersctl, log + in_the_journal) == expected * 2
-    jail = unit_of(for_this(usersctl, Name.JAIL))
-    assert jail["usersd"]["filter"] == Path(SNIPPETS[Name.FAIL2BAN].place).stem
-    assert unit_of(for_this(usersctl, Name.FAIL2BAN))["Definition"]["journalmatch"] == (
-        f"_SYSTEMD_UNIT={SNIPPETS[Name.SYSTEMD].file}"
+    jail = unit_of(for_this(usersctl, Snippet.JAIL))
+    assert jail["usersd"]["filter"] == Path(Snippet.FAIL2BAN.place).stem
+    assert unit_of(for_this(usersctl, Snippet.FAIL2BAN))["Definition"]["journalmatch"] == (
+        f"_SYSTEMD_UNIT={Snippet.SYSTEMD.file}"
     )
 
 
 def banned_by(usersctl: Command, log: str) -> list[str]:
     """The addresses that fail2ban finds in these lines."""
     filter_, lines = usersctl.folder / "usersd.conf", usersctl.folder / "usersd.log"
-    filter_.write_text(for_this(usersctl, Name.FAIL2BAN))
+    filter_.write_text(for_this(usersctl, Snippet.FAIL2BAN))
     lines.write_text(log)
     done = subprocess.run(
         [needed("fail2ban-regex"), "--out", "ip", lines, filter_],
@@ -429,7 +429,7 @@ def banned_by(usersctl: Command, log: str) -> list[str]:
 
 
 def test_the_image_builds_from_the_checkout_and_runs_without_root() -> None:
-    text = for_the_usual(Name.DOCKERFILE)
+    text = for_the_usual(Snippet.DOCKERFILE)
     copied = {
         word for line in re.findall(r"^COPY (?!--)(.*) \S+$", text, re.MULTILINE) for word in line.split()
     }

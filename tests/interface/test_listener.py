@@ -22,7 +22,7 @@ from support.daemons import Daemon, free_port, serving, wait_for
 from support.proxies import Proxy
 from support.web import Reply, running
 
-from usersctl.cli.snippet import Name, Site, write
+from usersctl.cli.snippet import Site, Snippet, write
 from usersctl.config import Settings, load
 from usersctl.errors import ConfigError
 from usersctl.service import Service
@@ -384,7 +384,7 @@ def test_a_proxy_reaches_it_there_and_tells_who_comes(
             'trustedProxies = ["unix"]\n'
         )
         env = {"USERS_CONFIG": str(usersctl.config), "USERS_DATABASE": str(usersctl.database)}
-        snippet = write(Name(proxy.__name__), Site(load(env=env), (USERSCTL,)).words())
+        snippet = write(Snippet(proxy.__name__), Site(load(env=env), (USERSCTL,)).words())
         with serving(usersctl, port=1) as daemon, proxy(usersctl.folder, snippet, free_port(), 1) as running:
             visitor = running.visitor()
             assert visitor.get("/login", headers={"X-Forwarded-For": "203.0.113.7"}).status == 200

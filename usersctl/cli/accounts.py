@@ -1,33 +1,19 @@
 """create, list, show, update, activate, deactivate, delete, set-password, unlock."""
 
-from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
+from usersctl.cli import questions
 from usersctl.cli.invocation import Invocation
-from usersctl.cli.questions import (
-    Generate,
-    PasswordFile,
-    PasswordStdin,
-    UserArgument,
-    UserArguments,
-    Yes,
-    confirm,
-    invocation,
-    one_user,
-    password,
-    refuse_both_from_stdin,
-    users,
-)
+from usersctl.cli.questions import UserArgument, UserArguments, invocation, one_user
 from usersctl.cli.show.cells import Cell
 from usersctl.cli.show.listing import ON_A_TERMINAL, list_users
 from usersctl.errors import Invalid, Taken
 from usersctl.fields import newcomer, search_text
-from usersctl.models import Newcomer, Role, TokenKind, User, UserFilter
-from usersctl.passwords import check_password, password_is_set
+from usersctl.models import Role, TokenKind, User, UserFilter
+from usersctl.passwords import password_is_set
 
 if TYPE_CHECKING:
     from usersctl.service import Service
@@ -49,12 +35,10 @@ def create(
     admin: Annotated[bool, Option("--admin", help="Short for --role admin.")] = False,
     role: Annotated[Role | None, Option(help="The role of the account. Default: user.")] = None,
     inactive: Annotated[bool, Option("--inactive", help="It cannot sign in until it is activated.")] = False,
-    if_missing: Annotated[
-        bool, Option("--if-missing", help="Succeed, and change nothing, if the account exists.")
-    ] = False,
-    password_stdin: PasswordStdin = False,
-    password_file: PasswordFile = None,
-    generate: Generate = False,
+    if_missing: Annotated[bool, Option("--if-missing", help="Do nothing if the account exists.")] = False,
+    password_stdin: questions.PasswordStdin = False,
+    password_file: questions.PasswordFile = None,
+    generate: questions.Generate = False,
 ) -> None:
     """Create an account.
 
@@ -72,29 +56,27 @@ def create(
     service = None
     if run.loaded.settings.database.is_file():
         service = run.service(create=True)
-        existing = _owner(service, new.email)
-        if existing is not None:
-            _report_existing(run, existing, if_missing=if_missing, generate=generate)
+        if _report_existing(run, service, new.email, if_missing=if_missing, generate=generate):
             return
-    chosen = _new_password(run, new, password_stdin, password_file, generate)
+    chosen = questions.new_password(run, new, stdin=password_stdin, file=password_file, generate=generate)
     service = service or run.service(create=True)
     try:
         user = service.accounts.create(new, chosen.text, active=not inactive, tell=chosen.show, by=run.actor)
     except Taken:  # another process was faster
-        existing = _owner(service, new.email)
-        if existing is None:
+        if not _report_existing(run, service, new.email, if_missing=if_missing, generate=generate):
             raise
-        _report_existing(run, existing, if_missing=if_missing, generate=generate)
         return
     chosen.report(f"Created {_described(user)}", user)
 
 
-def _owner(service: "Service", email: str) -> User | None:
+def _report_existing(
+    run: Invocation, service: "Service", email: str, *, if_missing: bool, generate: bool
+) -> bool:
+    """Returns False, and reports nothing, if no account has the address."""
     with service.store.glance() as tx:
-        return tx.user_by_email(email)
-
-
-def _report_existing(run: Invocation, user: User, *, if_missing: bool, generate: bool) -> None:
+        user = tx.user_by_email(email)
+    if user is None:
+        return False
     if not if_missing:
         raise Taken(
             f"{user.email} is taken by user {user.id}",
@@ -105,39 +87,7 @@ def _report_existing(run: Invocation, user: User, *, if_missing: bool, generate:
         run.out.note(sentence)  # a script reads a password from stdout
     else:
         run.out.result(sentence, user.as_json())
-
-
-@dataclass(frozen=True)
-class _NewPassword:
-    run: Invocation
-    text: str
-    generated: bool
-
-    def show(self, user: User) -> None:
-        """Prints a generated password, before the commit: one that was not shown must not be stored."""
-        if self.generated:
-            self.run.out.secret(self.text, user.as_json() | {"password": self.text})
-
-    def report(self, sentence: str, user: User) -> None:
-        if not self.generated:
-            self.run.out.result(sentence, user.as_json())
-        elif not self.run.out.json:
-            self.run.out.note(sentence)  # the password stands alone on stdout
-
-
-def _new_password(
-    run: Invocation, owner: User | Newcomer, stdin: bool, file: Path | None, generate: bool
-) -> _NewPassword:
-    settings = run.loaded.settings
-    text = password(
-        run,
-        of=owner.email,
-        stdin=stdin,
-        file=file,
-        generate=generate,
-        check=lambda text: check_password(settings, text, owner),
-    )
-    return _NewPassword(run, text, generated=generate)
+    return True
 
 
 def list_(
@@ -192,16 +142,15 @@ def show(ctx: Context, user: UserArgument) -> None:
         sessions = list(tx.tokens(account.id, live=True))
         wait = service.throttle.wait(tx, account_key(account, account.email))
         stored = tx.credentials_of(account.id)
-    facts: list[tuple[str, Cell]] = list(account.as_json().items())
-    facts += [
-        ("email_proven_at", account.email_proven_at),
-        ("awaiting_confirmation", account.awaiting_confirmation),
-        ("has_password", password_is_set(stored)),
-        ("sessions", sum(session.kind != TokenKind.API for session in sessions)),
-        ("api_tokens", sum(session.kind == TokenKind.API for session in sessions)),
-        ("login_locked", wait is not None),
-    ]
-    run.out.facts(facts)
+    facts: dict[str, Cell] = account.as_json() | {
+        "email_proven_at": account.email_proven_at,
+        "awaiting_confirmation": account.awaiting_confirmation,
+        "has_password": password_is_set(stored),
+        "sessions": sum(session.kind != TokenKind.API for session in sessions),
+        "api_tokens": sum(session.kind == TokenKind.API for session in sessions),
+        "login_locked": wait is not None,
+    }
+    run.out.facts(facts.items())
 
 
 def update(
@@ -211,8 +160,7 @@ def update(
     email: Annotated[str | None, Option(metavar="EMAIL", help="A new address, not yet confirmed.")] = None,
     role: Annotated[Role | None, Option(help="A new role, in force at the next request.")] = None,
     unlink: Annotated[
-        bool,
-        Option("--unlink", help="Unlink it from the provider; without a password, it gets a reset email."),
+        bool, Option("--unlink", help="Unlink the provider; without a password, it gets a reset email.")
     ] = False,
 ) -> None:
     """Change the name, address or role of an account."""
@@ -241,7 +189,7 @@ def deactivate(ctx: Context, user: UserArguments) -> None:
 
 def _set_active(run: Invocation, references: list[str], *, active: bool) -> None:
     service = run.service()
-    accounts = users(service, references)
+    accounts = questions.users(service, references)
     changed = service.accounts.set_active([user.id for user in accounts], active=active, by=run.actor)
     state = "active" if active else "inactive"
     lines = [
@@ -254,7 +202,7 @@ def _set_active(run: Invocation, references: list[str], *, active: bool) -> None
 def delete(
     ctx: Context,
     user: UserArguments,
-    yes: Yes = False,
+    yes: questions.Yes = False,
     if_exists: Annotated[bool, Option("--if-exists", help="Ignore users that do not exist.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Print which accounts would be deleted.")] = False,
 ) -> None:
@@ -264,9 +212,9 @@ def delete(
     """
     run = invocation(ctx)
     service = run.service(write=not dry_run)
-    accounts = users(service, user, if_exists=if_exists)
+    accounts = questions.users(service, user, if_exists=if_exists)
     if accounts and not dry_run:
-        confirm(run, f"Delete {_emails(accounts)} with all sessions and tokens?", yes=yes)
+        questions.confirm(run, f"Delete {_emails(accounts)} with all sessions and tokens?", yes=yes)
     if accounts:
         # Another process may delete some of them meanwhile.
         ids = [account.id for account in accounts]
@@ -285,16 +233,16 @@ def _emails(accounts: list[User]) -> str:
 def set_password(
     ctx: Context,
     user: UserArgument,
-    password_stdin: PasswordStdin = False,
-    password_file: PasswordFile = None,
-    generate: Generate = False,
+    password_stdin: questions.PasswordStdin = False,
+    password_file: questions.PasswordFile = None,
+    generate: questions.Generate = False,
 ) -> None:
     """Set a new password. All sessions and API tokens of the account end."""
     run = invocation(ctx)
-    refuse_both_from_stdin(user, password_stdin=password_stdin)
+    questions.refuse_both_from_stdin(user, password_stdin=password_stdin)
     service = run.service()
     account = one_user(service, user)
-    chosen = _new_password(run, account, password_stdin, password_file, generate)
+    chosen = questions.new_password(run, account, stdin=password_stdin, file=password_file, generate=generate)
     changed = service.accounts.set_password(account.id, chosen.text, tell=chosen.show, by=run.actor)
     chosen.report(f"Password set for {_described(changed)}; its sessions have ended", changed)
 
@@ -305,10 +253,8 @@ def unlock(ctx: Context, user: UserArgument) -> None:
     service = run.service()
     account = one_user(service, user)
     unlocked = service.throttle.unlock(account, run.actor)
-    done = "Unlocked" if unlocked else "Not locked:"
-    run.out.result(
-        f"{done} {account.email}", {"id": account.id, "email": account.email, "unlocked": unlocked}
-    )
+    as_json = {"id": account.id, "email": account.email, "unlocked": unlocked}
+    run.out.result(f"{'Unlocked' if unlocked else 'Not locked:'} {account.email}", as_json)
 
 
 def _described(user: User) -> str:

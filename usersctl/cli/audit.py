@@ -78,13 +78,8 @@ def verify(
     with run.store(write=False).read() as tx:
         chain = tx.check_audit(expected)
     rows, head = counted(chain.rows, "row"), chain.head.hex()
-    as_json = {
-        "intact": chain.problem is None,
-        "rows": chain.rows,
-        "head": head,
-        "first_broken": chain.first_broken,
-        "problem": chain.problem,
-    }
+    as_json: dict[str, Any] = {"intact": chain.problem is None, "rows": chain.rows, "head": head}
+    as_json |= {"first_broken": chain.first_broken, "problem": chain.problem}
     if chain.problem is None:
         run.out.result(f"{rows}, unbroken up to {head}", as_json)
         return

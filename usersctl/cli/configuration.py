@@ -25,7 +25,10 @@ def show(
         run.out.write_json({name: value for name, value, _ in rows})
     else:
         for name, value, source in rows:
-            run.out.data(f"{name} = {to_json(value)}" + f"  # {source}" * origin)
+            line = f"{name} = {to_json(value)}"
+            if origin:
+                line += f"  # {source}"
+            run.out.data(line)
 
 
 def explain(
@@ -51,12 +54,9 @@ def explain(
     for number, key in enumerate(keys):
         if number:
             run.out.data("")
-        facts = _explanation(key)
-        default = "none"
-        if facts["default"] is not None:
-            default = to_json(facts["default"])
-        environment = ", ".join(facts["environment"]) or "none"
-        run.out.facts((facts | {"default": default, "environment": environment}).items())
+        facts = _explanation(key) | {"environment": ", ".join(key.variables) or "none"}
+        facts["default"] = "none" if key.default is None else to_json(key.default)
+        run.out.facts(facts.items())
 
 
 def _explanation(key: Key) -> dict[str, Any]:
@@ -76,10 +76,8 @@ def check(ctx: Context) -> None:
     run = invocation(ctx)
     file = run.loaded.file
     start.check(run.loaded)  # also the files that the daemon reads: templates, catalogue, logo
-    run.out.result(
-        f"{file or 'No configuration file: the defaults'} can be used",
-        {"valid": True, "file": file and str(file)},
-    )
+    used = file or "No configuration file: the defaults"
+    run.out.result(f"{used} can be used", {"valid": True, "file": file and str(file)})
 
 
 def path(ctx: Context) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer import Argument, Context, Option
 
-from usersctl.cli.exit_codes import ExitCode, code_of
+from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.files import is_same_file
 from usersctl.cli.questions import Yes, confirm, invocation
 from usersctl.cli.show.cells import clean
@@ -30,29 +30,22 @@ def init(ctx: Context) -> None:
     path = run.loaded.settings.database
     exists = path.is_file() and path.stat().st_size > 0
     run.store(create=True)
-    run.out.result(
-        f"{'Exists already:' if exists else 'Created'} {path}", {"path": str(path), "created": not exists}
-    )
+    done = "Exists already:" if exists else "Created"
+    run.out.result(f"{done} {path}", {"path": str(path), "created": not exists})
 
 
 def migrate(ctx: Context) -> None:
     """Upgrade an older database. The old file is kept beside it."""
     run = invocation(ctx)
     store = run.store()
-    as_json: dict[str, Any] = {
-        "path": str(store.path),
-        "version": VERSION,
-        "migrated": False,
-        "accounts": None,
-        "backup": None,
-        "notes": [],
-    }
-    if store.migrated is None:
-        run.out.result(f"{store.path} is of version {VERSION} already", as_json)
-        return
     done = store.migrated
-    as_json |= {"migrated": True, "accounts": done.accounts, "backup": str(done.backup), "notes": done.notes}
-    run.out.result(f"{store.path} is of version {VERSION}", as_json)
+    as_json: dict[str, Any] = {"path": str(store.path), "version": VERSION, "migrated": done is not None}
+    if done is None:
+        as_json |= {"accounts": None, "backup": None, "notes": []}
+        run.out.result(f"{store.path} is of version {VERSION} already", as_json)
+    else:
+        as_json |= {"accounts": done.accounts, "backup": str(done.backup), "notes": done.notes}
+        run.out.result(f"{store.path} is of version {VERSION}", as_json)
 
 
 def status(ctx: Context) -> None:
@@ -101,9 +94,7 @@ def backup(
 
 def verify(
     ctx: Context,
-    file: Annotated[
-        Path | None, Argument(metavar="[FILE]", help="A backup. Default: the one in use.")
-    ] = None,
+    file: Annotated[Path | None, Argument(metavar="[FILE]", help="A backup. Default: the database.")] = None,
 ) -> None:
     """Check a backup, or the database in use, from end to end.
 
@@ -127,9 +118,7 @@ def verify(
 def restore(
     ctx: Context,
     file: BackupFile,
-    keep_tokens: Annotated[
-        bool, Option("--keep-tokens", help="Keep sessions, API tokens and links.")
-    ] = False,
+    keep_tokens: Annotated[bool, Option("--keep-tokens", help="Keep sessions, tokens and links.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Check the backup, and change nothing.")] = False,
     yes: Yes = False,
 ) -> None:
@@ -153,10 +142,8 @@ def restore(
             "file": str(file),
             "database": str(path),
             "accounts": report.counts["users"],
-            "tokens_kept": keep_tokens,
-            "dry_run": dry_run,
-            "kept": None,
         }
+        as_json |= {"tokens_kept": keep_tokens, "dry_run": dry_run, "kept": None}
         if dry_run:
             run.out.result(f"Would restore {accounts} to {path}", as_json)
             return
@@ -175,27 +162,18 @@ def restore(
 
 
 def _refuse_unsound(run: "Invocation", file: Path, report: "BackupReport") -> NoReturn:
-    error = StoreUnusable(
-        f"{file} is not sound, and was not restored", hint=f"see: usersctl db verify {file}"
-    )
+    message, hint = f"{file} is not sound, and was not restored", f"see: usersctl db verify {file}"
     problems = [problem._asdict() for problem in report.problems]
-    run.out.error(error, code=error.code, hint=error.hint, problems=problems)
-    raise typer.Exit(code_of(error))
+    run.out.error(StoreUnusable(message), code=StoreUnusable.code, hint=hint, problems=problems)
+    raise typer.Exit(ExitCode.UNUSABLE)
 
 
 def _print_report(run: "Invocation", path: Path, report: "BackupReport") -> None:
     accounts, rows = report.counts.get("users"), report.counts.get("audit")
     if run.out.json:
-        run.out.write_json(
-            {
-                "file": str(path),
-                "sound": not report.problems,
-                "accounts": accounts,
-                "audit_rows": rows,
-                "audit_head": report.head,
-                "problems": [problem._asdict() for problem in report.problems],
-            }
-        )
+        problems = [problem._asdict() for problem in report.problems]
+        as_json = {"file": str(path), "sound": not problems, "accounts": accounts, "audit_rows": rows}
+        run.out.write_json(as_json | {"audit_head": report.head, "problems": problems})
     elif report.problems:
         for problem in report.problems:
             run.out.data(clean(f"{problem.check}: {problem.message}"))

@@ -1,5 +1,7 @@
 """doctor: looks for problems of this installation, with the command that fixes each."""
 
+from collections import Counter
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,24 +41,14 @@ def doctor(
         loaded = run.loaded
     except UsersError as error:
         loaded = error
-    installation = Installation(
-        loaded=loaded,
-        options=run.options.to_repeat(),
-        now=utc_now,
-        check_files=start.check,
-        ask_daemon=_why_not_ready,
-    )
-    try:
+    installation = Installation(loaded, run.options.to_repeat(), utc_now, start.check, _why_not_ready)
+    with closing(installation):
         findings = list(examine(installation, with_network=online))
-    finally:
-        installation.close()
-    counts: dict[str, int] = {
-        severity: sum(finding.severity is severity for finding in findings) for severity in Severity
-    }
+    severities = Counter(finding.severity for finding in findings)
+    counts: dict[str, int] = {severity: severities[severity] for severity in Severity}
     if run.out.json:
-        run.out.write_json(
-            {"online": online, "findings": [finding._asdict() for finding in findings], "counts": counts}
-        )
+        rows = [finding._asdict() for finding in findings]
+        run.out.write_json({"online": online, "findings": rows, "counts": counts})
     else:
         if run.out.quiet:
             findings = [finding for finding in findings if finding.severity is not Severity.OK]
@@ -85,15 +77,13 @@ def _lines(out: Output, findings: "list[Finding]") -> list[Line]:
             unchecked.setdefault(finding.message, []).append(finding.code)
         else:
             lines.append(Line(*finding))
-    return lines + [
-        Line("", "unchecked", f"{reason}: {', '.join(codes)}", None) for reason, codes in unchecked.items()
-    ]
+    for reason, codes in unchecked.items():
+        lines.append(Line("", "unchecked", f"{reason}: {', '.join(codes)}", None))
+    return lines
 
 
 def _summary(counts: dict[str, int]) -> str:
-    parts = [
-        counted(counts[severity], severity) for severity in ("problem", "warning", "hint") if counts[severity]
-    ]
+    parts = [counted(counts[name], name) for name in ("problem", "warning", "hint") if counts[name]]
     if counts["unchecked"]:
         parts.append(f"{counts['unchecked']} not checked")
     return ", ".join(parts) or "Nothing is wrong"

@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,17 +34,13 @@ def is_same_file(file: Path, database: Path) -> bool:
 # --- reading ---
 
 
-@contextmanager
-def opened(file: str) -> Iterator[IO[bytes]]:
+def opened(file: str) -> AbstractContextManager[IO[bytes]]:
     if file == "-":
-        yield sys.stdin.buffer
-        return
-    with ExitStack() as stack:
-        try:
-            content = stack.enter_context(Path(file).open("rb"))
-        except OSError as error:
-            raise Invalid(f"{file} cannot be read: {error.strerror}") from None
-        yield content
+        return nullcontext(sys.stdin.buffer)
+    try:
+        return Path(file).open("rb")
+    except OSError as error:
+        raise Invalid(f"{file} cannot be read: {error.strerror}") from None
 
 
 def read_rows(content: IO[bytes], form: Format) -> Generator[SourceRow, None, None]:
@@ -116,22 +112,17 @@ def write_rows(
 ) -> int:
     """Returns how many rows were written."""
     count = 0
-
-    def each_counted() -> Iterator[dict[str, Any]]:
-        nonlocal count
-        for row in rows:
-            count += 1
-            yield row
-
     if form is Format.CSV:
         columns = [name for name in COLUMNS if with_hashes or name != "password_hash"]
         writer = csv.DictWriter(target, columns, lineterminator="\n")
         writer.writeheader()
-        for row in each_counted():
+        for row in rows:
             writer.writerow({name: cell(value) for name, value in row.items()})
+            count += 1
     elif form is Format.JSONL:
-        for row in each_counted():
+        for row in rows:
             target.write(to_json(row) + "\n")
+            count += 1
     else:
-        print_json_array(each_counted(), target)
+        count = print_json_array(rows, target)
     return count

@@ -57,9 +57,7 @@ class Invocation:
     @property
     def may_ask(self) -> bool:
         """Questions need a terminal, and no --no-input."""
-        return (
-            not self.options.no_input and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
-        )
+        return not self.options.no_input and sys.stdin.isatty() and sys.stderr.isatty()
 
     @cached_property
     def actor(self) -> Actor:

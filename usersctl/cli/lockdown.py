@@ -15,9 +15,7 @@ def on(
     ctx: Context,
     admin: Annotated[
         str | None,
-        Option(
-            "--except", metavar="ADMIN", help="This admin may still sign in.", autocompletion=complete_user
-        ),
+        Option("--except", metavar="ADMIN", help="May still sign in.", autocompletion=complete_user),
     ] = None,
     yes: Yes = False,
 ) -> None:
@@ -38,19 +36,16 @@ def on(
     when = "already"
     if ended is not None:
         when = f"now; {counted(ended, 'session')} ended"
-    run.out.result(
-        f"{_sentence(lockdown)} {when}",
-        _as_json(lockdown) | {"changed": ended is not None, "ended_sessions": ended or 0},
-    )
+    as_json = _as_json(lockdown) | {"changed": ended is not None, "ended_sessions": ended or 0}
+    run.out.result(f"{_sentence(lockdown)} {when}", as_json)
 
 
 def off(ctx: Context) -> None:
     """Open the service again. Users have to sign in again."""
     run = invocation(ctx)
     changed = run.service().lockdown.stop(by=run.actor)
-    run.out.result(
-        f"The service is open {'again' if changed else 'already'}", _as_json(None) | {"changed": changed}
-    )
+    when = "again" if changed else "already"
+    run.out.result(f"The service is open {when}", _as_json(None) | {"changed": changed})
 
 
 def status(ctx: Context) -> None:
@@ -74,9 +69,5 @@ def _sentence(lockdown: "Lockdown | None") -> str:
 def _as_json(lockdown: "Lockdown | None") -> dict[str, object]:
     if lockdown is None:
         return {"on": False, "since": None, "actor": None, "except": None}
-    return {
-        "on": True,
-        "since": lockdown.since,
-        "actor": lockdown.actor,
-        "except": lockdown.admitted and lockdown.admitted.email,
-    }
+    admitted = lockdown.admitted and lockdown.admitted.email
+    return {"on": True, "since": lockdown.since, "actor": lockdown.actor, "except": admitted}

@@ -34,9 +34,7 @@ def list_(ctx: Context) -> None:
     run.out.table(COLUMNS, rows, empty="No emails.")
 
 
-def show(
-    ctx: Context, email_id: Annotated[int, Argument(metavar="ID", min=1, help="The number of the email.")]
-) -> None:
+def show(ctx: Context, email_id: Annotated[int, Argument(metavar="ID", min=1, help="Its number.")]) -> None:
     """Show one email: its state, and its text if it was written to the mail folder."""
     from usersctl.mail import folder
 
@@ -82,10 +80,8 @@ def retry(
         pass
     with service.store.read() as tx:
         emails = [queued for before in tried if (queued := tx.queued_email(before.id)) is not None]
-    lines = [_outcome(queued) for queued in emails]
-    run.out.result(
-        "\n".join(lines) or "No email waits; nothing to do", [_as_json(queued) for queued in emails]
-    )
+    outcomes = "\n".join(_outcome(queued) for queued in emails)
+    run.out.result(outcomes or "No email waits; nothing to do", [_as_json(queued) for queued in emails])
     if any(queued.state in (EmailState.WAITING, EmailState.FAILED) for queued in emails):
         raise typer.Exit(ExitCode.PARTLY_FAILED)
 
@@ -113,9 +109,8 @@ def test(ctx: Context, to: Annotated[str, Argument(metavar="TO", help="The addre
     address, settings = normal_email(to), run.loaded.settings
     email_writer = writer.Writer(settings)
     email_writer.check()
-    message = email_writer.write(
-        "test", address, link=None, hours=0, message_id=new_message_id(), date=utc_now()
-    )
+    message_id = new_message_id()
+    message = email_writer.write("test", address, link=None, hours=0, message_id=message_id, date=utc_now())
     try:
         answer = sender(settings)(message, address, 0)
     except Undeliverable as error:
@@ -163,12 +158,11 @@ def _refuse_nothing_to_confirm(run: Invocation, account: User) -> None:
 
 
 def _queued(tx: Transaction, email_id: int) -> QueuedEmail:
-    queued = (
-        tx.queued_email(email_id) if email_id < 2**63 else None
-    )  # a larger number is no integer of SQLite
-    if queued is None:
-        raise NotFound(f"No email {email_id}", hint="see: usersctl mail list")
-    return queued
+    if email_id < 2**63:  # a larger number is no integer of SQLite
+        queued = tx.queued_email(email_id)
+        if queued is not None:
+            return queued
+    raise NotFound(f"No email {email_id}", hint="see: usersctl mail list")
 
 
 def _as_json(queued: QueuedEmail) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from typer import Argument, Context, Option
@@ -14,7 +14,8 @@ from usersctl.cli.invocation import Invocation
 from usersctl.cli.show.cells import clean
 from usersctl.config.sources import read_secret
 from usersctl.errors import ConfigError, Forbidden, Invalid, NotFound
-from usersctl.models import User
+from usersctl.models import Newcomer, User
+from usersctl.passwords import check_password
 
 if TYPE_CHECKING:
     from usersctl.service import Service
@@ -50,16 +51,10 @@ def complete_user(incomplete: str) -> list[str]:
             run.close()
 
 
-UserArgument = Annotated[
-    str, Argument(metavar="USER", help="Id or email address.", autocompletion=complete_user)
-]
+USERS_HELP = "Ids or email addresses; - reads them from standard input."
+UserArgument = Annotated[str, Argument(metavar="USER", help="Id or address.", autocompletion=complete_user)]
 UserArguments = Annotated[
-    list[str],
-    Argument(
-        metavar="USER...",
-        help="Ids or email addresses; - reads them from standard input.",
-        autocompletion=complete_user,
-    ),
+    list[str], Argument(metavar="USER...", help=USERS_HELP, autocompletion=complete_user)
 ]
 
 
@@ -116,22 +111,33 @@ def refuse_both_from_stdin(user: str, *, password_stdin: bool) -> None:
         )
 
 
-def password(
-    run: Invocation,
-    *,
-    of: str,
-    stdin: bool,
-    file: Path | None,
-    generate: bool,
-    check: Callable[[str], object],
-) -> str:
-    """From one of the three sources, or else from a prompt, which repeats while `check` raises Invalid."""
+class NewPassword(NamedTuple):
+    run: Invocation
+    text: str
+    generated: bool
+
+    def show(self, user: User) -> None:
+        """Prints a generated password. Called before the commit."""
+        if self.generated:
+            self.run.out.secret(self.text, user.as_json() | {"password": self.text})
+
+    def report(self, sentence: str, user: User) -> None:
+        if not self.generated:
+            self.run.out.result(sentence, user.as_json())
+        elif not self.run.out.json:
+            self.run.out.note(sentence)  # the password stands alone on stdout
+
+
+def new_password(
+    run: Invocation, owner: User | Newcomer, *, stdin: bool, file: Path | None, generate: bool
+) -> NewPassword:
+    """From one of the three sources, or else from a prompt, which repeats while the rules refuse the password."""
     if stdin + (file is not None) + generate > 1:
         raise Invalid("Choose one of --password-stdin, --password-file and --generate")
     if generate:
-        from usersctl.secrets import new_password  # late: it imports cryptography
+        from usersctl import secrets  # late: it imports cryptography
 
-        text = new_password(max(20, run.loaded.settings.min_length))
+        text = secrets.new_password(max(20, run.loaded.settings.min_length))
     elif stdin:
         text = _from_stdin()
     elif file is not None:
@@ -140,9 +146,9 @@ def password(
         except ConfigError as error:
             raise Invalid(str(error)) from None
     else:
-        return _asked(run, of, check)
-    check(text)
-    return text
+        return NewPassword(run, _asked(run, owner), generated=False)
+    check_password(run.loaded.settings, text, owner)
+    return NewPassword(run, text, generated=generate)
 
 
 def _from_stdin() -> str:
@@ -154,16 +160,16 @@ def _from_stdin() -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def _asked(run: Invocation, of: str, check: Callable[[str], object]) -> str:
+def _asked(run: Invocation, owner: User | Newcomer) -> str:
     if not run.may_ask:
         raise Invalid(
             "No password, and no terminal to ask on",
             hint="use --password-stdin, --password-file FILE or --generate",
         )
     for _ in range(3):
-        first: str = typer.prompt(f"Password for {clean(of)}", hide_input=True, err=True)
+        first: str = typer.prompt(f"Password for {clean(owner.email)}", hide_input=True, err=True)
         try:
-            check(first)
+            check_password(run.loaded.settings, first, owner)
         except Invalid as error:
             run.out.note(str(error))
             continue
@@ -177,9 +183,7 @@ def confirm(run: Invocation, question: str, *, yes: bool) -> None:
     if yes:
         return
     if not run.may_ask:
-        raise Forbidden(
-            f"{question} Nothing was done", hint="there is no terminal to ask on: confirm with --yes"
-        )
+        raise Forbidden(f"{question} Nothing was done", hint="there is no terminal: confirm with --yes")
     try:
         agreed = typer.confirm(clean(question), err=True)
     except typer.Abort:

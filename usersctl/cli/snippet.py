@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from string import Template
-from typing import Annotated, NamedTuple
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
 from typer import Argument, Context
@@ -30,56 +30,43 @@ CLEANUP, TIMER = "/etc/systemd/system/users-cleanup.service", "/etc/systemd/syst
 NGINX = "/etc/nginx/sites-enabled/users.conf"
 FILTER, JAIL = "/etc/fail2ban/filter.d/usersd.conf", "/etc/fail2ban/jail.d/usersd.conf"
 
-RELOAD = "systemctl daemon-reload && systemctl enable --now"
+ENABLE = "systemctl enable --now"
+RELOAD = f"systemctl daemon-reload && {ENABLE}"
 START_TIMER = f"{RELOAD} users-cleanup.timer"
-RESTART_WITH_SOCKET = (
-    "systemctl daemon-reload && systemctl stop usersd && systemctl enable --now usersd.socket usersd"
-)
+RESTART_WITH_SOCKET = f"systemctl daemon-reload && systemctl stop usersd && {ENABLE} usersd.socket usersd"
 RELOAD_FAIL2BAN = "systemctl reload fail2ban"
 
 # Characters that need no quoting in any of the generated files.
 _PLAIN = re.compile(r"[\w/.,@+=~\[\]-]*")
 
 
-class Name(StrEnum):
-    SYSTEMD = "systemd"
-    SOCKET = "socket"
-    TIMER = "timer"
-    CLEANUP = "cleanup"
-    CRON = "cron"
-    NGINX = "nginx"
-    CADDY = "caddy"
-    TRAEFIK = "traefik"
-    DOCKERFILE = "dockerfile"
-    FAIL2BAN = "fail2ban"
-    JAIL = "jail"
-
-
-class Snippet(NamedTuple):
+class Snippet(StrEnum):
     file: str  # in FOLDER
     place: str
     then: str  # the command that puts it in force; empty where the program notices the file by itself
 
+    def __new__(cls, name: str, file: str, place: str, then: str) -> Self:
+        member = str.__new__(cls, name)
+        member._value_, member.file, member.place, member.then = name, file, place, then
+        return member
 
-# fmt: off
-SNIPPETS = {
-    Name.SYSTEMD:    Snippet("usersd.service",        SERVICE,       f"{RELOAD} usersd"),
-    Name.SOCKET:     Snippet("usersd.socket",         SOCKET,        RESTART_WITH_SOCKET),
-    Name.TIMER:      Snippet("users-cleanup.timer",   TIMER,         f"usersctl snippet cleanup >{CLEANUP} && {START_TIMER}"),
-    Name.CLEANUP:    Snippet("users-cleanup.service", CLEANUP,       f"usersctl snippet timer >{TIMER} && {START_TIMER}"),
-    Name.CRON:       Snippet("users.cron",            "/etc/cron.d/users", ""),
-    Name.NGINX:      Snippet("nginx.conf",            NGINX,         "nginx -t && systemctl reload nginx"),
-    Name.CADDY:      Snippet("Caddyfile",             "/etc/caddy/Caddyfile", "systemctl reload caddy"),
-    Name.TRAEFIK:    Snippet("traefik.yml",           "the folder of Traefik's file provider", ""),
-    Name.DOCKERFILE: Snippet("Dockerfile",            "Dockerfile, in a checkout", "docker build --tag usersctl ."),
-    Name.FAIL2BAN:   Snippet("fail2ban-filter.conf",  FILTER,        f"usersctl snippet jail >{JAIL} && {RELOAD_FAIL2BAN}"),
-    Name.JAIL:       Snippet("fail2ban-jail.conf",    JAIL,          f"usersctl snippet fail2ban >{FILTER} && {RELOAD_FAIL2BAN}"),
-}
-# fmt: on
+    # fmt: off
+    SYSTEMD    = "systemd",    "usersd.service",        SERVICE, f"{RELOAD} usersd"
+    SOCKET     = "socket",     "usersd.socket",         SOCKET,  RESTART_WITH_SOCKET
+    TIMER      = "timer",      "users-cleanup.timer",   TIMER,   f"usersctl snippet cleanup >{CLEANUP} && {START_TIMER}"
+    CLEANUP    = "cleanup",    "users-cleanup.service", CLEANUP, f"usersctl snippet timer >{TIMER} && {START_TIMER}"
+    CRON       = "cron",       "users.cron",            "/etc/cron.d/users", ""
+    NGINX      = "nginx",      "nginx.conf",            NGINX,   "nginx -t && systemctl reload nginx"
+    CADDY      = "caddy",      "Caddyfile",             "/etc/caddy/Caddyfile", "systemctl reload caddy"
+    TRAEFIK    = "traefik",    "traefik.yml",           "the folder of Traefik's file provider", ""
+    DOCKERFILE = "dockerfile", "Dockerfile",            "Dockerfile, in a checkout", "docker build --tag usersctl ."
+    FAIL2BAN   = "fail2ban",   "fail2ban-filter.conf",  FILTER,  f"usersctl snippet jail >{JAIL} && {RELOAD_FAIL2BAN}"
+    JAIL       = "jail",       "fail2ban-jail.conf",    JAIL,    f"usersctl snippet fail2ban >{FILTER} && {RELOAD_FAIL2BAN}"
+    # fmt: on
 
 
 def snippet(
-    ctx: Context, name: Annotated[Name, Argument(metavar="NAME", help="One of the names above.")]
+    ctx: Context, name: Annotated[Snippet, Argument(metavar="NAME", help="One of the names above.")]
 ) -> None:
     """Print a configuration file for systemd, cron or a proxy.
 
@@ -87,25 +74,22 @@ def snippet(
     traefik. For an image: dockerfile. Against guessed passwords: fail2ban and jail.
     """
     run = invocation(ctx)
-    described = SNIPPETS[name]
     text = write(name, Site(run.loaded, this_command()).words())
     if run.out.json:
-        run.out.write_json({"place": described.place, "then": described.then, "text": text})
+        run.out.write_json({"place": name.place, "then": name.then, "text": text})
         return
     run.out.data(text.removesuffix("\n"))
-    run.out.note(f"Put it into: {described.place}")
-    if described.then:
-        run.out.note(f"Then: {described.then}")
+    run.out.note(f"Put it into: {name.place}")
+    if name.then:
+        run.out.note(f"Then: {name.then}")
 
 
-def write(name: Name, words: dict[str, str]) -> str:
-    if name is Name.TRAEFIK and words["upstream"].startswith("unix:"):
-        raise Invalid(
-            "Traefik cannot use a Unix socket", hint="let the daemon listen on server.host and server.port"
-        )
-    if name is Name.CADDY:
+def write(snippet: Snippet, words: dict[str, str]) -> str:
+    if snippet is Snippet.TRAEFIK and words["upstream"].startswith("unix:"):
+        raise Invalid("Traefik cannot use a Unix socket", hint="configure server.host and server.port")
+    if snippet is Snippet.CADDY:
         words = words | {"upstream": words["upstream"].replace("unix:", "unix/")}
-    return Template((FOLDER / SNIPPETS[name].file).read_text("utf-8")).substitute(words)
+    return Template((FOLDER / snippet.file).read_text("utf-8")).substitute(words)
 
 
 @dataclass(frozen=True)
@@ -126,11 +110,19 @@ class Site:
     def words(self) -> dict[str, str]:
         """The value of every ${name} in the snippets."""
         self._refuse_unquotable()
-        settings, host, port = self.settings, self.hostname, self.proxy_port
+        settings = self.settings
+        address = urlsplit(settings.base_url)
+        host = address.hostname or ""
+        if ":" in host:
+            host = f"[{host}]"
+        # The port of an http address is the daemon's, and the proxy in front serves https.
+        port = address.port if settings.https else None
+        owner = owner_of(settings.database)
+        access = f"SocketUser={owner}\nSocketMode={settings.socket_mode}\n"
         return {
             "usersctl": " ".join(self.command),
             "options": self.options,
-            "serve": self.serve,
+            "serve": f"serve --base-url {settings.base_url}" if self._is_elsewhere("baseUrl") else "serve",
             "state_dir": str(self.state_folder),
             "base_url": settings.base_url,
             "server_name": host,
@@ -138,13 +130,13 @@ class Site:
             "site_port": str(port or 443),
             "port": str(settings.port),
             "listen": self.listen,
-            "socket_access": self.socket_access,
+            "socket_access": access if settings.socket else "",
             "upstream": self.upstream,
-            "user": owner_of(settings.database),
+            "user": owner,
             "schedule": settings.cleanup_schedule or NIGHTLY,
             "folders": "\n".join([self.state_folder_line, f"ProtectHome={self.protect_home}"]),
             "socket_folder": self.socket_folder_lines,
-            "missing_folders": self.missing_folders,
+            "missing_folders": self.missing_folders(owner),
         }
 
     def _refuse_unquotable(self) -> None:
@@ -172,20 +164,6 @@ class Site:
         return options
 
     @property
-    def serve(self) -> str:
-        return f"serve --base-url {self.settings.base_url}" if self._is_elsewhere("baseUrl") else "serve"
-
-    @property
-    def hostname(self) -> str:
-        name = urlsplit(self.settings.base_url).hostname or ""
-        return f"[{name}]" if ":" in name else name
-
-    @property
-    def proxy_port(self) -> int | None:
-        """None for an http address: its port is the daemon's, and the proxy in front serves https."""
-        return urlsplit(self.settings.base_url).port if self.settings.https else None
-
-    @property
     def listen(self) -> str:
         if self.settings.socket:
             return str(self.settings.socket)
@@ -202,13 +180,6 @@ class Site:
         return host_and_port(connectable_host(self.settings.host.strip("[]")), self.settings.port)
 
     @property
-    def socket_access(self) -> str:
-        if not self.settings.socket:
-            return ""
-        owner = owner_of(self.settings.database)
-        return f"SocketUser={owner}\nSocketMode={self.settings.socket_mode}\n"
-
-    @property
     def state_folder_line(self) -> str:
         folder = self.state_folder
         if folder.is_relative_to("/var/lib") and folder != Path("/var/lib"):
@@ -218,14 +189,8 @@ class Site:
     @property
     def protect_home(self) -> str:
         settings = self.settings
-        paths = (
-            self.state_folder,
-            Path(self.command[0]),
-            self.loaded.file,
-            settings.mailer_templates,
-            settings.logo,
-            settings.stylesheet,
-        )
+        paths = [settings.mailer_templates, settings.logo, settings.stylesheet]
+        paths += [self.state_folder, Path(self.command[0]), self.loaded.file]
         at_home = any(path and path.is_relative_to(home) for path in paths for home in HOMES)
         return "read-only" if at_home else "yes"
 
@@ -245,14 +210,12 @@ class Site:
             return f"RuntimeDirectory={folder.relative_to('/run')}\nRuntimeDirectoryPreserve=yes\n"
         return f"ReadWritePaths={folder}\n"
 
-    @property
-    def missing_folders(self) -> str:
+    def missing_folders(self, owner: str) -> str:
         """A comment with the commands that create the folders that systemd does not create, but needs."""
         needed = [
             ("0700", self.state_folder, self.state_folder_line),
             ("0755", self.socket_folder, self.socket_folder_lines),
         ]
-        owner = owner_of(self.settings.database)
         commands = "".join(
             f"#   install -d -m {mode} -o {owner} {folder}\n"
             for mode, folder, line in needed

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from typer import Argument, Context, Option
 
 from usersctl.cli.durations import span
-from usersctl.cli.questions import UserArgument, complete_user, invocation, one_user, users
+from usersctl.cli.questions import USERS_HELP, UserArgument, complete_user, invocation, one_user, users
 from usersctl.errors import Invalid, NotFound
 from usersctl.fields import normal_name
 from usersctl.models import Session
@@ -28,9 +28,8 @@ def cleanup_tokens(
         cleanup = service.sessions.stale(include_no_expiration=include_no_expiration)
     else:
         with run.out.progress("Removing tokens") as draw:
-            cleanup = service.sessions.cleanup(
-                include_no_expiration=include_no_expiration, by=run.actor, progress=draw
-            )
+            everything = include_no_expiration
+            cleanup = service.sessions.cleanup(include_no_expiration=everything, by=run.actor, progress=draw)
     verb = "Would remove" if dry_run else "Removed"
     removed = f"{verb} {counted(cleanup.expired, 'expired token')}"
     if include_no_expiration:
@@ -86,12 +85,7 @@ def list_(
 def revoke(
     ctx: Context,
     user: Annotated[
-        list[str] | None,
-        Argument(
-            metavar="[USER]...",
-            help="Ids or email addresses; - reads them from standard input.",
-            autocompletion=complete_user,
-        ),
+        list[str] | None, Argument(metavar="[USER]...", help=USERS_HELP, autocompletion=complete_user)
     ] = None,
     token_id: Annotated[int | None, Option("--id", metavar="N", help="One token, by its id.")] = None,
 ) -> None:

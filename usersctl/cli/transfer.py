@@ -40,7 +40,7 @@ def import_(
     ] = None,
     source: Annotated[
         str | None,
-        Option("--from", metavar="KIND:FILE", help="sqlite, pocketbase, django or csv, and the file."),
+        Option("--from", metavar="KIND:FILE", help="sqlite, pocketbase, django or csv; and the file."),
     ] = None,
     form: Annotated[Format | None, Option("--format", help="Default: by the suffix; CSV on stdin.")] = None,
     table: Annotated[
@@ -48,11 +48,11 @@ def import_(
     ] = None,
     columns: Annotated[
         list[str] | None,
-        Option("--map", metavar="OURS=THEIRS", help="With --from: their column for ours. Repeatable."),
+        Option("--map", metavar="OURS=THEIRS", help="With --from: their column. Repeatable."),
     ] = None,
     roles: Annotated[
         list[str] | None,
-        Option("--map-role", metavar="THEIRS=OURS", help="With --from: our role for theirs. Repeatable."),
+        Option("--map-role", metavar="THEIRS=OURS", help="With --from: our role. Repeatable."),
     ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Check everything, write nothing.")] = False,
     on_conflict: Annotated[OnConflict, Option(help="If an address has an account.")] = OnConflict.FAIL,
@@ -71,23 +71,23 @@ def import_(
         if form is not None:
             raise Invalid("--format is for a FILE; --from names the kind before the colon")
         with _foreign(run, source or "", table, columns or [], roles or []) as adoption:
-            _import(run, adoption.rows(), adoption, dry_run=dry_run, on_conflict=on_conflict)
+            _import(run, adoption.rows(), adoption, on_conflict, dry_run=dry_run)
         return
     if table is not None or columns or roles:
         raise Invalid("--table, --map and --map-role go with --from")
     form = form or by_suffix(file)
     # The rows are closed before the file, also when a signal ends the command.
     with opened(file) as content, closing(read_rows(content, form)) as rows:
-        _import(run, rows, None, dry_run=dry_run, on_conflict=on_conflict)
+        _import(run, rows, None, on_conflict, dry_run=dry_run)
 
 
 def _import(
     run: Invocation,
     rows: Iterator[SourceRow],
     adoption: "Adoption | None",
+    on_conflict: OnConflict,
     *,
     dry_run: bool,
-    on_conflict: OnConflict,
 ) -> None:
     problems: list[RowProblem] = []
 
@@ -156,19 +156,15 @@ def _foreign(
 
     kind, colon, name = source.partition(":")
     if not colon or not name or kind not in tuple(SourceKind):
-        raise Invalid(
-            f"--from {source}: expected KIND:FILE, as in sqlite:old.db",
-            hint=f"kinds are {', '.join(SourceKind)}",
-        )
+        kinds = ", ".join(SourceKind)
+        raise Invalid(f"--from {source}: expected KIND:FILE, as in sqlite:old.db", hint=f"kinds are {kinds}")
     path, database = Path(name), run.loaded.settings.database
     if is_same_file(path, database):
-        raise Invalid(
-            f"{name} is the database itself", hint="upgrade an older database with: usersctl db migrate"
-        )
-    given = _pairs("--map", columns)
+        raise Invalid(f"{name} is the database itself", hint="to upgrade it: usersctl db migrate")
+    our_columns = _pairs("--map", columns)
     new_roles = {theirs: normal_role(ours) for theirs, ours in _pairs("--map-role", roles).items()}
     with open_source(SourceKind(kind), path, table) as source_table:
-        mapping = map_columns(source_table.columns, given, run.loaded.settings)
+        mapping = map_columns(source_table.columns, our_columns, run.loaded.settings)
         yield Adoption(source_table, mapping, new_roles)
 
 
@@ -184,9 +180,7 @@ def export(
     ctx: Context,
     file: Annotated[str, Argument(metavar="[FILE|-]", help="The file to write. Default: stdout.")] = "-",
     form: Annotated[Format | None, Option("--format", help="Default: by the suffix; CSV on stdout.")] = None,
-    with_hashes: Annotated[
-        bool, Option("--with-hashes", help="Also the password hashes: keep the file secret.")
-    ] = False,
+    with_hashes: Annotated[bool, Option("--with-hashes", help="Also the secret password hashes.")] = False,
 ) -> None:
     """Write all accounts to a file that `import` reads.
 

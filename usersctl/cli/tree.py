@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from copy import copy
 from functools import cache
 from pathlib import Path
@@ -160,40 +160,30 @@ def command_tree() -> TyperGroup:
     """The tree of commands. Each has the shared options in its help and its completion."""
     root = typer.main.get_command(build_tree())
     assert isinstance(root, TyperGroup)  # noqa: S101 - it has commands
-    shared = [_shared(option) for option in root.params if option.name in SHARED]
-    groups = [root]
-    for group in groups:
-        groups += (command for command in group.commands.values() if isinstance(command, TyperGroup))
-        for command in group.commands.values():
-            command.params += shared
-            # In its boxes, Typer would keep the line ends of the docstring. An overview shows the first sentence.
-            command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
-            command.short_help = re.split(r"(?<=\.)\s", command.help, maxsplit=1)[0]
+    shared: list[Any] = [copy(option) for option in root.params if option.name in SHARED]
+    for option in shared:
+        option.expose_value = False  # `options.take` has removed it from the command line
+        option.rich_help_panel = "Everywhere"
+    for command in _commands(root):
+        command.params += shared
+        # In its boxes, Typer would keep the line ends of the docstring. An overview shows the first sentence.
+        command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
+        command.short_help = re.split(r"(?<=\.)\s", command.help, maxsplit=1)[0]
     return root
 
 
-def _shared(option: Any) -> Any:
-    copied = copy(option)
-    copied.expose_value = False  # `options.take` has removed it from the command line
-    copied.rich_help_panel = "Everywhere"
-    return copied
+def _commands(group: TyperGroup) -> Iterator[Any]:
+    for command in group.commands.values():
+        yield command
+        if isinstance(command, TyperGroup):
+            yield from _commands(command)
 
 
 def value_options() -> Collection[str]:
     """Every option of a command that takes a value; for `options.take`."""
-    root = command_tree()
-    commands = [root, *root.commands.values()]
-    for command in commands:
-        if isinstance(command, TyperGroup) and command is not root:
-            commands += command.commands.values()
-    return {
-        name
-        for command in commands
-        for option in command.params
-        if isinstance(option, TyperOption) and not option.is_flag
-        for name in option.opts
-        if name not in VALUES
-    }
+    options = [option for command in _commands(command_tree()) for option in command.params]
+    taking = [option for option in options if isinstance(option, TyperOption) and not option.is_flag]
+    return {name for option in taking for name in option.opts if name not in VALUES}
 
 
 def run_tree(run: Invocation) -> int:

@@ -28,13 +28,8 @@ def why(ctx: Context, user: UserArgument) -> None:
         for name, state, message, mend in explained.gates
     ]
     if run.out.json:
-        run.out.write_json(
-            {
-                "user": explained.user and explained.user.as_json(),
-                "stopped_by": stopped_by,
-                "gates": [line._asdict() for line in lines],
-            }
-        )
+        account, gates = explained.user and explained.user.as_json(), [line._asdict() for line in lines]
+        run.out.write_json({"user": account, "stopped_by": stopped_by, "gates": gates})
     else:
         show(run.out, ("gate", "state", "why"), lines)
         if explained.user is not None:

@@ -6,14 +6,8 @@ from typing import NamedTuple
 from usersctl.cli.show.cells import clean
 from usersctl.cli.show.output import Output
 
-STYLES = {
-    "warning": "yellow",
-    "problem": "bold red",
-    "shut": "bold red",
-    "hint": "cyan",
-    "unchecked": "dim",
-    "note": "dim",
-}
+STYLES = {"problem": "bold red", "shut": "bold red", "warning": "yellow", "hint": "cyan"}
+STYLES |= {"unchecked": "dim", "note": "dim"}
 
 
 class Line(NamedTuple):

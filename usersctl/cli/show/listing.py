@@ -57,15 +57,17 @@ def _print(run: Invocation, users: Iterable[User], form: str | None) -> None:
         run.out.table(COLUMNS, rows, empty="No users.")
 
 
-def print_json_array(items: Iterable[object], to: IO[str] | None = None) -> None:
-    """One object a line, written in batches; `[]` if there is none."""
+def print_json_array(items: Iterable[object], to: IO[str] | None = None) -> int:
+    """One object a line, written in batches; `[]` if there is none. Returns the number of objects."""
     target = to or sys.stdout
-    before, lines = "[\n", []
+    count, before, lines = 0, "[\n", []
     for item in items:
         lines.append(before + to_json(item))
         before = ",\n"
+        count += 1
         if len(lines) == LINES_AT_ONCE:
             target.write("".join(lines))
             lines.clear()
-    lines.append("[]\n" if before == "[\n" else "\n]\n")
+    lines.append("\n]\n" if count else "[]\n")
     target.write("".join(lines))
+    return count

@@ -90,9 +90,8 @@ class Output:
     def error(self, error: Exception, *, code: str, hint: str | None = None, **more: Any) -> None:
         message = clean(str(error)) or type(error).__name__
         if self.json:
-            print(
-                to_json({"error": {"code": code, "message": message, "hint": hint, **more}}), file=sys.stderr
-            )
+            report = {"code": code, "message": message, "hint": hint, **more}
+            print(to_json({"error": report}), file=sys.stderr)
             return
         print(f"usersctl: {message}", file=sys.stderr)
         if hint:
