@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Generator, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -92,11 +92,9 @@ def verify(
 
 
 def _hash(text: str) -> bytes:
-    try:
+    with suppress(ValueError):
         if len(digest := bytes.fromhex(text)) == 32:
             return digest
-    except ValueError:
-        pass
     raise Invalid("--expect takes a hash as `usersctl audit verify` prints it: 64 hexadecimal digits")
 
 

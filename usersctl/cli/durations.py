@@ -1,6 +1,7 @@
 """Durations as they are typed: 30m, 12h, 90d, 2w, 1y."""
 
 import re
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from usersctl.clock import moment
@@ -20,10 +21,8 @@ def span(text: str) -> timedelta:
 
 def since(text: str, now: datetime) -> datetime:
     """A duration before now, or a date."""
-    try:
+    with suppress(Invalid):
         return now - span(text)
-    except Invalid:
-        pass
     try:
         return moment(text.strip())
     except (ValueError, OverflowError):
