@@ -10,7 +10,9 @@ from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.questions import UserArgument, invocation, one_user
 from usersctl.cli.show.cells import clean
+from usersctl.clock import stamp, utc_now
 from usersctl.errors import Forbidden, NotFound
+from usersctl.fields import normal_email
 from usersctl.models import EmailState, QueuedEmail, User
 from usersctl.store.transaction import Transaction
 
@@ -64,7 +66,6 @@ def retry(
     ] = None,
 ) -> None:
     """Send waiting emails now. Works without a running daemon. Exit code 7 if an email could not be sent."""
-    from usersctl.clock import stamp
     from usersctl.mail import writer
 
     run = invocation(ctx)
@@ -98,11 +99,7 @@ def test(ctx: Context, to: Annotated[str, Argument(metavar="TO", help="The addre
 
     Exit code 7 if the email was not accepted.
     """
-    from usersctl.clock import utc_now
-    from usersctl.fields import normal_email
-    from usersctl.mail import writer
-    from usersctl.mail.outbox import sender
-    from usersctl.mail.sending import Undeliverable
+    from usersctl.mail import outbox, sending, writer
     from usersctl.secrets import new_message_id
 
     run = invocation(ctx)
@@ -112,8 +109,8 @@ def test(ctx: Context, to: Annotated[str, Argument(metavar="TO", help="The addre
     message_id = new_message_id()
     message = email_writer.write("test", address, link=None, hours=0, message_id=message_id, date=utc_now())
     try:
-        answer = sender(settings)(message, address, 0)
-    except Undeliverable as error:
+        answer = outbox.sender(settings)(message, address, 0)
+    except sending.Undeliverable as error:
         run.out.error(error, code="undeliverable", hint="see: usersctl config show --origin")
         raise typer.Exit(ExitCode.PARTLY_FAILED) from None
     run.out.result(f"Sent to {address}: {answer}", {"to": address, "answer": answer})

@@ -3,9 +3,10 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Context, Option
@@ -111,9 +112,10 @@ def refuse_both_from_stdin(user: str, *, password_stdin: bool) -> None:
         )
 
 
-class NewPassword(NamedTuple):
+@dataclass(frozen=True)
+class NewPassword:
     run: Invocation
-    text: str
+    text: str = field(repr=False)
     generated: bool
 
     def show(self, user: User) -> None:

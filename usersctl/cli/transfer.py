@@ -82,12 +82,7 @@ def import_(
 
 
 def _import(
-    run: Invocation,
-    rows: Iterator[SourceRow],
-    adoption: "Adoption | None",
-    on_conflict: OnConflict,
-    *,
-    dry_run: bool,
+    run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | None", policy: str, *, dry_run: bool
 ) -> None:
     problems: list[RowProblem] = []
 
@@ -102,7 +97,7 @@ def _import(
     with _service(run, dry_run=dry_run) as service, run.out.progress("Hashing passwords") as draw:
         try:
             done = service.transfer.import_rows(
-                rows, on_conflict=on_conflict, dry_run=dry_run, by=run.actor, report=report, hashing=draw
+                rows, on_conflict=policy, dry_run=dry_run, by=run.actor, report=report, hashing=draw
             )
         except BrokenRows as error:
             _refuse_broken(run, error, problems)
