@@ -78,10 +78,8 @@ def _report_existing(
     if user is None:
         return False
     if not if_missing:
-        raise Taken(
-            f"{user.email} is taken by user {user.id}",
-            hint="change that account with: usersctl update, or usersctl set-password",
-        )
+        hint = "change that account with: usersctl update, or usersctl set-password"
+        raise Taken(f"{user.email} is taken by user {user.id}", hint=hint)
     sentence = f"{user.email} exists already, as user {user.id}"
     if generate and not run.out.json:
         run.out.note(sentence)  # a script reads a password from stdout

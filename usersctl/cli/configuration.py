@@ -60,13 +60,8 @@ def explain(
 
 
 def _explanation(key: Key) -> dict[str, Any]:
-    return {
-        "key": key.name,
-        "type": key.kind.name,
-        "default": key.default,
-        "environment": list(key.variables),
-        "meaning": key.help,
-    }
+    facts: dict[str, Any] = {"key": key.name, "type": key.kind.name, "default": key.default}
+    return facts | {"environment": list(key.variables), "meaning": key.help}
 
 
 def check(ctx: Context) -> None:

@@ -86,10 +86,9 @@ def backup(
     with run.out.progress("Copying pages") as draw:
         counts = store.copy(file, draw)
     seconds, size = round(time.monotonic() - began, 2), file.stat().st_size
-    run.out.result(
-        f"Saved {_accounts(counts)} in {file}: {size} bytes, {seconds} s",
-        {"file": str(file), "accounts": counts["users"], "bytes": size, "seconds": seconds},
-    )
+    accounts = counted(counts["users"], "account")
+    as_json = {"file": str(file), "accounts": counts["users"], "bytes": size, "seconds": seconds}
+    run.out.result(f"Saved {accounts} in {file}: {size} bytes, {seconds} s", as_json)
 
 
 def verify(
@@ -137,12 +136,9 @@ def restore(
     with backups.checked_copy(file) as (report, copy):
         if report.problems:
             _refuse_unsound(run, file, report)
-        accounts = _accounts(report.counts)
-        as_json: dict[str, Any] = {
-            "file": str(file),
-            "database": str(path),
-            "accounts": report.counts["users"],
-        }
+        users = report.counts["users"]
+        accounts = counted(users, "account")
+        as_json: dict[str, Any] = {"file": str(file), "database": str(path), "accounts": users}
         as_json |= {"tokens_kept": keep_tokens, "dry_run": dry_run, "kept": None}
         if dry_run:
             run.out.result(f"Would restore {accounts} to {path}", as_json)
@@ -179,11 +175,7 @@ def _print_report(run: "Invocation", path: Path, report: "BackupReport") -> None
             run.out.data(clean(f"{problem.check}: {problem.message}"))
         run.out.note(f"{path} is not sound: {counted(len(report.problems), 'problem')}")
     else:
-        audit_rows = counted(rows or 0, "audit row")
-        run.out.result(f"{path} is sound: {_accounts(report.counts)}, {audit_rows} up to {report.head}", None)
+        contents = f"{counted(accounts or 0, 'account')}, {counted(rows or 0, 'audit row')}"
+        run.out.result(f"{path} is sound: {contents} up to {report.head}", None)
     if report.problems:
         raise typer.Exit(ExitCode.PARTLY_FAILED)
-
-
-def _accounts(counts: dict[str, int]) -> str:
-    return counted(counts["users"], "account")

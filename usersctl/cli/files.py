@@ -56,18 +56,13 @@ def read_rows(content: IO[bytes], form: Format) -> Generator[SourceRow, None, No
 
 
 def _check_header(header: list[str]) -> None:
+    known, other = ", ".join(IMPORTED), "a file with other names is read with --from csv:FILE"
     if header and "email" not in header:
-        raise Invalid(
-            "line 1: the header has no column email",
-            hint=f"the first line names the columns, separated by commas: {', '.join(IMPORTED)};"
-            " a file with other names is read with --from csv:FILE",
-        )
+        hint = f"the first line names the columns, separated by commas: {known}; {other}"
+        raise Invalid("line 1: the header has no column email", hint=hint)
     unknown = next((name for name in header if name not in IMPORTED + IGNORED), None)
     if unknown is not None:
-        raise Invalid(
-            f"line 1: unknown column {unknown!r}",
-            hint=f"known are {', '.join(IMPORTED)}; a file with other names is read with --from csv:FILE",
-        )
+        raise Invalid(f"line 1: unknown column {unknown!r}", hint=f"known are {known}; {other}")
 
 
 # --- writing ---

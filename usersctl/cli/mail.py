@@ -148,10 +148,8 @@ def _refuse_nothing_to_confirm(run: Invocation, account: User) -> None:
     if not account.awaiting_confirmation:
         raise Forbidden(f"{account.email} has nothing to confirm", hint=None if account.active else activate)
     if not run.loaded.settings.registration_is_open:
-        raise Forbidden(
-            "Registration is closed, and its confirmation with it",
-            hint=f'add "/register" to auth.whitelist, or: {activate}',
-        )
+        hint = f'add "/register" to auth.whitelist, or: {activate}'
+        raise Forbidden("Registration is closed, and its confirmation with it", hint=hint)
 
 
 def _queued(tx: Transaction, email_id: int) -> QueuedEmail:

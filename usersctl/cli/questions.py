@@ -106,10 +106,8 @@ def _expanded(references: Iterable[str]) -> Iterator[str]:
 def refuse_both_from_stdin(user: str, *, password_stdin: bool) -> None:
     """Otherwise the password would be looked up as a user, and printed in the error."""
     if user == "-" and password_stdin:
-        raise Invalid(
-            "Standard input cannot be both the user and the password",
-            hint="name the USER, or give the password with --password-file FILE",
-        )
+        hint = "name the USER, or give the password with --password-file FILE"
+        raise Invalid("Standard input cannot be both the user and the password", hint=hint)
 
 
 @dataclass(frozen=True)
@@ -164,10 +162,8 @@ def _from_stdin() -> str:
 
 def _asked(run: Invocation, owner: User | Newcomer) -> str:
     if not run.may_ask:
-        raise Invalid(
-            "No password, and no terminal to ask on",
-            hint="use --password-stdin, --password-file FILE or --generate",
-        )
+        hint = "use --password-stdin, --password-file FILE or --generate"
+        raise Invalid("No password, and no terminal to ask on", hint=hint)
     for _ in range(3):
         first: str = typer.prompt(f"Password for {clean(owner.email)}", hide_input=True, err=True)
         try:

@@ -17,7 +17,7 @@ from typer import Argument, Context
 from usersctl.cli.questions import invocation
 from usersctl.config import Settings
 from usersctl.config.sources import Loaded
-from usersctl.config.values import connectable_host, host_and_port
+from usersctl.config.values import bracketed, connectable_host, host_and_port
 from usersctl.errors import Invalid
 
 FOLDER = Path(__file__).parent.parent / "snippets"
@@ -112,9 +112,7 @@ class Site:
         self._refuse_unquotable()
         settings = self.settings
         address = urlsplit(settings.base_url)
-        host = address.hostname or ""
-        if ":" in host:
-            host = f"[{host}]"
+        host = bracketed(address.hostname or "")
         # The port of an http address is the daemon's, and the proxy in front serves https.
         port = address.port if settings.https else None
         owner = owner_of(settings.database)
@@ -144,10 +142,8 @@ class Site:
         host = settings.host.replace(":", "")
         for value in (*self.command, self.loaded.file, settings.database, settings.socket, host):
             if not _PLAIN.fullmatch(str(value or "")):
-                raise Invalid(
-                    f"{str(value)!r} has a character that other programs may interpret",
-                    hint="move it to a path of letters, digits and / . _ - + = @ ,",
-                )
+                hint = "move it to a path of letters, digits and / . _ - + = @ ,"
+                raise Invalid(f"{str(value)!r} has a character that other programs may interpret", hint=hint)
 
     def _is_elsewhere(self, key: str) -> bool:
         """The value of the key comes from the command line or the environment, and not from the file."""
@@ -177,7 +173,7 @@ class Site:
         """The daemon's address for the proxy."""
         if self.settings.socket:
             return f"unix:{self.settings.socket}"
-        return host_and_port(connectable_host(self.settings.host.strip("[]")), self.settings.port)
+        return host_and_port(connectable_host(self.settings.host), self.settings.port)
 
     @property
     def state_folder_line(self) -> str:

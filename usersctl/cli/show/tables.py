@@ -40,12 +40,8 @@ def draw(titles: list[str], rows: list[list[Cell]], *, color: bool) -> bool:
     widths = _widths(list(zip(*texts, strict=True)), console.width)
     if widths is None:
         return False
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, _GAP - 1, 0, 0),
-        header_style="bold" if color else None,
-    )
+    style = "bold" if color else None
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, _GAP - 1, 0, 0), header_style=style)
     for title, width, cells in zip(titles, widths, zip(*rows, strict=True), strict=True):
         numeric = {type(cell) for cell in cells} - {type(None)} == {int}
         table.add_column(title, justify="right" if numeric else "left", overflow="fold", width=width)
