@@ -2,12 +2,12 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from usersctl.config.settings import KEYS, VARIABLES, Settings
-from usersctl.config.values import BadValue, connectable_host, origin_of
+from usersctl.config.values import BadValue, connectable_host, origin_of, redirect
 from usersctl.errors import ConfigError, Invalid
 from usersctl.fields import unique_keys
 
@@ -32,23 +32,17 @@ class Loaded(NamedTuple):
 
 
 def load(
-    *,
-    config: Path | None = None,
-    flags: Mapping[str, Any] | None = None,
-    env: Mapping[str, str] | None = None,
+    *, config: Path | None = None, flags: Mapping[str, Any] = {}, env: Mapping[str, str] = os.environ
 ) -> Loaded:
     """The first of flag, environment, file and default wins. `flags` has dotted keys."""
-    if env is None:
-        env = os.environ
     file = find_file(config, env)
     layers = [  # from the weakest to the strongest
         _from_file(file),
         _from_environment(env),
-        {key: Origin(COMMAND_LINE, value) for key, value in (flags or {}).items() if value is not None},
+        {key: Origin(COMMAND_LINE, value) for key, value in flags.items() if value is not None},
     ]
     if not any("database" in layer for layer in layers):
-        source, path = _default_database(env)
-        layers.append({"database": Origin(source, str(path))})
+        layers.append({"database": _default_database(env)})
     origins: dict[str, Origin] = {}
     fields: dict[str, Any] = {}
     for layer in layers:
@@ -99,20 +93,19 @@ def _make_absolute(fields: dict[str, Any], origins: dict[str, Origin], file: Pat
 
 
 def find_file(config: Path | None, env: Mapping[str, str]) -> Path | None:
-    named = config
-    if named is None and env.get("USERS_CONFIG"):
-        named = Path(env["USERS_CONFIG"])
-    if named is not None:
-        try:
-            is_there = named.is_file()
-        except OSError as error:
-            raise ConfigError(f"{named}: cannot be read: {error.strerror}") from None
-        if not is_there:
-            raise ConfigError(f"{named}: no such configuration file")
-        return named.absolute()
-    # In a folder that this process may not enter, is_file() alone would raise.
-    files = (path for path in default_files(env) if os.access(path, os.F_OK) and path.is_file())
-    return next(files, None)
+    if config is None and env.get("USERS_CONFIG"):
+        config = Path(env["USERS_CONFIG"])
+    if config is None:
+        # In a folder that this process may not enter, is_file() alone would raise.
+        return next(
+            (file for file in default_files(env) if os.access(file, os.F_OK) and file.is_file()), None
+        )
+    try:
+        if config.is_file():
+            return config.absolute()
+    except OSError as error:
+        raise ConfigError(f"{config}: cannot be read: {error.strerror}") from None
+    raise ConfigError(f"{config}: no such configuration file")
 
 
 def default_files(env: Mapping[str, str]) -> list[Path]:
@@ -135,15 +128,15 @@ def _home(env: Mapping[str, str], name: str, usual: str) -> Path | None:
         return None
 
 
-def _default_database(env: Mapping[str, str]) -> tuple[str, Path]:
+def _default_database(env: Mapping[str, str]) -> Origin:
     if env.get("STATE_DIRECTORY"):
-        return "STATE_DIRECTORY", Path(env["STATE_DIRECTORY"].split(":")[0]) / "users.db"
+        return Origin("STATE_DIRECTORY", str(Path(env["STATE_DIRECTORY"].split(":")[0]) / "users.db"))
     if os.geteuid() == 0:
-        return "default for root", Path("/var/lib/users/users.db")
+        return Origin("default for root", "/var/lib/users/users.db")
     home = _home(env, "XDG_DATA_HOME", ".local/share")
     if home is None:
         raise ConfigError("database: this user has no home folder for it: set USERS_DATABASE")
-    return "default", home / "users" / "users.db"
+    return Origin("default", str(home / "users" / "users.db"))
 
 
 def _from_file(file: Path | None) -> dict[str, Origin]:
@@ -163,21 +156,19 @@ def _from_file(file: Path | None) -> dict[str, Origin]:
         raise ConfigError(f"{file}: not valid {form}: {error}") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{file}: must hold one JSON object")
-    origins: dict[str, Origin] = {}
-    _flatten(file, tree, "", origins)
-    return origins
+    return dict(_flattened(file, tree))
 
 
-def _flatten(file: Path, tree: dict[str, Any], prefix: str, origins: dict[str, Origin]) -> None:
+def _flattened(file: Path, tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Origin]]:
     for part, value in tree.items():
         name = prefix + part
         inside = [key for key in KEYS.values() if key.name.startswith(name + ".")]
         if name in KEYS:
-            origins[name] = Origin(str(file), value)
+            yield name, Origin(str(file), value)
         elif not inside:
             raise ConfigError(f"{file}: {unknown_key(name)}")
         elif isinstance(value, dict):
-            _flatten(file, value, name + ".", origins)
+            yield from _flattened(file, value, name + ".")
         else:
             text = _as_text(value, secret=any(key.secret for key in inside))
             raise ConfigError(f"{file}: {name} = {text}: must be a table of keys")
@@ -216,10 +207,8 @@ def _text_of(file: Path, name: str) -> str:
         with file.open("rb") as opened:
             raw = opened.read(MOST_BYTES + 1)  # a device may have no end
         text = raw.decode()
-    except OSError as error:
-        raise ConfigError(f"{name}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{name}: cannot be read: not UTF-8") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name}: cannot be read: {getattr(error, 'strerror', 'not UTF-8')}") from None
     if len(raw) > MOST_BYTES:
         raise ConfigError(f"{name}: is larger than {MOST_BYTES // 1024} KiB")
     return text
@@ -233,22 +222,17 @@ def _check_together(settings: Settings, origins: dict[str, Origin]) -> None:
         raise ConfigError(f"{origin.source}: {name} = {_as_text(origin.value)}: {allowed}")
 
     allowed_origins = {settings.base_url, *settings.allowed_origins}
-    for name in (
-        "auth.oauth.successRedirect",
-        "auth.oauth.errorRedirect",
-        "mailer.links.confirm",
-        "mailer.links.reset",
-    ):
-        target: str = getattr(settings, KEYS[name].field)
+    for key in (key for key in KEYS.values() if key.kind is redirect):
+        target: str = getattr(settings, key.field)
         if not target.startswith("/") and _origin_of_url(target) not in allowed_origins:
-            refuse(name, "must be a path, or a URL on baseUrl's origin or one of auth.allowedOrigins")
+            refuse(key.name, "must be a path, or a URL on baseUrl's origin or one of auth.allowedOrigins")
     if settings.oauth_client_id and settings.oauth_provider == "oidc":
         urls = (settings.oauth_authorization_url, settings.oauth_token_url, settings.oauth_user_info_url)
         if not settings.oauth_issuer and not all(urls):
-            refuse(
-                "auth.oauth.clientId",
-                "needs auth.oauth.issuer, or all of authorizationUrl, tokenUrl and userInfoUrl, or another provider",
+            needs = (
+                "auth.oauth.issuer, or all of authorizationUrl, tokenUrl and userInfoUrl, or another provider"
             )
+            refuse("auth.oauth.clientId", f"needs {needs}")
     if (settings.mailer_user is None) != (settings.mailer_password is None):
         refuse("mailer.auth.user", "mailer.auth.user and mailer.auth.pass go together")
     hosts = {connectable_host(settings.host), connectable_host(settings.metrics_host)}

@@ -35,12 +35,6 @@ def kind(name: str, write: Callable[[Any], Any] = _unchanged) -> Callable[[Calla
     return lambda check: Kind(name, check, write)
 
 
-def _path_as_written(value: Path | None) -> str | None:
-    if value is None:
-        return None
-    return str(value)
-
-
 @kind("string")
 def string(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or any(ord(c) < 32 for c in value):
@@ -100,17 +94,25 @@ def list_of(item: Callable[[Any], T], names: str) -> Kind[tuple[T, ...]]:
     return check
 
 
-def one_of(*names: str) -> Kind[str]:
-    @kind(" or ".join(names))
+def matching(name: str, pattern: str, problem: str) -> Kind[str]:
+    @kind(name)
     def check(value: Any) -> str:
-        if value not in names:
-            raise BadValue(f"must be one of {', '.join(names)}")
-        return str(value)
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise BadValue(problem)
+        return value
 
     return check
 
 
-@kind("path", write=_path_as_written)
+def one_of(*names: str) -> Kind[str]:
+    return matching(" or ".join(names), "|".join(names), f"must be one of {', '.join(names)}")
+
+
+file_mode = matching("file mode", "0[0-7]{3}", 'must be the mode of a file, such as "0660"')
+colour = matching("colour", "#[0-9a-fA-F]{6}", 'must be a colour such as "#0b5fff"')
+
+
+@kind("path", write=lambda value: value and str(value))
 def path(value: Any) -> Path:
     if not isinstance(value, str) or not value or "\0" in value:
         raise BadValue("must be the path of a file")
@@ -120,16 +122,9 @@ def path(value: Any) -> Path:
         raise BadValue("must be the path of a file; the home folder that ~ stands for is unknown") from None
 
 
-@kind("path", write=_path_as_written)
+@kind("path", write=path.write)
 def optional_path(value: Any) -> Path | None:
     return path(value) if value != "" else None
-
-
-@kind("file mode")
-def file_mode(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch("0[0-7]{3}", value):
-        raise BadValue('must be the mode of a file, such as "0660"')
-    return value
 
 
 def _split_url(value: Any, problem: BadValue) -> Any:
@@ -154,9 +149,8 @@ def origin_of(value: Any) -> str:
     url = _split_url(value, problem)
     if url.scheme not in ("http", "https") or url.path not in ("", "/") or set(value) & set("?#\\"):
         raise problem
-    if url.port == 0 or not (
-        url.hostname.replace("-", "").replace(".", "").replace("_", "").isalnum() or ":" in url.hostname
-    ):
+    is_host = ":" in url.hostname or re.sub("[-._]", "", url.hostname).isalnum()
+    if url.port == 0 or not is_host:
         raise problem
     if url.port in (None, {"http": 80, "https": 443}[url.scheme]):
         return f"{url.scheme}://{bracketed(url.hostname)}"
@@ -254,9 +248,8 @@ def redirect(value: Any) -> str:
     """The origin of a URL is compared in `sources`, when all settings are known."""
     text = string(value)
     if not re.fullmatch(r"(/(?!/)|https?://)[!-\[\]-~]*", text):  # printable ASCII without backslash
-        raise BadValue(
-            "must be a path that begins with one /, or an absolute URL on baseUrl's origin or one of auth.allowedOrigins"
-        )
+        choices = "a path that begins with one /, or an absolute URL on baseUrl's origin or one of auth.allowedOrigins"
+        raise BadValue(f"must be {choices}")
     return text
 
 
@@ -266,7 +259,7 @@ def callback_path(value: Any) -> str:
     has_dots = {".", ".."} & set(text.split("/"))
     if not text.startswith("/") or has_dots or set(text) & set("?#*<>%"):
         raise BadValue(
-            "must be a path that begins with one /, as it stands in the address: without % and patterns"
+            "must be a path that begins with one /, as it stands in the address, without % or patterns"
         )
     return text
 
@@ -301,10 +294,3 @@ def sender(value: Any) -> str:
     if len(addresses) != 1 or addresses[0].count("@") != 1 or not text.isprintable():
         raise BadValue('must be one sender such as "Accounts <accounts@example.com>"')
     return text
-
-
-@kind("colour")
-def colour(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"#[0-9a-fA-F]{6}", value):
-        raise BadValue('must be a colour such as "#0b5fff"')
-    return value
