@@ -11,11 +11,8 @@ def readable_on(colour: str) -> str:
 
 def made_readable(colour: str, *, on: str, towards: str) -> str:
     """The nearest colour on the way to `towards` that is readable on the background `on`."""
-    steps = (step / 20 for step in range(21))
-    mixed = (
-        tuple(a + (b - a) * step for a, b in zip(_parts(colour), _parts(towards), strict=True))
-        for step in steps
-    )
+    pairs = list(zip(_parts(colour), _parts(towards), strict=True))
+    mixed = (tuple(a + (b - a) * (step / 20) for a, b in pairs) for step in range(21))
     readable = next(colour for colour in mixed if _contrast(colour, _parts(on)) >= ENOUGH)
     return "#" + "".join(f"{round(part * 255):02x}" for part in readable)
 
@@ -29,8 +26,6 @@ def _contrast(one: tuple[float, ...], other: tuple[float, ...]) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def _luminance(colour: tuple[float, ...]) -> float:
-    red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour
-    )
+def _luminance(rgb: tuple[float, ...]) -> float:
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in rgb)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -1,5 +1,6 @@
 """What a field of an account may hold, and the one form in which it is stored."""
 
+import re
 from typing import Any
 
 from usersctl.clock import moment, since_1970, stamp
@@ -23,12 +24,8 @@ def normal_email(value: str) -> str:
         raise Invalid("Invalid email format") from None
     address = f"{parts.local_part}@{parts.ascii_domain}"
     last = parts.ascii_domain.rpartition(".")[2]
-    if (
-        not address.isascii()
-        or len(parts.local_part) > 64
-        or last in ("", parts.ascii_domain)
-        or last.isdigit()
-    ):
+    is_domain = last not in ("", parts.ascii_domain) and not last.isdigit()
+    if not address.isascii() or len(parts.local_part) > 64 or not is_domain:
         raise Invalid("Invalid email format")
     return address.lower()
 
@@ -54,9 +51,7 @@ def normal_name(value: str) -> str:
     if not 1 <= len(name) <= MAX_NAME:
         raise Invalid(f"Name must have 1 to {MAX_NAME} characters")
     # Control characters, line separators, and surrogates, which UTF-8 cannot encode.
-    if any(
-        c < " " or "\x7f" <= c <= "\x9f" or c in "\u2028\u2029" or "\ud800" <= c <= "\udfff" for c in name
-    ):
+    if re.search("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", name):
         raise Invalid("Name must not contain control characters")
     return name
 

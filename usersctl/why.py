@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 from usersctl.clock import Clock, stamp
@@ -27,8 +28,8 @@ class State(StrEnum):
 class Gate(NamedTuple):
     """One condition between a user and a session."""
 
-    name: str
     state: State
+    name: str
     message: str
     mend: str | None = None
 
@@ -43,16 +44,9 @@ class Explanation(NamedTuple):
         return next((gate for gate in self.gates if gate.state is State.SHUT), None)
 
 
-def _open(name: str, message: str) -> Gate:
-    return Gate(name, State.OPEN, message)
-
-
-def _shut(name: str, message: str, mend: str | None) -> Gate:
-    return Gate(name, State.SHUT, message, mend)
-
-
-def _note(name: str, message: str, mend: str | None = None) -> Gate:
-    return Gate(name, State.NOTE, message, mend)
+_open = partial(Gate, State.OPEN)
+_shut = partial(Gate, State.SHUT)
+_note = partial(Gate, State.NOTE)
 
 
 @dataclass(frozen=True)
@@ -150,9 +144,7 @@ class Why:
     def _registration(self, email: str) -> Gate:
         if self.settings.registration_is_open:
             return _note("registration", "open: anyone can register at /register and confirm by email")
-        return _note(
-            "registration", "closed: an operator has to create the account", f"usersctl create {email}"
-        )
+        return _note("registration", "closed: an operator can create the account", f"usersctl create {email}")
 
     def _first_sign_in(self) -> Gate:
         if not self.settings.has_provider:
@@ -192,11 +184,10 @@ def _password(user: User, *, has_password: bool, has_provider: bool) -> Gate:
 
 def _email(tx: Transaction, user: User, *, needed: bool) -> Gate:
     """The latest email with a link that lets the user in."""
-    last = next(
-        (email for email in tx.queued_emails_of(user.id) if email.kind in (CONFIRM.name, RESET.name)), None
-    )
-    if last is None:
+    links = [email for email in tx.queued_emails_of(user.id) if email.kind in (CONFIRM.name, RESET.name)]
+    if not links:
         return _open("letter", "none was requested")
+    last = links[0]
     message = f"{last.kind} of {last.created_at}: {_outcome(last)}"
     if last.state in ("waiting", "failed"):
         result = _shut if needed else _note

@@ -25,7 +25,7 @@ def why(ctx: Context, user: UserArgument) -> None:
     stopped_by = getattr(explained.shut, "name", None)
     lines = [
         Line(name, state, message, _on_this_database(mend, run.options))
-        for name, state, message, mend in explained.gates
+        for state, name, message, mend in explained.gates
     ]
     if run.out.json:
         account, gates = explained.user and explained.user.as_json(), [line._asdict() for line in lines]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from usersctl.doctor import files, online, reach, records
-from usersctl.doctor.installation import Installation, Result, Severity, UncheckedError
+from usersctl.doctor.installation import Installation, Result, Severity, UncheckedError, problem
 from usersctl.errors import UsersError
 
 __all__ = ["CHECKS", "Check", "Finding", "Installation", "Severity", "examine"]
@@ -57,10 +57,8 @@ CHECKS = (
 
 def examine(installation: Installation, *, with_network: bool) -> Iterator[Finding]:
     for check in CHECKS:
-        if with_network or not check.online:
-            result = _result_of(check, installation)
-            if result is not None:
-                yield Finding(check.code, *result)
+        if (with_network or not check.online) and (result := _result_of(check, installation)):
+            yield Finding(check.code, *result)
 
 
 def _result_of(check: Check, installation: Installation) -> Result | None:
@@ -69,10 +67,9 @@ def _result_of(check: Check, installation: Installation) -> Result | None:
     except UncheckedError as reason:
         return Result(Severity.UNCHECKED, str(reason))
     except UsersError as error:
-        return Result(Severity.PROBLEM, str(error), error.hint)
+        return problem(str(error), error.hint)
     except OSError as error:
         message = f"{error.filename or 'the system'}: {error.strerror or type(error).__name__}"
-        return Result(Severity.PROBLEM, message, f"sudo {installation.command('doctor')}")
+        return problem(message, f"sudo {installation.command('doctor')}")
     except Exception as error:  # noqa: BLE001 - a damaged database can raise anything, and the other checks must run
-        message = f"cannot be checked: {type(error).__name__}"
-        return Result(Severity.PROBLEM, message, installation.command("db verify"))
+        return problem(f"cannot be checked: {type(error).__name__}", installation.command("db verify"))

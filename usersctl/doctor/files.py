@@ -39,9 +39,7 @@ def config_files(installation: Installation) -> Result | None:
         if status.st_mode & 0o004 and (path in secrets or str(path) in sources):
             return problem(f"every user of this machine can read the secrets in {path}", f"chmod o= {quoted}")
         if status.st_uid not in (0, os.geteuid(), _owner_of_database(installation)):
-            return warning(
-                f"{path} belongs to {_user(status.st_uid)}, who may change it", f"chown root {quoted}"
-            )
+            return warning(f"{_user(status.st_uid)} owns {path} and may change it", f"chown root {quoted}")
     return ok("no other user may change it, or read secrets in it") if files else None
 
 
@@ -52,16 +50,11 @@ def _owner_of_database(installation: Installation) -> int:
 
 def packages(_: Installation) -> Result:
     if _version("python-crontab"):
-        return problem(
-            "python-crontab is installed beside crontab, and one of them has overwritten the other",
-            "pip uninstall -y python-crontab && pip install --force-reinstall crontab",
-        )
+        message = "python-crontab is installed beside crontab, and one of them has overwritten the other"
+        return problem(message, "pip uninstall -y python-crontab && pip install --force-reinstall crontab")
     typer = _version("typer")
     if typer and tuple(map(int, typer.split(".")[:2])) >= (0, 29):
-        return hint(
-            f"typer {typer} loads pydantic, which makes every command start slower",
-            "pip install 'typer<0.29'",
-        )
+        return hint(f"typer {typer} loads pydantic: every command starts slower", "pip install 'typer<0.29'")
     return ok("no conflicts")
 
 
@@ -97,12 +90,9 @@ def modes(installation: Installation) -> Result:
     mode = folder.stat().st_mode
     if mode & 0o002 and not mode & stat.S_ISVTX:
         return problem(f"every user may put files into {folder}", f"chmod o-w {shlex.quote(str(folder))}")
+    modes = {path: path.stat().st_mode for path in _files(installation)}
     # A group that may write was given the file on purpose.
-    exposed = [
-        path
-        for path in _files(installation)
-        if path.stat().st_mode & 0o007 or path.stat().st_mode & 0o060 == 0o040
-    ]
+    exposed = [path for path, mode in modes.items() if mode & 0o007 or mode & 0o060 == 0o040]
     if exposed:
         return problem(f"other users can access {_names(exposed)}", f"chmod go= {_quoted(exposed)}")
     return ok("only the owner has access")
@@ -111,17 +101,14 @@ def modes(installation: Installation) -> Result:
 def owners(installation: Installation) -> Result:
     owner = installation.database.stat().st_uid
     foreign = [path for path in _files(installation) if path.stat().st_uid != owner]
+    name = _user(owner)
     if foreign:
-        return problem(
-            f"{_names(foreign)} should belong to {_user(owner)}, as the database does",
-            f"chown {_user(owner)} {_quoted(foreign)}",
-        )
+        message = f"{_names(foreign)} should belong to {name}, as the database does"
+        return problem(message, f"chown {name} {_quoted(foreign)}")
     if os.geteuid() not in (0, owner):
-        return hint(
-            f"the database belongs to {_user(owner)}, and this command runs as {_user(os.geteuid())}",
-            f"sudo -u {_user(owner)} {installation.command('doctor')}",
-        )
-    return ok(_user(owner))
+        message = f"the database belongs to {name}, and this command runs as {_user(os.geteuid())}"
+        return hint(message, f"sudo -u {name} {installation.command('doctor')}")
+    return ok(name)
 
 
 def _files(installation: Installation) -> Iterator[Path]:
@@ -169,10 +156,8 @@ def log(installation: Installation) -> Result:
     if log.exists():
         size = log.stat().st_size
     if size > LARGE_LOG:
-        return warning(
-            f"{log.name} has grown to {_size(size)}: a process keeps reading an old state of the database",
-            "systemctl restart usersd",
-        )
+        reason = "a process keeps reading an old state of the database"
+        return warning(f"{log.name} has grown to {_size(size)}: {reason}", "systemctl restart usersd")
     return ok(_size(size))
 
 

@@ -88,13 +88,9 @@ class Installation:
 
     @cached_property
     def opened(self) -> Store | UsersError:
+        origin = self.configuration.origins["database"]
         try:
-            return Store.open(
-                self.settings.database,
-                write=False,
-                no_trace=True,
-                why=self.configuration.origins["database"].source,
-            )
+            return Store.open(self.settings.database, write=False, no_trace=True, why=origin.source)
         except UsersError as error:
             return error
 

@@ -13,16 +13,14 @@ from usersctl.secrets import challenge_of, new_token
 def base_url_reachable(installation: Installation) -> Result:
     base_url = installation.settings.base_url
     url = f"{base_url}/api/users/me"
-    status, body = installation.ask_web(
-        lambda http: http.peek(url), mend="check baseUrl, its name in DNS, and the certificate"
-    )
+    mend = "check baseUrl, its name in DNS, and the certificate"
+    status, body = installation.ask_web(lambda http: http.peek(url), mend=mend)
     if status == 401 and b'"statusMessage"' in body:
         return ok(f"{base_url} leads to the daemon")
-    return problem(
-        f"{url} answers {status} instead of the daemon's 401: is it this service, and does the proxy pass on"
-        " /api/users/?",
-        f"curl -i {shlex.quote(url)}",
+    message = (
+        f"{url} answers {status} instead of 401: the daemon is not behind it, or the proxy keeps /api/users/"
     )
+    return problem(message, f"curl -i {shlex.quote(url)}")
 
 
 def mail_server(installation: Installation) -> Result | None:
@@ -31,16 +29,14 @@ def mail_server(installation: Installation) -> Result | None:
         return None
     if Step.GREETED in installation.mail_probe.passed:
         return ok("it answers")
-    return problem(
-        f"{host}: {installation.mail_probe.error}", "check mailer.host, mailer.port and mailer.secure"
-    )
+    return problem(f"{host}: {installation.mail_probe.error}", "check host, port and secure of mailer")
 
 
 def mail_starttls(installation: Installation) -> Result | None:
     settings = installation.settings
     if settings.mailer_host is None:
         return None
-    passed = installation.mail_probe.passed
+    passed, error = installation.mail_probe
     if Step.GREETED not in passed:
         raise UncheckedError("the mail server does not answer")
     if Step.ENCRYPTED in passed and settings.mailer_secure:
@@ -48,15 +44,11 @@ def mail_starttls(installation: Installation) -> Result | None:
     if Step.ENCRYPTED in passed:
         return ok("STARTTLS, with a valid certificate")
     if Step.IN_CLEAR not in passed:
-        return problem(
-            f"{installation.mail_probe.error}", "check the server's certificate and its name, or mailer.port"
-        )
+        return problem(str(error), "check the server's certificate and its name, or mailer.port")
     if is_loopback(settings.mailer_host):
         return ok("not offered, and not needed on this machine")
-    return warning(
-        f"{settings.mailer_host} offers no STARTTLS: emails, with their links, travel unencrypted",
-        "set mailer.secure and its port, or ask the operator of the server",
-    )
+    message = f"{settings.mailer_host} offers no STARTTLS: emails, with their links, travel unencrypted"
+    return warning(message, "set mailer.secure and its port, or ask the operator of the server")
 
 
 def mail_login(installation: Installation) -> Result | None:
@@ -77,11 +69,11 @@ def provider_discovery(installation: Installation) -> Result | None:
     settings = installation.settings
     if not settings.has_provider or settings.oauth_issuer is None:
         return None
-    endpoints = installation.ask_web(
-        lambda http: OpenIdProvider(settings, http, installation.now).endpoints(),
-        mend="check auth.oauth.issuer",
-    )
-    return ok(f"sign-in at {endpoints.authorization}")
+
+    def discover(http: HttpClient) -> str:
+        return OpenIdProvider(settings, http, installation.now).endpoints().authorization
+
+    return ok(f"sign-in at {installation.ask_web(discover, mend='check auth.oauth.issuer')}")
 
 
 def provider_redirect(installation: Installation) -> Result | None:
@@ -96,8 +88,6 @@ def provider_redirect(installation: Installation) -> Result | None:
 
     status = installation.ask_web(begin_sign_in, mend="check auth.oauth")
     if status >= 400:
-        return problem(
-            f"the provider answers {status} to a sign-in: it does not know the client, or the callback",
-            f"register the callback {settings.redirect_uri} there, and check auth.oauth.clientId",
-        )
+        mend = f"register the callback {settings.redirect_uri} there, and check auth.oauth.clientId"
+        return problem(f"the provider answers {status}: it does not know the client, or the callback", mend)
     return ok(f"the provider accepts a sign-in; {settings.redirect_uri} has to be registered there")

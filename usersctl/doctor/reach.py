@@ -23,25 +23,20 @@ def _listens_to_others(settings: Settings) -> bool:
 def base_url(installation: Installation) -> Result:
     settings = installation.settings
     if not _is_public(settings) and _listens_to_others(settings):
-        return warning(
-            f"links in emails lead to {settings.base_url}, but the daemon listens at {settings.host}",
-            "set baseUrl to the address that people type",
-        )
+        message = f"links in emails lead to {settings.base_url}, but the daemon listens at {settings.host}"
+        return warning(message, "set baseUrl to the address that people type")
     return ok(settings.base_url)
 
 
 def cookie(installation: Installation) -> Result:
     settings = installation.settings
     if _is_public(settings) and not settings.https:
-        return problem(
-            f"passwords and cookies cross the network unencrypted, because {settings.base_url} is not https",
-            f"set baseUrl to https://, with a proxy in front: {installation.command('snippet nginx')}",
-        )
+        message = f"passwords and cookies cross the network unencrypted: {settings.base_url} is not https"
+        proxy = installation.command("snippet nginx")
+        return problem(message, f"set baseUrl to https://, with a proxy in front: {proxy}")
     if settings.https and _listens_to_others(settings):
-        return hint(
-            f"the network can reach {settings.host}:{settings.port} past the proxy that does https",
-            'set server.host to "127.0.0.1", or let a firewall keep others from the port',
-        )
+        message = f"the network can reach {settings.host}:{settings.port} past the proxy that does https"
+        return hint(message, 'set server.host to "127.0.0.1", or let a firewall keep others from the port')
     return ok(settings.session_cookie)
 
 
@@ -49,24 +44,20 @@ def proxies(installation: Installation) -> Result:
     settings = installation.settings
     for network in settings.trusted_proxies:
         if getattr(network, "prefixlen", 1) == 0:
-            return problem(
-                f"server.trustedProxies has {network}, so any client can claim any address",
-                "name the proxy's address only",
-            )
+            message = f"server.trustedProxies has {network}, so any client can claim any address"
+            return problem(message, "name the proxy's address only")
     if settings.https and not settings.trusted_proxies:
         proxy = "unix" if settings.socket else "127.0.0.1"
-        return warning(
-            "a proxy does https, but none is trusted: all clients seem to have its address, and share its limits",
-            f'set server.trustedProxies to ["{proxy}"], or to its address',
+        message = (
+            "a proxy does https, but none is trusted: all clients share its address, and with it their limits"
         )
+        return warning(message, f'set server.trustedProxies to ["{proxy}"], or to its address')
     logins = installation.query(lambda tx: tx.last_logins(LOGINS_READ))
     users, addresses = {user for user, _ in logins}, {address for _, address in logins}
     is_odd = len(logins) >= MANY_LOGINS and len(users) >= SEVERAL_USERS and len(addresses) == 1
     if is_odd and _is_public(settings):
-        return warning(
-            f"the last {len(logins)} logins of {len(users)} users all came from {min(addresses)}",
-            "set server.trustedProxies to the proxy's address, unless they do share one",
-        )
+        message = f"the last {len(logins)} logins of {len(users)} users all came from {min(addresses)}"
+        return warning(message, "set server.trustedProxies to the proxy's address, unless they do share one")
     return ok(", ".join(map(str, settings.trusted_proxies)) or "none trusted, none needed")
 
 
@@ -86,14 +77,11 @@ def daemon(installation: Installation) -> Result:
 def mail(installation: Installation) -> Result:
     settings = installation.settings
     if settings.mailer_host is None:
-        result = warning if _is_public(settings) else hint
-        return result(
-            "no mail server: emails stay in the folder mail/ beside the database", "set mailer.host"
-        )
+        severity = warning if _is_public(settings) else hint
+        message = "no mail server: emails stay in the folder mail/ beside the database"
+        return severity(message, "set mailer.host")
     if settings.mailer_from is None and not _is_public(settings):
-        return warning(
-            "emails come from no-reply@localhost, which most servers reject", "set mailer.defaults.from"
-        )
+        return warning("most servers reject emails from no-reply@localhost", "set mailer.defaults.from")
     return ok(f"{settings.mailer_host}, as {settings.mailer_from or 'no-reply at the host of baseUrl'}")
 
 

@@ -21,9 +21,7 @@ def clock(installation: Installation) -> Result:
     later = installation.query(lambda tx: tx.count_later_than(stamp(now + CLOCKS_DIFFER)))
     rows = ", ".join(f"{count} of {table}" for table, count in later.items() if count)
     if rows:
-        return warning(
-            f"rows from the future ({rows}): the clock was ahead, or is behind", "timedatectl status"
-        )
+        return warning(f"rows from the future ({rows}): the clock was or is wrong", "timedatectl status")
     return ok(stamp(now))
 
 
@@ -41,9 +39,8 @@ def lockdown(installation: Installation) -> Result:
     effect = "no user can sign in"
     if lockdown.admitted:
         effect = f"only {lockdown.admitted.email} can sign in"
-    return warning(
-        f"on since {lockdown.since}, by {lockdown.actor}: {effect}", installation.command("lockdown off")
-    )
+    message = f"on since {lockdown.since}, by {lockdown.actor}: {effect}"
+    return warning(message, installation.command("lockdown off"))
 
 
 def cleanup(installation: Installation) -> Result:
@@ -62,10 +59,10 @@ def cleanup(installation: Installation) -> Result:
         return ok(f"not by the daemon; {history}")
     due = next_slot(schedule, moment(since))
     if now - due > CLEANUP_IS_LATE:
-        return warning(
-            f"was due at {stamp(due)} by {schedule!r}, but {history}: no daemon runs, or it cannot write",
-            installation.command("cleanup-tokens"),
+        message = (
+            f"was due at {stamp(due)} by {schedule!r}, but {history}: no daemon runs, or it cannot write"
         )
+        return warning(message, installation.command("cleanup-tokens"))
     return ok(f"{history}; due at {stamp(due)} by {schedule!r}")
 
 
@@ -77,9 +74,8 @@ def emails_waiting(installation: Installation) -> Result:
     message = f"{count}, the oldest since {oldest.created_at}"
     if installation.now() - moment(oldest.created_at) < EMAIL_IS_LATE:
         return ok(message)
-    return warning(
-        f"{message}: {oldest.last_error or 'no daemon sends them'}", installation.command("mail retry")
-    )
+    reason = oldest.last_error or "no daemon sends them"
+    return warning(f"{message}: {reason}", installation.command("mail retry"))
 
 
 def emails_failed(installation: Installation) -> Result:
@@ -87,7 +83,5 @@ def emails_failed(installation: Installation) -> Result:
     if oldest is None:
         return ok("none")
     count = installation.query(lambda tx: tx.count_emails())["failed"]
-    return warning(
-        f"{count}, such as {oldest.id} to {oldest.email}: {oldest.last_error}",
-        installation.command("mail list"),
-    )
+    message = f"{count}, such as {oldest.id} to {oldest.email}: {oldest.last_error}"
+    return warning(message, installation.command("mail list"))
