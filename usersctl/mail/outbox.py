@@ -78,8 +78,7 @@ class Outbox:
             if email_ids is None:
                 email_ids = [email.id for email in tx.queued_emails(unfinished=True)]
             tx.after_commit(self.queue.committed.set)
-            retried = [tx.retry_email(email_id) for email_id in email_ids]
-            return [email for email in retried if email is not None]
+            return list(filter(None, map(tx.retry_email, email_ids)))
 
     def saved_emails(self) -> "list[SavedEmail]":
         """The newest emails in the folder that takes the place of a mail server."""
@@ -123,12 +122,12 @@ class Outbox:
         except Exception as error:  # noqa: BLE001 - one bad email must not stop the others
             return self._not_sent(email, token, f"{type(error).__name__}: {error}", permanent=True)
         self._note(lambda tx: tx.finish_email(email.id, EmailState.SENT))
-        return Attempt(email, EmailState.SENT, _without(token, response))
+        return Attempt(email, EmailState.SENT, response.replace(token, "***"))
 
     def _not_sent(
         self, email: QueuedEmail, token: str, reason: str, *, permanent: bool, keep_token: bool = False
     ) -> Attempt:
-        reason = _without(token, reason)
+        reason = reason.replace(token, "***")  # a server may quote the email in its response
 
         def note(tx: Transaction) -> None:
             if not keep_token:
@@ -148,23 +147,17 @@ class Outbox:
             try:
                 with self.store.write() as tx:
                     change(tx)
+                    return
             except (Busy, StoreUnusable):
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.5)
-            else:
-                return
 
 
 def _add_link(tx: Transaction, kind: Kind, user: User, email: str) -> str:
     token = new_token()
     tx.add_one_time_token(digest(token), kind.purpose, user.id, email, kind.lifetime)
     return token
-
-
-def _without(token: str, response: str) -> str:
-    """A server may quote the email in its response, which is stored and logged."""
-    return response.replace(token, "***")
 
 
 def delay_after(attempts: int) -> timedelta:

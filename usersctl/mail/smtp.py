@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from usersctl.config import Settings
+from usersctl.config.values import is_loopback
 from usersctl.mail.sending import Undeliverable
 from usersctl.mail.writer import domain
 
@@ -97,27 +98,22 @@ class SmtpSender:
     def _unconnected(self, host: str, context: ssl.SSLContext) -> smtplib.SMTP:
         # Without a name of our own smtplib would look one up, which has no time limit.
         name = domain(self.settings)
-        server: smtplib.SMTP
+        server = smtplib.SMTP(local_hostname=name, timeout=self.step)
         if self.settings.mailer_secure:
             server = smtplib.SMTP_SSL(local_hostname=name, timeout=self.step, context=context)
-        else:
-            server = smtplib.SMTP(local_hostname=name, timeout=self.step)
         # The name that the certificate must have. smtplib sets it only in a constructor that also connects, and then
         # the whole greeting would pass without the overall time limit.
         server._host = host  # type: ignore[attr-defined]  # noqa: SLF001
         return server
 
     def _start_tls(self, server: smtplib.SMTP, context: ssl.SSLContext, host: str) -> bool:
-        from usersctl.config.values import is_loopback
-
         if server.has_extn("starttls"):
             server.starttls(context=context)
             server.ehlo()
             return True
         if self.settings.mailer_user is not None and not is_loopback(host):
-            raise Undeliverable(
-                f"{host} offers no STARTTLS, and mailer.auth is never sent unencrypted", permanent=False
-            )
+            message = f"{host} offers no STARTTLS, and mailer.auth is never sent unencrypted"
+            raise Undeliverable(message, permanent=False)
         return False
 
 
@@ -136,10 +132,10 @@ def _log_in(server: smtplib.SMTP, user: str, password: str) -> None:
 
 def _deliver(server: smtplib.SMTP, message: EmailMessage, recipient: str) -> str:
     """Like smtplib's send_message, but for one recipient, and returns the server's last reply."""
-    sender_address = message["From"].addresses[0].addr_spec
-    code, reply = server.mail(sender_address)
+    sender = message["From"].addresses[0].addr_spec
+    code, reply = server.mail(sender)
     if code != 250:
-        raise smtplib.SMTPSenderRefused(code, reply, sender_address)
+        raise smtplib.SMTPSenderRefused(code, reply, sender)
     code, reply = server.rcpt(recipient)
     if code not in (250, 251):
         raise smtplib.SMTPRecipientsRefused({recipient: (code, reply)})

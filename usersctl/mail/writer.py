@@ -69,9 +69,9 @@ class Writer:
 
     def _html(self, kind: str, subject: str, head: str, body: str, values: dict[str, str]) -> str:
         safe = {name: html.escape(value) for name, value in values.items()}
-        own = self._own_template(f"{kind}.html")
-        if own is not None:
-            return Template(own).substitute(safe)
+        own = (self.settings.mailer_templates or TEMPLATES) / f"{kind}.html"
+        if own.exists():
+            return Template(own.read_text("utf-8")).substitute(safe)
         label = _escape(_header(head, "Button") or "Continue", safe)
         content = []
         for paragraph in filter(None, map(str.strip, body.split("\n\n"))):
@@ -84,20 +84,9 @@ class Writer:
         )
 
     def _template(self, name: str) -> str:
-        own = self._own_template(name)
-        if own is not None:
-            return own
-        translated = TEMPLATES / self._language() / name
-        if translated.exists():
-            return translated.read_text("utf-8")
-        return (TEMPLATES / name).read_text("utf-8")
-
-    def _own_template(self, name: str) -> str | None:
-        """The operator's template, if there is one."""
-        folder = self.settings.mailer_templates
-        if folder is None or not (folder / name).exists():
-            return None
-        return (folder / name).read_text("utf-8")
+        """The operator's template, else ours in the language of the pages, else the English one."""
+        folders = (self.settings.mailer_templates or TEMPLATES, TEMPLATES / self._language(), TEMPLATES)
+        return next(folder / name for folder in folders if (folder / name).exists()).read_text("utf-8")
 
     def _language(self) -> str:
         """English where the locale is a file, because no templates belong to that."""
@@ -107,10 +96,9 @@ class Writer:
         return "en"
 
     def _sender(self) -> Address:
-        configured = self.settings.mailer_from
-        if configured is None:
+        if self.settings.mailer_from is None:
             return Address(self.settings.brand, "no-reply", domain(self.settings))
-        name, address = parseaddr(configured)
+        name, address = parseaddr(self.settings.mailer_from)
         return Address(name, addr_spec=address)
 
 
@@ -124,11 +112,10 @@ def domain(settings: Settings) -> str:
 
 def link(settings: Settings, target: str, token: str, email: str) -> str:
     """A link that is made from the configuration alone, never from anything in a request."""
-    base = target
     if target.startswith("/"):
-        base = settings.base_url + target
-    separator = "&" if "?" in base else "?"
-    return f"{base}{separator}{urlencode({'token': token, 'email': email})}"
+        target = settings.base_url + target
+    separator = "&" if "?" in target else "?"
+    return f"{target}{separator}{urlencode({'token': token, 'email': email})}"
 
 
 def _header(head: str, name: str) -> str:
@@ -139,10 +126,8 @@ def _header(head: str, name: str) -> str:
 def _check(file: Path, known: set[str], required: str | None) -> None:
     try:
         text = file.read_text("utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{file}: cannot be read: not UTF-8") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: cannot be read: {getattr(error, 'strerror', 'not UTF-8')}") from None
     template = Template(text)
     used = set(template.get_identifiers())
     listed = f"known are {', '.join(f'${name}' for name in sorted(known))}"
@@ -176,9 +161,8 @@ def _button(label: str, link: str, accent: str | None) -> str:
     if accent:
         name, colour = "branded", accent
     look = f"background:{colour};color:{readable_on(colour)};border-radius:6px;text-decoration:none;font-weight:600"
-    style = f"display:inline-block;padding:12px 20px;{look}"
     return (
-        f'<p><a class="{name}" href="{link}" style="{style}">{label}</a></p>\n'
+        f'<p><a class="{name}" href="{link}" style="display:inline-block;padding:12px 20px;{look}">{label}</a></p>\n'
         f'<p class="quiet" style="font-size:13px;color:#59636e;word-break:break-all">{link}</p>'
     )
 

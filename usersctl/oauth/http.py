@@ -99,18 +99,13 @@ class HttpClient:
         return result
 
     def json(
-        self,
-        method: str,
-        url: str,
-        *,
-        form: str | None = None,
-        bearer: str | None = None,
-        basic: tuple[str, str] | None = None,
+        self, url: str, *, form: str = "", bearer: str = "", basic: tuple[str, str] | None = None
     ) -> Any:
-        headers = {"Accept": "application/json"}
-        if form is not None:
-            headers["Content-Type"] = "application/x-www-form-urlencoded"
-        if bearer is not None:
+        """Fetches a document; where there is a form, posts it."""
+        method, headers = "GET", {"Accept": "application/json"}
+        if form:
+            method, headers["Content-Type"] = "POST", "application/x-www-form-urlencoded"
+        if bearer:
             headers["Authorization"] = f"Bearer {bearer}"
         host = urlsplit(url).hostname
         auth = basic and _basic(*basic)

@@ -70,7 +70,7 @@ class CodeFlow:
         ]
         return str(add_params_to_uri(url, parameters))
 
-    def _exchange(self, url: str, *, code: str, verifier: str, secret_in_body: bool) -> str:
+    def _exchange(self, url: str, code: str, verifier: str, *, secret_in_body: bool) -> str:
         from oauthlib.oauth2 import OAuth2Error, WebApplicationClient
 
         settings = self.settings
@@ -79,23 +79,20 @@ class CodeFlow:
         parameters = {"code": code, "redirect_uri": settings.redirect_uri, "code_verifier": verifier}
         if secret_in_body:
             body = client.prepare_request_body(**parameters, client_secret=secret)
-            answer = self.http.json("POST", url, form=body)
+            answer = self.http.json(url, form=body)
         else:
             body = client.prepare_request_body(**parameters, include_client_id=False)
-            answer = self.http.json("POST", url, form=body, basic=(identity, secret))
+            answer = self.http.json(url, form=body, basic=(identity, secret))
         if not isinstance(answer, dict):
             raise refused("the provider's answer to the code is not an object")
         try:
             # No scope is passed, because oauthlib raises a Warning where the provider grants another one.
             token = client.parse_request_body_response(json.dumps(answer))["access_token"]
         except OAuth2Error as error:
-            raise refused_by_provider(
-                f"the provider refused the code: {type(error).__name__}", error.error
-            ) from None
+            reason = f"the provider refused the code: {type(error).__name__}"
+            raise refused_by_provider(reason, error.error) from None
         except (Warning, TypeError, ArithmeticError, ValueError, AttributeError) as error:
-            raise refused(
-                f"the provider's answer to the code cannot be read: {type(error).__name__}"
-            ) from None
+            raise refused(f"the provider's answer to the code is invalid: {type(error).__name__}") from None
         if not isinstance(token, str) or not re.fullmatch(r"[!-~]{1,8192}", token):
             raise refused("the provider's access token has an invalid form")
         if str(answer.get("token_type", "bearer")).lower() != "bearer":
@@ -120,12 +117,10 @@ class OpenIdProvider(CodeFlow):
             raise refused("the callback comes from another issuer")
         if issuer is None and endpoints.sends_issuer:
             raise refused("the callback does not name its issuer")
-        return self._exchange(
-            endpoints.token, code=code, verifier=verifier, secret_in_body=endpoints.secret_in_body
-        )
+        return self._exchange(endpoints.token, code, verifier, secret_in_body=endpoints.secret_in_body)
 
     def profile(self, access_token: str) -> Profile:
-        claims = self.http.json("GET", self.endpoints().user_info, bearer=access_token)
+        claims = self.http.json(self.endpoints().user_info, bearer=access_token)
         if not isinstance(claims, dict):
             raise refused("the provider's profile is not an object")
         return Profile(
@@ -150,7 +145,7 @@ class OpenIdProvider(CodeFlow):
         document: Any = {}
         if issuer is not None:
             configured = issuer.rstrip("/")
-            document = self.http.json("GET", f"{configured}/.well-known/openid-configuration")
+            document = self.http.json(f"{configured}/.well-known/openid-configuration")
             issuer = _text(document.get("issuer")) if isinstance(document, dict) else None
             # A slash at the end makes no other issuer, but callbacks carry `iss` exactly as the document has it.
             if issuer is None or issuer.removesuffix("/") != configured:
@@ -179,17 +174,16 @@ class GitHubProvider(CodeFlow):
     def exchange(self, *, code: str, verifier: str, issuer: str | None) -> str:
         del issuer  # GitHub sends none
         url = self.settings.oauth_token_url or "https://github.com/login/oauth/access_token"
-        return self._exchange(url, code=code, verifier=verifier, secret_in_body=True)
+        return self._exchange(url, code, verifier, secret_in_body=True)
 
     def profile(self, access_token: str) -> Profile:
         url = self.settings.oauth_user_info_url or "https://api.github.com/user"
-        user = self.http.json("GET", url, bearer=access_token)
-        emails = self.http.json("GET", f"{url}/emails?per_page=100", bearer=access_token)
+        user = self.http.json(url, bearer=access_token)
+        emails = self.http.json(f"{url}/emails?per_page=100", bearer=access_token)
         if not isinstance(user, dict) or not isinstance(emails, list):
             raise refused("the provider's profile is not an object")
-        primary = next(
-            (email for email in emails if isinstance(email, dict) and email.get("primary") is True), {}
-        )
+        objects = (email for email in emails if isinstance(email, dict))
+        primary = next((email for email in objects if email.get("primary") is True), {})
         number = user.get("id")
         if not isinstance(number, int) or isinstance(number, bool):
             number = ""  # no subject

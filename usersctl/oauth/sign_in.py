@@ -105,14 +105,10 @@ class OAuthSignIn:
     def _create(self, tx: Transaction, email: str, profile: Profile, by: Actor) -> User:
         if not self.settings.oauth_allow_auto_registration:
             raise SignInRefused(NOT_REGISTERED, "no account has this address")
-        name = _name(profile.name) or email.partition("@")[0]
+        name, picture = _name(profile.name) or email.partition("@")[0], _picture(profile.picture)
         user = tx.add_user(
             Newcomer(
-                email,
-                name,
-                email_proven_at=tx.now_text,
-                oauth_id=profile.subject,
-                profile_picture=_picture(profile.picture),
+                email, name, email_proven_at=tx.now_text, oauth_id=profile.subject, profile_picture=picture
             )
         )
         tx.audit(by, "create", user, role=user.role, active=True, through="provider")
