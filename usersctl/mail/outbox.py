@@ -19,7 +19,7 @@ from usersctl.store.transaction import Transaction
 
 if TYPE_CHECKING:
     from usersctl.mail.folder import SavedEmail
-    from usersctl.mail.sending import Send
+    from usersctl.mail.sending import Send, Undeliverable
 
 # Longer than one attempt can take: until then no other worker touches the email.
 LEASE = timedelta(minutes=2)
@@ -106,39 +106,34 @@ class Outbox:
 
         send = self.given_send or sender(self.settings)
         try:
+            link = writer.link(self.settings, self._target(kind), token, email.email)
+            hours = kind.lifetime // timedelta(hours=1)
             message = writer.Writer(self.settings).write(
-                kind.name,
-                email.email,
-                link=writer.link(self.settings, self._target(kind), token, email.email),
-                hours=kind.lifetime // timedelta(hours=1),
-                message_id=email.message_id,
-                date=date,
+                kind.name, email.email, link=link, hours=hours, message_id=email.message_id, date=date
             )
             response = send(message, email.email, email.id)
         except Undeliverable as error:
-            return self._not_sent(
-                email, token, str(error), permanent=error.permanent, keep_token=error.perhaps_taken
-            )
+            return self._not_sent(email, token, error)
         except Exception as error:  # noqa: BLE001 - one bad email must not stop the others
-            return self._not_sent(email, token, f"{type(error).__name__}: {error}", permanent=True)
+            return self._not_sent(
+                email, token, Undeliverable(f"{type(error).__name__}: {error}", permanent=True)
+            )
         self._note(lambda tx: tx.finish_email(email.id, EmailState.SENT))
         return Attempt(email, EmailState.SENT, response.replace(token, "***"))
 
-    def _not_sent(
-        self, email: QueuedEmail, token: str, reason: str, *, permanent: bool, keep_token: bool = False
-    ) -> Attempt:
-        reason = reason.replace(token, "***")  # a server may quote the email in its response
+    def _not_sent(self, email: QueuedEmail, token: str, error: "Undeliverable") -> Attempt:
+        reason = str(error).replace(token, "***")  # a server may quote the email in its response
 
         def note(tx: Transaction) -> None:
-            if not keep_token:
+            if not error.perhaps_taken:
                 tx.delete_one_time_token(digest(token))
-            if permanent:
+            if error.permanent:
                 tx.finish_email(email.id, EmailState.FAILED, reason)
             else:
                 tx.postpone_email(email.id, tx.now + delay_after(email.attempts), reason)
 
         self._note(note)
-        return Attempt(email, EmailState.FAILED if permanent else EmailState.WAITING, reason)
+        return Attempt(email, EmailState.FAILED if error.permanent else EmailState.WAITING, reason)
 
     def _note(self, change: Callable[[Transaction], Any]) -> None:
         """Repeats the change during the lease until the database takes it, because an email that was sent must be marked."""

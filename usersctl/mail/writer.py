@@ -85,7 +85,7 @@ class Writer:
 
     def _template(self, name: str) -> str:
         """The operator's template, else ours in the language of the pages, else the English one."""
-        folders = (self.settings.mailer_templates or TEMPLATES, TEMPLATES / self._language(), TEMPLATES)
+        folders = filter(None, (self.settings.mailer_templates, TEMPLATES / self._language(), TEMPLATES))
         return next(folder / name for folder in folders if (folder / name).exists()).read_text("utf-8")
 
     def _language(self) -> str:

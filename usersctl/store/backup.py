@@ -71,10 +71,10 @@ def checked_copy(file: Path) -> Iterator[tuple[BackupReport, Path]]:
                     shutil.copyfile(f"{file}{suffix}", f"{copy}{suffix}")
         except OSError as error:
             if error.errno == errno.ENOSPC:
-                raise StoreUnusable(
-                    f"{tempfile.gettempdir()} has no room for a copy of {file}, and only a copy is opened",
-                    hint="name another folder in TMPDIR",
-                ) from None
+                message = (
+                    f"{tempfile.gettempdir()} has no room for a copy of {file}, and only a copy is opened"
+                )
+                raise StoreUnusable(message, hint="name another folder in TMPDIR") from None
             raise StoreUnusable(f"{file} cannot be read: {error.strerror}") from None
         try:
             _upgrade(copy)
@@ -143,22 +143,16 @@ def _parts(connection: sqlite3.Connection) -> dict[tuple[str, str], tuple[str, s
 
 
 def _counts(connection: sqlite3.Connection) -> Iterator[str]:
-    stored = _by_kind(connection, "SELECT role, active, n FROM user_counts WHERE n <> 0")
-    actual = _by_kind(connection, "SELECT role, active, count(*) FROM users GROUP BY role, active")
-    for role, active in sorted(stored.keys() | actual.keys()):
-        before, after = stored.get((role, active), 0), actual.get((role, active), 0)
-        if before != after:
-            kind = f"{'active' if active else 'inactive'} accounts of role {role}"
-            yield f"user_counts has {before} {kind}, but there are {after}"
-
-
-def _by_kind(connection: sqlite3.Connection, query: str) -> dict[tuple[str, int], int]:
-    return {(role, active): count for role, active, count in connection.execute(query)}
+    both = "SELECT role, active, n AS stored, 0 AS actual FROM user_counts UNION ALL SELECT role, active, 0, 1 FROM users"
+    for role, active, stored, actual in connection.execute(
+        f"SELECT role, active, sum(stored), sum(actual) FROM ({both}) GROUP BY 1, 2 HAVING sum(stored) <> sum(actual)"
+    ):
+        kind = f"{'active' if active else 'inactive'} accounts of role {role}"
+        yield f"user_counts has {stored} {kind}, but there are {actual}"
 
 
 def _audit(connection: sqlite3.Connection) -> Iterator[str]:
-    problem = Transaction(connection).check_audit().problem
-    if problem is not None:
+    if problem := Transaction(connection).check_audit().problem:
         yield problem
 
 
@@ -226,12 +220,9 @@ class Replacement:
 
     def _is_done(self, source: Store) -> bool:
         """Whether the database has the audit row of this restore."""
-        with (
-            closing(Store.open(self.path, write=False)) as store,
-            source.read() as restored,
-            store.read() as present,
-        ):
+        with source.read() as restored:
             last = restored.last_audit_row()
+        with closing(Store.open(self.path, write=False)) as store, store.read() as present:
             return last is not None and next(present.audit_rows(from_id=last.id), None) == last
 
     def _prepare(self, source: Store, present: Store | None) -> None:
@@ -242,14 +233,9 @@ class Replacement:
                 tx.delete_all_tokens()
                 tx.drop_all_links()
             replaced_trail = _carry_over(present, tx) if present else {}
-            tx.audit(
-                self.by,
-                "restore",
-                backup=self.name,
-                kept=self.kept and self.kept.name,
-                replaced_trail=replaced_trail,
-                tokens_kept=self.keep_tokens,
-            )
+            kept = self.kept and self.kept.name
+            details: dict[str, Any] = {"backup": self.name, "kept": kept, "replaced_trail": replaced_trail}
+            tx.audit(self.by, "restore", **details, tokens_kept=self.keep_tokens)
 
 
 def _carry_over(present: Store, tx: Transaction) -> dict[str, Any]:

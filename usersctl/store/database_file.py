@@ -3,6 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,10 +77,8 @@ def is_current(connection: sqlite3.Connection, path: Path) -> bool:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application in (APPLICATION_ID, 0) and version > VERSION:
-        raise OtherVersion(
-            f"{path} is of schema version {version}, this usersctl knows {VERSION}",
-            hint="install the newer usersctl that wrote it",
-        )
+        message = f"{path} is of schema version {version}, this usersctl knows {VERSION}"
+        raise OtherVersion(message, hint="install the newer usersctl that wrote it")
     if application == APPLICATION_ID and version == VERSION:
         return True
     if application not in (APPLICATION_ID, 0) or version != 0:
@@ -97,10 +96,8 @@ def is_empty(connection: sqlite3.Connection) -> bool:
 def create_file(path: Path) -> None:
     """An empty file that only its owner reads, in a folder that only its owner enters; SQLite's own files copy its mode."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
+    with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except FileExistsError:
-        return
 
 
 # --- copied ---
@@ -111,12 +108,9 @@ PAGES = 1024  # in one step of a copy; between steps the progress bar moves and 
 def copy_aside(path: Path, now: datetime) -> Path:
     """Copies the database to a file beside it, through a connection of its own, which sees only what is committed."""
     target = path.with_name(f"{path.name}.before-{now:%Y%m%dT%H%M%S.%fZ}")
-    source = connect(path, read_only=True)
-    try:
+    with closing(connect(path, read_only=True)) as source:
         source.execute("BEGIN")
         copy(source, target)
-    finally:
-        source.close()
     return target
 
 

@@ -25,13 +25,11 @@ class Inspection(Statements):
             "outbox": ("created_at",),
             "audit": ("at",),
         }
-        return {
-            table: self._number(
-                f"SELECT count(*) FROM {table} WHERE {' OR '.join(f'{name} > :at' for name in names)}",
-                {"at": moment},
-            )
-            for table, names in columns.items()
-        }
+        counts = {}
+        for table, names in columns.items():
+            later = " OR ".join(f"{name} > :at" for name in names)
+            counts[table] = self._number(f"SELECT count(*) FROM {table} WHERE {later}", {"at": moment})
+        return counts
 
     def counts(self) -> dict[str, int]:
         """Rows, by table."""

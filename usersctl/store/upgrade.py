@@ -6,7 +6,7 @@ database or the new one.
 
 import sqlite3
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,10 @@ from usersctl.clock import stamp, utc_now
 from usersctl.errors import Busy, Invalid, StoreUnusable
 from usersctl.fields import lookup_key, normal_time
 from usersctl.models import UNUSABLE, USER_FIELDS, Role
-from usersctl.store.database_file import (
-    APPLICATION_ID,
-    BUSY_SECONDS,
-    NOT_OURS,
-    VERSION,
-    Migrated,
-    copy_aside,
-    is_current,
-    is_empty,
-)
+from usersctl.store import database_file
 
 
-def upgrade_database(connection: sqlite3.Connection, path: Path) -> Migrated | None:
+def upgrade_database(connection: sqlite3.Connection, path: Path) -> database_file.Migrated | None:
     """Makes an empty or older database a current one; None if it was empty, or another process was quicker."""
     (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
     _write_ahead(connection)
@@ -35,13 +26,13 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> Migrated | N
     connection.execute("BEGIN IMMEDIATE")
     try:
         migrated = None
-        if not is_current(connection, path):  # checked again: another process may have been quicker
-            if is_empty(connection):
+        if not database_file.is_current(connection, path):  # another process may have been quicker
+            if database_file.is_empty(connection):
                 _run_schema(connection)
             else:
                 migrated = _adopt(connection, path)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
+            connection.execute(f"PRAGMA application_id = {database_file.APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {database_file.VERSION}")
             _for_its_owner_only(path)
         connection.execute("COMMIT")
     except BaseException:
@@ -57,7 +48,7 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> Migrated | N
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
     # SQLite ignores the busy timeout when it changes the journal mode, so processes that start at once wait here.
-    deadline = time.monotonic() + BUSY_SECONDS
+    deadline = time.monotonic() + database_file.BUSY_SECONDS
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -102,40 +93,38 @@ _PASSWORD_COLUMNS = ("password_hash", "password")
 _REQUIRED = ("id", "email")
 
 
-def _adopt(connection: sqlite3.Connection, path: Path) -> Migrated:
+def _adopt(connection: sqlite3.Connection, path: Path) -> database_file.Migrated:
     import sqlite_utils
 
     old = sqlite_utils.Database(connection, execute_plugins=False)
     name = next(table for table in old.table_names() if table.lower() == "users")
     columns = {column.lower() for column in old[name].columns_dict}
     if not columns.issuperset(_REQUIRED) or not columns.intersection(_PASSWORD_COLUMNS):
-        raise StoreUnusable(f"{path} {NOT_OURS}: its table of users has no id, email or password")
+        reason = "its table of users has no id, email or password"
+        raise StoreUnusable(f"{path} {database_file.NOT_OURS}: {reason}")
     unknown = sorted(columns.difference(USER_FIELDS, _PASSWORD_COLUMNS))
     rows = [{key.lower(): value for key, value in row.items()} for row in old[name].rows]
     notes = [f"columns of users that stand in the backup only: {', '.join(unknown)}"] if unknown else []
     users = [_adopted(row, notes, path) for row in rows]
     _refuse_twins(users, path)
-    backup = copy_aside(path, utc_now())
+    backup = database_file.copy_aside(path, utc_now())
     given = _last_id_given(connection, name)
     # Other tables of the deployment stay, except those with a name of the schema; the backup keeps them.
     ours = names_of_schema()
     for table in old.table_names():
         if table.lower() in ours:
             connection.execute(f'DROP TABLE "{table}"')
-    for kind, other in connection.execute(
+    query = (
         "SELECT type, name FROM sqlite_schema WHERE type IN ('index', 'trigger', 'view') AND sql IS NOT NULL"
-    ).fetchall():
+    )
+    for kind, other in connection.execute(query).fetchall():
         if other.lower() in ours:
             connection.execute(f'DROP {kind} IF EXISTS "{other}"')
     _run_schema(connection)
     connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('users', ?)", (given,))
-    connection.executemany(
-        "INSERT INTO users (id, email, name, password_hash, role, active, created_at, updated_at, last_login_at,"
-        " oauth_id, profile_picture) VALUES (:id, :email, :name, :password_hash, :role, :active, :created_at,"
-        " :updated_at, :last_login_at, :oauth_id, :profile_picture)",
-        users,
-    )
-    return Migrated(len(users), backup, notes)
+    for user in users:
+        connection.execute(f"INSERT INTO users ({', '.join(user)}) VALUES (:{', :'.join(user)})", user)
+    return database_file.Migrated(len(users), backup, notes)
 
 
 def _last_id_given(connection: sqlite3.Connection, table: str) -> int:
@@ -184,23 +173,18 @@ def _time(value: Any) -> str | None:
 
 def _refuse_twins(users: list[dict[str, Any]], path: Path) -> None:
     for column, noun in (("email", "email address"), ("oauth_id", "provider account"), ("id", "id")):
-        seen: dict[Any, int] = {}
-        for number, user in enumerate(users):
-            value = user[column]
-            first = seen.setdefault(value, number) if value is not None else number
-            if first != number:
+        seen: dict[Any, dict[str, Any]] = {}
+        for user in users:
+            twin = seen.setdefault(user[column], user)
+            if twin is not user and user[column] is not None:
                 raise StoreUnusable(
-                    f"{path}: accounts {users[first]['id']} and {user['id']} have the same {noun} {value}",
+                    f"{path}: accounts {twin['id']} and {user['id']} have the same {noun} {user[column]}",
                     hint="change or delete one of them in the old application, then start again",
                 )
 
 
 def names_of_schema() -> set[str]:
-    fresh = sqlite3.connect(":memory:")
-    try:
+    with closing(sqlite3.connect(":memory:")) as fresh:
         fresh.executescript(schema())
-        return {
-            name for (name,) in fresh.execute("SELECT name FROM sqlite_schema WHERE name NOT LIKE 'sqlite%'")
-        }
-    finally:
-        fresh.close()
+        rows = fresh.execute("SELECT name FROM sqlite_schema WHERE name NOT LIKE 'sqlite%'")
+        return {name for (name,) in rows}

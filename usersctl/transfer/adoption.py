@@ -58,7 +58,7 @@ class Adoption:
             value = row.get(columns[0])
             if len(columns) > 1:
                 value = " ".join(filter(None, (_text(row.get(column)).strip() for column in columns)))
-            converted[name] = _CONVERTERS[name](self, value, columns[0])
+            converted[name] = _CONVERTERS[name][0](self, value, columns[0])
         converted = {name: value for name, value in converted.items() if value is not None}
         if converted.get("confirmed") is False and converted.get("active") is False:
             # It may have been deactivated for a reason, and confirming an email must not undo that.
@@ -94,26 +94,12 @@ class Adoption:
             yield f"columns left out: {', '.join(left)}"
 
 
-_EXPLANATIONS = {
-    "email": "lower case",
-    "role": "admin and user as they are, others by --map-role, else user",
-    "active": "true or false",
-    "confirmed": "if false, inactive until confirmed by email",
-    "password": "plain text: checked by the rules, then hashed",
-    "password_hash": "bcrypt as it is; no password matches other kinds",
-    "created_at": "UTC where there is no offset",
-    "last_login_at": "UTC where there is no offset",
-    "oauth_id": "the id at the provider of auth.oauth",
-    "profile_picture": "web addresses only",
-}
-
-
 def _explanation(name: str, column: str) -> str:
     if name == "active" and column in DENYING:
         return "false where it has a value"
     if name == "role" and column in TRUE_IS_ADMIN:
         return "admin where it is true"
-    return _EXPLANATIONS.get(name, "as it is")
+    return _CONVERTERS[name][1]
 
 
 # --- values ---
@@ -185,18 +171,19 @@ def _picture(adoption: Adoption, value: Any, _column: str) -> str | None:
     return text or None
 
 
-_CONVERTERS: dict[str, Callable[[Adoption, Any, str], Any]] = {
-    "email": _as_it_is,
-    "name": _as_it_is,
-    "oauth_id": _as_it_is,
-    "role": _role,
-    "active": _active,
-    "confirmed": _confirmed,
-    "password_hash": _password_hash,
-    "password": _password,
-    "created_at": _time,
-    "last_login_at": _time,
-    "profile_picture": _picture,
+# By field, with the explanation for the operator.
+_CONVERTERS: dict[str, tuple[Callable[[Adoption, Any, str], Any], str]] = {
+    "email": (_as_it_is, "lower case"),
+    "name": (_as_it_is, "as it is"),
+    "role": (_role, "admin and user as they are, others by --map-role, else user"),
+    "active": (_active, "true or false"),
+    "confirmed": (_confirmed, "if false, inactive until confirmed by email"),
+    "password": (_password, "plain text: checked by the rules, then hashed"),
+    "password_hash": (_password_hash, "bcrypt as it is; no password matches other kinds"),
+    "created_at": (_time, "UTC where there is no offset"),
+    "last_login_at": (_time, "UTC where there is no offset"),
+    "oauth_id": (_as_it_is, "the id at the provider of auth.oauth"),
+    "profile_picture": (_picture, "web addresses only"),
 }
 
 

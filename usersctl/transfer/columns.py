@@ -1,6 +1,5 @@
 """Guesses which columns of another application's table hold our fields, by their names."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlsplit
 
@@ -42,18 +41,15 @@ def map_columns(
     """
     mapping = _guess(columns, settings)
     for field, theirs in overrides.items():
+        option = f"--map {field}={theirs}"
         if field not in FIELDS:
-            raise Invalid(
-                f"--map {field}={theirs}: no column {field!r} here", hint=f"there are {', '.join(FIELDS)}"
-            )
-        mapping[field] = _named(columns, theirs, f"--map {field}={theirs}") if theirs else []
+            raise Invalid(f"{option}: no column {field!r} here", hint=f"there are {', '.join(FIELDS)}")
+        mapping[field] = _named(columns, theirs, option) if theirs else []
     if "password" in overrides and "password_hash" not in overrides:
         mapping["password_hash"] = []
     if not mapping["email"]:
-        raise Invalid(
-            "No column looks like one of email addresses",
-            hint=f"say which it is with --map email=COLUMN; there are {_listed(columns)}",
-        )
+        hint = f"say which it is with --map email=COLUMN; there are {_listed(columns)}"
+        raise Invalid("No column looks like one of email addresses", hint=hint)
     return {field: mapping[field] for field in FIELDS if mapping.get(field)}
 
 
@@ -91,9 +87,8 @@ def _provider_ids(settings: Settings, names: Iterable[str]) -> list[str]:
 
     Where none is configured, the only such column that there is.
     """
-    ids = [
-        name for name in names if name.startswith(EXTERNAL) or re.fullmatch("(google|github|gitlab)id", name)
-    ]
+    known = ("googleid", "githubid", "gitlabid")
+    ids = [name for name in names if name.startswith(EXTERNAL) or name in known]
     if not settings.oauth_client_id:
         return ids if len(ids) == 1 else []
     host = urlsplit(settings.oauth_issuer or "").hostname or ""

@@ -50,16 +50,12 @@ def open_source(kind: SourceKind, path: Path, table: str | None = None) -> Itera
         raise Invalid(f"{path} is not a SQLite database")
     with closing(_connect(path, has_log=beginning[18:20] == b"\2\2")) as connection:
         try:
-            if kind is SourceKind.POCKETBASE:
-                source_table = _pocketbase(connection, table, path)
-            else:
-                source_table = _sqlite(connection, table, path)
+            reader = {SourceKind.POCKETBASE: _pocketbase}.get(kind, _sqlite)
+            source_table = reader(connection, table, path)
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_READONLY:
-                raise Invalid(
-                    f"{path} was left half-way through a change",
-                    hint="open it once with its own application, which takes the change back",
-                ) from None
+                hint = "open it once with its own application, which takes the change back"
+                raise Invalid(f"{path} was left half-way through a change", hint=hint) from None
             raise Invalid(f"{path} cannot be read: {error}") from None
         yield source_table
 
@@ -94,9 +90,8 @@ def _sqlite(connection: sqlite3.Connection, wanted: str | None, path: Path) -> S
 
 def _tables(connection: sqlite3.Connection) -> list[str]:
     kinds = "type IN ('table', 'view') AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
-    return [
-        name for (name,) in connection.execute(f"SELECT name FROM sqlite_schema WHERE {kinds} ORDER BY name")
-    ]
+    query = f"SELECT name FROM sqlite_schema WHERE {kinds} ORDER BY name"
+    return [name for (name,) in connection.execute(query)]
 
 
 def _choose(tables: Sequence[str], wanted: str | None, path: Path) -> str:
@@ -135,19 +130,14 @@ def _pocketbase(connection: sqlite3.Connection, wanted: str | None, path: Path) 
     """Each collection is a table. The ids of its records at providers are in the table _externalAuths."""
     tables = _tables(connection)
     if not {"_collections", "_externalAuths"} <= set(tables):
-        raise Invalid(
-            f"{path} is not a database of PocketBase", hint="it is the file data.db in the folder pb_data"
-        )
+        hint = "it is the file data.db in the folder pb_data"
+        raise Invalid(f"{path} is not a database of PocketBase", hint=hint)
     name = _choose(tables, wanted or "users", path)
     columns = {row["name"] for row in connection.execute("PRAGMA table_info(_externalAuths)")}
     suffix = "Ref" if "recordRef" in columns else "Id"  # since version 0.23, and before
     in_collection = f"collection{suffix} = (SELECT id FROM _collections WHERE name = ?)"
-    providers = [
-        provider
-        for (provider,) in connection.execute(
-            f"SELECT DISTINCT provider FROM _externalAuths WHERE {in_collection} ORDER BY provider", (name,)
-        )
-    ]
+    query = f"SELECT DISTINCT provider FROM _externalAuths WHERE {in_collection} ORDER BY provider"
+    providers = [provider for (provider,) in connection.execute(query, (name,))]
     ids = "".join(
         f", (SELECT providerId FROM _externalAuths WHERE {in_collection} AND record{suffix} = them.id"
         f" AND provider = ?) AS {_quoted(EXTERNAL + provider)}"

@@ -12,9 +12,8 @@ from usersctl.errors import Invalid
 from usersctl.fields import unique_keys
 from usersctl.text import counted, visible
 
-SourceRow = tuple[
-    str, dict[str, Any] | Invalid
-]  # the place, such as "line 7"; and the row, or why it is invalid
+# The place, such as "line 7"; and the row, or why it is invalid.
+SourceRow = tuple[str, dict[str, Any] | Invalid]
 
 # In characters. They bound the memory for one read, because the file may be a device or an image of a disk.
 LONGEST_LINE = 1024 * 1024

@@ -5,6 +5,7 @@ import re
 import tempfile
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from usersctl.config import Settings
@@ -17,25 +18,52 @@ from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.text import counted
 
-# In the order in which an export writes them.
-COLUMNS = (
-    "email",
-    "name",
-    "role",
-    "active",
-    "confirmed",
-    "password_hash",
-    "created_at",
-    "last_login_at",
-    "oauth_id",
-    "profile_picture",
-)
-IMPORTED = (*COLUMNS, "password")
-# Columns that `list` prints and an import ignores: accounts get new ids.
-IGNORED = ("id", "updated_at")
-
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool | int) and name in ("active", "confirmed"):
+        return str(value)
+    if not isinstance(value, str):
+        raise Invalid(f"{name} must be a string")
+    # A password is taken exactly as it was typed; its own rules forbid some characters.
+    if not is_text(value) or (name != "password" and _CONTROL.search(value)):
+        raise Invalid(f"{name} is not valid text: it holds control characters, or is not UTF-8")
+    return value
+
+
+def _boolean(name: str, value: str) -> bool:
+    text = value.strip().lower()
+    if text not in _TRUE + _FALSE:
+        raise Invalid(f"{name} must be true or false")
+    return text in _TRUE
+
+
+def _picture(value: str) -> str:
+    if not is_web_address(value):
+        raise Invalid(f"profile_picture {value[:40]!r} is no web address: it begins with https:// or http://")
+    return value
+
+
+# In the order in which an export writes them; a password is only imported.
+_CHECKS: dict[str, Callable[[str], Any]] = {
+    "email": normal_email,
+    "name": normal_name,
+    "role": normal_role,
+    "active": partial(_boolean, "active"),
+    "confirmed": partial(_boolean, "confirmed"),
+    "password_hash": check_hash,
+    "created_at": normal_time,
+    "last_login_at": normal_time,
+    "oauth_id": str,
+    "profile_picture": _picture,
+    "password": str,
+}
+IMPORTED = tuple(_CHECKS)
+COLUMNS = IMPORTED[:-1]
+# Columns that `list` prints and an import ignores: accounts get new ids.
+IGNORED = ("id", "updated_at")
 
 
 class RowProblem(NamedTuple):
@@ -47,13 +75,8 @@ class BrokenRows(Invalid):
     """Rows that cannot be imported; nothing was written."""
 
     def __init__(self, count: int, *, taken: bool = False, hint: str | None = None) -> None:
-        rows = counted(count, "row")
-        if taken:
-            super().__init__(
-                f"{rows} with an address or provider id that is taken; nothing was imported", hint=hint
-            )
-        else:
-            super().__init__(f"{rows} cannot be imported; nothing was imported")
+        problem = "with an address or provider id that is taken" if taken else "cannot be imported"
+        super().__init__(f"{counted(count, 'row')} {problem}; nothing was imported", hint=hint)
         self.taken = taken
 
 
@@ -108,10 +131,10 @@ class Transfer:
                 waiting.write(json.dumps([number, where, checked]) + "\n")  # dump() is several times slower
             if broken:
                 raise BrokenRows(broken)
-            hashes = {} if dry_run else self._hashed(passwords, hashing)
+            hashes = dict.fromkeys(passwords, UNUSABLE) if dry_run else self._hashed(passwords, hashing)
             waiting.seek(0)
             return self._write(
-                waiting, passwords, hashes, on_conflict=on_conflict, dry_run=dry_run, by=by, report=report
+                waiting, hashes, on_conflict=on_conflict, dry_run=dry_run, by=by, report=report
             )
 
     def _checked(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -141,10 +164,9 @@ class Transfer:
         # bcrypt lets go of Python's lock, so threads use all cores.
         with ThreadPoolExecutor(self.hasher.slots) as pool:
             try:
-                for number, made in zip(
-                    passwords, pool.map(self.hasher.hash, passwords.values()), strict=True
-                ):
-                    hashes[number] = made
+                made = pool.map(self.hasher.hash, passwords.values())
+                for number, password_hash in zip(passwords, made, strict=True):
+                    hashes[number] = password_hash
                     hashing(len(hashes), len(passwords))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
@@ -154,7 +176,6 @@ class Transfer:
     def _write(
         self,
         waiting: Iterable[str],
-        passwords: dict[int, str],
         hashes: dict[int, str],
         *,
         on_conflict: str,
@@ -163,13 +184,13 @@ class Transfer:
         report: Callable[[RowProblem], Any],
     ) -> Imported:
         created = updated = skipped = without = taken = first = 0
-        way_on = "give each row an oauth_id of its own, or free it with: usersctl update USER --unlink"
+        hint = "give each row an oauth_id of its own, or free it with: usersctl update USER --unlink"
         with self.store.write(commit=not dry_run) as tx:
             had_admin = tx.active_admins() > 0
             for line in waiting:
                 number, where, row = json.loads(line)
-                if number in passwords:
-                    row["password_hash"] = hashes.get(number, UNUSABLE)
+                if number in hashes:
+                    row["password_hash"] = hashes[number]
                 if row.pop("confirmed", False):
                     row["email_proven_at"] = tx.now_text
                 known = tx.user_by_email(row["email"])
@@ -184,15 +205,15 @@ class Transfer:
                     without += "password_hash" not in row
                 elif on_conflict == "fail":
                     taken += 1
-                    way_on = "choose with --on-conflict skip or --on-conflict update"
-                    who = "an earlier row" if first and known.id >= first else f"user {known.id}"
-                    report(RowProblem(where, f"{known.email} is taken by {who}"))
+                    hint = "choose with --on-conflict skip or --on-conflict update"
+                    holder = "an earlier row" if first and known.id >= first else f"user {known.id}"
+                    report(RowProblem(where, f"{known.email} is taken by {holder}"))
                 elif on_conflict == "update":
                     updated += self._update(tx, known, row, by)
                 else:
                     skipped += 1
             if taken:
-                raise BrokenRows(taken, taken=True, hint=way_on)
+                raise BrokenRows(taken, taken=True, hint=hint)
             if had_admin and tx.active_admins() == 0:
                 raise LastAdmin
         return Imported(created, updated, skipped, without)
@@ -221,8 +242,8 @@ class Transfer:
         elif "password_hash" in changes:
             shut_out(tx, known)
         user = tx.change_user(known.id, **changes)
-        told = {name: value for name, value in changes.items() if name in ("name", "role", "active")}
-        tx.audit(by, "import-update", user, **told, password="password_hash" in changes)
+        recorded = {name: value for name, value in changes.items() if name in ("name", "role", "active")}
+        tx.audit(by, "import-update", user, **recorded, password="password_hash" in changes)
         return True
 
     def export_rows(self, *, with_hashes: bool) -> Generator[dict[str, Any], None, None]:
@@ -242,45 +263,3 @@ def _exported(credentials: Credentials, *, with_hashes: bool) -> dict[str, Any]:
     if cost_of(password_hash) is not None:  # else it is of no password
         row["password_hash"] = password_hash
     return {name: row[name] for name in COLUMNS if with_hashes or name != "password_hash"}
-
-
-def _text(name: str, value: Any) -> str:
-    if isinstance(value, bool | int) and name in ("active", "confirmed"):
-        return str(value)
-    if not isinstance(value, str):
-        raise Invalid(f"{name} must be a string")
-    # A password is taken exactly as it was typed; its own rules forbid some characters.
-    if not is_text(value) or (name != "password" and _CONTROL.search(value)):
-        raise Invalid(f"{name} is not valid text: it holds control characters, or is not UTF-8")
-    return value
-
-
-def _boolean(name: str) -> Callable[[str], bool]:
-    def check(value: str) -> bool:
-        text = value.strip().lower()
-        if text not in _TRUE + _FALSE:
-            raise Invalid(f"{name} must be true or false")
-        return text in _TRUE
-
-    return check
-
-
-def _picture(value: str) -> str:
-    if not is_web_address(value):
-        raise Invalid(f"profile_picture {value[:40]!r} is no web address: it begins with https:// or http://")
-    return value
-
-
-_CHECKS: dict[str, Callable[[str], Any]] = {
-    "email": normal_email,
-    "name": normal_name,
-    "role": normal_role,
-    "active": _boolean("active"),
-    "confirmed": _boolean("confirmed"),
-    "password_hash": check_hash,
-    "password": str,
-    "created_at": normal_time,
-    "last_login_at": normal_time,
-    "oauth_id": str,
-    "profile_picture": _picture,
-}
