@@ -1,4 +1,4 @@
-"""A time limit for work that has none of its own."""
+"""A time limit for work that has none of its own, such as the look-up of a name."""
 
 import threading
 from collections.abc import Callable
@@ -8,10 +8,7 @@ T = TypeVar("T")
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """Returns what `work` returns, or raises TimeoutError and leaves its thread behind.
-
-    Nothing else ends the look-up of a name, or an answer of which a byte arrives now and then.
-    """
+    """Returns what `work` returns, or raises TimeoutError and leaves its thread behind."""
     results: list[T] = []
     errors: list[Exception] = []
 

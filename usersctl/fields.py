@@ -31,13 +31,11 @@ def normal_email(value: str) -> str:
 
 
 def lookup(email: str) -> tuple[str, bool]:
-    """For look-ups: the form to look for, and whether it is an address.
-
-    An invalid address matches no account instead of raising, so that the response does not reveal that it was malformed.
-    """
+    """For look-ups: the form to look for, and whether it is an address."""
     try:
         return normal_email(email), True
     except Invalid:
+        # It matches no account instead of raising, so that the response does not reveal that it was malformed.
         # SQLite takes no surrogates, which an argument of a shell may hold.
         return email.strip().lower().encode("utf-8", "backslashreplace").decode(), False
 

@@ -101,7 +101,7 @@ def _import(
             )
         except BrokenRows as error:
             _refuse_broken(run, error, problems)
-    as_json: dict[str, Any] = done.as_json() | {"dry_run": dry_run}
+    as_json: dict[str, Any] = done._asdict() | {"dry_run": dry_run}
     notes: list[str] = []
     if adoption is not None:
         notes = list(adoption.notes())

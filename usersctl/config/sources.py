@@ -97,9 +97,8 @@ def find_file(config: Path | None, env: Mapping[str, str]) -> Path | None:
         config = Path(env["USERS_CONFIG"])
     if config is None:
         # In a folder that this process may not enter, is_file() alone would raise.
-        return next(
-            (file for file in default_files(env) if os.access(file, os.F_OK) and file.is_file()), None
-        )
+        files = (file for file in default_files(env) if os.access(file, os.F_OK))
+        return next(filter(Path.is_file, files), None)
     try:
         if config.is_file():
             return config.absolute()
@@ -229,10 +228,10 @@ def _check_together(settings: Settings, origins: dict[str, Origin]) -> None:
     if settings.oauth_client_id and settings.oauth_provider == "oidc":
         urls = (settings.oauth_authorization_url, settings.oauth_token_url, settings.oauth_user_info_url)
         if not settings.oauth_issuer and not all(urls):
-            needs = (
-                "auth.oauth.issuer, or all of authorizationUrl, tokenUrl and userInfoUrl, or another provider"
+            urls_of_it = "authorizationUrl, tokenUrl and userInfoUrl"
+            refuse(
+                "auth.oauth.clientId", f"needs auth.oauth.issuer, or all of {urls_of_it}, or another provider"
             )
-            refuse("auth.oauth.clientId", f"needs {needs}")
     if (settings.mailer_user is None) != (settings.mailer_password is None):
         refuse("mailer.auth.user", "mailer.auth.user and mailer.auth.pass go together")
     hosts = {connectable_host(settings.host), connectable_host(settings.metrics_host)}

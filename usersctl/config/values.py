@@ -42,9 +42,12 @@ def string(value: Any) -> str:
     return value
 
 
-@kind("string")
-def optional_string(value: Any) -> str | None:
-    return string(value) if value != "" else None
+def optional(needed: Kind[T]) -> Kind[T | None]:
+    """The empty string counts as left out."""
+    return Kind(needed.name, lambda value: needed(value) if value != "" else None, needed.write)
+
+
+optional_string = optional(string)
 
 
 @kind("string")
@@ -62,26 +65,20 @@ def boolean(value: Any) -> bool:
     return value
 
 
-def whole(low: int, high: int) -> Kind[int]:
+def whole(low: int, high: int, of: str = "") -> Kind[int]:
     @kind(f"{low} to {high}")
     def check(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise BadValue(f"must be a whole number from {low} to {high}")
+            raise BadValue(f"must be a whole number{of} from {low} to {high}")
         return value
 
     return check
 
 
 def duration(unit: str, high: int) -> Kind[timedelta]:
-    """A duration in `unit`, kept as a timedelta."""
-
-    @kind(f"{unit}, 1 to {high}", write=lambda value: value // timedelta(**{unit: 1}))
-    def check(value: Any) -> timedelta:
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
-            raise BadValue(f"must be a whole number of {unit} from 1 to {high}")
-        return timedelta(**{unit: value})
-
-    return check
+    """A number of `unit`, kept as a timedelta."""
+    number, one = whole(1, high, f" of {unit}"), timedelta(**{unit: 1})
+    return Kind(f"{unit}, 1 to {high}", lambda value: number(value) * one, lambda value: value // one)
 
 
 def list_of(item: Callable[[Any], T], names: str) -> Kind[tuple[T, ...]]:
@@ -122,9 +119,7 @@ def path(value: Any) -> Path:
         raise BadValue("must be the path of a file; the home folder that ~ stands for is unknown") from None
 
 
-@kind("path", write=path.write)
-def optional_path(value: Any) -> Path | None:
-    return path(value) if value != "" else None
+optional_path = optional(path)
 
 
 def _split_url(value: Any, problem: BadValue) -> Any:
@@ -258,9 +253,7 @@ def callback_path(value: Any) -> str:
     text = redirect(value)
     has_dots = {".", ".."} & set(text.split("/"))
     if not text.startswith("/") or has_dots or set(text) & set("?#*<>%"):
-        raise BadValue(
-            "must be a path that begins with one /, as it stands in the address, without % or patterns"
-        )
+        raise BadValue("must be a path that begins with one /, as in the address, without % or patterns")
     return text
 
 

@@ -17,9 +17,7 @@ def base_url_reachable(installation: Installation) -> Result:
     status, body = installation.ask_web(lambda http: http.peek(url), mend=mend)
     if status == 401 and b'"statusMessage"' in body:
         return ok(f"{base_url} leads to the daemon")
-    message = (
-        f"{url} answers {status} instead of 401: the daemon is not behind it, or the proxy keeps /api/users/"
-    )
+    message = f"{url} answers {status}, not 401: no daemon is behind it, or the proxy keeps /api/users/"
     return problem(message, f"curl -i {shlex.quote(url)}")
 
 

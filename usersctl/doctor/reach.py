@@ -48,9 +48,7 @@ def proxies(installation: Installation) -> Result:
             return problem(message, "name the proxy's address only")
     if settings.https and not settings.trusted_proxies:
         proxy = "unix" if settings.socket else "127.0.0.1"
-        message = (
-            "a proxy does https, but none is trusted: all clients share its address, and with it their limits"
-        )
+        message = "a proxy does https, but none is trusted: all clients share its address and its limits"
         return warning(message, f'set server.trustedProxies to ["{proxy}"], or to its address')
     logins = installation.query(lambda tx: tx.last_logins(LOGINS_READ))
     users, addresses = {user for user, _ in logins}, {address for _, address in logins}

@@ -59,9 +59,7 @@ def cleanup(installation: Installation) -> Result:
         return ok(f"not by the daemon; {history}")
     due = next_slot(schedule, moment(since))
     if now - due > CLEANUP_IS_LATE:
-        message = (
-            f"was due at {stamp(due)} by {schedule!r}, but {history}: no daemon runs, or it cannot write"
-        )
+        message = f"was due at {stamp(due)} by {schedule!r}, {history}: no daemon runs, or it cannot write"
         return warning(message, installation.command("cleanup-tokens"))
     return ok(f"{history}; due at {stamp(due)} by {schedule!r}")
 

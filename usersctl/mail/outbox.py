@@ -115,9 +115,8 @@ class Outbox:
         except Undeliverable as error:
             return self._not_sent(email, token, error)
         except Exception as error:  # noqa: BLE001 - one bad email must not stop the others
-            return self._not_sent(
-                email, token, Undeliverable(f"{type(error).__name__}: {error}", permanent=True)
-            )
+            failure = Undeliverable(f"{type(error).__name__}: {error}", permanent=True)
+            return self._not_sent(email, token, failure)
         self._note(lambda tx: tx.finish_email(email.id, EmailState.SENT))
         return Attempt(email, EmailState.SENT, response.replace(token, "***"))
 

@@ -5,15 +5,12 @@ from typing import Protocol
 
 
 class Undeliverable(Exception):
-    """The email was not accepted.
-
-    `permanent`: trying again cannot help. `perhaps_taken`: the server's answer was lost, so it may have the email.
-    """
+    """The email was not accepted."""
 
     def __init__(self, message: str, *, permanent: bool, perhaps_taken: bool = False) -> None:
         super().__init__(message)
-        self.permanent = permanent
-        self.perhaps_taken = perhaps_taken
+        self.permanent = permanent  # trying again cannot help
+        self.perhaps_taken = perhaps_taken  # the server's answer was lost
 
 
 class Send(Protocol):

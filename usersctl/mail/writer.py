@@ -3,6 +3,7 @@
 import html
 import re
 import textwrap
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from email.errors import MessageError
@@ -169,10 +170,8 @@ def _button(label: str, link: str, accent: str | None) -> str:
 
 def _address(recipient: str) -> Address:
     """Raises Undeliverable unless this is exactly one address."""
-    try:
+    with suppress(ValueError, IndexError, MessageError):
         address = Address(addr_spec=recipient)
-    except (ValueError, IndexError, MessageError):
-        address = None
-    if address is None or address.addr_spec != recipient:
-        raise Undeliverable(f"{recipient!r} is not an email address", permanent=True)
-    return address
+        if address.addr_spec == recipient:
+            return address
+    raise Undeliverable(f"{recipient!r} is not an email address", permanent=True)

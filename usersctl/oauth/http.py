@@ -20,10 +20,9 @@ T = TypeVar("T")
 
 
 class SignInThread(threading.Thread):
-    """Runs the requests of one sign-in in a thread that its caller can leave behind.
+    """Runs the requests of one sign-in in a thread. At the deadline its caller goes on, and cut connections end it.
 
-    Neither a DNS look-up nor a server that drips bytes ends by a socket's time limit. At the deadline the caller
-    goes on and the connections are cut, which ends the thread.
+    Neither a DNS look-up nor a server that drips bytes ends by a socket's time limit.
     """
 
     def __init__(self, work: Callable[[], Any]) -> None:

@@ -57,10 +57,7 @@ def check(path: Path, *, read_only: bool = True) -> BackupReport:
 
 @contextmanager
 def checked_copy(file: Path) -> Iterator[tuple[BackupReport, Path]]:
-    """Yields the report on a copy of `file`, and the copy.
-
-    `file` itself is only read as bytes, because opening a database may create files beside it.
-    """
+    """Yields the report on a copy of `file`, and the copy: opening `file` itself may create files beside it."""
     with tempfile.TemporaryDirectory(prefix="users-check-") as folder:
         copy = Path(folder) / "users.db"
         try:
@@ -71,9 +68,7 @@ def checked_copy(file: Path) -> Iterator[tuple[BackupReport, Path]]:
                     shutil.copyfile(f"{file}{suffix}", f"{copy}{suffix}")
         except OSError as error:
             if error.errno == errno.ENOSPC:
-                message = (
-                    f"{tempfile.gettempdir()} has no room for a copy of {file}, and only a copy is opened"
-                )
+                message = f"{tempfile.gettempdir()} has no room for a copy of {file}; only a copy is opened"
                 raise StoreUnusable(message, hint="name another folder in TMPDIR") from None
             raise StoreUnusable(f"{file} cannot be read: {error.strerror}") from None
         try:
@@ -143,10 +138,12 @@ def _parts(connection: sqlite3.Connection) -> dict[tuple[str, str], tuple[str, s
 
 
 def _counts(connection: sqlite3.Connection) -> Iterator[str]:
-    both = "SELECT role, active, n AS stored, 0 AS actual FROM user_counts UNION ALL SELECT role, active, 0, 1 FROM users"
-    for role, active, stored, actual in connection.execute(
-        f"SELECT role, active, sum(stored), sum(actual) FROM ({both}) GROUP BY 1, 2 HAVING sum(stored) <> sum(actual)"
-    ):
+    query = """
+        SELECT role, active, sum(stored) AS before, sum(actual) AS after
+        FROM (SELECT role, active, n AS stored, 0 AS actual FROM user_counts
+              UNION ALL SELECT role, active, 0, 1 FROM users)
+        GROUP BY role, active HAVING before <> after"""
+    for role, active, stored, actual in connection.execute(query):
         kind = f"{'active' if active else 'inactive'} accounts of role {role}"
         yield f"user_counts has {stored} {kind}, but there are {actual}"
 
@@ -170,12 +167,9 @@ _CHECKS: dict[str, Callable[[sqlite3.Connection], Iterator[str]]] = {
 
 @dataclass
 class Replacement:
-    """Puts the content of a checked copy, which this changes, into the database at `path`.
+    """Puts the content of a copy into the database at `path`, whose file stays, because a daemon may have it open."""
 
-    The database stays the same file, so that a daemon that has it open continues with the new content.
-    """
-
-    copy: Path
+    copy: Path  # checked; this changes it
     path: Path
     name: str  # of the backup, for the audit trail
     keep_tokens: bool

@@ -25,13 +25,11 @@ class Migrated(NamedTuple):
 
 
 def connect(path: Path, *, read_only: bool = False, no_trace: bool = False) -> sqlite3.Connection:
-    """A connection to an existing file; a missing one is an error here, and does not become an empty database.
-
-    `no_trace` creates no files beside it, as other readers do. A writer that begins meanwhile is not seen, so it is only
-    for reads that can be repeated.
-    """
+    """A connection to an existing file; a missing one is an error here, and does not become an empty database."""
     uri = path.absolute().as_uri()
     try:
+        # Without files beside it, as other readers make them. It sees no writer that begins meanwhile, so it is only
+        # for reads that can be repeated.
         if no_trace and not any(Path(f"{path}{end}").exists() for end in ("-wal", "-journal")):
             return _open(f"{uri}?immutable=1")
         connection = _open(f"{uri}?mode={'ro' if read_only else 'rw'}")
@@ -117,15 +115,12 @@ def copy_aside(path: Path, now: datetime) -> Path:
 def copy(
     source: sqlite3.Connection, target: Path, progress: Callable[[int, int], Any] = lambda _done, _total: None
 ) -> None:
-    """Writes a complete copy to the disk, or none; readable by its owner only; never replaces a file.
-
-    `source` must be in a transaction: without its snapshot SQLite starts the copy again after every write of another
-    connection, and under load never ends.
-    """
+    """Writes a complete copy, or none, that its owner alone can read. `source` must be in a transaction."""
     import tempfile
 
     _refuse_taken(target)
-    source.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()  # takes the snapshot
+    # Takes the snapshot. Without one SQLite starts again after every write of others, and under load never ends.
+    source.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
     try:
         # In a temporary folder, so that no file that SQLite creates beside it stays behind.
         with tempfile.TemporaryDirectory(prefix=".users-copy-", dir=target.parent) as folder:
@@ -138,20 +133,16 @@ def copy(
 
 
 def _copy_pages(source: sqlite3.Connection, made: Path, progress: Callable[[int, int], Any]) -> None:
-    target = sqlite3.connect(made)
     try:
-        # An error discards the copy, and _publish() syncs it to the disk.
-        target.execute("PRAGMA journal_mode = OFF")
-        target.execute("PRAGMA synchronous = OFF")
-        source.backup(
-            target, pages=PAGES, progress=lambda _status, left, total: progress(total - left, total)
-        )
+        with closing(sqlite3.connect(made)) as target:
+            # An error discards the copy, and _publish() syncs it to the disk.
+            target.execute("PRAGMA journal_mode = OFF")
+            target.execute("PRAGMA synchronous = OFF")
+            source.backup(target, pages=PAGES, progress=lambda _, left, total: progress(total - left, total))
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
             raise StoreUnusable(f"No copy in {made.parent.parent}: the disk is full or failing") from None
         raise
-    finally:
-        target.close()
 
 
 def _publish(made: Path, target: Path) -> None:

@@ -1,8 +1,4 @@
-"""Creates a new database from schema.sql, and upgrades the database of an existing deployment.
-
-Each runs in one BEGIN IMMEDIATE, so that processes that start at once take turns, and a killed one leaves the old
-database or the new one.
-"""
+"""Creates a new database from schema.sql, and upgrades the database of an existing deployment."""
 
 import sqlite3
 import time
@@ -15,14 +11,16 @@ from usersctl.errors import Busy, Invalid, StoreUnusable
 from usersctl.fields import lookup_key, normal_time
 from usersctl.models import UNUSABLE, USER_FIELDS, Role
 from usersctl.store import database_file
+from usersctl.store.database_file import Migrated
 
 
-def upgrade_database(connection: sqlite3.Connection, path: Path) -> database_file.Migrated | None:
+def upgrade_database(connection: sqlite3.Connection, path: Path) -> Migrated | None:
     """Makes an empty or older database a current one; None if it was empty, or another process was quicker."""
     (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
     _write_ahead(connection)
     # The old table of users is replaced while other tables refer to it.
     connection.execute("PRAGMA foreign_keys = OFF")
+    # Processes that start at once take turns, and a killed one leaves the old database or the new one.
     connection.execute("BEGIN IMMEDIATE")
     try:
         migrated = None
@@ -93,7 +91,7 @@ _PASSWORD_COLUMNS = ("password_hash", "password")
 _REQUIRED = ("id", "email")
 
 
-def _adopt(connection: sqlite3.Connection, path: Path) -> database_file.Migrated:
+def _adopt(connection: sqlite3.Connection, path: Path) -> Migrated:
     import sqlite_utils
 
     old = sqlite_utils.Database(connection, execute_plugins=False)
@@ -114,9 +112,7 @@ def _adopt(connection: sqlite3.Connection, path: Path) -> database_file.Migrated
     for table in old.table_names():
         if table.lower() in ours:
             connection.execute(f'DROP TABLE "{table}"')
-    query = (
-        "SELECT type, name FROM sqlite_schema WHERE type IN ('index', 'trigger', 'view') AND sql IS NOT NULL"
-    )
+    query = "SELECT type, name FROM sqlite_schema WHERE type <> 'table' AND sql IS NOT NULL"
     for kind, other in connection.execute(query).fetchall():
         if other.lower() in ours:
             connection.execute(f'DROP {kind} IF EXISTS "{other}"')
@@ -124,7 +120,7 @@ def _adopt(connection: sqlite3.Connection, path: Path) -> database_file.Migrated
     connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('users', ?)", (given,))
     for user in users:
         connection.execute(f"INSERT INTO users ({', '.join(user)}) VALUES (:{', :'.join(user)})", user)
-    return database_file.Migrated(len(users), backup, notes)
+    return Migrated(len(users), backup, notes)
 
 
 def _last_id_given(connection: sqlite3.Connection, table: str) -> int:

@@ -35,10 +35,7 @@ SECOND_BEST_NAMES = ("username", "login", "nickname")
 def map_columns(
     columns: Sequence[str], overrides: Mapping[str, str], settings: Settings
 ) -> dict[str, list[str]]:
-    """Returns the columns of each field; the values of several columns are joined.
-
-    `overrides` come from --map, such as `{"email": "mail", "oauth_id": ""}`; an empty one leaves the field out.
-    """
+    """The columns of each field, to be joined. In `overrides`, from --map, an empty name leaves the field out."""
     mapping = _guess(columns, settings)
     for field, theirs in overrides.items():
         option = f"--map {field}={theirs}"
@@ -83,10 +80,7 @@ def _guess(columns: Sequence[str], settings: Settings) -> dict[str, list[str]]:
 
 
 def _provider_ids(settings: Settings, names: Iterable[str]) -> list[str]:
-    """Columns with ids of the configured provider, because an id counts only at the provider that gave it.
-
-    Where none is configured, the only such column that there is.
-    """
+    """Columns with ids of the configured provider: an id counts only there. Without one, the only such column."""
     known = ("googleid", "githubid", "gitlabid")
     ids = [name for name in names if name.startswith(EXTERNAL) or name in known]
     if not settings.oauth_client_id:

@@ -86,9 +86,6 @@ class Imported(NamedTuple):
     skipped: int
     without_password: int
 
-    def as_json(self) -> dict[str, int]:
-        return self._asdict()
-
 
 @dataclass(frozen=True)
 class Transfer:
@@ -98,22 +95,18 @@ class Transfer:
 
     def import_rows(
         self,
-        rows: Iterable[tuple[str, dict[str, Any] | Invalid]],
+        rows: Iterable[tuple[str, dict[str, Any] | Invalid]],  # each with its position
         *,
         on_conflict: str,
         dry_run: bool,
         by: Actor,
-        report: Callable[[RowProblem], Any],
-        hashing: Callable[[int, int], Any],
+        report: Callable[[RowProblem], Any],  # is called for each broken row
+        hashing: Callable[[int, int], Any],  # is called with the number of hashed passwords, and of all
     ) -> Imported:
-        """Checks every row, hashes the passwords, then writes all rows in one transaction.
-
-        `rows` are pairs of a position and a row; `report` is called for each broken one. `hashing` is called with the
-        number of passwords that are hashed, and of all.
-        """
+        """Checks every row, hashes the passwords, then writes all rows in one transaction."""
         # Checked rows wait on disk (a file without a name, with hashes only), so that memory does not grow with them.
         # Passwords that still need hashing wait in memory.
-        with tempfile.TemporaryFile("w+", encoding="utf-8") as waiting:
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
             passwords: dict[int, str] = {}
             broken = 0
             for number, (where, row) in enumerate(rows):
@@ -128,14 +121,12 @@ class Transfer:
                 password = checked.pop("password", None)
                 if password is not None:
                     passwords[number] = password
-                waiting.write(json.dumps([number, where, checked]) + "\n")  # dump() is several times slower
+                file.write(json.dumps([number, where, checked]) + "\n")  # dump() is several times slower
             if broken:
                 raise BrokenRows(broken)
             hashes = dict.fromkeys(passwords, UNUSABLE) if dry_run else self._hashed(passwords, hashing)
-            waiting.seek(0)
-            return self._write(
-                waiting, hashes, on_conflict=on_conflict, dry_run=dry_run, by=by, report=report
-            )
+            file.seek(0)
+            return self._write(file, hashes, on_conflict=on_conflict, dry_run=dry_run, by=by, report=report)
 
     def _checked(self, row: dict[str, Any]) -> dict[str, Any]:
         unknown = next((name for name in row if name not in IMPORTED and name not in IGNORED), None)
@@ -175,7 +166,7 @@ class Transfer:
 
     def _write(
         self,
-        waiting: Iterable[str],
+        lines: Iterable[str],
         hashes: dict[int, str],
         *,
         on_conflict: str,
@@ -187,7 +178,7 @@ class Transfer:
         hint = "give each row an oauth_id of its own, or free it with: usersctl update USER --unlink"
         with self.store.write(commit=not dry_run) as tx:
             had_admin = tx.active_admins() > 0
-            for line in waiting:
+            for line in lines:
                 number, where, row = json.loads(line)
                 if number in hashes:
                     row["password_hash"] = hashes[number]
