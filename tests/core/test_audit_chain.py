@@ -360,4 +360,4 @@ def test_options_of_the_list_are_not_passed_over_by_verify(
 ) -> None:
     usersctl.add("ada")
     done = usersctl("audit", *option, "verify")
-    assert (done.code, "do not go with audit verify" in done.stderr) == (2, True)
+    assert (done.code, "audit verify does not take the options of audit" in done.stderr) == (2, True)
