@@ -162,8 +162,7 @@ class Accounts:
     def set_password(self, user_id: int, password: str, *, tell: Tell = id, by: Actor) -> User:
         """By an operator. Ends all sessions and API tokens; also clears the lock after failed logins."""
         user = self.get(user_id)
-        check_password(self.settings, password, user)
-        password_hash = self.hasher.hash(password)
+        password_hash = self.hasher.hash(check_password(self.settings, password, user))
         with self.store.write() as tx:
             user = _existing(tx.user(user_id))
             changed = new_password(tx, self.emails, user, password_hash, action="set-password", by=by)
@@ -208,9 +207,7 @@ def _refuse_last_admin(tx: Transaction, users: list[User], changes: dict[str, An
 
 def _changes(user: User, asked: dict[str, Any], *, unlink: bool) -> dict[str, Any]:
     """The requested values that differ from the stored ones."""
-    changes = {
-        key: value for key, value in asked.items() if value is not None and value != getattr(user, key)
-    }
+    changes = {key: value for key, value in asked.items() if value not in (None, getattr(user, key))}
     if asked.get("active") is not None and user.awaiting_confirmation:
         # A decision on `active` replaces the decision by the confirmation email.
         changes |= {"active": asked["active"], "awaiting_confirmation": False}

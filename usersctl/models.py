@@ -31,8 +31,6 @@ class Purpose(StrEnum):
 
 
 class EmailState(StrEnum):
-    """Of an email in the outbox."""
-
     WAITING = "waiting"
     SENT = "sent"
     FAILED = "failed"
@@ -185,15 +183,11 @@ class OneTimeToken(NamedTuple):
 
 
 class Failures(NamedTuple):
-    """Failed logins of an account since the last success."""
-
-    in_a_row: int
+    in_a_row: int  # failed logins of an account since the last success
     last_at: str
 
 
 class QueuedEmail(NamedTuple):
-    """A row of the outbox."""
-
     id: int
     kind: str
     user_id: int | None

@@ -36,8 +36,7 @@ class Hasher:
                 raise Busy("Too many logins at once, please try again", retry_after=2)
             self.waiting += 1
             try:
-                while self.in_use >= self.slots:
-                    self._freed.wait()
+                self._freed.wait_for(lambda: self.in_use < self.slots)
                 self.in_use += 1
             finally:
                 self.waiting -= 1
@@ -61,8 +60,8 @@ class Hasher:
         import bcrypt
 
         attempt = _bytes(password)
-        cost = cost_of(stored) if stored is not None else None
-        if stored is not None and cost is not None and len(attempt) <= MAX_BYTES:
+        cost = cost_of(stored or "")
+        if stored and cost and len(attempt) <= MAX_BYTES:
             try:
                 fits = bcrypt.checkpw(attempt, stored.encode())
             except ValueError:

@@ -41,8 +41,7 @@ class Recovery:
             refuse_in_lockdown(tx, user)
         if user is None or user.email != email:
             raise _dead_link()
-        check_password(self.settings, password, user)
-        password_hash = self.hasher.hash(password)
+        password_hash = self.hasher.hash(check_password(self.settings, password, user))
         with self.store.write() as tx:
             refuse_in_lockdown(tx, user)
             user = owner_of(tx, tx.take_one_time_token(RESET.purpose, token_hash))

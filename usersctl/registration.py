@@ -25,11 +25,10 @@ class Registration:
         with self.store.glance() as tx:
             refuse_in_lockdown(tx)  # before the costly hash; the write below checks again
         new = newcomer(email, name)._replace(active=False, awaiting_confirmation=True)
-        check_password(self.settings, password, new)
-        new = new._replace(password_hash=self.hasher.hash(password))
+        password_hash = self.hasher.hash(check_password(self.settings, password, new))
         with self.store.write() as tx:
             refuse_in_lockdown(tx)
-            user = tx.add_user(new)
+            user = tx.add_user(new._replace(password_hash=password_hash))
             self.emails.add(tx, CONFIRM, user, user.email)
             tx.audit(by, "register", user)
             return user

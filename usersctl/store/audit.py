@@ -14,19 +14,15 @@ _AUDIT = ", ".join(AuditRow._fields)
 class Audit(Statements):
     def audit(self, by: Actor, action: str, user: User | None = None, **details: Any) -> None:
         """Adds the row of a change to the transaction of that change. Never a secret."""
-        last, before = self._run(
-            "SELECT (SELECT max(id) FROM audit), (SELECT hash FROM audit_head)"
-        ).fetchone()
+        end = self._run("SELECT (SELECT max(id) FROM audit), (SELECT hash FROM audit_head)")
+        last, before = end.fetchone()
         concerned = (user.id, user.email) if user else (None, None)
         text = json.dumps(details, ensure_ascii=False)
         row = ((last or 0) + 1, self.now_text, by.name, by.origin, action, *concerned, text)
         link = chain.link(before or chain.START, row)
         self._run(f"INSERT INTO audit ({_AUDIT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, link))
-        self._run(
-            "INSERT INTO audit_head (id, n, hash) VALUES (1, 1, :link)"
-            " ON CONFLICT (id) DO UPDATE SET n = n + 1, hash = :link",
-            {"link": link},
-        )
+        conflict = "ON CONFLICT (id) DO UPDATE SET n = n + 1, hash = excluded.hash"
+        self._insert("audit_head", conflict, id=1, n=1, hash=link)
 
     def last_id_of(self, email: str) -> int | None:
         """The id of the user who has this address, or had it at the last change of their account."""
@@ -41,19 +37,15 @@ class Audit(Statements):
     ) -> Iterator[AuditRow]:
         conditions = {"user_id = ?": user_id, "at >= ?": since, "id >= ?": from_id}
         given = {condition: value for condition, value in conditions.items() if value is not None}
-        cursor = self._run(
-            f"SELECT {_AUDIT} FROM audit WHERE {' AND '.join(given) or 'TRUE'} ORDER BY id",
-            tuple(given.values()),
-        )
-        return map(_row_of, cursor)
+        statement = f"SELECT {_AUDIT} FROM audit WHERE {' AND '.join(given) or 'TRUE'} ORDER BY id"
+        return map(_row_of, self._run(statement, tuple(given.values())))
 
     def first_audited_at(self) -> str | None:
         return self._first(lambda row: str(row[0]), "SELECT at FROM audit ORDER BY id LIMIT 1")
 
     def last_cleanup(self) -> AuditRow | None:
-        return self._first(
-            _row_of, f"SELECT {_AUDIT} FROM audit WHERE action = 'cleanup-tokens' ORDER BY id DESC LIMIT 1"
-        )
+        statement = f"SELECT {_AUDIT} FROM audit WHERE action = 'cleanup-tokens' ORDER BY id DESC LIMIT 1"
+        return self._first(_row_of, statement)
 
     def last_audit_row(self) -> AuditRow | None:
         return self._first(_row_of, f"SELECT {_AUDIT} FROM audit ORDER BY id DESC LIMIT 1")

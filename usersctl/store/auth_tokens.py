@@ -23,11 +23,9 @@ _BY_HASH = (
 class AuthTokens(Statements):
     def add_token(self, user_id: int, token_hash: bytes, *, kind: str, name: str, **columns: Any) -> Session:
         """`created_at` is the moment of the transaction if it is left out."""
-        row = {"kind": kind, "name": name, "created_at": self.now_text, **columns}
-        added = self._insert(
-            "auth_tokens", f"RETURNING {_SESSION}", user_id=user_id, token_hash=token_hash, **row
-        )
-        return Session(*added.fetchone())
+        row: dict[str, Any] = {"user_id": user_id, "token_hash": token_hash, "kind": kind, "name": name}
+        row |= {"created_at": self.now_text, **columns}
+        return Session(*self._insert("auth_tokens", f"RETURNING {_SESSION}", **row).fetchone())
 
     def session(self, token_hash: bytes, *, expired: bool = False) -> tuple[Session, User] | None:
         """The session check, in one query: a token of an active user. `expired`: also one that has expired."""
@@ -38,10 +36,8 @@ class AuthTokens(Statements):
         return Session(*row[:_COLUMNS]), user_of(row[_COLUMNS:])
 
     def use_token(self, token_id: int, expires_at: str | None) -> None:
-        self._run(
-            "UPDATE auth_tokens SET last_used_at = ?, expires_at = ? WHERE id = ?",
-            (self.now_text, expires_at, token_id),
-        )
+        statement = "UPDATE auth_tokens SET last_used_at = ?, expires_at = ? WHERE id = ?"
+        self._run(statement, (self.now_text, expires_at, token_id))
 
     def token(self, token_id: int) -> Session | None:
         return self._first(_session_of, f"SELECT {_SESSION} FROM auth_tokens WHERE id = ?", (token_id,))
@@ -53,27 +49,21 @@ class AuthTokens(Statements):
             where = "user_id = :user"
         if live:
             where += " AND (expires_at IS NULL OR expires_at > :now)"
-        cursor = self._run(
-            f"SELECT {_SESSION} FROM auth_tokens WHERE {where} ORDER BY id",
-            {"user": user_id, "now": self.now_text},
-        )
-        return map(_session_of, cursor)
+        statement = f"SELECT {_SESSION} FROM auth_tokens WHERE {where} ORDER BY id"
+        return map(_session_of, self._run(statement, {"user": user_id, "now": self.now_text}))
 
     def replace_token_hash(self, token_id: int, token_hash: bytes) -> bool:
         changed = self._run("UPDATE auth_tokens SET token_hash = ? WHERE id = ?", (token_hash, token_id))
         return changed.rowcount == 1
 
     def delete_token(self, token_hash: bytes) -> Session | None:
-        return self._first(
-            _session_of, f"DELETE FROM auth_tokens WHERE token_hash = ? RETURNING {_SESSION}", (token_hash,)
-        )
+        statement = f"DELETE FROM auth_tokens WHERE token_hash = ? RETURNING {_SESSION}"
+        return self._first(_session_of, statement, (token_hash,))
 
     def delete_token_by_id(self, token_id: int, user_id: int | None = None) -> Session | None:
-        return self._first(
-            _session_of,
-            f"DELETE FROM auth_tokens WHERE id = :id AND (:user IS NULL OR user_id = :user) RETURNING {_SESSION}",
-            {"id": token_id, "user": user_id},
-        )
+        condition = "id = :id AND (:user IS NULL OR user_id = :user)"
+        statement = f"DELETE FROM auth_tokens WHERE {condition} RETURNING {_SESSION}"
+        return self._first(_session_of, statement, {"id": token_id, "user": user_id})
 
     def delete_tokens_of(self, user_id: int, *, but: int | None = None) -> int:
         return self._run("DELETE FROM auth_tokens WHERE user_id = ? AND id IS NOT ?", (user_id, but)).rowcount
@@ -103,10 +93,8 @@ class AuthTokens(Statements):
 
     def last_logins(self, at_most: int) -> list[tuple[int, str]]:
         """(user, address) of the newest sessions."""
-        return self._run(
-            "SELECT user_id, ip FROM auth_tokens WHERE kind <> 'api' AND ip IS NOT NULL ORDER BY id DESC LIMIT ?",
-            (at_most,),
-        ).fetchall()
+        where = "kind <> 'api' AND ip IS NOT NULL ORDER BY id DESC LIMIT ?"
+        return self._run(f"SELECT user_id, ip FROM auth_tokens WHERE {where}", (at_most,)).fetchall()
 
 
 def _session_of(row: Any) -> Session:

@@ -8,10 +8,8 @@ START = bytes(32)  # what stands before the first row
 
 
 class Head(NamedTuple):
-    """The expected row count and last hash of the trail."""
-
-    rows: int
-    hash: bytes
+    rows: int  # that the trail should have
+    hash: bytes  # that its last row should have
 
 
 class ChainResult(NamedTuple):

@@ -6,11 +6,8 @@ from usersctl.store.statements import Statements
 
 class LoginFailures(Statements):
     def failures(self, account: str) -> Failures | None:
-        return self._first(
-            Failures._make,
-            "SELECT failures, last_failed_at FROM login_failures WHERE account = ?",
-            (account,),
-        )
+        statement = "SELECT failures, last_failed_at FROM login_failures WHERE account = ?"
+        return self._first(Failures._make, statement, (account,))
 
     def count_failure(self, account: str, user_id: int | None) -> None:
         self._run(

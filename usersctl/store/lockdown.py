@@ -18,11 +18,8 @@ class LockdownRow(Statements):
 
     def lock_down(self, since: str, actor: str, except_id: int | None) -> None:
         """If a lockdown is in force, changes only the excepted admin; `since` and `actor` stay."""
-        self._run(
-            "INSERT INTO lockdown (id, except_id, since, actor) VALUES (1, ?, ?, ?) ON CONFLICT (id)"
-            " DO UPDATE SET except_id = excluded.except_id",
-            (except_id, since, actor),
-        )
+        conflict = "ON CONFLICT (id) DO UPDATE SET except_id = excluded.except_id"
+        self._insert("lockdown", conflict, id=1, except_id=except_id, since=since, actor=actor)
 
     def end_lockdown(self) -> None:
         self._run("DELETE FROM lockdown")

@@ -1,10 +1,13 @@
 """The table of secrets that work once: the links of emails and of the first set-up, and the states of sign-ins."""
 
 from datetime import timedelta
+from typing import Any
 
 from usersctl.clock import stamp
 from usersctl.models import OneTimeToken
 from usersctl.store.statements import Statements
+
+_USABLE = "token_hash = ? AND purpose = ? AND expires_at > ?"
 
 
 class OneTimeTokens(Statements):
@@ -18,20 +21,13 @@ class OneTimeTokens(Statements):
 
     def one_time_token(self, purpose: str, token_hash: bytes) -> OneTimeToken | None:
         """A token that could still be used."""
-        return self._first(
-            OneTimeToken._make,
-            "SELECT user_id, email FROM one_time_tokens WHERE token_hash = ? AND purpose = ? AND expires_at > ?",
-            (token_hash, purpose, self.now_text),
-        )
+        statement = f"SELECT user_id, email FROM one_time_tokens WHERE {_USABLE}"
+        return self._first(OneTimeToken._make, statement, (token_hash, purpose, self.now_text))
 
     def take_one_time_token(self, purpose: str, token_hash: bytes) -> OneTimeToken | None:
         """Uses the token in one statement, so that it works once, also in parallel."""
-        return self._first(
-            OneTimeToken._make,
-            "DELETE FROM one_time_tokens WHERE token_hash = ? AND purpose = ? AND expires_at > ?"
-            " RETURNING user_id, email",
-            (token_hash, purpose, self.now_text),
-        )
+        statement = f"DELETE FROM one_time_tokens WHERE {_USABLE} RETURNING user_id, email"
+        return self._first(OneTimeToken._make, statement, (token_hash, purpose, self.now_text))
 
     def drop_setup_tokens(self) -> None:
         self._run("DELETE FROM one_time_tokens WHERE purpose = 'setup'")
@@ -42,26 +38,22 @@ class OneTimeTokens(Statements):
         "This wasn't me" links stay: an intruder who changes several things must not take them from the owner.
         """
         self._run("DELETE FROM one_time_tokens WHERE user_id = ? AND purpose != 'not_me'", (user_id,))
-        self._run(
-            "UPDATE outbox SET state = 'dropped', finished_at = ? WHERE user_id = ? AND state = 'waiting'"
-            " AND kind IN ('confirm', 'reset')",
-            (self.now_text, user_id),
-        )
+        self._drop_emails("kind IN ('confirm', 'reset') AND user_id = ?", user_id)
 
     def drop_notices(self, user_id: int, email: str | None = None) -> None:
         """Ends "this wasn't me" links; with `email` only those that were sent there."""
-        self._run(
-            "DELETE FROM one_time_tokens WHERE user_id = ? AND purpose = 'not_me' AND email = ifnull(?, email)",
-            (user_id, email),
-        )
+        condition = "user_id = ? AND purpose = 'not_me' AND email = ifnull(?, email)"
+        self._run(f"DELETE FROM one_time_tokens WHERE {condition}", (user_id, email))
 
     def drop_links_to_passwords(self) -> None:
         """Ends every link that sets a password, and drops the emails that would send more."""
         self._run("DELETE FROM one_time_tokens WHERE purpose IN ('reset', 'setup')")
-        self._run(
-            "UPDATE outbox SET state = 'dropped', finished_at = ? WHERE state = 'waiting' AND kind = 'reset'",
-            (self.now_text,),
-        )
+        self._drop_emails("kind = 'reset'")
+
+    def _drop_emails(self, condition: str, *values: Any) -> None:
+        changes = "state = 'dropped', finished_at = ?"
+        statement = f"UPDATE outbox SET {changes} WHERE state = 'waiting' AND {condition}"
+        self._run(statement, (self.now_text, *values))
 
     def drop_all_links(self) -> None:
         self._run("DELETE FROM one_time_tokens WHERE purpose <> 'oauth_spent'")

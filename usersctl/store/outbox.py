@@ -44,22 +44,17 @@ class Outbox(Statements):
         )
 
     def next_email_due(self) -> str | None:
-        return self._first(
-            lambda row: str(row[0]),
-            "SELECT due_at FROM outbox WHERE state = 'waiting' ORDER BY due_at LIMIT 1",
-        )
+        statement = "SELECT due_at FROM outbox WHERE state = 'waiting' ORDER BY due_at LIMIT 1"
+        return self._first(lambda row: str(row[0]), statement)
 
     def finish_email(self, email_id: int, state: EmailState, error: str | None = None) -> None:
-        self._run(
-            "UPDATE outbox SET state = ?, finished_at = ?, last_error = ? WHERE id = ? AND state = 'waiting'",
-            (state, self.now_text, error, email_id),
-        )
+        changes = "state = ?, finished_at = ?, last_error = ?"
+        statement = f"UPDATE outbox SET {changes} WHERE id = ? AND state = 'waiting'"
+        self._run(statement, (state, self.now_text, error, email_id))
 
     def postpone_email(self, email_id: int, due_at: datetime, error: str) -> None:
-        self._run(
-            "UPDATE outbox SET due_at = ?, last_error = ? WHERE id = ? AND state = 'waiting'",
-            (stamp(due_at), error, email_id),
-        )
+        statement = "UPDATE outbox SET due_at = ?, last_error = ? WHERE id = ? AND state = 'waiting'"
+        self._run(statement, (stamp(due_at), error, email_id))
 
     def retry_email(self, email_id: int) -> QueuedEmail | None:
         """Makes the email due now, as if it had never been tried; None if it is done, being sent, or unknown."""
@@ -86,9 +81,8 @@ class Outbox(Statements):
         return map(QueuedEmail._make, cursor)
 
     def oldest_email(self, state: EmailState) -> QueuedEmail | None:
-        return self._first(
-            QueuedEmail._make, f"SELECT {_EMAIL} FROM outbox WHERE state = ? ORDER BY id LIMIT 1", (state,)
-        )
+        statement = f"SELECT {_EMAIL} FROM outbox WHERE state = ? ORDER BY id LIMIT 1"
+        return self._first(QueuedEmail._make, statement, (state,))
 
     def count_emails(self) -> dict[str, int]:
         """By state, states without an email included."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from usersctl.clock import Clock, utc_now
 from usersctl.errors import Busy, OtherVersion, Outdated, StoreUnusable, UsersError
@@ -16,6 +16,8 @@ from usersctl.store.transaction import Transaction
 
 # After one writer has waited in vain for another process, the others do not wait: their threads are needed by readers.
 PATIENCE_WHILE_HELD = 0.05
+
+Progress = Callable[[int, int], object]  # is called with the pages done, and the total
 
 
 class Store:
@@ -181,18 +183,14 @@ class Store:
             for callback in tx.callbacks:
                 callback()
 
-    def copy(
-        self, target: Path, progress: Callable[[int, int], Any] = lambda _done, _total: None
-    ) -> dict[str, int]:
+    def copy(self, target: Path, progress: Progress = lambda _done, _total: None) -> dict[str, int]:
         """Copies the database as it is at this moment, while others write on. Returns how many rows it has, by table."""
         with self.read() as tx:
             counts = tx.counts()
             database_file.copy(self._connection(), target, progress)
         return counts
 
-    def take_over(
-        self, other: "Store", *, first: Callable[[], object], progress: Callable[[int, int], Any]
-    ) -> None:
+    def take_over(self, other: "Store", *, first: Callable[[], object], progress: Progress) -> None:
         """Replaces the content by that of `other`, in one transaction: other processes see it at their next statement.
 
         `first` is called when no other process can write any more and nothing is replaced yet; it may still change `other`.
@@ -212,12 +210,10 @@ class Store:
 
         with self._writing, self._translated_errors():
             connection = self._connection(to_write=True)
-            other.replace_pages_of(connection, progress=step)
+            other.replace_pages_of(connection, step)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def replace_pages_of(
-        self, target: sqlite3.Connection, *, progress: Callable[[int, int, int], None]
-    ) -> None:
+    def replace_pages_of(self, target: sqlite3.Connection, progress: Callable[[int, int, int], None]) -> None:
         """Puts the pages of this database in the place of those of `target`, in one transaction."""
         source = self._connection()
         (size,) = target.execute("PRAGMA page_size").fetchone()

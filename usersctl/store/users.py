@@ -83,11 +83,9 @@ class Users(Statements):
     ) -> Iterator[User]:
         """`behind`: only users that follow this one in a list by name."""
         where, values = _where(wanted, behind)
-        cursor = self._run(
-            f"SELECT {USER} FROM users{where} ORDER BY {_order(wanted)} LIMIT :limit OFFSET :offset",
-            {**values, "limit": limit, "offset": min(offset, _LARGEST)},
-        )
-        return map(user_of, cursor)
+        values |= {"limit": limit, "offset": min(offset, _LARGEST)}
+        statement = f"SELECT {USER} FROM users{where} ORDER BY {_order(wanted)} LIMIT :limit OFFSET :offset"
+        return map(user_of, self._run(statement, values))
 
     def last_user_id_given(self) -> int:
         return self._number("SELECT seq FROM sqlite_sequence WHERE name = 'users'")
@@ -125,5 +123,5 @@ def _where(wanted: UserFilter, behind: User | None = None) -> tuple[str, dict[st
 
 
 def _order(wanted: UserFilter) -> str:
-    direction = " DESC" * wanted.descending
+    direction = " DESC" if wanted.descending else ""
     return f"{_SORTS[wanted.sort]}{direction}, id{direction}"
