@@ -76,7 +76,7 @@ def test_an_account_may_start_as_an_admin_or_inactive(add: Callable[..., User]) 
         ({"password": "Ada Lovelace"}, "your own email address or name"),
     ],
 )
-def test_an_account_that_breaks_a_rule_is_not_made(
+def test_an_account_that_breaks_a_rule_is_not_created(
     service: Service, changes: dict[str, str], said: str
 ) -> None:
     fields = {
@@ -101,7 +101,7 @@ def test_an_account_with_the_same_address_is_refused(
     assert len(audit(service)) == 1
 
 
-def test_of_many_who_ask_for_one_address_at_once_one_gets_it(service: Service) -> None:
+def test_parallel_creations_of_one_address_make_one_account(service: Service) -> None:
     def attempt(_: int) -> bool:
         try:
             create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
@@ -114,7 +114,7 @@ def test_of_many_who_ask_for_one_address_at_once_one_gets_it(service: Service) -
     assert [row.action for row in audit(service)] == ["create"]
 
 
-def test_an_account_without_a_password_has_none_that_fits(service: Service) -> None:
+def test_no_password_fits_an_account_that_was_created_without_one(service: Service) -> None:
     create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
     for password in ("", "!", "None", PASSWORD):
         with pytest.raises(Unauthenticated):
@@ -131,7 +131,7 @@ def test_an_id_is_never_given_twice(service: Service, add: Callable[..., User]) 
 @pytest.mark.parametrize(
     ("change", "refused"), [({"role": "user"}, Forbidden), ({"active": False}, Unauthenticated)]
 )
-def test_an_admin_who_loses_the_right_while_a_password_is_hashed_makes_nobody(
+def test_an_admin_who_loses_the_role_while_a_password_is_hashed_creates_no_account(
     service: Service,
     add: Callable[..., User],
     monkeypatch: pytest.MonkeyPatch,
@@ -167,7 +167,9 @@ def test_an_account_is_found_by_id_or_address(
 @pytest.mark.parametrize(
     "reference", ["2", "01", "ada", "", "bob@example.com", "9" * 30, "\udcff", "ada@example.com\0"]
 )
-def test_an_unknown_one_is_not_found(service: Service, add: Callable[..., User], reference: str) -> None:
+def test_an_unknown_reference_is_not_found(
+    service: Service, add: Callable[..., User], reference: str
+) -> None:
     add("ada")
     with pytest.raises(NotFound):
         service.accounts.find(reference)
@@ -218,7 +220,9 @@ def people(add: Callable[..., User], clock: FakeClock) -> list[User]:
     ],
 )
 @pytest.mark.usefixtures("people")
-def test_a_list_holds_who_is_wanted_in_order(service: Service, wanted: dict[str, Any], names: str) -> None:
+def test_a_list_holds_the_users_of_its_filter_in_order(
+    service: Service, wanted: dict[str, Any], names: str
+) -> None:
     page = service.accounts.page(UserFilter(**wanted), limit=100)
     assert " ".join(user.name for user in page.users) == names
     assert page.total == len(names.split())
@@ -248,7 +252,7 @@ def test_a_list_comes_in_pages(service: Service, page: int, limit: int, names: s
 @pytest.mark.parametrize("wanted", [{}, {"search": "e"}, {"active": True}, {"descending": True}])
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 6])
 @pytest.mark.usefixtures("people")
-def test_all_pages_together_are_the_list_from_whichever_end_they_are_read(
+def test_pages_read_from_either_end_together_are_the_list(
     service: Service, wanted: dict[str, Any], limit: int
 ) -> None:
     asked = UserFilter(**wanted)
@@ -274,7 +278,7 @@ def test_a_page_goes_on_behind_the_last_user_of_the_one_before(
     assert gone == service.accounts.page(asked, page=2, limit=2)
 
 
-def test_nobody_is_on_no_page(service: Service) -> None:
+def test_a_list_without_users_has_no_pages(service: Service) -> None:
     found = service.accounts.page(UserFilter())
     assert (found.users, found.total, found.total_pages) == ([], 0, 0)
 
@@ -304,7 +308,7 @@ SPECIAL = [
 
 @SAME_SERVICE
 @given(search=st.text("ab%_\\'x1[*? ", max_size=4) | st.text(st.characters(codec="utf-8"), max_size=6))
-def test_a_search_means_what_it_says(service: Service, search: str) -> None:
+def test_a_search_treats_wildcards_literally(service: Service, search: str) -> None:
     with service.store.read() as tx:
         empty = tx.count_users(UserFilter()) == 0
     if empty:
@@ -325,7 +329,9 @@ def test_a_search_means_what_it_says(service: Service, search: str) -> None:
         assert found.total == len(expected)
 
 
-def test_whether_there_is_an_admin_at_all(service: Service, add: Callable[..., User]) -> None:
+def test_the_first_admin_is_needed_until_there_is_an_active_admin(
+    service: Service, add: Callable[..., User]
+) -> None:
     assert service.first_admin.needed()
     add("bob", role="admin", active=False)
     assert service.first_admin.needed()
@@ -355,7 +361,7 @@ def test_a_change_is_whole_and_moves_updated_at(
     [{}, {"name": " Ada "}, {"email": "ADA@example.com"}, {"role": "user"}, {"active": True}],
     ids=str,
 )
-def test_what_is_already_so_is_no_change(
+def test_equal_values_are_no_change(
     service: Service, add: Callable[..., User], clock: FakeClock, same: dict[str, Any]
 ) -> None:
     before = add("ada")
@@ -411,7 +417,9 @@ def test_a_new_address_is_unproven_and_ends_the_links_sent_to_the_old_one(
     assert service.sessions.check(opened.token)
 
 
-def test_of_two_who_want_one_address_at_once_one_gets_it(service: Service, add: Callable[..., User]) -> None:
+def test_of_two_parallel_changes_to_one_address_one_succeeds(
+    service: Service, add: Callable[..., User]
+) -> None:
     ids = [add(name).id for name in ("ada", "bob")]
     for number in range(20):
         barrier = threading.Barrier(2)
@@ -457,7 +465,7 @@ def test_a_role_change_lets_sessions_live_with_the_new_role(
 
 
 @pytest.mark.parametrize("active", [True, False])
-def test_whoever_decides_on_an_unconfirmed_account_takes_that_from_the_letter(
+def test_a_decision_on_an_unconfirmed_account_replaces_its_confirmation_email(
     service: Service, active: bool
 ) -> None:
     user = unconfirmed(service)
@@ -471,7 +479,7 @@ def test_whoever_decides_on_an_unconfirmed_account_takes_that_from_the_letter(
         assert query(service, "SELECT * FROM one_time_tokens") == []
 
 
-def test_nobody_changes_their_own_active_status(service: Service, add: Callable[..., User]) -> None:
+def test_users_cannot_change_their_own_active_status(service: Service, add: Callable[..., User]) -> None:
     user = add("ada", role="admin")
     add("bob", role="admin")
     me = Actor("user:1", "192.0.2.1", user.id)
@@ -481,7 +489,7 @@ def test_nobody_changes_their_own_active_status(service: Service, add: Callable[
     assert service.accounts.update(user.id, name="New", active=True, by=me).name == "New"
 
 
-def test_several_are_changed_together_or_not_at_all(service: Service, add: Callable[..., User]) -> None:
+def test_several_users_are_changed_together_or_not_at_all(service: Service, add: Callable[..., User]) -> None:
     ids = [add(name).id for name in ("ada", "bob")]
     with pytest.raises(NotFound):
         service.accounts.set_active([*ids, 99], active=False, by=OPERATOR)
@@ -542,9 +550,7 @@ def test_deleting_removes_all_that_hangs_on_the_account_and_nothing_else(
     }
 
 
-def test_a_dry_run_tells_who_would_be_deleted_and_deletes_nobody(
-    service: Service, add: Callable[..., User]
-) -> None:
+def test_a_dry_run_returns_the_users_and_deletes_none(service: Service, add: Callable[..., User]) -> None:
     user = add("ada")
     assert service.accounts.delete([user.id], dry_run=True, by=OPERATOR) == [user]
     assert service.accounts.get(user.id) == user
@@ -588,7 +594,9 @@ def test_all_admins_at_once_cannot_be_removed_in_one_call(service: Service, add:
     assert len(service.accounts.page(UserFilter(role="admin", active=True)).users) == 3
 
 
-def test_an_inactive_admin_and_a_plain_user_may_go(service: Service, add: Callable[..., User]) -> None:
+def test_an_inactive_admin_and_a_plain_user_can_be_deleted(
+    service: Service, add: Callable[..., User]
+) -> None:
     add("ada", role="admin")
     ids = [add("bob").id, add("eve", role="admin", active=False).id]
     service.accounts.update(ids[1], role="user", by=OPERATOR)

@@ -53,7 +53,7 @@ ME = Actor("user:2", "192.0.2.9", 2)
     ],
     ids=["create", "name", "email", "role", "all", "deactivate", "active", "delete", "password"],
 )
-def test_each_change_is_noted_once_with_who_what_whom_when_and_from_where(
+def test_each_change_has_one_audit_row_with_actor_action_account_time_and_origin(
     service: Service,
     add: Callable[..., User],
     clock: FakeClock,
@@ -72,13 +72,15 @@ def test_each_change_is_noted_once_with_who_what_whom_when_and_from_where(
     )
 
 
-def test_several_at_once_are_noted_one_by_one(service: Service, add: Callable[..., User]) -> None:
+def test_a_change_of_several_users_has_an_audit_row_for_each(
+    service: Service, add: Callable[..., User]
+) -> None:
     ids = [add(name).id for name in ("ada", "bob")]
     service.accounts.delete(ids, by=OPERATOR)
     assert [(row.action, row.user_id) for row in audit(service)[2:]] == [("delete", 1), ("delete", 2)]
 
 
-def test_the_audit_can_be_asked_by_user_and_time(
+def test_the_audit_can_be_filtered_by_user_and_time(
     service: Service, add: Callable[..., User], clock: FakeClock
 ) -> None:
     ids = [add(name).id for name in ("ada", "bob")]
@@ -123,7 +125,7 @@ def test_no_secret_is_anywhere_in_the_files(
         assert secret.encode()[:12] not in held.replace(b"planted agent", b"").replace(b"planted name", b"")
 
 
-def test_text_of_users_comes_back_as_it_was_also_from_the_audit(
+def test_text_of_users_is_stored_unchanged_also_in_the_audit(
     service: Service, add: Callable[..., User]
 ) -> None:
     name = 'Ünï "quoted" \\ \'); DROP TABLE users; -- {} % 🦊'

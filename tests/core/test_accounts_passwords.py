@@ -111,7 +111,7 @@ def test_of_two_changes_at_once_one_wins_and_the_old_password_is_gone(
         service.sessions.login(user.email, PASSWORD)
 
 
-def test_a_password_that_changes_while_it_is_checked_no_longer_speaks_for_anybody(
+def test_a_password_that_is_replaced_while_it_is_checked_is_refused(
     service: Service, add: Callable[..., User]
 ) -> None:
     user = add("ada")

@@ -39,7 +39,7 @@ def head(path: Path) -> bytes:
 # --- found ---
 
 
-def test_a_trail_that_nobody_touched_is_unbroken(trail: Command) -> None:
+def test_an_untouched_trail_is_unbroken(trail: Command) -> None:
     end = head(trail.database).hex()
     assert trail.ok("audit", "verify").stdout == f"{ROWS} rows, unbroken up to {end}\n"
     told = trail.ok("audit", "verify", "--json").json
@@ -88,7 +88,7 @@ def test_a_trail_that_nobody_touched_is_unbroken(trail: Command) -> None:
         ),
     ],
 )
-def test_what_was_done_by_hand_is_found(
+def test_changes_by_hand_are_detected(
     trail: Command, statements: list[str], first: int | None, told: str
 ) -> None:
     by_hand(trail.database, *statements)
@@ -98,7 +98,7 @@ def test_what_was_done_by_hand_is_found(
     assert (found.first_broken, told in found.problem) == (first, True), found
 
 
-def test_a_broken_trail_ends_in_seven_and_names_the_row(trail: Command) -> None:
+def test_a_broken_trail_exits_with_7_and_names_the_row(trail: Command) -> None:
     by_hand(trail.database, "UPDATE audit SET actor = 'user:9' WHERE id = 3")
     told = trail("audit", "verify", "--json")
     assert (told.code, told.stderr) == (7, "")
@@ -108,7 +108,7 @@ def test_a_broken_trail_ends_in_seven_and_names_the_row(trail: Command) -> None:
     assert said.stdout.startswith("Broken: row 3 does not follow from the one before it")
 
 
-def test_a_trail_that_was_cut_up_is_still_shown(trail: Command) -> None:
+def test_a_damaged_trail_is_still_listed(trail: Command) -> None:
     by_hand(
         trail.database,
         "UPDATE audit SET details = '{' WHERE id = 3",
@@ -132,9 +132,7 @@ def test_a_trail_that_was_cut_up_is_still_shown(trail: Command) -> None:
         ("INSERT INTO audit (id, at, actor, action, hash) VALUES (7, '', '', '', x'00')", 7),
     ],
 )
-def test_a_break_stops_no_work_and_is_not_healed_by_what_is_written_after_it(
-    trail: Command, statement: str, first: int
-) -> None:
+def test_a_broken_trail_takes_new_rows_and_stays_broken(trail: Command, statement: str, first: int) -> None:
     by_hand(trail.database, statement)
     trail.add("later", "latest")
     with trail.service() as service, service.store.read() as tx:
@@ -164,7 +162,7 @@ def chained(contents: list[Row]) -> tuple[list[Row], chain.Head]:
 
 
 @given(st.lists(CONTENT, min_size=1, max_size=8), st.data())
-def test_any_single_change_is_found(contents: list[Row], data: st.DataObject) -> None:
+def test_any_single_change_is_detected(contents: list[Row], data: st.DataObject) -> None:
     rows, end = chained(contents)
     assert chain.check(rows, end).problem is None
     changed = list(rows)
@@ -217,7 +215,7 @@ def test_contents_that_look_alike_when_joined_have_different_hashes() -> None:
 # --- what it cannot know, unless it is told ---
 
 
-def test_a_whole_new_chain_is_found_by_a_hash_that_was_noted(trail: Command) -> None:
+def test_a_whole_new_chain_is_detected_by_an_expected_hash(trail: Command) -> None:
     noted = head(trail.database)
     trail.add("later")
     assert trail.ok("audit", "verify", "--expect", noted.hex().upper()).stdout.startswith("7 rows, unbroken")
@@ -234,7 +232,7 @@ def test_a_whole_new_chain_is_found_by_a_hash_that_was_noted(trail: Command) -> 
         assert "another trail" in str(tx.check_audit(noted).problem)
 
 
-def test_what_is_no_hash_is_refused(trail: Command) -> None:
+def test_expect_refuses_text_that_is_no_hash(trail: Command) -> None:
     done = trail("audit", "verify", "--expect", "g" * 64)
     assert (done.code, "64 hexadecimal digits" in done.stderr) == (2, True)
 
@@ -259,7 +257,7 @@ def test_rows_of_parallel_writers_make_one_chain(
     assert (found.rows, found.problem) == (24, None)
 
 
-def test_what_is_taken_back_leaves_no_trace_in_the_chain(
+def test_a_rolled_back_change_is_not_in_the_chain(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:
     ada = add("ada")
@@ -291,7 +289,7 @@ def test_cleaning_up_removes_no_row(service: Service, add: Callable[..., User]) 
 # --- followed ---
 
 
-def test_new_rows_are_told_as_they_come_from_any_process(trail: Command) -> None:
+def test_follow_prints_new_rows_of_any_process(trail: Command) -> None:
     file = trail.folder / "followed"
     with file.open("wb") as out, trail.service() as service:
         follower = trail.start(
@@ -332,7 +330,7 @@ def test_new_rows_are_told_as_they_come_from_any_process(trail: Command) -> None
             follower.stderr.close()
 
 
-def test_following_begins_where_it_is_asked_to_and_keeps_to_one_user(trail: Command) -> None:
+def test_follow_starts_at_since_and_keeps_to_one_user(trail: Command) -> None:
     follower = trail.start("audit", "--follow", "--since", "1h", "--user", "2", stdout=subprocess.PIPE)
     assert follower.stdout is not None
     try:
@@ -355,9 +353,7 @@ def test_json_lines_have_the_hash_of_each_row(trail: Command) -> None:
 
 
 @pytest.mark.parametrize("option", [("--user", "ada"), ("--since", "7d"), ("--follow",), ("--jsonl",)])
-def test_options_of_the_list_are_not_passed_over_by_verify(
-    usersctl: Command, option: tuple[str, ...]
-) -> None:
+def test_verify_refuses_options_of_the_list(usersctl: Command, option: tuple[str, ...]) -> None:
     usersctl.add("ada")
     done = usersctl("audit", *option, "verify")
     assert (done.code, "audit verify does not take the options of audit" in done.stderr) == (2, True)

@@ -91,7 +91,9 @@ def worked(box: Outbox) -> list[Attempt]:
 # --- written with its effect ---
 
 
-def test_a_letter_is_there_exactly_when_its_effect_is(service: Service, add: Callable[..., User]) -> None:
+def test_an_email_is_queued_exactly_when_its_change_is_committed(
+    service: Service, add: Callable[..., User]
+) -> None:
     user = add("ada")
 
     class Broken(Exception):
@@ -121,7 +123,7 @@ def test_a_letter_is_there_exactly_when_its_effect_is(service: Service, add: Cal
     assert found.created_at == found.due_at == stamp(service.now())
 
 
-def test_until_it_is_sent_there_is_no_token_at_all(
+def test_a_token_is_made_when_its_email_is_sent(
     service: Service, add: Callable[..., User], box: Outbox
 ) -> None:
     queued(service, add("ada"))
@@ -148,7 +150,7 @@ def test_no_token_is_in_any_file_of_the_database(
         assert not [token for token in found if token.encode() in data], file
 
 
-def test_a_server_that_quotes_the_letter_gets_no_token_into_the_list_or_the_log(
+def test_a_server_that_quotes_the_email_gets_no_token_into_the_list_or_the_log(
     service: Service, add: Callable[..., User]
 ) -> None:
     def quoting(message: EmailMessage, _recipient: str, _number: int) -> str:
@@ -164,7 +166,7 @@ def test_a_server_that_quotes_the_letter_gets_no_token_into_the_list_or_the_log(
 # --- tried again ---
 
 
-def test_a_letter_that_is_refused_for_now_is_tried_again_later_and_later(
+def test_an_email_that_is_refused_temporarily_is_retried_with_growing_delays(
     service: Service, add: Callable[..., User], box: Outbox, server: Server, clock: FakeClock
 ) -> None:
     queued(service, add("ada"))
@@ -200,7 +202,7 @@ def test_delays_have_jitter_and_a_limit() -> None:
     assert timedelta(minutes=15) == LONGEST_DELAY
 
 
-def test_a_letter_that_was_not_sent_leaves_no_token(
+def test_an_email_that_was_not_sent_leaves_no_token(
     service: Service, add: Callable[..., User], box: Outbox, server: Server, clock: FakeClock
 ) -> None:
     queued(service, add("ada"))
@@ -211,7 +213,7 @@ def test_a_letter_that_was_not_sent_leaves_no_token(
         clock.move(minutes=15)
 
 
-def test_a_letter_that_was_perhaps_taken_has_a_link_that_works(
+def test_an_email_that_was_perhaps_accepted_has_a_link_that_works(
     service: Service, add: Callable[..., User], server: Server, clock: FakeClock
 ) -> None:
     def deaf(message: EmailMessage, recipient: str, number: int) -> str:
@@ -246,7 +248,7 @@ def test_every_attempt_has_the_same_message_id_and_another_token(
     assert len(links) == 6
 
 
-def test_a_refusal_for_good_is_kept_aside_and_retry_tries_again(
+def test_a_permanently_refused_email_stays_until_it_is_retried(
     service: Service, add: Callable[..., User], box: Outbox, server: Server, clock: FakeClock
 ) -> None:
     queued(service, add("ada"))
@@ -262,7 +264,7 @@ def test_a_refusal_for_good_is_kept_aside_and_retry_tries_again(
     assert box.retry(None) == box.retry([row.id]) == box.retry([99]) == []
 
 
-def test_a_bad_letter_blocks_no_other(
+def test_a_refused_email_blocks_no_other(
     service: Service, add: Callable[..., User], box: Outbox, server: Server
 ) -> None:
     bad, good = add("bad"), add("good")
@@ -284,7 +286,9 @@ def test_a_bad_letter_blocks_no_other(
     assert [str(message["To"]) for _, message in server.taken] == ["good@example.com"]
 
 
-def test_a_fault_of_ours_blocks_no_other(service: Service, add: Callable[..., User], server: Server) -> None:
+def test_an_exception_while_sending_blocks_no_other_email(
+    service: Service, add: Callable[..., User], server: Server
+) -> None:
     def faulty(message: EmailMessage, recipient: str, number: int) -> str:
         if recipient == ADA:
             raise ZeroDivisionError("oops")
@@ -307,7 +311,7 @@ def test_a_fault_of_ours_blocks_no_other(service: Service, add: Callable[..., Us
     [(kind, kind.stale_after) for kind in kinds.KINDS.values()],
     ids=list(kinds.KINDS),
 )
-def test_what_is_too_old_is_dropped(
+def test_an_email_that_is_too_old_is_dropped(
     service: Service, clock: FakeClock, box: Outbox, kind: kinds.Kind, after: timedelta
 ) -> None:
     user = service.registration.register(ADA, "Ada", PASSWORD, by=WEB)
@@ -323,7 +327,7 @@ def test_what_is_too_old_is_dropped(
     assert (second.state, second.message) == ("dropped", "too old")
 
 
-def test_a_letter_of_an_account_that_is_gone_is_gone(
+def test_an_email_of_a_deleted_account_is_deleted(
     service: Service, add: Callable[..., User], box: Outbox, server: Server
 ) -> None:
     user = add("ada")
@@ -334,7 +338,7 @@ def test_a_letter_of_an_account_that_is_gone_is_gone(
     assert tokens(service) == 0
 
 
-def test_a_letter_to_an_address_that_was_changed_is_dropped(
+def test_an_email_to_a_former_address_is_dropped(
     service: Service, add: Callable[..., User], box: Outbox, server: Server
 ) -> None:
     user = add("ada")
@@ -349,7 +353,7 @@ def test_a_letter_to_an_address_that_was_changed_is_dropped(
     assert [str(message["To"]) for _, message in server.taken] == [ADA]
 
 
-def test_an_address_that_is_changed_while_the_letter_is_sent_ends_its_link(
+def test_a_change_of_address_while_an_email_is_sent_ends_its_link(
     service: Service, add: Callable[..., User], box: Outbox, server: Server
 ) -> None:
     user = add("ada")
@@ -366,7 +370,7 @@ def test_an_address_that_is_changed_while_the_letter_is_sent_ends_its_link(
 # --- not too many ---
 
 
-def test_at_most_three_of_a_kind_in_a_quarter_of_an_hour_silently(
+def test_more_than_three_emails_of_a_kind_in_fifteen_minutes_are_dropped_silently(
     service: Service, add: Callable[..., User], clock: FakeClock
 ) -> None:
     add("ada")
@@ -385,7 +389,7 @@ def test_at_most_three_of_a_kind_in_a_quarter_of_an_hour_silently(
     assert len(sent(service, ADA)) == 6
 
 
-def test_who_moves_from_address_to_address_cannot_have_us_write_to_each(
+def test_the_limit_holds_for_an_account_that_changes_its_address(
     service: Service, add: Callable[..., User]
 ) -> None:
     user = add("ada")
@@ -406,7 +410,7 @@ def test_the_limit_holds_also_in_parallel(service: Service, add: Callable[..., U
 # --- by one at a time ---
 
 
-def test_a_letter_that_is_being_sent_is_nobody_elses(
+def test_an_email_that_is_being_sent_is_claimed_by_one_worker(
     service: Service, add: Callable[..., User], box: Outbox, server: Server, clock: FakeClock
 ) -> None:
     queued(service, add("ada"))
@@ -423,7 +427,7 @@ def test_a_letter_that_is_being_sent_is_nobody_elses(
     assert len(server.taken) == 1
 
 
-def test_after_a_crash_between_sending_and_marking_the_letter_comes_once_more_with_the_same_id(
+def test_after_a_crash_between_sending_and_marking_the_email_is_sent_again_with_the_same_id(
     service: Service, add: Callable[..., User], server: Server, clock: FakeClock
 ) -> None:
     class Killed(BaseException):
@@ -458,7 +462,7 @@ def test_an_attempt_is_over_before_its_lease_is() -> None:
     assert timedelta(seconds=WHOLE + 2 * STEP + outbox.NOTED_WITHIN) <= LEASE
 
 
-def test_a_letter_that_was_sent_is_marked_as_soon_as_a_lock_of_another_is_gone(
+def test_a_sent_email_is_marked_as_soon_as_another_process_frees_its_lock(
     service: Service, add: Callable[..., User], box: Outbox, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("usersctl.store.database_file.BUSY_SECONDS", 0.2)
@@ -487,7 +491,7 @@ def test_a_letter_that_was_sent_is_marked_as_soon_as_a_lock_of_another_is_gone(
     assert len(server.taken) == 1
 
 
-def test_threads_on_one_database_send_each_letter_once(
+def test_threads_on_one_database_send_each_email_once(
     service: Service, make_service: Callable[..., Service], add: Callable[..., User]
 ) -> None:
     queued(service, *(add(f"u{number}") for number in range(60)))
@@ -521,7 +525,7 @@ def work_alone(path: Path, port: int, start: Any) -> None:
     service.close()
 
 
-def test_processes_on_one_database_send_each_letter_once(tmp_path: Path) -> None:
+def test_processes_on_one_database_send_each_email_once(tmp_path: Path) -> None:
     path = tmp_path / "users.db"
     service = build(Settings(database=path, base_url="http://localhost", rounds=4))
     users = [create_user(service, f"u{number}@example.com", "U", None, by=OPERATOR) for number in range(40)]
@@ -545,7 +549,7 @@ def test_processes_on_one_database_send_each_letter_once(tmp_path: Path) -> None
 # --- through a restart, and through a server that goes and comes ---
 
 
-def test_what_waits_survives_a_restart(
+def test_waiting_emails_survive_a_restart(
     make_service: Callable[..., Service],
 ) -> None:
     first = make_service()
@@ -557,7 +561,7 @@ def test_what_waits_survives_a_restart(
     assert [each.number for each in folder_emails(second)] == [1]
 
 
-def test_a_real_server_that_was_away_gets_every_letter_once(
+def test_an_smtp_server_that_was_down_gets_every_email_once(
     make_service: Callable[..., Service], clock: FakeClock
 ) -> None:
     with smtp_server() as away:
@@ -580,7 +584,7 @@ def _token_and_email(letter: Received) -> tuple[str, str]:
     return letter.link.token, letter.link.email
 
 
-def test_a_greylisted_recipient_keeps_nobody_waiting(
+def test_a_greylisted_recipient_delays_no_other(
     make_service: Callable[..., Service], clock: FakeClock
 ) -> None:
     box = Postbox(answers={f"RCPT {ADA}": "450 greylisted", "RCPT bad@example.com": "550 nobody"})
@@ -595,7 +599,9 @@ def test_a_greylisted_recipient_keeps_nobody_waiting(
     assert [each.recipients for each in box.received] == [["cleo@example.com"], [ADA]]
 
 
-def test_how_long_to_sleep(service: Service, add: Callable[..., User], box: Outbox, clock: FakeClock) -> None:
+def test_the_worker_sleeps_until_the_next_email_is_due(
+    service: Service, add: Callable[..., User], box: Outbox, clock: FakeClock
+) -> None:
     assert box.seconds_until_due(5) == 5
     queued(service, add("ada"))
     assert box.seconds_until_due(5) == 0
@@ -604,7 +610,7 @@ def test_how_long_to_sleep(service: Service, add: Callable[..., User], box: Outb
     assert box.seconds_until_due(1) == 1
 
 
-def test_the_notice_of_a_change_goes_where_it_was_meant_to(
+def test_the_notice_of_a_change_goes_to_the_address_of_that_time(
     service: Service, add: Callable[..., User]
 ) -> None:
     user = add("ada")

@@ -56,7 +56,9 @@ def checked(password: str, **changes: object) -> str:
         ({}, "not ada lovelace"),
     ],
 )
-def test_a_password_that_meets_the_rules_is_taken_as_it_is(changes: dict[str, object], password: str) -> None:
+def test_a_password_that_meets_the_rules_is_returned_unchanged(
+    changes: dict[str, object], password: str
+) -> None:
     assert checked(password, **changes) == password
 
 
@@ -90,7 +92,7 @@ def test_a_password_that_meets_the_rules_is_taken_as_it_is(changes: dict[str, ob
         ({}, "ada lovelace", "your own email address or name"),
     ],
 )
-def test_a_password_that_does_not_is_told_everything_that_is_missing(
+def test_the_error_about_a_password_lists_every_missing_rule(
     changes: dict[str, object], password: str, said: str
 ) -> None:
     with pytest.raises(Invalid, match=said) as refused:
@@ -98,14 +100,14 @@ def test_a_password_that_does_not_is_told_everything_that_is_missing(
     assert password == "" or len(password) < 8 or password not in str(refused.value)
 
 
-def test_tens_of_thousands_of_passwords_are_known() -> None:
+def test_tens_of_thousands_of_common_passwords_are_refused() -> None:
     from usersctl.passwords import _common_passwords
 
     assert len(_common_passwords()) > 20_000
 
 
 @given(ANY_TEXT)
-def test_whatever_the_rules_let_pass_can_be_hashed_and_fits(password: str) -> None:
+def test_every_password_that_meets_the_rules_can_be_hashed_and_matches(password: str) -> None:
     try:
         checked(password, min_length=1)
     except Invalid:
@@ -119,11 +121,11 @@ def test_whatever_the_rules_let_pass_can_be_hashed_and_fits(password: str) -> No
 
 @pytest.mark.parametrize("prefix", [b"2a", b"2b"])
 @pytest.mark.parametrize("rounds", [4, 5])
-def test_a_hash_tells_its_cost(prefix: bytes, rounds: int) -> None:
+def test_the_cost_of_a_hash_is_read_from_its_text(prefix: bytes, rounds: int) -> None:
     assert cost_of(hashed("x", rounds, prefix)) == rounds
 
 
-def test_a_hash_of_another_system_is_read_by_its_y() -> None:
+def test_a_2y_hash_of_another_system_matches() -> None:
     stored = hashed("plain sentence").replace("$2b$", "$2y$")
     assert Hasher(4).matches("plain sentence", check_hash(stored))
 
@@ -155,12 +157,12 @@ BROKEN = [
 
 @pytest.mark.parametrize("stored", [None, ODD, *BROKEN])
 @pytest.mark.parametrize("password", ["plain sentence", "", UNUSABLE, "x" * 73, "\0", "\ud800"])
-def test_a_broken_hash_matches_no_password_and_breaks_nothing(stored: str | None, password: str) -> None:
+def test_a_broken_hash_matches_no_password_and_raises_nothing(stored: str | None, password: str) -> None:
     assert Hasher(4).matches(password, stored) is False
 
 
 @pytest.mark.parametrize("stored", BROKEN)
-def test_a_broken_hash_is_not_taken_in(stored: str) -> None:
+def test_a_broken_hash_is_not_imported(stored: str) -> None:
     assert cost_of(stored) is None
     with pytest.raises(Invalid, match="bcrypt"):
         check_hash(stored)
@@ -225,7 +227,9 @@ class Work:
 
 
 @pytest.mark.parametrize("rounds", [4, 5, 6, 7, 8])
-def test_every_check_does_the_work_of_one_hash_of_ours(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_check_costs_one_hash_of_the_configured_cost(
+    rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stored = [None, UNUSABLE, KNOWN, *(hashed("right", cost) for cost in range(4, rounds + 1))]
     hasher, work = Hasher(rounds), Work(monkeypatch)
     for each in stored:
@@ -237,7 +241,7 @@ def test_every_check_does_the_work_of_one_hash_of_ours(rounds: int, monkeypatch:
             assert work.done == 2**rounds, (each, password[:10])
 
 
-def test_the_time_of_an_answer_tells_nothing() -> None:
+def test_the_time_of_a_check_does_not_depend_on_its_result() -> None:
     hasher = Hasher(9)
     scenarios: dict[str, tuple[str, str | None]] = {
         "right": ("right", hashed("right", 9)),
@@ -292,7 +296,7 @@ def held(hasher: Hasher, how_many: int) -> Iterator[Callable[[], None]]:
             thread.join()
 
 
-def test_whoever_finds_slots_and_waiting_room_full_is_is_refused_as_busy() -> None:
+def test_a_caller_beyond_slots_and_waiting_room_is_refused_as_busy() -> None:
     hasher = Hasher(4, slots=2, waiting_room=3)
     with held(hasher, 5):
         for attempt in (lambda: hasher.hash("x"), lambda: hasher.slot().__enter__()):
@@ -302,7 +306,7 @@ def test_whoever_finds_slots_and_waiting_room_full_is_is_refused_as_busy() -> No
     assert hasher.matches("x", hasher.hash("x"))
 
 
-def test_whoever_waits_comes_in_when_a_slot_is_free() -> None:
+def test_a_waiting_caller_gets_the_slot_that_becomes_free() -> None:
     hasher = Hasher(4, slots=2, waiting_room=3)
     with held(hasher, 4) as let_go, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(hasher.hash, "x")
@@ -330,7 +334,7 @@ def test_no_more_than_the_slots_work_at_once() -> None:
     assert most[0] == 2
 
 
-def test_a_failure_in_a_slot_gives_it_back() -> None:
+def test_a_failure_in_a_slot_frees_it() -> None:
     hasher = Hasher(4, slots=1, waiting_room=0)
     for _ in range(3):
         with pytest.raises(ZeroDivisionError), hasher.slot():
@@ -350,6 +354,6 @@ def test_there_are_as_many_slots_as_cores_and_a_waiting_room_of_eight() -> None:
 
 @settings(max_examples=20)
 @given(st.integers(4, 12), st.integers(4, 12))
-def test_padding_and_check_add_up_to_our_cost(cost: int, rounds: int) -> None:
+def test_padding_and_check_add_up_to_the_configured_cost(cost: int, rounds: int) -> None:
     padding = [2**each for each in range(cost, rounds)]
     assert 2**cost + sum(padding) == 2 ** max(cost, rounds)

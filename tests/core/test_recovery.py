@@ -58,7 +58,7 @@ def can_log_in(service: Service, password: str, email: str = ADA) -> bool:
 
 
 @pytest.mark.usefixtures("ada")
-def test_a_forgotten_password_is_replaced_through_a_letter(service: Service) -> None:
+def test_a_forgotten_password_is_replaced_through_an_email(service: Service) -> None:
     link = forgotten(service, " ADA@Example.com\n", to=ADA)
     assert (link.path, link.email) == ("/reset-password", ADA)
     assert reset(service, link, email=" Ada@EXAMPLE.com ").email == ADA
@@ -67,7 +67,7 @@ def test_a_forgotten_password_is_replaced_through_a_letter(service: Service) -> 
 
 
 @pytest.mark.usefixtures("ada")
-def test_asking_changes_nothing(service: Service) -> None:
+def test_requesting_a_reset_changes_nothing(service: Service) -> None:
     forgotten(service)
     assert can_log_in(service, PASSWORD)
 
@@ -157,7 +157,7 @@ def test_a_reset_ends_sessions_and_api_tokens_and_the_other_links(
 
 
 @pytest.mark.usefixtures("ada")
-def test_a_reset_drops_the_letters_that_still_wait(service: Service) -> None:
+def test_a_reset_drops_waiting_emails(service: Service) -> None:
     link = forgotten(service)
     service.recovery.forgot(ADA)
     reset(service, link)
@@ -178,7 +178,7 @@ def test_an_inactive_account_stays_inactive(service: Service, add: Callable[...,
 
 
 @pytest.mark.usefixtures("ada")
-def test_a_reset_opens_an_account_that_guesses_had_locked(make_service: Callable[..., Service]) -> None:
+def test_a_reset_unlocks_an_account_after_failed_logins(make_service: Callable[..., Service]) -> None:
     service = make_service(failures_before_delay=2, failures_before_lock=3)
     for _ in range(2):
         with pytest.raises(Unauthenticated):
@@ -202,7 +202,7 @@ def test_a_reset_opens_an_account_that_guesses_had_locked(make_service: Callable
     ],
     ids=["deactivated", "deleted", "moved", "set by an operator", "changed by the owner"],
 )
-def test_what_changes_an_account_ends_its_links_and_its_waiting_letters(
+def test_changes_of_an_account_end_its_links_and_its_waiting_emails(
     service: Service, ada: User, end: Callable[[Service, User], object]
 ) -> None:
     link = forgotten(service)
@@ -228,7 +228,7 @@ def test_an_address_that_is_changed_while_the_password_is_hashed_ends_the_reset(
 
 
 @pytest.mark.parametrize("email", ["nobody@example.com", "no address", "", "\ud800", "a\r\nb", "x" * 60_000])
-def test_an_address_of_nobody_gets_no_letter_and_is_not_kept(service: Service, email: str) -> None:
+def test_an_address_without_an_account_gets_no_email_and_is_not_stored(service: Service, email: str) -> None:
     service.recovery.forgot(email)
     (attempt,) = send_all(service)
     assert (attempt.state, attempt.message) == ("dropped", "no account")
@@ -246,7 +246,7 @@ def notice(service: Service, to: str = ADA) -> Link:
     return link
 
 
-def test_every_change_tells_the_owner(service: Service, ada: User) -> None:
+def test_the_owner_gets_an_email_about_every_change_of_credentials(service: Service, ada: User) -> None:
     def subjects(to: str = ADA) -> list[str]:
         return [each.subject for each in sent(service, to)]
 
@@ -265,12 +265,12 @@ def test_every_change_tells_the_owner(service: Service, ada: User) -> None:
     assert subjects("new@example.com") == ["A new way to sign in to Users"]
 
 
-def test_changes_of_name_and_role_are_no_news(service: Service, ada: User) -> None:
+def test_changes_of_name_and_role_send_no_email(service: Service, ada: User) -> None:
     service.accounts.update(ada.id, name="Ada L.", role="admin", by=OPERATOR)
     assert send_all(service) == []
 
 
-def test_not_me_throws_everybody_out_until_a_new_password_is_set_by_mail(service: Service, ada: User) -> None:
+def test_not_me_ends_every_session_until_a_new_password_is_set_by_email(service: Service, ada: User) -> None:
     service.accounts.set_password(ada.id, NEW, by=OPERATOR)
     tokens = [
         service.sessions.login(ADA, NEW).token,
@@ -311,9 +311,7 @@ def test_not_me_with_another_address_is_refused_and_stays_good(
     not_me(service, link, " ADA@example.com")
 
 
-def test_the_old_address_can_say_not_me_and_the_new_one_gets_no_letter_from_that(
-    service: Service, ada: User
-) -> None:
+def test_not_me_from_the_old_address_sends_no_email_to_the_new_one(service: Service, ada: User) -> None:
     service.accounts.update(ada.id, email="eve@example.com", by=WEB)
     session = service.sessions.login("eve@example.com", PASSWORD).token
     link = notice(service)
@@ -394,7 +392,7 @@ def test_not_me_leaves_an_inactive_account_inactive(service: Service, add: Calla
     assert not service.accounts.get(user.id).active
 
 
-def test_all_is_in_the_audit_and_nothing_secret(service: Service, ada: User) -> None:
+def test_recovery_is_in_the_audit_without_secrets(service: Service, ada: User) -> None:
     link = forgotten(service)
     reset(service, link)
     second = notice(service)

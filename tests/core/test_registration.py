@@ -44,7 +44,7 @@ def states(service: Service) -> list[tuple[str, str]]:
 # --- registered ---
 
 
-def test_who_registers_sleeps_until_the_letter_is_used(service: Service, clock: FakeClock) -> None:
+def test_a_registered_account_is_inactive_until_its_email_is_used(service: Service, clock: FakeClock) -> None:
     user = register(service)
     assert (user.active, user.awaiting_confirmation, user.role) == (False, True, "user")
     assert user.email_proven_at is None
@@ -59,7 +59,7 @@ def test_who_registers_sleeps_until_the_letter_is_used(service: Service, clock: 
     assert service.sessions.login(ADA, PASSWORD).user.id == user.id
 
 
-def test_account_letter_and_audit_are_one_transaction(service: Service) -> None:
+def test_account_email_and_audit_row_are_one_transaction(service: Service) -> None:
     user = register(service)
     with pytest.raises(Taken, match=r"^Email is already registered$"):
         register(service, " ADA@Example.com ")
@@ -82,14 +82,16 @@ def test_account_letter_and_audit_are_one_transaction(service: Service) -> None:
         (ADA, "Ada", "x" * 73),
     ],
 )
-def test_what_is_refused_leaves_nothing(service: Service, email: str, name: str, password: str) -> None:
+def test_a_refused_registration_stores_nothing(
+    service: Service, email: str, name: str, password: str
+) -> None:
     with pytest.raises(Invalid):
         service.registration.register(email, name, password, by=WEB)
     with service.store.read() as tx:
         assert set(tx.counts().values()) == {0}
 
 
-def test_two_hundred_at_once_are_one_account_and_one_letter(service: Service) -> None:
+def test_two_hundred_registrations_at_once_make_one_account_and_one_email(service: Service) -> None:
     def attempt(_number: int) -> bool:
         while True:
             try:
@@ -142,7 +144,7 @@ def test_a_link_is_good_for_24_hours_to_the_second(
         time.tzset()
 
 
-def test_the_day_begins_when_the_letter_is_sent(service: Service, clock: FakeClock) -> None:
+def test_a_links_day_begins_when_its_email_is_sent(service: Service, clock: FakeClock) -> None:
     register(service)
     clock.move(hours=23)
     link = last_link(service)
@@ -150,7 +152,7 @@ def test_the_day_begins_when_the_letter_is_sent(service: Service, clock: FakeClo
     assert confirm(service, link).active
 
 
-def test_a_letter_that_could_not_be_sent_for_a_day_is_dropped(service: Service, clock: FakeClock) -> None:
+def test_an_email_that_could_not_be_sent_for_a_day_is_dropped(service: Service, clock: FakeClock) -> None:
     register(service)
     clock.move(hours=24, milliseconds=1)
     (attempt,) = send_all(service)
@@ -232,7 +234,7 @@ ENDS: dict[str, Callable[[Service, User], object]] = {
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_what_changes_an_account_ends_its_links_and_waiting_letters(service: Service, how: str) -> None:
+def test_changes_of_an_account_end_its_links_and_waiting_emails(service: Service, how: str) -> None:
     user = register(service)
     service.recovery.forgot(ADA)
     links = {link.path: link for link in map(_link, sent(service))}
@@ -280,7 +282,7 @@ def test_no_link_activates_an_account_that_was_deactivated(
     assert not service.accounts.get(user.id).active
 
 
-def test_an_admins_activation_takes_the_decision_from_the_letter(service: Service) -> None:
+def test_an_activation_by_an_admin_ends_the_confirmation_link(service: Service) -> None:
     user = register(service)
     link = last_link(service)
     service.accounts.set_active([user.id], active=True, by=OPERATOR)
@@ -288,7 +290,7 @@ def test_an_admins_activation_takes_the_decision_from_the_letter(service: Servic
     assert service.accounts.get(user.id).email_proven_at is None
 
 
-def test_a_registration_after_a_deletion_has_nothing_of_the_one_before(
+def test_a_registration_after_a_deletion_starts_with_nothing_of_the_deleted_account(
     service: Service, clock: FakeClock
 ) -> None:
     first = register(service)
@@ -313,7 +315,7 @@ def test_confirming_ends_the_other_links(service: Service) -> None:
 # --- asked for again ---
 
 
-def test_asking_again_helps_who_never_confirmed(service: Service, clock: FakeClock) -> None:
+def test_resending_sends_an_unconfirmed_user_a_new_link(service: Service, clock: FakeClock) -> None:
     register(service)
     send_all(service)
     clock.move(hours=25)
@@ -321,7 +323,9 @@ def test_asking_again_helps_who_never_confirmed(service: Service, clock: FakeClo
     assert confirm(service, last_link(service)).active
 
 
-def test_asking_again_helps_nobody_else(service: Service, add: Callable[..., User], clock: FakeClock) -> None:
+def test_resending_sends_nothing_to_any_other_address(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
     active = add("active")
     add("inactive", active=False)
     deactivated = register(service, "deactivated@example.com")
@@ -383,7 +387,7 @@ def _newest_of_kind(service: Service, path: str) -> Link:
 # --- the operator's link ---
 
 
-def test_an_operators_link_is_like_the_letters(service: Service, clock: FakeClock) -> None:
+def test_a_link_made_by_an_operator_works_like_the_emailed_one(service: Service, clock: FakeClock) -> None:
     user = register(service)
     link = link_in(service.outbox.link(CONFIRM, user, by=OPERATOR))
     clock.move(hours=24, milliseconds=-1)
@@ -402,7 +406,7 @@ def test_an_operators_link_is_like_the_letters(service: Service, clock: FakeCloc
         ]
 
 
-def test_links_lead_where_the_configuration_says(make_service: Callable[..., Service]) -> None:
+def test_links_lead_to_the_configured_page(make_service: Callable[..., Service]) -> None:
     service = make_service(
         base_url="https://accounts.example.com", link_confirm="https://app.example.com/welcome?lang=en"
     )
@@ -413,7 +417,7 @@ def test_links_lead_where_the_configuration_says(make_service: Callable[..., Ser
     assert letter.parts[1].startswith("https://app.example.com/welcome?lang=en&token=")
 
 
-def test_an_account_without_a_password_is_nobodys_to_confirm(service: Service, clock: FakeClock) -> None:
+def test_an_account_without_a_password_is_not_confirmed(service: Service, clock: FakeClock) -> None:
     with service.store.write() as tx:
         made = tx.add_user(Newcomer(ADA, "Ada", UNUSABLE, "user", active=False, created_at=stamp(clock())))
     assert made is not None

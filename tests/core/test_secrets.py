@@ -45,7 +45,7 @@ def test_surrogates_that_a_client_may_send_do_no_harm(stray: str) -> None:
 
 
 @given(st.integers(12, 72))
-def test_a_made_password_meets_every_rule_that_can_be_switched_on(length: int) -> None:
+def test_a_generated_password_meets_every_rule_that_can_be_switched_on(length: int) -> None:
     strict = Settings(
         database=Path("unused"),
         base_url="http://127.0.0.1",
@@ -60,14 +60,14 @@ def test_a_made_password_meets_every_rule_that_can_be_switched_on(length: int) -
     assert check_password(strict, password, Newcomer("ada@example.com", "Ada")) == password
 
 
-def test_made_passwords_differ_and_hold_nothing_that_is_misread() -> None:
+def test_generated_passwords_differ_and_have_no_misread_characters() -> None:
     made = [new_password() for _ in range(500)]
     assert len(set(made)) == 500
     assert all(len(password) == 20 for password in made)
     assert not set("".join(made)) & set("Il1O0o")
 
 
-def test_the_kinds_of_characters_have_no_fixed_place() -> None:
+def test_the_kinds_of_characters_in_a_generated_password_have_no_fixed_place() -> None:
     firsts = {new_password()[0] for _ in range(300)}
     assert any(c.isdigit() for c in firsts)
     assert any(c.isupper() for c in firsts)

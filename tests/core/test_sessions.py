@@ -97,7 +97,9 @@ def test_the_right_password_opens_a_session(service: Service, clock: FakeClock, 
     ],
 )
 @pytest.mark.usefixtures("ada")
-def test_anything_else_is_refused_with_the_same_words(service: Service, email: str, password: str) -> None:
+def test_every_wrong_login_is_refused_with_the_same_message(
+    service: Service, email: str, password: str
+) -> None:
     with pytest.raises(Unauthenticated, match=r"^Invalid email or password$"):
         service.sessions.login(lookup_key(email), password)
     assert service.sessions.listed() == []
@@ -137,7 +139,7 @@ def test_every_refusal_asks_for_one_check_in_one_slot(service: Service, ada: Use
     assert checked == [True] * 6
 
 
-def test_an_inactive_account_is_told_so_only_with_the_right_password(
+def test_only_the_right_password_reveals_that_an_account_is_inactive(
     service: Service, add: Callable[..., User]
 ) -> None:
     add("ada", active=False)
@@ -162,7 +164,7 @@ def test_a_hash_of_another_cost_is_renewed_by_the_next_login(service: Service, a
     assert service.accounts.get(ada.id).updated_at == ada.updated_at
 
 
-def test_the_cookie_that_came_along_ends(service: Service, ada: User) -> None:
+def test_a_login_ends_the_sessions_of_the_tokens_sent_along(service: Service, ada: User) -> None:
     first = service.sessions.login(ada.email, PASSWORD)
     second = service.sessions.login(ada.email, PASSWORD, client=Client(tokens=(first.token, "a neighbour's")))
     assert service.sessions.check(first.token) is None
@@ -172,7 +174,7 @@ def test_the_cookie_that_came_along_ends(service: Service, ada: User) -> None:
     assert service.sessions.check(second.token)
 
 
-def test_a_password_that_changes_during_a_login_counts(service: Service, ada: User) -> None:
+def test_a_login_fails_if_the_password_changes_meanwhile(service: Service, ada: User) -> None:
     class Slow(Hasher):
         def matches(self, password: str, stored: str | None) -> bool:
             fits = super().matches(password, stored)
@@ -184,7 +186,7 @@ def test_a_password_that_changes_during_a_login_counts(service: Service, ada: Us
     assert hash_of(service, ada) == "changed meanwhile"
 
 
-def test_logins_at_once_that_all_renew_one_hash_all_succeed(make_service: Callable[..., Service]) -> None:
+def test_parallel_logins_that_renew_one_hash_all_succeed(make_service: Callable[..., Service]) -> None:
     create_user(make_service(rounds=4), ADA, "Ada", PASSWORD, by=OPERATOR)
     service = make_service(rounds=5)
     entered = threading.Barrier(2, timeout=10)
@@ -202,7 +204,7 @@ def test_logins_at_once_that_all_renew_one_hash_all_succeed(make_service: Callab
         assert [each.result().user.email for each in logins] == [ADA, ADA]
 
 
-def test_an_account_that_is_deleted_during_a_login_is_gone(service: Service, ada: User) -> None:
+def test_a_login_fails_if_the_account_is_deleted_meanwhile(service: Service, ada: User) -> None:
     class Slow(Hasher):
         def matches(self, password: str, stored: str | None) -> bool:
             service.accounts.delete([ada.id], by=OPERATOR)
@@ -212,7 +214,7 @@ def test_an_account_that_is_deleted_during_a_login_is_gone(service: Service, ada
         replace(service.sessions, hasher=Slow(4)).login(ADA, PASSWORD)
 
 
-def test_a_full_waiting_room_is_no_failed_login(service: Service, ada: User) -> None:
+def test_a_full_waiting_room_counts_as_no_failed_login(service: Service, ada: User) -> None:
     hasher = Hasher(4, slots=1, waiting_room=0)
     busy = replace(service.sessions, hasher=hasher)
     with hasher.slot(), pytest.raises(Busy) as refused:
@@ -222,7 +224,7 @@ def test_a_full_waiting_room_is_no_failed_login(service: Service, ada: User) -> 
         assert tx.counts()["login_failures"] == 0
 
 
-def test_a_session_is_opened_without_a_password_for_the_active_only(service: Service, ada: User) -> None:
+def test_a_session_without_a_password_is_opened_for_active_users_only(service: Service, ada: User) -> None:
     opened = service.sessions.open(ada, remember=True)
     assert opened.session.kind == "persistent"
     assert opened.user.last_login_at
@@ -250,7 +252,7 @@ def test_no_other_text_is_a_session(service: Service, token: str) -> None:
     assert service.sessions.end(token) is None
 
 
-def test_a_token_with_a_character_changed_is_none(service: Service, ada: User) -> None:
+def test_a_token_with_one_changed_character_opens_no_session(service: Service, ada: User) -> None:
     token = service.sessions.login(ada.email, PASSWORD).token
     for other in (token[:-1], token + "=", token.swapcase(), token + "\0", f" {token}"):
         assert service.sessions.check(other) is None
@@ -391,7 +393,7 @@ def test_a_clock_that_is_set_back_ends_nothing(service: Service, ada: User, cloc
     assert stored(service, 1).last_used_at == stamp(clock())
 
 
-def test_a_check_answers_while_others_write(
+def test_a_session_check_succeeds_while_others_write(
     service: Service, ada: User, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from usersctl.store import database_file
@@ -406,7 +408,9 @@ def test_a_check_answers_while_others_write(
     assert stored(service, 1) == opened.session
 
 
-def test_a_check_answers_where_nothing_can_be_written(service: Service, ada: User, clock: FakeClock) -> None:
+def test_a_session_check_succeeds_where_nothing_can_be_written(
+    service: Service, ada: User, clock: FakeClock
+) -> None:
     opened = service.sessions.login(ada.email, PASSWORD)
     clock.move(minutes=2)
     store = Store(service.store.path, read_only=True, clock=clock)
@@ -450,7 +454,7 @@ def test_logout_ends_an_expired_token_too(service: Service, ada: User, clock: Fa
     assert service.sessions.listed(live=False) == []
 
 
-def test_the_list_of_sessions_is_ones_own_and_alive(
+def test_the_list_holds_the_live_sessions_of_one_user(
     service: Service, ada: User, add: Callable[..., User], clock: FakeClock
 ) -> None:
     bob = add("bob")
@@ -495,7 +499,7 @@ def test_all_of_a_users_tokens_are_ended_together(
     assert service.sessions.check(theirs)
 
 
-def test_what_is_revoked_in_another_process_is_revoked_here_at_once(
+def test_a_session_revoked_by_another_process_ends_at_once(
     make_service: Callable[..., Service],
 ) -> None:
     here, there = make_service(), make_service()
@@ -579,13 +583,13 @@ def test_a_cleanup_removes_what_has_expired_and_counts_it(
     assert service.sessions.cleanup(include_no_expiration=include, by=OPERATOR) == Cleanup(0, 0, include)
 
 
-def test_to_ask_what_is_stale_removes_nothing(service: Service, ada: User) -> None:
+def test_counting_stale_tokens_removes_nothing(service: Service, ada: User) -> None:
     fill(service, ada, expired=2, live=1, endless=1)
     assert service.sessions.stale(include_no_expiration=True) == Cleanup(2, 1, True)
     assert left(service) == [("endless", 1), ("expired", 2), ("live", 1)]
 
 
-def test_a_cleanup_is_noted_once_with_its_counts(service: Service, ada: User) -> None:
+def test_a_cleanup_has_one_audit_row_with_its_counts(service: Service, ada: User) -> None:
     fill(service, ada, expired=2, live=1, endless=1)
     service.sessions.cleanup(by=OPERATOR)
     with service.store.read() as tx:
@@ -610,7 +614,7 @@ def test_a_cleanup_removes_expired_links_without_counting_them(
         assert tx._run("SELECT token_hash FROM one_time_tokens").fetchall() == [(digest("new"),)]
 
 
-def test_cleanups_at_once_count_every_token_once(service: Service, ada: User) -> None:
+def test_parallel_cleanups_count_every_token_once(service: Service, ada: User) -> None:
     sessions = replace(service.sessions, batch=5, pause=0)
     fill(service, ada, expired=101, live=2, endless=0)
     with ThreadPoolExecutor(4) as pool:
@@ -619,7 +623,7 @@ def test_cleanups_at_once_count_every_token_once(service: Service, ada: User) ->
     assert left(service) == [("live", 2)]
 
 
-def test_logins_come_in_between_the_batches(service: Service, ada: User) -> None:
+def test_logins_succeed_between_the_batches_of_a_cleanup(service: Service, ada: User) -> None:
     sessions = replace(service.sessions, batch=10)
     fill(service, ada, expired=45, live=0, endless=0)
     opened = []

@@ -59,7 +59,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_only_the_owner_reads_the_files_and_enters_the_folder(
+def test_files_and_folder_are_readable_by_their_owner_only(
     tmp_path: Path, opened: Callable[..., Store], umask: int
 ) -> None:
     path = tmp_path / "deep" / "folder" / "users.db"
@@ -85,9 +85,7 @@ def test_a_folder_that_exists_keeps_its_mode(path: Path, opened: Callable[..., S
     "name",
     ["users.db", "with space.db", "100%.db", "what?.db", "#1.db", "ünï.db", "a%20b.db", "x?mode=memory"],
 )
-def test_any_name_of_a_file_is_taken_as_it_is(
-    tmp_path: Path, opened: Callable[..., Store], name: str
-) -> None:
+def test_any_file_name_is_used_as_it_is(tmp_path: Path, opened: Callable[..., Store], name: str) -> None:
     with opened(tmp_path / name, create=True).write() as tx:
         tx.add_user(new_user("ada"))
     with opened(tmp_path / name).read() as tx:
@@ -115,7 +113,7 @@ def test_every_connection_is_durable_and_keeps_references(
         assert pool.submit(pragmas).result() == ["wal", full, 1]
 
 
-def test_the_last_one_to_close_folds_the_log_into_the_file(path: Path) -> None:
+def test_the_last_close_merges_the_write_ahead_log_into_the_file(path: Path) -> None:
     store = Store.open(path, create=True)
     with store.write() as tx:
         tx.add_user(new_user("ada"))
@@ -210,7 +208,7 @@ UNUSABLE_FILES = [
 
 @pytest.mark.parametrize(("make", "said"), UNUSABLE_FILES, ids=[make.__name__ for make, _ in UNUSABLE_FILES])
 @pytest.mark.parametrize("create", [True, False])
-def test_what_is_no_database_of_ours_is_refused_by_name_and_left_alone(
+def test_a_file_that_is_no_database_of_usersctl_is_refused_by_name_and_not_changed(
     path: Path, make: Callable[[Path], None], said: str, create: bool
 ) -> None:
     make(path)
@@ -228,7 +226,9 @@ def test_what_is_no_database_of_ours_is_refused_by_name_and_left_alone(
 @pytest.mark.parametrize(
     ("make", "said"), UNUSABLE_FILES[:3] + UNUSABLE_FILES[6:7], ids=lambda each: getattr(each, "__name__", "")
 )
-def test_it_is_refused_for_reading_too(path: Path, make: Callable[[Path], None], said: str) -> None:
+def test_a_file_that_is_no_database_is_refused_for_reading_too(
+    path: Path, make: Callable[[Path], None], said: str
+) -> None:
     make(path)
     with pytest.raises(StoreUnusable, match=said):
         Store.open(path, write=False)
@@ -322,7 +322,7 @@ def test_a_database_on_a_read_only_disk_cannot_be_written_and_says_so(read_only:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file that somebody else may not see")
 @pytest.mark.parametrize("how", ["read", "write"])
-def test_a_database_that_one_may_not_see_is_refused_by_name(shared: Path, how: str) -> None:
+def test_a_database_without_read_permission_is_refused_by_name(shared: Path, how: str) -> None:
     path = shared / "closed" / "users.db"
     Store.open(path, create=True).close()
     assert as_nobody(how, path) == f"{path} cannot be opened: Permission denied"
@@ -330,7 +330,9 @@ def test_a_database_that_one_may_not_see_is_refused_by_name(shared: Path, how: s
     assert as_nobody(how, path) == f"{path} may not be read by this user"
 
 
-def test_what_is_opened_for_reading_cannot_be_written(path: Path, opened: Callable[..., Store]) -> None:
+def test_a_store_that_is_opened_for_reading_cannot_be_written(
+    path: Path, opened: Callable[..., Store]
+) -> None:
     opened(path, create=True)
     store = opened(path, write=False)
     with pytest.raises(StoreUnusable, match="is read-only"), store.write() as tx:
@@ -340,7 +342,7 @@ def test_what_is_opened_for_reading_cannot_be_written(path: Path, opened: Callab
 # --- transactions ---
 
 
-def test_a_failure_takes_everything_back(service: Service) -> None:
+def test_a_failure_rolls_back_the_transaction(service: Service) -> None:
     def fail() -> None:
         with service.store.write() as tx:
             assert tx.add_user(new_user("ada"))
@@ -352,14 +354,14 @@ def test_a_failure_takes_everything_back(service: Service) -> None:
         assert tx.user_by_email("ada@example.com") is None
 
 
-def test_a_trial_takes_everything_back(service: Service) -> None:
+def test_a_write_without_commit_is_rolled_back(service: Service) -> None:
     with service.store.write(commit=False) as tx:
         assert tx.add_user(new_user("ada"))
     with service.store.read() as tx:
         assert tx.user_by_email("ada@example.com") is None
 
 
-def test_a_reader_sees_one_moment(service: Service, add: Callable[..., User]) -> None:
+def test_a_reader_sees_a_snapshot(service: Service, add: Callable[..., User]) -> None:
     add("ada")
     with service.store.read() as tx:
         assert tx.count_users(UserFilter()) == 1
@@ -416,7 +418,7 @@ def held_by_another(path: Path) -> Iterator[None]:
         yield
 
 
-def test_whoever_waits_too_long_for_another_process_is_is_refused_as_busy(
+def test_a_writer_that_waits_too_long_for_another_process_is_refused_as_busy(
     path: Path, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert database_file.BUSY_SECONDS == 5.0
@@ -442,7 +444,7 @@ def test_whoever_waits_too_long_for_another_process_is_is_refused_as_busy(
         assert tx.add_user(new_user("ada"))
 
 
-def test_a_writer_comes_in_when_another_process_is_done(path: Path, opened: Callable[..., Store]) -> None:
+def test_a_writer_continues_when_another_process_is_done(path: Path, opened: Callable[..., Store]) -> None:
     store = opened(path, create=True)
     with ThreadPoolExecutor(1) as pool:
         with held_by_another(path):
@@ -458,7 +460,9 @@ def test_a_writer_comes_in_when_another_process_is_done(path: Path, opened: Call
 
 
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="needs a limit on the size of files")
-def test_a_full_disk_is_told_and_heals(path: Path, opened: Callable[..., Store]) -> None:
+def test_a_full_disk_is_reported_and_ends_when_there_is_space(
+    path: Path, opened: Callable[..., Store]
+) -> None:
     store = opened(path, create=True)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = sum(file.stat().st_size for file in path.parent.iterdir())
@@ -482,7 +486,7 @@ def test_a_full_disk_is_told_and_heals(path: Path, opened: Callable[..., Store])
         assert tx.add_user(new_user("bob"))
 
 
-def test_a_mistake_of_ours_stays_what_it_is(service: Service) -> None:
+def test_an_sql_error_of_the_program_is_not_translated(service: Service) -> None:
     with pytest.raises(sqlite3.OperationalError, match="syntax error"), service.store.read() as tx:
         tx._run("SELEKT")
     with pytest.raises(sqlite3.IntegrityError), service.store.write() as tx:
@@ -536,7 +540,7 @@ FEW_ROWS = {"lockdown", "user_counts"}
 
 
 @pytest.mark.parametrize("what", FOUND)
-def test_no_more_rows_are_read_where_there_are_more_of_them(
+def test_queries_read_no_more_rows_in_a_larger_database(
     service: Service, clock: FakeClock, add: Callable[..., User], what: str
 ) -> None:
     ada, _ = add("ada"), add("bob")

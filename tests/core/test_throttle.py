@@ -115,7 +115,7 @@ def test_a_success_clears_the_count(service: Service, add: Callable[..., User]) 
         assert failures(service, account_key(user, ADA)) == 0
 
 
-def test_a_password_set_by_an_operator_opens_a_locked_account(
+def test_a_password_set_by_an_operator_unlocks_the_account(
     service: Service, add: Callable[..., User]
 ) -> None:
     user = add()
@@ -125,7 +125,7 @@ def test_a_password_set_by_an_operator_opens_a_locked_account(
     assert service.sessions.login(ADA, "another sentence").user.id == user.id
 
 
-def test_unlock_opens_a_locked_account_and_is_noted_once(service: Service, add: Callable[..., User]) -> None:
+def test_unlock_unlocks_an_account_with_one_audit_row(service: Service, add: Callable[..., User]) -> None:
     user = add()
     assert not service.throttle.unlock(user, OPERATOR)
     for _ in range(10):
@@ -199,7 +199,7 @@ def test_without_limits_every_password_is_checked(make_service: Callable[..., Se
     assert failures(service, account_key(user, ADA)) == 0
 
 
-def test_the_limits_of_the_settings_count(make_service: Callable[..., Service], clock: FakeClock) -> None:
+def test_the_limits_follow_the_settings(make_service: Callable[..., Service], clock: FakeClock) -> None:
     service = make_service(failures_before_delay=2, failures_before_lock=3)
     create_user(service, ADA, "Ada", PASSWORD, by=OPERATOR)
     assert isinstance(guess(service), Unauthenticated)
@@ -230,7 +230,7 @@ def test_parallel_guesses_cannot_slip_past(counted: Service, add: Callable[..., 
     assert sum(isinstance(each, TooMany) for each in refusals) == 54
 
 
-def test_never_more_than_a_hundred_checks_also_in_parallel(
+def test_a_hundred_checks_at_most_also_in_parallel(
     counted: Service, add: Callable[..., User], clock: FakeClock
 ) -> None:
     add()
@@ -309,7 +309,9 @@ def three(clock: FakeClock) -> AddressThrottle:
     return AddressThrottle(clock, 3, timedelta(minutes=1))
 
 
-def test_a_client_has_so_many_events_in_a_window(three: AddressThrottle, clock: FakeClock) -> None:
+def test_a_client_has_a_limited_number_of_events_in_a_window(
+    three: AddressThrottle, clock: FakeClock
+) -> None:
     for _ in range(3):
         three.check("192.0.2.1")
         three.count("192.0.2.1")
@@ -378,7 +380,7 @@ def test_ipv6_counts_by_64(address: str, network: str) -> None:
 
 
 @given(st.ip_addresses(v=6), st.integers(0, 2**64 - 1))
-def test_nobody_gets_new_chances_within_their_own_64(address: object, host: int) -> None:
+def test_other_addresses_of_a_64_get_no_new_attempts(address: object, host: int) -> None:
     import ipaddress
 
     other = ipaddress.IPv6Address(int(address) >> 64 << 64 | host)  # type: ignore[call-overload]
