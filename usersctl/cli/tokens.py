@@ -16,7 +16,7 @@ COLUMNS = ("id", "user_id", "kind", "name", "created_at", "last_used_at", "expir
 
 def cleanup_tokens(
     ctx: Context,
-    include_no_expiration: Annotated[
+    endless: Annotated[
         bool, Option("--include-no-expiration", help="Also remove tokens without an expiry date.")
     ] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Only count the tokens.")] = False,
@@ -25,14 +25,13 @@ def cleanup_tokens(
     run = invocation(ctx)
     service = run.service(write=not dry_run)
     if dry_run:
-        cleanup = service.sessions.stale(include_no_expiration=include_no_expiration)
+        cleanup = service.sessions.stale(include_no_expiration=endless)
     else:
         with run.out.progress("Removing tokens") as draw:
-            everything = include_no_expiration
-            cleanup = service.sessions.cleanup(include_no_expiration=everything, by=run.actor, progress=draw)
+            cleanup = service.sessions.cleanup(include_no_expiration=endless, by=run.actor, progress=draw)
     verb = "Would remove" if dry_run else "Removed"
     removed = f"{verb} {counted(cleanup.expired, 'expired token')}"
-    if include_no_expiration:
+    if endless:
         removed += f" and {cleanup.no_expiration} without an expiry date"
     run.out.result(removed, cleanup.as_json())
 

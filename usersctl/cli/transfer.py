@@ -40,7 +40,7 @@ def import_(
     ] = None,
     source: Annotated[
         str | None,
-        Option("--from", metavar="KIND:FILE", help="sqlite, pocketbase, django or csv; and the file."),
+        Option("--from", metavar="KIND:FILE", help="sqlite, pocketbase, django or csv, and the file."),
     ] = None,
     form: Annotated[Format | None, Option("--format", help="Default: by the suffix; CSV on stdin.")] = None,
     table: Annotated[
@@ -48,11 +48,11 @@ def import_(
     ] = None,
     columns: Annotated[
         list[str] | None,
-        Option("--map", metavar="OURS=THEIRS", help="With --from: their column. Repeatable."),
+        Option("--map", metavar="OURS=THEIRS", help="With --from: their column for ours. Repeatable."),
     ] = None,
     roles: Annotated[
         list[str] | None,
-        Option("--map-role", metavar="THEIRS=OURS", help="With --from: our role. Repeatable."),
+        Option("--map-role", metavar="THEIRS=OURS", help="With --from: our role for theirs. Repeatable."),
     ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Check everything, write nothing.")] = False,
     on_conflict: Annotated[OnConflict, Option(help="If an address has an account.")] = OnConflict.FAIL,
