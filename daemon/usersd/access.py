@@ -35,7 +35,7 @@ def renew_cookie(request: Request, session: Session, token: str, now: datetime) 
     max_age = None
     if session.kind == TokenKind.PERSISTENT and session.expires_at is not None:
         max_age = max(0, int((moment(session.expires_at) - now).total_seconds()))
-    request.set_cookie(request.settings.session_cookie, token, max_age=max_age)
+    request.new_cookies.set(request.settings.session_cookie, token, max_age=max_age)
 
 
 def is_cross_site(request: Request) -> bool:

@@ -1,8 +1,4 @@
-"""The application: match the path, identify the caller, admit, run the handler, answer errors as JSON.
-
-Bottle serves as router and template engine only. Its request and response objects lose bytes of the path, believe
-forwarding headers and forget cookies (see `request`).
-"""
+"""The application: match the path, identify the caller, admit, run the handler, answer errors as JSON."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -149,7 +145,7 @@ class App:
 
     def _headers(self, request: Request, response: Response) -> list[Header]:
         request_id = ("X-Request-Id", request.request_id)
-        headers = [*response.headers, request_id, *request.cookie_headers, *self._hsts]
+        headers = [*response.headers, request_id, *request.new_cookies.values(), *self._hsts]
         # The target of a redirect is not for other origins.
         if request.settings.allowed_origins and response.status != 302:
             headers += access.allowed_origin_headers(request)
@@ -254,8 +250,6 @@ def _preflight(match: Match) -> Response:
 
 def _logged_path(request: Request) -> str:
     """An encoded question mark in the path may be followed by a token, which must not be logged."""
-    path = request.path
-    if path is None:
-        path = request.environ.get("PATH_INFO", "")
+    path: str = request.path or request.environ.get("PATH_INFO", "")
     before, mark, _ = path.partition("?")
     return f"{before}?***" if mark else path

@@ -21,11 +21,14 @@ def cookie_values(header: str, name: str, pattern: re.Pattern[str] = TOKEN_PATTE
     return values
 
 
-def new_cookie(name: str, value: str, max_age: int | None) -> str:
-    """The value of Set-Cookie. Without `max_age` the cookie ends with the browser; 0 clears it."""
-    parts = [f"{name}={value}", "Path=/", "HttpOnly", "SameSite=Lax"]
-    if name.startswith("__Host-"):
-        parts.append("Secure")
-    if max_age is not None:
-        parts.append(f"Max-Age={max_age}")
-    return "; ".join(parts)
+class NewCookies(dict[str, tuple[str, str]]):
+    """The Set-Cookie headers of a response, by the names of the cookies."""
+
+    def set(self, name: str, value: str, *, max_age: int | None) -> None:
+        """Without `max_age` the cookie ends with the browser; 0 clears it."""
+        parts = [f"{name}={value}", "Path=/", "HttpOnly", "SameSite=Lax"]
+        if name.startswith("__Host-"):
+            parts.append("Secure")
+        if max_age is not None:
+            parts.append(f"Max-Age={max_age}")
+        self[name] = "Set-Cookie", "; ".join(parts)

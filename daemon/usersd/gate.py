@@ -4,6 +4,7 @@ application = Gate(application, build(settings))
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from usersctl.errors import Busy, StoreUnusable
@@ -11,7 +12,7 @@ from usersctl.service import Service
 from usersd import access, page_access
 from usersd.pages import pages
 from usersd.request import Request
-from usersd.response import HSTS, STATUS_LINES, Header, Response, error_response, unavailable
+from usersd.response import Header, error_response, send, unavailable
 
 WSGI = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _KEY = "usersd.user"  # not HTTP_..., so no client can set it
@@ -36,34 +37,27 @@ class Gate:
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         request = Request(environ, self.service.settings)
+        refuse = partial(send, environ, start_response, https=request.settings.https)
         try:
             access.identify(request, self.service)
         except (Busy, StoreUnusable):
-            return _send(request, unavailable(), start_response)
+            return refuse(unavailable())
         verdict = self.access.verdict(request.user, request.path)
         if verdict == 401:
-            return _send(request, access.anonymous_response(request), start_response)
+            return refuse(access.anonymous_response(request))
         if verdict == 403:
             response = error_response(403, "Admin access required")
             if access.wants_a_page(environ, request.method) and not access.is_api(request.path):
                 response = pages.forbidden(request)
-            return _send(request, response, start_response)
+            return refuse(response)
         environ[_KEY] = request.user and request.user.as_json()
         if not request.new_cookies:
             return self.app(environ, start_response)
 
         def start_with_cookie(status: str, headers: list[Header], *rest: Any) -> Any:
-            return start_response(status, [*headers, *request.cookie_headers], *rest)
+            return start_response(status, [*headers, *request.new_cookies.values()], *rest)
 
         return self.app(environ, start_with_cookie)
-
-
-def _send(request: Request, response: Response, start_response: Callable[..., Any]) -> Iterable[bytes]:
-    headers = [*response.headers, ("Content-Length", str(len(response.body)))]
-    if request.settings.https:
-        headers.append(HSTS)
-    start_response(STATUS_LINES[response.status], headers)
-    return [] if request.method == "HEAD" else [response.body]
 
 
 def current_user(environ: dict[str, Any]) -> dict[str, Any] | None:

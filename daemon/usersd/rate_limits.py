@@ -11,8 +11,8 @@ from usersd.routing import Limit
 
 class RateLimits:
     def __init__(self, settings: Settings, now: Clock) -> None:
-        self.enabled = settings.limits_enabled
         minute, hour = timedelta(minutes=1), timedelta(hours=1)
+        self.enabled = settings.limits_enabled
         self._throttles = {
             Limit.FAILED_LOGINS: AddressThrottle(now, settings.failed_logins_per_minute, minute),
             Limit.REGISTRATIONS: AddressThrottle(now, settings.registrations_per_hour, hour),
@@ -21,11 +21,10 @@ class RateLimits:
 
     def check(self, limit: Limit, address: str) -> None:
         """Before the handler runs. Requests count at once, logins only if they fail."""
-        if not self.enabled:
-            return
-        self._throttles[limit].check(address)
-        if limit is not Limit.FAILED_LOGINS:
-            self._throttles[limit].count(address)
+        if self.enabled:
+            self._throttles[limit].check(address)
+            if limit is not Limit.FAILED_LOGINS:
+                self._throttles[limit].count(address)
 
     def count_failure(self, limit: Limit | None, address: str, error: Exception) -> None:
         """Only failed password checks count, not other refusals."""

@@ -1,4 +1,5 @@
-"""One request: path, query, body, cookies and client address, read by our own code, because the framework's is not safe."""
+"""One request: path, query, body, cookies and client address, read here because Bottle's objects lose bytes of the path,
+believe forwarding headers and forget cookies."""
 
 import ipaddress
 import json
@@ -14,7 +15,7 @@ from usersctl.config.values import UNIX
 from usersctl.errors import Invalid
 from usersctl.fields import is_text, unique_keys
 from usersctl.models import Actor, Client, Session, User
-from usersd.cookies import TOKEN_PATTERN, cookie_values, new_cookie
+from usersd.cookies import TOKEN_PATTERN, NewCookies, cookie_values
 from usersd.server.lanes import NONBLOCKING
 
 MAX_BODY = 64 * 1024
@@ -47,18 +48,11 @@ class Request:
         self.request_id = new_request_id()
         self.ids: dict[str, int] = {}  # the ids in the path, checked
         self.segments: dict[str, str] = {}  # the variable segments of the path, as they were sent
-        self.new_cookies: dict[str, str] = {}  # by name: sent with any response, also an error
+        self.new_cookies = NewCookies()  # sent with any response, also an error
         self.log_fields: dict[str, Any] = {}  # what the handler adds to its line in the log
         self.session: Session | None = None
         self.user: User | None = None
         self.by_cookie = False
-
-    def set_cookie(self, name: str, value: str, *, max_age: int | None) -> None:
-        self.new_cookies[name] = new_cookie(name, value, max_age)
-
-    @property
-    def cookie_headers(self) -> list[tuple[str, str]]:
-        return [("Set-Cookie", cookie) for cookie in self.new_cookies.values()]
 
     # --- the caller ---
 
@@ -94,8 +88,7 @@ class Request:
 
     @cached_property
     def is_from_trusted_proxy(self) -> bool:
-        trusted = self.settings.trusted_proxies
-        return bool(trusted) and _is_in(self.environ.get("REMOTE_ADDR") or UNIX, trusted)
+        return _is_in(self.environ.get("REMOTE_ADDR") or UNIX, self.settings.trusted_proxies)
 
     @property
     def is_forwarded(self) -> bool:
@@ -137,7 +130,9 @@ class Request:
     @cached_property
     def cookie_tokens(self) -> list[str]:
         """Every value of the session cookie: another application on this host may have set one of the same name."""
-        header: str = self.environ.get("HTTP_COOKIE", "")
+        header = self.environ.get("HTTP_COOKIE")
+        if not header:
+            return []
         return cookie_values(header, self.settings.session_cookie)
 
     # --- the input ---

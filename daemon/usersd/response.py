@@ -1,6 +1,7 @@
 """A response: status, headers and body; and the headers that every response has."""
 
 import json
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -39,6 +40,17 @@ STATUS_LINES = {status.value: f"{status.value} {status.phrase}" for status in HT
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
+def send(
+    environ: dict[str, Any], start_response: Callable[..., Any], response: Response, *, https: bool
+) -> list[bytes]:
+    """Answers a request that does not reach the application."""
+    headers = [*response.headers, ("Content-Length", str(len(response.body)))]
+    if https:
+        headers.append(HSTS)
+    start_response(STATUS_LINES[response.status], headers)
+    return [] if environ["REQUEST_METHOD"] == "HEAD" else [response.body]
+
+
 def as_json(value: Any, *headers: Header, status: int = 200) -> Response:
     return Response(status, _encode(value).encode(), (*JSON, *headers))
 
@@ -48,10 +60,10 @@ def error_response(status: int, message: str, *headers: Header) -> Response:
     return as_json({"statusCode": status, "statusMessage": message}, *headers, status=status)
 
 
-def unavailable() -> Response:
+def unavailable(*headers: Header) -> Response:
     """The database cannot be used."""
     message = "The service is not available right now, please try again"
-    return error_response(503, message, ("Retry-After", "5"))
+    return error_response(503, message, ("Retry-After", "5"), *headers)
 
 
 def redirect_to(target: str) -> Response:

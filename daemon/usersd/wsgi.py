@@ -11,7 +11,7 @@ from usersctl.config.sources import Loaded, load
 from usersctl.errors import UsersError
 from usersd.log import Forward, Log
 from usersd.request import new_request_id
-from usersd.response import HSTS, STATUS_LINES, unavailable
+from usersd.response import send, unavailable
 from usersd.server.connections import Hosted
 from usersd.start import check, first_run, hosted, log_mail
 
@@ -36,19 +36,10 @@ class Application:
         try:
             app = self._started().app
         except UsersError as error:
-            request_id, answer = new_request_id(), unavailable()
+            request_id = new_request_id()
             self._log.event("database", request=request_id, message=str(error))
-            headers = [
-                *answer.headers,
-                ("X-Request-Id", request_id),
-                ("Content-Length", str(len(answer.body))),
-            ]
-            if self._loaded.settings.https:
-                headers.append(HSTS)
-            start_response(STATUS_LINES[503], headers)
-            if environ["REQUEST_METHOD"] == "HEAD":
-                return []
-            return [answer.body]
+            response = unavailable(("X-Request-Id", request_id))
+            return send(environ, start_response, response, https=self._loaded.settings.https)
         return app(environ, start_response)
 
     def _reset(self) -> None:

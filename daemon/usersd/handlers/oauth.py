@@ -62,10 +62,10 @@ def redirect(request: Request, service: Service) -> Response:
         "then": target if len(target) <= MAX_TARGET else "",
     }
     for oldest in _flow_cookies(request)[: -MAX_FLOWS + 1]:
-        request.set_cookie(oldest, "", max_age=0)
+        request.new_cookies.set(oldest, "", max_age=0)
     value = base64.urlsafe_b64encode(json.dumps(flow).encode()).decode().rstrip("=")
     name = _flow_cookie(request.settings, state)
-    request.set_cookie(name, value, max_age=int(STATE_LIFETIME.total_seconds()))
+    request.new_cookies.set(name, value, max_age=int(STATE_LIFETIME.total_seconds()))
     return redirect_to(url)
 
 
@@ -82,7 +82,7 @@ def callback(request: Request, service: Service) -> Response:
     query = CallbackQuery(request.query)
     state = query.state or ""
     flow = _flow(request, service, state)
-    request.set_cookie(_flow_cookie(request.settings, state), "", max_age=0)  # also if the sign-in fails
+    request.new_cookies.set(_flow_cookie(request.settings, state), "", max_age=0)  # also if the sign-in fails
     if query.error or not query.code:
         raise refused(f"the provider says {(query.error or 'nothing')[:100]!r}")
     profile = service.oauth.fetch_profile(code=query.code, verifier=flow["verifier"], issuer=query.iss)

@@ -9,6 +9,10 @@ from usersd.openapi.operation import SIGNING_IN, Operation
 from usersd.openapi.schemas import EMAIL, MESSAGE, NAME, NEW_PASSWORD, TOKEN, exactly, named, string
 from usersd.request import Request
 
+_REGISTERED = exactly({"user": named("RegisteredUser"), "message": string("Registered.")})
+_CONFIRMED = exactly(
+    {"success": {"type": "boolean", "const": True}, "message": string("You can sign in now")}
+)
 _SHOWN = ("id", "email", "name", "role", "created_at", "updated_at")
 
 
@@ -23,9 +27,7 @@ class ConfirmationLink(Query, missing="Token and email are required"):
     email = required(EMAIL, description="From the link in the email.")
 
 
-@Operation(
-    SIGNING_IN, exactly({"user": named("RegisteredUser"), "message": string("Registered.")}), Registration
-)
+@Operation(SIGNING_IN, _REGISTERED, Registration)
 def register(request: Request, service: Service) -> dict[str, Any]:
     """Register. The account is inactive until its owner opens the link in the email."""
     body = Registration(request.body)
@@ -44,11 +46,7 @@ def resend(request: Request, service: Service) -> dict[str, Any]:
     return {"message": "If this address waits for its confirmation, an email is on its way"}
 
 
-@Operation(
-    SIGNING_IN,
-    exactly({"success": {"type": "boolean", "const": True}, "message": string("You can sign in now")}),
-    query=ConfirmationLink,
-)
+@Operation(SIGNING_IN, _CONFIRMED, query=ConfirmationLink)
 def confirm(request: Request, service: Service) -> dict[str, Any]:
     """Confirm an address. Works once. HEAD and prefetch have no effect."""
     link = ConfirmationLink(request.query)

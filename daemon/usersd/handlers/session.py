@@ -11,6 +11,11 @@ from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER,
 from usersd.request import Request
 
 NO_SUCH_USER = {404: "User not found."}
+_REFUSED_LOGIN = {
+    401: "Invalid email or password.",
+    403: "The account is inactive, or the request comes from another site.",
+}
+_END_FIRST = {"end": ("DELETE", "/api/users/me/sessions/{session_id}", "$response.body#/sessions/0/id")}
 _SESSIONS = exactly({"sessions": array(named("Session"))})
 _SHOWN = ("id", "name", "created_at", "last_used_at", "expires_at", "ip", "user_agent")
 
@@ -21,16 +26,7 @@ class Credentials(Body, missing="Email and password are required"):
     remember = flag("rememberMe", "Keeps the session after the browser is closed.", example=True)
 
 
-@Operation(
-    SIGNING_IN,
-    USER,
-    Credentials,
-    sets_cookie="The new session.",
-    refusals={
-        401: "Invalid email or password.",
-        403: "The account is inactive, or the request comes from another site.",
-    },
-)
+@Operation(SIGNING_IN, USER, Credentials, sets_cookie="The new session.", refusals=_REFUSED_LOGIN)
 def login(request: Request, service: Service) -> dict[str, Any]:
     """Sign in. A session that the request came with ends and is replaced."""
     body = Credentials(request.body)
@@ -47,7 +43,7 @@ def login(request: Request, service: Service) -> dict[str, Any]:
 def logout(request: Request, service: Service) -> dict[str, Any]:
     """Sign out. Succeeds without a session, too."""
     # First, so that it is cleared even if the database cannot be written.
-    request.set_cookie(request.settings.session_cookie, "", max_age=0)
+    request.new_cookies.set(request.settings.session_cookie, "", max_age=0)
     for token in filter(None, (request.bearer, *request.cookie_tokens)):
         session = service.sessions.end(token)
         if session is not None:
@@ -58,14 +54,10 @@ def logout(request: Request, service: Service) -> dict[str, Any]:
 def set_session_cookie(request: Request, token: str, *, remember: bool) -> None:
     """Without `remember` the cookie ends with the browser."""
     max_age = int(request.settings.remember_me_expiration.total_seconds()) if remember else None
-    request.set_cookie(request.settings.session_cookie, token, max_age=max_age)
+    request.new_cookies.set(request.settings.session_cookie, token, max_age=max_age)
 
 
-@Operation(
-    OWN,
-    _SESSIONS,
-    links={"end": ("DELETE", "/api/users/me/sessions/{session_id}", "$response.body#/sessions/0/id")},
-)
+@Operation(OWN, _SESSIONS, links=_END_FIRST)
 def list_own(request: Request, service: Service) -> dict[str, Any]:
     """List your sessions."""
     return _listed(request, service.sessions.listed(request.signed_in.id))

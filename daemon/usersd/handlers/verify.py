@@ -31,6 +31,8 @@ _ANYTHING = re.compile(r".+")
 _ENCODED_SLASH = re.compile(r"%(2f|5c)", re.IGNORECASE)
 _READABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
+_page_access = cache(PageAccess)
+
 
 class Original(NamedTuple):
     """The request that the proxy asks about: only what its headers agree on."""
@@ -88,11 +90,6 @@ def verify(request: Request, service: Service) -> Response:
     if is_page:
         return redirect_to(login)
     return error_response(401, "Authentication required", ("Location", login))
-
-
-@cache
-def _page_access(whitelist: tuple[str, ...], role_rules: tuple[tuple[str, str], ...]) -> PageAccess:
-    return PageAccess(whitelist, role_rules)
 
 
 # nginx is configured to send X-Original-…, Caddy and Traefik send X-Forwarded-….

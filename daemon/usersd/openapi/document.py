@@ -8,7 +8,7 @@ from usersctl import __version__
 from usersctl.config import Settings
 from usersd.access import is_api
 from usersd.openapi.operation import HTML, Operation, operation_of
-from usersd.openapi.schemas import ID, Schema, components, named, string
+from usersd.openapi.schemas import ID, Schema, components, described, named, string
 from usersd.routing import SAFE_METHODS, Access, Route, configured
 
 # What each status means where an operation has no words of its own.
@@ -26,22 +26,23 @@ _REFUSALS = {
     503: "Not available now: too many logins at once, a lockdown, or an unusable database.",
 }
 _ALWAYS = (400, 413, 431, 500, 503)
+_SEGMENTS = {"name": string("style.css", minLength=1)}  # of paths; all others are ids
+_OPEN = (Access.ANYONE, Access.OPTIONAL_SESSION)
 _REFUSAL_HEADERS = {405: ("Allow",), 429: ("Retry-After",), 503: ("Retry-After",)}
 
+_STRING: Schema = {"type": "string"}
+
+
+def _header(schema: Schema, description: str = "") -> Schema:
+    return described({"required": True, "schema": schema}, description)
+
+
 _HEADERS: dict[str, Schema] = {
-    "X-Request-Id": {
-        "description": "The log has the same id.",
-        "required": True,
-        "schema": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
-    },
-    "Set-Cookie": {"description": "A session.", "schema": {"type": "string"}},
-    "Location": {"required": True, "schema": {"type": "string"}},
-    "Allow": {"required": True, "schema": {"type": "string"}},
-    "Retry-After": {
-        "description": "Seconds to wait before the next attempt.",
-        "required": True,
-        "schema": {"type": "integer", "minimum": 1},
-    },
+    "X-Request-Id": _header({"type": "string", "pattern": "^[0-9a-f]{16}$"}, "The log has the same id."),
+    "Set-Cookie": {"description": "A session.", "schema": _STRING},
+    "Location": _header(_STRING),
+    "Allow": _header(_STRING),
+    "Retry-After": _header({"type": "integer", "minimum": 1}, "Seconds to wait before the next attempt."),
 }
 _DESCRIPTION = """\
 Bodies are JSON objects of at most 64 kB, sent as `application/json`; every error is `{statusCode, statusMessage}`. Sign in
@@ -81,7 +82,10 @@ def document(settings: Settings, table: Iterable[Route]) -> dict[str, Any]:
 
 
 def _operation(route: Route, operation: Operation, path: str) -> dict[str, Any]:
-    parameters = [_path_parameter(name) for name in re.findall(r"{(\w+)}", path)]
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": _SEGMENTS.get(name, ID)}
+        for name in re.findall(r"{(\w+)}", path)
+    ]
     if operation.query is not None:
         parameters += operation.query.parameters()
     summary, _, note = " ".join((route.handler.__doc__ or "").split()).partition(". ")
@@ -111,19 +115,16 @@ def _operation_id(method: str, path: str) -> str:
     return re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_")
 
 
-def _path_parameter(name: str) -> Schema:
-    schema = ID if name.endswith("id") else string("style.css", minLength=1)
-    return {"name": name, "in": "path", "required": True, "schema": schema}
-
-
 def _responses(route: Route, operation: Operation) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     if operation.answer is not None:
         responses["200"] = _success(route, operation)
-    if operation.redirect:
-        responses["302"] = _redirect(operation.redirect, operation.sets_cookie)
-    elif route.access not in _OPEN and not is_api(route.path):
-        responses["302"] = _redirect("To `/login`, and back after signing in.", "")
+    redirect = operation.redirect
+    if not redirect and route.access not in _OPEN and not is_api(route.path):
+        redirect = "To `/login`, and back after signing in."
+    if redirect:
+        headers = _headers("Location", cookie=operation.sets_cookie)
+        responses["302"] = {"description": redirect, "headers": headers}
     for status in sorted({*_statuses(route, operation), *operation.refusals}):
         responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
         meaning = operation.refusals.get(status)
@@ -132,11 +133,8 @@ def _responses(route: Route, operation: Operation) -> dict[str, Any]:
             location = ("Location",) if operation.redirect and status == 401 else ()
             responses[str(status)] = _refusal(status, meaning, *location)
         if status in operation.html_refusals:
-            responses[str(status)]["content"][HTML] = {"schema": {"type": "string"}}
+            responses[str(status)]["content"][HTML] = {"schema": _STRING}
     return responses
-
-
-_OPEN = (Access.ANYONE, Access.OPTIONAL_SESSION)
 
 
 def _statuses(route: Route, operation: Operation) -> Iterator[int]:
@@ -155,24 +153,23 @@ def _statuses(route: Route, operation: Operation) -> Iterator[int]:
         yield 405
 
 
-def _headers(*names: str) -> dict[str, Any]:
-    return {name: {"$ref": f"#/components/headers/{name}"} for name in ("X-Request-Id", *names)}
-
-
-def _set_cookie(meaning: str) -> dict[str, Any]:
-    return {"Set-Cookie": _HEADERS["Set-Cookie"] | {"description": meaning}} if meaning else {}
+def _headers(*names: str, cookie: str = "") -> dict[str, Any]:
+    headers = {name: {"$ref": f"#/components/headers/{name}"} for name in ("X-Request-Id", *names)}
+    if cookie:
+        headers["Set-Cookie"] = _HEADERS["Set-Cookie"] | {"description": cookie}
+    return headers
 
 
 def _success(route: Route, operation: Operation) -> dict[str, Any]:
     cookie = operation.sets_cookie
     if route.access.needs_session:
         cookie = cookie or "A persistent session, renewed."
-    headers = _headers() | _set_cookie(cookie)
+    headers = _headers(cookie=cookie)
     for name, meaning in operation.headers.items():
-        headers[name] = {"description": meaning, "required": True, "schema": {"type": "string"}}
+        headers[name] = _header(_STRING, meaning)
     content = {"application/json": {"schema": operation.answer}}
     if isinstance(operation.answer, str):
-        content = {operation.answer: {"schema": {"type": "string"}}}
+        content = {operation.answer: {"schema": _STRING}}
     success: dict[str, Any] = {"description": "Done.", "headers": headers, "content": content}
     if operation.links:
         success["links"] = {
@@ -183,10 +180,6 @@ def _success(route: Route, operation: Operation) -> dict[str, Any]:
             for name, (method, path, place) in operation.links.items()
         }
     return success
-
-
-def _redirect(target: str, cookie: str) -> dict[str, Any]:
-    return {"description": target, "headers": _headers("Location") | _set_cookie(cookie)}
 
 
 def _refusal(status: int, meaning: str, *headers: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -68,10 +68,9 @@ def page(settings: Settings, table: Table) -> str:
         document=reference,
         topics=topics,
         style=_style(),
-        fields=lambda schema: _fields(reference, schema),
         example=lambda schema: json.dumps(_example(reference, schema), indent=2, ensure_ascii=False),
         kind=lambda schema: kind_of(reference, schema),
-        resolved=lambda response: _resolved(reference, response),
+        resolved=lambda value: _resolved(reference, value),
     )
     return html
 
@@ -89,13 +88,6 @@ def _resolved(reference: dict[str, Any], value: dict[str, Any]) -> dict[str, Any
     for step in value["$ref"].split("/")[1:]:
         target = target[step]
     return target
-
-
-def _fields(reference: dict[str, Any], schema: Schema) -> Iterator[tuple[str, str, str, bool]]:
-    """(name, kind, description, required) of each field of a body."""
-    for name, field in schema["properties"].items():
-        description = _resolved(reference, field).get("description", "")
-        yield name, kind_of(reference, field), description, name in schema.get("required", ())
 
 
 def kind_of(reference: dict[str, Any], schema: Schema) -> str:
