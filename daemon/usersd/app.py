@@ -69,8 +69,8 @@ class App:
             response = self._error_response(request, route, error)
         if response.status >= 400:
             response = pages.instead(request, response)
-        self._record(request, route, response, time.perf_counter() - began)
         headers = [*self._headers(request, response), ("Content-Length", str(len(response.body)))]
+        self._record(request, route, response, time.perf_counter() - began)
         start_response(STATUS_LINES[response.status], headers)
         return [] if request.method == "HEAD" else [response.body]
 

@@ -81,8 +81,9 @@ def callback(request: Request, service: Service) -> Response:
     _refuse_unconfigured(request.settings)
     query = CallbackQuery(request.query)
     state = query.state or ""
-    flow = _flow(request, service, state)
-    request.new_cookies.set(_flow_cookie(request.settings, state), "", max_age=0)  # also if the sign-in fails
+    name = _flow_cookie(request.settings, state)
+    flow = _flow(request, service, state, name)
+    request.new_cookies.set(name, "", max_age=0)  # also if the sign-in fails
     if query.error or not query.code:
         raise refused(f"the provider says {(query.error or 'nothing')[:100]!r}")
     profile = service.oauth.fetch_profile(code=query.code, verifier=flow["verifier"], issuer=query.iss)
@@ -109,9 +110,8 @@ def _refuse_unconfigured(settings: Settings) -> None:
         raise SignInRefused(NOT_CONFIGURED, "client id or secret is missing")
 
 
-def _flow(request: Request, service: Service, state: str) -> dict[str, Any]:
+def _flow(request: Request, service: Service, state: str, name: str) -> dict[str, Any]:
     """What this browser's cookie holds of the sign-in that it began with this state, in the last ten minutes."""
-    name = _flow_cookie(request.settings, state)
     for value in cookie_values(request.environ.get("HTTP_COOKIE", ""), name, _VALUE):
         try:
             flow: dict[str, Any] = json.loads(base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)))

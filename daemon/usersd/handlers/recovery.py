@@ -14,16 +14,14 @@ class Address(Body, missing="Email is required"):
     email = required(ANY_EMAIL)
 
 
-class NewPassword(Body, missing="Token, email, password and password confirmation are required"):
+class EmailLink(Body, missing="Token and email are required"):
     token = required(TOKEN)
     email = required(EMAIL)
+
+
+class NewPassword(EmailLink, missing="Token, email, password and password confirmation are required"):
     password = required(NEW_PASSWORD)
     confirmation = required(NEW_PASSWORD, "password_confirmation")
-
-
-class NoticeLink(Body, missing="Token and email are required"):
-    token = required(TOKEN)
-    email = required(EMAIL)
 
 
 @Operation(SIGNING_IN, MESSAGE, Address)
@@ -44,10 +42,10 @@ def reset(request: Request, service: Service) -> dict[str, Any]:
     return {"message": "Your password is set"}
 
 
-@Operation(SIGNING_IN, MESSAGE, NoticeLink)
+@Operation(SIGNING_IN, MESSAGE, EmailLink)
 def not_me(request: Request, service: Service) -> dict[str, Any]:
     """This wasn't me. With the link of a notice: ends all sessions, undoes a link to the identity provider made since, and
     makes the password unusable until it is reset."""
-    body = NoticeLink(request.body)
+    body = EmailLink(request.body)
     service.recovery.not_me(body.token, body.email, by=request.actor)
     return {"message": "All sessions have ended. Set a new password by email before you sign in again"}

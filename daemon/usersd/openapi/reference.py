@@ -82,12 +82,10 @@ def _style() -> str:
 
 def _resolved(reference: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
     """The value itself, or the one that its $ref names."""
-    if "$ref" not in value:
-        return value
-    target = reference
-    for step in value["$ref"].split("/")[1:]:
-        target = target[step]
-    return target
+    if "$ref" in value:
+        _, components, kind, name = value["$ref"].split("/")
+        value = reference[components][kind][name]
+    return value
 
 
 def kind_of(reference: dict[str, Any], schema: Schema) -> str:
