@@ -46,9 +46,7 @@ class Accounts:
         """`after`: the id of the last user of the page before, which makes a far page quick. An unknown id is ignored."""
         offset = (page - 1) * limit
         with self.store.read() as tx:
-            behind = None
-            if after is not None:
-                behind = tx.user(after)
+            behind = tx.user(after) if after is not None else None
             if behind is not None:
                 users, total = list(tx.users(wanted, limit=limit, behind=behind)), tx.count_users(wanted)
             elif wanted.search:
@@ -58,7 +56,7 @@ class Accounts:
                 total = offset + len(users) if is_last else tx.count_users(wanted)
             else:
                 total = tx.count_users(wanted)
-                users = _page_from_nearer_end(tx, wanted, limit, offset, total)
+                users = _from_nearer_end(tx, wanted, limit, offset, total)
         return Page(users, limit, total)
 
     @contextmanager
@@ -142,7 +140,10 @@ class Accounts:
             details["unlinked"] = True
             if not password_is_set(tx.credentials_of(user_id)):
                 self.emails.add(tx, RESET, changed, changed.email)  # the link was the last way in
-        tx.audit(by, _action(changes), changed, **details)
+        action = "update"
+        if set(changes) <= {"active", "awaiting_confirmation"}:
+            action = "activate" if changes["active"] else "deactivate"
+        tx.audit(by, action, changed, **details)
         return changed
 
     def delete(
@@ -216,9 +217,7 @@ def _changes(user: User, asked: dict[str, Any], *, unlink: bool) -> dict[str, An
     return changes
 
 
-def _page_from_nearer_end(
-    tx: Transaction, wanted: UserFilter, limit: int, offset: int, total: int
-) -> list[User]:
+def _from_nearer_end(tx: Transaction, wanted: UserFilter, limit: int, offset: int, total: int) -> list[User]:
     """OFFSET scans every skipped row, so pages in the second half are read from the end and reversed."""
     left = total - offset
     if left > offset:
@@ -251,9 +250,3 @@ def _refuse_former_admin(tx: Transaction, by: Actor) -> None:
 def _refuse_taken(tx: Transaction, email: str) -> None:
     if tx.user_by_email(email) is not None:
         raise Taken("Email is already registered")
-
-
-def _action(changes: dict[str, Any]) -> str:
-    if set(changes) <= {"active", "awaiting_confirmation"}:
-        return "activate" if changes["active"] else "deactivate"
-    return "update"

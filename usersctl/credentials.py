@@ -9,13 +9,10 @@ from usersctl.throttle import account_key
 
 
 def shut_out(tx: Transaction, user: User, *, but: int | None = None, notices: bool = False) -> None:
-    """Ends all sessions and API tokens of the user, except session `but`, and all confirmation and reset links.
-
-    `notices`: the "this wasn't me" links end, too.
-    """
+    """Ends all sessions and API tokens of the user, except session `but`, and all confirmation and reset links."""
     tx.delete_tokens_of(user.id, but=but)
     tx.drop_links(user.id)
-    if notices:
+    if notices:  # the "this wasn't me" links end, too
         tx.drop_notices(user.id)
 
 

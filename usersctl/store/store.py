@@ -228,14 +228,13 @@ class Store:
         """Cuts a write-ahead log that grew while a reader took long; nothing else makes it small again."""
         log = Path(f"{self.path}-wal")
         if log.exists() and log.stat().st_size > self.longest_log:
-            self._checkpoint("TRUNCATE", patience=0)
+            self.checkpoint("TRUNCATE", patience=0)
 
-    def checkpoint(self) -> None:
-        """For use after a great change: otherwise the next commit would have to carry its pages into the database."""
-        self._checkpoint("RESTART", patience=0.05)  # seconds: other writers wait
+    def checkpoint(self, at_the_end: str = "RESTART", *, patience: float = 0.05) -> None:
+        """For use after a great change: otherwise the next commit would have to carry its pages into the database.
 
-    def _checkpoint(self, at_the_end: str, *, patience: float) -> None:
-        """Does most of the work without blocking other connections; then the rest, which blocks them, if none of them reads."""
+        The end of the work blocks other connections, so it waits for them only `patience` seconds.
+        """
         with self._translated_errors():
             connection = self._connection(to_write=True)
             self._set_patience(connection, patience)
@@ -257,14 +256,13 @@ class Store:
     def _connection(self, *, to_write: bool = False) -> sqlite3.Connection:
         """This thread's connection, to the file that has the name now: an operator may have replaced the file."""
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            return self._connect()
-        file = database_file.identity(self.path)
-        if file is None and to_write:
-            raise StoreUnusable(f"{self.path} is gone", hint="put it back, or restore a backup")
-        if file in (self._local.file, None) or connection.in_transaction:
-            return connection  # a file that was moved away can still be read
-        self._forget()  # SQLite sees that its file was moved, and leaves the files beside the new one alone
+        if connection is not None:
+            file = database_file.identity(self.path)
+            if file is None and to_write:
+                raise StoreUnusable(f"{self.path} is gone", hint="put it back, or restore a backup")
+            if file in (self._local.file, None) or connection.in_transaction:
+                return connection  # a file that was moved away can still be read
+            self._forget()  # SQLite sees that its file was moved, and leaves the files beside the new one alone
         return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
