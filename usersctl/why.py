@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from usersctl.clock import Clock, stamp
 from usersctl.config import Settings
-from usersctl.errors import Invalid
-from usersctl.fields import lookup_key, normal_email, user_id_of
+from usersctl.fields import lookup, lookup_key, user_id_of
 from usersctl.mail.kinds import CONFIRM, KINDS, RESET
 from usersctl.models import QueuedEmail, User
 from usersctl.passwords import password_is_set
@@ -132,10 +131,9 @@ class Why:
         yield _exists(tx, reference, number)
         if number is not None:
             return
-        try:
-            email = normal_email(reference)
-        except Invalid:
-            yield _shut("address", "this is not an email address", None)
+        email, is_address = lookup(reference)
+        if not is_address:
+            yield _shut("address", "this is not an email address")
             return
         yield self._throttled(tx, account_key(None, email), None)
         yield self._registration(email)

@@ -24,6 +24,7 @@ from support.daemons import wait_for
 from usersctl.cli.files import Format, read_rows, write_rows
 from usersctl.errors import Invalid
 from usersctl.models import UNUSABLE
+from usersctl.transfer.transfer import ImportOptions
 
 pytestmark = pytest.mark.slow
 
@@ -543,14 +544,8 @@ def exported(usersctl: Command, form: Format) -> str:
 
 def imported(usersctl: Command, form: Format, content: bytes) -> None:
     with usersctl.service() as service:
-        service.transfer.import_rows(
-            read_rows(io.BytesIO(content), form),
-            on_conflict="fail",
-            dry_run=False,
-            by=OPERATOR,
-            report=lambda _problem: None,
-            hashing=lambda _done, _total: None,
-        )
+        options = ImportOptions("fail", False, OPERATOR, lambda _problem: None, lambda _done, _total: None)
+        service.transfer.import_rows(read_rows(io.BytesIO(content), form), options)
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])

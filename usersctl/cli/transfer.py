@@ -20,7 +20,7 @@ from usersctl.errors import Invalid
 from usersctl.fields import normal_role
 from usersctl.text import counted
 from usersctl.transfer.rows import Format, SourceRow
-from usersctl.transfer.transfer import BrokenRows, RowProblem
+from usersctl.transfer.transfer import BrokenRows, ImportOptions, RowProblem
 
 if TYPE_CHECKING:
     from usersctl.service import Service
@@ -96,9 +96,8 @@ def _import(
         run.out.table(("ours", "theirs", "becomes"), adoption.explained())
     with _service(run, dry_run=dry_run) as service, run.out.progress("Hashing passwords") as draw:
         try:
-            done = service.transfer.import_rows(
-                rows, on_conflict=policy, dry_run=dry_run, by=run.actor, report=report, hashing=draw
-            )
+            options = ImportOptions(policy, dry_run, run.actor, report, hashing=draw)
+            done = service.transfer.import_rows(rows, options)
         except BrokenRows as error:
             _refuse_broken(run, error, problems)
     as_json: dict[str, Any] = done._asdict() | {"dry_run": dry_run}

@@ -55,9 +55,7 @@ class Outbox:
             if email is None:
                 return None  # another worker was quicker
             kind = kinds.KINDS.get(email.kind)
-            user = None
-            if email.user_id is not None:
-                user = tx.user(email.user_id)
+            user = tx.user(email.user_id or 0)  # 0: no account
             reason = _why_pointless(email, kind, user, tx.now)
             if kind is None or user is None or reason is not None:
                 tx.finish_email(email.id, EmailState.DROPPED, reason)

@@ -1,7 +1,7 @@
 """The interface of everything that sends emails: how it is called, and how it fails."""
 
+from collections.abc import Callable
 from email.message import EmailMessage
-from typing import Protocol
 
 
 class Undeliverable(Exception):
@@ -13,7 +13,5 @@ class Undeliverable(Exception):
         self.perhaps_taken = perhaps_taken  # the server's answer was lost
 
 
-class Send(Protocol):
-    """Sends a message to one address and returns the answer of the server. `number`: the id of its outbox row."""
-
-    def __call__(self, message: EmailMessage, recipient: str, number: int) -> str: ...
+# Sends a message to an address, and returns the answer of the server. The number is the id of the outbox row.
+Send = Callable[[EmailMessage, str, int], str]

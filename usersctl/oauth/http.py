@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from usersctl.oauth.refusals import refused, refused_by_provider
@@ -94,8 +94,7 @@ class HttpClient:
             if in_time:  # stop() ended it
                 raise refused("the daemon stops")
             raise refused(f"no answer within {self.whole:g} s")
-        result: T = thread.result
-        return result
+        return cast(T, thread.result)
 
     def json(
         self, url: str, *, form: str = "", bearer: str = "", basic: tuple[str, str] | None = None

@@ -31,7 +31,6 @@ class Provider(Protocol):
 
     def exchange(self, *, code: str, verifier: str, issuer: str | None) -> str:
         """Returns an access token for the code. `issuer`: the parameter `iss` of the callback."""
-        ...
 
     def profile(self, access_token: str) -> Profile: ...
 

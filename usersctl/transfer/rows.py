@@ -48,44 +48,41 @@ def csv_rows(
     text: IO[str], *, delimiter: str = ",", spelled: Callable[[str], str] = str
 ) -> tuple[list[str], Iterator[SourceRow]]:
     """Returns the names of the columns, and the rows."""
-    reader = csv.reader(lines(text), strict=True, delimiter=delimiter)
-    line, header = 1, list[str]()
-    try:
-        for header in reader:  # the first line that is not empty
-            if header:
-                break
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise Invalid(f"line {line}: not CSV: {error}") from None
-    except Invalid as error:
-        raise Invalid(f"line {reader.line_num + 1}: {error}") from None
+    rows = _fields(text, delimiter)
+    line, header = next(rows, (1, list[str]()))
+    if isinstance(header, Invalid):
+        raise Invalid(f"line {line}: {header}")
     columns = [spelled(name.strip()) for name in header]
     folded = [name.lower() for name in columns]
     duplicate = next((name for name in columns if folded.count(name.lower()) > 1), None)
     if duplicate is not None:
         raise Invalid(f"line {line}: the column {visible(duplicate)} stands twice")
-    return columns, _csv_body(reader, columns)
+    return columns, _csv_body(rows, columns)
 
 
-def _csv_body(reader: Any, columns: list[str]) -> Iterator[SourceRow]:
-    line = reader.line_num + 1
-    while True:
-        try:
-            fields = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            # The reader has lost its place, so the rest of the file cannot be split into rows.
-            yield f"line {line}", Invalid(f"not CSV: {error}")
-            return
-        except Invalid as error:
-            yield f"line {reader.line_num + 1}", error
-            return
-        if len(fields) == len(columns):
+def _csv_body(rows: Iterator[tuple[int, list[str] | Invalid]], columns: list[str]) -> Iterator[SourceRow]:
+    for line, fields in rows:
+        if isinstance(fields, Invalid):
+            yield f"line {line}", fields
+        elif len(fields) == len(columns):
             yield f"line {line}", dict(zip(columns, fields, strict=True))
-        elif fields:
+        else:
             yield f"line {line}", Invalid(f"{counted(len(fields), 'field')} instead of {len(columns)}")
-        line = reader.line_num + 1
+
+
+def _fields(text: IO[str], delimiter: str) -> Iterator[tuple[int, list[str] | Invalid]]:
+    """Yields the rows that are not empty, with their lines. At an error it ends: the reader has lost its place."""
+    reader = csv.reader(lines(text), strict=True, delimiter=delimiter)
+    line = 1
+    try:
+        for fields in reader:
+            if fields:
+                yield line, fields
+            line = reader.line_num + 1
+    except csv.Error as error:
+        yield line, Invalid(f"not CSV: {error}")
+    except Invalid as error:
+        yield reader.line_num + 1, error
 
 
 def json_rows(text: IO[str]) -> Iterator[SourceRow]:

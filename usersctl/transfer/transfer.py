@@ -65,10 +65,20 @@ COLUMNS = IMPORTED[:-1]
 # Columns that `list` prints and an import ignores: accounts get new ids.
 IGNORED = ("id", "updated_at")
 
+PlacedRow = tuple[str, dict[str, Any] | Invalid]  # the row, or why it is invalid, after its place
+
 
 class RowProblem(NamedTuple):
     where: str  # "line 7" or "entry 7"
     message: str
+
+
+class ImportOptions(NamedTuple):
+    on_conflict: str  # fail, skip or update
+    dry_run: bool
+    by: Actor
+    report: Callable[[RowProblem], Any]  # is called for each broken row
+    hashing: Callable[[int, int], Any]  # is called with the number of hashed passwords, and of all
 
 
 class BrokenRows(Invalid):
@@ -93,16 +103,7 @@ class Transfer:
     hasher: Hasher
     settings: Settings
 
-    def import_rows(
-        self,
-        rows: Iterable[tuple[str, dict[str, Any] | Invalid]],  # each with its position
-        *,
-        on_conflict: str,
-        dry_run: bool,
-        by: Actor,
-        report: Callable[[RowProblem], Any],  # is called for each broken row
-        hashing: Callable[[int, int], Any],  # is called with the number of hashed passwords, and of all
-    ) -> Imported:
+    def import_rows(self, rows: Iterable[PlacedRow], options: ImportOptions) -> Imported:
         """Checks every row, hashes the passwords, then writes all rows in one transaction."""
         # Checked rows wait on disk (a file without a name, with hashes only), so that memory does not grow with them.
         # Passwords that still need hashing wait in memory.
@@ -116,7 +117,7 @@ class Transfer:
                     checked = self._checked(row)
                 except UsersError as error:
                     broken += 1
-                    report(RowProblem(where, str(error)))
+                    options.report(RowProblem(where, str(error)))
                     continue
                 password = checked.pop("password", None)
                 if password is not None:
@@ -124,9 +125,11 @@ class Transfer:
                 file.write(json.dumps([number, where, checked]) + "\n")  # dump() is several times slower
             if broken:
                 raise BrokenRows(broken)
-            hashes = dict.fromkeys(passwords, UNUSABLE) if dry_run else self._hashed(passwords, hashing)
+            hashes = dict.fromkeys(passwords, UNUSABLE)
+            if not options.dry_run:
+                hashes = self._hashed(passwords, options.hashing)
             file.seek(0)
-            return self._write(file, hashes, on_conflict=on_conflict, dry_run=dry_run, by=by, report=report)
+            return self._write(file, hashes, options)
 
     def _checked(self, row: dict[str, Any]) -> dict[str, Any]:
         unknown = next((name for name in row if name not in IMPORTED and name not in IGNORED), None)
@@ -164,19 +167,10 @@ class Transfer:
                 raise
         return hashes
 
-    def _write(
-        self,
-        lines: Iterable[str],
-        hashes: dict[int, str],
-        *,
-        on_conflict: str,
-        dry_run: bool,
-        by: Actor,
-        report: Callable[[RowProblem], Any],
-    ) -> Imported:
+    def _write(self, lines: Iterable[str], hashes: dict[int, str], options: ImportOptions) -> Imported:
         created = updated = skipped = without = taken = first = 0
         hint = "give each row an oauth_id of its own, or free it with: usersctl update USER --unlink"
-        with self.store.write(commit=not dry_run) as tx:
+        with self.store.write(commit=not options.dry_run) as tx:
             had_admin = tx.active_admins() > 0
             for line in lines:
                 number, where, row = json.loads(line)
@@ -188,19 +182,20 @@ class Transfer:
                 owner = tx.user_by_oauth_id(row["oauth_id"]) if "oauth_id" in row else None
                 if owner is not None and (known is None or owner.id != known.id):
                     taken += 1
-                    report(RowProblem(where, f"oauth_id is taken by {owner.email}"))
+                    options.report(RowProblem(where, f"oauth_id is taken by {owner.email}"))
                 elif known is None:
-                    added = self._add(tx, row, by)
-                    first = first or added.id
+                    user = tx.add_user(Newcomer(**{"name": row["email"].partition("@")[0]} | row))
+                    tx.audit(options.by, "import", user, role=user.role, active=user.active)
+                    first = first or user.id
                     created += 1
                     without += "password_hash" not in row
-                elif on_conflict == "fail":
+                elif options.on_conflict == "fail":
                     taken += 1
                     hint = "choose with --on-conflict skip or --on-conflict update"
                     holder = "an earlier row" if first and known.id >= first else f"user {known.id}"
-                    report(RowProblem(where, f"{known.email} is taken by {holder}"))
-                elif on_conflict == "update":
-                    updated += self._update(tx, known, row, by)
+                    options.report(RowProblem(where, f"{known.email} is taken by {holder}"))
+                elif options.on_conflict == "update":
+                    updated += self._update(tx, known, row, options.by)
                 else:
                     skipped += 1
             if taken:
@@ -208,11 +203,6 @@ class Transfer:
             if had_admin and tx.active_admins() == 0:
                 raise LastAdmin
         return Imported(created, updated, skipped, without)
-
-    def _add(self, tx: Transaction, row: dict[str, Any], by: Actor) -> User:
-        user = tx.add_user(Newcomer(**{"name": row["email"].partition("@")[0]} | row))
-        tx.audit(by, "import", user, role=user.role, active=user.active)
-        return user
 
     def _update(self, tx: Transaction, known: User, row: dict[str, Any], by: Actor) -> bool:
         stored = tx.credentials_of(known.id)
