@@ -30,8 +30,7 @@ _POLICY = SMTP.clone(cte_type="7bit", max_line_length=990)
 
 @dataclass(frozen=True)
 class Writer:
-    """Reads templates of this form: `Subject: …`, perhaps `Button: …`, an empty line, then paragraphs. A paragraph
-    that is only $link becomes the button."""
+    """Reads templates of `Subject: …`, perhaps `Button: …`, an empty line, and paragraphs; $link alone is the button."""
 
     settings: Settings
 

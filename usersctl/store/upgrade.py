@@ -88,7 +88,6 @@ def schema() -> str:
 # --- an existing deployment: the table of users of the specification, in a database without a version ---
 
 _PASSWORD_COLUMNS = ("password_hash", "password")
-_REQUIRED = ("id", "email")
 
 
 def _adopt(connection: sqlite3.Connection, path: Path) -> Migrated:
@@ -97,7 +96,7 @@ def _adopt(connection: sqlite3.Connection, path: Path) -> Migrated:
     old = sqlite_utils.Database(connection, execute_plugins=False)
     name = next(table for table in old.table_names() if table.lower() == "users")
     columns = {column.lower() for column in old[name].columns_dict}
-    if not columns.issuperset(_REQUIRED) or not columns.intersection(_PASSWORD_COLUMNS):
+    if not columns.issuperset(("id", "email")) or not columns.intersection(_PASSWORD_COLUMNS):
         reason = "its table of users has no id, email or password"
         raise StoreUnusable(f"{path} {database_file.NOT_OURS}: {reason}")
     unknown = sorted(columns.difference(USER_FIELDS, _PASSWORD_COLUMNS))
