@@ -95,7 +95,9 @@ def test_create_of_an_existing_account_asks_no_password(usersctl: Command) -> No
 def test_no_input_asks_nothing_even_on_a_terminal(usersctl: Command) -> None:
     usersctl.add("ada")
     assert usersctl.on_terminal("create", "eve@example.com", "--no-input").code == 2
-    assert usersctl.on_terminal("--no-input", "delete", "1").code == 5
+    refused = usersctl.on_terminal("--no-input", "delete", "1")
+    assert refused.code == 5
+    assert refused.lines[-1].strip() == "confirm with --yes"  # no word of a missing terminal
     assert usersctl.emails() == ["ada@example.com"]
 
 

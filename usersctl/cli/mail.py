@@ -36,7 +36,9 @@ def list_(ctx: Context) -> None:
     run.out.table(COLUMNS, rows, empty="No emails.")
 
 
-def show(ctx: Context, email_id: Annotated[int, Argument(metavar="ID", min=1, help="Its number.")]) -> None:
+def show(
+    ctx: Context, email_id: Annotated[int, Argument(metavar="ID", min=1, help="The number of the email.")]
+) -> None:
     """Show one email: its state, and its text if it was written to the mail folder."""
     from usersctl.mail import folder
 

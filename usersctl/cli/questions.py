@@ -181,7 +181,7 @@ def confirm(run: Invocation, question: str, *, yes: bool) -> None:
     if yes:
         return
     if not run.may_ask:
-        raise Forbidden(f"{question} Nothing was done", hint="there is no terminal: confirm with --yes")
+        raise Forbidden(f"{question} Nothing was done", hint="confirm with --yes")
     try:
         agreed = typer.confirm(clean(question), err=True)
     except typer.Abort:
