@@ -6,17 +6,14 @@ import re
 import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from usersctl.passwords import Hasher
 from usersd.routing import Route
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
 CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
-NO_ROUTE = (
-    "other",
-    "none",
-)  # method and route of a request to an unknown path, or of one that was not parsed
+# Method and route of a request to an unknown path, or of one that was not parsed.
+NO_ROUTE = ("other", "none")
 
 SUCCESS = "success"
 OTHERWISE = "error"
@@ -29,16 +26,6 @@ _LOGINS = [(method, name) for method in _FAILURES for name in (SUCCESS, *_FAILUR
 
 _PID, _HASHING, _WAITING, _FIRST_LOGIN = range(4)
 _WIDTH = len(BUCKETS) + 2  # of one histogram: its buckets, the overflow, and the sum of seconds
-
-
-class Requests(NamedTuple):
-    """The durations of requests of one method, route and class of status."""
-
-    method: str
-    route: str
-    status: str
-    counts: list[int]  # per bucket, and the overflow
-    seconds: float
 
 
 class SharedCounters:
@@ -76,14 +63,14 @@ class SharedCounters:
         for number, (method, outcome) in enumerate(_LOGINS):
             yield method, outcome, int(self._sum(_FIRST_LOGIN + number))
 
-    def requests(self) -> Iterator[Requests]:
-        """The histograms that have counted at least one request."""
+    def requests(self) -> Iterator[tuple[str, str, str, list[int], float]]:
+        """Method, route and class of status of the requests so far; how many fell into each bucket; their seconds."""
         for place, (method, route) in enumerate(self.routes):
             for number, status in enumerate(CLASSES):
                 at = self.first_request + (place * len(CLASSES) + number) * _WIDTH
                 counts = [int(self._sum(bucket)) for bucket in range(at, at + _WIDTH - 1)]
                 if any(counts):
-                    yield Requests(method, route, status, counts, self._sum(at + _WIDTH - 1))
+                    yield method, route, status, counts, self._sum(at + _WIDTH - 1)
 
 
 class Counters:

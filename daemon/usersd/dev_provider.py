@@ -5,7 +5,6 @@ It is as strict as a real one: a code works once, only with its verifier and onl
 
 import base64
 import hmac
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote_plus, urlencode
@@ -31,10 +30,11 @@ class Person:
     picture: str | None = None
 
 
-def sample_people() -> Iterator[Person]:
-    yield Person("1001", "ada@example.com", "Ada Lovelace")
-    yield Person("1002", "grace@example.com", "Grace Hopper")
-    yield Person("1003", "alan@example.com", "Alan Turing", email_verified=False)
+def sample_people() -> dict[str, Person]:
+    ada = Person("1001", "ada@example.com", "Ada Lovelace")
+    grace = Person("1002", "grace@example.com", "Grace Hopper")
+    alan = Person("1003", "alan@example.com", "Alan Turing", email_verified=False)
+    return {person.sub: person for person in (ada, grace, alan)}
 
 
 @dataclass
@@ -42,9 +42,7 @@ class SampleProvider:
     base_url: str
     secret: str
     redirect_uri: str
-    people: dict[str, Person] = field(
-        default_factory=lambda: {person.sub: person for person in sample_people()}
-    )
+    people: dict[str, Person] = field(default_factory=sample_people)
     _codes: dict[str, dict[str, str]] = field(default_factory=dict)
     _tokens: dict[str, str] = field(default_factory=dict)
 

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
@@ -13,10 +13,12 @@ from socket import socket
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily as Counter
-from prometheus_client.core import GaugeMetricFamily as Gauge
-from prometheus_client.core import HistogramMetricFamily as Histogram
-from prometheus_client.core import InfoMetricFamily as Info
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
 from prometheus_client.exposition import choose_encoder
 
 from usersctl import __version__
@@ -54,8 +56,8 @@ def measuring(host: str, port: int, table: Sequence[Route], processes: int) -> I
 class DatabaseCounts(NamedTuple):
     sessions: int
     letters: dict[str, int]
-    cleaned_at: float | None
-    cleaned: int
+    cleaned_at: float | None = None
+    cleaned: int = 0
 
 
 class CachedCounts:
@@ -82,14 +84,11 @@ class CachedCounts:
     def _count(self) -> DatabaseCounts:
         with self._service.store.read() as tx:
             cleanup = tx.last_cleanup()
-            return DatabaseCounts(
-                sessions=tx.count_live_tokens(),
-                letters=tx.count_emails(),
-                cleaned_at=moment(cleanup.at).timestamp() if cleanup else None,
-                cleaned=cleanup.details.get("expired", 0) + cleanup.details.get("no_expiration", 0)
-                if cleanup
-                else 0,
-            )
+            counts = DatabaseCounts(tx.count_live_tokens(), tx.count_emails())
+        if cleanup is None:
+            return counts
+        removed = cleanup.details.get("expired", 0) + cleanup.details.get("no_expiration", 0)
+        return counts._replace(cleaned_at=moment(cleanup.at).timestamp(), cleaned=removed)
 
 
 class Collector:
@@ -102,16 +101,22 @@ class Collector:
 
     def collect(self) -> Iterator[Any]:
         shared = self._shared
-        yield Info("users_build", "The version that runs here.", {"version": __version__})
-        logins = Counter("users_logins", "Logins by method and outcome.", labels=["method", "outcome"])
+        yield InfoMetricFamily("users_build", "The version that runs here.", {"version": __version__})
+        logins = CounterMetricFamily(
+            "users_logins", "Logins by method and outcome.", labels=["method", "outcome"]
+        )
         for method, outcome, number in shared.logins():
             logins.add_metric([method, outcome], number)
         yield logins
-        yield Gauge("users_bcrypt_slots", "Passwords that may be hashed at once.", self._slots)
-        yield Gauge("users_bcrypt_slots_in_use", "Passwords that are being hashed.", shared.hashing)
-        yield Gauge("users_bcrypt_queue", "Requests that wait for one of these slots.", shared.waiting)
+        yield GaugeMetricFamily("users_bcrypt_slots", "Passwords that may be hashed at once.", self._slots)
+        yield GaugeMetricFamily(
+            "users_bcrypt_slots_in_use", "Passwords that are being hashed.", shared.hashing
+        )
+        yield GaugeMetricFamily(
+            "users_bcrypt_queue", "Requests that wait for one of these slots.", shared.waiting
+        )
         yield from self._in_the_database()
-        requests = Histogram(
+        requests = HistogramMetricFamily(
             "users_request_duration_seconds",
             "Duration of requests, by route.",
             labels=["method", "route", "status"],
@@ -127,16 +132,18 @@ class Collector:
         counts = self._counts()
         if counts is None:
             return
-        yield Gauge("users_sessions", "Sessions and API tokens that have not expired.", counts.sessions)
-        letters = Gauge("users_letters", "Emails in the outbox.", labels=["state"])
+        yield GaugeMetricFamily(
+            "users_sessions", "Sessions and API tokens that have not expired.", counts.sessions
+        )
+        letters = GaugeMetricFamily("users_letters", "Emails in the outbox.", labels=["state"])
         for state, number in counts.letters.items():
             letters.add_metric([state], number)
         yield letters
         if counts.cleaned_at is not None:
-            yield Gauge(
+            yield GaugeMetricFamily(
                 "users_cleanup_last_timestamp_seconds", "Time of the last token cleanup.", counts.cleaned_at
             )
-            yield Gauge("users_cleanup_last_removed", "Tokens that it removed.", counts.cleaned)
+            yield GaugeMetricFamily("users_cleanup_last_removed", "Tokens that it removed.", counts.cleaned)
 
     def _processes(self) -> Iterator[Any]:
         """The usual process_* metrics of each process."""
@@ -165,13 +172,10 @@ class Metrics:
     @contextmanager
     def of_process(self, index: int, service: Service) -> Iterator[Counters]:
         """Each process counts; the first one serves the metrics of all."""
-        with ExitStack() as stack:
-            if index == 0:
-                stack.enter_context(self._serving(service))
-            yield Counters(self._shared, index, service.hasher)
-
-    @contextmanager
-    def _serving(self, service: Service) -> Iterator[None]:
+        counters = Counters(self._shared, index, service.hasher)
+        if index > 0:
+            yield counters
+            return
         registry = CollectorRegistry()
         registry.register(Collector(self._shared, service))
 
@@ -186,7 +190,7 @@ class Metrics:
         )
         thread.start()
         try:
-            yield
+            yield counters
         finally:
             server.shutdown()
 

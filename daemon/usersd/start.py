@@ -51,9 +51,8 @@ def start(loaded: Loaded, *, dev: bool = False, quiet: bool = False, as_json: bo
             raise Invalid("--dev serves this machine only and does not take a socket that others can reach")
         metrics = None
         if settings.metrics_port is not None:
-            from usersd.metrics import (
-                measuring,
-            )  # late: only a daemon that serves metrics pays for the import
+            # Only a daemon that serves metrics pays for the import.
+            from usersd.metrics import measuring
 
             host, port = settings.metrics_host, settings.metrics_port
             metrics = stack.enter_context(measuring(host, port, table, settings.processes))
@@ -148,11 +147,8 @@ def log_mail(settings: Settings, log: Log, *, dev: bool) -> None:
     if dev:
         log.event("mail", caught_at=f"{settings.base_url}/dev/mail")
     elif settings.mailer_host is None:
-        log.event(
-            "mail",
-            message="No mail server is configured: emails are written into a folder",
-            folder=str(folder.mail_folder(settings)),
-        )
+        message = "No mail server is configured: emails are written into a folder"
+        log.event("mail", message=message, folder=str(folder.mail_folder(settings)))
 
 
 @contextmanager

@@ -81,12 +81,7 @@ class Application:
         self._thread.join()
 
 
-def _application() -> Application:
-    loaded = load()
-    check(loaded)
-    log = Log()
-    logging.getLogger().addHandler(Forward(log))
-    return Application(loaded, log)
-
-
-application = _application()
+_loaded, _log = load(), Log()
+check(_loaded)
+logging.getLogger().addHandler(Forward(_log))
+application = Application(_loaded, _log)

@@ -17,7 +17,7 @@ LOCK_EVERY = 0.5  # seconds between two attempts to take the lock
 TRUNCATE_EVERY = 20.0  # seconds between two checks of the write-ahead log's size
 
 
-class Leader:
+class Leader(threading.Thread):
     """A candidate in each process: waits for the lock on a file beside the database, then works until it is stopped.
 
     The kernel frees the lock of a process that dies, so another one takes over within a second. The file holds the
@@ -25,32 +25,29 @@ class Leader:
     """
 
     def __init__(self, service: Service, *, log: Log) -> None:
+        super().__init__(name="leader", daemon=True)
         database = service.settings.database.resolve()
         self._file = database.with_name(f"{database.name}.lock")
         self._service = service
         self._log = log
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._wait_and_work, name="leader", daemon=True)
+        self._stopping = threading.Event()
         self._problem = ""  # why the lock file cannot be opened
-        self._jobs: tuple[Mailer | Scheduler, ...] = ()
-
-    def start(self) -> None:
-        self._thread.start()
+        self._jobs: list[Mailer | Scheduler] = []
 
     def stop(self) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._stopping.set()
+        if self.is_alive():
+            self.join()
 
     def parts(self) -> dict[str, bool]:
         """Which parts work: false if this process should do the work and does not; true if another one leads."""
-        is_well = self._thread.is_alive() and not self._problem
+        is_well = self.is_alive() and not self._problem
         ended = {type(job) for job in self._jobs if not job.is_alive()}
         return {"worker": is_well and Mailer not in ended, "scheduler": is_well and Scheduler not in ended}
 
-    def _wait_and_work(self) -> None:
+    def run(self) -> None:
         tried_at = self._service.now()
-        while not self._stop.is_set():
+        while not self._stopping.is_set():
             try:
                 handle = self._open()
                 try:
@@ -65,7 +62,7 @@ class Leader:
                 if str(error) != self._problem:
                     self._problem = str(error)
                     self._log.event("leader", waiting=self._problem)
-            self._stop.wait(LOCK_EVERY)
+            self._stopping.wait(LOCK_EVERY)
 
     def _open(self) -> int:
         owner = self._service.settings.database.stat()
@@ -78,14 +75,12 @@ class Leader:
 
     def _work(self, handle: int, since: datetime) -> None:
         scheduler = scheduled_cleanup(self._service, log=self._log, handle=handle, since=since)
-        jobs: tuple[Mailer | Scheduler, ...] = (Mailer(self._service.outbox, log=self._log),)
-        if scheduler is not None:
-            jobs += (scheduler,)
+        jobs = [job for job in (Mailer(self._service.outbox, log=self._log), scheduler) if job]
         self._log.event("leader", process=os.getpid())
         for job in jobs:
             job.start()
         self._jobs, self._problem = jobs, ""
-        while not self._stop.wait(TRUNCATE_EVERY):
+        while not self._stopping.wait(TRUNCATE_EVERY):
             # If the database is unusable, requests report it; the next attempt follows soon.
             with suppress(UsersError):
                 self._service.store.truncate_log()

@@ -14,28 +14,22 @@ AFTER_AN_ERROR = 2.0
 AFTER_THE_RESPONSE = 0.03
 
 
-class Mailer:
+class Mailer(threading.Thread):
     """Sends the emails that are due one after the other, and sleeps until the next one is due."""
 
     def __init__(self, outbox: Outbox, *, log: Log) -> None:
+        super().__init__(name="mailer", daemon=True)
         self._outbox = outbox
         self._log = log
         self._stopping = False
-        self._thread = threading.Thread(target=self._work, name="mailer", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def stop(self) -> None:
         """Waits two seconds for an email that is being sent; the next leader sends an unfinished one again."""
         self._stopping = True
         self._outbox.queue.committed.set()
-        self._thread.join(2)
+        self.join(2)
 
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def _work(self) -> None:
+    def run(self) -> None:
         due = self._outbox.queue.committed
         while not self._stopping:
             due.clear()

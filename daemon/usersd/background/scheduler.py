@@ -15,7 +15,7 @@ LONGEST_SLEEP = 30.0  # seconds: the wall clock may jump, so it is read again no
 ACTOR = Actor("system", "schedule")
 
 
-class Scheduler:
+class Scheduler(threading.Thread):
     """Runs `task` once for each slot. `since`: the moment until which another scheduler ran them.
 
     A clock that is set back runs no slot twice; a clock that jumps ahead runs the skipped slots once. Only after a
@@ -31,47 +31,37 @@ class Scheduler:
         log: Log,
         since: datetime | None = None,
     ) -> None:
+        super().__init__(name="scheduler", daemon=True)
         self._line = line
         self._task = task
         self._now = now
         self._log = log
         self._seen = now()
-        self._due = next_slot(line, since or self._seen)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="scheduler", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
+        self.due = next_slot(line, since or self._seen)
+        self._stopping = threading.Event()
 
     def stop(self) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(2)
-
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
-
-    @property
-    def due(self) -> datetime:
-        return self._due
+        self._stopping.set()
+        if self.is_alive():
+            self.join(2)
 
     def tick(self) -> float:
         """Runs the slot that is due; returns the seconds to sleep until the next tick."""
         now = self._now()
         if now < self._seen - timedelta(days=1):
-            self._due = next_slot(self._line, now)
+            self.due = next_slot(self._line, now)
         self._seen = now
-        if now >= self._due:
-            slot, self._due = self._due, next_slot(self._line, now)
+        if now >= self.due:
+            slot, self.due = self.due, next_slot(self._line, now)
             try:
                 self._task(slot)
             except UsersError as error:
                 self._log.event("schedule", failed=str(error))
             except Exception as error:  # noqa: BLE001 - the thread must live to see the next slot
                 self._log.error(error)
-        left = (self._due - self._now()) / timedelta(seconds=1)
+        left = (self.due - self._now()) / timedelta(seconds=1)
         return min(LONGEST_SLEEP, max(left, 0.05))
 
-    def _work(self) -> None:
-        while not self._stop.wait(self.tick()):
+    def run(self) -> None:
+        while not self._stopping.wait(self.tick()):
             pass

@@ -1,6 +1,6 @@
 """The pages: thin clients of the JSON API, made from templates with one style sheet and one script."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
@@ -52,34 +52,22 @@ CLOSED = {403: "Registration is closed."}
 HTML_403 = frozenset({403})
 
 
-@Operation(PAGES, HTML, refusals=CLOSED, html_refusals=HTML_403)
-def register(request: Request, _service: Service) -> Response:
-    """Create an account."""
-    return _page(request, "register")
+def _form(name: str, description: str, operation: Operation) -> Callable[[Request, Service], Response]:
+    """The handler of a page that is the same for all visitors."""
+
+    def show(request: Request, _service: Service) -> Response:
+        return _page(request, name)
+
+    show.__doc__ = description
+    return operation(show)
 
 
-@Operation(PAGES, HTML, refusals=CLOSED, html_refusals=HTML_403)
-def confirm_email(request: Request, _service: Service) -> Response:
-    """Where the confirmation email leads."""
-    return _page(request, "confirm_email")
-
-
-@Operation(PAGES, HTML)
-def forgot_password(request: Request, _service: Service) -> Response:
-    """Ask for a reset email."""
-    return _page(request, "forgot_password")
-
-
-@Operation(PAGES, HTML)
-def reset_password(request: Request, _service: Service) -> Response:
-    """Where the reset email leads."""
-    return _page(request, "reset_password")
-
-
-@Operation(PAGES, HTML)
-def not_me(request: Request, _service: Service) -> Response:
-    """Where the link of a notice leads."""
-    return _page(request, "not_me")
+_FOR_REGISTRATION = Operation(PAGES, HTML, refusals=CLOSED, html_refusals=HTML_403)
+register = _form("register", "Create an account.", _FOR_REGISTRATION)
+confirm_email = _form("confirm_email", "Where the confirmation email leads.", _FOR_REGISTRATION)
+forgot_password = _form("forgot_password", "Ask for a reset email.", Operation(PAGES, HTML))
+reset_password = _form("reset_password", "Where the reset email leads.", Operation(PAGES, HTML))
+not_me = _form("not_me", "Where the link of a notice leads.", Operation(PAGES, HTML))
 
 
 class SetupQuery(Query):
@@ -89,14 +77,9 @@ class SetupQuery(Query):
 @Operation(PAGES, HTML, query=SetupQuery)
 def setup(request: Request, service: Service) -> Response:
     """The first admin, with the set-up link."""
-    opens = service.first_admin.opens(SetupQuery.lenient(request).token or "")
-    return _page(
-        request,
-        "setup",
-        needed=service.first_admin.needed(),
-        opens=opens,
-        command=service.first_admin.command,
-    )
+    first_admin = service.first_admin
+    opens = first_admin.opens(SetupQuery.lenient(request).token or "")
+    return _page(request, "setup", needed=first_admin.needed(), opens=opens, command=first_admin.command)
 
 
 @Operation(PAGES, HTML)
@@ -120,9 +103,12 @@ def instead(request: Request, answer: Response) -> Response:
     """Turns a JSON 403 or 404 into a page if a browser is about to show it; returns any other answer unchanged."""
     reason = {403: "closed", 404: "gone"}.get(answer.status)
     is_json = answer.headers[: len(JSON)] == JSON
-    if reason is None or not is_json or is_api(request.path):
-        return answer
-    if not wants_a_page(request.environ, request.method):
+    if (
+        reason is None
+        or not is_json
+        or is_api(request.path)
+        or not wants_a_page(request.environ, request.method)
+    ):
         return answer
     refusal = _refused(request, reason, answer.status)
     return refusal._replace(headers=refusal.headers + answer.headers[len(JSON) :])

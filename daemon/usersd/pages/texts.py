@@ -62,9 +62,6 @@ def password_rules(settings: Settings) -> list[tuple[str, str]]:
         "bytes": True,
     }
     texts = catalogue(settings.locale)
-    numbers = {"{n}": str(settings.min_length), "{most}": str(MAX_BYTES)}
-    rules = [rule for rule in applies if applies[rule]]
-    return [
-        (rule, re.sub(r"{\w+}", lambda found: numbers.get(found[0], found[0]), texts[f"rules.{rule}"]))
-        for rule in rules
-    ]
+    least, most = str(settings.min_length), str(MAX_BYTES)
+    rules = {rule: texts[f"rules.{rule}"] for rule in applies if applies[rule]}
+    return [(rule, text.replace("{n}", least).replace("{most}", most)) for rule, text in rules.items()]

@@ -135,9 +135,8 @@ class Channel(HTTPChannel):  # type: ignore[misc]
 
     def cut_off(self) -> None:
         """Shutdown deadline reached: sends 503 to a client that has received no byte yet, then closes."""
-        with (
-            self.outbuf_lock
-        ):  # a thread that answers this connection writes before this block, or not at all
+        # A thread that answers this connection writes before this block, or not at all.
+        with self.outbuf_lock:
             if self.connected and self.requests and not self.begun:
                 self.requests[0].error = Rejected()
                 self.task_class(self, self.requests[0]).service()

@@ -22,9 +22,8 @@ NONBLOCKING = "usersd.nonblocking"
 
 
 class Lane(Enum):
-    HERE = (
-        "here"  # reads one row: answered in the main thread, because a hand-over costs as much as the answer
-    )
+    # Reads one row: answered in the main thread, because a hand-over costs as much as the answer.
+    HERE = "here"
     QUICK = "quick"
     WRITING = "writing"  # waits for the database's write lock, for seconds while another process holds it
     HASHING = "hashing"  # runs bcrypt: one thread per core, at a lower priority
@@ -48,12 +47,8 @@ class Lanes:
             Lane.AWAY: threading.BoundedSemaphore(AWAY_THREADS),
         }
         self._rejected: deque[Any] = deque()
-        sizes = {
-            Lane.QUICK: threads,
-            Lane.WRITING: WRITING_THREADS,
-            Lane.HASHING: slow_threads,
-            Lane.AWAY: AWAY_THREADS,
-        }
+        sizes = {Lane.QUICK: threads, Lane.WRITING: WRITING_THREADS}
+        sizes |= {Lane.HASHING: slow_threads, Lane.AWAY: AWAY_THREADS}
         self._threads = [(lane, self._start(lane, n)) for lane, size in sizes.items() for n in range(size)]
 
     def _start(self, lane: Lane, number: int) -> threading.Thread:

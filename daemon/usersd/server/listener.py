@@ -23,14 +23,11 @@ LONGEST_PATH = 107  # bytes of a Unix socket's address
 def listening(settings: Settings, environ: MutableMapping[str, str]) -> Iterator[socket.socket]:
     """systemd's socket if there is one, else that of the configuration. Closes it at the end and removes its file."""
     inherited = from_systemd(environ)
-    if inherited is not None:
-        with closing(inherited):
-            yield inherited
-    elif settings.socket is not None:
+    if inherited is None and settings.socket is not None:
         with _listening_at(settings.socket, int(settings.socket_mode, 8)) as listener:
             yield listener
     else:
-        with closing(listen(settings.host, settings.port)) as listener:
+        with closing(inherited or listen(settings.host, settings.port)) as listener:
             yield listener
 
 
@@ -75,20 +72,14 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _cannot_listen(shown: str, host: str, error: OSError) -> ConfigError:
-    if error.errno == errno.EADDRINUSE:
-        return ConfigError(
-            f"{shown} is already in use", hint="another usersd? choose another port with --port"
-        )
-    if error.errno == errno.EADDRNOTAVAIL:
-        return ConfigError(
-            f"{shown}: {host} is not an address of this machine", hint="choose another with --host"
-        )
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return ConfigError(
-            f"{shown}: this user may not open that port",
-            hint="choose a port from 1024 on with --port, and let a proxy take the other",
-        )
-    return ConfigError(f"{shown}: {error.strerror}")
+    low_port_hint = "choose a port from 1024 on with --port, and let a proxy take the other"
+    problem, hint = {
+        errno.EADDRINUSE: (" is already in use", "another usersd? choose another port with --port"),
+        errno.EADDRNOTAVAIL: (f": {host} is not an address of this machine", "choose another with --host"),
+        errno.EACCES: (": this user may not open that port", low_port_hint),
+        errno.EPERM: (": this user may not open that port", low_port_hint),
+    }.get(error.errno or 0, (f": {error.strerror}", None))
+    return ConfigError(shown + problem, hint=hint)
 
 
 # --- a path ---
@@ -106,9 +97,8 @@ def _listening_at(path: Path, mode: int) -> Iterator[socket.socket]:
                 _bind(listener, path, mode)
                 ours = _identity(path)
         except OSError as error:
-            hint = None
-            if error.errno == errno.ENOENT:
-                hint = "make the folder, and let the daemon's user write to it"
+            hints = {errno.ENOENT: "make the folder, and let the daemon's user write to it"}
+            hint = hints.get(error.errno or 0)
             raise ConfigError(f"{path}: cannot listen there: {error.strerror}", hint=hint) from None
         try:
             yield listener

@@ -40,9 +40,8 @@ class Serving:
     threads: int = 4
     processes: int = 1
     slow_threads: int = os.cpu_count() or 1
-    waiting_room: int = (
-        WAITING_ROOM  # the Hasher has its own of this size, for applications on another server
-    )
+    # The Hasher has its own of this size, for applications on another server.
+    waiting_room: int = WAITING_ROOM
 
 
 def serve(

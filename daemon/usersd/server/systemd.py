@@ -43,29 +43,29 @@ class Notifier(NamedTuple):
         self.send("WATCHDOG=1")
 
 
-class SelfCheck:
+class SelfCheck(threading.Thread):
     """Requests /health from this process as a client would, through the same loop, threads and application, and calls
     `on_success` after each answer. A process that is stuck anywhere on that way stops calling it."""
 
     def __init__(self, connection: socket.socket, every: float, on_success: Callable[[], None]) -> None:
+        super().__init__(name="self-check", daemon=True)
         self._connection = http.client.HTTPConnection("localhost")
         self._connection.sock, self._connection.auto_open = connection, 0
         self._every = every
         self._on_success = on_success
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="self-check", daemon=True)
-        self._thread.start()
+        self._stopping = threading.Event()
+        self.start()
 
     def close(self) -> None:
-        self._stop.set()
+        self._stopping.set()
         self._connection.close()
 
-    def _work(self) -> None:
+    def run(self) -> None:
         with contextlib.suppress(OSError, http.client.HTTPException):  # the server stops
-            while not self._stop.is_set():
+            while not self._stopping.is_set():
                 self._connection.request("GET", "/health")
                 answer = self._connection.getresponse()
                 answer.read()
                 if answer.status < 500:
                     self._on_success()
-                self._stop.wait(self._every)
+                self._stopping.wait(self._every)
