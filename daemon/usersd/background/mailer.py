@@ -40,15 +40,13 @@ class Mailer(threading.Thread):
                         time.sleep(AFTER_THE_RESPONSE)
                     continue
                 email = attempt.email
-                self._log.event(
-                    "email",
-                    state=attempt.state,
-                    id=email.id,
-                    kind=email.kind,
-                    user=email.user_id,
-                    attempt=email.attempts,
-                    detail=attempt.message,
-                )
+                fields = {
+                    "id": email.id,
+                    "kind": email.kind,
+                    "user": email.user_id,
+                    "attempt": email.attempts,
+                }
+                self._log.event("email", state=attempt.state, **fields, detail=attempt.message)
             except UsersError as error:
                 self._log.event("email", waiting=str(error))
                 due.wait(AFTER_AN_ERROR)

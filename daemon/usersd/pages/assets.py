@@ -11,32 +11,29 @@ from usersctl.errors import ConfigError, NotFound
 from usersd.pages import texts
 
 _FOLDER = Path(__file__).parent
-_CSS = "text/css; charset=utf-8"
-_SCRIPT = "text/javascript; charset=utf-8"
-_JSON = "application/json; charset=utf-8"
+_TYPES = {"style.css": "text/css; charset=utf-8", "script.js": "text/javascript; charset=utf-8"}
 _IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp"}
 MAX_SIZE = 512 * 1024  # of an operator's file
 
 
+@cache
 def address(settings: Settings, name: str) -> str:
     """Holds a digest of the content, so that a browser may keep the file for ever."""
-    return f"/assets/{name}?v={_version(settings, name)}"
+    return f"/assets/{name}?v={sha256(content(settings, name)[1]).hexdigest()[:12]}"
 
 
 @cache
 def content(settings: Settings, name: str) -> tuple[str, bytes]:
     """Media type and content."""
-    if name == "style.css":
-        return _CSS, _lean(name)
-    if name == "script.js":
-        return _SCRIPT, _lean(name)
+    if name in _TYPES:
+        return _TYPES[name], _lean(name)
     if name == "texts.json":
-        return _JSON, texts.for_script(settings.locale)
+        return "application/json; charset=utf-8", texts.for_script(settings.locale)
     if name == "brand.css" and is_branded(settings):
         sheet = accent_rules(settings.accent).encode()
         if settings.stylesheet is not None:
             sheet += settings.stylesheet.read_bytes()
-        return _CSS, sheet
+        return _TYPES["style.css"], sheet
     if name == "logo" and settings.logo is not None:
         return _IMAGES[settings.logo.suffix.lower()], settings.logo.read_bytes()
     raise NotFound("Not found")
@@ -49,11 +46,6 @@ def is_branded(settings: Settings) -> bool:
 def _lean(name: str) -> bytes:
     """Without indentation and comments. The lines stay, so that line numbers in a browser are those of the file."""
     return re.sub(r"^ +(//.*)?|^//.*", "", (_FOLDER / name).read_text("utf-8"), flags=re.MULTILINE).encode()
-
-
-@cache
-def _version(settings: Settings, name: str) -> str:
-    return sha256(content(settings, name)[1]).hexdigest()[:12]
 
 
 def accent_rules(colour: str | None) -> str:

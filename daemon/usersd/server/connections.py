@@ -225,13 +225,8 @@ class Channel(HTTPChannel):  # type: ignore[misc]
     def _owes_continue(self) -> bool:
         """True if the client waits for "100 Continue" before it sends the next request's body."""
         request = self.request
-        return bool(
-            self.connected
-            and request is not None
-            and request.expect_continue
-            and request.headers_finished
-            and not self.sent_continue
-        )
+        expects = request is not None and request.expect_continue and request.headers_finished
+        return bool(self.connected and expects and not self.sent_continue)
 
 
 class InternalChannel(Channel):
@@ -250,27 +245,17 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
     channel_class = Channel
     logger = log
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        hosted: Hosted,
-        *,
-        threads: int,
-        slow_threads: int,
-        waiting_room: int,
-        connections: int,
-    ) -> None:
+    def __init__(self, listener: socket.socket, hosted: Hosted, *, connections: int, **sizes: int) -> None:
         self.hosted = hosted
         self.stopping = False
         self.crowded = False
         self.out_of_files = False
         self.asked_to_stop = False
-        lanes = Lanes(hosted.lane, threads=threads, slow_threads=slow_threads, waiting_room=waiting_room)
         super().__init__(
             hosted.app,
             map={},
             _sock=listener,
-            dispatcher=lanes,
+            dispatcher=Lanes(hosted.lane, **sizes),
             bind_socket=False,
             sockinfo=(listener.family, listener.type, listener.proto, listener.getsockname()),
             adj=Adjustments(

@@ -40,13 +40,10 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
                 raise ParsingError("folded header")
             super().parse_header(header_plus)
             self._check_framing(header_plus)
-        except (ValueError, TransferEncodingNotImplemented) as error:
-            # A Content-Length of 5,000 digits, or an unknown encoding, which waitress would answer 501.
+        except (ParsingError, ValueError, TransferEncodingNotImplemented) as error:
+            # Also a Content-Length of 5,000 digits, or an unknown encoding, which waitress would answer 501.
             self.expect_continue = False
             raise ParsingError(str(error)) from None
-        except ParsingError:
-            self.expect_continue = False
-            raise
         if self.body_rcv is None or self.content_length > MAX_BODY:
             # "100 Continue" would wait for a body that never comes, or that is refused.
             self.expect_continue = False

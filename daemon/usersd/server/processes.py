@@ -7,12 +7,11 @@ import mmap
 import os
 import signal
 import socket
-import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
@@ -30,8 +29,6 @@ OTHER_FILES = 100  # databases, logs, libraries
 SOONEST_RESTART = 0.1
 LATEST_RESTART = 10.0
 
-_TIME = struct.Struct("d")
-
 
 @dataclass(frozen=True)
 class Serving:
@@ -42,6 +39,9 @@ class Serving:
     slow_threads: int = os.cpu_count() or 1
     # The Hasher has its own of this size, for applications on another server.
     waiting_room: int = WAITING_ROOM
+
+    def sizes(self) -> dict[str, int]:
+        return {name: size for name, size in asdict(self).items() if name != "processes"}
 
 
 def serve(
@@ -70,9 +70,13 @@ def serve(
         notifier.ready(url_of(listener))
         on_ready(url_of(listener))
 
-    with _handlers_restored():
+    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
+    try:
         if not _serve_alone(listener, make(0), serving, ready, stop, (notifier.every, notifier.alive)):
             atexit.register(_exit_without_threads)
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
     return 0
 
 
@@ -94,14 +98,7 @@ def _serve_alone(
 ) -> bool:
     """Returns whether all threads ended."""
     with opening as hosted:
-        server = Server(
-            listener,
-            hosted,
-            threads=serving.threads,
-            slow_threads=serving.slow_threads,
-            waiting_room=serving.waiting_room,
-            connections=_connections(),
-        )
+        server = Server(listener, hosted, connections=_connections(), **serving.sizes())
 
         def handle(signum: int, _frame: FrameType | None) -> None:
             on_signal(signum, server)
@@ -115,16 +112,6 @@ def _serve_alone(
             return server.run(alive=alive)
         with contextlib.closing(SelfCheck(server.internal_connection(), every, on_success)):
             return server.run(alive=alive)
-
-
-@contextlib.contextmanager
-def _handlers_restored() -> Iterator[None]:
-    before = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
 
 
 def _connections() -> int:
@@ -172,7 +159,7 @@ class _Parent:
     code: int = 0
 
     def __post_init__(self) -> None:
-        self.checked_at = mmap.mmap(-1, self.serving.processes * _TIME.size)
+        self.checked_at = memoryview(mmap.mmap(-1, self.serving.processes * 8)).cast("d")
 
     def serve(self) -> int:
         handlers: dict[int, Callable[[int], None]] = {
@@ -207,8 +194,7 @@ class _Parent:
 
     def _report_alive(self, _signum: int) -> None:
         """Tells systemd that all children answer; one that is stuck is enough to stay silent."""
-        oldest = min(_TIME.iter_unpack(self.checked_at[:]))[0]
-        if self.notifier.every is not None and time.monotonic() - oldest < self.notifier.every:
+        if self.notifier.every and time.monotonic() - min(self.checked_at) < self.notifier.every:
             self.notifier.alive()
 
     def _stop_or_kill(self, signum: int) -> None:
@@ -257,7 +243,7 @@ class _Parent:
             self._be_child(index, delay, parent)
 
     def _note_check(self, index: int, seconds: float) -> None:
-        _TIME.pack_into(self.checked_at, index * _TIME.size, seconds)
+        self.checked_at[index] = seconds
 
     def _be_child(self, index: int, delay: float, parent: int) -> NoReturn:
         code = 1
