@@ -13,12 +13,10 @@ from socket import socket
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily as Counter
+from prometheus_client.core import GaugeMetricFamily as Gauge
+from prometheus_client.core import HistogramMetricFamily as Histogram
+from prometheus_client.core import InfoMetricFamily as Info
 from prometheus_client.exposition import choose_encoder
 
 from usersctl import __version__
@@ -101,25 +99,18 @@ class Collector:
 
     def collect(self) -> Iterator[Any]:
         shared = self._shared
-        yield InfoMetricFamily("users_build", "The version that runs here.", {"version": __version__})
-        logins = CounterMetricFamily(
-            "users_logins", "Logins by method and outcome.", labels=["method", "outcome"]
-        )
+        yield Info("users_build", "The version that runs here.", {"version": __version__})
+        logins = Counter("users_logins", "Logins by method and outcome.", labels=["method", "outcome"])
         for method, outcome, number in shared.logins():
             logins.add_metric([method, outcome], number)
         yield logins
-        yield GaugeMetricFamily("users_bcrypt_slots", "Passwords that may be hashed at once.", self._slots)
-        yield GaugeMetricFamily(
-            "users_bcrypt_slots_in_use", "Passwords that are being hashed.", shared.hashing
-        )
-        yield GaugeMetricFamily(
-            "users_bcrypt_queue", "Requests that wait for one of these slots.", shared.waiting
-        )
+        yield Gauge("users_bcrypt_slots", "Passwords that may be hashed at once.", self._slots)
+        yield Gauge("users_bcrypt_slots_in_use", "Passwords that are being hashed.", shared.hashing)
+        yield Gauge("users_bcrypt_queue", "Requests that wait for one of these slots.", shared.waiting)
         yield from self._in_the_database()
-        requests = HistogramMetricFamily(
-            "users_request_duration_seconds",
-            "Duration of requests, by route.",
-            labels=["method", "route", "status"],
+        labels = ["method", "route", "status"]
+        requests = Histogram(
+            "users_request_duration_seconds", "Duration of requests, by route.", labels=labels
         )
         bounds = [*map(str, BUCKETS), "+Inf"]
         for method, route, status, counts, seconds in shared.requests():
@@ -132,18 +123,16 @@ class Collector:
         counts = self._counts()
         if counts is None:
             return
-        yield GaugeMetricFamily(
-            "users_sessions", "Sessions and API tokens that have not expired.", counts.sessions
-        )
-        letters = GaugeMetricFamily("users_letters", "Emails in the outbox.", labels=["state"])
+        yield Gauge("users_sessions", "Sessions and API tokens that have not expired.", counts.sessions)
+        letters = Gauge("users_letters", "Emails in the outbox.", labels=["state"])
         for state, number in counts.letters.items():
             letters.add_metric([state], number)
         yield letters
         if counts.cleaned_at is not None:
-            yield GaugeMetricFamily(
+            yield Gauge(
                 "users_cleanup_last_timestamp_seconds", "Time of the last token cleanup.", counts.cleaned_at
             )
-            yield GaugeMetricFamily("users_cleanup_last_removed", "Tokens that it removed.", counts.cleaned)
+            yield Gauge("users_cleanup_last_removed", "Tokens that it removed.", counts.cleaned)
 
     def _processes(self) -> Iterator[Any]:
         """The usual process_* metrics of each process."""

@@ -40,13 +40,8 @@ class Mailer(threading.Thread):
                         time.sleep(AFTER_THE_RESPONSE)
                     continue
                 email = attempt.email
-                fields = {
-                    "id": email.id,
-                    "kind": email.kind,
-                    "user": email.user_id,
-                    "attempt": email.attempts,
-                }
-                self._log.event("email", state=attempt.state, **fields, detail=attempt.message)
+                about = {"id": email.id, "kind": email.kind, "user": email.user_id, "attempt": email.attempts}
+                self._log.event("email", state=attempt.state, **about, detail=attempt.message)
             except UsersError as error:
                 self._log.event("email", waiting=str(error))
                 due.wait(AFTER_AN_ERROR)

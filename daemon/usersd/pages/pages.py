@@ -102,13 +102,9 @@ def forbidden(request: Request) -> Response:
 def instead(request: Request, answer: Response) -> Response:
     """Turns a JSON 403 or 404 into a page if a browser is about to show it; returns any other answer unchanged."""
     reason = {403: "closed", 404: "gone"}.get(answer.status)
-    is_json = answer.headers[: len(JSON)] == JSON
-    if (
-        reason is None
-        or not is_json
-        or is_api(request.path)
-        or not wants_a_page(request.environ, request.method)
-    ):
+    if reason is None or answer.headers[: len(JSON)] != JSON or is_api(request.path):
+        return answer
+    if not wants_a_page(request.environ, request.method):
         return answer
     refusal = _refused(request, reason, answer.status)
     return refusal._replace(headers=refusal.headers + answer.headers[len(JSON) :])

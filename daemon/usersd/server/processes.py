@@ -247,6 +247,9 @@ class _Parent:
 
     def _be_child(self, index: int, delay: float, parent: int) -> NoReturn:
         code = 1
+        every = (
+            self.notifier.every and self.notifier.every / 2
+        )  # twice as often as the parent reads the times
         try:
             # A terminal sends SIGINT to all processes, systemd SIGTERM: only the parent acts on the second one.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -259,11 +262,7 @@ class _Parent:
                 self.serving,
                 ready=lambda: os.kill(parent, signal.SIGUSR1),
                 on_signal=lambda _signum, server: server.stop(),
-                # Twice as often as the parent reads the times.
-                self_check=(
-                    self.notifier.every and self.notifier.every / 2,
-                    lambda: self._note_check(index, time.monotonic()),
-                ),
+                self_check=(every, lambda: self._note_check(index, time.monotonic())),
                 alive=lambda: os.getppid() == parent,
             )
             code = 0
