@@ -87,6 +87,17 @@ def test_a_snippet_is_complete_and_names_its_place(name: Snippet) -> None:
     assert re.findall(r"/(?:root|work|tmp|home/\w+)/\S*", text) == []
 
 
+def test_what_to_do_next_writes_the_other_half_to_its_place() -> None:
+    written = {name: re.findall(r"usersctl snippet (\S+) >(.*?) && ", name.then) for name in Snippet}
+    assert {name: pairs for name, pairs in written.items() if pairs} == {
+        "timer": [("cleanup", Snippet.CLEANUP.place)],
+        "cleanup": [("timer", Snippet.TIMER.place)],
+        "fail2ban": [("jail", Snippet.JAIL.place)],
+        "jail": [("fail2ban", Snippet.FAIL2BAN.place)],
+    }
+    assert all(isinstance(text, str) for name in Snippet for text in (name.file, name.place, name.then))
+
+
 # --- the command ---
 
 

@@ -25,10 +25,11 @@ NIGHTLY = "0 2 * * *"
 DAEMON_ACCOUNT = "usersd"  # the system account of the daemon where the database has no other owner
 HOMES = ("/home", "/root", "/run/user")  # the folders that ProtectHome hides
 
-SERVICE, SOCKET = "/etc/systemd/system/usersd.service", "/etc/systemd/system/usersd.socket"
-CLEANUP, TIMER = "/etc/systemd/system/users-cleanup.service", "/etc/systemd/system/users-cleanup.timer"
-NGINX = "/etc/nginx/sites-enabled/users.conf"
-FILTER, JAIL = "/etc/fail2ban/filter.d/usersd.conf", "/etc/fail2ban/jail.d/usersd.conf"
+# Where the files go. Other names than those of the members: in the class, a member hides a constant of its name.
+SERVICE_AT, SOCKET_AT = "/etc/systemd/system/usersd.service", "/etc/systemd/system/usersd.socket"
+CLEANUP_AT, TIMER_AT = "/etc/systemd/system/users-cleanup.service", "/etc/systemd/system/users-cleanup.timer"
+NGINX_AT = "/etc/nginx/sites-enabled/users.conf"
+FILTER_AT, JAIL_AT = "/etc/fail2ban/filter.d/usersd.conf", "/etc/fail2ban/jail.d/usersd.conf"
 
 ENABLE = "systemctl enable --now"
 RELOAD = f"systemctl daemon-reload && {ENABLE}"
@@ -51,17 +52,17 @@ class Snippet(StrEnum):
         return member
 
     # fmt: off
-    SYSTEMD    = "systemd",    "usersd.service",        SERVICE, f"{RELOAD} usersd"
-    SOCKET     = "socket",     "usersd.socket",         SOCKET,  RESTART_WITH_SOCKET
-    TIMER      = "timer",      "users-cleanup.timer",   TIMER,   f"usersctl snippet cleanup >{CLEANUP} && {START_TIMER}"
-    CLEANUP    = "cleanup",    "users-cleanup.service", CLEANUP, f"usersctl snippet timer >{TIMER} && {START_TIMER}"
+    SYSTEMD    = "systemd",    "usersd.service",        SERVICE_AT, f"{RELOAD} usersd"
+    SOCKET     = "socket",     "usersd.socket",         SOCKET_AT,  RESTART_WITH_SOCKET
+    TIMER      = "timer",      "users-cleanup.timer",   TIMER_AT,   f"usersctl snippet cleanup >{CLEANUP_AT} && {START_TIMER}"
+    CLEANUP    = "cleanup",    "users-cleanup.service", CLEANUP_AT, f"usersctl snippet timer >{TIMER_AT} && {START_TIMER}"
     CRON       = "cron",       "users.cron",            "/etc/cron.d/users", ""
-    NGINX      = "nginx",      "nginx.conf",            NGINX,   "nginx -t && systemctl reload nginx"
+    NGINX      = "nginx",      "nginx.conf",            NGINX_AT,   "nginx -t && systemctl reload nginx"
     CADDY      = "caddy",      "Caddyfile",             "/etc/caddy/Caddyfile", "systemctl reload caddy"
     TRAEFIK    = "traefik",    "traefik.yml",           "the folder of Traefik's file provider", ""
     DOCKERFILE = "dockerfile", "Dockerfile",            "Dockerfile, in a checkout", "docker build --tag usersctl ."
-    FAIL2BAN   = "fail2ban",   "fail2ban-filter.conf",  FILTER,  f"usersctl snippet jail >{JAIL} && {RELOAD_FAIL2BAN}"
-    JAIL       = "jail",       "fail2ban-jail.conf",    JAIL,    f"usersctl snippet fail2ban >{FILTER} && {RELOAD_FAIL2BAN}"
+    FAIL2BAN   = "fail2ban",   "fail2ban-filter.conf",  FILTER_AT,  f"usersctl snippet jail >{JAIL_AT} && {RELOAD_FAIL2BAN}"
+    JAIL       = "jail",       "fail2ban-jail.conf",    JAIL_AT,    f"usersctl snippet fail2ban >{FILTER_AT} && {RELOAD_FAIL2BAN}"
     # fmt: on
 
 
