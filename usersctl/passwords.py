@@ -111,7 +111,8 @@ def check_password(settings: Settings, password: str, owner: User | Newcomer) ->
         raise Invalid("Password must not contain a NUL character")
     if length > MAX_BYTES:
         raise Invalid(f"Password must be at most {MAX_BYTES} bytes long")
-    has_special = any(not c.isalnum() and not c.isspace() for c in password)
+    visible = "".join(password.split())
+    has_special = visible != "" and not visible.isalnum()
     rules = [
         (True, len(password) >= settings.min_length, f"at least {settings.min_length} characters"),
         (settings.require_uppercase, any(map(str.isupper, password)), "an upper-case letter"),

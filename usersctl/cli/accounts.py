@@ -35,7 +35,9 @@ def create(
     admin: Annotated[bool, Option("--admin", help="Short for --role admin.")] = False,
     role: Annotated[Role | None, Option(help="The role of the account. Default: user.")] = None,
     inactive: Annotated[bool, Option("--inactive", help="It cannot sign in until it is activated.")] = False,
-    if_missing: Annotated[bool, Option("--if-missing", help="Do nothing if the account exists.")] = False,
+    if_missing: Annotated[
+        bool, Option("--if-missing", help="Succeed without a change if the account exists.")
+    ] = False,
     password_stdin: questions.PasswordStdin = False,
     password_file: questions.PasswordFile = None,
     generate: questions.Generate = False,

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from copy import copy
 from functools import cache
 from pathlib import Path
@@ -172,11 +172,12 @@ def command_tree() -> TyperGroup:
     return root
 
 
-def _commands(group: TyperGroup) -> Iterator[Any]:
+def _commands(group: TyperGroup) -> list[Any]:
+    commands: list[Any] = list(group.commands.values())
     for command in group.commands.values():
-        yield command
         if isinstance(command, TyperGroup):
-            yield from _commands(command)
+            commands += _commands(command)
+    return commands
 
 
 def value_options() -> Collection[str]:
