@@ -66,7 +66,8 @@ def build(
     parts: Callable[[], Mapping[str, bool]] = dict,
 ) -> Service:
     """A service on the database of the settings, which is created if it is missing, or on a store that is open already."""
-    store = store or Store.open(settings.database, create=True, clock=now)
+    store = store or Store.open(settings.database, create=True)
+    store.clock = now  # one clock for all parts of a service
     hasher = Hasher(settings.rounds)
     http = HttpClient()
     emails = EmailQueue()
