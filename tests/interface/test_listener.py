@@ -301,6 +301,8 @@ def test_a_socket_of_systemd_is_served_from_the_first_request_on(usersctl: Comma
     with closing(listen("127.0.0.1", 0)) as listener, activated(usersctl, listener) as daemon:
         # The request waits in the queue until the daemon runs: the purpose of socket activation.
         assert daemon.client().get("/api/users/me").status == 401
+        # A process may answer before the parent has written its line.
+        wait_for(lambda: daemon.events("listening"))
         assert daemon.events("listening")[0]["url"] == f"http://127.0.0.1:{daemon.port}"
         assert daemon.stop() == 0
         # The next daemon answers clients that connected in between.
