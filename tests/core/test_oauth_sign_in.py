@@ -30,7 +30,7 @@ def service(make_service: Callable[..., Service]) -> Service:
 
 @pytest.fixture
 def closed(make_service: Callable[..., Service]) -> Service:
-    """The default: nobody gets an account through the provider."""
+    """The default: no account is created through the provider."""
     return make_service()
 
 
@@ -75,17 +75,17 @@ def can_log_in(service: Service, user: User) -> bool:
 
 
 def proven(service: Service, name: str = "ada", **keywords: Any) -> User:
-    """An account whose owner has shown, by a letter, that the address is theirs."""
+    """An account whose owner has proved the address by an email."""
     user = create_user(service, f"{name}@example.com", name.title(), None, by=OPERATOR, **keywords)
     service.recovery.forgot(user.email)
     link = last_link(service, to=user.email)
     return service.recovery.reset(link.token, link.email, PASSWORD, by=SYSTEM)
 
 
-# --- nobody has the address ---
+# --- an address without an account ---
 
 
-def test_a_new_person_gets_an_account_of_the_providers_words(service: Service) -> None:
+def test_a_new_account_takes_name_and_address_from_the_provider(service: Service) -> None:
     user = signs_in(service)
     assert (user.email, user.name, user.role, user.active) == (
         "ada@example.com",
@@ -98,7 +98,7 @@ def test_a_new_person_gets_an_account_of_the_providers_words(service: Service) -
     assert service.accounts.get(user.id) == user
 
 
-def test_the_password_of_a_new_account_is_known_to_nobody(service: Service) -> None:
+def test_a_new_account_has_an_unusable_password(service: Service) -> None:
     user = signs_in(service)
     assert stored_hash(service, user) == UNUSABLE
     for password in ("", UNUSABLE, PASSWORD, "1001", user.email):
@@ -106,7 +106,7 @@ def test_the_password_of_a_new_account_is_known_to_nobody(service: Service) -> N
             service.sessions.login(user.email, password)
 
 
-def test_the_owner_of_a_new_account_gets_a_password_by_letter(service: Service) -> None:
+def test_the_owner_of_a_new_account_sets_a_password_by_a_reset_email(service: Service) -> None:
     user = signs_in(service)
     service.recovery.forgot(user.email)
     link = last_link(service, to=user.email)
@@ -115,7 +115,7 @@ def test_the_owner_of_a_new_account_gets_a_password_by_letter(service: Service) 
     assert signs_in(service).id == user.id
 
 
-def test_without_automatic_registration_nobody_gets_an_account(closed: Service) -> None:
+def test_no_account_is_created_without_automatic_registration(closed: Service) -> None:
     assert refusal(closed) == "user_not_registered"
     assert count(closed) == 0
 
@@ -134,25 +134,25 @@ def test_without_automatic_registration_nobody_gets_an_account(closed: Service) 
         (None, "ada"),
     ],
 )
-def test_the_name_is_the_providers_as_far_as_a_name_may_be_so(
+def test_the_name_of_the_provider_is_stored_without_characters_that_names_may_not_hold(
     service: Service, told: str | None, name: str
 ) -> None:
     assert signs_in(service, name=told).name == name
 
 
 @pytest.mark.parametrize("email", ["Ada@Example.COM", " ada@example.com "])
-def test_the_address_is_stored_in_its_one_form(service: Service, email: str) -> None:
+def test_the_address_of_the_provider_is_stored_in_its_normal_form(service: Service, email: str) -> None:
     assert signs_in(service, "1001", email).email == "ada@example.com"
 
 
 @pytest.mark.parametrize("email", ["", "ada", "ada@", "ada@localhost", "a b@example.com", "\ud800@example.com",
                                    "ada@example.com\r\nBcc: eve@example.com", "x" * 65 + "@example.com"])  # fmt: skip
-def test_without_a_usable_address_nobody_comes_in(service: Service, email: str) -> None:
+def test_a_profile_without_a_usable_address_is_refused(service: Service, email: str) -> None:
     assert refusal(service, "1001", email) == "oauth_failed"
     assert count(service) == 0
 
 
-def test_an_address_that_the_provider_has_not_verified_opens_nothing(service: Service) -> None:
+def test_an_unverified_address_of_the_provider_is_refused(service: Service) -> None:
     assert refusal(service, email_verified=False) == "oauth_failed"
     assert count(service) == 0
     user = proven(service)
@@ -162,7 +162,7 @@ def test_an_address_that_the_provider_has_not_verified_opens_nothing(service: Se
     assert refusal(service, email_verified=False) == "oauth_failed"  # the linked account neither
 
 
-# --- somebody has the address ---
+# --- an address with an account ---
 
 
 @pytest.mark.parametrize("registration", ["service", "closed"])
@@ -188,7 +188,7 @@ def test_a_linked_account_has_two_ways_in(service: Service) -> None:
     assert audit(service, "link") == [{"password_replaced": False}]
 
 
-def test_the_owner_is_told_by_letter_once(service: Service) -> None:
+def test_the_owner_of_a_linked_account_gets_one_email(service: Service) -> None:
     user = proven(service)
     before = len(sent(service))
     signs_in(service)
@@ -202,7 +202,9 @@ def test_the_owner_is_told_by_letter_once(service: Service) -> None:
 
 
 @pytest.mark.parametrize("way", ["made by an admin", "changed since"])
-def test_whoever_waited_in_an_account_of_an_unproven_address_is_out(service: Service, way: str) -> None:
+def test_linking_an_account_with_an_unproven_address_ends_every_former_access(
+    service: Service, way: str
+) -> None:
     if way == "changed since":
         user = proven(service, "eve")
         user = service.accounts.update(user.id, email="ada@example.com", by=SYSTEM)
@@ -224,7 +226,7 @@ def test_whoever_waited_in_an_account_of_an_unproven_address_is_out(service: Ser
     assert audit(service, "link") == [{"password_replaced": True}]
 
 
-def test_the_letters_of_an_attackers_old_address_open_nothing_after_the_link(service: Service) -> None:
+def test_links_sent_to_an_attackers_former_address_stop_working_after_the_linking(service: Service) -> None:
     eve = proven(service, "eve")
     service.accounts.update(eve.id, email="ada@example.com", by=SYSTEM)
     theirs = last_link(service, to="eve@example.com")
@@ -252,7 +254,7 @@ def test_an_account_that_awaits_its_confirmation_is_not_activated(
     assert (user.active, user.oauth_id) == (False, None)
 
 
-def test_a_linked_account_that_was_deactivated_stays_so(service: Service) -> None:
+def test_a_deactivated_linked_account_stays_inactive(service: Service) -> None:
     user = signs_in(service)
     service.accounts.update(user.id, active=False, by=OPERATOR)
     before = service.accounts.get(user.id)
@@ -260,7 +262,7 @@ def test_a_linked_account_that_was_deactivated_stays_so(service: Service) -> Non
     assert service.accounts.get(user.id) == before
 
 
-def test_an_account_of_another_subject_is_not_linked_anew(service: Service) -> None:
+def test_an_account_that_is_linked_to_another_subject_is_refused(service: Service) -> None:
     user = signs_in(service)
     assert refusal(service, "666") == "oauth_failed"
     assert service.accounts.get(user.id) == user
@@ -269,24 +271,24 @@ def test_an_account_of_another_subject_is_not_linked_anew(service: Service) -> N
 # --- the subject is known ---
 
 
-def test_the_subject_counts_and_not_the_address(service: Service) -> None:
+def test_a_linked_account_is_found_by_its_subject_and_not_by_its_address(service: Service) -> None:
     user = signs_in(service)
     other = proven(service, "grace")
-    # The provider says another address, even one that somebody else has here.
+    # The provider sends another address, even one of another account.
     assert signs_in(service, "1001", "countess@example.com").id == user.id
     assert signs_in(service, "1001", "grace@example.com").id == user.id
     assert service.accounts.get(user.id).email == "ada@example.com"
     assert service.accounts.get(other.id).oauth_id is None
 
 
-def test_an_address_changed_here_does_not_loosen_the_link(service: Service) -> None:
+def test_a_change_of_address_keeps_the_link(service: Service) -> None:
     user = signs_in(service)
     service.accounts.update(user.id, email="countess@example.com", by=OPERATOR)
     assert signs_in(service).id == user.id
     assert count(service) == 1
 
 
-def test_subjects_are_compared_letter_for_letter(service: Service) -> None:
+def test_subjects_are_compared_with_their_letter_case(service: Service) -> None:
     first = signs_in(service, "aB", "ada@example.com")
     second = signs_in(service, "Ab", "grace@example.com")
     assert first.id != second.id
@@ -312,7 +314,7 @@ def test_a_name_changed_here_is_not_overwritten(service: Service) -> None:
                                      "https://", "https://pictures.example/a b.png", "https://pictures.example/a.png\r\nX: y",
                                      "https://pictures.example/\ud800", "https://pictures.example/ä.png", " https://pictures.example/a.png",
                                      "HTTPS://" + "x" * 2000, "https://pictures.example/" + "x" * 2000])  # fmt: skip
-def test_what_is_no_picture_is_not_stored(service: Service, picture: str | None) -> None:
+def test_an_invalid_picture_is_not_stored(service: Service, picture: str | None) -> None:
     assert signs_in(service, picture=picture).profile_picture is None
     signs_in(service, picture=PICTURE)
     assert signs_in(service, picture=picture).profile_picture == PICTURE  # nor does it take away a good one
@@ -347,7 +349,7 @@ def test_twenty_first_sign_ins_at_once_make_one_account(service: Service) -> Non
     assert len(audit(service, "create")) == 1
 
 
-def test_two_subjects_that_want_one_address_do_not_both_get_it(service: Service) -> None:
+def test_one_of_two_subjects_with_the_same_address_gets_the_account(service: Service) -> None:
     told: list[str] = []
     start = threading.Barrier(20)
 
@@ -367,7 +369,7 @@ def test_two_subjects_that_want_one_address_do_not_both_get_it(service: Service)
     assert service.accounts.find("ada@example.com").oauth_id in told
 
 
-def test_the_database_itself_keeps_a_subject_to_one_account(service: Service) -> None:
+def test_the_database_refuses_a_subject_on_two_accounts(service: Service) -> None:
     signs_in(service)
     other = proven(service, "grace")
     with pytest.raises(Exception, match=r"UNIQUE|unique"), service.store.write() as tx:
@@ -375,7 +377,7 @@ def test_the_database_itself_keeps_a_subject_to_one_account(service: Service) ->
     assert service.accounts.get(other.id).oauth_id is None
 
 
-def test_a_state_is_spent_once_and_forgotten_after_its_time(service: Service, clock: FakeClock) -> None:
+def test_a_state_is_spent_once_and_removed_after_its_lifetime(service: Service, clock: FakeClock) -> None:
     service.oauth.spend("a state")
     with pytest.raises(SignInRefused, match="used before"):
         service.oauth.spend("a state")
@@ -399,7 +401,7 @@ def test_unlinking_an_account_with_a_password_sends_nothing(service: Service) ->
     assert [row.get("unlinked") for row in audit(service, "update")] == [True]
 
 
-def test_unlinking_the_last_way_in_sends_a_way_to_a_password(service: Service) -> None:
+def test_unlinking_an_account_without_a_password_sends_a_reset_email(service: Service) -> None:
     user = signs_in(service)
     service.accounts.update(user.id, unlink=True, by=OPERATOR)
     link = last_link(service, to=user.email)
@@ -408,7 +410,7 @@ def test_unlinking_the_last_way_in_sends_a_way_to_a_password(service: Service) -
     assert can_log_in(service, user)
 
 
-def test_who_is_not_linked_cannot_be_unlinked(service: Service, clock: FakeClock) -> None:
+def test_unlinking_an_account_without_a_link_changes_nothing(service: Service, clock: FakeClock) -> None:
     user = proven(service)
     before = len(sent(service))
     clock.move(hours=1)

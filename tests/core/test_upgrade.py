@@ -95,7 +95,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "layout", [OLD, WITH_LAST_LOGIN, INTEGER_ACTIVE], ids=["old", "last login", "integer"]
 )
-def test_every_account_is_there_with_its_id_address_hash_and_times(path: Path, layout: str) -> None:
+def test_an_upgrade_keeps_the_id_address_hash_and_times_of_every_account(path: Path, layout: str) -> None:
     rows = [
         old_row(id=3),
         old_row(
@@ -126,7 +126,7 @@ def test_every_account_is_there_with_its_id_address_hash_and_times(path: Path, l
 @pytest.mark.parametrize(
     "layout", [OLD, WITH_LAST_LOGIN, INTEGER_ACTIVE], ids=["old", "last login", "integer"]
 )
-def test_the_layout_is_that_of_a_new_database(path: Path, tmp_path: Path, layout: str) -> None:
+def test_an_upgraded_database_has_the_layout_of_a_new_one(path: Path, tmp_path: Path, layout: str) -> None:
     make(path, layout, old_row())
     migrated(path)
     Store.open(tmp_path / "new.db", create=True).close()
@@ -142,7 +142,7 @@ def test_the_layout_is_that_of_a_new_database(path: Path, tmp_path: Path, layout
     assert {"oauth_id", "profile_picture", "last_login_at"} <= columns
 
 
-def test_other_tables_are_left_alone(path: Path) -> None:
+def test_an_upgrade_leaves_other_tables_alone(path: Path) -> None:
     make(
         path,
         OLD,
@@ -174,7 +174,7 @@ def test_other_tables_are_left_alone(path: Path) -> None:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def test_things_that_have_a_name_of_ours_give_way_and_are_in_the_backup(path: Path) -> None:
+def test_tables_with_a_name_of_the_schema_are_replaced_and_kept_in_the_backup(path: Path) -> None:
     make(
         path,
         OLD,
@@ -194,7 +194,7 @@ def test_things_that_have_a_name_of_ours_give_way_and_are_in_the_backup(path: Pa
     assert dump(what.backup) == before
 
 
-def test_the_next_id_was_never_given_before(path: Path, make_service: Callable[..., Service]) -> None:
+def test_the_next_id_after_an_upgrade_is_new(path: Path, make_service: Callable[..., Service]) -> None:
     make(
         path,
         OLD,
@@ -205,14 +205,14 @@ def test_the_next_id_was_never_given_before(path: Path, make_service: Callable[.
     assert create_user(service, "new@example.com", "New", None, by=OPERATOR).id == 10
 
 
-def test_the_next_id_was_never_given_before_also_where_nobody_is_left(
+def test_the_next_id_after_an_upgrade_is_new_also_without_accounts(
     path: Path, make_service: Callable[..., Service]
 ) -> None:
     make(path, OLD, old_row(id=9), extra="DELETE FROM users;")
     assert create_user(make_service(), "new@example.com", "New", None, by=OPERATOR).id == 10
 
 
-def test_everybody_signs_in_with_the_password_of_before(
+def test_every_user_signs_in_with_the_former_password_after_an_upgrade(
     path: Path, make_service: Callable[..., Service]
 ) -> None:
     make(path, OLD, old_row(email="Ada@Example.com"), old_row(email="bob@exämple.com"))
@@ -225,7 +225,7 @@ def test_everybody_signs_in_with_the_password_of_before(
         service.accounts.delete([1, 2], by=OPERATOR)
 
 
-def test_the_counts_are_those_of_the_accounts(path: Path, make_service: Callable[..., Service]) -> None:
+def test_an_upgrade_sets_the_counts_of_the_accounts(path: Path, make_service: Callable[..., Service]) -> None:
     make(
         path,
         OLD,
@@ -243,7 +243,7 @@ def test_the_counts_are_those_of_the_accounts(path: Path, make_service: Callable
 # --- the backup ---
 
 
-def test_the_database_as_it_was_lies_beside_for_its_owner_only(path: Path) -> None:
+def test_the_former_database_is_kept_beside_the_new_one_for_its_owner_only(path: Path) -> None:
     make(path, OLD, old_row())
     before = dump(path)
     _, what = migrated(path)
@@ -257,7 +257,9 @@ def test_the_database_as_it_was_lies_beside_for_its_owner_only(path: Path) -> No
 
 @pytest.mark.parametrize(("before", "after"), [(0o644, 0o600), (0o600, 0o600), (0o666, 0o660)])
 @pytest.mark.parametrize("layout", [OLD, OLD + "PRAGMA journal_mode = WAL;", ""], ids=["old", "wal", "empty"])
-def test_what_was_open_to_everyone_is_not_any_more(path: Path, layout: str, before: int, after: int) -> None:
+def test_an_upgraded_database_is_closed_to_other_users(
+    path: Path, layout: str, before: int, after: int
+) -> None:
     make(path, layout).chmod(before)
     store = Store.open(path, create=True)
     try:
@@ -269,14 +271,14 @@ def test_what_was_open_to_everyone_is_not_any_more(path: Path, layout: str, befo
         store.close()
 
 
-def test_a_database_that_is_refused_keeps_its_mode(path: Path) -> None:
+def test_a_refused_database_keeps_its_mode(path: Path) -> None:
     make(path, OLD.replace("email TEXT", "mail TEXT", 1)).chmod(0o644)
     with pytest.raises(StoreUnusable):
         migrated(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
-def test_columns_that_are_left_behind_are_told(path: Path) -> None:
+def test_an_upgrade_names_the_columns_that_it_drops(path: Path) -> None:
     make(path, OLD + "ALTER TABLE users ADD COLUMN phone TEXT; ALTER TABLE users ADD COLUMN Nick TEXT;")
     _, what = migrated(path)
     assert what is not None
@@ -321,7 +323,7 @@ def test_reading_an_old_database_says_how_to_migrate_it_and_changes_nothing(path
         (None, False),
     ],
 )
-def test_truth_in_other_clothes(path: Path, written: Any, active: bool) -> None:
+def test_booleans_may_be_spelled_yes_no_1_0(path: Path, written: Any, active: bool) -> None:
     make(
         path,
         OLD.replace("active BOOLEAN", "active TEXT") if isinstance(written, str) else OLD,
@@ -343,14 +345,14 @@ def test_truth_in_other_clothes(path: Path, written: Any, active: bool) -> None:
         (0, "1970-01-01T00:00:00.000Z"),
     ],
 )
-def test_time_in_other_clothes(path: Path, written: Any, stored: str) -> None:
+def test_times_may_be_spelled_in_other_formats(path: Path, written: Any, stored: str) -> None:
     make(path, OLD, old_row(created_at=written, updated_at=written))
     user = only(path)
     assert (user.created_at, user.updated_at) == (stored, stored)
 
 
 @pytest.mark.parametrize("written", [None, "", "yesterday", "2024-13-01", 1e300, -1e300, b"2024"])
-def test_a_time_that_is_none_becomes_now(path: Path, written: Any) -> None:
+def test_a_missing_time_becomes_the_time_of_the_upgrade(path: Path, written: Any) -> None:
     make(path, WITH_LAST_LOGIN, old_row(created_at=written, updated_at=written, last_login_at=written))
     began = datetime.now(UTC).isoformat()[:16]
     user = only(path)
@@ -370,7 +372,7 @@ def test_a_time_that_is_none_becomes_now(path: Path, written: Any) -> None:
         ("moderator", "user", 1),
     ],
 )
-def test_an_unknown_role_is_a_plain_user_and_told(
+def test_an_unknown_role_becomes_user_and_is_reported(
     path: Path, written: str | None, role: str, noted: int
 ) -> None:
     make(path, OLD, old_row(role=written))
@@ -394,7 +396,7 @@ def test_an_unknown_role_is_a_plain_user_and_told(
     ],
     ids=["password", "password_hash", "capitals", "both", "bytes", "other bytes", "none"],
 )
-def test_an_account_is_made_of_what_is_there(
+def test_missing_columns_of_an_account_get_defaults(
     path: Path, make_service: Callable[..., Service], layout: str, password: Any
 ) -> None:
     column = "password_hash" if "password_hash" in layout else "password"
@@ -438,7 +440,7 @@ def test_a_provider_account_and_picture_are_kept(path: Path) -> None:
     ],
     ids=["case", "idn", "no address", "zero", "negative"],
 )
-def test_accounts_that_cannot_be_kept_are_named_and_nothing_is_changed(
+def test_an_upgrade_names_accounts_that_it_cannot_keep_and_changes_nothing(
     path: Path, rows: list[dict[str, Any]], said: str
 ) -> None:
     make(path, OLD, *rows)
@@ -456,7 +458,7 @@ def test_accounts_that_cannot_be_kept_are_named_and_nothing_is_changed(
 
 
 @pytest.mark.parametrize("layout", [OLD, None], ids=["old", "new"])
-def test_a_migration_that_fails_in_the_middle_leaves_the_old_one(
+def test_an_upgrade_that_fails_halfway_leaves_the_former_database(
     path: Path, layout: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if layout:
@@ -489,7 +491,7 @@ def killed_in_the_middle(path: Path) -> None:
     Store.open(path)
 
 
-def test_a_process_that_is_killed_in_the_middle_leaves_the_old_one(path: Path) -> None:
+def test_an_upgrade_that_is_killed_halfway_leaves_the_former_database(path: Path) -> None:
     make(path, OLD, old_row())
     before = dump(path)
     process = multiprocessing.get_context("spawn").Process(target=killed_in_the_middle, args=(path,))

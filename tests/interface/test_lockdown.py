@@ -36,7 +36,7 @@ def site(make_site: Callable[..., Site]) -> Site:
 
 
 def one_time_token(site: Site, purpose: str, user: User) -> str:
-    """As a letter would bring it."""
+    """As an email would hold it."""
     token = new_token()
     with site.service.store.write() as tx:
         tx.add_one_time_token(digest(token), purpose, user.id, user.email, timedelta(days=1))
@@ -61,7 +61,7 @@ def is_refused(reply: Reply) -> bool:
 # --- in force ---
 
 
-def test_the_next_request_knows_on_every_surface(site: Site, usersctl: Command) -> None:
+def test_a_lockdown_holds_at_the_next_request_on_every_surface(site: Site, usersctl: Command) -> None:
     with hosting(Hosted(app=Gate(application, site.service))) as port:
         clients: list[tuple[Client, str]] = []
         for name in ("root", "other", "ada"):
@@ -84,13 +84,13 @@ def test_the_next_request_knows_on_every_surface(site: Site, usersctl: Command) 
         assert Client(port, dict(root.cookies)).get("/api/x").json["user"]["email"] == ROOT
         assert [client.get(path).status for client, path in clients] == [401] * len(clients)
         usersctl.ok("lockdown", "off")
-        # Tokens of machines go on; whoever had a session signs in anew.
+        # Tokens of machines go on; every user signs in again.
         alive = [200 if "Authorization" in client.headers else 401 for client, _ in clients]
         assert [client.get(path).status for client, path in clients] == alive
         assert site.client().login("ada@example.com", PASSWORD).status == 200
 
 
-def test_every_door_is_closed_and_says_so(site: Site) -> None:
+def test_every_way_to_sign_in_answers_503_in_a_lockdown(site: Site) -> None:
     ada = found(site, "ada")
     sleeping = site.service.registration.register("new@example.com", "New", PASSWORD, by=OPERATOR)
     reset, confirm = one_time_token(site, "reset", ada), one_time_token(site, "confirm", sleeping)
@@ -128,7 +128,7 @@ def test_every_door_is_closed_and_says_so(site: Site) -> None:
     assert client.post("/api/users/not-me", {"token": not_me, "email": ada.email}).status == 200
 
 
-def test_the_named_admin_sets_a_password_by_a_link_of_the_command(site: Site) -> None:
+def test_the_excepted_admin_sets_a_password_by_a_link_of_the_command(site: Site) -> None:
     site.service.lockdown.start(found(site, "root"), by=OPERATOR)
     for name, status in (("root", 200), ("other", 503)):
         link = site.service.outbox.link(RESET, found(site, name), by=OPERATOR)
@@ -141,7 +141,9 @@ def test_the_named_admin_sets_a_password_by_a_link_of_the_command(site: Site) ->
 @pytest.mark.parametrize(
     "change", [{"role": "user"}, {"active": False}, None], ids=["demoted", "inactive", "gone"]
 )
-def test_whoever_stops_being_an_admin_is_let_in_no_longer(site: Site, change: dict[str, Any] | None) -> None:
+def test_an_excepted_user_who_is_no_longer_an_admin_is_refused(
+    site: Site, change: dict[str, Any] | None
+) -> None:
     site.service.lockdown.start(found(site, "root"), by=OPERATOR)
     root = site.client()
     root.login(ROOT, PASSWORD)
@@ -156,7 +158,7 @@ def test_whoever_stops_being_an_admin_is_let_in_no_longer(site: Site, change: di
     assert state.admitted is None
 
 
-def test_whoever_was_named_before_is_not_let_in_by_becoming_an_admin_again(
+def test_a_formerly_excepted_user_is_refused_also_after_becoming_an_admin_again(
     service: Service, add: Callable[..., User]
 ) -> None:
     root = add("root", role="admin")
@@ -170,7 +172,7 @@ def test_whoever_was_named_before_is_not_let_in_by_becoming_an_admin_again(
     assert state.admitted is None
 
 
-def test_the_provider_lets_in_the_named_admin_alone(make_service: Callable[..., Service]) -> None:
+def test_a_provider_sign_in_admits_only_the_excepted_admin(make_service: Callable[..., Service]) -> None:
     with oauth_site(make_service, oauth_allow_auto_registration=True) as site:
         service = site.service
         ada = site.browser()
@@ -191,7 +193,7 @@ def test_the_provider_lets_in_the_named_admin_alone(make_service: Callable[..., 
         assert not site.errors()
 
 
-def test_the_page_says_it_in_words(site: Site) -> None:
+def test_the_login_page_explains_the_lockdown(site: Site) -> None:
     assert b"signing in is switched off" not in site.client().get("/login").body
     site.service.lockdown.start(None, by=OPERATOR)
     assert b"signing in is switched off" in site.client().get("/login").body
@@ -199,10 +201,12 @@ def test_the_page_says_it_in_words(site: Site) -> None:
     assert CLOSED in texts["messages"]  # the form has words for it, too
 
 
-# --- against those who look for a gap ---
+# --- attacks ---
 
 
-def test_a_login_that_was_under_way_does_not_slip_in(service: Service, add: Callable[..., User]) -> None:
+def test_a_login_that_began_before_the_lockdown_is_refused(
+    service: Service, add: Callable[..., User]
+) -> None:
     add("root", role="admin")
     add("ada")
 
@@ -228,7 +232,9 @@ def test_a_login_that_was_under_way_does_not_slip_in(service: Service, add: Call
     assert service.sessions.listed() == []
 
 
-def test_a_letter_that_waits_brings_no_way_in(service: Service, add: Callable[..., User]) -> None:
+def test_an_email_that_waits_in_the_outbox_opens_no_account_in_a_lockdown(
+    service: Service, add: Callable[..., User]
+) -> None:
     ada = add("ada")
     service.recovery.forgot("ada@example.com")
     link = service.first_admin.link().partition("token=")[2]
@@ -239,7 +245,7 @@ def test_a_letter_that_waits_brings_no_way_in(service: Service, add: Callable[..
     assert service.outbox.link(CONFIRM, ada, by=OPERATOR)  # the operator's own work goes on
 
 
-def test_guessing_is_counted_alike_for_everybody(
+def test_failed_logins_count_alike_for_every_account_in_a_lockdown(
     service: Service, add: Callable[..., User], clock: FakeClock
 ) -> None:
     """Neither the answers nor when they stop tells who is let in, or whether a password fits."""
@@ -266,7 +272,7 @@ def test_guessing_is_counted_alike_for_everybody(
 
 
 @pytest.mark.alone
-def test_a_refused_login_costs_the_same_for_all(
+def test_a_refused_login_costs_the_same_for_every_account_in_a_lockdown(
     make_service: Callable[..., Service], add: Callable[..., User]
 ) -> None:
     root = add("root", role="admin")
@@ -289,7 +295,7 @@ def test_a_refused_login_costs_the_same_for_all(
 # --- the command ---
 
 
-def test_twice_is_as_good_as_once_and_each_change_is_in_the_trail(usersctl: Command) -> None:
+def test_lockdown_on_twice_changes_nothing_and_each_change_is_audited(usersctl: Command) -> None:
     usersctl.add("root", "other", role="admin")
     with usersctl.service() as service:
         assert service.lockdown.start(None, by=OPERATOR) == 0
@@ -309,7 +315,7 @@ def test_twice_is_as_good_as_once_and_each_change_is_in_the_trail(usersctl: Comm
     ]  # fmt: skip
 
 
-def test_it_asks_before_it_ends_all_sessions(usersctl: Command) -> None:
+def test_lockdown_on_asks_before_it_ends_all_sessions(usersctl: Command) -> None:
     usersctl.add("root", role="admin")
     done = usersctl("lockdown", "on", "--except", ROOT)
     assert (done.code, "--yes" in done.stderr) == (5, True)
@@ -320,7 +326,7 @@ def test_it_asks_before_it_ends_all_sessions(usersctl: Command) -> None:
         assert service.lockdown.state() is None
 
 
-def test_only_an_active_admin_can_be_left_in(service: Service, add: Callable[..., User]) -> None:
+def test_only_an_active_admin_can_be_excepted(service: Service, add: Callable[..., User]) -> None:
     other = add("other", role="admin")
     add("root", role="admin")
     asleep = add("asleep", role="admin", active=False)
@@ -331,7 +337,7 @@ def test_only_an_active_admin_can_be_left_in(service: Service, add: Callable[...
     assert service.lockdown.state() is None
 
 
-def test_an_operator_goes_on_in_a_lockdown(service: Service) -> None:
+def test_the_command_works_on_in_a_lockdown(service: Service) -> None:
     service.lockdown.start(None, by=OPERATOR)
     made = create_user(service, "new@example.com", "New", PASSWORD, by=OPERATOR)
     service.accounts.set_password(made.id, NEW, by=OPERATOR)
