@@ -4,7 +4,7 @@
 
 CREATE TABLE users (
     id                    INTEGER PRIMARY KEY AUTOINCREMENT,  -- never reused
-    email                 TEXT NOT NULL UNIQUE,               -- lower-case, domain in its ASCII form
+    email                 TEXT NOT NULL UNIQUE,               -- proven, or given by an admin; lower-case, domain in its ASCII form
     name                  TEXT NOT NULL,
     password_hash         TEXT NOT NULL,                      -- bcrypt; any other text matches no password
     role                  TEXT NOT NULL DEFAULT 'user' CHECK (role IN ('admin', 'user')),
@@ -14,13 +14,37 @@ CREATE TABLE users (
     created_at            TEXT NOT NULL,
     updated_at            TEXT NOT NULL,
     last_login_at         TEXT,
-    oauth_id              TEXT UNIQUE,
-    profile_picture       TEXT
+    oauth_id              TEXT,
+    profile_picture       TEXT,
+    oauth_issuer          TEXT,                               -- of oauth_id; NULL until a daemon with a provider binds it
+    claimed_email         TEXT,                               -- the owner's new address, which is not proven yet
+    claim_expires_at      TEXT,
+    claim_proven_at       TEXT,                               -- the letter to the new address was used
+    claim_approved_at     TEXT,                               -- and the one to the old address, which an account without a password needs
+    devices_since         TEXT,                               -- device cookies made before are void
+    delete_at             TEXT                                -- its owner asked for the deletion, and may undo it until then
 ) STRICT;
 
-CREATE INDEX users_by_name ON users (name, id, email);  -- with the email, so that a search reads the index alone
+-- With the addresses, so that a search reads the index alone.
+CREATE INDEX users_by_name ON users (name, id, email, claimed_email);
 CREATE INDEX users_inactive_by_name ON users (name, id) WHERE active = 0;
 CREATE INDEX users_admins_by_name ON users (name, id) WHERE role = 'admin';
+CREATE UNIQUE INDEX users_by_oauth_id ON users (oauth_id, oauth_issuer) WHERE oauth_id IS NOT NULL;
+CREATE UNIQUE INDEX users_by_claim ON users (claimed_email) WHERE claimed_email IS NOT NULL;
+CREATE INDEX users_by_end_of_claim ON users (claim_expires_at) WHERE claim_expires_at IS NOT NULL;
+CREATE INDEX users_by_deletion ON users (delete_at) WHERE delete_at IS NOT NULL;
+CREATE INDEX users_awaiting_by_age ON users (created_at) WHERE awaiting_confirmation = 1;
+
+-- Addresses that an account has given up: reserved for it while a "this wasn't me" link can put them back.
+CREATE TABLE reserved_emails (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,  -- in the order in which the account gave them up
+    email      TEXT NOT NULL UNIQUE,
+    user_id    INTEGER NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    expires_at TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX reserved_emails_by_user ON reserved_emails (user_id);
+CREATE INDEX reserved_emails_by_expiry ON reserved_emails (expires_at);
 
 -- The number of accounts of each kind, so that lists and the rule of the last admin never count a million rows.
 CREATE TABLE user_counts (
@@ -57,7 +81,9 @@ CREATE TABLE auth_tokens (
     expires_at   TEXT,                           -- NULL: never
     limit_at     TEXT,                           -- activity moves expires_at, but never past this; NULL: never moves it
     ip           TEXT,
-    user_agent   TEXT
+    user_agent   TEXT,
+    auth_time    TEXT,                           -- when and how the provider signed the user in,
+    amr          TEXT                            -- as its ID token says: methods separated by blanks
 ) STRICT;
 
 CREATE INDEX auth_tokens_by_user ON auth_tokens (user_id);
@@ -66,7 +92,7 @@ CREATE INDEX auth_tokens_by_expiry ON auth_tokens (expires_at);
 -- Secrets that work once: the links in emails and the link to create the first admin. And the OAuth states that were used.
 CREATE TABLE one_time_tokens (
     token_hash BLOB PRIMARY KEY,
-    purpose    TEXT NOT NULL CHECK (purpose IN ('confirm', 'reset', 'not_me', 'setup', 'oauth_spent')),
+    purpose    TEXT NOT NULL,                    -- one of models.Purpose; one purpose never serves another
     user_id    INTEGER REFERENCES users (id) ON DELETE CASCADE,
     email      TEXT NOT NULL,                    -- the address that the link was sent to
     created_at TEXT NOT NULL,
@@ -99,7 +125,7 @@ CREATE INDEX outbox_finished ON outbox (finished_at) WHERE finished_at IS NOT NU
 
 -- Failed logins in a row, of accounts and of addresses without an account.
 CREATE TABLE login_failures (
-    account        TEXT PRIMARY KEY,             -- user:ID, or a digest of an address without an account
+    account        TEXT PRIMARY KEY,             -- whose count: see usersctl/throttle.py
     user_id        INTEGER REFERENCES users (id) ON DELETE CASCADE,
     failures       INTEGER NOT NULL,
     last_failed_at TEXT NOT NULL
@@ -141,3 +167,9 @@ CREATE TABLE lockdown (
     since     TEXT NOT NULL,
     actor     TEXT NOT NULL                      -- who started it
 ) STRICT;
+
+-- Keys that sign cookies of this service, made at first use.
+CREATE TABLE signing_keys (
+    name TEXT PRIMARY KEY,
+    key  BLOB NOT NULL
+) STRICT, WITHOUT ROWID;

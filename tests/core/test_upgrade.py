@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
-from support.old_databases import INTEGER_ACTIVE, OLD, WITH_LAST_LOGIN
+from support.old_databases import INTEGER_ACTIVE, OLD, WITH_LAST_LOGIN, make_version_1
 
 from usersctl.errors import Invalid, StoreUnusable, Unauthenticated
 from usersctl.fields import lookup_key
@@ -19,6 +19,7 @@ from usersctl.models import User, UserFilter
 from usersctl.passwords import Hasher
 from usersctl.service import Service
 from usersctl.store import upgrade
+from usersctl.store.backup import check, checked_copy
 from usersctl.store.store import Store
 
 HASH = Hasher(4).hash(PASSWORD)
@@ -500,6 +501,58 @@ def test_an_upgrade_that_is_killed_halfway_leaves_the_former_database(path: Path
     assert process.exitcode == -9
     assert dump(path) == before
     assert only(path).email == "ada@example.com"
+
+
+# --- the first release ---
+
+
+def rows_of(path: Path) -> dict[str, list[dict[str, Any]]]:
+    with closing(sqlite3.connect(path)) as db:
+        db.row_factory = sqlite3.Row
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        return {table: [dict(row) for row in db.execute(f"SELECT * FROM {table}")] for table in tables}  # noqa: S608 - ours
+
+
+def test_an_upgrade_of_the_first_release_keeps_every_row_of_every_table(path: Path) -> None:
+    before = rows_of(make_version_1(path))
+    Store.open(path).close()
+    after = rows_of(path)
+    for table, rows in before.items():
+        kept = [{name: row[name] for name in old} for old, row in zip(rows, after[table], strict=True)]
+        assert kept == rows, table
+    assert after["theirs"] == [{"note": "kept"}]
+
+
+def test_an_upgrade_of_the_first_release_has_the_layout_of_a_new_database(path: Path, tmp_path: Path) -> None:
+    Store.open(make_version_1(path)).close()
+    Store.open(tmp_path / "new.db", create=True).close()
+    assert layout_of(path, but=("theirs",)) == layout_of(tmp_path / "new.db")
+    assert check(path).problems == []
+
+
+def test_an_upgrade_of_the_first_release_keeps_the_former_file_and_gives_no_id_again(path: Path) -> None:
+    before = dump(make_version_1(path))
+    store = Store.open(path)
+    assert store.migrated is not None
+    assert (store.migrated.accounts, dump(store.migrated.backup)) == (6, before)
+    with store.read() as tx:
+        assert (tx.last_user_id_given(), tx.active_admins()) == (7, 1)
+    store.close()
+
+
+def test_an_upgrade_of_the_first_release_that_fails_halfway_changes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = dump(make_version_1(path))
+    monkeypatch.setattr(upgrade, "_for_its_owner_only", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Store.open(path)
+    assert dump(path) == before
+
+
+def test_a_backup_of_the_first_release_is_verified_as_it_would_be_restored(path: Path) -> None:
+    with checked_copy(make_version_1(path)) as (report, _):
+        assert (report.problems, report.counts["users"]) == ([], 6)
 
 
 # --- several at once ---

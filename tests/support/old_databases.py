@@ -1,7 +1,59 @@
-"""Databases as existing deployments have them: without a version and with the tables of that time."""
+"""Databases as existing deployments have them: of another program, and of the first release."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
+
+VERSION_1 = Path(__file__).with_name("schema_of_version_1.sql")
+
+
+def make_version_1(path: Path) -> Path:
+    """A database as the first release left it, with rows in every table and ids that were given and deleted."""
+    now, later = "2026-01-02T03:04:05.678Z", "2036-01-02T03:04:05.678Z"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA foreign_keys = ON")
+        db.executescript(VERSION_1.read_text("utf-8"))
+        add_user = (
+            "INSERT INTO users (email, name, password_hash, role, active, created_at, updated_at, oauth_id)"
+            " VALUES (?, ?, '!', ?, ?, ?, ?, ?)"
+        )
+        for number in range(1, 8):
+            role = "admin" if number == 1 else "user"
+            row = (
+                f"user{number}@example.com",
+                f"User {number}",
+                role,
+                number % 3 > 0,
+                now,
+                now,
+                f"subject-{number}",
+            )
+            db.execute(add_user, row)
+        for user_id in range(1, 8):
+            session = "INSERT INTO auth_tokens (user_id, token_hash, kind, name, created_at, expires_at)"
+            db.execute(
+                f"{session} VALUES (?, ?, 'session', 'login', ?, ?)",
+                (user_id, bytes([user_id]) * 32, now, later),
+            )
+        db.execute(
+            "INSERT INTO one_time_tokens VALUES (?, 'reset', 1, 'user1@example.com', ?, ?)",
+            (bytes(32), now, later),
+        )
+        db.execute(
+            "INSERT INTO outbox (kind, user_id, email, message_id, created_at, due_at)"
+            " VALUES ('reset', 1, 'user1@example.com', 'id-1', ?, ?)",
+            (now, now),
+        )
+        db.execute("INSERT INTO login_failures VALUES ('user:1', 1, 12, ?)", (now,))
+        db.execute("INSERT INTO lockdown VALUES (1, 1, ?, 'cli:root')", (now,))
+        db.execute("DELETE FROM users WHERE id = 7")
+        db.execute("CREATE TABLE theirs (note TEXT)")
+        db.execute("INSERT INTO theirs VALUES ('kept')")
+        db.execute("PRAGMA application_id = 0x75737273")
+        db.execute("PRAGMA user_version = 1")
+        db.commit()
+    return path
+
 
 # The schema of existing deployments. Do not edit: their databases look like this.
 OLD = """

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from usersctl.errors import Invalid, OtherVersion, StoreUnusable, Taken
 
-# Counts up with every change to schema.sql. The step from each version to the next is kept for good.
-VERSION = 1
+# Counts up when a release changes schema.sql. Every older version is upgraded when it is opened for writing.
+VERSION = 2
 APPLICATION_ID = 0x75737273  # "usrs": marks a database of this program, also for file(1)
 
 BUSY_SECONDS = 5.0
@@ -79,6 +79,8 @@ def is_current(connection: sqlite3.Connection, path: Path) -> bool:
         raise OtherVersion(message, hint="install the newer usersctl that wrote it")
     if application == APPLICATION_ID and version == VERSION:
         return True
+    if application == APPLICATION_ID and version > 0:
+        return False
     if application not in (APPLICATION_ID, 0) or version != 0:
         raise StoreUnusable(f"{path} {NOT_OURS}")
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]

@@ -27,8 +27,10 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> Migrated | N
         if not database_file.is_current(connection, path):  # another process may have been quicker
             if database_file.is_empty(connection):
                 _run_schema(connection)
-            else:
+            elif connection.execute("PRAGMA user_version").fetchone() == (0,):
                 migrated = _adopt(connection, path)
+            else:
+                migrated = _renew(connection, path)
             connection.execute(f"PRAGMA application_id = {database_file.APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {database_file.VERSION}")
             _for_its_owner_only(path)
@@ -85,6 +87,51 @@ def schema() -> str:
     return (packaged if packaged.exists() else package.parent / "schema.sql").read_text("utf-8")
 
 
+# --- an older version of this schema ---
+
+
+def _renew(connection: sqlite3.Connection, path: Path) -> Migrated:
+    """Makes each table again as schema.sql has it, with all rows and all columns that both versions have.
+
+    One way for every version. What a new column needs beyond its default would be a statement at the end.
+    """
+    backup = database_file.copy_aside(path, utc_now())
+    ours = names_of_schema()
+    kept = {name: _columns(connection, name) for name in _tables(connection) if name in ours}
+    _drop(connection, ours)
+    _run_schema(connection)
+    connection.execute("ATTACH ? AS old", (backup.absolute().as_uri() + "?mode=ro",))
+    for table, columns in kept.items():
+        shared = ", ".join(column for column in _columns(connection, table) if column in columns)
+        # Replaces the rows with which schema.sql begins.
+        connection.execute(f"INSERT OR REPLACE INTO main.{table} ({shared}) SELECT {shared} FROM old.{table}")
+    # The last id of each table, so that an id of a deleted row is not given again.
+    connection.execute("DELETE FROM main.sqlite_sequence")
+    connection.execute("INSERT INTO main.sqlite_sequence SELECT * FROM old.sqlite_sequence")
+    (accounts,) = connection.execute("SELECT coalesce(sum(n), 0) FROM user_counts").fetchone()
+    return Migrated(accounts, backup, [])
+
+
+def _tables(connection: sqlite3.Connection) -> list[str]:
+    query = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
+    return [name for (name,) in connection.execute(query)]
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    return [name for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
+
+
+def _drop(connection: sqlite3.Connection, ours: set[str]) -> None:
+    """Other tables of the deployment stay, except those with a name of the schema; the backup keeps them."""
+    for table in _tables(connection):
+        if table.lower() in ours:
+            connection.execute(f'DROP TABLE "{table}"')
+    query = "SELECT type, name FROM sqlite_schema WHERE type <> 'table' AND sql IS NOT NULL"
+    for kind, other in connection.execute(query).fetchall():
+        if other.lower() in ours:
+            connection.execute(f'DROP {kind} IF EXISTS "{other}"')
+
+
 # --- an existing deployment: the table of users of the specification, in a database without a version ---
 
 _PASSWORD_COLUMNS = ("password_hash", "password")
@@ -106,15 +153,7 @@ def _adopt(connection: sqlite3.Connection, path: Path) -> Migrated:
     _refuse_twins(users, path)
     backup = database_file.copy_aside(path, utc_now())
     given = _last_id_given(connection, name)
-    # Other tables of the deployment stay, except those with a name of the schema; the backup keeps them.
-    ours = names_of_schema()
-    for table in old.table_names():
-        if table.lower() in ours:
-            connection.execute(f'DROP TABLE "{table}"')
-    query = "SELECT type, name FROM sqlite_schema WHERE type <> 'table' AND sql IS NOT NULL"
-    for kind, other in connection.execute(query).fetchall():
-        if other.lower() in ours:
-            connection.execute(f'DROP {kind} IF EXISTS "{other}"')
+    _drop(connection, names_of_schema())
     _run_schema(connection)
     connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('users', ?)", (given,))
     for user in users:
