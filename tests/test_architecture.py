@@ -16,7 +16,9 @@ MODULES = read_modules(ROOT)
 # --- doors: what each room may import of ours. A room is a module or a folder; a new one gets its place here. ---
 
 BOTTOM = "errors models clock secrets config fields schedule colours text"
-JOURNEY = f"{BOTTOM} passwords store throttle lockdown mail credentials"  # and never another journey
+JOURNEY = (
+    f"{BOTTOM} passwords store permissions throttle lockdown mail credentials"  # and never another journey
+)
 CORE = {
     "errors": "",
     "models": "",
@@ -30,10 +32,11 @@ CORE = {
     "config": "errors fields schedule",
     "passwords": "config errors models",
     "store": "clock errors fields models secrets text",
-    "throttle": "errors models clock secrets store passwords",
+    "permissions": "errors models store",
+    "throttle": "errors models clock secrets store passwords permissions",
     "readiness": "errors store",
-    "lockdown": "errors models clock store",
-    "mail": f"{BOTTOM} store",
+    "lockdown": "errors models clock store permissions",
+    "mail": f"{BOTTOM} store permissions",
     "credentials": f"{BOTTOM} passwords store throttle mail",
     "accounts": JOURNEY,
     "sessions": JOURNEY,

@@ -305,8 +305,8 @@ def test_no_page_names_the_machine_on_which_it_was_written(name: str) -> None:
 # --- what is promised ---
 
 
-def test_every_test_that_a_promise_names_exists() -> None:
-    named = re.findall(r"`(tests/[^`]*)`", section("docs/security.md", "What is promised"))
+def test_every_test_that_the_page_on_security_names_exists() -> None:
+    named = re.findall(r"`(tests/[^`]*)`", page("docs/security.md"))
     assert len(named) > 25
     for test in named:
         file, _, name = test.partition("::")

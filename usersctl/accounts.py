@@ -8,11 +8,12 @@ from typing import Any
 from usersctl import fields
 from usersctl.config import Settings
 from usersctl.credentials import new_password, shut_out
-from usersctl.errors import Forbidden, LastAdmin, NotFound, Taken, Unauthenticated, WrongPassword
+from usersctl.errors import Forbidden, LastAdmin, NotFound, Taken, WrongPassword
 from usersctl.fields import lookup_key, normal_email, normal_name, normal_role, user_id_of
 from usersctl.mail.kinds import EMAIL_CHANGED, RESET, EmailQueue
 from usersctl.models import Actor, Newcomer, Page, Role, User, UserFilter
 from usersctl.passwords import Hasher, check_password, password_is_set
+from usersctl.permissions import admit
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.throttle import AccountThrottle, account_key
@@ -84,7 +85,7 @@ class Accounts:
             check_password(self.settings, password, newcomer)
             newcomer = newcomer._replace(password_hash=self.hasher.hash(password))
         with self.store.write() as tx:
-            _refuse_former_admin(tx, by)
+            admit(tx, by)
             user = tx.add_user(newcomer)
             tx.audit(by, "create", user, role=user.role, active=user.active)
             tell(user)
@@ -109,10 +110,12 @@ class Accounts:
             "active": active,
         }
         with self.store.write() as tx:
+            admit(tx, by)
             return self._update(tx, user_id, asked, by, unlink=unlink)
 
     def set_active(self, user_ids: Iterable[int], *, active: bool, by: Actor) -> list[User]:
         with self.store.write() as tx:
+            admit(tx, by)
             return [self._update(tx, user_id, {"active": active}, by) for user_id in user_ids]
 
     def _update(
@@ -151,6 +154,7 @@ class Accounts:
     ) -> list[User]:
         """Deletes all of these users, with all rows that refer to them, or none; returns the deleted ones."""
         with self.store.read() if dry_run else self.store.write() as tx:
+            admit(tx, by)
             asked = [tx.user(user_id) for user_id in dict.fromkeys(user_ids)]
             users = [_existing(user) for user in asked if user is not None or not if_exists]
             _refuse_last_admin(tx, users, {"active": False})
@@ -165,6 +169,7 @@ class Accounts:
         user = self.get(user_id)
         password_hash = self.hasher.hash(check_password(self.settings, password, user))
         with self.store.write() as tx:
+            admit(tx, by)
             user = _existing(tx.user(user_id))
             changed = new_password(tx, self.emails, user, password_hash, action="set-password", by=by)
             tell(changed)
@@ -182,12 +187,14 @@ class Accounts:
         check_password(self.settings, new, user)
         account = account_key(user, user.email)
         with self.store.write() as tx:
+            admit(tx, by)
             self.throttle.count(tx, account, user)
         with self.throttle.slot(self.hasher, account):
             if not self.hasher.matches(current, stored):
                 raise WrongPassword("Current password is incorrect")
             password_hash = self.hasher.renew(new)
         with self.store.write() as tx:
+            admit(tx, by)
             present = tx.credentials_of(user_id)
             if present is None or present.password_hash != stored:
                 # The password was changed meanwhile, perhaps by a reset, so the former one proves nothing any more.
@@ -231,20 +238,6 @@ def _existing(user: User | None) -> User:
     if user is None:
         raise NotFound("User not found")
     return user
-
-
-def _refuse_former_admin(tx: Transaction, by: Actor) -> None:
-    """Checks again that the caller is an active admin, because hashing takes time.
-
-    The other changes follow the caller's admission within one wait for the writer, so they are not checked again.
-    """
-    if by.user_id is None:
-        return
-    actor = tx.user(by.user_id)
-    if actor is None or not actor.active:
-        raise Unauthenticated("Authentication required")
-    if actor.role != Role.ADMIN:
-        raise Forbidden("Admin access required")
 
 
 def _refuse_taken(tx: Transaction, email: str) -> None:

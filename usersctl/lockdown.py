@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from usersctl.errors import Forbidden, LockedDown
 from usersctl.models import Actor, Lockdown, Role, User
+from usersctl.permissions import admit
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
@@ -26,6 +27,7 @@ class Lockdowns:
     def start(self, admitted: User | None, *, by: Actor) -> int | None:
         """Ends every session and returns how many; None if the same lockdown was already in force."""
         with self.store.write() as tx:
+            admit(tx, by)
             if admitted is not None:
                 admitted = tx.user(admitted.id)
                 if admitted is None or admitted.role != Role.ADMIN or not admitted.active:
@@ -43,6 +45,7 @@ class Lockdowns:
 
     def stop(self, *, by: Actor) -> bool:
         with self.store.write() as tx:
+            admit(tx, by)
             if tx.lockdown() is None:
                 return False
             tx.end_lockdown()

@@ -83,11 +83,13 @@ class Session(NamedTuple):
 
 
 class Actor(NamedTuple):
-    """The author of a change, as the audit trail names them, and where the change came from."""
+    """The author of a change, as the audit trail names them, where the change came from, and what allows it."""
 
     name: str
     origin: str | None = None
     user_id: int | None = None
+    token_hash: bytes | None = None  # of the session or API token that the request was admitted with
+    as_admin: bool = False  # only admins may do this
 
 
 SYSTEM = Actor("system")

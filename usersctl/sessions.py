@@ -1,17 +1,19 @@
 """Sessions and API tokens: opened by a login, checked at every request, ended by logout, revocation and time."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from usersctl.clock import moment, stamp
 from usersctl.config import Settings
-from usersctl.errors import Busy, Forbidden, LockedDown, NotFound, StoreUnusable, Unauthenticated
+from usersctl.errors import Busy, Forbidden, LockedDown, NotFound, StoreUnusable, Unauthenticated, UsersError
 from usersctl.lockdown import refuse_in_lockdown
+from usersctl.mail.folder import mail_folder, remove_emails
 from usersctl.models import UNKNOWN_CLIENT, Actor, Cleanup, Client, Session, TokenKind, User
 from usersctl.passwords import Hasher
+from usersctl.permissions import admit
 from usersctl.secrets import digest, new_token
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -224,6 +226,7 @@ class Sessions:
     def revoke(self, token_id: int, *, by: Actor, user_id: int | None = None) -> Session:
         """Ends one token; with `user_id` only a token of that user, and NotFound for any other."""
         with self.store.write() as tx:
+            admit(tx, by)
             ended = tx.delete_token_by_id(token_id, user_id)
             if ended is None:
                 raise NotFound("Session not found")
@@ -234,6 +237,7 @@ class Sessions:
     def revoke_all(self, user_ids: Iterable[int], *, by: Actor) -> list[int]:
         """Ends all tokens of these users; returns how many ended, by user."""
         with self.store.write() as tx:
+            admit(tx, by)
             return [self._revoke_all(tx, user_id, by) for user_id in user_ids]
 
     def _revoke_all(self, tx: Transaction, user_id: int, by: Actor) -> int:
@@ -272,6 +276,7 @@ class Sessions:
         """
         token = new_token()
         with self.store.write() as tx:
+            admit(tx, by)
             user = tx.user(user_id)
             if user is None:
                 raise NotFound("User not found")
@@ -303,32 +308,49 @@ class Sessions:
         by: Actor,
         progress: Callable[[int], Any] = lambda _removed: None,
     ) -> Cleanup:
-        """Removes in batches all that had expired when it began."""
+        """Removes in batches all that had expired when it began. One that is cut short is in the audit trail, too."""
         with self.store.glance() as tx:
-            began, sent_before = tx.now_text, stamp(tx.now - SENT_EMAILS_KEPT)
-        removed = self._in_batches(lambda tx: tx.delete_expired_tokens(began, self.batch), progress)
-        removed_endless = 0
-        if include_no_expiration:
-            removed_endless = self._in_batches(lambda tx: tx.delete_endless_tokens(self.batch), progress)
-        self._in_batches(lambda tx: tx.delete_expired_one_time_tokens(began, self.batch))
-        self._in_batches(lambda tx: tx.delete_oldest_failures(self.kept_failures, self.batch))
-        self._in_batches(lambda tx: tx.delete_finished_emails(sent_before, self.batch))
-        done = Cleanup(removed, removed_endless, include_no_expiration)
-        with self.store.write() as tx:
-            tx.audit(by, "cleanup-tokens", **done._asdict())
+            began, kept_since = tx.now_text, tx.now - SENT_EMAILS_KEPT
+        done = Cleanup(0, 0, include_no_expiration)
+        try:
+            for removed in self._in_batches(by, lambda tx: tx.delete_expired_tokens(began, self.batch)):
+                done = done._replace(expired=removed)
+                progress(removed)
+            if include_no_expiration:
+                for removed in self._in_batches(by, lambda tx: tx.delete_endless_tokens(self.batch)):
+                    done = done._replace(no_expiration=removed)
+                    progress(removed)
+            uncounted: tuple[Callable[[Transaction], int], ...] = (
+                lambda tx: tx.delete_expired_one_time_tokens(began, self.batch),
+                lambda tx: tx.delete_oldest_failures(self.kept_failures, self.batch),
+                lambda tx: tx.delete_finished_emails(stamp(kept_since), self.batch),
+            )
+            for delete in uncounted:
+                for _ in self._in_batches(by, delete):
+                    pass
+        except UsersError:
+            if done.expired or done.no_expiration:
+                self._record(done, by)
+            raise
+        remove_emails(mail_folder(self.settings), kept_since)
+        self._record(done, by)
         return done
 
-    def _in_batches(
-        self, delete: Callable[[Transaction], int], progress: Callable[[int], Any] = lambda _removed: None
-    ) -> int:
+    def _record(self, done: Cleanup, by: Actor) -> None:
+        with self.store.write() as tx:
+            tx.audit(by, "cleanup-tokens", **done._asdict())
+
+    def _in_batches(self, by: Actor, delete: Callable[[Transaction], int]) -> Iterator[int]:
+        """Yields after each batch how many rows were removed so far."""
         removed = 0
         while True:
             with self.store.write() as tx:
+                admit(tx, by)
                 batch = delete(tx)
             removed += batch
-            progress(removed)
+            yield removed
             if batch < self.batch:
-                return removed
+                return
             self.store.checkpoint()
             time.sleep(self.pause)
 

@@ -12,6 +12,7 @@ from usersctl.clock import Clock, moment
 from usersctl.errors import Busy, TooMany
 from usersctl.models import Actor, User
 from usersctl.passwords import Hasher
+from usersctl.permissions import admit
 from usersctl.secrets import digest
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -77,6 +78,7 @@ class AccountThrottle:
 
     def unlock(self, user: User, by: Actor) -> bool:
         with self.store.write() as tx:
+            admit(tx, by)
             unlocked = tx.clear_failures(account_key(user, user.email))
             if unlocked:
                 tx.audit(by, "unlock", user)

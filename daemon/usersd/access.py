@@ -24,7 +24,7 @@ def identify(request: Request, service: Service, *, renews: bool = True) -> None
         known = service.sessions.check(token, renews=renews, nonblocking=request.nonblocking)
         if known:
             session, request.user = known
-            request.session, request.by_cookie = session, token != request.bearer
+            request.session, request.token, request.by_cookie = session, token, token != request.bearer
             if session.moved and request.by_cookie and session.kind == TokenKind.PERSISTENT:
                 renew_cookie(request, session, token, service.now())
             return

@@ -88,6 +88,7 @@ class App:
                 return access.anonymous_response(request)
         if match.segments:
             request.read_segments(match.segments)
+        request.as_admin = route.access.is_for_admins
         return self._forbidden(request, route, request.user) or self._run(request, route)
 
     def _forbidden(self, request: Request, route: Route, user: User | None) -> Response | None:

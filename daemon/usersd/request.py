@@ -15,6 +15,7 @@ from usersctl.config.values import UNIX
 from usersctl.errors import Invalid
 from usersctl.fields import is_text, unique_keys
 from usersctl.models import Actor, Client, Session, User
+from usersctl.secrets import digest
 from usersd.cookies import TOKEN_PATTERN, NewCookies, cookie_values
 from usersd.server.lanes import NONBLOCKING
 
@@ -52,7 +53,9 @@ class Request:
         self.log_fields: dict[str, Any] = {}  # what the handler adds to its line in the log
         self.session: Session | None = None
         self.user: User | None = None
+        self.token = ""  # that the session was identified by
         self.by_cookie = False
+        self.as_admin = False  # the route is for admins only
 
     # --- the caller ---
 
@@ -105,7 +108,7 @@ class Request:
     def actor(self) -> Actor:
         if self.user is None:
             return Actor("anonymous", self.ip)
-        return Actor(f"user:{self.user.id}", self.ip, self.user.id)
+        return Actor(f"user:{self.user.id}", self.ip, self.user.id, digest(self.token), self.as_admin)
 
     @property
     def client(self) -> Client:

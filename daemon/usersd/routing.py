@@ -35,6 +35,10 @@ class Access(Enum):
     def needs_session(self) -> bool:
         return self not in (Access.ANYONE, Access.OPTIONAL_SESSION, Access.REGISTRATION, Access.THIS_MACHINE)
 
+    @property
+    def is_for_admins(self) -> bool:
+        return self in (Access.ADMIN, Access.ADMIN_PAGE, Access.OPERATOR)
+
 
 class Limit(Enum):
     """What is counted for each client address."""

@@ -245,6 +245,15 @@ def test_all_formats_of_a_list_have_the_same_content(usersctl: Command) -> None:
     assert [row[1] for row in usersctl.ok("list").rows] == [user["email"] for user in listed]
 
 
+def test_a_csv_list_holds_no_formula(usersctl: Command) -> None:
+    usersctl.ok("create", "ada@example.com", "--name", '=HYPERLINK("http://example.com")', "--generate")
+    usersctl.ok("create", "=1@example.com", "--name", "Eve;@SUM(1)", "--generate")
+    rows = list(csv.DictReader(io.StringIO(usersctl.ok("list", "--csv").stdout)))
+    assert [row["name"] for row in rows] == ['\'=HYPERLINK("http://example.com")', "Eve;'@SUM(1)"]
+    assert [row["email"] for row in rows] == ["ada@example.com", "'=1@example.com"]
+    assert [row["id"] for row in rows] == ["1", "2"]
+
+
 def test_lists_are_filtered_searched_and_sorted(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     usersctl.add("grace", active=False)

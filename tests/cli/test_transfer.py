@@ -5,23 +5,26 @@ import csv
 import fcntl
 import io
 import json
+import re
 import signal
 import stat
 import struct
 import subprocess
 import tempfile
 import termios
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import bcrypt
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.commands import HASH, OPERATOR, PASSWORD, Command
 from support.daemons import wait_for
 
 from usersctl.cli.files import Format, read_rows, write_rows
+from usersctl.cli.show.cells import no_formula
 from usersctl.errors import Invalid
 from usersctl.models import UNUSABLE
 from usersctl.transfer.transfer import ImportOptions
@@ -574,10 +577,56 @@ def test_no_file_content_is_a_bug(content: bytes, form: Format) -> None:
         assert all("@" in email for email in command.emails())
 
 
+SIGNS = "=+-@\uff1d\uff0b\uff0d\uff20"  # also the wide forms
+FORMULAS = (*(f"{sign}1+1" for sign in SIGNS), "Ada;=1+1", 'Ada,"=1+1')
+FORMULA = re.compile(rf"[\s\"]*[{re.escape(SIGNS)}]")
+
+
+def cells_in_any_country(text: str) -> Iterator[str]:
+    """Every text that some spreadsheet may take for a cell, whatever separator and quoting it expects."""
+    for row in csv.reader(io.StringIO(text)):
+        yield from row
+    yield from re.split(r"[,;\t\n]", text)
+
+
+def test_a_safe_export_holds_no_formula(usersctl: Command) -> None:
+    people = [{"email": f"p{number}@example.com", "name": name} for number, name in enumerate(FORMULAS)]
+    people.append({"email": "=1@example.com", "name": "Eve", "oauth_id": "-1+1", "active": False})
+    usersctl.ok("import", written(usersctl, "p.json", json.dumps(people)))
+    usersctl.ok("export", "safe.csv", "--safe")
+    on_stdout = usersctl.ok("export", "--safe").stdout
+    assert (usersctl.folder / "safe.csv").read_text("utf-8") == on_stdout
+    assert [cell for cell in cells_in_any_country(on_stdout) if FORMULA.match(cell)] == []
+    names = [row["name"] for row in csv.DictReader(io.StringIO(on_stdout))]
+    assert [name.replace("'", "") for name in names] == [*FORMULAS, "Eve"]
+    assert names[0] == "'=1+1"
+
+
+def test_only_csv_can_be_exported_safe(usersctl: Command) -> None:
+    usersctl.add("ada")
+    for words in (["p.json", "--safe"], ["--safe", "--format", "jsonl"], ["--json", "--safe"]):
+        refused = usersctl("export", *words)
+        assert (refused.code, "--safe is for CSV" in refused.stderr) == (2, True)
+
+
+@given(st.text() | st.text(SIGNS + " ,;\t\r\n\"'x", max_size=8))
+@example('x;"=1')
+@example("x, =1")
+@example("'=1")
+def test_a_cell_without_formula_has_none_for_any_separator(text: str) -> None:
+    safe = no_formula(text)
+    assert isinstance(safe, str)
+    assert not any(FORMULA.match(cell) for cell in re.split("[,;\t]", safe))
+    assert safe.replace("'", "") == text.replace("'", "")
+    if not set(text) & set(SIGNS + "\t\r\n"):
+        assert safe == text
+
+
 def test_accounts_survive_a_round_trip_through_files(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     usersctl.add("eve", active=False)
     usersctl.ok("import", "-", stdin='email,name\ngrace@example.com,"Zoë ""中"", [red]x[/red]"\n')
+    usersctl.ok("import", "-", stdin="email,name\n=1@example.com,=1+1\n'=1@example.com,'=1+1\n")
     other = usersctl.folder / "other.db"
     for name in ("p.csv", "p.json", "p.jsonl"):
         usersctl.ok("export", name, "--with-hashes")

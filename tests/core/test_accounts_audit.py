@@ -19,11 +19,12 @@ from usersctl.errors import (
     Unauthenticated,
 )
 from usersctl.models import Actor, AuditRow, Client, User
+from usersctl.secrets import digest
 from usersctl.service import Service
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()))
 SAME_SERVICE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-ME = Actor("user:2", "192.0.2.9", 2)
+ME = Actor("user:2", "192.0.2.9", 2, digest("my token"), as_admin=True)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,9 @@ def test_each_change_has_one_audit_row_with_actor_action_account_time_and_origin
     details: dict[str, Any],
 ) -> None:
     user = add("ada")
-    add("me", role="admin")
+    me = add("me", role="admin")
+    with service.store.write() as tx:
+        tx.add_token(me.id, digest("my token"), kind="session", name="login")
     clock.move(minutes=5)
     changed = change(service.accounts, user)
     changed = changed[0] if isinstance(changed, list) else changed

@@ -1,5 +1,6 @@
 """Sessions and API tokens: opened, checked, moved on, ended, cleaned up."""
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.accounts import signed_in_admin
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
 
@@ -634,6 +636,49 @@ def test_logins_succeed_between_the_batches_of_a_cleanup(service: Service, ada: 
     assert sessions.cleanup(by=OPERATOR, progress=login).expired == 45
     assert len(opened) == 5
     assert all(service.sessions.check(token) for token in opened)
+
+
+def test_a_cleanup_whose_admin_is_demoted_stops_and_records_what_it_removed(
+    service: Service, add: Callable[..., User]
+) -> None:
+    add("root", role="admin")
+    me = add("me", role="admin")
+    by = signed_in_admin(service, me)
+    sessions = replace(service.sessions, batch=10, pause=0)
+    fill(service, me, expired=45, live=0, endless=0)
+
+    def demote(_removed: int) -> None:
+        service.accounts.update(me.id, role="user", by=OPERATOR)
+
+    with pytest.raises(Forbidden):
+        sessions.cleanup(by=by, progress=demote)
+    with service.store.read() as tx:
+        details = [row.details for row in tx.audit_rows() if row.action == "cleanup-tokens"]
+    assert details == [{"expired": 10, "no_expiration": 0, "include_no_expiration": False}]
+
+
+def test_a_cleanup_removes_emails_in_the_folder_that_are_older_than_a_week(
+    service: Service, clock: FakeClock
+) -> None:
+    folder = service.settings.database.parent / "mail"
+    folder.mkdir()
+    now, day = clock().timestamp(), 24 * 60 * 60
+    ages = {"1.eml": 8, "2.eml": 6, "3.tmp": 8, "4.tmp": 6, "note.eml": 8, "5.txt": 8}
+    for name, days in ages.items():
+        (folder / name).write_text("To: ada@example.com")
+        os.utime(folder / name, (now, now - days * day))
+    (folder / "6.eml").mkdir()
+    os.utime(folder / "6.eml", (now, now - 8 * day))
+    service.sessions.cleanup(by=OPERATOR)
+    assert sorted(file.name for file in folder.iterdir()) == ["2.eml", "4.tmp", "5.txt", "6.eml", "note.eml"]
+
+
+def test_a_cleanup_succeeds_without_a_folder_of_emails(service: Service) -> None:
+    folder = service.settings.database.parent / "mail"
+    assert not folder.exists()
+    assert service.sessions.cleanup(by=OPERATOR) == Cleanup(0, 0, False)
+    folder.write_text("a file")
+    assert service.sessions.cleanup(by=OPERATOR) == Cleanup(0, 0, False)
 
 
 # --- a stranger's header ---

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
-from usersctl.cli.show.cells import Cell, csv_value, to_json
+from usersctl.cli.show.cells import Cell, csv_value, no_formula, to_json
 from usersctl.cli.show.listing import print_json_array
 from usersctl.errors import Invalid
 from usersctl.transfer.rows import Format, SourceRow, as_text, csv_rows, json_rows, jsonl_rows
@@ -104,15 +104,19 @@ def write_rows(
     *,
     with_hashes: bool,
     cell: Callable[[Cell], Cell] = csv_value,
+    safe: bool = False,
 ) -> int:
-    """Returns how many rows were written."""
+    """Returns how many rows were written. `safe`: CSV without formulas."""
     count = 0
     if form is Format.CSV:
         columns = [name for name in COLUMNS if with_hashes or name != "password_hash"]
         writer = csv.DictWriter(target, columns, lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            writer.writerow({name: cell(value) for name, value in row.items()})
+            cells = {name: cell(value) for name, value in row.items()}
+            if safe:
+                cells = {name: no_formula(value) for name, value in cells.items()}
+            writer.writerow(cells)
             count += 1
     elif form is Format.JSONL:
         for row in rows:

@@ -175,6 +175,10 @@ def export(
     file: Annotated[str, Argument(metavar="[FILE|-]", help="The file to write. Default: stdout.")] = "-",
     form: Annotated[Format | None, Option("--format", help="Default: by the suffix; CSV on stdout.")] = None,
     with_hashes: Annotated[bool, Option("--with-hashes", help="Also the secret password hashes.")] = False,
+    safe: Annotated[
+        bool,
+        Option("--safe", help="CSV for a spreadsheet: an apostrophe before each formula. Not for `import`."),
+    ] = False,
 ) -> None:
     """Write all accounts to a file that `import` reads.
 
@@ -184,11 +188,13 @@ def export(
     to_stdout = file == "-"
     if form is None:
         form = Format.JSON if run.out.json and to_stdout else by_suffix(file)
+    if safe and form is not Format.CSV:
+        raise Invalid("--safe is for CSV", hint="no spreadsheet runs formulas of JSON")
     service = run.service(write=False)
     with closing(service.transfer.export_rows(with_hashes=with_hashes)) as rows:
         if to_stdout:
-            write_rows(sys.stdout, form, rows, with_hashes=with_hashes, cell=run.out.csv_cell)
+            write_rows(sys.stdout, form, rows, with_hashes=with_hashes, cell=run.out.csv_cell, safe=safe)
             return
         with replaced(Path(file)) as target:
-            count = write_rows(target, form, rows, with_hashes=with_hashes)
+            count = write_rows(target, form, rows, with_hashes=with_hashes, safe=safe)
     run.out.result(f"Exported {counted(count, 'user')} to {file}", {"exported": count, "file": file})

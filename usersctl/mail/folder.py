@@ -1,15 +1,17 @@
 """The folder for emails where no mail server is configured: one .eml file each."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
-from email import message_from_bytes
-from email.message import EmailMessage
-from email.policy import SMTP
+from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from usersctl.config import Settings
 from usersctl.mail.sending import Undeliverable
+
+if TYPE_CHECKING:
+    from email.message import EmailMessage  # slow to import, and a cleanup reads no email
 
 
 def mail_folder(settings: Settings) -> Path:
@@ -22,7 +24,7 @@ class FolderSender:
 
     folder: Path
 
-    def __call__(self, message: EmailMessage, recipient: str, number: int) -> str:
+    def __call__(self, message: "EmailMessage", recipient: str, number: int) -> str:
         del recipient  # the message has it
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -37,6 +39,19 @@ class FolderSender:
         except OSError as error:
             raise Undeliverable(f"{self.folder}: {error.strerror}", permanent=False) from None
         return f"written to {path}"
+
+
+def remove_emails(folder: Path, before: datetime) -> None:
+    """Removes the emails, and the unfinished ones, that were written before this time: their links are secrets.
+
+    A folder that is missing or belongs to another user is left alone.
+    """
+    with suppress(OSError):
+        for file in folder.iterdir():
+            if file.stem.isdigit() and file.suffix in (".eml", ".tmp"):
+                with suppress(OSError):
+                    if file.lstat().st_mtime < before.timestamp():
+                        file.unlink()
 
 
 class SavedEmail(NamedTuple):
@@ -58,6 +73,9 @@ def newest_emails(folder: Path, at_most: int = 50) -> list[SavedEmail]:
 
 
 def read(file: Path) -> SavedEmail:
+    from email import message_from_bytes
+    from email.policy import SMTP
+
     message = message_from_bytes(file.read_bytes(), policy=SMTP)
     body = message.get_body(("plain",))
     paragraphs: list[str] = []

@@ -13,6 +13,7 @@ from usersctl.errors import Busy, StoreUnusable
 from usersctl.mail import kinds
 from usersctl.mail.kinds import EmailQueue, Kind
 from usersctl.models import Actor, EmailState, Purpose, QueuedEmail, User
+from usersctl.permissions import admit
 from usersctl.secrets import digest, new_token
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -89,6 +90,7 @@ class Outbox:
         from usersctl.mail.writer import link
 
         with self.store.write() as tx:
+            admit(tx, by)
             token = _add_link(tx, kind, user, user.email)
             tx.audit(by, f"link-{kind.name}", user)
         return link(self.settings, self._target(kind), token, user.email)

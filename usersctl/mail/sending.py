@@ -1,7 +1,10 @@
 """The interface of everything that sends emails: how it is called, and how it fails."""
 
 from collections.abc import Callable
-from email.message import EmailMessage
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from email.message import EmailMessage  # slow to import
 
 
 class Undeliverable(Exception):
@@ -14,4 +17,4 @@ class Undeliverable(Exception):
 
 
 # Sends a message to an address, and returns the answer of the server. The number is the id of the outbox row.
-Send = Callable[[EmailMessage, str, int], str]
+Send = Callable[["EmailMessage", str, int], str]

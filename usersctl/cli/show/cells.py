@@ -11,6 +11,12 @@ Cell = str | int | bool | None
 # Control characters, line separators, changes of writing direction, and surrogates, which UTF-8 cannot hold.
 _UNSAFE = "[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 
+# Where a spreadsheet may see the beginning of a formula: at the start of a text, and after each character that separates
+# cells in some country, with blanks and quotation marks before it, also with the wide forms of these characters.
+_FORMULA = re.compile(
+    r"(?:^|(?<=[,;\t]))(?=[\s\"]*[=+\-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b\u2212]|[\t\r\n])"
+)
+
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -34,6 +40,11 @@ def plain(cell: Cell) -> str:
 def csv_value(value: Cell) -> Cell:
     """Booleans as in JSON, not as in Python."""
     return str(value).lower() if isinstance(value, bool) else value
+
+
+def no_formula(value: Cell) -> Cell:
+    """Text that a spreadsheet shows and does not run: an apostrophe stands before each formula."""
+    return _FORMULA.sub("'", value) if isinstance(value, str) else value
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:

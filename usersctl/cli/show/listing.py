@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import IO
 
 from usersctl.cli.invocation import Invocation
-from usersctl.cli.show.cells import to_json
+from usersctl.cli.show.cells import no_formula, to_json
 from usersctl.models import USER_FIELDS, User, UserFilter
 from usersctl.text import counted
 
@@ -51,7 +51,7 @@ def _print(run: Invocation, users: Iterable[User], form: str | None) -> None:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(USER_FIELDS)
         for user in users:
-            writer.writerow(run.out.csv_cell(value) for value in user.as_json().values())
+            writer.writerow(no_formula(run.out.csv_cell(value)) for value in user.as_json().values())
     else:
         rows = (tuple(getattr(user, column) for column in COLUMNS) for user in users)
         run.out.table(COLUMNS, rows, empty="No users.")

@@ -1,0 +1,224 @@
+"""A request that waits for the database while its caller loses the right to make the change: it changes nothing.
+
+Every write of every route of the table is tried, so a new route needs a row in REQUESTS.
+"""
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import OPERATOR, PASSWORD
+from support.tables import query
+from support.web import Client, Reply, Site, running
+
+from usersctl.config import Settings
+from usersctl.models import Session, User
+from usersctl.service import Service, build
+from usersctl.store.store import Store
+from usersctl.store.transaction import Transaction
+from usersd.routes import TABLE
+
+NEW_PASSWORD = "another sentence entirely"
+CLEANUP = ("POST", "/_tasks/users:cleanup-tokens")
+# A body with which the request of an admin succeeds. <id> is another user, <session_id> another session of the caller.
+REQUESTS: dict[tuple[str, str], dict[str, Any] | None] = {
+    ("PATCH", "/api/users/me"): {"name": "New Name"},
+    ("DELETE", "/api/users/me/sessions/<session_id>"): None,
+    ("PATCH", "/api/users/password"): {
+        "currentPassword": PASSWORD,
+        "newPassword": NEW_PASSWORD,
+        "newPasswordConfirmation": NEW_PASSWORD,
+    },
+    ("POST", "/api/users"): {
+        "email": "accomplice@example.com",
+        "name": "Accomplice",
+        "password": PASSWORD,
+        "role": "admin",
+    },
+    ("PATCH", "/api/users/<id>"): {"role": "admin"},
+    ("DELETE", "/api/users/<id>"): None,
+    ("DELETE", "/api/users/<id>/sessions"): None,
+    CLEANUP: {"includeNoExpiration": True},
+}
+FOR_SIGNED_IN = [route for route in TABLE if route.access.needs_session]
+WRITING = [route for route in FOR_SIGNED_IN if (route.method, route.path) in REQUESTS]
+ONLY_READING = [route for route in FOR_SIGNED_IN if (route.method, route.path) not in REQUESTS]
+
+
+class Gate:
+    """Stands before the writes of a store. `before` is called when a write is about to wait for the database."""
+
+    def __init__(self, store: Store) -> None:
+        self.real = store.write
+        self.writes = 0
+        self.before: Callable[[int], object] = id
+
+    @contextmanager
+    def write(self, **keywords: Any) -> Iterator[Transaction]:
+        self.writes += 1
+        self.before(self.writes)
+        with self.real(**keywords) as tx:
+            yield tx
+
+    def reset(self, before: Callable[[int], object] = id) -> None:
+        self.writes, self.before = 0, before
+
+
+@dataclass
+class Caller:
+    """An admin who is signed in, has another session, and names another user in the request."""
+
+    user: User
+    client: Client
+    session: Session
+    other_session: Session
+    named: User
+
+    def send(self, method: str, path: str) -> Reply:
+        ids = {"<id>": self.named.id, "<session_id>": self.other_session.id}
+        return self.client.send(
+            method, re.sub("<[a-z_]+>", lambda name: str(ids[name[0]]), path), REQUESTS.get((method, path))
+        )
+
+
+@dataclass
+class House:
+    site: Site
+    gate: Gate
+    elsewhere: Service  # another process on the same database
+    callers: int = 0
+
+    def caller(self) -> Caller:
+        self.elsewhere.lockdown.stop(by=OPERATOR)
+        self.callers += 1
+        user = self.site.add(f"caller-{self.callers}", role="admin")
+        named = self.site.add(f"named-{self.callers}")
+        opened = [self.elsewhere.sessions.open(user, remember=False) for _ in range(2)]
+        self.elsewhere.sessions.open(named, remember=False)
+        client = self.site.client(cookies={"auth_token": opened[0].token})
+        self.gate.reset()
+        return Caller(user, client, opened[0].session, opened[1].session, named)
+
+    def rows(self) -> list[Any]:
+        tables = query(self.elsewhere, "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+        return [(name, query(self.elsewhere, f"SELECT * FROM {name}")) for (name,) in tables]  # noqa: S608 - our own tables
+
+    def undo(self) -> None:
+        """So that a request which creates the same account succeeds again."""
+        self.gate.reset()
+        for (user_id,) in query(self.elsewhere, "SELECT id FROM users WHERE email LIKE 'accomplice@%'"):
+            self.elsewhere.accounts.delete([user_id], by=OPERATOR)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    database: Path = tmp_path_factory.mktemp("house") / "users.db"
+    settings = Settings(database=database, base_url="http://127.0.0.1:8080", rounds=4, limits_enabled=False)
+    with closing(build(settings)) as service, closing(build(settings)) as elsewhere:
+        gate = Gate(service.store)
+        service.store.write = gate.write  # type: ignore[method-assign]
+        with running(service, listening=None) as site:
+            site.add("root", role="admin")
+            yield House(site, gate, elsewhere)
+
+
+def renew_session(service: Service, caller: Caller) -> None:
+    """As a change of the password does with the session that it comes from."""
+    _, renew = service.sessions.renewal(caller.session)
+    with service.store.write() as tx:
+        renew(tx)
+
+
+Loss = Callable[[Service, Caller], object]
+LOSSES: dict[str, Loss] = {
+    "demoted": lambda service, me: service.accounts.update(me.user.id, role="user", by=OPERATOR),
+    "deactivated": lambda service, me: service.accounts.set_active([me.user.id], active=False, by=OPERATOR),
+    "deleted": lambda service, me: service.accounts.delete([me.user.id], by=OPERATOR),
+    "session ended": lambda service, me: service.sessions.revoke(me.session.id, by=OPERATOR),
+    "session renewed": renew_session,
+    "lockdown": lambda service, _: service.lockdown.start(None, by=OPERATOR),
+}
+
+
+def test_every_route_for_signed_in_callers_that_may_write_has_a_request_here() -> None:
+    assert {
+        (route.method, route.path) for route in ONLY_READING if route.method != "GET" or route.once
+    } == set()
+
+
+@pytest.mark.parametrize("route", ONLY_READING, ids=lambda route: route.path)
+def test_a_route_without_a_request_here_writes_nothing(house: House, route: Any) -> None:
+    assert house.caller().send(route.method, route.path).status == 200
+    assert house.gate.writes == 0
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("route", WRITING, ids=lambda route: f"{route.method} {route.path}")
+def test_a_caller_who_loses_the_right_while_the_request_waits_changes_nothing(
+    house: House, route: Any, loss: str
+) -> None:
+    assert house.caller().send(route.method, route.path).status == 200
+    writes = house.gate.writes
+    assert writes > 0
+    if (route.method, route.path) == CLEANUP:
+        writes -= 1  # the last one records what was done while the caller was an admin
+    refusal = (401, "Authentication required")
+    if loss == "demoted":
+        refusal = (403, "Admin access required")
+    for number in range(1, writes + 1):
+        house.undo()
+        caller, rows = house.caller(), list[Any]()
+
+        def before(write: int, number: int = number, caller: Caller = caller, rows: list[Any] = rows) -> None:
+            if write == number:
+                LOSSES[loss](house.elsewhere, caller)
+                rows.extend(house.rows())
+
+        house.gate.reset(before)
+        reply = caller.send(route.method, route.path)
+        if loss == "demoted" and not route.access.is_for_admins:
+            assert reply.status == 200, "an own change needs no role"
+        else:
+            assert (reply.status, reply.message) == refusal
+            assert house.rows() == rows
+    house.undo()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_waiting_admin_who_loses_the_right_promotes_no_accomplice(house: House, loss: str) -> None:
+    """With the database held by another process until the loss is committed."""
+    caller, waiting, replies = house.caller(), threading.Event(), list[Reply]()
+    house.gate.reset(lambda _write: waiting.set())
+    request = threading.Thread(target=lambda: replies.append(caller.send("PATCH", "/api/users/<id>")))
+    with house.elsewhere.store.write() as tx:
+        request.start()
+        assert waiting.wait(10)
+        if loss == "lockdown":
+            tx.lock_down(tx.now_text, "cli:tester", None)
+        elif loss == "demoted":
+            tx.change_user(caller.user.id, role="user")
+        elif loss == "deactivated":
+            tx.change_user(caller.user.id, active=False)
+        elif loss == "deleted":
+            tx.delete_user(caller.user.id)
+        else:
+            tx.delete_token_by_id(caller.session.id)
+    request.join(10)
+    assert replies[0].status == (403 if loss == "demoted" else 401)
+    assert house.elsewhere.accounts.get(caller.named.id).role == "user"
+
+
+def test_an_api_token_changes_nothing_in_a_lockdown_that_began_while_the_request_waited(house: House) -> None:
+    caller = house.caller()
+    token = house.elsewhere.sessions.create_api_token(
+        caller.user.id, name="ci", lifetime=None, by=OPERATOR
+    ).token
+    caller.client = house.site.client(headers={"Authorization": f"Bearer {token}"})
+    house.gate.reset(lambda _write: house.elsewhere.lockdown.start(None, by=OPERATOR))
+    assert caller.send("PATCH", "/api/users/<id>").status == 401
+    assert house.elsewhere.accounts.get(caller.named.id).role == "user"

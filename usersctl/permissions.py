@@ -1,0 +1,21 @@
+"""Permissions: a change for an HTTP caller checks in its own transaction that the caller may still make it.
+
+The request was admitted before it waited for the database, and perhaps for a password check. Meanwhile the session may
+have ended, the account may have been deactivated or demoted, and a lockdown may have begun.
+"""
+
+from usersctl.errors import Forbidden, Unauthenticated
+from usersctl.models import Actor, Role
+from usersctl.store.transaction import Transaction
+
+
+def admit(tx: Transaction, by: Actor) -> None:
+    """The first step of every transaction that makes a change for `by`."""
+    if by.user_id is None:  # a command, the service itself, or a caller of a route that needs no session
+        return
+    session_and_user = tx.session(by.token_hash or b"")
+    if session_and_user is None:
+        raise Unauthenticated("Authentication required")
+    _, user = session_and_user
+    if by.as_admin and user.role != Role.ADMIN:
+        raise Forbidden("Admin access required")
