@@ -4,7 +4,18 @@ A path without a route is answered 401 before 404, so that an anonymous caller c
 To add an endpoint, write its handler, describe it with @Operation(...), and add a row here.
 """
 
-from usersd.handlers import first_admin, health, oauth, recovery, registration, session, tasks, users, verify
+from usersd.handlers import (
+    first_admin,
+    health,
+    identities,
+    oauth,
+    recovery,
+    registration,
+    session,
+    tasks,
+    users,
+    verify,
+)
 from usersd.openapi.reference import Reference
 from usersd.pages import pages
 from usersd.routing import CALLBACK, Access, Limit, Route
@@ -31,6 +42,8 @@ TABLE: tuple[Route, ...] = (
     Route("PATCH",  "/api/users/me",                       SIGNED_IN,        users.change_me, event="update-self"),
     Route("GET",    "/api/users/me/sessions",              SIGNED_IN,        session.list_own),
     Route("DELETE", "/api/users/me/sessions/<session_id>", SIGNED_IN,        session.end_own, event="revoke"),
+    Route("GET",    "/api/users/me/identities",            SIGNED_IN,        identities.list_own),
+    Route("DELETE", "/api/users/me/identities/<provider>", SIGNED_IN,        identities.disconnect, event="unlink"),
     Route("PATCH",  "/api/users/password",                 SIGNED_IN,        users.change_password, Limit.FAILED_LOGINS, Lane.HASHING, event="change-password"),
     Route("GET",    "/api/users",                          ADMIN,            users.list_all),
     Route("POST",   "/api/users",                          ADMIN,            users.create, None, Lane.HASHING, event="create"),
