@@ -16,9 +16,7 @@ MODULES = read_modules(ROOT)
 # --- doors: what each room may import of ours. A room is a module or a folder; a new one gets its place here. ---
 
 BOTTOM = "errors models clock secrets config fields schedule colours text"
-JOURNEY = (
-    f"{BOTTOM} passwords store permissions throttle lockdown mail credentials"  # and never another journey
-)
+JOURNEY = f"{BOTTOM} passwords store permissions throttle lockdown mail credentials expiry"  # and never another journey
 CORE = {
     "errors": "",
     "models": "",
@@ -38,16 +36,18 @@ CORE = {
     "lockdown": "errors models clock store permissions",
     "mail": f"{BOTTOM} store permissions",
     "credentials": f"{BOTTOM} passwords store throttle mail",
+    "expiry": "models store",
     "accounts": JOURNEY,
     "sessions": JOURNEY,
     "registration": JOURNEY,
     "recovery": JOURNEY,
+    "deletion": JOURNEY,
     "oauth": JOURNEY,
     "first_admin": JOURNEY,
     "transfer": JOURNEY,
     "why": JOURNEY,
     "doctor": f"{JOURNEY} deadline oauth",
-    "service": f"{JOURNEY} readiness accounts sessions registration recovery oauth first_admin transfer",
+    "service": f"{JOURNEY} readiness accounts sessions registration recovery deletion oauth first_admin transfer",
 }
 DAEMON = {
     "cookies": "",

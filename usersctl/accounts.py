@@ -144,7 +144,7 @@ class Accounts:
             if not password_is_set(tx.credentials_of(user_id)):
                 self.emails.add(tx, RESET, changed, changed.email)  # the link was the last way in
         action = "update"
-        if set(changes) <= {"active", "awaiting_confirmation"}:
+        if set(changes) <= {"active", "awaiting_confirmation", "delete_at"}:
             action = "activate" if changes["active"] else "deactivate"
         tx.audit(by, action, changed, **details)
         return changed
@@ -216,11 +216,11 @@ def _refuse_last_admin(tx: Transaction, users: list[User], changes: dict[str, An
 def _changes(user: User, asked: dict[str, Any], *, unlink: bool) -> dict[str, Any]:
     """The requested values that differ from the stored ones."""
     changes = {key: value for key, value in asked.items() if value not in (None, getattr(user, key))}
-    if asked.get("active") is not None and user.awaiting_confirmation:
-        # A decision on `active` replaces the decision by the confirmation email.
-        changes |= {"active": asked["active"], "awaiting_confirmation": False}
+    if asked.get("active") is not None and (user.awaiting_confirmation or user.delete_at is not None):
+        # A decision on `active` replaces the one by the confirmation email, and the one of an owner who deletes it.
+        changes |= {"active": asked["active"], "awaiting_confirmation": False, "delete_at": None}
     if unlink and user.oauth_id is not None:
-        changes |= {"oauth_id": None, "oauth_issuer": None}
+        changes["oauth_id"] = None
     return changes
 
 

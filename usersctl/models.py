@@ -25,6 +25,8 @@ class Purpose(StrEnum):
 
     CONFIRM = "confirm"
     RESET = "reset"
+    DELETE = "delete"
+    UNDO = "undo"
     NOT_ME = "not_me"
     SETUP = "setup"
     OAUTH_SPENT = "oauth_spent"
@@ -50,6 +52,7 @@ class User(NamedTuple):
     profile_picture: str | None
     email_proven_at: str | None
     awaiting_confirmation: bool
+    delete_at: str | None = None  # its owner deleted it, and can undo that until then
 
     def as_json(self) -> dict[str, Any]:
         """The user object of the HTTP interface and of every `--json`, without the internal fields."""
@@ -153,15 +156,7 @@ class Newcomer(NamedTuple):
     email_proven_at: str | None = None
     last_login_at: str | None = None
     oauth_id: str | None = None
-    oauth_issuer: str | None = None
     profile_picture: str | None = None
-
-
-class Link(NamedTuple):
-    """An account of an identity provider, which signs in to an account here. An id counts at its issuer only."""
-
-    oauth_id: str
-    oauth_issuer: str | None  # None: no provider was configured yet
 
 
 class AuditRow(NamedTuple):

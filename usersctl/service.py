@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from usersctl.accounts import Accounts
 from usersctl.clock import Clock, utc_now
 from usersctl.config import Settings
+from usersctl.deletion import Deletion
 from usersctl.first_admin import MAKE_AN_ADMIN, FirstAdmin
 from usersctl.lockdown import Lockdowns
 from usersctl.mail.kinds import EmailQueue
 from usersctl.mail.outbox import Outbox
 from usersctl.oauth.http import HttpClient
-from usersctl.oauth.identities import Identities
 from usersctl.oauth.providers import Provider, make_provider
 from usersctl.oauth.sign_in import OAuthSignIn
 from usersctl.passwords import Hasher
@@ -40,9 +40,9 @@ class Service:
     first_admin: FirstAdmin
     registration: Registration
     recovery: Recovery
+    deletion: Deletion
     outbox: Outbox
     oauth: OAuthSignIn
-    identities: Identities
     lockdown: Lockdowns
     http: HttpClient
     readiness: Readiness
@@ -87,9 +87,9 @@ def build(
         first_admin=FirstAdmin(store, hasher, settings, admin_command),
         registration=Registration(store, hasher, settings, emails),
         recovery=Recovery(store, hasher, settings, emails),
+        deletion=Deletion(store, hasher, throttle, settings, emails),
         outbox=Outbox(store, settings, emails, send),
         oauth=OAuthSignIn(store, settings, emails, provider or make_provider(settings, http, now), http),
-        identities=Identities(store, settings, emails),
         lockdown=Lockdowns(store),
         http=http,
         readiness=Readiness(store, parts),

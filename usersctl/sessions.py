@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from usersctl.clock import moment, stamp
 from usersctl.config import Settings
 from usersctl.errors import Busy, Forbidden, LockedDown, NotFound, StoreUnusable, Unauthenticated, UsersError
+from usersctl.expiry import delete_due
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.folder import mail_folder, remove_emails
 from usersctl.models import UNKNOWN_CLIENT, Actor, Cleanup, Client, Session, TokenKind, User
@@ -249,6 +250,13 @@ class Sessions:
             tx.audit(by, "revoke-all", user, count=ended)
         return ended
 
+    def end_others(self, user_id: int, *, but: int, by: Actor) -> None:
+        """All sessions and API tokens of the user, except session `but`."""
+        with self.store.write() as tx:
+            admit(tx, by)
+            ended = tx.delete_tokens_of(user_id, but=but)
+            tx.audit(by, "end-others", tx.user(user_id), count=ended)
+
     def renewal(self, session: Session) -> tuple[str, Callable[[Transaction], None]]:
         """A new token for a session that goes on, and the step that stores it within the transaction of another change."""
         token = new_token()
@@ -324,6 +332,7 @@ class Sessions:
                 lambda tx: tx.delete_expired_one_time_tokens(began, self.batch),
                 lambda tx: tx.delete_oldest_failures(self.kept_failures, self.batch),
                 lambda tx: tx.delete_finished_emails(stamp(kept_since), self.batch),
+                lambda tx: delete_due(tx, by, self.batch),
             )
             for delete in uncounted:
                 for _ in self._in_batches(by, delete):

@@ -121,6 +121,13 @@ class Request:
             raise AssertionError("a route that needs a user was reached without one")
         return self.user
 
+    @property
+    def session_id(self) -> int:
+        """Of the caller's session, on a route that needs one."""
+        if self.session is None:
+            raise AssertionError("a route that needs a session was reached without one")
+        return self.session.id
+
     @cached_property
     def bearer(self) -> str | None:
         header: str = self.environ.get("HTTP_AUTHORIZATION", "")

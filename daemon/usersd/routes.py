@@ -5,9 +5,9 @@ To add an endpoint, write its handler, describe it with @Operation(...), and add
 """
 
 from usersd.handlers import (
+    deletion,
     first_admin,
     health,
-    identities,
     oauth,
     recovery,
     registration,
@@ -38,12 +38,14 @@ TABLE: tuple[Route, ...] = (
     Route("POST",   "/api/users/password/forgot",          ANYONE,           recovery.forgot, Limit.FORGOTS, event="forgot-password"),
     Route("POST",   "/api/users/password/reset",           ANYONE,           recovery.reset, None, Lane.HASHING, event="reset-password"),
     Route("POST",   "/api/users/not-me",                   ANYONE,           recovery.not_me, event="not-me"),
+    Route("POST",   "/api/users/confirm-deletion",         ANYONE,           deletion.confirm_deletion, event="confirm-deletion"),
+    Route("POST",   "/api/users/undo-deletion",            ANYONE,           deletion.undo_deletion, event="undo-deletion"),
     Route("GET",    "/api/users/me",                       SIGNED_IN,        users.read_me, None, Lane.HERE),
     Route("PATCH",  "/api/users/me",                       SIGNED_IN,        users.change_me, event="update-self"),
+    Route("DELETE", "/api/users/me",                       SIGNED_IN,        deletion.delete_me, Limit.FAILED_LOGINS, Lane.HASHING, event="delete-self"),
     Route("GET",    "/api/users/me/sessions",              SIGNED_IN,        session.list_own),
     Route("DELETE", "/api/users/me/sessions/<session_id>", SIGNED_IN,        session.end_own, event="revoke"),
-    Route("GET",    "/api/users/me/identities",            SIGNED_IN,        identities.list_own),
-    Route("DELETE", "/api/users/me/identities/<provider>", SIGNED_IN,        identities.disconnect, event="unlink"),
+    Route("POST",   "/api/users/me/sessions/end-others",   SIGNED_IN,        session.end_others, event="end-others"),
     Route("PATCH",  "/api/users/password",                 SIGNED_IN,        users.change_password, Limit.FAILED_LOGINS, Lane.HASHING, event="change-password"),
     Route("GET",    "/api/users",                          ADMIN,            users.list_all),
     Route("POST",   "/api/users",                          ADMIN,            users.create, None, Lane.HASHING, event="create"),
@@ -68,6 +70,8 @@ TABLE: tuple[Route, ...] = (
     Route("GET",    "/forgot-password",                    ANYONE,           pages.forgot_password),
     Route("GET",    "/reset-password",                     ANYONE,           pages.reset_password),
     Route("GET",    "/not-me",                             ANYONE,           pages.not_me),
+    Route("GET",    "/confirm-deletion",                   ANYONE,           pages.confirm_deletion),
+    Route("GET",    "/undo-deletion",                      ANYONE,           pages.undo_deletion),
     Route("GET",    "/setup",                              ANYONE,           pages.setup),
     Route("GET",    "/assets/<name>",                      ANYONE,           pages.asset),
     Route("GET",    "/account",                            SIGNED_IN,        pages.profile),  # where an application has /

@@ -49,6 +49,9 @@ TEXTS: dict[tuple[str, str], dict[str, str]] = {
         "password_confirmation": PASSWORD,
     },
     ("POST", "/api/users/not-me"): {"token": "t", "email": "bob@example.com"},
+    ("POST", "/api/users/confirm-deletion"): {"token": "t", "email": "bob@example.com"},
+    ("POST", "/api/users/undo-deletion"): {"token": "t", "email": "bob@example.com"},
+    ("DELETE", "/api/users/me"): {"password": "not the password"},
 }
 BOOLEANS: dict[tuple[str, str], str] = {
     ("POST", "/api/users/session"): "rememberMe",

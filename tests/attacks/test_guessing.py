@@ -291,7 +291,9 @@ console.log(JSON.stringify(bad));
 
 
 def script() -> str:
-    return (Path(usersd.pages.pages.__file__).parent / "script.js").read_text()
+    """What all pages load, and the additions of two pages."""
+    folder = Path(usersd.pages.pages.__file__).parent
+    return "".join((folder / name).read_text() for name in ("script.js", "profile.js", "users.js"))
 
 
 def test_a_login_never_redirects_to_another_site() -> None:
@@ -397,7 +399,7 @@ def test_no_page_repeats_its_input(page_site: Site, route: Any) -> None:
         assert "evil.example" not in reply.body.decode()
         page = Page(reply.body.decode())
         assert page.odd == []
-        assert set(page.scripts) <= {"/assets/script.js"}
+        assert set(page.scripts) <= {f"/assets/{name}.js" for name in ("script", "profile", "users")}
     assert Page(plain.body.decode()).odd == []
     assert "{{7*7}}" in plain.body.decode()
 
@@ -478,6 +480,7 @@ def test_the_routes_open_to_anyone_are_exactly_the_intended_ones() -> None:
     meant = {
         ("POST", "/api/users/session"), ("DELETE", "/api/users/session"), ("POST", "/api/users/setup"), ("GET", "/login"), ("GET", "/setup"),
         ("GET", "/assets/<name>"), ("POST", "/api/users/password/forgot"), ("POST", "/api/users/password/reset"), ("POST", "/api/users/not-me"),
+        ("POST", "/api/users/confirm-deletion"), ("POST", "/api/users/undo-deletion"), ("GET", "/confirm-deletion"), ("GET", "/undo-deletion"),
         ("GET", "/forgot-password"), ("GET", "/reset-password"), ("GET", "/not-me"), ("GET", "/api/users/auth/oauth/redirect"),
         ("GET", "/api/users/auth/oauth/callback"), ("GET", "/api/users/auth/verify"), ("GET", "/health"), ("GET", "/ready"),
         ("GET", "/api/users/openapi.json"), ("GET", "/api/users/docs"),

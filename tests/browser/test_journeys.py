@@ -196,8 +196,7 @@ def test_a_forgotten_password_is_reset_by_email(house: House, visit: Visit) -> N
     ada.fills(Email="ada@example.com")
     ada.presses("Send the link")
     ada.sees("If ada@example.com has an account, an email with a link is on its way.")
-    ada.opens_email("Set a new password")
-    letter = ada.page.url
+    letter = ada.opens_email("Set a new password")
     ada.fills(New_password=ANOTHER, New_password__once_more=ANOTHER)
     ada.presses("Set password")
     ada.sees("Your password is set.")
@@ -224,8 +223,7 @@ def test_an_owner_closes_the_account_after_a_foreign_change(house: House, visit:
     thief.fills(Current_password=PASSWORD, New_password=ANOTHER, New_password__once_more=ANOTHER)
     thief.presses("Change password")
     thief.sees("Your password is changed.")
-    ada.opens_email("password")
-    link = ada.page.url
+    link = ada.opens_email("password")
     ada.presses("Close my account to others")
     ada.sees("All sessions have ended.")
     ada.expected = {400}

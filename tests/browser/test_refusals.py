@@ -173,10 +173,10 @@ def test_texts_that_cannot_be_loaded_are_reported_in_english_and_loaded_later(
     ada.expected = {answer["status"]}
     tries(ada, PASSWORD)
     ada.is_at("/")
-    ada.page.route("**/assets/texts.json*", lambda route: route.fulfill(**answer))
+    ada.page.route("**/assets/*.json*", lambda route: route.fulfill(**answer))
     ada.goes("/account")
     ada.sees("The server cannot be reached.")
-    ada.page.unroute("**/assets/texts.json*")
+    ada.page.unroute("**/assets/*.json*")
     ada.fills(Name="Countess")
     ada.page.get_by_role("button", name="Save").click()
     ada.sees("Saved.")

@@ -521,6 +521,8 @@ def test_deleting_removes_all_that_hangs_on_the_account_and_nothing_else(
                 "INSERT INTO outbox (user_id, kind, email, message_id, created_at, due_at) VALUES (?, 'x', ?, ?, ?, ?)",
                 (user.id, user.email, f"<{user.id}>", LATER, LATER),
             )
+            former = (f"former-{user.email}", user.id, LATER)
+            tx._run("INSERT INTO reserved_emails (email, user_id, expires_at) VALUES (?, ?, ?)", former)
     hanging = [
         name
         for (name,) in query(

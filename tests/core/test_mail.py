@@ -7,7 +7,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from pathlib import Path
 from string import Template
@@ -60,7 +60,7 @@ def settings(tmp_path: Path = Path("/nowhere"), **changes: Any) -> Settings:
 
 def written(kind: str = "confirm", to: str = TO, link: str = LINK, **changes: Any) -> EmailMessage:
     return Writer(settings(**changes)).write(
-        kind, to, link=link, hours=24, message_id="0123456789abcdef", date=NOW
+        kind, to, link=link, lifetime=timedelta(hours=24), message_id="0123456789abcdef", date=NOW
     )
 
 
@@ -529,7 +529,7 @@ def test_a_plain_server_accepts_an_email_and_its_reply_is_returned() -> None:
 def test_the_envelope_has_the_bare_sender() -> None:
     with smtp_server() as box:
         sender = sending(box.port, mailer_from="Das Büro <post@example.org>")
-        sender(Writer(sender.settings).write("test", TO, link=None, hours=0, message_id="1", date=NOW), TO, 1)
+        sender(Writer(sender.settings).write("test", TO, message_id="1", date=NOW), TO, 1)
     assert box.received[0].sender == "post@example.org"
 
 
@@ -781,7 +781,7 @@ def test_emails_follow_the_locale_and_the_accent_of_the_pages() -> None:
         "reset",
         "ada@example.com",
         link="https://example.com/x",
-        hours=1,
+        lifetime=timedelta(hours=1),
         message_id="1",
         date=datetime.now(UTC),
     )

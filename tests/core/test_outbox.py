@@ -139,7 +139,7 @@ def test_no_token_is_in_any_file_of_the_database(
     for kind in kinds.KINDS.values():
         queued(service, user, kind=kind)
     with service.store.write() as tx:
-        tx.change_user(user.id, awaiting_confirmation=True)
+        tx.change_user(user.id, awaiting_confirmation=True, delete_at="2027-01-01T00:00:00.000Z")
     worked(box)
     found = [link_in(message.get_body(("plain",)).get_content()).token for _, message in server.taken]  # type: ignore[union-attr]
     assert len(set(found)) == len(kinds.KINDS)
@@ -316,6 +316,8 @@ def test_an_email_that_is_too_old_is_dropped(
 ) -> None:
     user = service.registration.register(ADA, "Ada", PASSWORD, by=WEB)
     worked(box)
+    with service.store.write() as tx:
+        tx.change_user(user.id, delete_at="2027-01-01T00:00:00.000Z")
     queued(service, user, user, kind=kind)
     clock.move(seconds=after.total_seconds())
     first = box.work()

@@ -59,10 +59,10 @@ def test_the_write_ahead_log_is_truncated_after_a_long_read_and_not_before(
 
 def test_the_daemon_truncates_the_write_ahead_log(usersctl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """The daemon does so at least three times a minute; the long version waits for it."""
-    assert leader.TRUNCATE_EVERY <= 20
+    assert leader.TIDY_EVERY <= 20
     if not LONG:
         asked: list[Path] = []
-        monkeypatch.setattr(leader, "TRUNCATE_EVERY", 0.01)
+        monkeypatch.setattr(leader, "TIDY_EVERY", 0.01)
         monkeypatch.setattr(Store, "truncate_log", lambda each: asked.append(each.path))
         from usersd.log import Log
 

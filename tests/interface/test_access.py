@@ -31,12 +31,14 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("POST", "/api/users/password/forgot"): (ANYONE, 400),
     ("POST", "/api/users/password/reset"): (ANYONE, 400),
     ("POST", "/api/users/not-me"): (ANYONE, 400),
+    ("POST", "/api/users/confirm-deletion"): (ANYONE, 400),
+    ("POST", "/api/users/undo-deletion"): (ANYONE, 400),
     ("GET", "/api/users/me"): (USER, 200),
     ("PATCH", "/api/users/me"): (USER, 200),
+    ("DELETE", "/api/users/me"): (USER, 400),
     ("GET", "/api/users/me/sessions"): (USER, 200),
     ("DELETE", "/api/users/me/sessions/<session_id>"): (USER, 404),
-    ("GET", "/api/users/me/identities"): (USER, 200),
-    ("DELETE", "/api/users/me/identities/<provider>"): (USER, 404),
+    ("POST", "/api/users/me/sessions/end-others"): (USER, 200),
     ("PATCH", "/api/users/password"): (USER, 400),
     ("GET", "/api/users"): (ADMIN, 200),
     ("POST", "/api/users"): (ADMIN, 400),
@@ -61,6 +63,8 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("GET", "/forgot-password"): (ANYONE, 200),
     ("GET", "/reset-password"): (ANYONE, 200),
     ("GET", "/not-me"): (ANYONE, 200),
+    ("GET", "/confirm-deletion"): (ANYONE, 200),
+    ("GET", "/undo-deletion"): (ANYONE, 200),
     ("GET", "/setup"): (ANYONE, 200),
     ("GET", "/assets/<name>"): (ANYONE, 200),
     ("GET", "/account"): (USER, 200),
@@ -141,7 +145,7 @@ class Callers:
         target = (
             getattr(self, caller, self.user).id if own else self.site.add(f"other-{len(self.site.log)}").id
         )
-        known = {"<id>": str(target), "<session_id>": "999", "<name>": "style.css", "<provider>": "oauth"}
+        known = {"<id>": str(target), "<session_id>": "999", "<name>": "style.css"}
         return re.sub("<[a-z_]+>", lambda found: known[found[0]], path)
 
 

@@ -27,7 +27,8 @@ from usersd.response import PAGE, Response, as_json, error_response
 
 HERE = Path(pages.__file__).parent
 TEMPLATES = {file.name: file.read_text("utf-8") for file in HERE.parent.glob("*/*.html")}
-SCRIPT = (HERE / "script.js").read_text("utf-8")
+SCRIPTS = {file.name: file.read_text("utf-8") for file in sorted(HERE.glob("*.js"), reverse=True)}
+SCRIPT = "".join(SCRIPTS.values())
 CATALOGUES = {file.stem: json.loads(file.read_text("utf-8")) for file in (HERE / "locales").glob("*.json")}
 ENGLISH = CATALOGUES["en"]
 OTHERS = sorted(CATALOGUES.keys() - {"en"})
@@ -38,6 +39,8 @@ PATHS = [
     "/forgot-password",
     "/reset-password",
     "/not-me",
+    "/confirm-deletion",
+    "/undo-deletion",
     "/setup",
     "/account",
     "/",
@@ -279,11 +282,8 @@ def test_no_page_can_be_framed_or_cached_or_runs_foreign_scripts(
     assert "<noscript>" in page
 
 
-LOADED = {
-    "/users": "/api/users?limit=20&",
-    "/account": "/api/users/me/sessions",
-    "/": "/api/users/me/sessions",
-}
+PROFILE = ["/api/users/me/sessions"]
+LOADED = {"/users": ["/api/users?limit=20&"], "/account": PROFILE, "/": PROFILE}
 
 
 @pytest.mark.parametrize("locale", sorted(CATALOGUES))
@@ -300,18 +300,20 @@ def test_a_page_with_all_that_it_loads_is_well_below_40_kb(
         page = client.get(path).body
         files = re.findall(r'(?:src|href|data-texts)="(/assets/[^"]+)"', page.decode())
         assert len(files) == 3
-        loaded = [client.get(each).body for each in (*files, *filter(None, [LOADED.get(path)]))]
+        loaded = [client.get(each).body for each in (*files, *LOADED.get(path, ()))]
         weights[path, signed_in] = len(page) + sum(map(len, loaded))
     print(locale, weights)
-    assert LOADED["/users"] in SCRIPT
-    assert len(admin.get(LOADED["/users"]).json["users"]) == 20
+    assert [called for calls in LOADED.values() for called in calls if f'"{called}"' not in SCRIPT] == []
+    assert len(admin.get(LOADED["/users"][0]).json["users"]) == 20
     assert max(weights.values()) < 39_000, weights
     assert max(weight for (path, _), weight in weights.items() if path != "/users") < 35_000, weights
 
 
 def test_the_script_is_served_without_comments_and_indentation(site: Site) -> None:
-    for name in ("script.js", "style.css"):
-        source = (HERE / name).read_text("utf-8").splitlines()
+    common, profile, users = (SCRIPTS[name] for name in ("script.js", "profile.js", "users.js"))
+    sources = {"style.css": (HERE / "style.css").read_text("utf-8"), "script.js": common}
+    for name, text in (sources | {"profile.js": common + profile, "users.js": common + users}).items():
+        source = text.splitlines()
         served = site.client().get(f"/assets/{name}").body.decode().splitlines()
         lean = ["" if line.strip().startswith("//") else line.strip() for line in source]
         assert served == lean
@@ -367,7 +369,7 @@ def test_markup_in_a_text_is_neither_in_the_page_nor_run(
     page = client.get("/login").body.decode()
     assert page.count("</script>") == 1
     assert "<!--" not in page
-    texts = client.get("/assets/texts.json")
+    texts = client.get("/assets/script.json")
     assert texts.header("Content-Type") == "application/json; charset=utf-8"
     assert texts.header("X-Content-Type-Options") == "nosniff"
 
@@ -385,7 +387,7 @@ def used_by(script: str) -> set[str]:
 
 
 def test_the_catalogue_has_exactly_the_texts_that_are_used() -> None:
-    computed = {key for key in ENGLISH if key.startswith(("role.", "rules.", "oauth."))} | {
+    computed = {key for key in ENGLISH if key.startswith(("role.", "rules.", "oauth.", "days."))} | {
         "lang",
         "messages",
     }
@@ -403,39 +405,49 @@ def test_every_language_has_every_text_with_the_same_placeholders(name: str) -> 
 
 
 @pytest.mark.parametrize("locale", sorted(CATALOGUES))
-def test_the_script_loads_the_texts_that_it_names_once_for_all_pages(
+def test_a_page_loads_one_script_and_the_texts_that_the_script_names(
     make_site: Callable[..., Site], locale: str
 ) -> None:
     site = make_site(whitelist=("/register",), locale=locale)
     admin = site.signed_in(site.add(role="admin"))
-    pages_with_texts = {
-        found[1]
-        for path, signed_in in VISITS
-        if (found := LINK.search(visitor(admin, signed_in=signed_in).get(path).body.decode()))
-    }
-    (address,) = pages_with_texts
-    served = admin.get(address)
-    assert served.header("Content-Type") == "application/json; charset=utf-8"
-    assert "immutable" in (served.header("Cache-Control") or "")
-    roles = {"role.admin", "role.user"}
-    assert set(served.json) == used_by(SCRIPT) | roles | {"messages"}
-    assert served.json == {key: CATALOGUES[locale][key] for key in served.json}
+    additions = {"/users": "users", "/account": "profile", "/": "profile"}
+    for path, signed_in in VISITS:
+        page = visitor(admin, signed_in=signed_in).get(path).body.decode()
+        assert page.count("<script") == 1
+        name = additions.get(path, "script")
+        link = re.search(SCRIPT_TAG.replace("NAME", name), page)
+        assert link is not None, path
+        script, texts = (admin.get(address) for address in link.groups())
+        assert texts.header("Content-Type") == "application/json; charset=utf-8"
+        assert "immutable" in (texts.header("Cache-Control") or "")
+        roles = {"role.admin", "role.user"} if name == "users" else set()
+        assert set(texts.json) == used_by(script.body.decode()) | roles | {"messages"}
+        assert texts.json == {key: CATALOGUES[locale][key] for key in texts.json}
 
 
-LINK = re.compile(r'data-texts="(/assets/texts\.json\?v=[0-9a-f]{12})" defer></script>')
+SCRIPT_TAG = (
+    r'<script src="(/assets/NAME\.js\?v=[0-9a-f]{12})" data-texts="(/assets/NAME\.json\?v=[0-9a-f]{12})"'
+    r" defer></script>"
+)
 
 
-ROOMS = ("accounts", "errors", "fields", "passwords", "registration", "recovery", "sessions", "first_admin")
+ROOMS = (
+    *("accounts", "deletion", "errors", "fields", "passwords"),
+    *("registration", "recovery", "sessions", "first_admin"),
+)
 DAEMON = (
     "app",
     "access",
-    *(f"handlers/{name}" for name in ("registration", "recovery", "session", "first_admin", "users")),
+    *(
+        f"handlers/{name}"
+        for name in ("registration", "recovery", "deletion", "session", "first_admin", "users")
+    ),
 )
 # Messages that no page can receive, or for which it has a text by the status.
 NOT_SHOWN = re.compile(
     r"No user|a key stands twice|USERS_ADMIN_|password_hash |a session was admitted|You may only read your own profile|[Rr]ole must be one of|active must be true or false|search must be a string|.* is not an ISO 8601 time"
     # Each form has its own text for success.
-    r"|All sessions have ended|If this address |Password changed$|Registered\.|Your (email|password) "
+    r"|All sessions have ended|Open the link in the email|If this address |Password changed$|Registered\.|Your (account|email|password) "
     r"|Account is inactive$|Internal server error|Not found|Method not allowed|This link works once|Logged out"
     r"|Too many |The service is not available|The use of a session is to be noted"
 )
@@ -518,7 +530,7 @@ def test_a_brand_has_a_name_a_logo_a_colour_and_a_style_sheet(
     page = client.get("/login").body.decode()
     assert "<title>Sign in · Räder &amp; Söhne</title>" in page
     addresses = {path.partition("?")[0]: path for path in re.findall(r'"(/assets/[^"]+)"', page)}
-    files = ("style.css", "brand.css", "logo", "texts.json", "script.js")
+    files = ("style.css", "brand.css", "logo", "script.json", "script.js")
     assert set(addresses) == {f"/assets/{name}" for name in files}
     assert client.get(addresses["/assets/logo"]).header("Content-Type") == "image/svg+xml"
     sheet = client.get(addresses["/assets/brand.css"])

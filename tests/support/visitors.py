@@ -98,13 +98,16 @@ class Visitor:
 
     # --- emails ---
 
-    def opens_email(self, subject: str) -> None:
-        """Opens the newest email at /dev/mail and follows its link."""
+    def opens_email(self, subject: str) -> str:
+        """Opens the newest email at /dev/mail, follows its link and returns it."""
         while self.site.service.outbox.work() is not None:
             pass
         self.goes("/dev/mail")
         letter = self.page.get_by_role("article").filter(has=self.page.get_by_role("heading", name=subject))
-        letter.first.get_by_role("link").click()
+        link = letter.first.get_by_role("link")
+        address = str(link.get_attribute("href"))
+        link.click()
+        return address
 
 
 def expect(what: Any) -> Any:

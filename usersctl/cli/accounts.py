@@ -127,8 +127,8 @@ def list_(
 def show(ctx: Context, user: UserArgument) -> None:
     """Show one account.
 
-    On a terminal or in a pipe, also the number of its sessions, and whether failed logins have locked it; --json prints
-    the user object of the HTTP interface.
+    On a terminal or in a pipe, also the number of its sessions, whether failed logins have locked it, and when it is
+    deleted if its owner asked for that; --json prints the user object of the HTTP interface.
     """
     run = invocation(ctx)
     service = run.service(write=False)
@@ -145,6 +145,7 @@ def show(ctx: Context, user: UserArgument) -> None:
     facts: dict[str, Cell] = account.as_json() | {
         "email_proven_at": account.email_proven_at,
         "awaiting_confirmation": account.awaiting_confirmation,
+        "delete_at": account.delete_at,
         "has_password": password_is_set(stored),
         "sessions": sum(session.kind != TokenKind.API for session in sessions),
         "api_tokens": sum(session.kind == TokenKind.API for session in sessions),
@@ -175,7 +176,7 @@ def update(
 
 
 def activate(ctx: Context, user: UserArguments) -> None:
-    """Activate accounts. All of them, or none."""
+    """Activate accounts. All of them, or none. Cancels a deletion that their owners asked for."""
     _set_active(invocation(ctx), user, active=True)
 
 

@@ -109,7 +109,7 @@ def test(ctx: Context, to: Annotated[str, Argument(metavar="TO", help="The addre
     email_writer = writer.Writer(settings)
     email_writer.check()
     message_id = new_message_id()
-    message = email_writer.write("test", address, link=None, hours=0, message_id=message_id, date=utc_now())
+    message = email_writer.write("test", address, message_id=message_id, date=utc_now())
     try:
         answer = outbox.sender(settings)(message, address, 0)
     except sending.Undeliverable as error:

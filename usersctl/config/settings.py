@@ -68,6 +68,9 @@ class Settings(NamedTuple):
         'Days without use after which a session with "Stay signed in" ends.')] = timedelta(days=30)
     cookie_name: Annotated[str, Key("auth.cookieName", values.cookie_name,
         "The name of the session cookie. If baseUrl is https, __Host- is put in front of it.")] = "auth_token"
+    deletion_grace: Annotated[timedelta, Key("auth.deletionGrace", values.duration("days", 365, low=0),
+        "Days until an account that its owner deleted is gone. Until then the owner can undo it by email. 0: at once, without an email."
+        )] = timedelta(days=7)
     allowed_origins: Annotated[tuple[str, ...], Key("auth.allowedOrigins", values.list_of(values.origin_of, "origins"),
         "Other web origins whose pages may call the API from a browser with the visitor's cookie.")] = ()
     role_rules: Annotated[tuple[tuple[str, str], ...], Key("auth.roleRules", values.role_rules,
@@ -193,15 +196,6 @@ class Settings(NamedTuple):
     def has_provider(self) -> bool:
         """True if people can sign in through an identity provider."""
         return bool(self.oauth_client_id and self.oauth_client_secret)
-
-    @property
-    def provider_issuer(self) -> str | None:
-        """The issuer that ids of the provider belong to; None if no provider is described."""
-        if self.oauth_issuer is not None and self.oauth_provider == "oidc":
-            return self.oauth_issuer
-        if self.oauth_authorization_url is not None:
-            return values.origin_in(self.oauth_authorization_url)
-        return "https://github.com" if self.oauth_provider == "github" else None
 
     @property
     def redirect_uri(self) -> str:

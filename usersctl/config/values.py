@@ -75,10 +75,10 @@ def whole(low: int, high: int, of: str = "") -> Kind[int]:
     return check
 
 
-def duration(unit: str, high: int) -> Kind[timedelta]:
+def duration(unit: str, high: int, low: int = 1) -> Kind[timedelta]:
     """A number of `unit`, kept as a timedelta."""
-    number, one = whole(1, high, f" of {unit}"), timedelta(**{unit: 1})
-    return Kind(f"{unit}, 1 to {high}", lambda value: number(value) * one, lambda value: value // one)
+    number, one = whole(low, high, f" of {unit}"), timedelta(**{unit: 1})
+    return Kind(f"{unit}, {low} to {high}", lambda value: number(value) * one, lambda value: value // one)
 
 
 def list_of(item: Callable[[Any], T], names: str) -> Kind[tuple[T, ...]]:
@@ -150,14 +150,6 @@ def origin_of(value: Any) -> str:
     if url.port in (None, {"http": 80, "https": 443}[url.scheme]):
         return f"{url.scheme}://{bracketed(url.hostname)}"
     return f"{url.scheme}://{host_and_port(url.hostname, url.port)}"
-
-
-def origin_in(url: str) -> str:
-    """The origin of a URL that was checked before."""
-    from urllib.parse import urlsplit
-
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.lower()}"
 
 
 @kind("https URL")

@@ -24,16 +24,19 @@ class Kind(NamedTuple):
 CONFIRM = Kind("confirm", Purpose.CONFIRM, timedelta(hours=24))
 RESET = Kind("reset", Purpose.RESET, timedelta(hours=1))
 
+# For the deletion of one's own account. The undo of one lives until the account is deleted.
+DELETE = Kind("confirm-deletion", Purpose.DELETE, timedelta(hours=1))
+UNDO = Kind("deletion", Purpose.UNDO, timedelta(days=7))
+
 # Notices to the owner of an account, with a "this wasn't me" link.
 _NOTICE = timedelta(days=7)
 PASSWORD_CHANGED = Kind("password-changed", Purpose.NOT_ME, _NOTICE)
 EMAIL_CHANGED = Kind("email-changed", Purpose.NOT_ME, _NOTICE)
 ACCOUNT_LINKED = Kind("account-linked", Purpose.NOT_ME, _NOTICE)
-ACCOUNT_UNLINKED = Kind("account-unlinked", Purpose.NOT_ME, _NOTICE)
 
 KINDS = {
     kind.name: kind
-    for kind in (CONFIRM, RESET, PASSWORD_CHANGED, EMAIL_CHANGED, ACCOUNT_LINKED, ACCOUNT_UNLINKED)
+    for kind in (CONFIRM, RESET, DELETE, UNDO, PASSWORD_CHANGED, EMAIL_CHANGED, ACCOUNT_LINKED)
 }
 
 AT_MOST, WITHIN = 3, timedelta(minutes=15)

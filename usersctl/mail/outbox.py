@@ -61,6 +61,7 @@ class Outbox:
             if kind is None or user is None or reason is not None:
                 tx.finish_email(email.id, EmailState.DROPPED, reason)
                 return Attempt(email, EmailState.DROPPED, reason or "")
+            kind = _until_deleted(kind, user, tx.now)
             token = _add_link(tx, kind, user, email.email)
         return self._send(email, kind, token, tx.now)
 
@@ -96,7 +97,12 @@ class Outbox:
         return link(self.settings, self._target(kind), token, user.email)
 
     def _target(self, kind: Kind) -> str:
-        targets = {Purpose.CONFIRM: self.settings.link_confirm, Purpose.RESET: self.settings.link_reset}
+        targets = {
+            Purpose.CONFIRM: self.settings.link_confirm,
+            Purpose.RESET: self.settings.link_reset,
+            Purpose.DELETE: "/confirm-deletion",
+            Purpose.UNDO: "/undo-deletion",
+        }
         return targets.get(kind.purpose, "/not-me")
 
     def _send(self, email: QueuedEmail, kind: Kind, token: str, date: datetime) -> Attempt:
@@ -107,9 +113,13 @@ class Outbox:
         send = self.given_send or sender(self.settings)
         try:
             link = writer.link(self.settings, self._target(kind), token, email.email)
-            hours = kind.lifetime // timedelta(hours=1)
             message = writer.Writer(self.settings).write(
-                kind.name, email.email, link=link, hours=hours, message_id=email.message_id, date=date
+                kind.name,
+                email.email,
+                link=link,
+                lifetime=kind.lifetime,
+                message_id=email.message_id,
+                date=date,
             )
             response = send(message, email.email, email.id)
         except Undeliverable as error:
@@ -148,6 +158,13 @@ class Outbox:
                 time.sleep(0.5)
 
 
+def _until_deleted(kind: Kind, user: User, now: datetime) -> Kind:
+    """The link that undoes a deletion works until the account is deleted."""
+    if kind is not kinds.UNDO or user.delete_at is None:
+        return kind
+    return kind._replace(lifetime=moment(user.delete_at) - now)
+
+
 def _add_link(tx: Transaction, kind: Kind, user: User, email: str) -> str:
     token = new_token()
     tx.add_one_time_token(digest(token), kind.purpose, user.id, email, kind.lifetime)
@@ -166,14 +183,14 @@ def _why_pointless(email: QueuedEmail, kind: Kind | None, user: User | None, now
         return "no such kind of email"
     if user is None:
         return "no account"
-    if email.created_at < stamp(now - kind.stale_after):
-        return "too old"
-    # The notice of a change goes to the former address.
-    if kind is not kinds.EMAIL_CHANGED and user.email != email.email:
-        return "the address was changed"
-    if kind is kinds.CONFIRM and not user.awaiting_confirmation:
-        return "nothing to confirm"
-    return None
+    reasons = {
+        "too old": email.created_at < stamp(now - kind.stale_after),
+        # The notice of a change goes to the former address.
+        "the address was changed": kind is not kinds.EMAIL_CHANGED and user.email != email.email,
+        "nothing to confirm": kind is kinds.CONFIRM and not user.awaiting_confirmation,
+        "nothing to undo": kind is kinds.UNDO and (user.delete_at is None or user.delete_at <= stamp(now)),
+    }
+    return next((reason for reason, applies in reasons.items() if applies), None)
 
 
 def sender(settings: Settings) -> "Send":

@@ -5,7 +5,7 @@ import re
 import textwrap
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from email.errors import MessageError
 from email.headerregistry import Address
 from email.message import EmailMessage
@@ -20,7 +20,7 @@ from usersctl.config import Settings
 from usersctl.errors import ConfigError
 from usersctl.mail.sending import Undeliverable
 
-PLACEHOLDERS = {"brand", "link", "hours", "email"}
+PLACEHOLDERS = {"brand", "link", "hours", "until", "email"}
 TEMPLATES = Path(__file__).parent / "templates"
 ACCENT = "#0b5fff"
 # Seven bits, because not every server takes eight. Long lines, so that a link in an .eml file is never broken and can
@@ -51,9 +51,23 @@ class Writer:
                 raise ConfigError(f"{file}: no email of that name; there are {', '.join(names)}")
 
     def write(
-        self, kind: str, recipient: str, *, link: str | None, hours: int, message_id: str, date: datetime
+        self,
+        kind: str,
+        recipient: str,
+        *,
+        link: str | None = None,
+        lifetime: timedelta = timedelta(),
+        message_id: str,
+        date: datetime,
     ) -> EmailMessage:
-        values = {"brand": self.settings.brand, "link": link or "", "hours": str(hours), "email": recipient}
+        """`lifetime` is that of the link."""
+        values = {
+            "brand": self.settings.brand,
+            "link": link or "",
+            "hours": str(lifetime // timedelta(hours=1)),
+            "until": f"{date + lifetime:%Y-%m-%d %H:%M} UTC",
+            "email": recipient,
+        }
         head, _, body = self._template(f"{kind}.txt").partition("\n\n")
         subject = Template(_header(head, "Subject")).substitute(values)
         message = EmailMessage(policy=_POLICY)

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from usersctl.store.transaction import Transaction
 from usersctl.store.upgrade import schema
 from usersctl.text import counted
 
+DELETIONS_WAIT = timedelta(days=7)
 MOST_PROBLEMS = 20  # of one check; a damaged file has thousands
 
 
@@ -227,6 +229,8 @@ class Replacement:
                 tx.delete_all_tokens()
                 tx.drop_all_links()
             replaced_trail = _carry_over(present, tx) if present else {}
+            # An owner may have undone a deletion since then.
+            tx.postpone_deletions(DELETIONS_WAIT)
             kept = self.kept and self.kept.name
             details: dict[str, Any] = {"backup": self.name, "kept": kept, "replaced_trail": replaced_trail}
             tx.audit(self.by, "restore", **details, tokens_kept=self.keep_tokens)

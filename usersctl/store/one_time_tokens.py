@@ -33,12 +33,13 @@ class OneTimeTokens(Statements):
         self._run("DELETE FROM one_time_tokens WHERE purpose = 'setup'")
 
     def drop_links(self, user_id: int) -> None:
-        """Ends confirmation and reset links, and drops the emails that would send more.
+        """Ends the links to confirm, reset and delete, and drops the emails that would send more.
 
-        "This wasn't me" links stay: an intruder who changes several things must not take them from the owner.
+        The links to take something back stay: an intruder who changes several things must not take them from the owner.
         """
-        self._run("DELETE FROM one_time_tokens WHERE user_id = ? AND purpose != 'not_me'", (user_id,))
-        self._drop_emails("kind IN ('confirm', 'reset') AND user_id = ?", user_id)
+        condition = "user_id = ? AND purpose NOT IN ('not_me', 'undo')"
+        self._run(f"DELETE FROM one_time_tokens WHERE {condition}", (user_id,))
+        self._drop_emails("kind IN ('confirm', 'reset', 'confirm-deletion') AND user_id = ?", user_id)
 
     def drop_notices(self, user_id: int, email: str | None = None) -> None:
         """Ends "this wasn't me" links; with `email` only those that were sent there."""

@@ -1,15 +1,17 @@
 """The table of users, and how its rows become models."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
+from usersctl.clock import stamp
 from usersctl.errors import Taken
-from usersctl.models import Credentials, Link, Newcomer, Role, User, UserFilter
+from usersctl.models import Credentials, Newcomer, Role, User, UserFilter
 from usersctl.store.statements import Statements
 
 USER = (
     "users.id, email, users.name, role, active, users.created_at, updated_at, last_login_at, oauth_id,"
-    " profile_picture, email_proven_at, awaiting_confirmation"
+    " profile_picture, email_proven_at, awaiting_confirmation, delete_at"
 )
 
 _CREDENTIALS = f"SELECT {USER}, password_hash FROM users"
@@ -17,8 +19,6 @@ _ADD = (
     f"INSERT INTO users (updated_at, {', '.join(Newcomer._fields)}) VALUES (?{', ?' * len(Newcomer._fields)})"
     f" ON CONFLICT DO NOTHING RETURNING {USER}"
 )
-
-_ISSUER = "coalesce(oauth_issuer, '')"  # as the index has it
 
 # Whole phrases, so that no value of a caller becomes SQL, and so that SQLite uses the partial indexes.
 _SORTS = {"name": "name", "email": "email", "created": "created_at", "last-login": "last_login_at"}
@@ -34,29 +34,8 @@ class Users(Statements):
     def user_by_email(self, email: str) -> User | None:
         return self._first(user_of, f"SELECT {USER} FROM users WHERE email = ?", (email,))
 
-    def user_by_link(self, link: Link) -> User | None:
-        statement = f"SELECT {USER} FROM users WHERE oauth_id = ? AND {_ISSUER} = coalesce(?, '')"
-        return self._first(user_of, statement, link)
-
-    def link_of(self, user_id: int) -> Link | None:
-        statement = "SELECT oauth_id, oauth_issuer FROM users WHERE id = ? AND oauth_id IS NOT NULL"
-        return self._first(Link._make, statement, (user_id,))
-
-    def links_elsewhere(self, issuer: str) -> dict[str, int]:
-        """The number of links of each other issuer; "" stands for links without one."""
-        counted = f"SELECT {_ISSUER}, count(*) FROM users WHERE oauth_id IS NOT NULL AND {_ISSUER}"
-        # In two ranges of the index, so that the links of this issuer are not read.
-        statement = f"{counted} < :it GROUP BY 1 UNION ALL {counted} > :it GROUP BY 1"
-        return dict(self._run(statement, {"it": issuer}).fetchall())
-
-    def bind_links(self, issuer: str) -> int:
-        """Binds the links without an issuer to this one, except those whose id it has already; returns their number."""
-        taken = "SELECT 1 FROM users AS other WHERE other.oauth_id = users.oauth_id AND other.oauth_issuer = :issuer"
-        statement = (
-            "UPDATE users SET oauth_issuer = :issuer"
-            f" WHERE oauth_id IS NOT NULL AND {_ISSUER} = '' AND NOT EXISTS ({taken})"
-        )
-        return self._run(statement, {"issuer": issuer}).rowcount
+    def user_by_oauth_id(self, oauth_id: str) -> User | None:
+        return self._first(user_of, f"SELECT {USER} FROM users WHERE oauth_id = ?", (oauth_id,))
 
     def credentials(self, email: str) -> Credentials | None:
         return self._first(_credentials_of, f"{_CREDENTIALS} WHERE email = ?", (email,))
@@ -87,6 +66,16 @@ class Users(Statements):
     def renew_hash(self, user_id: int, password_hash: str) -> None:
         """Another hash of the same password, which is no change of the account."""
         self._run("UPDATE users SET password_hash = ? WHERE id = ?", (password_hash, user_id))
+
+    def users_to_delete(self, at_most: int) -> list[User]:
+        """Users whose time to undo their deletion is over."""
+        statement = f"SELECT {USER} FROM users WHERE delete_at <= ? AND active = 0 ORDER BY delete_at LIMIT ?"
+        return list(map(user_of, self._run(statement, (self.now_text, at_most))))
+
+    def postpone_deletions(self, by: timedelta) -> None:
+        """Those that would come sooner."""
+        until = stamp(self.now + by)
+        self._run("UPDATE users SET delete_at = ? WHERE delete_at < ?", (until, until))
 
     def delete_user(self, user_id: int) -> None:
         """Deletes also all rows that refer to the user, by the foreign keys of schema.sql."""
@@ -121,7 +110,7 @@ class Users(Statements):
 
 def user_of(row: Any) -> User:
     # SQLite returns booleans as 0 and 1.
-    return User._make((*row[:4], row[4] == 1, *row[5:11], row[11] == 1))
+    return User._make((*row[:4], row[4] == 1, *row[5:11], row[11] == 1, row[12]))
 
 
 def _credentials_of(row: Any) -> Credentials:

@@ -8,13 +8,14 @@ from datetime import datetime
 
 from usersctl.clock import stamp
 from usersctl.errors import UsersError
+from usersctl.models import SYSTEM
 from usersctl.service import Service
 from usersd.background.mailer import Mailer
 from usersd.background.scheduler import ACTOR, Scheduler
 from usersd.log import Log
 
 LOCK_EVERY = 0.5  # seconds between two attempts to take the lock
-TRUNCATE_EVERY = 20.0  # seconds between two checks of the write-ahead log's size
+TIDY_EVERY = 20.0  # seconds between two checks of the write-ahead log's size, and of accounts to delete
 
 
 class Leader(threading.Thread):
@@ -80,10 +81,11 @@ class Leader(threading.Thread):
         for job in jobs:
             job.start()
         self._jobs, self._problem = jobs, ""
-        while not self._stopping.wait(TRUNCATE_EVERY):
+        while not self._stopping.wait(TIDY_EVERY):
             # If the database is unusable, requests report it; the next attempt follows soon.
             with suppress(UsersError):
                 self._service.store.truncate_log()
+                self._service.deletion.carry_out(by=SYSTEM)
         for job in jobs:
             job.stop()
 

@@ -43,7 +43,7 @@ def login(request: Request, service: Service) -> dict[str, Any]:
 def logout(request: Request, service: Service) -> dict[str, Any]:
     """Sign out. Succeeds without a session, too."""
     # First, so that it is cleared even if the database cannot be written.
-    request.new_cookies.set(request.settings.session_cookie, "", max_age=0)
+    clear_session_cookie(request)
     for token in filter(None, (request.bearer, *request.cookie_tokens)):
         session = service.sessions.end(token)
         if session is not None:
@@ -57,6 +57,10 @@ def set_session_cookie(request: Request, token: str, *, remember: bool) -> None:
     request.new_cookies.set(request.settings.session_cookie, token, max_age=max_age)
 
 
+def clear_session_cookie(request: Request) -> None:
+    request.new_cookies.set(request.settings.session_cookie, "", max_age=0)
+
+
 @Operation(OWN, _SESSIONS, links=_END_FIRST)
 def list_own(request: Request, service: Service) -> dict[str, Any]:
     """List your sessions."""
@@ -67,6 +71,13 @@ def list_own(request: Request, service: Service) -> dict[str, Any]:
 def end_own(request: Request, service: Service) -> dict[str, Any]:
     """End one of your sessions."""
     service.sessions.revoke(request.ids["session_id"], by=request.actor, user_id=request.signed_in.id)
+    return {"success": True}
+
+
+@Operation(OWN, DONE)
+def end_others(request: Request, service: Service) -> dict[str, Any]:
+    """Sign out everywhere else. Ends all other sessions and all API tokens."""
+    service.sessions.end_others(request.signed_in.id, but=request.session_id, by=request.actor)
     return {"success": True}
 
 

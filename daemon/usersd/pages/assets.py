@@ -11,7 +11,15 @@ from usersctl.errors import ConfigError, NotFound
 from usersd.pages import texts
 
 _FOLDER = Path(__file__).parent
-_TYPES = {"style.css": "text/css; charset=utf-8", "script.js": "text/javascript; charset=utf-8"}
+_STYLE, _SCRIPT, _TEXTS = (
+    f"{kind}; charset=utf-8" for kind in ("text/css", "text/javascript", "application/json")
+)
+# One script for a page. Two pages have more to do than the others: theirs is the common one with an addition.
+_SCRIPTS = {
+    "script": ("script.js",),
+    "profile": ("script.js", "profile.js"),
+    "users": ("script.js", "users.js"),
+}
 _IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp"}
 MAX_SIZE = 512 * 1024  # of an operator's file
 
@@ -25,18 +33,25 @@ def address(settings: Settings, name: str) -> str:
 @cache
 def content(settings: Settings, name: str) -> tuple[str, bytes]:
     """Media type and content."""
-    if name in _TYPES:
-        return _TYPES[name], _lean(name)
-    if name == "texts.json":
-        return "application/json; charset=utf-8", texts.for_script(settings.locale)
+    stem, _, kind = name.rpartition(".")
+    if name == "style.css":
+        return _STYLE, _lean(name)
+    if stem in _SCRIPTS and kind == "js":
+        return _SCRIPT, b"".join(map(_lean, _SCRIPTS[stem]))
+    if stem in _SCRIPTS and kind == "json":
+        return _TEXTS, texts.for_script(settings.locale, content(settings, f"{stem}.js")[1].decode())
     if name == "brand.css" and is_branded(settings):
         sheet = accent_rules(settings.accent).encode()
         if settings.stylesheet is not None:
             sheet += settings.stylesheet.read_bytes()
-        return _TYPES["style.css"], sheet
+        return _STYLE, sheet
     if name == "logo" and settings.logo is not None:
         return _IMAGES[settings.logo.suffix.lower()], settings.logo.read_bytes()
     raise NotFound("Not found")
+
+
+def script_of(page: str) -> str:
+    return page if page in _SCRIPTS else "script"
 
 
 def is_branded(settings: Settings) -> bool:

@@ -68,6 +68,10 @@ confirm_email = _form("confirm_email", "Where the confirmation email leads.", _F
 forgot_password = _form("forgot_password", "Ask for a reset email.", Operation(PAGES, HTML))
 reset_password = _form("reset_password", "Where the reset email leads.", Operation(PAGES, HTML))
 not_me = _form("not_me", "Where the link of a notice leads.", Operation(PAGES, HTML))
+confirm_deletion = _form(
+    "confirm_deletion", "Where the email about a deletion leads.", Operation(PAGES, HTML)
+)
+undo_deletion = _form("undo_deletion", "Undo the deletion of your account.", Operation(PAGES, HTML))
 
 
 class SetupQuery(Query):
@@ -146,7 +150,10 @@ def _page(request: Request, name: str, *, width: str = "narrow", **values: objec
         min_length=settings.min_length,
         brand=settings.brand,
         asset=partial(assets.address, settings),
+        script=assets.script_of(name),
         has_logo=settings.logo is not None,
+        grace=settings.deletion_grace,
+        days=texts.days(settings),
         is_branded=assets.is_branded(settings),
         user=request.user,
         here=name,

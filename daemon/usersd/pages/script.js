@@ -8,7 +8,25 @@ const on = (target, event, listener) => target.addEventListener(event, listener)
 const pageLang = document.documentElement.lang;
 const lang = navigator.languages.find((language) => language.startsWith(pageLang)) || pageLang;
 const signedIn = document.body.dataset.signedIn;
-const query = new URLSearchParams(location.search);
+const query = new URLSearchParams(takeLink());
+
+// The token of an emailed link leaves the address bar and the history. The tab keeps it for a reload until it was used.
+function takeLink() {
+  const { origin, pathname, search } = location;
+  if (new URLSearchParams(search).has("token")) {
+    sessionStorage.setItem(pathname, search);
+    history.replaceState(null, "", origin + pathname);
+    return search;
+  }
+  const link = sessionStorage.getItem(pathname);
+  // The form of the set-up page is only in the answer to a request with the token.
+  if (link && !$("form")) location.replace(origin + pathname + link);
+  return link || search;
+}
+
+function dropLink() {
+  sessionStorage.removeItem(location.pathname);
+}
 
 // The texts of this script in the language of the page. One in English is there if they cannot be loaded.
 let texts = { "say.offline": "The server cannot be reached." };
@@ -142,8 +160,8 @@ function onPress(button, action) {
 
 // --- forms ---
 // A form says by its attributes what it does. The request: data-api, data-method, data-query (fields that come from the
-// page's address). After success: data-then (the page to go to) or data-done (the note to show), data-keep (the form
-// stays). data-over: an addition to the error when the link in an email has expired.
+// page's address). After success: data-then (the page to go to) and data-done (the note to show, there or here),
+// data-keep (the form stays). data-over: an addition to the error when the link in an email has expired.
 
 function fields(form) {
   const values = {};
@@ -169,6 +187,7 @@ async function send(form) {
 
 // An expired link stays expired: the link to another page becomes the main button.
 function giveUp(form, text) {
+  dropLink();
   form.hidden = true;
   say(text, "note bad", " ", form.dataset.over || "").focus();
   $("[data-way]")?.classList.add("button", "primary");
@@ -204,14 +223,19 @@ function wrongField(form, message) {
 
 // Returns the page to go to, if any.
 function finish(form, result, values) {
-  if ("then" in form.dataset) return own_path(form.dataset.then);
-  const text = fill(form.dataset.done, { ...values, ...result, ...result.user });
-  if ("keep" in form.dataset) {
+  const { then, done, keep } = form.dataset;
+  const text = fill(done || "", { ...values, ...result, ...result.user });
+  if (form.dataset.query) dropLink();
+  if (then !== undefined) {
+    sessionStorage.setItem("note", text);
+    return own_path(then);
+  }
+  if (keep !== undefined) {
     say(text);
     for (const input of all("[type=password]", form)) empty(input);
     document.dispatchEvent(new CustomEvent("changed", { detail: result }));
   } else {
-    form.hidden = true;
+    (form.closest("section") || form).hidden = true;
     say(text).focus();
     if (form.dataset.api.endsWith("/register")) offerResend(form, values.email);
   }
@@ -245,6 +269,11 @@ on(window, "keydown", (event) => {
   if (event.repeat && event.key === "Enter") event.preventDefault();
 });
 for (const input of all("[data-from-query]")) input.value = query.get(input.dataset.fromQuery) || "";
+
+// What a form says after it has led to this page.
+const note = sessionStorage.getItem("note");
+if (note) say(note).focus();
+sessionStorage.removeItem("note");
 
 // --- the session ---
 
@@ -321,172 +350,3 @@ for (const input of all("[type=password]")) {
     show.setAttribute("aria-pressed", isHidden);
   });
 }
-
-// --- the user's own sessions ---
-
-// Shortens a User-Agent to "Firefox · Linux".
-function device(agent) {
-  const browser = /Edg|OPR|Firefox|Chrome|Safari|curl/.exec(agent);
-  const system = /Android|iPhone|iPad|Windows|Mac OS X|Linux/.exec(agent);
-  const names = { Edg: "Edge", OPR: "Opera", "Mac OS X": "macOS" };
-  return [browser, system].filter(Boolean).map(([name]) => names[name] || name).join(" · ") || agent;
-}
-
-const sessionList = $("#session-list");
-
-async function listSessions() {
-  const result = await ask("GET", "/api/users/me/sessions");
-  if (result) sessionList.replaceChildren(...result.sessions.map(sessionItem));
-}
-
-function sessionItem(session) {
-  const agent = session.user_agent || "";
-  const name = [device(agent) || session.name, session.ip].filter(Boolean).join(" · ");
-  const used = session.current ? t("profile.here") : t("profile.last-used", { time: localTime(session.last_used_at || session.created_at) });
-  const item = make("li", "", make("span", "", name, " ", make("span", session.current ? "badge" : "hint", used)));
-  item.title = agent;
-  if (session.current) return item;
-  item.append(makeButton(t("profile.end"), name, async () => {
-    if (await ask("DELETE", "/api/users/me/sessions/" + session.id)) say(t("profile.ended"));
-    await listSessions();
-    $("#sessions").focus();
-  }));
-  return item;
-}
-
-if (sessionList) {
-  listSessions();
-  on(document, "changed", (event) => {
-    if (event.detail.email) $("[data-own-email]").value = event.detail.email;
-    listSessions();
-  });
-}
-
-// --- all users, for admins ---
-
-const table = $("#users");
-
-function manageUsers() {
-  const [find, previous, next, createDialog, dialog, deleteDialog] =
-    ["find", "previous", "next", "create", "one", "delete"].map((id) => $("#" + id));
-  const { search, show } = find.elements;
-  const form = $("form", dialog);
-  let page = Math.max(1, parseInt(query.get("page"), 10) || 1);
-  let lastRequest = 0;
-  let chosen;
-
-  // The address holds search and page, so that a reload or a sign-in comes back to the same list.
-  search.value = query.get("search") || "";
-  show.value = [...show.options].map((option) => option.value).findLast((value) => location.search.includes(value));
-
-  async function list() {
-    const request = ++lastRequest;
-    const wanted = new URLSearchParams(show.value);
-    if (search.value.trim()) wanted.set("search", search.value.trim());
-    if (page > 1) wanted.set("page", page);
-    history.replaceState(null, "", wanted.size ? "?" + wanted : location.pathname);
-    const result = await ask("GET", "/api/users?limit=20&" + wanted);
-    // A later request may be under way.
-    if (!result || request !== lastRequest) return;
-    const { total, totalPages, hasNext, hasPrev } = result.pagination;
-    if (totalPages && page > totalPages) {
-      page = totalPages;
-      return list();
-    }
-    const focused = document.activeElement.dataset.id;
-    table.tBodies[0].replaceChildren(...(result.users.length ? result.users.map(row) : [emptyRow()]));
-    if (focused) ($(`[data-id="${focused}"]`, table) || table).focus();
-    const [n, pages, users] = [page, totalPages, total].map((number) => number.toLocaleString(lang));
-    $("#page").textContent = total ? t("users.page", { page: n, pages, total: users }) : "";
-    const from = document.activeElement;
-    previous.disabled = !hasPrev;
-    next.disabled = !hasNext;
-    if (from === next && !hasNext) previous.focus();
-    if (from === previous && !hasPrev) next.focus();
-  }
-
-  function emptyRow() {
-    const cell = make("td", "", t("users.none"));
-    cell.colSpan = 5;
-    return make("tr", "", cell);
-  }
-
-  function row(user) {
-    const role = make("span", "badge " + user.role, t(user.role === "admin" ? "role.admin" : "role.user"));
-    const status = make("span", "badge off", t("users.inactive"));
-    const tags = make("span", "tags", role.cloneNode(true));
-    if (!user.active) tags.append(" ", status.cloneNode(true));
-    const who = make("th", "who", make("span", "name", user.name), make("span", "hint", user.email), tags);
-    who.scope = "row";
-    const cells = [
-      role,
-      user.active ? make("span", "badge on", t("users.active")) : status,
-      make("span", "hint", localTime(user.last_login_at)),
-      String(user.id) === signedIn ? makeLink("button", t("nav.profile"), "/account") : manageButton(user),
-    ];
-    return make("tr", "", who, ...cells.map((cell) => make("td", "", cell)));
-  }
-
-  function manageButton(user) {
-    const button = makeButton(t("users.manage"), user.email, () => open(user));
-    button.dataset.id = user.id;
-    return button;
-  }
-
-  function open(user) {
-    chosen = user;
-    clearNotes();
-    form.dataset.api = "/api/users/" + user.id;
-    for (const name of ["name", "email", "role"]) form.elements[name].value = user[name];
-    $("#one-title").textContent = user.name;
-    $("#one-facts").textContent = `${t("users.last-login")}: ${localTime(user.last_login_at)}`;
-    $("#one-active").textContent = t(user.active ? "users.deactivate" : "users.activate");
-    dialog.showModal();
-  }
-
-  async function act(method, path, done, values) {
-    const user = chosen;
-    if (await ask(method, "/api/users/" + user.id + path, values)) say(t(done, user));
-    await list();
-  }
-
-  onPress($("#one-active"), () => {
-    const active = !chosen.active;
-    return act("PATCH", "", active ? "users.did.activate" : "users.did.deactivate", { active });
-  });
-  onPress($("#one-sessions"), () => act("DELETE", "/sessions", "users.did.end"));
-  onPress($("#really"), () => act("DELETE", "", "users.did.delete"));
-  on($("#one-delete"), "click", () => {
-    dialog.close();
-    $("#whom").textContent = `${chosen.name} (${chosen.email})`;
-    deleteDialog.showModal();
-  });
-  on($("#new"), "click", () => {
-    const newUser = $("form", createDialog);
-    newUser.reset();
-    clearNotes();
-    empty(newUser.elements.password);
-    createDialog.showModal();
-  });
-  // The browser cannot return the focus to the button that opened the dialog if its row was replaced meanwhile.
-  for (const closed of [dialog, deleteDialog]) {
-    on(closed, "close", () => {
-      const from = document.activeElement;
-      if (from === document.body || closed.contains(from)) $(`[data-id="${chosen.id}"]`, table)?.focus();
-    });
-  }
-  for (const button of all("[data-close]")) on(button, "click", () => button.closest("dialog").close());
-  on(previous, "click", () => { page -= 1; list(); });
-  on(next, "click", () => { page += 1; list(); });
-
-  let timer;
-  on(find, "input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(() => { page = 1; list(); }, 200);
-  });
-  on(find, "submit", (event) => event.preventDefault());
-  on(document, "changed", list);
-  list();
-}
-
-if (table) manageUsers();

@@ -42,11 +42,17 @@ def _fits(english: object, own: object) -> bool:
 
 
 @cache
-def for_script(locale: str) -> bytes:
-    """The texts that script.js names, and its translations of the server's messages, as JSON."""
-    named = set(re.findall(r'"([a-z]+\.[a-z.-]+)"', (_FOLDER / "script.js").read_text("utf-8")))
+def for_script(locale: str, script: str) -> bytes:
+    """The texts that a script names, and its translations of the server's messages, as JSON."""
+    named = set(re.findall(r'"([a-z]+\.[a-z.-]+)"', script))
     texts = {key: text for key, text in catalogue(locale).items() if key in named or key == "messages"}
     return json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def days(settings: Settings) -> str:
+    """How long the owner of an account can undo its deletion."""
+    words, number = catalogue(settings.locale), settings.deletion_grace.days
+    return str(words["days.one"] if number == 1 else words["days.many"].replace("{n}", str(number)))
 
 
 @cache

@@ -11,7 +11,7 @@ from usersctl.text import counted
 
 ON_A_TERMINAL = 50
 LINES_AT_ONCE = 500  # writing line by line costs more than encoding the lines
-COLUMNS = ("id", "email", "name", "role", "active", "created_at", "last_login_at")
+COLUMNS: tuple[str, ...] = ("id", "email", "name", "role", "active", "created_at", "last_login_at")
 
 
 def list_users(
@@ -53,8 +53,13 @@ def _print(run: Invocation, users: Iterable[User], form: str | None) -> None:
         for user in users:
             writer.writerow(no_formula(run.out.csv_cell(value)) for value in user.as_json().values())
     else:
-        rows = (tuple(getattr(user, column) for column in COLUMNS) for user in users)
-        run.out.table(COLUMNS, rows, empty="No users.")
+        columns = COLUMNS
+        if run.out.terminal:
+            users = list(users)  # a table is drawn of all its rows
+            if any(user.delete_at for user in users):
+                columns = (*COLUMNS, "delete_at")  # an owner has deleted one of the accounts
+        rows = (tuple(getattr(user, column) for column in columns) for user in users)
+        run.out.table(columns, rows, empty="No users.")
 
 
 def print_json_array(items: Iterable[object], to: IO[str] | None = None) -> int:

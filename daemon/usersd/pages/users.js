@@ -1,0 +1,128 @@
+// --- all users, for admins ---
+
+const table = $("#users");
+
+function manageUsers() {
+  const [find, previous, next, createDialog, dialog, deleteDialog] =
+    ["find", "previous", "next", "create", "one", "delete"].map((id) => $("#" + id));
+  const { search, show } = find.elements;
+  const form = $("form", dialog);
+  let page = Math.max(1, parseInt(query.get("page"), 10) || 1);
+  let lastRequest = 0;
+  let chosen;
+
+  // The address holds search and page, so that a reload or a sign-in comes back to the same list.
+  search.value = query.get("search") || "";
+  show.value = [...show.options].map((option) => option.value).findLast((value) => location.search.includes(value));
+
+  async function list() {
+    const request = ++lastRequest;
+    const wanted = new URLSearchParams(show.value);
+    if (search.value.trim()) wanted.set("search", search.value.trim());
+    if (page > 1) wanted.set("page", page);
+    history.replaceState(null, "", wanted.size ? "?" + wanted : location.pathname);
+    const result = await ask("GET", "/api/users?limit=20&" + wanted);
+    // A later request may be under way.
+    if (!result || request !== lastRequest) return;
+    const { total, totalPages, hasNext, hasPrev } = result.pagination;
+    if (totalPages && page > totalPages) {
+      page = totalPages;
+      return list();
+    }
+    const focused = document.activeElement.dataset.id;
+    table.tBodies[0].replaceChildren(...(result.users.length ? result.users.map(row) : [emptyRow()]));
+    if (focused) ($(`[data-id="${focused}"]`, table) || table).focus();
+    const [n, pages, users] = [page, totalPages, total].map((number) => number.toLocaleString(lang));
+    $("#page").textContent = total ? t("users.page", { page: n, pages, total: users }) : "";
+    const from = document.activeElement;
+    previous.disabled = !hasPrev;
+    next.disabled = !hasNext;
+    if (from === next && !hasNext) previous.focus();
+    if (from === previous && !hasPrev) next.focus();
+  }
+
+  function emptyRow() {
+    const cell = make("td", "", t("users.none"));
+    cell.colSpan = 5;
+    return make("tr", "", cell);
+  }
+
+  function row(user) {
+    const role = make("span", "badge " + user.role, t(user.role === "admin" ? "role.admin" : "role.user"));
+    const status = make("span", "badge off", t("users.inactive"));
+    const tags = make("span", "tags", role.cloneNode(true));
+    if (!user.active) tags.append(" ", status.cloneNode(true));
+    const who = make("th", "who", make("span", "name", user.name), make("span", "hint", user.email), tags);
+    who.scope = "row";
+    const cells = [
+      role,
+      user.active ? make("span", "badge on", t("users.active")) : status,
+      make("span", "hint", localTime(user.last_login_at)),
+      String(user.id) === signedIn ? makeLink("button", t("nav.profile"), "/account") : manageButton(user),
+    ];
+    return make("tr", "", who, ...cells.map((cell) => make("td", "", cell)));
+  }
+
+  function manageButton(user) {
+    const button = makeButton(t("users.manage"), user.email, () => open(user));
+    button.dataset.id = user.id;
+    return button;
+  }
+
+  function open(user) {
+    chosen = user;
+    clearNotes();
+    form.dataset.api = "/api/users/" + user.id;
+    for (const name of ["name", "email", "role"]) form.elements[name].value = user[name];
+    $("#one-title").textContent = user.name;
+    $("#one-facts").textContent = `${t("users.last-login")}: ${localTime(user.last_login_at)}`;
+    $("#one-active").textContent = t(user.active ? "users.deactivate" : "users.activate");
+    dialog.showModal();
+  }
+
+  async function act(method, path, done, values) {
+    const user = chosen;
+    if (await ask(method, "/api/users/" + user.id + path, values)) say(t(done, user));
+    await list();
+  }
+
+  onPress($("#one-active"), () => {
+    const active = !chosen.active;
+    return act("PATCH", "", active ? "users.did.activate" : "users.did.deactivate", { active });
+  });
+  onPress($("#one-sessions"), () => act("DELETE", "/sessions", "users.did.end"));
+  onPress($("#really"), () => act("DELETE", "", "users.did.delete"));
+  on($("#one-delete"), "click", () => {
+    dialog.close();
+    $("#whom").textContent = `${chosen.name} (${chosen.email})`;
+    deleteDialog.showModal();
+  });
+  on($("#new"), "click", () => {
+    const newUser = $("form", createDialog);
+    newUser.reset();
+    clearNotes();
+    empty(newUser.elements.password);
+    createDialog.showModal();
+  });
+  // The browser cannot return the focus to the button that opened the dialog if its row was replaced meanwhile.
+  for (const closed of [dialog, deleteDialog]) {
+    on(closed, "close", () => {
+      const from = document.activeElement;
+      if (from === document.body || closed.contains(from)) $(`[data-id="${chosen.id}"]`, table)?.focus();
+    });
+  }
+  for (const button of all("[data-close]")) on(button, "click", () => button.closest("dialog").close());
+  on(previous, "click", () => { page -= 1; list(); });
+  on(next, "click", () => { page += 1; list(); });
+
+  let timer;
+  on(find, "input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => { page = 1; list(); }, 200);
+  });
+  on(find, "submit", (event) => event.preventDefault());
+  on(document, "changed", list);
+  list();
+}
+
+manageUsers();

@@ -1,0 +1,168 @@
+"""What people do with their own account in a browser: sign out everywhere, delete it, change their mind."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from support.commands import PASSWORD
+from support.visitors import Visitor, expect
+from support.web import Site
+
+Visit = Callable[..., Visitor]
+House = Callable[..., Site]
+
+ADA = "ada@example.com"
+
+
+@pytest.fixture
+def site(house: House) -> Site:
+    made = house()
+    made.add()
+    return made
+
+
+# --- sign out everywhere else ---
+
+
+def test_a_user_signs_out_everywhere_else(site: Site, visit: Visit) -> None:
+    ada = visit(site)
+    ada.signs_in()
+    ada.sees("this device")
+    expect(ada.button("Sign out everywhere else")).to_have_count(0)  # there is nothing else
+    phone = visit(site)
+    phone.signs_in()
+    ada.goes("/account")
+    ada.presses("Sign out everywhere else")
+    ada.sees("You are signed out everywhere else.")
+    expect(ada.button("Sign out everywhere else")).to_have_count(0)
+    expect(ada.page.locator("#session-list li")).to_have_count(1)
+    phone.expected = {401}
+    phone.presses("Save")
+    phone.sees("Your session has ended.")
+
+
+# --- delete the account ---
+
+
+def test_a_user_deletes_the_account_and_undoes_that(site: Site, visit: Visit) -> None:
+    ada = visit(site)
+    ada.expected = {400, 403}
+    ada.signs_in()
+    ada.sees("after 7 days it is deleted with everything in it")
+    expect(ada.button("Delete my account")).to_have_count(0)
+    ada.page.get_by_text("Delete my account …").press("Enter")  # the page is usable by keyboard
+    ada.fills(Your_password="wrong")
+    ada.presses("Delete my account")
+    ada.sees("Incorrect password.")
+    ada.has_focus_on(ada.field("Your password"))
+    ada.fills(Your_password=PASSWORD)
+    ada.presses("Delete my account")
+    ada.is_at("/login")
+    ada.sees("Your account is inactive now, and will be deleted.")
+    assert ada.cookie() is None
+    ada.page.reload()
+    ada.misses("will be deleted")
+    ada.fills(Email=ADA, Password=PASSWORD)
+    ada.presses("Sign in")
+    ada.sees("Your account is not active")
+    ada.opens_email("will be deleted")
+    ada.presses("Undo the deletion")
+    ada.sees("Your account is active again, and you can sign in.")
+    ada.follows("Sign in")
+    ada.fills(Email=ADA, Password=PASSWORD)
+    ada.presses("Sign in")
+    ada.is_at("/")
+
+
+def test_a_user_without_a_password_deletes_the_account_by_email(house: House, visit: Visit) -> None:
+    site = house()
+    ada = visit(site)
+    ada.goes("/login")
+    ada.follows("Continue with your provider")
+    ada.follows("Ada Lovelace")
+    ada.page.get_by_text("Delete my account …").click()
+    ada.sees("we send you an email with a link that confirms it")
+    ada.presses("Delete my account")
+    ada.sees("Until then, nothing is deleted.")
+    ada.opens_email("Delete your account at Acme?")
+    ada.presses("Delete my account")
+    ada.sees("Your account is inactive now, and will be deleted.")
+    ada.expected = {400}
+    ada.opens_email("will be deleted")
+    ada.presses("Undo the deletion")
+    ada.sees("Your account is active again")
+
+
+def test_the_last_admin_reads_why_the_account_stays(house: House, visit: Visit) -> None:
+    site = house()
+    site.add(role="admin")
+    ada = visit(site)
+    ada.expected = {400}
+    ada.signs_in()
+    ada.page.get_by_text("Delete my account …").click()
+    ada.fills(Your_password=PASSWORD)
+    ada.presses("Delete my account")
+    ada.sees("The last active admin cannot be deleted")
+
+
+def test_an_account_that_is_deleted_at_once_says_so_before(house: House, visit: Visit) -> None:
+    site = house(deletion_grace=timedelta())
+    site.add()
+    ada = visit(site)
+    ada.signs_in()
+    ada.sees("Your account is deleted at once, with everything in it. This cannot be undone.")
+    ada.page.get_by_text("Delete my account …").click()
+    ada.fills(Your_password=PASSWORD)
+    ada.presses("Delete my account")
+    ada.is_at("/login")
+    ada.sees("Your account is deleted.")
+
+
+# --- one-time links ---
+
+
+@pytest.mark.parametrize("path", ["/confirm-email", "/reset-password", "/not-me", "/undo-deletion", "/setup"])
+def test_the_token_of_a_link_leaves_the_address_bar_and_the_history(
+    house: House, visit: Visit, path: str
+) -> None:
+    ada = visit(house())
+    ada.goes("/login")
+    ada.goes(f"{path}?token=secret-token&email=ada@example.com")
+    ada.is_at(path)
+    ada.goes("/forgot-password")
+    ada.page.go_back()
+    ada.is_at(path)
+    ada.page.go_back()
+    ada.is_at("/login")
+
+
+def test_a_link_still_works_after_a_reload_and_ends_with_its_use(site: Site, visit: Visit) -> None:
+    ada = visit(site)
+    ada.expected = {400}
+    site.service.recovery.forgot(ADA)
+    ada.opens_email("Set a new password")
+    ada.is_at("/reset-password")
+    ada.page.reload()
+    ada.is_at("/reset-password")
+    ada.fills(New_password="another good one", New_password__once_more="another good one")
+    ada.presses("Set password")
+    ada.sees("Your password is set.")
+    assert ada.page.evaluate("sessionStorage.length") == 0
+    ada.page.reload()
+    ada.fills(New_password="another good one", New_password__once_more="another good one")
+    ada.presses("Set password")
+    ada.sees("Something is missing in this link.")
+
+
+def test_the_set_up_page_shows_its_form_after_a_reload(house: House, visit: Visit) -> None:
+    site = house()
+    ada = visit(site)
+    ada.page.goto(site.service.first_admin.link())
+    ada.is_at("/setup")
+    ada.page.reload()
+    ada.is_at("/setup")
+    ada.fills(Name="Ada", Email=ADA, Password=PASSWORD)
+    ada.presses("Create admin")
+    ada.sees("Your admin account is there.")
+    ada.page.reload()
+    ada.sees("There is an admin already")

@@ -1,0 +1,133 @@
+"""The deletion of one's own account: requested, perhaps confirmed by email, undone by email, carried out after a while."""
+
+from dataclasses import dataclass
+
+from usersctl.clock import stamp
+from usersctl.config import Settings
+from usersctl.credentials import owner_of, shut_out
+from usersctl.errors import Invalid, LastAdmin, Unauthenticated, WrongPassword
+from usersctl.expiry import delete_due
+from usersctl.fields import lookup_key
+from usersctl.lockdown import refuse_in_lockdown
+from usersctl.mail.kinds import DELETE, UNDO, EmailQueue
+from usersctl.models import Actor, Credentials, Role, User
+from usersctl.passwords import Hasher, password_is_set
+from usersctl.permissions import admit
+from usersctl.secrets import digest
+from usersctl.store.store import Store
+from usersctl.store.transaction import Transaction
+from usersctl.throttle import AccountThrottle, account_key
+
+AT_ONCE = 20  # accounts that one transaction deletes, because other writers wait for it
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """Until `users.delete_at` the account is inactive, and its owner can undo the deletion.
+
+    Only an owner sets `delete_at`, and an admin's decision on `active` clears it. So an undo never activates an account
+    that an admin deactivated.
+    """
+
+    store: Store
+    hasher: Hasher
+    throttle: AccountThrottle
+    settings: Settings
+    emails: EmailQueue
+
+    def request(self, user_id: int, password: str | None, *, by: Actor) -> bool:
+        """Deletes, with the password of the account. An account without one gets an email that confirms: False."""
+        with self.store.glance() as tx:
+            credentials = _present(tx, user_id)
+            _refuse_last_admin(tx, credentials.user)
+        if not password_is_set(credentials):
+            self._ask_by_email(user_id, by)
+            return False
+        if not password:
+            raise Invalid("Password is required")
+        self._check(credentials, password)
+        with self.store.write() as tx:
+            admit(tx, by)
+            present = _present(tx, user_id)
+            if present.password_hash != credentials.password_hash:
+                # The password was changed meanwhile, so the former one proves nothing any more.
+                raise WrongPassword("Incorrect password")
+            tx.clear_failures(account_key(present.user, present.user.email))
+            self._delete(tx, present.user, by)
+        return True
+
+    def _check(self, credentials: Credentials, password: str) -> None:
+        user, stored = credentials
+        account = account_key(user, user.email)
+        with self.store.write() as tx:
+            self.throttle.count(tx, account, user)
+        with self.throttle.slot(self.hasher, account):
+            if not self.hasher.matches(password, stored):
+                raise WrongPassword("Incorrect password")
+
+    def _ask_by_email(self, user_id: int, by: Actor) -> None:
+        with self.store.write() as tx:
+            admit(tx, by)
+            user = _present(tx, user_id).user
+            self.emails.add(tx, DELETE, user, user.email)
+
+    def confirm(self, token: str, email: str, *, by: Actor) -> None:
+        """With the link of the email to an account without a password."""
+        with self.store.write() as tx:
+            refuse_in_lockdown(tx)
+            user = owner_of(tx, tx.take_one_time_token(DELETE.purpose, digest(token)))
+            if user is None or user.email != lookup_key(email) or not user.active:
+                raise _dead_link()
+            self._delete(tx, user, by)
+
+    def _delete(self, tx: Transaction, user: User, by: Actor) -> None:
+        """At once, or after the time to undo. The "this wasn't me" links stay: they are the owner's against a thief."""
+        _refuse_last_admin(tx, user)
+        if not self.settings.deletion_grace:
+            tx.delete_user(user.id)
+            tx.audit(by, "delete", user, own=True)
+            return
+        shut_out(tx, user)
+        until = stamp(tx.now + self.settings.deletion_grace)
+        inactive = tx.change_user(user.id, active=False, delete_at=until)
+        self.emails.add(tx, UNDO, inactive, inactive.email)
+        tx.audit(by, "request-deletion", inactive, delete_at=until)
+
+    def undo(self, token: str, email: str, *, by: Actor) -> None:
+        with self.store.write() as tx:
+            refuse_in_lockdown(tx)
+            user = owner_of(tx, tx.take_one_time_token(UNDO.purpose, digest(token)))
+            if user is None or user.email != lookup_key(email) or user.delete_at is None:
+                raise _dead_link()
+            # Whoever reads the email has the address: the undo proves it as a reset does.
+            active = tx.change_user(user.id, active=True, delete_at=None, email_proven_at=tx.now_text)
+            tx.audit(by, "undo-deletion", active)
+
+    def carry_out(self, *, by: Actor) -> int:
+        """Deletes the accounts whose time to undo is over, and returns how many."""
+        deleted = 0
+        while self._is_due():
+            with self.store.write() as tx:
+                deleted += delete_due(tx, by, AT_ONCE)
+        return deleted
+
+    def _is_due(self) -> bool:
+        with self.store.glance() as tx:
+            return tx.lockdown() is None and bool(tx.users_to_delete(1))
+
+
+def _present(tx: Transaction, user_id: int) -> Credentials:
+    """The caller, whose session may have ended since the request was admitted."""
+    credentials = tx.credentials_of(user_id)
+    if credentials is None or not credentials.user.active:
+        raise Unauthenticated("Authentication required")
+    return credentials
+
+
+def _refuse_last_admin(tx: Transaction, user: User) -> None:
+    if user.role == Role.ADMIN and tx.active_admins() == 1:
+        raise LastAdmin
+
+
+def _dead_link() -> Invalid:
+    return Invalid("Invalid or expired link")
