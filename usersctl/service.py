@@ -19,6 +19,7 @@ from usersctl.passwords import Hasher
 from usersctl.readiness import Readiness
 from usersctl.recovery import Recovery
 from usersctl.registration import Registration
+from usersctl.session_uses import SessionUses
 from usersctl.sessions import Sessions
 from usersctl.store.store import Store
 from usersctl.throttle import AccountThrottle
@@ -54,6 +55,7 @@ class Service:
         self.http.stop()
 
     def close(self) -> None:
+        self.sessions.uses.stop()
         self.store.close()
 
 
@@ -82,7 +84,7 @@ def build(
         hasher=hasher,
         throttle=throttle,
         accounts=Accounts(store, hasher, throttle, settings, emails),
-        sessions=Sessions(store, hasher, throttle, settings),
+        sessions=Sessions(store, hasher, throttle, settings, SessionUses(store)),
         transfer=Transfer(store, hasher, settings),
         first_admin=FirstAdmin(store, hasher, settings, admin_command),
         registration=Registration(store, hasher, settings, emails),

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from usersctl.models import UNKNOWN_CLIENT, Actor, Cleanup, Client, Session, Tok
 from usersctl.passwords import Hasher
 from usersctl.permissions import admit
 from usersctl.secrets import digest, new_token
+from usersctl.session_uses import SessionUses
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.throttle import AccountThrottle, account_key
@@ -23,6 +25,7 @@ from usersctl.throttle import AccountThrottle, account_key
 ABSOLUTE_LIMIT = timedelta(days=30)
 USE_IS_NOTED_EVERY = timedelta(minutes=1)
 NOTE_PATIENCE = 0.1  # seconds: a check is a read, and does not wait for writers
+SOONEST_END = timedelta(seconds=10)  # longer than a note waits
 MAX_USER_AGENT = 300
 SENT_EMAILS_KEPT = timedelta(days=7)
 
@@ -55,6 +58,7 @@ class Sessions:
     hasher: Hasher
     throttle: AccountThrottle
     settings: Settings
+    uses: SessionUses
 
     # A batch of the cleanup makes other writers wait for some ten milliseconds. SQLite lets them try again every 25, so
     # they come in during the pause. A batch changes fewer pages than the thousand at which a commit has to carry them
@@ -157,12 +161,12 @@ class Sessions:
     def check(
         self, token: str, *, use: bool = True, renews: bool = True, nonblocking: bool = False
     ) -> tuple[Session, User] | None:
-        """The session of this token, and its user. Its use moves its expiry on, which is written at most once a minute.
+        """The session of this token, and its user. Its use moves its expiry on, which is noted at most once a minute.
 
         `renews`: a cookie of the response reaches the browser. Without that a persistent session keeps its expiry, which
         is also that of the browser's cookie, until a use that can renew both.
 
-        `nonblocking`: raises Busy instead of the one step that may have to wait, which is to note the use.
+        `nonblocking`: raises Busy instead of the one step that may have to wait, which is to write the use at once.
         """
         with self.store.glance() as tx:
             session_and_user = tx.session(digest(token))
@@ -170,9 +174,16 @@ class Sessions:
             return session_and_user
         session, user = session_and_user
         if self._is_due(session, tx.now, renews=renews):
-            if nonblocking:
-                raise Busy("The use of a session is to be noted", retry_after=0)
-            session = self._note_use(session, renews=renews)
+            ends_soon = self._ends_soon(session, tx.now)
+            session = self.uses.latest(session)
+            if self._is_due(session, tx.now, renews=renews):
+                if ends_soon and nonblocking:
+                    raise Busy("The use of a session is to be written", retry_after=0)
+                session = self._used(session, tx.now, renews=renews)
+                self.uses.note(session)
+                if ends_soon:
+                    with suppress(Busy, StoreUnusable):  # the note stays, and is written later
+                        self.uses.write(patience=NOTE_PATIENCE)
         return session, user
 
     def _is_due(self, session: Session, now: datetime, *, renews: bool) -> bool:
@@ -198,17 +209,19 @@ class Sessions:
             return session.expires_at
         return min(stamp(used + self.idle_time(session.kind)), session.limit_at)
 
-    def _note_use(self, session: Session, *, renews: bool) -> Session:
+    def _used(self, session: Session, now: datetime, *, renews: bool) -> Session:
+        expires_at = session.expires_at
         moves = renews or session.kind != TokenKind.PERSISTENT
-        try:
-            with self.store.write(patience=NOTE_PATIENCE) as tx:
-                expires_at = session.expires_at
-                if moves:
-                    expires_at = self._moved_by(session, tx.now)
-                tx.use_token(session.id, expires_at)
-        except (Busy, StoreUnusable):
-            return session  # a check answers although nothing can be written; the next one will note the use
-        return session._replace(last_used_at=tx.now_text, expires_at=expires_at, moved=moves)
+        if moves:
+            expires_at = self._moved_by(session, now)
+        return session._replace(last_used_at=stamp(now), expires_at=expires_at, moved=moves)
+
+    def _ends_soon(self, session: Session, now: datetime) -> bool:
+        """Whether a use has to be written at once: other processes see the database only, and so does one after a crash."""
+        if session.limit_at is None:
+            return False  # a use of an API token does not move its expiry
+        soon = max(self.idle_time(session.kind) / 10, SOONEST_END)
+        return session.expires_at < stamp(now + soon)
 
     # --- ended ---
 

@@ -35,9 +35,10 @@ class AuthTokens(Statements):
             return None
         return Session(*row[:_COLUMNS]), user_of(row[_COLUMNS:])
 
-    def use_token(self, token_id: int, expires_at: str | None) -> None:
-        statement = "UPDATE auth_tokens SET last_used_at = ?, expires_at = ? WHERE id = ?"
-        self._run(statement, (self.now_text, expires_at, token_id))
+    def use_token(self, session: Session) -> None:
+        """Does nothing if the session is gone, also if a restored database has another one of this id."""
+        statement = "UPDATE auth_tokens SET last_used_at = ?, expires_at = ? WHERE id = ? AND created_at = ?"
+        self._run(statement, (session.last_used_at, session.expires_at, session.id, session.created_at))
 
     def token(self, token_id: int) -> Session | None:
         return self._first(_session_of, f"SELECT {_SESSION} FROM auth_tokens WHERE id = ?", (token_id,))
