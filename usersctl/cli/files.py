@@ -13,7 +13,6 @@ from usersctl.cli.show.cells import Cell, csv_value, no_formula, to_json
 from usersctl.cli.show.listing import print_json_array
 from usersctl.errors import Invalid
 from usersctl.transfer.rows import Format, SourceRow, as_text, csv_rows, json_rows, jsonl_rows
-from usersctl.transfer.transfer import COLUMNS, IGNORED, IMPORTED
 
 _BY_SUFFIX = {"csv": Format.CSV, "json": Format.JSON, "jsonl": Format.JSONL, "ndjson": Format.JSONL}
 
@@ -56,6 +55,8 @@ def read_rows(content: IO[bytes], form: Format) -> Generator[SourceRow, None, No
 
 
 def _check_header(header: list[str]) -> None:
+    from usersctl.transfer.transfer import IGNORED, IMPORTED
+
     known, other = ", ".join(IMPORTED), "a file with other names is read with --from csv:FILE"
     if header and "email" not in header:
         hint = f"the first line names the columns, separated by commas: {known}; {other}"
@@ -107,6 +108,8 @@ def write_rows(
     safe: bool = False,
 ) -> int:
     """Returns how many rows were written. `safe`: CSV without formulas."""
+    from usersctl.transfer.transfer import COLUMNS
+
     count = 0
     if form is Format.CSV:
         columns = [name for name in COLUMNS if with_hashes or name != "password_hash"]

@@ -20,11 +20,11 @@ from usersctl.errors import Invalid
 from usersctl.fields import normal_role
 from usersctl.text import counted
 from usersctl.transfer.rows import Format, SourceRow
-from usersctl.transfer.transfer import BrokenRows, ImportOptions, RowProblem
 
 if TYPE_CHECKING:
     from usersctl.service import Service
     from usersctl.transfer.adoption import Adoption
+    from usersctl.transfer.transfer import BrokenRows, RowProblem
 
 
 class OnConflict(StrEnum):
@@ -84,9 +84,11 @@ def import_(
 def _import(
     run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | None", policy: str, *, dry_run: bool
 ) -> None:
+    from usersctl.transfer.transfer import BrokenRows, ImportOptions
+
     problems: list[RowProblem] = []
 
-    def report(problem: RowProblem) -> None:
+    def report(problem: "RowProblem") -> None:
         if run.out.json:
             problems.append(problem)
         else:
@@ -113,7 +115,7 @@ def _import(
         run.out.note(f"{done.without_password} have no password: they set one through a reset email")
 
 
-def _refuse_broken(run: Invocation, error: BrokenRows, problems: list[RowProblem]) -> NoReturn:
+def _refuse_broken(run: Invocation, error: "BrokenRows", problems: "list[RowProblem]") -> NoReturn:
     code, exit_code = error.code, code_of(error)
     if error.taken:
         code, exit_code = "taken", ExitCode.TAKEN
