@@ -33,12 +33,13 @@ CORE = {
     "permissions": "errors models store",
     "throttle": "errors models clock secrets store passwords permissions",
     "readiness": "errors store",
+    "session_uses": "errors models store",
     "lockdown": "errors models clock store permissions",
     "mail": f"{BOTTOM} store permissions",
     "credentials": f"{BOTTOM} passwords store throttle mail",
     "expiry": "models store",
     "accounts": JOURNEY,
-    "sessions": JOURNEY,
+    "sessions": f"{JOURNEY} session_uses",
     "registration": JOURNEY,
     "recovery": JOURNEY,
     "deletion": JOURNEY,
@@ -47,7 +48,9 @@ CORE = {
     "transfer": JOURNEY,
     "why": JOURNEY,
     "doctor": f"{JOURNEY} deadline oauth",
-    "service": f"{JOURNEY} readiness accounts sessions registration recovery deletion oauth first_admin transfer",
+    "service": (
+        f"{JOURNEY} readiness accounts session_uses sessions registration recovery deletion oauth first_admin transfer"
+    ),
 }
 DAEMON = {
     "cookies": "",

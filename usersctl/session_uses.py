@@ -3,6 +3,7 @@
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from usersctl.errors import Busy, StoreUnusable
 from usersctl.models import Session
@@ -18,10 +19,14 @@ class SessionUses:
 
     store: Store
     wait: float = 2.0  # seconds between the first note and the transaction that writes all of them
+    overdue: timedelta = timedelta(
+        seconds=10
+    )  # by the clock of the service: it was moved, or the machine slept
     batch: int = 500  # notes in one transaction, so that other writers wait for some milliseconds only
     _notes: dict[int, Session] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _timer: threading.Timer | None = None
+    _since: datetime | None = None  # the first of the notes
 
     def latest(self, session: Session) -> Session:
         """The session with its last use, which may not be written yet."""
@@ -30,9 +35,15 @@ class SessionUses:
             return session
         return session._replace(last_used_at=noted.last_used_at, expires_at=noted.expires_at)
 
+    def are_overdue(self) -> bool:
+        """Whether to write before another session is checked: a session might seem to have ended that was used."""
+        since = self._since
+        return since is not None and self.store.clock() - since > self.overdue
+
     def note(self, session: Session) -> None:
         with self._lock:
             self._notes[session.id] = session
+            self._since = self._since or self.store.clock()
             if self._timer is None:
                 self._start_timer()
 
@@ -48,6 +59,8 @@ class SessionUses:
                 for session in some:
                     if self._notes.get(session.id) is session:  # and not a later use
                         del self._notes[session.id]
+                if not self._notes:
+                    self._since = None
 
     def stop(self) -> None:
         """Writes what is noted, because the process ends."""

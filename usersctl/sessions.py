@@ -168,6 +168,8 @@ class Sessions:
 
         `nonblocking`: raises Busy instead of the one step that may have to wait, which is to write the use at once.
         """
+        if self.uses.are_overdue():
+            self._write_uses(nonblocking=nonblocking)
         with self.store.glance() as tx:
             session_and_user = tx.session(digest(token))
         if session_and_user is None or not use:
@@ -182,9 +184,16 @@ class Sessions:
                 session = self._used(session, tx.now, renews=renews)
                 self.uses.note(session)
                 if ends_soon:
-                    with suppress(Busy, StoreUnusable):  # the note stays, and is written later
-                        self.uses.write(patience=NOTE_PATIENCE)
+                    self._write_uses()
         return session, user
+
+    def _write_uses(self, *, nonblocking: bool = False) -> None:
+        if nonblocking:
+            raise Busy("Uses of sessions are to be written", retry_after=0)
+        with suppress(
+            Busy, StoreUnusable
+        ):  # the notes stay, and are written later: a check does not fail for them
+            self.uses.write(patience=NOTE_PATIENCE)
 
     def _is_due(self, session: Session, now: datetime, *, renews: bool) -> bool:
         noted = moment(session.last_used_at) if session.last_used_at else None
