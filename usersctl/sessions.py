@@ -227,7 +227,7 @@ class Sessions:
 
     def _ends_soon(self, session: Session, now: datetime) -> bool:
         """Whether a use has to be written at once: other processes see the database only, and so does one after a crash."""
-        if session.limit_at is None:
+        if session.limit_at is None or session.expires_at is None:
             return False  # a use of an API token does not move its expiry
         soon = max(self.idle_time(session.kind) / 10, SOONEST_END)
         return session.expires_at < stamp(now + soon)
