@@ -15,8 +15,11 @@ import termios
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
+
+from support.forked import Forks
 
 from usersctl.config import Settings
 from usersctl.fields import lookup_key
@@ -29,6 +32,18 @@ HASH = "$2b$04$DZjf2yWbEECu6xQJQPFZwOg3eSwnkIaZkZfkb/aa2KvpeJSf8wCAW"
 OPERATOR = Actor("cli:tester", "local")
 USERSCTL = str(Path(sys.executable).with_name("usersctl"))
 TIME_LIMIT = 30
+
+
+@cache
+def forks() -> Forks:
+    return Forks(environment())
+
+
+def environment() -> dict[str, str]:
+    """The variables of this process without those that change what the command does."""
+    ours = ("USERS_", "COLUMNS", "LINES", "NO_COLOR", "SUDO_USER", "SSH_CONNECTION", "XDG_", "PYTEST_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return kept | {"PYTHONWARNINGS": "error", "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
 
 
 def create_user(
@@ -95,15 +110,10 @@ class Command:
         self.database = folder / "users.db"
         self.config = folder / "users.toml"
         self.configure("[passwordHashing]\nrounds = 10\n")
-        not_ours = ("USERS_", "COLUMNS", "LINES", "NO_COLOR", "SUDO_USER", "SSH_CONNECTION", "XDG_")
-        self.env = {name: value for name, value in os.environ.items() if not name.startswith(not_ours)}
-        self.env |= {
+        self.env = environment() | {
             "HOME": str(folder),
             "USERS_CONFIG": str(self.config),
             "USERS_DATABASE": str(self.database),
-            "PYTHONWARNINGS": "error",
-            "TERM": "xterm-256color",
-            "LC_ALL": "C.UTF-8",
         }
 
     def configure(self, text: str) -> None:
@@ -117,16 +127,16 @@ class Command:
         cwd: Path | None = None,
         stdout: int | IO[bytes] = subprocess.PIPE,
     ) -> Result:
-        done = subprocess.run(
-            [sys.executable, "-m", "usersctl", *words],
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            env=self.env | (env or {}),
-            cwd=cwd or self.folder,
-            timeout=TIME_LIMIT,
-            check=False,
-        )
+        words = tuple(map(os.fsdecode, words))
+        stdin = stdin.encode() if isinstance(stdin, str) else stdin
+        place: Any = {"env": self.env | (env or {}), "cwd": cwd or self.folder, "timeout": TIME_LIMIT}
+        if stdout == subprocess.PIPE and forks().can_run(words, place["env"]):
+            done = forks().run(words, stdin=stdin, **place)
+        else:
+            start = [sys.executable, "-m", "usersctl", *words]
+            done = subprocess.run(
+                start, input=stdin, stdout=stdout, stderr=subprocess.PIPE, check=False, **place
+            )
         result = Result(done.returncode, (done.stdout or b"").decode(), done.stderr.decode())
         if "--debug" not in words:
             assert "Traceback" not in result.stdout + result.stderr, result

@@ -1,0 +1,163 @@
+"""Runs `python -m usersctl` in processes that are forked from one that has imported the command already.
+
+Python's start and the imports take most of the time of a command. A forked command has arguments, environment, folder,
+streams and an exit code of its own; tests of how it starts and is interrupted start a process instead.
+"""
+
+import atexit
+import gc
+import json
+import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+# Variables that the command reads itself. Python or a library may read another one when it is started or imported.
+FREE_VARIABLES = ("USERS_", "HOME", "SUDO_USER", "SSH_CONNECTION")
+MOST_BYTES = 100_000  # of a request, which has to fit into the buffer of a socket
+IMPORTED_LATE = ("bcrypt", "email_validator", "rich.progress", "rich.table", "sqlite_utils", "zxcvbn")
+
+# --- in the process of the tests ---
+
+
+class Forks:
+    """The process that forks, and the line to it. It ends with this process."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self.env = env
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            start = [sys.executable, __file__, str(theirs.fileno())]
+            self.process = subprocess.Popen(start, env=env, pass_fds=[theirs.fileno()])
+        atexit.register(self.process.wait, 10)
+        atexit.register(self._line.close)
+
+    def can_run(self, words: Sequence[str], env: Mapping[str, str]) -> bool:
+        changed = {name for name, _ in env.items() ^ self.env.items()}
+        return (
+            sys.platform == "linux"
+            and sum(map(len, words)) < MOST_BYTES
+            and all(name.startswith(FREE_VARIABLES) for name in changed)
+        )
+
+    def run(
+        self, words: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdin: bytes, timeout: float
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Does what subprocess.run does with pipes."""
+        request = json.dumps({"words": words, "env": env, "cwd": str(cwd)}).encode()
+        (their_stdin, our_stdin), *outgoing = [os.pipe() for _ in range(4)]
+        theirs = [their_stdin, *(writing for _, writing in outgoing)]
+        socket.send_fds(self._line, [request], theirs)
+        for descriptor in theirs:
+            os.close(descriptor)
+        with ThreadPoolExecutor(3) as pool:
+            pool.submit(_write, our_stdin, stdin)
+            output, errors = (pool.submit(_read, reading) for reading, _ in outgoing[:2])
+            with os.fdopen(outgoing[2][0], encoding="ascii") as report:
+                process = int(report.readline())
+                if not select.select([report], [], [], timeout)[0]:
+                    os.kill(process, signal.SIGKILL)
+                    raise subprocess.TimeoutExpired(list(words), timeout)
+                code = int(report.readline())
+            return subprocess.CompletedProcess(words, code, output.result(), errors.result())
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    with suppress(BrokenPipeError), os.fdopen(descriptor, "wb", buffering=0) as pipe:
+        while data:
+            data = data[pipe.write(data) :]
+
+
+def _read(descriptor: int) -> bytes:
+    with os.fdopen(descriptor, "rb") as pipe:
+        return pipe.read()
+
+
+# --- in the process that forks ---
+
+
+def main(line: socket.socket) -> None:
+    """Forks for each request until the other end of the line is closed."""
+    _import_all()
+    # By the descriptor of a process: its id, and the pipe for its exit code.
+    running: dict[int, tuple[int, int]] = {}
+    while True:
+        for ready in select.select([line, *running], [], [])[0]:
+            if ready is not line:
+                _report_end(ready, *running.pop(ready))
+                continue
+            request, descriptors, _, _ = socket.recv_fds(line, 2 * MOST_BYTES, 4)
+            if not request:
+                return
+            process = os.fork()
+            if process == 0:
+                line.detach()
+                run_command(json.loads(request), descriptors)
+            *streams, report = descriptors
+            os.write(report, b"%d\n" % process)
+            running[os.pidfd_open(process)] = (process, report)
+            for stream in streams:
+                os.close(stream)
+
+
+def _report_end(descriptor: int, process: int, report: int) -> None:
+    _, status = os.waitpid(process, 0)
+    os.write(report, b"%d\n" % os.waitstatus_to_exitcode(status))
+    os.close(report)
+    os.close(descriptor)
+
+
+def _import_all() -> None:
+    import usersctl
+
+    for module in pkgutil.walk_packages(usersctl.__path__, "usersctl."):
+        if module.name != "usersctl.__main__":
+            import_module(module.name)
+    for name in IMPORTED_LATE:
+        import_module(name)
+    gc.freeze()  # so that a collection in a forked process does not copy the memory of all modules
+
+
+def run_command(request: dict[str, Any], streams: list[int]) -> NoReturn:
+    """Makes this process what a start by `python -m usersctl` would have made of it."""
+    for number in range(3):
+        os.dup2(streams[number], number)
+    os.closerange(3, 1024)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    sys.path[0] = request["cwd"]
+    sys.argv[1:] = request["words"]
+    sys.stdin = os.fdopen(0, closefd=False, errors="surrogateescape")
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", closefd=False, buffering=1, errors="backslashreplace")
+    try:
+        runpy.run_module("usersctl", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code
+    _leave(int(code or 0))
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends the process without clearing every module, which would copy the memory that it shares with its parent."""
+    gc.collect()  # warns of what is not closed
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.path[0] = ""  # and not the folder of this file
+    with socket.socket(fileno=int(sys.argv[1])) as line:
+        main(line)
