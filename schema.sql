@@ -29,7 +29,8 @@ CREATE TABLE users (
 CREATE INDEX users_by_name ON users (name, id, email, claimed_email);
 CREATE INDEX users_inactive_by_name ON users (name, id) WHERE active = 0;
 CREATE INDEX users_admins_by_name ON users (name, id) WHERE role = 'admin';
-CREATE UNIQUE INDEX users_by_oauth_id ON users (oauth_id, oauth_issuer) WHERE oauth_id IS NOT NULL;
+-- An id whose issuer is not known yet is unique among its like.
+CREATE UNIQUE INDEX users_by_link ON users (coalesce(oauth_issuer, ''), oauth_id) WHERE oauth_id IS NOT NULL;
 CREATE UNIQUE INDEX users_by_claim ON users (claimed_email) WHERE claimed_email IS NOT NULL;
 CREATE INDEX users_by_end_of_claim ON users (claim_expires_at) WHERE claim_expires_at IS NOT NULL;
 CREATE INDEX users_by_deletion ON users (delete_at) WHERE delete_at IS NOT NULL;

@@ -220,7 +220,7 @@ def _changes(user: User, asked: dict[str, Any], *, unlink: bool) -> dict[str, An
         # A decision on `active` replaces the one by the confirmation email, and the one of an owner who deletes it.
         changes |= {"active": asked["active"], "awaiting_confirmation": False, "delete_at": None}
     if unlink and user.oauth_id is not None:
-        changes["oauth_id"] = None
+        changes |= {"oauth_id": None, "oauth_issuer": None}
     return changes
 
 

@@ -156,7 +156,15 @@ class Newcomer(NamedTuple):
     email_proven_at: str | None = None
     last_login_at: str | None = None
     oauth_id: str | None = None
+    oauth_issuer: str | None = None
     profile_picture: str | None = None
+
+
+class Link(NamedTuple):
+    """An account of an identity provider, which signs in to an account here. An id counts at its issuer only."""
+
+    oauth_id: str
+    oauth_issuer: str | None  # None: no provider was configured yet
 
 
 class AuditRow(NamedTuple):

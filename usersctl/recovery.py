@@ -72,7 +72,7 @@ class Recovery:
                 raise _dead_link()
             shut_out(tx, user, notices=True)
             # An intruder who came in through the identity provider must not come in there again.
-            changed = tx.change_user(user.id, password_hash=UNUSABLE, oauth_id=None)
+            changed = tx.change_user(user.id, password_hash=UNUSABLE, oauth_id=None, oauth_issuer=None)
             if user.email == email:
                 # Not to an address that the intruder may have put there.
                 self.emails.add(tx, RESET, changed, changed.email)

@@ -13,6 +13,7 @@ from usersctl.lockdown import Lockdowns
 from usersctl.mail.kinds import EmailQueue
 from usersctl.mail.outbox import Outbox
 from usersctl.oauth.http import HttpClient
+from usersctl.oauth.identities import Identities
 from usersctl.oauth.providers import Provider, make_provider
 from usersctl.oauth.sign_in import OAuthSignIn
 from usersctl.passwords import Hasher
@@ -44,6 +45,7 @@ class Service:
     deletion: Deletion
     outbox: Outbox
     oauth: OAuthSignIn
+    identities: Identities
     lockdown: Lockdowns
     http: HttpClient
     readiness: Readiness
@@ -92,6 +94,7 @@ def build(
         deletion=Deletion(store, hasher, throttle, settings, emails),
         outbox=Outbox(store, settings, emails, send),
         oauth=OAuthSignIn(store, settings, emails, provider or make_provider(settings, http, now), http),
+        identities=Identities(store, settings, emails),
         lockdown=Lockdowns(store),
         http=http,
         readiness=Readiness(store, parts),

@@ -10,7 +10,7 @@ from usersctl.clock import Clock, stamp
 from usersctl.config import Settings
 from usersctl.fields import lookup, lookup_key, user_id_of
 from usersctl.mail.kinds import CONFIRM, KINDS, RESET
-from usersctl.models import QueuedEmail, User
+from usersctl.models import Link, QueuedEmail, User
 from usersctl.passwords import password_is_set
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -66,14 +66,15 @@ class Why:
 
     def _with_account(self, tx: Transaction, user: User) -> Iterator[Gate]:
         has_password = password_is_set(tx.credentials_of(user.id))
-        has_provider = self.settings.has_provider and user.oauth_id is not None
+        link = tx.link_of(user.id)
+        has_provider = self.settings.has_provider and link is not None and self._is_configured(link)
         yield _lockdown(tx, user)
         yield _open("exists", f"user {user.id}, {user.role}, since {user.created_at}")
         yield self._active(user)
         yield self._confirmed(user)
         yield self._throttled(tx, account_key(user, user.email), user)
         yield _password(user, has_password=has_password, has_provider=has_provider)
-        yield self._provider(user, has_password=has_password)
+        yield self._provider(link, has_password=has_password)
         yield _email(tx, user, needed=user.awaiting_confirmation or not (has_password or has_provider))
         yield self._sessions(tx, user)
 
@@ -112,16 +113,28 @@ class Why:
             return _shut("throttled", f"{message}: locked until a reset", mend)
         return _shut("throttled", f"{message}: until {stamp(self.now() + wait)}", mend)
 
-    def _provider(self, user: User, *, has_password: bool) -> Gate:
-        if user.oauth_id is None and self.settings.has_provider:
+    def _is_configured(self, link: Link) -> bool:
+        return link.oauth_issuer in (self.settings.provider_issuer, None)
+
+    def _provider(self, link: Link | None, *, has_password: bool) -> Gate:
+        if link is None and self.settings.has_provider:
             return _note("provider", "not linked; the first sign-in through it links the account")
-        if user.oauth_id is None:
+        if link is None:
             return _note("provider", "not linked; none is configured")
-        if self.settings.has_provider:
-            return _open("provider", f"linked as {user.oauth_id}")
+        message = f"linked as {link.oauth_id}"
+        if link.oauth_issuer is not None:
+            message += f" at {link.oauth_issuer}"
+        if self.settings.has_provider and self._is_configured(link):
+            return _open("provider", message)
         result = _note if has_password else _shut
-        message = f"linked as {user.oauth_id}, and no provider is configured"
-        return result("provider", message, "set auth.oauth.clientId and clientSecret")
+        if self.settings.has_provider:
+            message += ", which is not the configured provider"
+            return result("provider", message, "a sign-in with the account's address links it again")
+        return result(
+            "provider",
+            f"{message}, and no provider is configured",
+            "set auth.oauth.clientId and clientSecret",
+        )
 
     def _sessions(self, tx: Transaction, user: User) -> Gate:
         kinds = [token.kind for token in tx.tokens(user.id, live=True)]

@@ -18,6 +18,7 @@ from usersctl.mail import folder, writer
 from usersctl.secrets import new_token
 from usersctl.service import Service, build
 from usersctl.store.store import Store
+from usersctl.text import counted
 from usersd.app import App
 from usersd.background.leader import Leader
 from usersd.counters import Counters
@@ -130,6 +131,7 @@ def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False) -> None:
             log.event("migrated", accounts=migrated.accounts, backup=str(migrated.backup))
             for note in migrated.notes:
                 log.event("migrated", message=note)
+        log_links(service, log)
         admin = service.first_admin.from_environment(os.environ)
         if admin is not None:
             log.event("first-admin", user=admin.id, email=admin.email)
@@ -140,6 +142,16 @@ def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False) -> None:
                 text = "Create the first admin here (the link works once, for 30 minutes):"
                 sys.stdout.write(f"\n{text}\n  {service.first_admin.link()}\n\n")
                 sys.stdout.flush()
+
+
+def log_links(service: Service, log: Log) -> None:
+    """Binds links to the provider of the configuration, and tells of those that are another one's."""
+    issuer, links = service.settings.provider_issuer, service.identities.bind()
+    if links.now:
+        log.event("provider-links", message=f"{counted(links.now, 'account')} bound to {issuer}")
+    if links.elsewhere:
+        message = f"{counted(links.elsewhere, 'account')} linked at another provider than {issuer}"
+        log.event("provider-links", message=f"{message}; see: usersctl doctor")
 
 
 def log_mail(settings: Settings, log: Log, *, dev: bool) -> None:

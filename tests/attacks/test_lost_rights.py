@@ -29,6 +29,7 @@ CLEANUP = ("POST", "/_tasks/users:cleanup-tokens")
 REQUESTS: dict[tuple[str, str], dict[str, Any] | None] = {
     ("PATCH", "/api/users/me"): {"name": "New Name"},
     ("DELETE", "/api/users/me/sessions/<session_id>"): None,
+    ("DELETE", "/api/users/me/identities/<provider>"): None,
     ("PATCH", "/api/users/password"): {
         "currentPassword": PASSWORD,
         "newPassword": NEW_PASSWORD,
@@ -80,7 +81,7 @@ class Caller:
     named: User
 
     def send(self, method: str, path: str) -> Reply:
-        ids = {"<id>": self.named.id, "<session_id>": self.other_session.id}
+        ids = {"<id>": self.named.id, "<session_id>": self.other_session.id, "<provider>": "oauth"}
         return self.client.send(
             method, re.sub("<[a-z_]+>", lambda name: str(ids[name[0]]), path), REQUESTS.get((method, path))
         )
@@ -98,6 +99,8 @@ class House:
         self.callers += 1
         user = self.site.add(f"caller-{self.callers}", role="admin")
         named = self.site.add(f"named-{self.callers}")
+        with self.elsewhere.store.write() as tx:
+            tx.change_user(user.id, oauth_id=str(user.id))
         opened = [self.elsewhere.sessions.open(user, remember=False) for _ in range(2)]
         self.elsewhere.sessions.open(named, remember=False)
         client = self.site.client(cookies={"auth_token": opened[0].token})

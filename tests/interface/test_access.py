@@ -38,6 +38,8 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("DELETE", "/api/users/me"): (USER, 400),
     ("GET", "/api/users/me/sessions"): (USER, 200),
     ("DELETE", "/api/users/me/sessions/<session_id>"): (USER, 404),
+    ("GET", "/api/users/me/identities"): (USER, 200),
+    ("DELETE", "/api/users/me/identities/<provider>"): (USER, 404),
     ("POST", "/api/users/me/sessions/end-others"): (USER, 200),
     ("PATCH", "/api/users/password"): (USER, 400),
     ("GET", "/api/users"): (ADMIN, 200),
@@ -145,7 +147,7 @@ class Callers:
         target = (
             getattr(self, caller, self.user).id if own else self.site.add(f"other-{len(self.site.log)}").id
         )
-        known = {"<id>": str(target), "<session_id>": "999", "<name>": "style.css"}
+        known = {"<id>": str(target), "<session_id>": "999", "<name>": "style.css", "<provider>": "oauth"}
         return re.sub("<[a-z_]+>", lambda found: known[found[0]], path)
 
 

@@ -198,6 +198,15 @@ class Settings(NamedTuple):
         return bool(self.oauth_client_id and self.oauth_client_secret)
 
     @property
+    def provider_issuer(self) -> str | None:
+        """The issuer that ids of the provider belong to; None if no provider is described."""
+        if self.oauth_issuer is not None and self.oauth_provider == "oidc":
+            return self.oauth_issuer
+        if self.oauth_authorization_url is not None:
+            return values.origin_in(self.oauth_authorization_url)
+        return "https://github.com" if self.oauth_provider == "github" else None
+
+    @property
     def redirect_uri(self) -> str:
         """Where the identity provider sends the browser back to."""
         return self.base_url + self.oauth_callback_url

@@ -152,6 +152,14 @@ def origin_of(value: Any) -> str:
     return f"{url.scheme}://{host_and_port(url.hostname, url.port)}"
 
 
+def origin_in(url: str) -> str:
+    """The origin of a URL that was checked before."""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.lower()}"
+
+
 @kind("https URL")
 def provider_url(value: Any) -> str:
     """An https URL of the identity provider; http only on this machine."""

@@ -46,6 +46,7 @@ CHECKS = (
     Check("letters-waiting", records.emails_waiting),
     Check("letters-failed", records.emails_failed),
     Check("provider", reach.provider),
+    Check("provider-links", records.provider_links),
     Check("mail-server", online.mail_server, online=True),
     Check("mail-starttls", online.mail_starttls, online=True),
     Check("mail-login", online.mail_login, online=True),

@@ -3,15 +3,17 @@
 from datetime import UTC, datetime, timedelta
 
 from usersctl.clock import moment, stamp
-from usersctl.doctor.installation import Installation, Result, ok, problem, warning
+from usersctl.doctor.installation import Installation, Result, hint, ok, problem, warning
 from usersctl.models import EmailState
 from usersctl.schedule import next_slot
+from usersctl.text import counted
 
 CLOCKS_DIFFER = timedelta(minutes=5)
 FIRST_RELEASE = datetime(2026, 11, 1, tzinfo=UTC)  # a clock before that was never set
 CLEANUP_IS_LATE = timedelta(hours=1)
 WITHOUT_CLEANUP = timedelta(days=8)
 EMAIL_IS_LATE = timedelta(minutes=15)
+MANY_ISSUERS = 5
 
 
 def clock(installation: Installation) -> Result:
@@ -83,3 +85,22 @@ def emails_failed(installation: Installation) -> Result:
     count = installation.query(lambda tx: tx.count_emails())["failed"]
     message = f"{count}, such as {oldest.id} to {oldest.email}: {oldest.last_error}"
     return warning(message, installation.command("mail list"))
+
+
+def provider_links(installation: Installation) -> Result | None:
+    settings = installation.settings
+    issuer = settings.provider_issuer
+    if not settings.has_provider or issuer is None:
+        return None
+    others = installation.query(lambda tx: tx.links_elsewhere(issuer))
+    unbound = others.pop("", 0)
+    if others:
+        listed = ", ".join(f"{count} at {other}" for other, count in sorted(others.items())[:MANY_ISSUERS])
+        message = f"accounts are linked elsewhere than at {issuer}, and cannot sign in there: {listed}"
+        return warning(
+            message, "set auth.oauth to that provider again, or unlink each: usersctl update USER --unlink"
+        )
+    if unbound:
+        message = f"{counted(unbound, 'linked account')} will belong to {issuer} at the next start"
+        return hint(message, "systemctl restart usersd")
+    return ok(f"all of {issuer}")

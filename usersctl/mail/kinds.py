@@ -33,10 +33,20 @@ _NOTICE = timedelta(days=7)
 PASSWORD_CHANGED = Kind("password-changed", Purpose.NOT_ME, _NOTICE)
 EMAIL_CHANGED = Kind("email-changed", Purpose.NOT_ME, _NOTICE)
 ACCOUNT_LINKED = Kind("account-linked", Purpose.NOT_ME, _NOTICE)
+ACCOUNT_UNLINKED = Kind("account-unlinked", Purpose.NOT_ME, _NOTICE)
 
 KINDS = {
     kind.name: kind
-    for kind in (CONFIRM, RESET, DELETE, UNDO, PASSWORD_CHANGED, EMAIL_CHANGED, ACCOUNT_LINKED)
+    for kind in (
+        CONFIRM,
+        RESET,
+        DELETE,
+        UNDO,
+        PASSWORD_CHANGED,
+        EMAIL_CHANGED,
+        ACCOUNT_LINKED,
+        ACCOUNT_UNLINKED,
+    )
 }
 
 AT_MOST, WITHIN = 3, timedelta(minutes=15)

@@ -12,7 +12,7 @@ from usersctl.errors import Invalid, SignInRefused
 from usersctl.fields import MAX_NAME, normal_email
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import ACCOUNT_LINKED, EmailQueue
-from usersctl.models import UNUSABLE, Actor, Newcomer, Purpose, User
+from usersctl.models import UNUSABLE, Actor, Link, Newcomer, Purpose, User
 from usersctl.oauth.http import HttpClient
 from usersctl.oauth.providers import Profile, Provider
 from usersctl.oauth.refusals import refused
@@ -59,13 +59,13 @@ class OAuthSignIn:
         except Invalid:
             raise refused("the provider gave no usable address") from None
         with self.store.write() as tx:
-            linked = tx.user_by_oauth_id(profile.subject)
+            linked = tx.user_by_link(self._link(profile))
             user = linked or tx.user_by_email(email)
             refuse_in_lockdown(tx, user)
             if user is None:
                 user = self._create(tx, email, profile, by)
             elif linked is None:
-                user = self._link(tx, user, profile, by)
+                user = self._connect(tx, user, profile, by)
             else:
                 user = self._update_picture(tx, user, profile)
             return then(tx, user)
@@ -84,12 +84,17 @@ class OAuthSignIn:
             return tx.change_user(user.id, profile_picture=picture)
         return user
 
-    def _link(self, tx: Transaction, user: User, profile: Profile, by: Actor) -> User:
-        if user.oauth_id is not None:
+    def _link(self, profile: Profile) -> Link:
+        return Link(profile.subject, self.settings.provider_issuer)
+
+    def _connect(self, tx: Transaction, user: User, profile: Profile, by: Actor) -> User:
+        new, former = self._link(profile), tx.link_of(user.id)
+        # An id of another issuer no longer signs in here, so it does not keep the address's owner out.
+        if former is not None and former.oauth_issuer == new.oauth_issuer:
             raise refused("the account is linked to another provider account")
         if not user.active:
             raise SignInRefused(INACTIVE, "the account is inactive")
-        changes: dict[str, Any] = {"oauth_id": profile.subject, "email_proven_at": tx.now_text}
+        changes: dict[str, Any] = {**new._asdict(), "email_proven_at": tx.now_text}
         picture = _picture(profile.picture)
         if picture is not None:
             changes["profile_picture"] = picture
@@ -99,7 +104,8 @@ class OAuthSignIn:
             shut_out(tx, user, notices=True)
         linked = tx.change_user(user.id, **changes)
         self.emails.add(tx, ACCOUNT_LINKED, linked, linked.email)
-        tx.audit(by, "link", linked, password_replaced="password_hash" in changes)
+        details = {"former_issuer": former.oauth_issuer} if former else {}
+        tx.audit(by, "link", linked, password_replaced="password_hash" in changes, **details)
         return linked
 
     def _create(self, tx: Transaction, email: str, profile: Profile, by: Actor) -> User:
@@ -108,7 +114,11 @@ class OAuthSignIn:
         name, picture = _name(profile.name) or email.partition("@")[0], _picture(profile.picture)
         user = tx.add_user(
             Newcomer(
-                email, name, email_proven_at=tx.now_text, oauth_id=profile.subject, profile_picture=picture
+                email,
+                name,
+                email_proven_at=tx.now_text,
+                profile_picture=picture,
+                **self._link(profile)._asdict(),
             )
         )
         tx.audit(by, "create", user, role=user.role, active=True, through="provider")

@@ -6,7 +6,7 @@ from typing import Any
 
 from usersctl.clock import stamp
 from usersctl.errors import Taken
-from usersctl.models import Credentials, Newcomer, Role, User, UserFilter
+from usersctl.models import Credentials, Link, Newcomer, Role, User, UserFilter
 from usersctl.store.statements import Statements
 
 USER = (
@@ -19,6 +19,8 @@ _ADD = (
     f"INSERT INTO users (updated_at, {', '.join(Newcomer._fields)}) VALUES (?{', ?' * len(Newcomer._fields)})"
     f" ON CONFLICT DO NOTHING RETURNING {USER}"
 )
+
+_ISSUER = "coalesce(oauth_issuer, '')"  # as the index has it
 
 # Whole phrases, so that no value of a caller becomes SQL, and so that SQLite uses the partial indexes.
 _SORTS = {"name": "name", "email": "email", "created": "created_at", "last-login": "last_login_at"}
@@ -34,8 +36,29 @@ class Users(Statements):
     def user_by_email(self, email: str) -> User | None:
         return self._first(user_of, f"SELECT {USER} FROM users WHERE email = ?", (email,))
 
-    def user_by_oauth_id(self, oauth_id: str) -> User | None:
-        return self._first(user_of, f"SELECT {USER} FROM users WHERE oauth_id = ?", (oauth_id,))
+    def user_by_link(self, link: Link) -> User | None:
+        statement = f"SELECT {USER} FROM users WHERE oauth_id = ? AND {_ISSUER} = coalesce(?, '')"
+        return self._first(user_of, statement, link)
+
+    def link_of(self, user_id: int) -> Link | None:
+        statement = "SELECT oauth_id, oauth_issuer FROM users WHERE id = ? AND oauth_id IS NOT NULL"
+        return self._first(Link._make, statement, (user_id,))
+
+    def links_elsewhere(self, issuer: str) -> dict[str, int]:
+        """The number of links of each other issuer; "" stands for links without one."""
+        counted = f"SELECT {_ISSUER}, count(*) FROM users WHERE oauth_id IS NOT NULL AND {_ISSUER}"
+        # In two ranges of the index, so that the links of this issuer are not read.
+        statement = f"{counted} < :it GROUP BY 1 UNION ALL {counted} > :it GROUP BY 1"
+        return dict(self._run(statement, {"it": issuer}).fetchall())
+
+    def bind_links(self, issuer: str) -> int:
+        """Binds the links without an issuer to this one, except those whose id it has already; returns their number."""
+        taken = "SELECT 1 FROM users AS other WHERE other.oauth_id = users.oauth_id AND other.oauth_issuer = :issuer"
+        statement = (
+            "UPDATE users SET oauth_issuer = :issuer"
+            f" WHERE oauth_id IS NOT NULL AND {_ISSUER} = '' AND NOT EXISTS ({taken})"
+        )
+        return self._run(statement, {"issuer": issuer}).rowcount
 
     def credentials(self, email: str) -> Credentials | None:
         return self._first(_credentials_of, f"{_CREDENTIALS} WHERE email = ?", (email,))

@@ -12,7 +12,7 @@ from usersctl.config import Settings
 from usersctl.credentials import shut_out
 from usersctl.errors import Invalid, LastAdmin, UsersError
 from usersctl.fields import is_text, is_web_address, normal_email, normal_name, normal_role, normal_time
-from usersctl.models import UNUSABLE, Actor, Credentials, Newcomer, User
+from usersctl.models import UNUSABLE, Actor, Credentials, Link, Newcomer, User
 from usersctl.passwords import Hasher, check_hash, check_password, cost_of
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -146,6 +146,8 @@ class Transfer:
                 raise Invalid("is active and not confirmed: leave confirmed empty, or make it inactive")
             del checked["confirmed"]
             checked |= {"active": False, "awaiting_confirmation": True}
+        if "oauth_id" in checked:
+            checked["oauth_issuer"] = self.settings.provider_issuer
         if "password" in checked:
             owner = Newcomer(checked["email"], checked.get("name", ""))
             check_password(self.settings, checked["password"], owner)
@@ -179,7 +181,7 @@ class Transfer:
                 if row.pop("confirmed", False):
                     row["email_proven_at"] = tx.now_text
                 known = tx.user_by_email(row["email"])
-                owner = tx.user_by_oauth_id(row["oauth_id"]) if "oauth_id" in row else None
+                owner = _owner_of_link(tx, row)
                 if owner is not None and (known is None or owner.id != known.id):
                     taken += 1
                     options.report(RowProblem(where, f"oauth_id is taken by {owner.email}"))
@@ -207,6 +209,10 @@ class Transfer:
     def _update(self, tx: Transaction, known: User, row: dict[str, Any], by: Actor) -> bool:
         stored = tx.credentials_of(known.id)
         before = known._asdict() | {"password_hash": stored.password_hash if stored else UNUSABLE}
+        link = tx.link_of(known.id)
+        before["oauth_issuer"] = link and link.oauth_issuer
+        if before["oauth_issuer"] and before["oauth_id"] == row.get("oauth_id"):
+            del row["oauth_issuer"]  # the id may be one of a former provider
         if row.pop("awaiting_confirmation", False):
             del row["active"]  # an account that exists here need not wait for an email again
         if known.email_proven_at is not None:
@@ -232,6 +238,14 @@ class Transfer:
         with self.store.read() as tx:
             for credentials in tx.all_credentials():
                 yield _exported(credentials, with_hashes=with_hashes)
+
+
+def _owner_of_link(tx: Transaction, row: dict[str, Any]) -> User | None:
+    """The account that has this id of the provider, or may get it when a daemon binds its link."""
+    if "oauth_id" not in row:
+        return None
+    link = Link(row["oauth_id"], row["oauth_issuer"])
+    return tx.user_by_link(link) or tx.user_by_link(link._replace(oauth_issuer=None))
 
 
 def _exported(credentials: Credentials, *, with_hashes: bool) -> dict[str, Any]:

@@ -26,7 +26,8 @@ _REFUSALS = {
     503: "Not available now: too many logins at once, a lockdown, or an unusable database.",
 }
 _ALWAYS = (400, 413, 431, 500, 503)
-_SEGMENTS = {"name": string("style.css", minLength=1)}  # of paths; all others are ids
+# Of paths; all others are ids.
+_SEGMENTS = {"name": string("style.css", minLength=1), "provider": string("oauth", minLength=1)}
 _OPEN = (Access.ANYONE, Access.OPTIONAL_SESSION)
 _REFUSAL_HEADERS = {405: ("Allow",), 429: ("Retry-After",), 503: ("Retry-After",)}
 

@@ -85,6 +85,12 @@ _SESSION = {
     "user_agent": or_null(string("")),
     "current": boolean("The session of this request."),
 }
+_IDENTITY = {
+    "name": string("oauth"),
+    "label": string("id.example.com", "For people: the provider's name or host."),
+    "email": or_null(string("", "The address there, if it is known.")),
+    "linked_at": or_null(MOMENT),
+}
 _PAGINATION = {
     "page": integer(1, minimum=1),
     "limit": integer(10, minimum=1, maximum=100),
@@ -102,6 +108,7 @@ def components(settings: Settings) -> dict[str, Schema]:
         "User": exactly(_USER),
         "RegisteredUser": exactly(_PERSON | _TIMES),
         "Session": exactly(_SESSION),
+        "Identity": exactly(_IDENTITY),
         "UserPage": exactly({"users": array(named("User")), "pagination": exactly(_PAGINATION)}),
         "NewPassword": string(
             "correct horse battery",

@@ -1,0 +1,222 @@
+"""The links of accounts to an identity provider: shown, disconnected, and bound to their issuer, over real HTTP."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.commands import OPERATOR, PASSWORD, Command
+from support.daemons import serving
+from support.oauth_site import Browser, OAuthSite, error_of, oauth_site
+from support.postbox import last_link, sent
+
+from usersctl.models import Link, User
+from usersctl.service import Service
+
+IDENTITIES = "/api/users/me/identities"
+CONFIGURED = '[auth.oauth]\nclientId = "x"\nclientSecret = "y"\nissuer = "{}"\n'
+HERE, ELSEWHERE = "https://id.example", "https://former.example"
+
+
+@pytest.fixture
+def site(make_service: Callable[..., Service]) -> Iterator[OAuthSite]:
+    with oauth_site(make_service, oauth_allow_auto_registration=True) as found:
+        yield found
+
+
+@pytest.fixture
+def browser(site: OAuthSite) -> Browser:
+    return site.browser()
+
+
+def link_of(service: Service, user_id: int) -> Link | None:
+    with service.store.read() as tx:
+        return tx.link_of(user_id)
+
+
+def relink(service: Service, user_id: int, issuer: str | None) -> None:
+    with service.store.write() as tx:
+        tx.change_user(user_id, oauth_issuer=issuer)
+
+
+def proven(site: OAuthSite, name: str = "ada") -> User:
+    user = site.site.add(name)
+    with site.service.store.write() as tx:
+        return tx.change_user(user.id, email_proven_at=tx.now_text)
+
+
+# --- shown and disconnected ---
+
+
+def test_a_user_sees_and_disconnects_the_provider(site: OAuthSite, browser: Browser) -> None:
+    user = proven(site)
+    browser.sign_in()
+    shown = browser.client.get(IDENTITIES).json
+    assert shown == {
+        "identities": [{"name": "oauth", "label": "127.0.0.1", "email": None, "linked_at": None}]
+    }
+    before = len(sent(site.service))
+    assert browser.client.delete(f"{IDENTITIES}/oauth").json == {"success": True}
+    assert browser.client.get(IDENTITIES).json == {"identities": []}
+    assert (browser.me() or {})["oauth_id"] is None
+    assert link_of(site.service, user.id) is None
+    (notice,) = sent(site.service)[before:]
+    assert (notice.to, last_link(site.service).path) == (user.email, "/not-me")
+    with site.service.store.read() as tx:
+        rows = [row for row in tx.audit_rows() if row.action == "unlink"]
+    assert [(row.user_id, row.actor) for row in rows] == [(user.id, f"user:{user.id}")]
+
+
+def test_the_last_way_into_an_account_is_not_disconnected(site: OAuthSite, browser: Browser) -> None:
+    browser.sign_in()
+    me = browser.me() or {}
+    reply = browser.client.delete(f"{IDENTITIES}/oauth")
+    assert (reply.status, reply.message) == (
+        400,
+        "This is the only way into the account: set a password first",
+    )
+    assert (browser.me(), len(sent(site.service))) == (me, 0)
+    site.service.accounts.set_password(me["id"], PASSWORD, by=OPERATOR)
+    again = site.browser()
+    again.sign_in()
+    assert again.client.delete(f"{IDENTITIES}/oauth").status == 200
+
+
+def test_a_provider_that_is_not_linked_is_not_disconnected(site: OAuthSite, browser: Browser) -> None:
+    client = site.site.signed_in(site.site.add("bea"))
+    browser.sign_in()
+    for caller, name in ((client, "oauth"), (browser.client, "other"), (browser.client, "OAUTH")):
+        reply = caller.delete(f"{IDENTITIES}/{name}")
+        assert (reply.status, reply.message) == (404, "No such provider is linked")
+    assert client.get(IDENTITIES).json == {"identities": []}
+
+
+# --- bound to its issuer ---
+
+
+def test_an_id_of_another_issuer_matches_no_account(site: OAuthSite, browser: Browser) -> None:
+    """After a change of provider, the person who has the same id there is a stranger."""
+    browser.sign_in()
+    owner = browser.me() or {}
+    relink(site.service, owner["id"], ELSEWHERE)
+    site.provider.people["1001"].email = "mallory@example.com"
+    stranger = site.browser()
+    stranger.sign_in()
+    assert (stranger.me() or {})["id"] != owner["id"]
+    assert link_of(site.service, owner["id"]) == Link("1001", ELSEWHERE)
+
+
+def test_a_link_at_a_former_provider_is_replaced_by_a_verified_address(
+    site: OAuthSite, browser: Browser
+) -> None:
+    user = proven(site)
+    browser.sign_in()
+    relink(site.service, user.id, ELSEWHERE)
+    site.provider.people["9001"] = site.provider.people.pop("1001")
+    site.provider.people["9001"].sub = "9001"
+    before = len(sent(site.service))
+    browser.sign_in("9001")
+    assert link_of(site.service, user.id) == Link("9001", site.provider.issuer)
+    (notice,) = sent(site.service)[before:]
+    assert notice.to == user.email
+    assert site.site.client().login(user.email, PASSWORD).status == 200
+
+
+def test_a_former_link_of_an_unproven_address_gives_its_holder_nothing(
+    site: OAuthSite, browser: Browser
+) -> None:
+    user = site.site.add("ada")
+    waiting = site.site.signed_in(user)
+    with site.service.store.write() as tx:
+        tx.change_user(user.id, oauth_id="666", oauth_issuer=ELSEWHERE)
+    browser.sign_in()
+    assert link_of(site.service, user.id) == Link("1001", site.provider.issuer)
+    assert waiting.get("/api/users/me").status == 401
+    assert waiting.login(user.email, PASSWORD).status == 401
+
+
+def test_another_id_of_the_same_issuer_replaces_no_link(site: OAuthSite, browser: Browser) -> None:
+    browser.sign_in()
+    site.provider.people["1004"].email = "ada@example.com"
+    assert error_of(site.browser().sign_in("1004")) == "oauth_failed"
+
+
+# --- bound at the first start with a provider ---
+
+
+def linked(service: Service, name: str, oauth_id: str, issuer: str | None) -> int:
+    user = service.accounts.create(
+        service.accounts.newcomer(f"{name}@example.com", name.title()), PASSWORD, by=OPERATOR
+    )
+    with service.store.write() as tx:
+        tx.change_user(user.id, oauth_id=oauth_id, oauth_issuer=issuer)
+    return user.id
+
+
+def links(usersctl: Command) -> dict[str, Any]:
+    with usersctl.service() as service, service.store.read() as tx:
+        users = [each.user for each in tx.all_credentials()]
+        return {user.email: tx.link_of(user.id) for user in users}
+
+
+def test_the_first_start_with_a_provider_binds_the_links_that_have_none(usersctl: Command) -> None:
+    usersctl.configure(CONFIGURED.format(HERE))
+    with usersctl.service() as service:
+        linked(service, "ada", "7", None)
+        linked(service, "bea", "8", ELSEWHERE)
+        linked(service, "cyd", "9", HERE)
+        linked(service, "dan", "9", None)  # the id of another account there: never bound
+    with serving(usersctl) as daemon:
+        told = [line["message"] for line in daemon.events("provider-links")]
+        assert daemon.stop() == 0
+    assert told == [
+        f"1 account bound to {HERE}",
+        f"2 accounts linked at another provider than {HERE}; see: usersctl doctor",
+    ]
+    expected = {
+        "ada@example.com": Link("7", HERE),
+        "bea@example.com": Link("8", ELSEWHERE),
+        "cyd@example.com": Link("9", HERE),
+        "dan@example.com": Link("9", None),
+    }
+    assert links(usersctl) == expected
+    usersctl.configure(CONFIGURED.format("https://next.example"))
+    with serving(usersctl) as daemon:
+        assert "another provider" in daemon.events("provider-links")[-1]["message"]
+    assert links(usersctl)["ada@example.com"] == Link("7", HERE)
+
+
+def test_a_start_without_a_provider_binds_nothing(usersctl: Command) -> None:
+    with usersctl.service() as service:
+        linked(service, "ada", "7", None)
+    with serving(usersctl) as daemon:
+        assert daemon.events("provider-links") == []
+    assert links(usersctl) == {"ada@example.com": Link("7", None)}
+
+
+def test_doctor_tells_of_links_to_another_provider(usersctl: Command) -> None:
+    usersctl.configure(CONFIGURED.format(HERE))
+    with usersctl.service() as service:
+        linked(service, "ada", "7", None)
+    findings = {each["code"]: each for each in usersctl("doctor", "--json").json["findings"]}
+    assert findings["provider-links"]["severity"] == "hint"
+    with usersctl.service() as service:
+        linked(service, "bea", "8", ELSEWHERE)
+    findings = {each["code"]: each for each in usersctl("doctor", "--json").json["findings"]}
+    assert findings["provider-links"]["severity"] == "warning"
+    assert f"1 at {ELSEWHERE}" in findings["provider-links"]["message"]
+
+
+def test_an_import_binds_ids_to_the_configured_provider(usersctl: Command) -> None:
+    rows = "email,oauth_id\nada@example.com,7\n"
+    usersctl.ok("import", "-", "--format", "csv", stdin=rows)
+    assert links(usersctl) == {"ada@example.com": Link("7", None)}
+    usersctl.configure(CONFIGURED.format(HERE))
+    # An id that no daemon has bound yet belongs to one account all the same.
+    assert usersctl("import", "-", "--format", "csv", stdin="email,oauth_id\nbea@example.com,7\n").code == 4
+    usersctl.ok("import", "-", "--format", "csv", "--on-conflict", "update", stdin=rows)
+    assert links(usersctl) == {"ada@example.com": Link("7", HERE)}
+    usersctl.configure(CONFIGURED.format("https://next.example"))
+    usersctl.ok("import", "-", "--format", "csv", "--on-conflict", "update", stdin=rows)
+    assert links(usersctl) == {"ada@example.com": Link("7", HERE)}  # an old export makes no new link
+    usersctl.ok("import", "-", "--format", "csv", stdin="email,oauth_id\nbea@example.com,7\n")
+    assert links(usersctl)["bea@example.com"] == Link("7", "https://next.example")

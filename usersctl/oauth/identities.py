@@ -1,0 +1,80 @@
+"""The links of accounts to the identity provider: shown, removed by their owners, and bound to their issuer."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from usersctl.config import Settings
+from usersctl.errors import Invalid, NotFound
+from usersctl.mail.kinds import ACCOUNT_UNLINKED, EmailQueue
+from usersctl.models import Actor, Link
+from usersctl.passwords import password_is_set
+from usersctl.permissions import admit
+from usersctl.store.store import Store
+
+OAUTH = "oauth"  # the name of the provider in auth.oauth
+
+
+class Identity(NamedTuple):
+    """An account elsewhere that signs in to an account here."""
+
+    name: str
+    label: str
+    email: str | None = None  # neither is stored
+    linked_at: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+class Bound(NamedTuple):
+    """What the start of a daemon found about links: how many it bound, and how many are of other issuers."""
+
+    now: int
+    elsewhere: int
+
+
+@dataclass(frozen=True)
+class Identities:
+    store: Store
+    settings: Settings
+    emails: EmailQueue
+
+    def of(self, user_id: int) -> list[Identity]:
+        with self.store.glance() as tx:
+            link = tx.link_of(user_id)
+        return [] if link is None else [Identity(OAUTH, _label(link))]
+
+    def disconnect(self, user_id: int, name: str, *, by: Actor) -> None:
+        """By the owner, who needs another way in. Sessions stay: `end-others` and a new password end them."""
+        with self.store.write() as tx:
+            admit(tx, by)
+            user = tx.user(user_id)
+            link = tx.link_of(user_id)
+            if user is None or link is None or name != OAUTH:
+                raise NotFound("No such provider is linked")
+            if not password_is_set(tx.credentials_of(user_id)):
+                raise Invalid("This is the only way into the account: set a password first")
+            changed = tx.change_user(user_id, oauth_id=None, oauth_issuer=None)
+            self.emails.add(tx, ACCOUNT_UNLINKED, changed, changed.email)
+            tx.audit(by, "unlink", changed, issuer=link.oauth_issuer)
+
+    def bind(self) -> Bound:
+        """Gives links without an issuer the configured one, so that another provider's ids never match them later."""
+        issuer = self.settings.provider_issuer
+        if not self.settings.has_provider or issuer is None:
+            return Bound(0, 0)
+        with self.store.glance() as tx:
+            others = tx.links_elsewhere(issuer)
+        bound = 0
+        if "" in others:
+            with self.store.write() as tx:
+                bound = tx.bind_links(issuer)
+        return Bound(bound, sum(others.values()) - bound)
+
+
+def _label(link: Link) -> str:
+    host = urlsplit(link.oauth_issuer or "").hostname
+    return {"github.com": "GitHub", "accounts.google.com": "Google"}.get(
+        host or "", host or "Identity provider"
+    )
