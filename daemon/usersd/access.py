@@ -49,6 +49,15 @@ def is_cross_site(request: Request) -> bool:
     return origin is not None and origin != request.settings.base_url
 
 
+def is_navigation_of_another_site(request: Request) -> bool:
+    """A page of another site sends the browser here without a click of its visitor. Older browsers do not say."""
+    site = request.environ.get("HTTP_SEC_FETCH_SITE", "none")
+    return (
+        site not in ("same-origin", "same-site", "none")
+        and request.environ.get("HTTP_SEC_FETCH_USER") != "?1"
+    )
+
+
 def wants_a_page(environ: dict[str, Any], method: str) -> bool:
     """Whether a browser is about to show the response: it says so, or, if it is an older one, accepts HTML."""
     if method not in ("GET", "HEAD"):
@@ -81,12 +90,14 @@ def is_api(path: str | None) -> bool:
 
 def is_at_this_machine(request: Request, listening: str | None) -> bool:
     """A fresh installation on the caller's own machine: configured for loopback, listening there, called from there, without a
-    proxy, and by a loopback name: a page elsewhere may have pointed its own name to this machine (DNS rebinding)."""
+    proxy, and by a loopback name: a page elsewhere may have pointed its own name to this machine (DNS rebinding). A proxy
+    without a configuration of its own adds no header, but speaks HTTP/1.0 (nginx)."""
     return (
         is_loopback(listening or "")
         and is_loopback(_host_of(request.settings.base_url))
         and is_loopback(_host_of("//" + request.environ.get("HTTP_HOST", "")))
         and is_loopback(request.environ.get("REMOTE_ADDR", ""))
+        and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.1"
         and not request.is_forwarded
     )
 

@@ -16,7 +16,7 @@ from usersd.page_access import Whitelist
 from usersd.pages import pages
 from usersd.rate_limits import RateLimits
 from usersd.request import BadRequest, Request, new_request_id
-from usersd.response import HSTS, JSON, STATUS_LINES, Header, Response, as_json, error_response, unavailable
+from usersd.response import JSON, STATUS_LINES, Header, Response, as_json, error_response, hsts, unavailable
 from usersd.routes import TABLE
 from usersd.routing import SAFE_METHODS, Access, Match, Route, Router
 from usersd.server.lanes import MustWait
@@ -54,7 +54,7 @@ class App:
         self.whitelist = Whitelist(service.settings.whitelist)
         self.router = Router(table, service.settings)
         self.lane = self.router.lane
-        self._hsts = (HSTS,) if service.settings.https else ()
+        self._hsts = hsts(service.settings)
 
     # --- the way of a request ---
 

@@ -1,7 +1,9 @@
 """Cookies: those of a request are parsed here, and Set-Cookie is made here."""
 
 import re
+from functools import cache
 
+FLOW = "oauth_"  # and 16 hexadecimal digits: the cookie of a sign-in that waits for the provider
 MAX_COOKIE_HEADER = 16 * 1024
 MAX_CANDIDATES = 3
 TOKEN_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
@@ -19,6 +21,18 @@ def cookie_values(header: str, name: str, pattern: re.Pattern[str] = TOKEN_PATTE
             if len(values) == MAX_CANDIDATES:
                 break
     return values
+
+
+def without_ours(header: str, session_cookie: str) -> str:
+    """A Cookie header for an application behind us: all cookies but those that sign people in here."""
+    ours = _ours(session_cookie.removeprefix("__Host-"))
+    return ";".join(part for part in header.split(";") if not ours.match(part)).strip()
+
+
+@cache
+def _ours(session_cookie: str) -> re.Pattern[str]:
+    """Under HTTPS and without it, because one of the two may be left from before."""
+    return re.compile(rf"[ \t]*(__Host-)?({re.escape(session_cookie)}|{FLOW}[0-9a-f]{{16}})=")
 
 
 class NewCookies(dict[str, tuple[str, str]]):

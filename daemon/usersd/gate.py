@@ -37,7 +37,7 @@ class Gate:
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         request = Request(environ, self.service.settings)
-        refuse = partial(send, environ, start_response, https=request.settings.https)
+        refuse = partial(send, environ, start_response, settings=request.settings)
         try:
             access.identify(request, self.service)
         except (Busy, StoreUnusable):

@@ -29,16 +29,30 @@ class Whitelist:
         return any(_matches(pattern, parts) for pattern in self._wild) and not _is_ambiguous(path)
 
 
+_END = re.compile(r"[?#\0]")  # where some parsers stop reading the path
+
+
 def _is_ambiguous(path: str) -> bool:
     """True if another server could parse this path differently (dot segments, backslashes, parameters, double encoding,
-    Unicode forms)."""
+    Unicode forms, characters that it drops or stops at)."""
     shape = [bool(part) for part in path.split("/")]
     for _ in range(3):
         path = unicodedata.normalize("NFKC", unquote(path))
-        parts = [part.partition(";")[0] for part in re.split(r"[/\\]", path)]
+        *inner, last = re.split(r"[/\\]", path)
+        if any(map(_END.search, inner)):
+            return True
+        parts = [_essence(part) for part in (*inner, last)]
         if [bool(part) for part in parts] != shape or not {".", ".."}.isdisjoint(parts):
             return True
     return False
+
+
+def _essence(part: str) -> str:
+    """A segment up to its parameters, query or fragment, without invisible characters and spaces."""
+    before = _END.split(part, maxsplit=1)[0].partition(";")[0]
+    if before.isascii() and before.isprintable() and " " not in before:
+        return before
+    return "".join(c for c in before if unicodedata.category(c)[0] not in "CZ")
 
 
 def _matches(pattern: list[str], parts: list[str]) -> bool:
@@ -89,7 +103,7 @@ def _readings(path: str) -> list[list[str]]:
     """The segments of a path in every way that a server may read it: decoded again, cut at a query, case-folded."""
     forms = []
     for _ in range(3):
-        forms += [path, re.split(r"[?#\0]", path)[0]]
+        forms += [path, _END.split(path, maxsplit=1)[0]]
         path = unquote(path)
     return [_segments(_folded(form)) for form in forms]
 

@@ -22,6 +22,11 @@ from usersd.server.lanes import NONBLOCKING
 MAX_BODY = 64 * 1024
 MAX_HOPS = 20  # of X-Forwarded-For
 
+# What a proxy says of the request that it asks about: nginx is configured to send X-Original-…, Caddy and Traefik send
+# X-Forwarded-….
+_URLS = ("HTTP_X_ORIGINAL_URL", "HTTP_X_FORWARDED_URI")
+_METHODS = ("HTTP_X_ORIGINAL_METHOD", "HTTP_X_FORWARDED_METHOD")
+ORIGINAL = (*_URLS, *_METHODS, "HTTP_X_FORWARDED_HOST")
 FORWARDING = ("HTTP_FORWARDED", "HTTP_X_REAL_IP", "HTTP_VIA")
 
 _CHARSET = re.compile(r"charset\s*=\s*\"?([^\s\";]+)", re.IGNORECASE)

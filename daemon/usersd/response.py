@@ -5,6 +5,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
+from usersctl.config import Settings
+
 Header = tuple[str, str]
 
 
@@ -33,20 +35,25 @@ PAGE: tuple[Header, ...] = (
     ("Content-Security-Policy", _PAGE_POLICY),
     *ALWAYS,
 )
-HSTS: Header = ("Strict-Transport-Security", "max-age=31536000")
 
 STATUS_LINES = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
+def hsts(settings: Settings) -> tuple[Header, ...]:
+    """Browsers keep to HTTPS for a year, if baseUrl is https."""
+    if not settings.https:
+        return ()
+    also = "; includeSubDomains" * settings.hsts_include_subdomains
+    return (("Strict-Transport-Security", f"max-age=31536000{also}"),)
+
+
 def send(
-    environ: dict[str, Any], start_response: Callable[..., Any], response: Response, *, https: bool
+    environ: dict[str, Any], start_response: Callable[..., Any], response: Response, settings: Settings
 ) -> list[bytes]:
     """Answers a request that does not reach the application."""
-    headers = [*response.headers, ("Content-Length", str(len(response.body)))]
-    if https:
-        headers.append(HSTS)
+    headers = [*response.headers, ("Content-Length", str(len(response.body))), *hsts(settings)]
     start_response(STATUS_LINES[response.status], headers)
     return [] if environ["REQUEST_METHOD"] == "HEAD" else [response.body]
 

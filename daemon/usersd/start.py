@@ -57,7 +57,7 @@ def start(loaded: Loaded, *, dev: bool = False, quiet: bool = False, as_json: bo
 
             host, port = settings.metrics_host, settings.metrics_port
             metrics = stack.enter_context(measuring(host, port, table, settings.processes))
-        first_run(loaded, log, at_terminal=sys.stdout.isatty())
+        first_run(loaded, log, at_terminal=sys.stdout.isatty(), dev=dev)
         log_mail(settings, log, dev=dev)
 
         def ready(url: str) -> None:
@@ -123,7 +123,7 @@ def admin_command(loaded: Loaded) -> str:
     return command
 
 
-def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False) -> None:
+def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False, dev: bool = False) -> None:
     """Makes or migrates the database and announces how to make the first admin, before any process is forked."""
     with closing(build(loaded.settings)) as service:
         migrated = service.store.migrated
@@ -142,6 +142,9 @@ def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False) -> None:
                 text = "Create the first admin here (the link works once, for 30 minutes):"
                 sys.stdout.write(f"\n{text}\n  {service.first_admin.link()}\n\n")
                 sys.stdout.flush()
+        elif loaded.has_default_address and not dev:
+            message = "baseUrl is not set, so links lead to this machine, and its processes run tasks without a session. "
+            log.event("default-address", message=message + "Set it before you put a proxy in front.")
 
 
 def log_links(service: Service, log: Log) -> None:

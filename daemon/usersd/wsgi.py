@@ -10,11 +10,15 @@ from typing import Any
 from usersctl.config.sources import Loaded, load
 from usersctl.errors import UsersError
 from usersd.log import Forward, Log
-from usersd.request import new_request_id
+from usersd.request import ORIGINAL, new_request_id
 from usersd.response import send, unavailable
 from usersd.server.connections import Hosted
 from usersd.start import check, first_run, hosted, log_mail
 
+NOT_BELIEVED = (
+    "Forward authentication does not know the path: "
+    "set server.proxyDropsUnderscores if the proxy removes headers with an underscore in their name"
+)
 START_AFTER = 1.0  # seconds without a request; also between two attempts to start
 CHECK_STOP_EVERY = 0.5  # seconds
 
@@ -33,13 +37,17 @@ class Application:
         os.register_at_fork(before=self._close, after_in_child=self._reset)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if not self._loaded.settings.proxy_drops_underscores:
+            # Some servers read a client's X_Forwarded_Uri as X-Forwarded-Uri, and prefer it to the proxy's.
+            for name in ORIGINAL:
+                environ.pop(name, None)
         try:
             app = self._started().app
         except UsersError as error:
             request_id = new_request_id()
             self._log.event("database", request=request_id, message=str(error))
             response = unavailable(("X-Request-Id", request_id))
-            return send(environ, start_response, response, https=self._loaded.settings.https)
+            return send(environ, start_response, response, self._loaded.settings)
         return app(environ, start_response)
 
     def _reset(self) -> None:
@@ -57,6 +65,8 @@ class Application:
                 settings = self._loaded.settings
                 first_run(self._loaded, self._log)
                 log_mail(settings, self._log, dev=False)
+                if settings.trusted_proxies and not settings.proxy_drops_underscores:
+                    self._log.event("not-believed", message=NOT_BELIEVED)
                 self._hosted = self._stack.enter_context(hosted(self._loaded, self._log))
                 self._log.event("serving", base_url=settings.base_url, process=os.getpid())
             return self._hosted

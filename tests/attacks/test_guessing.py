@@ -475,6 +475,15 @@ def test_over_https_every_response_has_hsts(make_service: Callable[..., Service]
         assert b"Strict-Transport-Security" in site.raw(b"GET / HTTP/1.1\r\n\r\n")
 
 
+def test_subdomains_are_in_hsts_only_if_configured(make_service: Callable[..., Service]) -> None:
+    with running(make_service(base_url="https://users.example", hsts_include_subdomains=True)) as site:
+        for path in ("/login", "/nowhere", "/assets/style.css"):
+            (found,) = site.client().get(path).all("Strict-Transport-Security")
+            assert found == "max-age=31536000; includeSubDomains"
+    with running(make_service(hsts_include_subdomains=True)) as site:
+        assert site.client().get("/login").header("Strict-Transport-Security") is None
+
+
 def test_the_routes_open_to_anyone_are_exactly_the_intended_ones() -> None:
     open_to_all = {(route.method, route.path) for route in TABLE if route.access is Access.ANYONE}
     meant = {

@@ -70,6 +70,31 @@ def with_state(path: str, state: str) -> str:
     return f"{urlsplit(path).path}?{urlencode(asked(path) | {'state': state})}"
 
 
+# --- started by another site ---
+
+
+@pytest.mark.parametrize("site_of_page", ["cross-site", "", "Same-Origin", "other"])
+def test_a_page_of_another_site_cannot_start_a_sign_in(browser: Browser, site_of_page: str) -> None:
+    for more in ({}, {"Sec-Fetch-Mode": "navigate"}, {"Sec-Fetch-User": "?0"}, {"Sec-Fetch-Mode": "no-cors"}):
+        reply = browser.client.get(GO, headers={"Sec-Fetch-Site": site_of_page} | more)
+        assert error_of(reply) == "oauth_failed"
+        assert path_of(str(reply.header("Location"))).startswith("/login?")
+        assert browser.flows() == []
+
+
+def test_a_sign_in_starts_with_a_click_from_our_pages_or_from_an_older_browser(
+    browser: Browser,
+) -> None:
+    for headers in (
+        {},
+        {"Sec-Fetch-Site": "same-origin"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "none"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-User": "?1"},
+    ):
+        assert "/dev/provider/" in browser.set_out(headers=headers)
+
+
 # --- state ---
 
 

@@ -33,6 +33,8 @@ DEFAULTS: dict[str, Any] = {
     "server.threads": 4,
     "server.processes": 1,
     "server.trustedProxies": [],
+    "server.proxyDropsUnderscores": False,
+    "server.hstsIncludeSubDomains": False,
     "auth.whitelist": [],
     "auth.tokenExpiration": 1440,
     "auth.rememberMeExpiration": 30,

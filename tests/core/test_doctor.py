@@ -356,7 +356,8 @@ def test_with_a_sound_daemon_the_exit_code_is_0(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     port = free_port()
     usersctl.configure(
-        f'[server]\nport = {port}\n[mailer]\nhost = "127.0.0.1"\ndefaults.from = "a@example.com"\n'
+        f'baseUrl = "http://127.0.0.1:{port}"\n[server]\nport = {port}\n'
+        '[mailer]\nhost = "127.0.0.1"\ndefaults.from = "a@example.com"\n'
     )
     with serving(usersctl, port=port):
         before = {each.name: each.stat().st_mtime_ns for each in usersctl.folder.iterdir()}
@@ -452,6 +453,19 @@ def test_findings_contain_no_secrets(usersctl: Command) -> None:
     assert done.code == 7
     assert "config-files\tproblem" in done.stdout
     assert "planted" not in done.stdout + done.stderr
+
+
+def test_a_base_url_that_was_never_set_is_a_warning_as_soon_as_there_is_an_admin(
+    service: Service, clock: FakeClock
+) -> None:
+    doctor = Doctor(service, clock)
+    assert doctor.finds("base-url")[0] == "ok"
+    create_user(service, "ada@example.com", "Ada", None, role="admin", by=OPERATOR)
+    severity, message, mend = doctor.finds("base-url")
+    assert (severity, mend) == ("warning", "set baseUrl to the address that people type")
+    assert message == "baseUrl is not set: links lead to http://127.0.0.1:8080, where tasks need no session"
+    doctor.origins["baseUrl"] = Origin("users.toml", "http://127.0.0.1:8080")
+    assert doctor.finds("base-url")[0] == "ok"
 
 
 # --- the documentation ---

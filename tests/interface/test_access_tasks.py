@@ -60,6 +60,16 @@ def test_a_proxy_in_between_closes_the_tasks(site: Site, name: str, value: str) 
         assert site.client().send(method, path, headers={name: value}).status == 401
 
 
+@pytest.mark.parametrize("path", ["/_tasks/", "/_tasks/users:cleanup-tokens"])
+def test_a_proxy_without_forwarding_headers_opens_no_tasks(site: Site, path: str) -> None:
+    """nginx with nothing but `proxy_pass` speaks HTTP/1.0, to the address that it was given."""
+    for version, status in (("1.0", 401), ("1.1", 200 if path == "/_tasks/" else 405)):
+        sent = f"GET {path} HTTP/{version}\r\nHost: 127.0.0.1:8080\r\nConnection: close\r\n\r\n"
+        assert int(site.raw(sent.encode()).split()[1]) == status
+    without_version = site.raw(f"GET {path}\r\n\r\n".encode())
+    assert b"scheduledTasks" not in without_version
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [
@@ -107,6 +117,7 @@ def test_no_header_makes_another_machine_an_operator(service: Service) -> None:
             "REQUEST_METHOD": "GET",
             "PATH_INFO": "/_tasks/",
             "REMOTE_ADDR": address,
+            "SERVER_PROTOCOL": "HTTP/1.1",
             "HTTP_HOST": "127.0.0.1",
         }
         app(environ, lambda line, _headers, said=said: said.append(line))

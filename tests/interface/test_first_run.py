@@ -142,11 +142,22 @@ def test_while_there_is_no_admin_the_log_and_the_login_say_how_to_make_one(users
         assert daemon.events("no-admin") == []
 
 
+def test_with_an_admin_the_log_warns_of_a_base_url_that_was_never_set(usersctl: Command) -> None:
+    usersctl.add("root", role="admin")
+    with serving(usersctl) as daemon:
+        (warning,) = daemon.events("default-address")
+        assert str(warning["message"]).startswith("baseUrl is not set")
+    usersctl.configure('baseUrl = "http://127.0.0.1:8080"\n')
+    with serving(usersctl) as daemon:
+        assert daemon.events("default-address") == []
+
+
 def test_only_an_active_admin_counts_as_an_admin(usersctl: Command) -> None:
     usersctl.add("ada")
     usersctl.add("bea", role="admin", active=False)
     with serving(usersctl) as daemon:
         assert len(daemon.events("no-admin")) == 1
+        assert daemon.events("default-address") == []
 
 
 @dataclass

@@ -12,7 +12,7 @@ import yaml
 from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import free_port
 from support.documentation import page
-from support.proxies import NAME, House, caddy, house, nginx
+from support.proxies import NAME, House, Visitor, caddy, house, nginx
 from support.spellings import other_spellings
 from support.web import Client, Reply, hosting
 
@@ -255,8 +255,7 @@ def test_identity_headers_of_a_client_are_not_believed(here: House) -> None:
         found = seen(here.visitor(here.ada).get("/page", headers=headers))
         told = {name: value for name, value in found["headers"].items() if re.match("remote[-_]", name)}
         assert not set(told.values()) & set(FORGED.values()), headers
-        if "Connection" not in headers:
-            assert who(found) == ADA
+        assert who(found) == ADA
 
 
 def test_forwarded_uri_headers_of_a_client_are_not_believed(here: House) -> None:
@@ -267,8 +266,66 @@ def test_forwarded_uri_headers_of_a_client_are_not_believed(here: House) -> None
         assert here.visitor().post("/page", headers=headers | BROWSER).status == 401
         found = seen(here.visitor(here.ada).get("/page", headers=headers))
         assert not {"evil.example", "192.0.2.7", "/about"} & set(map(str, found["headers"].values())), headers
-        if "Connection" not in headers:
-            assert who(found) == ADA
+        assert who(found) == ADA
+
+
+@pytest.mark.parametrize("connection", ["close", "keep-alive", "upgrade", "close, upgrade"])
+def test_a_client_cannot_remove_identity_headers_by_naming_them_in_connection(
+    here: House, connection: str
+) -> None:
+    ada, names = (
+        here.visitor(here.ada),
+        [*FORGED, "X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "Cookie"],
+    )
+    for named in (*names, ", ".join(names), ", ".join(names).lower()):
+        found = seen(ada.get("/page", headers={"Connection": f"{connection}, {named}"}))
+        assert (who(found), found["headers"]["x-forwarded-for"]) == (ADA, "127.0.0.1"), named
+
+
+def upgraded(visitor: Visitor, target: str, *headers: str) -> tuple[int, bytes]:
+    """The status of a request for an upgrade, and what the protocol answers to one line."""
+    lines = [f"GET {target} HTTP/1.1", f"Host: {visitor.headers['Host']}", *headers]
+    if visitor.cookies:
+        lines.append("Cookie: " + "; ".join(f"{name}={value}" for name, value in visitor.cookies.items()))
+    with visitor.opened() as connection, connection.makefile("rb") as answer:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode())
+        status = int(answer.readline().split()[1])
+        while answer.readline().strip():
+            pass
+        if status != 101:
+            return status, b""
+        connection.sendall(b"hello\n")
+        return status, answer.readline()
+
+
+def test_a_websocket_reaches_the_application_for_signed_in_users(here: House) -> None:
+    nobody, ada = here.visitor(), here.visitor(here.ada)
+    for connection in ("Upgrade", "keep-alive, Upgrade", "Upgrade, Remote-User, Remote-Role"):
+        asks = (
+            f"Connection: {connection}",
+            "Upgrade: websocket",
+            "Sec-WebSocket-Version: 13",
+            "Remote-User: 2",
+        )
+        assert upgraded(ada, "/live", *asks) == (101, f"websocket {here.ada.id} hello\n".encode())
+        assert upgraded(nobody, "/live", *asks)[0] == 401
+        assert upgraded(ada, "/admin", *asks)[0] == 403
+        assert upgraded(ada, "/api/users/me", *asks)[0] == 200
+
+
+def test_a_client_upgrades_to_no_other_protocol(here: House) -> None:
+    """A tunnel to the application would carry requests that are not verified."""
+    for protocol in ("h2c", "TLS/1.0", "websocket, h2c", "h2c, websocket", "websocketx"):
+        asks = (
+            "Connection: Upgrade, HTTP2-Settings",
+            f"Upgrade: {protocol}",
+            "HTTP2-Settings: AAMAAABkAAQAAP__",
+        )
+        assert upgraded(here.visitor(here.ada), "/live", *asks)[0] == 200, protocol
+    both = ("Connection: Upgrade", "Upgrade: h2c", "Upgrade: websocket")
+    for asks in (both, (both[0], both[2], both[1])):
+        status, answer = upgraded(here.visitor(here.ada), "/live", *asks)
+        assert status == 200 or answer.startswith(b"websocket ")
 
 
 def test_the_verify_endpoint_is_only_reachable_for_the_proxy(here: House) -> None:
@@ -339,6 +396,87 @@ def test_no_spelling_of_a_path_opens_it(here: House, user: str) -> None:
     assert opened > 1
 
 
+# --- what the application gets of cookies and tokens ---
+
+THEIRS = (
+    "theme=dark; sid=a%20b; auth_token_2=x; x-auth_token=y; oauth_state=z; oauth_0123=1; odd; __Host-sid=2"
+)
+
+
+def of_ours(here: House) -> list[str]:
+    token = here.cookies(here.ada)["__Host-auth_token"]
+    flow = "oauth_0123456789abcdef=eyJ9"
+    return [
+        f"__Host-auth_token={token}",
+        f"auth_token={token}",
+        "__Host-auth_token=old",
+        flow,
+        f"__Host-{flow}",
+    ]
+
+
+def test_the_application_does_not_get_the_session_cookie(here: House) -> None:
+    ours, theirs = of_ours(here), THEIRS.split("; ")
+    for path in ("/page", "/about"):
+        for cookies in (
+            [ours[0], *theirs],
+            [*theirs, ours[0]],
+            [*ours, *theirs],
+            [*theirs, *ours],
+            [each for pair in zip(ours * 2, theirs, strict=False) for each in pair] + theirs[len(ours * 2) :],
+        ):
+            found = seen(here.visitor().get(path, headers={"Cookie": "; ".join(cookies)}))
+            assert found["headers"]["cookie"] == THEIRS, cookies
+            assert who(found) == ADA
+        for cookies in (ours, ours[:1]):
+            found = seen(here.visitor().get(path, headers={"Cookie": "; ".join(cookies)}))
+            assert (who(found), "cookie" in found["headers"]) == (ADA, False)
+    long = f"{ours[0]}; a={'x' * 3500}; b={'y' * 3500}"
+    assert (
+        seen(here.visitor().get("/page", headers={"Cookie": long}))["headers"]["cookie"]
+        == long.partition("; ")[2]
+    )
+
+
+def test_cookies_of_an_anonymous_visitor_reach_a_public_page(here: House) -> None:
+    found = seen(here.visitor().get("/about", headers={"Cookie": f"{THEIRS}; __Host-auth_token=ended"}))
+    assert (who(found), found["headers"]["cookie"]) == (None, THEIRS)
+    assert "cookie" not in seen(here.visitor().get("/about"))["headers"]
+
+
+def test_the_application_gets_no_bearer_token_of_ours_and_every_other_authorization(here: House) -> None:
+    api = here.site.service.sessions.create_api_token(here.ada.id, name="x", lifetime=None, by=OPERATOR).token
+    session = here.cookies(here.ada)["__Host-auth_token"]
+    for token in (api, session):
+        for path in ("/page", "/about"):
+            for scheme in ("Bearer", "bearer"):
+                found = seen(here.visitor().get(path, headers={"Authorization": f"{scheme} {token}"}))
+                assert (who(found), "authorization" in found["headers"]) == (ADA, False)
+    for theirs in (
+        "Basic YTpi",
+        f"Bearer {'A' * 43}",
+        "Bearer a.b.c",
+        "Token x",
+        'Digest username="ada", uri="/"',
+    ):
+        for path, visitor in (("/page", here.visitor(here.ada)), ("/about", here.visitor())):
+            found = seen(visitor.get(path, headers={"Authorization": theirs}))
+            assert found["headers"]["authorization"] == theirs
+            assert "cookie" not in found["headers"]
+
+
+def test_the_pages_of_the_daemon_get_cookies_and_tokens_as_they_were_sent(here: House) -> None:
+    token = here.cookies(here.ada)["__Host-auth_token"]
+    for headers in ({"Cookie": f"a=1; __Host-auth_token={token}"}, {"Authorization": f"Bearer {token}"}):
+        assert here.visitor().get("/api/users/me", headers=headers).json["user"]["email"] == "ada@example.com"
+
+
+def test_a_client_cannot_choose_the_cookies_of_the_application(here: House) -> None:
+    for name in ("Remote-Cookie", "Remote_Cookie", "Remote-Authorization"):
+        found = seen(here.visitor(here.ada).get("/page", headers={name: "sid=planted"}))
+        assert not {"cookie", "authorization"} & set(found["headers"])
+
+
 # --- Traefik, which Debian does not have: its file has the form and the fields of its documentation ---
 
 # Traefik version 3: the keys that each kind of object may have.
@@ -386,7 +524,7 @@ def test_the_file_for_traefik_is_of_its_form(usersctl: Command) -> None:
     assert {*FORGED, "X-Original-Url", "X-Forwarded-Uri", "X-Forwarded-Method", "Forwarded"} <= set(stripped)
     asks = middlewares["users-verify"]["forwardAuth"]
     assert asks["address"] == "http://[::1]:8081/api/users/auth/verify"
-    assert asks["authResponseHeaders"] == list(FORGED)
+    assert asks["authResponseHeaders"] == [*FORGED, "Cookie", "Authorization"]
     assert asks["preserveLocationHeader"] is True
     assert asks["authRequestHeaders"] == ["Accept", "Authorization", "Cookie", "Sec-Fetch-Mode"]
     assert "users-verify" in routers["application"]["middlewares"]

@@ -101,6 +101,61 @@ def test_verify_accepts_a_bearer_token(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
+    ("sent", "passed_on"),
+    [
+        ("auth_token={token}", None),
+        ("auth_token={token}; a=1", "a=1"),
+        ("a=1;auth_token={token};b=2", "a=1;b=2"),
+        ("a=1; \tauth_token={token}; auth_token=x; b=2", "a=1; b=2"),
+        ("a=1; __Host-auth_token=x; auth_token={token}", "a=1"),
+        ("oauth_0123456789abcdef=x; __Host-oauth_0123456789abcdef=x; auth_token={token}", None),
+        ("auth_token={token}; my_auth_token=1; auth_token2=2; auth_token; oauth_x=3", "my_auth_token=1; auth_token2=2; auth_token; oauth_x=3"),
+        ('auth_token={token}; odd="a, b"; =; ;x', 'odd="a, b"; =; ;x'),
+    ],
+)  # fmt: skip
+def test_an_application_gets_the_cookies_that_are_not_ours(
+    site: Site, sent: str, passed_on: str | None
+) -> None:
+    token = site.signed_in(site.add()).cookies["auth_token"]
+    reply = site.client(headers={"Cookie": sent.format(token=token)}).get(VERIFY, headers=forwarded("/page"))
+    assert (reply.status, reply.header("Cookie")) == (200, passed_on)
+
+
+def test_the_configured_name_of_the_cookie_is_the_one_that_is_removed(make_site: Make) -> None:
+    site = make_site(trusted_proxies=HERE, cookie_name="sid-1", base_url="https://site.example")
+    token = site.service.sessions.open(site.add(), remember=False).token
+    cookie = f"auth_token=theirs; __Host-sid-1={token}; sid-1=old; sid-12=x"
+    reply = site.client(headers={"Cookie": cookie}).get(VERIFY, headers=forwarded("/page"))
+    assert (reply.status, reply.header("Cookie")) == (200, "auth_token=theirs; sid-12=x")
+
+
+def test_an_application_gets_an_authorization_that_is_not_ours(site: Site) -> None:
+    ada = site.signed_in(site.add())
+    api = site.service.sessions.create_api_token(1, name="x", lifetime=None, by=OPERATOR).token
+    for client in (ada, site.client()):
+        for token in (api, ada.cookies["auth_token"]):
+            headers = forwarded("/page", Authorization=f"Bearer {token}")
+            assert client.get(VERIFY, headers=headers).header("Authorization") is None
+    for theirs in ("Basic YTpi", f"Bearer {'A' * 43}", "x"):
+        for client, page in ((ada, "/page"), (site.client(), "/about")):
+            reply = client.get(VERIFY, headers=forwarded(page, Authorization=theirs))
+            assert (reply.status, reply.header("Authorization")) == (200, theirs)
+
+
+def test_no_script_reads_cookies_and_passwords_by_verify(make_site: Make) -> None:
+    """Only a trusted proxy gets them back."""
+    site = make_site(trusted_proxies=(ip_network("127.0.0.2"),))
+    headers = {
+        "Authorization": "Basic YTpi",
+        "Cookie": f"sid=1; auth_token={site.signed_in(site.add()).cookies['auth_token']}",
+    }
+    reply = site.client().get(VERIFY, headers=headers)
+    assert (reply.status, reply.header("Cookie"), reply.header("Authorization")) == (200, None, None)
+    for path in ("/login", "/api/users/me"):
+        assert site.client().get(path, headers=headers).header("Cookie") is None
+
+
+@pytest.mark.parametrize(
     ("name", "header"),
     [
         ("Ada Lovelace", "Ada Lovelace"),

@@ -19,6 +19,10 @@ from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import Daemon, free_port, wait_for
 from support.web import Client, Reply
 
+NOT_BELIEVED = (
+    "Forward authentication does not know the path: "
+    "set server.proxyDropsUnderscores if the proxy removes headers with an underscore in their name"
+)
 BIN = Path(sys.executable).parent
 SERVERS = {
     # The hardest case: the process that forks the others imports the application.
@@ -222,6 +226,66 @@ def in_chunks(port: int, raw: bytes) -> int:
             got += some
     assert got.startswith(b"HTTP/1.1 "), got
     return int(got[9:12])
+
+
+# --- headers with underscores, which some servers take for those with hyphens ---
+
+VERIFY = "/api/users/auth/verify"
+PROTECTED = """
+[server]
+trustedProxies = ["127.0.0.1"]
+[auth]
+whitelist = ["/docs/*"]
+[auth.roleRules]
+"/admin/*" = "admin"
+"""
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_header_with_underscores_opens_no_page(usersctl: Command, server: str) -> None:
+    usersctl.configure(PROTECTED)
+    (ada,) = usersctl.add("ada")
+    with served_by(usersctl, server) as daemon:
+        nobody, user = daemon.client(), daemon.client()
+        assert user.login(ada.email, PASSWORD).status == 200
+        for url, method in (
+            ("X-Forwarded-Uri", "X-Forwarded-Method"),
+            ("X-Original-URL", "X-Original-Method"),
+        ):
+            true = {url: "/admin/x", method: "GET"}
+            for forged in ({url.replace("-", "_"): "/docs/x"}, {url.replace("-", "_", 1): "/docs/x"}):
+                for headers in (true | forged, forged | true, forged):
+                    assert nobody.get(VERIFY, headers=headers).status == 401, headers
+                    assert user.get(VERIFY, headers=headers).status == 403, headers
+        assert [line["message"] for line in daemon.events("not-believed")] == [NOT_BELIEVED] * 2
+
+
+VERIFIED = """
+from usersd import wsgi
+
+told = []
+asked = {"REQUEST_METHOD": "GET", "PATH_INFO": "/api/users/auth/verify", "REMOTE_ADDR": "127.0.0.1"}
+for more in ({}, {"HTTP_X_FORWARDED_URI": "/docs/x"}, {"HTTP_X_ORIGINAL_URL": "/docs/x"}):
+    list(wsgi.application(asked | more, lambda *a: told.append(int(a[0][:3]))))
+print(told)
+"""
+
+
+@pytest.mark.parametrize(("drops", "statuses"), [("false", [401, 401, 401]), ("true", [401, 200, 200])])
+def test_another_server_believes_the_path_only_if_the_proxy_drops_underscores(
+    usersctl: Command, drops: str, statuses: list[int]
+) -> None:
+    usersctl.configure(PROTECTED.replace("[auth]", f"proxyDropsUnderscores = {drops}\n[auth]", 1))
+    done = subprocess.run(
+        [sys.executable, "-c", VERIFIED],
+        env=usersctl.env,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert literal_eval(done.stdout) == statuses
+    assert (NOT_BELIEVED in done.stderr) == (drops == "false")
 
 
 # --- nothing of ours crosses a fork ---

@@ -225,9 +225,25 @@ def caddy(folder: Path, snippet: str, port: int, application: int) -> Iterator[P
 
 
 class Quiet(WSGIRequestHandler):
-    """A naive server that reads `Remote_User` as `Remote-User`."""
+    """A naive server that reads `Remote_User` as `Remote-User`. It upgrades to a protocol that returns each line with the
+    name of the protocol and the user's id."""
 
     disable_nagle_algorithm = True  # otherwise each answer waits until the proxy acknowledges its head
+
+    def parse_request(self) -> bool:
+        """False: the request is answered."""
+        if not super().parse_request():
+            return False
+        protocol = self.headers.get("Upgrade")
+        if not protocol or "upgrade" not in self.headers.get("Connection", "").lower():
+            return True
+        self.wfile.write(
+            f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n".encode()
+        )
+        for line in self.rfile:
+            self.wfile.write(f"{protocol} {self.headers.get('Remote-User')} ".encode() + line)
+        self.close_connection = True
+        return False
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
         pass

@@ -9,6 +9,8 @@ from urllib.parse import unquote
 # Spellings that some server takes for the path `p`; `o` is an open path.
 TRICKS = """
     /{p} //{p} ///{p} /%2f{p} %2f{p} /.{p} /..{p} /%2e{p} /%2e%2e{p} {o}/..{p} {o}/../..{p} {o}/%2e%2e{p}
+    {o}/.%09.{p} {o}/..%20{p} {o}/..%3f{p} {o}/..%23{p} {o}/..%0a{p} {o}/..%00{p} {o}/%09..{p} {o}/.%2509.{p} {o}/..%253f{p}
+    {o}/.%c2%a0.{p} {o}/..%e2%80%8b{p} {o}/.%e2%80%8b.{p} {o}/..%3fx{p} {o}/..%20%09{p} {o}/..%09;{p} {o}/..%ef%bc%9f{p}
     {o}%2f..{p} {o}/..%2f{p} {o}%5c..%5c{p} {o}\\..{p} \\{p} /\\{p} %5c{p} {o};/..{p} {o}/..;{p} /;{p} {p}; {p};x
     {p};.css {p}?{o} {p}?/../..{o} {p}?.css {p}#{o} {p}/ {p}// {p}/. {p}/.. {p}/x/.. {p}/%2e {p}%2f {p}%5c {p}\\
     {p}%00 {p}%00{o} %00{p} {p}%0a {p}%0d%0a {p}%20 {p}%09 {p}%ff %ff{p} {p}%c0%ae {p}%c0%af {p}.json {p}.css
@@ -43,7 +45,13 @@ def other_spellings(path: str, opened: str) -> list[str]:
 
 # Parts of which a property test builds paths.
 PIECES = ["/", "/", "/", "docs", "about", "login", "shop", "view", "admin", "..", ".", "%2f", "%2e", "%5c", "%252f", "%252e",
-          "%3b", "\\", ";", ";x", "\n", "\0", " ", "*", "\udcff", "\u2025", "\uff0e", "\uff0f", "\u0301", "\u017f", "A"]  # fmt: skip
+          "%3b", "%3f", "%23", "%09", "%20", "%0a", "%00", "%2509", "%253f", "%c2%a0",
+          "\\", ";", ";x", "\n", "\0", " ", "*", "\udcff", "\u2025", "\uff0e", "\uff0f", "\u0301", "\u017f", "A", "?", "#", "\t", "\x7f", "\xa0", "\xad", "\u200b", "\u2028", "\u3000", "\ufeff", "\uff1f", "\uff03"]  # fmt: skip
+
+
+def visible(path: str) -> str:
+    """Without control characters, format characters and spaces: URL parsers drop some of them."""
+    return "".join(c for c in path if unicodedata.category(c)[0] not in "CZ")
 
 
 def readings(path: str) -> Iterator[str]:
@@ -54,6 +62,9 @@ def readings(path: str) -> Iterator[str]:
         forms |= {form.replace("\\", "/") for form in forms}
         forms |= {re.sub(r";[^/]*", "", form) for form in forms}
         forms |= {unicodedata.normalize("NFKC", form) for form in forms}
+        forms |= {re.split(r"[?#\0]", form)[0] for form in forms}
+        forms |= {re.sub(r"[?#][^/]*", "", form) for form in forms}
+        forms |= {visible(form) for form in forms}
         forms |= {form.encode("utf-8", "surrogateescape").decode("utf-8", "ignore") for form in forms}
     for form in forms:
         yield "/" + posixpath.normpath(form).lstrip("/")

@@ -59,6 +59,10 @@ class Settings(NamedTuple):
         "Processes that share the listening socket. One of them sends emails and runs the schedule.")] = 1
     trusted_proxies: Annotated[tuple[Any, ...], Key("server.trustedProxies", values.list_of(values.network, "addresses and ranges"),
         'Proxies whose X-Forwarded-* headers are believed, read from the right. "unix" stands for every client of the Unix socket.')] = ()
+    proxy_drops_underscores: Annotated[bool, Key("server.proxyDropsUnderscores", values.boolean,
+        "For usersd.wsgi only: the proxy removes headers with an underscore in their name. Without it, path, method and host of forward authentication are not believed there.")] = False
+    hsts_include_subdomains: Annotated[bool, Key("server.hstsIncludeSubDomains", values.boolean,
+        "If baseUrl is https, tells browsers to use HTTPS for all subdomains of its host, too.")] = False
 
     whitelist: Annotated[tuple[str, ...], Key("auth.whitelist", values.list_of(values.path_pattern, "paths"),
         'Public paths, such as "/about", "/docs/*" or "/x/*/y". "/register" opens registration.')] = ()

@@ -30,6 +30,11 @@ class Loaded(NamedTuple):
     file: Path | None
     origins: dict[str, Origin]  # by dotted key, the value as it was written
 
+    @property
+    def has_default_address(self) -> bool:
+        """True while no operator has said what the public address of the service is."""
+        return "baseUrl" not in self.origins
+
 
 def load(
     *, config: Path | None = None, flags: Mapping[str, Any] = {}, env: Mapping[str, str] = os.environ

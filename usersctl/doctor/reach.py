@@ -9,6 +9,7 @@ from usersctl.config.values import is_loopback
 from usersctl.doctor.installation import Installation, Result, hint, ok, problem, warning
 
 LOGINS_READ, MANY_LOGINS, SEVERAL_USERS = 200, 10, 3
+SET_BASE_URL = "set baseUrl to the address that people type"
 NOTHING_LISTENS = {os.strerror(errno.ECONNREFUSED), os.strerror(errno.ENOENT)}
 
 
@@ -24,7 +25,11 @@ def base_url(installation: Installation) -> Result:
     settings = installation.settings
     if not _is_public(settings) and _listens_to_others(settings):
         message = f"links in emails lead to {settings.base_url}, but the daemon listens at {settings.host}"
-        return warning(message, "set baseUrl to the address that people type")
+        return warning(message, SET_BASE_URL)
+    is_default = installation.configuration.has_default_address and not _is_public(settings)
+    if is_default and installation.query(lambda tx: tx.active_admins()):
+        message = f"baseUrl is not set: links lead to {settings.base_url}, where tasks need no session"
+        return warning(message, SET_BASE_URL)
     return ok(settings.base_url)
 
 

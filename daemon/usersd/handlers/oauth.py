@@ -14,8 +14,8 @@ from usersctl.oauth.refusals import NOT_CONFIGURED, refused
 from usersctl.oauth.sign_in import STATE_LIFETIME
 from usersctl.secrets import challenge_of, digest, new_token
 from usersctl.service import Service
-from usersd.access import own_path
-from usersd.cookies import cookie_values
+from usersd.access import is_navigation_of_another_site, own_path
+from usersd.cookies import FLOW, cookie_values
 from usersd.handlers.session import set_session_cookie
 from usersd.inputs import Query, optional
 from usersd.openapi.operation import SIGNING_IN, Operation
@@ -52,6 +52,8 @@ def redirect(request: Request, service: Service) -> Response:
     """Sign in through the identity provider."""
     # The state waits in a cookie of this browser, one for each sign-in that was begun.
     _refuse_unconfigured(request.settings)
+    if is_navigation_of_another_site(request):
+        raise refused("a page of another site started this sign-in")
     state, verifier = new_token(), new_token()
     url = service.oauth.authorization_url(state=state, challenge=challenge_of(verifier))
     target = own_path(RedirectQuery.lenient(request).redirect)
@@ -137,4 +139,4 @@ def _flow_cookie(settings: Settings, state: str) -> str:
 
 
 def _prefix(settings: Settings) -> str:
-    return "__Host-oauth_" if settings.https else "oauth_"
+    return f"{'__Host-' * settings.https}{FLOW}"

@@ -8,12 +8,13 @@ from urllib.parse import quote, unquote_to_bytes
 from usersctl.secrets import assertion
 from usersctl.service import Service
 from usersd.access import identify, own_path, wants_a_page
+from usersd.cookies import without_ours
 from usersd.inputs import Query, choice
 from usersd.openapi.operation import SERVICE, Operation
 from usersd.openapi.schemas import ROLE, exactly
 from usersd.page_access import PageAccess
 from usersd.pages import pages
-from usersd.request import Request
+from usersd.request import ORIGINAL, Request
 from usersd.response import JSON, Header, Response, error_response, redirect_to
 
 NAMES = ("Remote-User", "Remote-Email", "Remote-Name", "Remote-Role")
@@ -29,6 +30,7 @@ _HOST = re.compile(r"(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?", re.ASCII)
 _METHOD = re.compile(r"[A-Z]+", re.ASCII)
 _ANYTHING = re.compile(r".+")
 _ENCODED_SLASH = re.compile(r"%(2f|5c)", re.IGNORECASE)
+_FIELD_VALUE = re.compile(r"[\t -~\x80-\xff]+")
 _READABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 _page_access = cache(PageAccess)
@@ -65,6 +67,10 @@ class VerifyQuery(Query):
         "Remote-Role": "The role.",
         "Remote-Assertion": "All of these, signed, if `auth.assertionSecret` is set.",
     },
+    optional_headers={
+        "Cookie": "The `Cookie` of the request without those of this service, for the application.",
+        "Authorization": "That of the request, for the application, unless it is a token of this service.",
+    },
 )
 def verify(request: Request, service: Service) -> Response:
     """Forward authentication. For a proxy in front of another application: whether to let the request that it holds in. The URL of that request is taken from `X-Original-URL` or `X-Forwarded-Uri`, from trusted proxies only."""
@@ -75,14 +81,14 @@ def verify(request: Request, service: Service) -> Response:
     # A signed-in user may see every page, unless a role or an assertion depends on which page it is.
     depends_on_page = request.user is None or role or settings.role_rules or settings.assertion_secret
     if depends_on_page and request.is_from_trusted_proxy:
-        original = _original(*map(request.environ.get, _HEADERS))
+        original = _original(*map(request.environ.get, (*ORIGINAL, "HTTP_HOST")))
     verdict = _page_access(settings.whitelist, settings.role_rules).verdict(
         request.user, original.path, role=role
     )
     if request.user is None and _ENCODED_SLASH.search((original.target or "").partition("?")[0]):
         verdict = 401  # an application that decodes it differently from the whitelist sees another path
     if verdict == 200:
-        return Response(200, b"{}", (*JSON, *_identity(request, service, original)))
+        return Response(200, b"{}", (*JSON, *_identity(request, service, original), *_passed_on(request)))
     is_page = wants_a_page(request.environ, original.method or request.method)
     if verdict == 403:
         return pages.forbidden(request) if is_page else error_response(403, "Admin access required")
@@ -90,12 +96,6 @@ def verify(request: Request, service: Service) -> Response:
     if is_page:
         return redirect_to(login)
     return error_response(401, "Authentication required", ("Location", login))
-
-
-# nginx is configured to send X-Original-…, Caddy and Traefik send X-Forwarded-….
-_URLS = ("HTTP_X_ORIGINAL_URL", "HTTP_X_FORWARDED_URI")
-_METHODS = ("HTTP_X_ORIGINAL_METHOD", "HTTP_X_FORWARDED_METHOD")
-_HEADERS = (*_URLS, *_METHODS, "HTTP_X_FORWARDED_HOST", "HTTP_HOST")
 
 
 @lru_cache(maxsize=256)  # most requests are for a few pages
@@ -155,6 +155,19 @@ def _identity(request: Request, service: Service, original: Original) -> list[He
         until = int(service.now().timestamp()) + ASSERTION_SECONDS
         signed = assertion(secret, until=until, of=(*values, original.method, original.host, original.path))
     return [*zip(NAMES, values, strict=True), ("Remote-Assertion", signed)]
+
+
+def _passed_on(request: Request) -> list[Header]:
+    """What the application gets of the headers that sign people in: what is not ours. For the proxy only, because a script
+    could read cookies here that browsers keep from it."""
+    if not request.is_from_trusted_proxy:
+        return []
+    cookie = without_ours(request.environ.get("HTTP_COOKIE", ""), request.settings.session_cookie)
+    authorization: str = request.environ.get("HTTP_AUTHORIZATION", "")
+    if request.session is not None and not request.by_cookie:
+        authorization = ""
+    passed_on = (("Cookie", cookie), ("Authorization", authorization))
+    return [(name, value) for name, value in passed_on if value and _FIELD_VALUE.fullmatch(value)]
 
 
 def _as_ascii(text: str) -> str:

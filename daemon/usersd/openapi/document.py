@@ -168,6 +168,8 @@ def _success(route: Route, operation: Operation) -> dict[str, Any]:
     headers = _headers(cookie=cookie)
     for name, meaning in operation.headers.items():
         headers[name] = _header(_STRING, meaning)
+    for name, meaning in operation.optional_headers.items():
+        headers[name] = {"description": meaning, "schema": _STRING}
     content = {"application/json": {"schema": operation.answer}}
     if isinstance(operation.answer, str):
         content = {operation.answer: {"schema": _STRING}}

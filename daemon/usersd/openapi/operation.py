@@ -33,6 +33,7 @@ class Operation:
     html_refusals: frozenset[int] = frozenset()  # those that a browser gets as a page
     takes_session: bool = False  # although anyone may call
     headers: dict[str, str] = field(default_factory=dict)  # of the 200
+    optional_headers: dict[str, str] = field(default_factory=dict)
     # What to call next: method, path, and where in the answer the path's id stands.
     links: dict[str, tuple[str, str, str]] = field(default_factory=dict)
 
