@@ -104,6 +104,8 @@ HOMES = {
     "requests": ("usersctl/oauth/http.py",),
     "urllib3": ("usersctl/oauth/http.py",),
     "oauthlib": ("usersctl/oauth/providers.py",),
+    "jwt": ("usersctl/oauth/id_token.py", "daemon/usersd/dev_provider.py"),
+    "cryptography": ("daemon/usersd/dev_provider.py",),
     "typer": COMMAND,
     "rich": COMMAND,
     "click": (),
@@ -127,6 +129,8 @@ HEAVY = {
     "rich",
     "requests",
     "oauthlib",
+    "jwt",
+    "cryptography",
     "typer",
 }
 # Libraries that the core does not import, or only where they are used.

@@ -130,8 +130,20 @@ class Sessions:
                     tx.renew_hash(user.id, verified.renewed)
             return self.open_in(tx, current.user, remember=remember, client=client)
 
-    def open_in(self, tx: Transaction, user: User, *, remember: bool, client: Client) -> Opened:
-        """For a user who was found active, and admitted, in this transaction."""
+    def open_in(
+        self,
+        tx: Transaction,
+        user: User,
+        *,
+        remember: bool,
+        client: Client,
+        auth_time: str | None = None,
+        amr: str | None = None,
+    ) -> Opened:
+        """For a user who was found active, and admitted, in this transaction.
+
+        `auth_time` and `amr`: when and how a provider signed the user in.
+        """
         for sent in client.tokens:
             tx.delete_token(digest(sent))
         kind = TokenKind.PERSISTENT if remember else TokenKind.SESSION
@@ -147,6 +159,8 @@ class Sessions:
             limit_at=stamp(limit),
             ip=client.ip,
             user_agent=clean_user_agent(client.user_agent),
+            auth_time=auth_time,
+            amr=amr,
         )
         tx.note_login(user.id)
         return Opened(token, session, user._replace(last_login_at=tx.now_text))

@@ -6,6 +6,8 @@ It is as strict as a real one: a code works once, only with its verifier and onl
 import base64
 import hmac
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl, unquote_plus, urlencode
 
@@ -43,8 +45,16 @@ class SampleProvider:
     secret: str
     redirect_uri: str
     people: dict[str, Person] = field(default_factory=sample_people)
+    claims: dict[str, Any] = field(default_factory=dict)  # more claims of ID tokens
     _codes: dict[str, dict[str, str]] = field(default_factory=dict)
     _tokens: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def key(self) -> Any:
+        """It signs ID tokens."""
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        return ec.generate_private_key(ec.SECP256R1())
 
     @property
     def issuer(self) -> str:
@@ -66,6 +76,7 @@ class SampleProvider:
             Route("GET", f"{PATH}/consent", Access.ANYONE, self.consent),
             Route("POST", f"{PATH}/token", Access.ANYONE, self.token),
             Route("GET", f"{PATH}/userinfo", Access.ANYONE, self.user_info),
+            Route("GET", f"{PATH}/keys", Access.ANYONE, self.keys),
         )
 
     def discovery(self, _request: Request, _service: Service) -> dict[str, Any]:
@@ -74,6 +85,8 @@ class SampleProvider:
             "authorization_endpoint": f"{self.issuer}/authorize",
             "token_endpoint": f"{self.issuer}/token",
             "userinfo_endpoint": f"{self.issuer}/userinfo",
+            "jwks_uri": f"{self.issuer}/keys",
+            "id_token_signing_alg_values_supported": ["ES256"],
             "response_types_supported": ["code"],
             "code_challenge_methods_supported": ["S256"],
             "token_endpoint_auth_methods_supported": ["client_secret_basic"],
@@ -100,7 +113,30 @@ class SampleProvider:
         self._codes[code] = params
         return redirect_to(self._callback(params, code=code))
 
-    def token(self, request: Request, _service: Service) -> Response:
+    def keys(self, _request: Request, _service: Service) -> Response:
+        from jwt.algorithms import ECAlgorithm
+
+        public = ECAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
+        return as_json({"keys": [public | {"kid": "1", "use": "sig", "alg": "ES256"}]})
+
+    def id_token(self, params: dict[str, str], now: datetime) -> str:
+        import jwt
+
+        seconds = int(now.timestamp())
+        claims = {
+            "iss": self.issuer,
+            "sub": params["person"],
+            "aud": CLIENT,
+            "iat": seconds,
+            "exp": seconds + 300,
+            "auth_time": seconds,
+            "amr": ["pwd"],
+        }
+        if "nonce" in params:
+            claims["nonce"] = params["nonce"]
+        return jwt.encode(claims | self.claims, self.key, "ES256", {"kid": "1"})
+
+    def token(self, request: Request, service: Service) -> Response:
         environ = request.environ
         length = min(int(environ.get("CONTENT_LENGTH") or 0), 10_000)
         form = dict(parse_qsl(environ["wsgi.input"].read(length).decode("latin-1")))
@@ -116,7 +152,10 @@ class SampleProvider:
             return _token_error(400, "invalid_grant")
         token = new_token()
         self._tokens[token] = params["person"]
-        return as_json({"access_token": token, "token_type": "Bearer", "expires_in": 300})
+        answer: dict[str, Any] = {"access_token": token, "token_type": "Bearer", "expires_in": 300}
+        if "openid" in params.get("scope", "").split():
+            answer["id_token"] = self.id_token(params, service.now())
+        return as_json(answer)
 
     def user_info(self, request: Request, _service: Service) -> Response:
         person = self.people.get(self._tokens.get(request.bearer or "", ""))

@@ -369,6 +369,7 @@ def test_malformed_state_cookies_are_ignored(site: OAuthSite, browser: Browser) 
         *(waits | {"began": began} for began in (0, waits["began"] - 601, waits["began"] + 1, float("inf"), float("nan"), "now")),
         *(waits | {"then": target} for target in ELSEWHERE if target),
         waits | {"state": waits["state"][:-1]},
+        waits | {"nonce": waits["nonce"][:-1]},
         waits | {"verifier": waits["verifier"][:-1]},
         waits | {"verifier": waits["verifier"] + "&client_id=x"},
     ]  # fmt: skip

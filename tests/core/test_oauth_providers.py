@@ -295,6 +295,27 @@ ODD_URLS: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "endpoint", ["authorization_endpoint", "token_endpoint", "userinfo_endpoint", "jwks_uri"]
+)
+def test_an_https_issuer_may_not_name_http_endpoints(
+    make_visit: Callable[..., Visit],
+    certificates: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
+    elsewhere: Hostile,
+    endpoint: str,
+) -> None:
+    """Not even on this machine, where they could be other services."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates.authority))
+    with hostile(host="localhost", tls=certificates.server("localhost")) as provider:
+        provider.discovery["jwks_uri"] = f"{provider.url}/keys"
+        provider.discovery[endpoint] = f"{elsewhere.url}/token"
+        visit = make_visit(oauth_issuer=provider.url)
+        assert visit.failure() == "oauth_failed"
+        assert visit.why() == f"{endpoint} of the discovery document is http, and its issuer https"
+        assert {each.path for each in provider.arrived} == {DISCOVERY}
+
+
 @pytest.mark.parametrize("endpoint", ["authorization_endpoint", "token_endpoint", "userinfo_endpoint"])
 def test_an_invalid_endpoint_gets_no_request(visit: Visit, provider: Hostile, endpoint: str) -> None:
     for url in ODD_URLS:
@@ -316,15 +337,21 @@ def test_a_discovery_document_of_another_issuer_is_refused(visit: Visit, provide
 
 @pytest.mark.parametrize("path", ["", "/realms/main", "/application/o/users"])
 @pytest.mark.parametrize(("configured", "told"), [("", ""), ("/", "/"), ("", "/"), ("/", "")])
-def test_a_slash_at_the_end_of_the_issuer_makes_no_difference(
+def test_the_issuer_is_compared_to_the_last_character(
     make_visit: Callable[..., Visit], provider: Hostile, path: str, configured: str, told: str
 ) -> None:
-    provider.discovery["issuer"] = provider.url + path + told
+    """A slash at its end is left out where the document is fetched (OpenID Connect Discovery 4.1), and only there."""
+    issuer = provider.url + path
+    provider.discovery["issuer"] = issuer + told
     provider.discovery["authorization_response_iss_parameter_supported"] = True
     provider.answers[path + DISCOVERY] = answer(provider.discovery)
-    visit = make_visit(oauth_issuer=provider.url + path + configured)
-    assert visit.failure(iss=provider.url + path + ("" if told else "/")) == "oauth_failed"
-    assert visit(iss=provider.url + path + told).header("Location") == "/"
+    visit = make_visit(oauth_issuer=issuer + configured)
+    if configured != told:
+        assert visit.failure(iss=issuer + told) == "oauth_failed"
+        assert f"is called {issuer + told!r}, and auth.oauth.issuer must be exactly that" in visit.why()
+        return
+    assert visit.failure(iss=issuer + ("" if told else "/")) == "oauth_failed"
+    assert visit(iss=issuer + told).header("Location") == "/"
 
 
 def test_iss_is_checked_when_sent_and_required_when_announced(

@@ -397,16 +397,25 @@ def test_the_authorization_request_has_all_parameters_of_the_protocol(open_site:
         "redirect_uri": browser.base_url + CALLBACK,
         "scope": "openid profile email",
         "state": first["state"],
+        "nonce": first["nonce"],
         "code_challenge": first["code_challenge"],
         "code_challenge_method": "S256",
     }
     assert len(first["state"]) >= 43
     assert first["state"] != second["state"]
     assert first["code_challenge"] != second["code_challenge"]
+    assert len(first["nonce"]) >= 43
+    assert first["nonce"] != second["nonce"]
     name = f"oauth_{hashlib.sha256(first['state'].encode()).hexdigest()[:16]}"
     waits = json.loads(base64.urlsafe_b64decode(browser.client.cookies[name] + "=="))
     made = base64.urlsafe_b64encode(hashlib.sha256(waits["verifier"].encode()).digest()).decode()
     assert made.rstrip("=") == first["code_challenge"]
+
+
+def test_a_sign_in_without_the_scope_openid_sends_no_nonce(make_site: Make) -> None:
+    site = make_site(oauth_scopes=("profile", "email"), oauth_allow_auto_registration=True)
+    assert "nonce" not in asked(site.browser().set_out())
+    assert site.browser().sign_in().header("Location") == "/"
 
 
 def test_the_configuration_sets_the_scopes(make_site: Make) -> None:

@@ -10,11 +10,13 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
+from support.fakes import FakeClock
 from support.oauth_site import CALLBACK, Browser, error_of, path_of
 from support.web import Client, running
 
@@ -103,7 +105,10 @@ def issuer(package: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def make_browser(make_service: Callable[..., Service], issuer: str) -> Iterator[Callable[..., Browser]]:
+def make_browser(
+    make_service: Callable[..., Service], issuer: str, clock: FakeClock
+) -> Iterator[Callable[..., Browser]]:
+    clock.now = datetime.now(UTC)  # of the provider, whose ID tokens say when they were made
     with ExitStack() as stack:
 
         def make(**changes: Any) -> Browser:

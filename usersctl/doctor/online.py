@@ -81,7 +81,8 @@ def provider_redirect(installation: Installation) -> Result | None:
 
     def begin_sign_in(http: HttpClient) -> int:
         provider = make_provider(settings, http, installation.now)
-        url = provider.authorization_url(state=new_token(), challenge=challenge_of(new_token()))
+        challenge = challenge_of(new_token())
+        url = provider.authorization_url(state=new_token(), nonce=new_token(), challenge=challenge)
         return http.peek(url)[0]
 
     status = installation.ask_web(begin_sign_in, mend="check auth.oauth")

@@ -5,12 +5,15 @@ import re
 import threading
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 from usersctl.clock import Clock
 from usersctl.config import Settings
 from usersctl.config.values import BadValue, provider_url
 from usersctl.oauth.http import HttpClient
+from usersctl.oauth.id_token import ALGORITHMS, Claims, Expected, checked
 from usersctl.oauth.refusals import refused, refused_by_provider
 
 DISCOVERY_KEPT = timedelta(hours=1)
@@ -24,24 +27,35 @@ class Profile(NamedTuple):
     email_verified: bool
     name: str | None
     picture: str | None
+    auth_time: str | None = None  # when, and
+    amr: str | None = None  # how the provider signed them in, if it says so
+
+
+class Grant(NamedTuple):
+    """What the provider gives for a code."""
+
+    access_token: str
+    claims: Claims | None = None  # of the ID token, if one came
 
 
 class Provider(Protocol):
-    def authorization_url(self, *, state: str, challenge: str) -> str: ...
+    def authorization_url(self, *, state: str, nonce: str, challenge: str) -> str: ...
 
-    def exchange(self, *, code: str, verifier: str, issuer: str | None) -> str:
-        """Returns an access token for the code. `issuer`: the parameter `iss` of the callback."""
+    def exchange(self, *, code: str, verifier: str, nonce: str, issuer: str | None) -> Grant:
+        """`issuer`: the parameter `iss` of the callback."""
 
-    def profile(self, access_token: str) -> Profile: ...
+    def profile(self, grant: Grant) -> Profile: ...
 
 
 class Endpoints(NamedTuple):
     authorization: str
     token: str
     user_info: str
-    issuer: str | None = None
+    issuer: str | None = None  # None: without discovery
     sends_issuer: bool = False  # every callback must carry `iss`
     secret_in_body: bool = False
+    keys: str | None = None
+    algorithms: tuple[str, ...] = ALGORITHMS  # of ID tokens
 
 
 @dataclass
@@ -51,7 +65,7 @@ class CodeFlow:
     settings: Settings
     http: HttpClient
 
-    def _authorization_url(self, url: str, state: str, challenge: str) -> str:
+    def _authorization_url(self, url: str, state: str, challenge: str, *more: tuple[str, str]) -> str:
         from oauthlib.common import add_params_to_uri
 
         settings = self.settings
@@ -66,10 +80,12 @@ class CodeFlow:
             ("state", state),
             ("code_challenge", challenge),
             ("code_challenge_method", "S256"),
+            *more,
         ]
         return str(add_params_to_uri(url, parameters))
 
-    def _exchange(self, url: str, code: str, verifier: str, *, secret_in_body: bool) -> str:
+    def _exchange(self, url: str, code: str, verifier: str, *, secret_in_body: bool) -> tuple[str, Any]:
+        """Returns the access token and the ID token, which is not checked yet."""
         from oauthlib.oauth2 import OAuth2Error, WebApplicationClient
 
         settings = self.settings
@@ -96,7 +112,7 @@ class CodeFlow:
             raise refused("the provider's access token has an invalid form")
         if str(answer.get("token_type", "bearer")).lower() != "bearer":
             raise refused("the provider's access token is not a bearer token")
-        return token
+        return token, answer.get("id_token")
 
 
 @dataclass
@@ -105,30 +121,54 @@ class OpenIdProvider(CodeFlow):
 
     now: Clock
     _cached: tuple[datetime, Endpoints] | None = None  # until when, and what
+    _keys: list[dict[str, Any]] | None = None  # cached as long as that
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def authorization_url(self, *, state: str, challenge: str) -> str:
-        return self._authorization_url(self.endpoints().authorization, state, challenge)
+    def authorization_url(self, *, state: str, nonce: str, challenge: str) -> str:
+        more = [("nonce", nonce)] if self._asks_for_id_token else []
+        return self._authorization_url(self.endpoints().authorization, state, challenge, *more)
 
-    def exchange(self, *, code: str, verifier: str, issuer: str | None) -> str:
+    @property
+    def _asks_for_id_token(self) -> bool:
+        return "openid" in self.settings.oauth_scopes
+
+    def exchange(self, *, code: str, verifier: str, nonce: str, issuer: str | None) -> Grant:
         endpoints = self.endpoints()
         if issuer is not None and endpoints.issuer is not None and issuer != endpoints.issuer:
             raise refused("the callback comes from another issuer")
         if issuer is None and endpoints.sends_issuer:
             raise refused("the callback does not name its issuer")
-        return self._exchange(endpoints.token, code, verifier, secret_in_body=endpoints.secret_in_body)
-
-    def profile(self, access_token: str) -> Profile:
-        claims = self.http.json(self.endpoints().user_info, bearer=access_token)
-        if not isinstance(claims, dict):
-            raise refused("the provider's profile is not an object")
-        return Profile(
-            _subject(claims.get("sub")),
-            _text(claims.get("email")) or "",
-            claims.get("email_verified") is True,
-            _text(claims.get("name")),
-            _text(claims.get("picture")),
+        access_token, id_token = self._exchange(
+            endpoints.token, code, verifier, secret_in_body=endpoints.secret_in_body
         )
+        if id_token is None:
+            return Grant(access_token)
+        expected = Expected(
+            client_id=self.settings.oauth_client_id or "",
+            now=self.now(),
+            nonce=nonce if self._asks_for_id_token else None,
+            issuer=endpoints.issuer,
+            algorithms=endpoints.algorithms,
+        )
+        find_keys = partial(self._find_keys, endpoints.keys) if endpoints.issuer else None
+        return Grant(access_token, checked(id_token, expected, find_keys))
+
+    def profile(self, grant: Grant) -> Profile:
+        said = self.http.json(self.endpoints().user_info, bearer=grant.access_token)
+        if not isinstance(said, dict):
+            raise refused("the provider's profile is not an object")
+        profile = Profile(
+            _subject(said.get("sub")),
+            _text(said.get("email")) or "",
+            said.get("email_verified") is True,
+            _text(said.get("name")),
+            _text(said.get("picture")),
+        )
+        if grant.claims is None:
+            return profile
+        if grant.claims.subject != profile.subject:
+            raise refused("the ID token and the profile are of different persons")
+        return profile._replace(auth_time=grant.claims.auth_time, amr=grant.claims.amr)
 
     def endpoints(self) -> Endpoints:
         with self._lock:
@@ -136,46 +176,65 @@ class OpenIdProvider(CodeFlow):
                 return self._cached[1]
         endpoints = self._discover()
         with self._lock:
-            self._cached = (self.now() + DISCOVERY_KEPT, endpoints)
+            self._cached, self._keys = (self.now() + DISCOVERY_KEPT, endpoints), None
         return endpoints
 
+    def _find_keys(self, url: str | None, *, anew: bool) -> list[dict[str, Any]]:
+        if self._keys is not None and not anew:
+            return self._keys
+        if url is None:
+            raise refused("the discovery document has no jwks_uri, so the ID token cannot be checked")
+        document = self.http.json(url)
+        keys = document.get("keys") if isinstance(document, dict) else None
+        if not isinstance(keys, list):
+            raise refused("the provider's keys are not a JWK set")
+        self._keys = [key for key in keys if isinstance(key, dict)]
+        return self._keys
+
     def _discover(self) -> Endpoints:
-        settings, issuer = self.settings, self.settings.oauth_issuer
-        document: Any = {}
-        if issuer is not None:
-            configured = issuer.rstrip("/")
-            document = self.http.json(f"{configured}/.well-known/openid-configuration")
-            issuer = _text(document.get("issuer")) if isinstance(document, dict) else None
-            # A slash at the end makes no other issuer, but callbacks carry `iss` exactly as the document has it.
-            if issuer is None or issuer.removesuffix("/") != configured:
-                raise refused("the discovery document is not that of the issuer")
-        methods = document.get("token_endpoint_auth_methods_supported")
-        if not isinstance(methods, list):
-            methods = []
+        settings = self.settings
+        document = self._document() if settings.oauth_issuer is not None else {}
+        endpoint = partial(_endpoint, document, settings.oauth_issuer)
+        methods = _texts(document.get("token_endpoint_auth_methods_supported"))
+        announced = document.get("id_token_signing_alg_values_supported", list(ALGORITHMS))
         return Endpoints(
-            settings.oauth_authorization_url or _endpoint(document.get("authorization_endpoint")),
-            settings.oauth_token_url or _endpoint(document.get("token_endpoint")),
-            settings.oauth_user_info_url or _endpoint(document.get("userinfo_endpoint")),
-            issuer,
+            settings.oauth_authorization_url or endpoint("authorization_endpoint"),
+            settings.oauth_token_url or endpoint("token_endpoint"),
+            settings.oauth_user_info_url or endpoint("userinfo_endpoint"),
+            settings.oauth_issuer,
             document.get("authorization_response_iss_parameter_supported") is True,
             "client_secret_basic" not in methods and "client_secret_post" in methods,
+            endpoint("jwks_uri") if "jwks_uri" in document else None,
+            tuple(name for name in ALGORITHMS if name in _texts(announced)),
         )
+
+    def _document(self) -> dict[str, Any]:
+        """The discovery document of the configured issuer, which must be called exactly so (Discovery 4.3)."""
+        issuer = self.settings.oauth_issuer or ""
+        document = self.http.json(f"{issuer.removesuffix('/')}/.well-known/openid-configuration")
+        name = document.get("issuer") if isinstance(document, dict) else None
+        if name != issuer:
+            told = str(name)[:200]
+            raise refused(f"the issuer there is called {told!r}, and auth.oauth.issuer must be exactly that")
+        return dict(document)
 
 
 @dataclass
 class GitHubProvider(CodeFlow):
     """GitHub, which has no discovery and lists the verified email addresses at an endpoint of their own."""
 
-    def authorization_url(self, *, state: str, challenge: str) -> str:
+    def authorization_url(self, *, state: str, nonce: str, challenge: str) -> str:
+        del nonce  # GitHub sends no ID tokens,
         url = self.settings.oauth_authorization_url or "https://github.com/login/oauth/authorize"
         return self._authorization_url(url, state, challenge)
 
-    def exchange(self, *, code: str, verifier: str, issuer: str | None) -> str:
-        del issuer  # GitHub sends none
+    def exchange(self, *, code: str, verifier: str, nonce: str, issuer: str | None) -> Grant:
+        del nonce, issuer  # and no `iss`
         url = self.settings.oauth_token_url or "https://github.com/login/oauth/access_token"
-        return self._exchange(url, code, verifier, secret_in_body=True)
+        return Grant(self._exchange(url, code, verifier, secret_in_body=True)[0])
 
-    def profile(self, access_token: str) -> Profile:
+    def profile(self, grant: Grant) -> Profile:
+        access_token = grant.access_token
         url = self.settings.oauth_user_info_url or "https://api.github.com/user"
         user = self.http.json(url, bearer=access_token)
         emails = self.http.json(f"{url}/emails?per_page=100", bearer=access_token)
@@ -201,11 +260,15 @@ def make_provider(settings: Settings, http: HttpClient, now: Clock) -> Provider:
     return OpenIdProvider(settings, http, now)
 
 
-def _endpoint(url: Any) -> str:
+def _endpoint(document: dict[str, Any], issuer: str | None, name: str) -> str:
+    """A URL of the discovery document. Behind an https issuer it may not be http, not even one of this machine."""
     try:
-        return provider_url(url)
+        url = provider_url(document.get(name))
     except BadValue as problem:
-        raise refused(f"an endpoint of the discovery document {problem}") from None
+        raise refused(f"{name} of the discovery document {problem}") from None
+    if urlsplit(issuer or "").scheme == "https" and urlsplit(url).scheme != "https":
+        raise refused(f"{name} of the discovery document is http, and its issuer https")
+    return url
 
 
 def _subject(value: Any) -> str:
@@ -216,3 +279,7 @@ def _subject(value: Any) -> str:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
+
+
+def _texts(value: Any) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []

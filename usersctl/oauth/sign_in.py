@@ -38,15 +38,15 @@ class OAuthSignIn:
     provider: Provider
     http: HttpClient
 
-    def authorization_url(self, *, state: str, challenge: str) -> str:
+    def authorization_url(self, *, state: str, nonce: str, challenge: str) -> str:
         return self.http.within_limits(
-            lambda: self.provider.authorization_url(state=state, challenge=challenge)
+            lambda: self.provider.authorization_url(state=state, nonce=nonce, challenge=challenge)
         )
 
-    def fetch_profile(self, *, code: str, verifier: str, issuer: str | None) -> Profile:
+    def fetch_profile(self, *, code: str, verifier: str, nonce: str, issuer: str | None) -> Profile:
         def ask() -> Profile:
-            token = self.provider.exchange(code=code, verifier=verifier, issuer=issuer)
-            return self.provider.profile(token)
+            grant = self.provider.exchange(code=code, verifier=verifier, nonce=nonce, issuer=issuer)
+            return self.provider.profile(grant)
 
         return self.http.within_limits(ask)
 

@@ -54,11 +54,12 @@ def redirect(request: Request, service: Service) -> Response:
     _refuse_unconfigured(request.settings)
     if is_navigation_of_another_site(request):
         raise refused("a page of another site started this sign-in")
-    state, verifier = new_token(), new_token()
-    url = service.oauth.authorization_url(state=state, challenge=challenge_of(verifier))
+    state, nonce, verifier = new_token(), new_token(), new_token()
+    url = service.oauth.authorization_url(state=state, nonce=nonce, challenge=challenge_of(verifier))
     target = own_path(RedirectQuery.lenient(request).redirect)
     flow = {
         "state": state,
+        "nonce": nonce,
         "verifier": verifier,
         "began": service.now().timestamp(),
         "then": target if len(target) <= MAX_TARGET else "",
@@ -88,10 +89,18 @@ def callback(request: Request, service: Service) -> Response:
     request.new_cookies.set(name, "", max_age=0)  # also if the sign-in fails
     if query.error or not query.code:
         raise refused(f"the provider says {(query.error or 'nothing')[:100]!r}")
-    profile = service.oauth.fetch_profile(code=query.code, verifier=flow["verifier"], issuer=query.iss)
+    profile = service.oauth.fetch_profile(
+        code=query.code, verifier=flow["verifier"], nonce=flow["nonce"], issuer=query.iss
+    )
     # Only now, when the provider has accepted the code: an invented state must not cause a write.
     service.oauth.spend(state)
-    open_session = partial(service.sessions.open_in, remember=True, client=request.client)
+    open_session = partial(
+        service.sessions.open_in,
+        remember=True,
+        client=request.client,
+        auth_time=profile.auth_time,
+        amr=profile.amr,
+    )
     opened = service.oauth.user_for(profile, then=open_session, by=request.actor)
     request.user = opened.user
     set_session_cookie(request, opened.token, remember=True)
@@ -119,7 +128,8 @@ def _flow(request: Request, service: Service, state: str, name: str) -> dict[str
             flow: dict[str, Any] = json.loads(base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)))
             same = hmac.compare_digest(flow["state"].encode(), state.encode())
             age = service.now().timestamp() - flow["began"]
-            valid = _VERIFIER.fullmatch(flow["verifier"]) and flow["then"] == own_path(flow["then"])
+            secrets = _VERIFIER.fullmatch(flow["verifier"]) and _VERIFIER.fullmatch(flow["nonce"])
+            valid = secrets and flow["then"] == own_path(flow["then"])
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             continue
         if state and same and valid and 0 <= age <= STATE_LIFETIME.total_seconds():
