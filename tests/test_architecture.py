@@ -16,7 +16,7 @@ MODULES = read_modules(ROOT)
 # --- doors: what each room may import of ours. A room is a module or a folder; a new one gets its place here. ---
 
 BOTTOM = "errors models clock secrets config fields schedule colours text"
-JOURNEY = f"{BOTTOM} passwords store permissions throttle lockdown mail credentials expiry"  # and never another journey
+JOURNEY = f"{BOTTOM} passwords store permissions throttle devices lockdown mail credentials expiry"  # and never another journey
 CORE = {
     "errors": "",
     "models": "",
@@ -32,11 +32,12 @@ CORE = {
     "store": "clock errors fields models secrets text",
     "permissions": "errors models store",
     "throttle": "errors models clock secrets store passwords permissions",
+    "devices": "clock models secrets store",
     "readiness": "errors store",
     "session_uses": "errors models store",
     "lockdown": "errors models clock store permissions",
     "mail": f"{BOTTOM} store permissions",
-    "credentials": f"{BOTTOM} passwords store throttle mail",
+    "credentials": f"{BOTTOM} passwords store mail",
     "expiry": "models store",
     "accounts": JOURNEY,
     "sessions": f"{JOURNEY} session_uses",

@@ -16,7 +16,7 @@ from usersctl.passwords import Hasher, check_password, password_is_set
 from usersctl.permissions import admit
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
-from usersctl.throttle import AccountThrottle, account_key
+from usersctl.throttle import AccountThrottle, counter_in_session
 
 Tell = Callable[[User], object]
 Renew = Callable[[Transaction], None]
@@ -185,11 +185,7 @@ class Accounts:
             raise NotFound("User not found")
         user, stored = credentials
         check_password(self.settings, new, user)
-        account = account_key(user, user.email)
-        with self.store.write() as tx:
-            admit(tx, by)
-            self.throttle.count(tx, account, user)
-        with self.throttle.slot(self.hasher, account):
+        with self.throttle.check(self.hasher, counter_in_session(user_id, session_id), by):
             if not self.hasher.matches(current, stored):
                 raise WrongPassword("Current password is incorrect")
             password_hash = self.hasher.renew(new)

@@ -5,12 +5,15 @@ from typing import Any
 from usersctl.mail.kinds import PASSWORD_CHANGED, EmailQueue
 from usersctl.models import Actor, OneTimeToken, User
 from usersctl.store.transaction import Transaction
-from usersctl.throttle import account_key
 
 
 def shut_out(tx: Transaction, user: User, *, but: int | None = None, notices: bool = False) -> None:
-    """Ends all sessions and API tokens of the user, except session `but`, and all confirmation and reset links."""
+    """Ends all sessions and API tokens of the user, except session `but`, and all confirmation and reset links.
+
+    The user's devices are forgotten, because one of them may be a thief's.
+    """
     tx.delete_tokens_of(user.id, but=but)
+    tx.forget_devices(user.id)
     tx.drop_links(user.id)
     if notices:  # the "this wasn't me" links end, too
         tx.drop_notices(user.id)
@@ -29,7 +32,7 @@ def new_password(
 ) -> User:
     """Shuts the user out, stores the hash, clears the lock after failed logins, and tells the owner by email."""
     shut_out(tx, user, but=but)
-    tx.clear_failures(account_key(user, user.email))
+    tx.clear_failures(user.id)
     changed = tx.change_user(user.id, password_hash=password_hash, **changes)
     emails.add(tx, PASSWORD_CHANGED, changed, changed.email)
     tx.audit(by, action, changed)

@@ -16,7 +16,7 @@ from usersctl.permissions import admit
 from usersctl.secrets import digest
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
-from usersctl.throttle import AccountThrottle, account_key
+from usersctl.throttle import AccountThrottle, counter_in_session
 
 AT_ONCE = 20  # accounts that one transaction deletes, because other writers wait for it
 
@@ -35,7 +35,7 @@ class Deletion:
     settings: Settings
     emails: EmailQueue
 
-    def request(self, user_id: int, password: str | None, *, by: Actor) -> bool:
+    def request(self, user_id: int, password: str | None, *, session_id: int, by: Actor) -> bool:
         """Deletes, with the password of the account. An account without one gets an email that confirms: False."""
         with self.store.glance() as tx:
             credentials = _present(tx, user_id)
@@ -45,25 +45,18 @@ class Deletion:
             return False
         if not password:
             raise Invalid("Password is required")
-        self._check(credentials, password)
+        with self.throttle.check(self.hasher, counter_in_session(user_id, session_id), by):
+            if not self.hasher.matches(password, credentials.password_hash):
+                raise WrongPassword("Incorrect password")
         with self.store.write() as tx:
             admit(tx, by)
             present = _present(tx, user_id)
             if present.password_hash != credentials.password_hash:
                 # The password was changed meanwhile, so the former one proves nothing any more.
                 raise WrongPassword("Incorrect password")
-            tx.clear_failures(account_key(present.user, present.user.email))
+            tx.clear_failures(user_id)
             self._delete(tx, present.user, by)
         return True
-
-    def _check(self, credentials: Credentials, password: str) -> None:
-        user, stored = credentials
-        account = account_key(user, user.email)
-        with self.store.write() as tx:
-            self.throttle.count(tx, account, user)
-        with self.throttle.slot(self.hasher, account):
-            if not self.hasher.matches(password, stored):
-                raise WrongPassword("Incorrect password")
 
     def _ask_by_email(self, user_id: int, by: Actor) -> None:
         with self.store.write() as tx:

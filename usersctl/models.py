@@ -99,11 +99,12 @@ SYSTEM = Actor("system")
 
 
 class Client(NamedTuple):
-    """The program that signs in, and the tokens that it sends along, which end with the sign-in."""
+    """The program that signs in, and the cookies that it sends along: the sessions end with the sign-in."""
 
     ip: str | None = None
     user_agent: str | None = None
     tokens: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
 
 
 UNKNOWN_CLIENT = Client()
@@ -196,8 +197,16 @@ class OneTimeToken(NamedTuple):
 
 
 class Failures(NamedTuple):
-    in_a_row: int  # failed logins of an account since the last success
+    in_a_row: int  # failed checks since the last success
     last_at: str
+
+
+class Device(NamedTuple):
+    """A browser that signed in to an account, as its signed cookie says."""
+
+    user_id: int
+    id: str
+    since: str
 
 
 class QueuedEmail(NamedTuple):

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from urllib.parse import urlsplit
 
 from usersctl.config import Settings
 from usersctl.errors import Busy, Invalid
@@ -13,8 +14,14 @@ from usersctl.models import Credentials, Newcomer, User
 
 MAX_BYTES = 72  # bcrypt reads no further
 WAITING_ROOM = 8
+MOST_ESTIMATED = (
+    24  # characters: the work of zxcvbn doubles every few, and so many are strong unless they are a pattern
+)
 
 _BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|1[0-6])\$[./A-Za-z0-9]{53}", re.ASCII)
+
+
+_estimating = threading.Lock()  # zxcvbn keeps the names of one user in a dictionary that all threads share
 
 
 class Hasher:
@@ -129,9 +136,37 @@ def check_password(settings: Settings, password: str, owner: User | Newcomer) ->
         own = (owner.email, owner.email.partition("@")[0], owner.name)
         if folded in (text.casefold() for text in own):
             raise Invalid("Password must not be your own email address or name")
+        if folded in _names_of_service(settings):
+            raise Invalid("Password must not be the name or address of this service")
         if folded in _common_passwords():
             raise Invalid("Password is too common: it is on lists that attackers try first")
+    if settings.min_strength > 0 and _strength(settings, password, owner) < settings.min_strength:
+        raise Invalid("Password is too easy to guess: add some words that do not belong together")
     return password
+
+
+def _names_of_service(settings: Settings) -> set[str]:
+    """The brand, and the host of `baseUrl` with its labels and the domains that it belongs to; in one letter case."""
+    labels = (urlsplit(settings.base_url).hostname or "").split(".")
+    domains = {".".join(labels[start:]) for start in range(len(labels))}
+    brand = settings.brand.casefold()
+    return {brand, "".join(brand.split()), *labels, *domains}
+
+
+def _strength(settings: Settings, password: str, owner: User | Newcomer) -> int:
+    """The score of zxcvbn, 0 to 4, to which the names of the user and of the service are known."""
+    from zxcvbn import zxcvbn
+
+    names = [
+        owner.email,
+        *owner.email.split("@"),
+        owner.name,
+        *owner.name.split(),
+        *_names_of_service(settings),
+    ]
+    with _estimating:
+        score: int = zxcvbn(password[:MOST_ESTIMATED], user_inputs=names)["score"]
+    return score
 
 
 @cache

@@ -8,6 +8,7 @@ from usersctl.accounts import Accounts
 from usersctl.clock import Clock, utc_now
 from usersctl.config import Settings
 from usersctl.deletion import Deletion
+from usersctl.devices import Devices
 from usersctl.first_admin import MAKE_AN_ADMIN, FirstAdmin
 from usersctl.lockdown import Lockdowns
 from usersctl.mail.kinds import EmailQueue
@@ -36,6 +37,7 @@ class Service:
     store: Store
     hasher: Hasher
     throttle: AccountThrottle
+    devices: Devices
     accounts: Accounts
     sessions: Sessions
     transfer: Transfer
@@ -80,13 +82,15 @@ def build(
     throttle = AccountThrottle(
         store, settings.limits_enabled, settings.failures_before_delay, settings.failures_before_lock
     )
+    devices = Devices(store)
     return Service(
         settings=settings,
         store=store,
         hasher=hasher,
         throttle=throttle,
+        devices=devices,
         accounts=Accounts(store, hasher, throttle, settings, emails),
-        sessions=Sessions(store, hasher, throttle, settings, SessionUses(store)),
+        sessions=Sessions(store, hasher, throttle, devices, settings, SessionUses(store)),
         transfer=Transfer(store, hasher, settings),
         first_admin=FirstAdmin(store, hasher, settings, admin_command),
         registration=Registration(store, hasher, settings, emails),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from usersctl.clock import moment, stamp
 from usersctl.config import Settings
+from usersctl.devices import Devices
 from usersctl.errors import Busy, Forbidden, LockedDown, NotFound, StoreUnusable, Unauthenticated, UsersError
 from usersctl.expiry import delete_due
 from usersctl.lockdown import refuse_in_lockdown
@@ -20,7 +21,7 @@ from usersctl.secrets import digest, new_token
 from usersctl.session_uses import SessionUses
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
-from usersctl.throttle import AccountThrottle, account_key
+from usersctl.throttle import AccountThrottle, Counter, counter_of
 
 ABSOLUTE_LIMIT = timedelta(days=30)
 USE_IS_NOTED_EVERY = timedelta(minutes=1)
@@ -43,7 +44,7 @@ class Verified(NamedTuple):
     """A user whose password was right."""
 
     user: User
-    account: str  # the key of their failed logins
+    counter: Counter  # of the failed logins
     password_hash: str  # that the password was checked against
     renewed: str | None  # a hash of the present cost, if the stored one has another
 
@@ -57,6 +58,7 @@ class Sessions:
     store: Store
     hasher: Hasher
     throttle: AccountThrottle
+    devices: Devices
     settings: Settings
     uses: SessionUses
 
@@ -74,22 +76,23 @@ class Sessions:
     ) -> Opened:
         """`email` is in the form of fields.lookup(). Every refusal takes the same time."""
         try:
-            return self._open_verified(self._verify(email, password), remember, client)
+            return self._open_verified(self._verify(email, password, client), remember, client)
         except _HashChangedError:
-            return self._open_verified(self._verify(email, password), remember, client)
+            return self._open_verified(self._verify(email, password, client), remember, client)
 
-    def _verify(self, email: str, password: str) -> Verified:
+    def _verify(self, email: str, password: str, client: Client) -> Verified:
+        devices = self.devices.read(client.devices)
         with self.store.write() as tx:
             credentials = tx.credentials(email)
             user = credentials and credentials.user
-            account = account_key(user, email)
+            counter = counter_of(tx, user, email, devices)
             lockdown = tx.lockdown()
-            self.throttle.count(tx, account, user)
+            self.throttle.count(tx, counter)
         stored = None
         # In a lockdown the response reveals neither whether the password is right nor which admin is excepted.
         if credentials and (lockdown is None or lockdown.admits(user)):
             stored = credentials.password_hash
-        with self.throttle.slot(self.hasher, account):
+        with self.throttle.slot(self.hasher, counter):
             fits = self.hasher.matches(password, stored)
             if credentials is None or not fits:
                 raise LockedDown if lockdown else Unauthenticated("Invalid email or password")
@@ -97,13 +100,13 @@ class Sessions:
             renewed = None
             if self.hasher.needs_renewal(stored):
                 renewed = self.hasher.renew(password)
-        return Verified(user, account, stored, renewed)
+        return Verified(user, counter, stored, renewed)
 
     def _open_verified(self, verified: Verified, remember: bool, client: Client) -> Opened:
         try:
             return self.open(verified.user, remember=remember, client=client, verified=verified)
         except Forbidden:
-            self.throttle.uncount(verified.account)  # the password was right
+            self.throttle.uncount(verified.counter)  # the password was right
             raise
 
     def open(
@@ -125,7 +128,7 @@ class Sessions:
             if current is None or not current.user.active:
                 raise Forbidden("Account is inactive")
             if verified:
-                tx.clear_failures(verified.account)
+                tx.clear_failures(user.id)
                 if verified.renewed is not None:
                     tx.renew_hash(user.id, verified.renewed)
             return self.open_in(tx, current.user, remember=remember, client=client)
@@ -282,16 +285,19 @@ class Sessions:
         if user is None:
             raise NotFound("User not found")
         ended = tx.delete_tokens_of(user_id)
+        tx.forget_devices(user_id)
         if ended:
             tx.audit(by, "revoke-all", user, count=ended)
         return ended
 
-    def end_others(self, user_id: int, *, but: int, by: Actor) -> None:
-        """All sessions and API tokens of the user, except session `but`."""
+    def end_others(self, user_id: int, *, but: int, by: Actor) -> str:
+        """All sessions and API tokens of the user, except session `but`. Returns when the devices were forgotten, too."""
         with self.store.write() as tx:
             admit(tx, by)
             ended = tx.delete_tokens_of(user_id, but=but)
+            tx.forget_devices(user_id)
             tx.audit(by, "end-others", tx.user(user_id), count=ended)
+            return tx.now_text
 
     def renewal(self, session: Session) -> tuple[str, Callable[[Transaction], None]]:
         """A new token for a session that goes on, and the step that stores it within the transaction of another change."""

@@ -1,16 +1,17 @@
-"""Limits on guessing: failed logins of an account, in the database, and requests of a client, in memory."""
+"""Limits on guessing: failed password checks of an account, in the database, and requests of a client, in memory."""
 
 import ipaddress
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import NamedTuple
 
 from usersctl.clock import Clock, moment
 from usersctl.errors import Busy, TooMany
-from usersctl.models import Actor, User
+from usersctl.models import Actor, Device, User
 from usersctl.passwords import Hasher
 from usersctl.permissions import admit
 from usersctl.secrets import digest
@@ -21,56 +22,105 @@ FIRST_DELAY = timedelta(seconds=30)
 LONGEST_DELAY = timedelta(minutes=15)
 
 
-def account_key(user: User | None, email: str) -> str:
-    # Users mistype passwords into this field, so an address without an account is not stored in clear.
-    return f"user:{user.id}" if user else digest(email).hex()
+class Counter(NamedTuple):
+    """The failed checks of an account that count together: by strangers, on one known device, or in one session."""
+
+    key: str
+    user_id: int | None
+    is_known: bool = False  # of a device or a session of the user
+
+
+def counter_of(tx: Transaction, user: User | None, email: str, devices: Iterable[Device] = ()) -> Counter:
+    """For a login: of the user's device, if one of these still is, else of strangers."""
+    if user is None:
+        # Users mistype passwords into this field, so an address without an account is not stored in clear.
+        return Counter(digest(email).hex(), None)
+    for device in devices:
+        if device.user_id == user.id and device.since >= tx.devices_since(user.id):
+            return Counter(f"user:{user.id}:device:{device.id}", user.id, is_known=True)
+    return Counter(f"user:{user.id}", user.id)
+
+
+def counter_in_session(user_id: int, session_id: int) -> Counter:
+    return Counter(f"user:{user_id}:session:{session_id}", user_id, is_known=True)
 
 
 @dataclass(frozen=True)
 class AccountThrottle:
-    """After ten failed logins in a row a delay that doubles; after a hundred only a reset or `usersctl unlock` helps."""
+    """After ten failed checks in a row a delay that doubles; after a hundred only a reset or `usersctl unlock` helps.
+
+    Each counter has its own delay. Strangers may use up four fifths of the hundred, known devices and sessions share the
+    rest: so strangers, who are many, cannot keep the owner out, and together they never get more.
+    """
 
     store: Store
     enabled: bool
     before_delay: int
     before_lock: int
 
-    def count(self, tx: Transaction, account: str, user: User | None) -> None:
-        """Counts a password check as failed, or raises TooMany while the account has to wait; a success clears the count.
+    @property
+    def of_strangers(self) -> int:
+        """The failures that lock strangers out."""
+        return max(1, self.before_lock * 4 // 5)
+
+    @property
+    def of_known(self) -> int:
+        """The failures that lock known devices and sessions."""
+        return max(1, self.before_lock - self.of_strangers)
+
+    @contextmanager
+    def check(self, hasher: Hasher, counter: Counter, by: Actor) -> Iterator[None]:
+        """A slot for one check that is counted as failed before. A success has to clear the failures of the user."""
+        with self.store.write() as tx:
+            admit(tx, by)
+            self.count(tx, counter)
+        with self.slot(hasher, counter):
+            yield
+
+    def count(self, tx: Transaction, counter: Counter) -> None:
+        """Counts a password check as failed, or raises TooMany while its counter has to wait.
 
         The caller commits before the check, because parallel guesses in other processes would slip past otherwise.
-        An address without an account is treated alike.
+        An address without an account is treated as one with an account.
         """
         if not self.enabled:
             return
-        left = self.wait(tx, account)
+        left = self.wait(tx, counter)
         if left:
             raise TooMany("Too many failed logins, please try again later", retry_after=_seconds(left))
-        tx.count_failure(account, user and user.id)
+        tx.count_failure(counter.key, counter.user_id)
 
     @contextmanager
-    def slot(self, hasher: Hasher, account: str) -> Iterator[None]:
+    def slot(self, hasher: Hasher, counter: Counter) -> Iterator[None]:
         """A slot for a check that was counted. If none is free there is no check, and nothing to count."""
         try:
             with hasher.slot():
                 yield
         except Busy:
-            self.uncount(account)
+            self.uncount(counter)
             raise
 
-    def uncount(self, account: str) -> None:
+    def uncount(self, counter: Counter) -> None:
         """For a check that did not happen, or a right password that was refused for another reason."""
         if self.enabled:
             with self.store.write() as tx:
-                tx.uncount_failure(account)
+                tx.uncount_failure(counter.key)
 
-    def wait(self, tx: Transaction, account: str) -> timedelta | None:
-        """How long the account still has to wait; the longest delay if it is locked until a reset."""
-        failures = tx.failures(account)
-        if failures is None or failures.in_a_row < min(self.before_delay, self.before_lock):
-            return None
-        if failures.in_a_row >= self.before_lock:
+    def is_locked(self, tx: Transaction, counter: Counter) -> bool:
+        """Whether only a success elsewhere, a reset or an unlock helps."""
+        if counter.is_known:
+            known = tx.failures_but(f"user:{counter.user_id}", counter.user_id)
+            return known >= self.of_known
+        failures = tx.failures(counter.key)
+        return failures is not None and failures.in_a_row >= self.of_strangers
+
+    def wait(self, tx: Transaction, counter: Counter) -> timedelta | None:
+        """How long the counter still has to wait; the longest delay if it is locked."""
+        if self.is_locked(tx, counter):
             return LONGEST_DELAY
+        failures = tx.failures(counter.key)
+        if failures is None or failures.in_a_row < self.before_delay:
+            return None
         delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures.in_a_row - self.before_delay, 10))
         waited = tx.now - moment(failures.last_at)
         # A clock that was set back must not lengthen the wait: the next failure is noted in its new time.
@@ -79,7 +129,7 @@ class AccountThrottle:
     def unlock(self, user: User, by: Actor) -> bool:
         with self.store.write() as tx:
             admit(tx, by)
-            unlocked = tx.clear_failures(account_key(user, user.email))
+            unlocked = tx.clear_failures(user.id)
             if unlocked:
                 tx.audit(by, "unlock", user)
             return unlocked

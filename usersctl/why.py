@@ -15,7 +15,7 @@ from usersctl.passwords import password_is_set
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.text import counted
-from usersctl.throttle import AccountThrottle, account_key
+from usersctl.throttle import AccountThrottle, counter_of
 
 
 class State(StrEnum):
@@ -72,7 +72,7 @@ class Why:
         yield _open("exists", f"user {user.id}, {user.role}, since {user.created_at}")
         yield self._active(user)
         yield self._confirmed(user)
-        yield self._throttled(tx, account_key(user, user.email), user)
+        yield self._throttled(tx, user, user.email)
         yield _password(user, has_password=has_password, has_provider=has_provider)
         yield self._provider(link, has_password=has_password)
         yield _email(tx, user, needed=user.awaiting_confirmation or not (has_password or has_provider))
@@ -100,18 +100,25 @@ class Why:
         command = "link confirm" if self.settings.registration_is_open else "activate"
         return f"usersctl {command} {user.id}"
 
-    def _throttled(self, tx: Transaction, account: str, user: User | None) -> Gate:
+    def _throttled(self, tx: Transaction, user: User | None, email: str) -> Gate:
         if not self.settings.limits_enabled:
             return _open("throttled", "limits are off here")
-        failures, _ = tx.failures(account) or (0, "")
+        strangers = counter_of(tx, user, email)
+        failures, _ = tx.failures(strangers.key) or (0, "")
+        known = tx.failures_but(strangers.key, strangers.user_id)
         message = f"{counted(failures, 'failed login')} in a row"
-        wait = self.throttle.wait(tx, account)
-        if wait is None:
-            return _open("throttled", f"no; {message}")
+        if known:
+            message += f", and {known} on known devices or in sessions"
         mend = user and f"usersctl unlock {user.id}"
-        if failures >= self.settings.failures_before_lock:
-            return _shut("throttled", f"{message}: locked until a reset", mend)
-        return _shut("throttled", f"{message}: until {stamp(self.now() + wait)}", mend)
+        wait = self.throttle.wait(tx, strangers)
+        if self.throttle.is_locked(tx, strangers):
+            return _shut("throttled", f"{message}: locked until a reset, but for known devices", mend)
+        if wait is not None:
+            until = stamp(self.now() + wait)
+            return _shut("throttled", f"{message}: until {until}, but for known devices", mend)
+        if known >= self.throttle.of_known:
+            return _shut("throttled", f"{message}: known devices are locked until a reset", mend)
+        return _open("throttled", f"no; {message}")
 
     def _is_configured(self, link: Link) -> bool:
         return link.oauth_issuer in (self.settings.provider_issuer, None)
@@ -151,7 +158,7 @@ class Why:
         if not is_address:
             yield _shut("address", "this is not an email address")
             return
-        yield self._throttled(tx, account_key(None, email), None)
+        yield self._throttled(tx, None, email)
         yield self._registration(email)
         yield self._first_sign_in()
 

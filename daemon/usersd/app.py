@@ -117,7 +117,7 @@ class App:
             )
         try:
             if route.limit is not None:
-                self.limits.check(route.limit, request.ip)
+                self.limits.check(route.limit, request.ip, request.user)
             result = route.handler(request, self.service)
         except errors.UsersError as error:
             self.limits.count_failure(route.limit, request.ip, error)

@@ -6,6 +6,7 @@ from functools import cache
 FLOW = "oauth_"  # and 16 hexadecimal digits: the cookie of a sign-in that waits for the provider
 MAX_COOKIE_HEADER = 16 * 1024
 MAX_CANDIDATES = 3
+DEVICE_PATTERN = re.compile(r"[A-Za-z0-9_~:./-]{1,600}", re.ASCII)
 TOKEN_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 
 

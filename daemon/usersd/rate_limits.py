@@ -1,10 +1,11 @@
-"""How many requests of one client address pass: counted in front of the handlers, in memory of a fixed size."""
+"""How many requests of one client address or account pass: counted before the handlers, in memory of a fixed size."""
 
 from datetime import timedelta
 
 from usersctl.clock import Clock
 from usersctl.config import Settings
 from usersctl.errors import LockedDown, Unauthenticated, WrongPassword
+from usersctl.models import User
 from usersctl.throttle import AddressThrottle
 from usersd.routing import Limit
 
@@ -17,14 +18,21 @@ class RateLimits:
             Limit.FAILED_LOGINS: AddressThrottle(now, settings.failed_logins_per_minute, minute),
             Limit.REGISTRATIONS: AddressThrottle(now, settings.registrations_per_hour, hour),
             Limit.FORGOTS: AddressThrottle(now, settings.forgots_per_minute, minute),
+            Limit.OWN_CHANGES: AddressThrottle(now, settings.own_changes_per_hour, hour),
+            Limit.PROVIDER_SIGN_INS: AddressThrottle(now, settings.provider_sign_ins_per_minute, minute),
         }
 
-    def check(self, limit: Limit, address: str) -> None:
+    def check(self, limit: Limit, address: str, user: User | None = None) -> None:
         """Before the handler runs. Requests count at once, logins only if they fail."""
-        if self.enabled:
-            self._throttles[limit].check(address)
-            if limit is not Limit.FAILED_LOGINS:
-                self._throttles[limit].count(address)
+        if not self.enabled:
+            return
+        throttle = self._throttles[limit]
+        callers = [address] if user is None else [address, f"user {user.id}"]
+        for caller in callers:
+            throttle.check(caller)
+        if limit is not Limit.FAILED_LOGINS:
+            for caller in callers:
+                throttle.count(caller)
 
     def count_failure(self, limit: Limit | None, address: str, error: Exception) -> None:
         """Only failed password checks count, not other refusals."""

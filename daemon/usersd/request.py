@@ -16,7 +16,7 @@ from usersctl.errors import Invalid
 from usersctl.fields import is_text, unique_keys
 from usersctl.models import Actor, Client, Session, User
 from usersctl.secrets import digest
-from usersd.cookies import TOKEN_PATTERN, NewCookies, cookie_values
+from usersd.cookies import DEVICE_PATTERN, TOKEN_PATTERN, NewCookies, cookie_values
 from usersd.server.lanes import NONBLOCKING
 
 MAX_BODY = 64 * 1024
@@ -117,7 +117,8 @@ class Request:
 
     @property
     def client(self) -> Client:
-        return Client(self.ip, self.environ.get("HTTP_USER_AGENT"), tuple(self.cookie_tokens))
+        user_agent = self.environ.get("HTTP_USER_AGENT")
+        return Client(self.ip, user_agent, tuple(self.cookie_tokens), self.device_cookies)
 
     @property
     def signed_in(self) -> User:
@@ -149,6 +150,11 @@ class Request:
         if not header:
             return []
         return cookie_values(header, self.settings.session_cookie)
+
+    @property
+    def device_cookies(self) -> tuple[str, ...]:
+        header = self.environ.get("HTTP_COOKIE", "")
+        return tuple(cookie_values(header, self.settings.device_cookie, DEVICE_PATTERN))
 
     # --- the input ---
 

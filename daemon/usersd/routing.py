@@ -41,11 +41,13 @@ class Access(Enum):
 
 
 class Limit(Enum):
-    """What is counted for each client address."""
+    """What is counted for each client address, and for the account of a signed-in caller."""
 
     FAILED_LOGINS = "failed logins a minute"
     REGISTRATIONS = "registrations an hour"
     FORGOTS = "forgotten passwords a minute"
+    OWN_CHANGES = "changes of one's own profile an hour"
+    PROVIDER_SIGN_INS = "requests of sign-ins through the provider a minute"
 
 
 class Route(NamedTuple):

@@ -120,7 +120,7 @@ def test_over_https_only_the_cookie_with_the_host_prefix_counts(
 ) -> None:
     with https(make_service) as site:
         reply = site.client().login("ada@example.com", PASSWORD)
-        (cookie,) = reply.all("Set-Cookie")
+        (cookie,) = reply.cookies()
         assert cookie.startswith("__Host-auth_token=")
         assert sorted(cookie.split("; ")[1:]) == ["HttpOnly", "Path=/", "SameSite=Lax", "Secure"]
         token = cookie.partition("=")[2].partition(";")[0]
@@ -141,7 +141,7 @@ def test_over_https_only_the_cookie_with_the_host_prefix_counts(
 
 
 def test_over_http_the_cookie_has_its_plain_name_and_is_not_secure(site: Site, token: str) -> None:
-    (cookie,) = site.client().login("ada@example.com", PASSWORD).all("Set-Cookie")
+    (cookie,) = site.client().login("ada@example.com", PASSWORD).cookies()
     assert sorted(cookie.split("; ")[1:]) == ["HttpOnly", "Path=/", "SameSite=Lax"]
     assert with_cookie(site, f"__Host-auth_token={token}").status == 401
 

@@ -84,6 +84,9 @@ DEFAULTS: dict[str, Any] = {
     "limits.failedLoginsPerMinute": 60,
     "limits.registrationsPerHour": 60,
     "limits.forgotsPerMinute": 20,
+    "limits.ownChangesPerHour": 60,
+    "limits.providerSignInsPerMinute": 60,
+    "passwordValidation.minStrength": 0,
 }
 ENV = {"HOME": "/nonexistent", "USERS_DATABASE": "/srv/users.db"}
 

@@ -391,6 +391,41 @@ def test_more_than_three_emails_of_a_kind_in_fifteen_minutes_are_dropped_silentl
     assert len(sent(service, ADA)) == 6
 
 
+def test_after_twelve_emails_of_a_kind_in_a_day_the_next_comes_when_the_last_link_has_expired(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    add("ada")
+    for _ in range(4):
+        for _ in range(5):
+            service.recovery.forgot(ADA)
+        clock.move(minutes=15)
+    assert len(sent(service)) == 12
+    for _ in range(22 * 3):
+        service.recovery.forgot(ADA)
+        clock.move(minutes=20)
+    of_the_day = len(sent(service))
+    assert 12 + 20 <= of_the_day <= 12 + 22
+    service.recovery.reset(last_link(service).token, ADA, "another good password", by=WEB)
+    clock.move(days=1)
+    service.recovery.forgot(ADA)
+    assert len(sent(service)) == of_the_day + 2, "the notice of the reset, and a link"
+
+
+def test_the_limit_of_a_day_holds_for_one_address_of_several_accounts(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    users = [add(f"user{number}") for number in range(20)]
+    with service.store.write() as tx:
+        for user in users:
+            service.outbox.queue.add(tx, CONFIRM, user, "victim@example.com")
+    for _ in range(20):
+        clock.move(minutes=20)
+        with service.store.write() as tx:
+            for user in users:
+                service.outbox.queue.add(tx, CONFIRM, user, "victim@example.com")
+    assert sum(row.state == "waiting" for row in rows(service)) == 12
+
+
 def test_the_limit_holds_for_an_account_that_changes_its_address(
     service: Service, add: Callable[..., User]
 ) -> None:

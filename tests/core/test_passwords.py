@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 
@@ -29,8 +29,12 @@ def hashed(password: str, rounds: int = 4, prefix: bytes = b"2b") -> str:
 # --- the rules ---
 
 
+SERVICE: dict[str, object] = {"base_url": "https://www.analytical.example:8443"}
+
+
 def rules(**changes: object) -> Settings:
-    return Settings(database=Path("unused"), base_url="http://127.0.0.1", **changes)
+    values = {"database": Path("unused"), "base_url": "http://127.0.0.1"} | changes
+    return Settings(**values)  # type: ignore[arg-type]
 
 
 def checked(password: str, **changes: object) -> str:
@@ -54,6 +58,10 @@ def checked(password: str, **changes: object) -> str:
         ({"prevent_common_passwords": False}, "ada.l@example.com"),
         ({}, "ada.l@example.com!"),
         ({}, "not ada lovelace"),
+        (SERVICE, "analytical!"),
+        (SERVICE | {"prevent_common_passwords": False}, "analytical"),
+        ({"min_strength": 1}, "plain sentence"),
+        ({"min_strength": 4}, "drifting walnut cathedral"),
     ],
 )
 def test_a_password_that_meets_the_rules_is_returned_unchanged(
@@ -90,6 +98,16 @@ def test_a_password_that_meets_the_rules_is_returned_unchanged(
         ({}, "ADA.L@Example.com", "your own email address or name"),
         ({"min_length": 3}, "Ada.L", "your own email address or name"),
         ({}, "ada lovelace", "your own email address or name"),
+        ({"brand": "Difference Engines"}, "difference ENGINES", "name or address of this service"),
+        ({"brand": "Difference Engines"}, "DifferenceEngines", "name or address of this service"),
+        (SERVICE, "www.analytical.example", "name or address of this service"),
+        (SERVICE, "Analytical.example", "name or address of this service"),
+        (SERVICE, "ANALYTICAL", "name or address of this service"),
+        ({"min_strength": 1}, "abababababababab", "too easy to guess"),
+        ({"min_strength": 3}, "lovelace1815", "too easy to guess"),
+        ({"min_strength": 4}, "ada.l@example.com!", "too easy to guess"),
+        (SERVICE | {"min_strength": 2}, "analytical!", "too easy to guess"),
+        ({"min_strength": 4, "min_length": 72}, "ab" * 36, "too easy to guess"),
     ],
 )
 def test_the_error_about_a_password_lists_every_missing_rule(
@@ -104,6 +122,30 @@ def test_tens_of_thousands_of_common_passwords_are_refused() -> None:
     from usersctl.passwords import _common_passwords
 
     assert len(_common_passwords()) > 20_000
+
+
+@pytest.mark.parametrize(
+    "password", ["a" * 72, "4@8({[<369&#!1/|0$5+7%2" * 3, "qwertyuiop[]" * 6, "1!l|i" * 14, "é@3€" * 9]
+)
+def test_the_strength_of_a_long_password_is_estimated_quickly(password: str) -> None:
+    began = time.process_time()
+    with suppress(Invalid):
+        checked(password, min_strength=4)
+    assert time.process_time() - began < 0.5
+
+
+def test_strength_is_estimated_in_parallel_without_another_user_s_names() -> None:
+    def estimated(number: int) -> bool:
+        owner = Newcomer(f"user{number}@example.com", f"Zyxwra{number} Kvothlin{number}")
+        password = (
+            f"Zyxwra{number + 1 - number % 2 * 2}Kvothlin{number + 1 - number % 2 * 2}"  # the neighbour's
+        )
+        with suppress(Invalid):
+            return bool(check_password(rules(min_strength=4), password, owner))
+        return False
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(estimated, range(24)))
 
 
 @given(ANY_TEXT)

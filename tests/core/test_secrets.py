@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from usersctl.config import Settings
 from usersctl.models import Newcomer
 from usersctl.passwords import check_password
-from usersctl.secrets import digest, new_password, new_token
+from usersctl.secrets import digest, new_key, new_password, new_token, sign, verified
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()))
 
@@ -72,3 +72,19 @@ def test_the_kinds_of_characters_in_a_generated_password_have_no_fixed_place() -
     assert any(c.isdigit() for c in firsts)
     assert any(c.isupper() for c in firsts)
     assert any(c.islower() for c in firsts)
+
+
+@given(ANY_TEXT)
+def test_a_signed_text_is_verified_for_its_key_and_purpose_only(text: str) -> None:
+    key = new_key()
+    signed = sign(key, "device", text)
+    assert verified(key, "device", signed) == text
+    assert verified(key, "other", signed) is None
+    assert verified(new_key(), "device", signed) is None
+    assert verified(key, "device", f"x{signed}") is None
+    assert verified(key, "device", signed[:-1]) is None
+
+
+@pytest.mark.parametrize("signed", ["", ".", "text", "text.", ".mac", "text.\u00e4", "text.\ud800"])
+def test_an_unsigned_text_is_not_verified(signed: str) -> None:
+    assert verified(new_key(), "device", signed) is None

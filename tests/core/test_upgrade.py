@@ -265,7 +265,7 @@ def test_an_upgraded_database_is_closed_to_other_users(
     store = Store.open(path, create=True)
     try:
         with store.write() as tx:
-            tx.clear_failures("user:1")
+            tx.clear_failures(1)
         files = [path, path.with_name("users.db-wal"), path.with_name("users.db-shm")]
         assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [after] * 3
     finally:

@@ -81,8 +81,7 @@ def test_public_paths_reach_the_application_with_and_without_a_session(
 
 def test_the_application_gets_the_user_without_a_password(gated: Gated, ada: User) -> None:
     by_cookie = gated.client(ada)
-    (token,) = by_cookie.cookies.values()
-    by_bearer = Client(gated.port, headers={"Authorization": f"Bearer {token}"})
+    by_bearer = Client(gated.port, headers={"Authorization": f"Bearer {by_cookie.token}"})
     for client in (by_cookie, by_bearer):
         found = client.get("/page").json["user"]
         assert found == ada.as_json() | {"last_login_at": found["last_login_at"]}
@@ -134,7 +133,7 @@ def test_role_rules_apply_at_the_gate(make_service: Callable[..., Service], ada:
 def test_every_way_to_end_a_session_closes_the_gate(gated: Gated, ada: User, clock: FakeClock) -> None:
     service = gated.service
     endings: list[Callable[[Client], Any]] = [
-        lambda client: service.sessions.end(*client.cookies.values()),
+        lambda client: service.sessions.end(client.token),
         lambda _: service.sessions.revoke_all([ada.id], by=OPERATOR),
         lambda _: service.accounts.set_password(ada.id, "another horse battery", by=OPERATOR),
         lambda _: clock.move(days=1),
@@ -153,8 +152,7 @@ def test_requests_through_the_gate_move_the_session_and_its_cookie(
     client, short = gated.client(ada, remember=True), gated.client(ada)
     clock.move(hours=20)
     (cookie,) = client.get("/page").all("Set-Cookie")
-    (token,) = client.cookies.values()
-    assert cookie.startswith(f"auth_token={token}; Path=/; HttpOnly; SameSite=Lax; Max-Age=")
+    assert cookie.startswith(f"auth_token={client.token}; Path=/; HttpOnly; SameSite=Lax; Max-Age=")
     assert client.get("/page").all("Set-Cookie") == []
     assert short.get("/page").all("Set-Cookie") == []
     clock.move(hours=20)

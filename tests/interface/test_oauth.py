@@ -302,7 +302,7 @@ def test_over_https_both_cookies_have_the_host_prefix(
             error_of(plain.get(path_of(back))) == "oauth_failed"
         )  # another application may have set that one
         reply = browser.callback(back)
-        cookies = reply.all("Set-Cookie")
+        cookies = reply.cookies()
         assert [each.partition("=")[0] for each in cookies] == [name, "__Host-auth_token"]
         assert all("; Secure" in each and "; Path=/" in each and "Domain" not in each for each in cookies)
         assert (browser.me() or {})["email"] == "ada@example.com"

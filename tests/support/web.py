@@ -53,6 +53,10 @@ class Reply:
     def all(self, name: str) -> list[str]:
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
+    def cookies(self) -> list[str]:
+        """Those that are set, without that of a known device."""
+        return [line for line in self.all("Set-Cookie") if "_device=" not in line]
+
 
 @dataclass
 class Client:
@@ -61,6 +65,12 @@ class Client:
     port: int
     cookies: dict[str, str] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def token(self) -> str:
+        """That of the session."""
+        (token,) = (value for name, value in self.cookies.items() if not name.endswith("_device"))
+        return token
 
     def connection(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)

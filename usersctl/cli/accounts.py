@@ -136,11 +136,11 @@ def show(ctx: Context, user: UserArgument) -> None:
     if run.out.json:
         run.out.write_json(account.as_json())
         return
-    from usersctl.throttle import account_key  # late: it imports cryptography
+    from usersctl.throttle import counter_of  # late: it imports cryptography
 
     with service.store.read() as tx:
         sessions = list(tx.tokens(account.id, live=True))
-        wait = service.throttle.wait(tx, account_key(account, account.email))
+        wait = service.throttle.wait(tx, counter_of(tx, account, account.email))
         stored = tx.credentials_of(account.id)
     facts: dict[str, Cell] = account.as_json() | {
         "email_proven_at": account.email_proven_at,

@@ -122,7 +122,11 @@ class Settings(NamedTuple):
     require_special_chars: Annotated[bool, Key("passwordValidation.requireSpecialChars", values.boolean,
         "A password needs a character that is neither a letter, a digit nor a space.")] = False
     prevent_common_passwords: Annotated[bool, Key("passwordValidation.preventCommonPasswords", values.boolean,
-        "Refuses some tens of thousands of known passwords, and the user's own email, the part before its @, and name.")] = True
+        "Refuses some tens of thousands of known passwords, the user's own email, the part before its @, and name, and the "
+        "name and host of the service.")] = True
+    min_strength: Annotated[int, Key("passwordValidation.minStrength", values.whole(0, 4),
+        "The least strength that zxcvbn estimates: 1 withstands guesses through the login, 2 and 3 more of them, 4 guesses "
+        "against a stolen hash. 0 does not ask.")] = 0
     rounds: Annotated[int, Key("passwordHashing.rounds", values.whole(10, 16),
         "The cost of bcrypt. A hash of another cost is renewed at the next login.")] = 12
 
@@ -171,13 +175,18 @@ class Settings(NamedTuple):
     failures_before_delay: Annotated[int, Key("limits.accountFailures", values.whole(1, 100),
         "Failed logins in a row after which an account has to wait.")] = 10
     failures_before_lock: Annotated[int, Key("limits.accountLock", values.whole(1, 100),
-        "Failed logins in a row after which only a reset or usersctl unlock opens the account.")] = 100
+        "Failed logins in a row after which only a reset or usersctl unlock opens the account. Strangers have four fifths of "
+        "them; known devices and sessions share the rest.")] = 100
     failed_logins_per_minute: Annotated[int, Key("limits.failedLoginsPerMinute", values.whole(1, 100_000),
         "Failed logins a minute from one client address.")] = 60
     registrations_per_hour: Annotated[int, Key("limits.registrationsPerHour", values.whole(1, 100_000),
         "Registrations an hour from one client address.")] = 60
     forgots_per_minute: Annotated[int, Key("limits.forgotsPerMinute", values.whole(1, 100_000),
         "Requests for a password reset a minute from one client address.")] = 20
+    own_changes_per_hour: Annotated[int, Key("limits.ownChangesPerHour", values.whole(1, 100_000),
+        "Changes of one's own profile an hour, by one account and from one client address.")] = 60
+    provider_sign_ins_per_minute: Annotated[int, Key("limits.providerSignInsPerMinute", values.whole(1, 100_000),
+        "Requests for a sign-in through the provider a minute from one client address: one to go there, one to come back.")] = 60
     # fmt: on
 
     def __repr__(self) -> str:
@@ -191,6 +200,11 @@ class Settings(NamedTuple):
     def session_cookie(self) -> str:
         """The cookie's whole name. Browsers take one with the prefix over HTTPS and from this host only."""
         return f"{'__Host-' * self.https}{self.cookie_name}"
+
+    @property
+    def device_cookie(self) -> str:
+        """Of a browser that signed in before: see usersctl/devices.py."""
+        return f"{self.session_cookie}_device"
 
     @property
     def registration_is_open(self) -> bool:

@@ -50,6 +50,7 @@ KINDS = {
 }
 
 AT_MOST, WITHIN = 3, timedelta(minutes=15)
+AT_MOST_A_DAY, DAY = 12, timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -57,16 +58,16 @@ class EmailQueue:
     committed: threading.Event = field(default_factory=threading.Event)  # wakes the worker that sends
 
     def add(self, tx: Transaction, kind: Kind, user: User | None, email: str) -> None:
-        """To the stored address only. Silently drops more than three of a kind to one account in fifteen minutes."""
+        """To the stored address only. Silently drops more than three of a kind to one address or account in 15 minutes.
+
+        After twelve in a day there is only one more whenever the last link has expired: so no flood of requests keeps the
+        owner without a link that works.
+        """
         if user is None:
             # Without an account the text may be a mistyped password or a megabyte, so only its digest is stored.
             email = digest(email).hex()
-        tx.add_email(
-            kind.name,
-            user and user.id,
-            email,
-            new_message_id(),
-            at_most=AT_MOST,
-            within=WITHIN,
-        )
+        user_id = user and user.id
+        recent, today, live = tx.count_recent_emails(kind.name, user_id, email, WITHIN, DAY, kind.lifetime)
+        too_many = recent >= AT_MOST or (today >= AT_MOST_A_DAY and live > 0)
+        tx.add_email(kind.name, user_id, email, new_message_id(), dropped=too_many)
         tx.after_commit(self.committed.set)

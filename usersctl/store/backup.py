@@ -228,6 +228,7 @@ class Replacement:
                 # Some of them may have been revoked or used since the backup was made.
                 tx.delete_all_tokens()
                 tx.drop_all_links()
+                tx.delete_signing_keys()  # ends the cookies of known devices, which a reset since may have ended
             replaced_trail = _carry_over(present, tx) if present else {}
             # An owner may have undone a deletion since then.
             tx.postpone_deletions(DELETIONS_WAIT)

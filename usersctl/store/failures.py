@@ -1,4 +1,4 @@
-"""The table of failed logins in a row, by account."""
+"""The table of failed password checks in a row, by counter: see usersctl/throttle.py."""
 
 from usersctl.models import Failures
 from usersctl.store.statements import Statements
@@ -20,8 +20,13 @@ class LoginFailures(Statements):
         self._run("DELETE FROM login_failures WHERE account = ? AND failures <= 1", (account,))
         self._run("UPDATE login_failures SET failures = failures - 1 WHERE account = ?", (account,))
 
-    def clear_failures(self, account: str) -> bool:
-        return self._run("DELETE FROM login_failures WHERE account = ?", (account,)).rowcount == 1
+    def failures_but(self, account: str, user_id: int | None) -> int:
+        """The sum of all other counters of the user."""
+        statement = "SELECT coalesce(sum(failures), 0) FROM login_failures WHERE user_id = ? AND account <> ?"
+        return self._number(statement, (user_id, account))
+
+    def clear_failures(self, user_id: int) -> bool:
+        return self._run("DELETE FROM login_failures WHERE user_id = ?", (user_id,)).rowcount > 0
 
     def delete_oldest_failures(self, keep: int, at_most: int) -> int:
         """Deletes those of addresses without an account, beyond the newest `keep`."""

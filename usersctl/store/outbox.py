@@ -13,16 +13,11 @@ _EMAIL = ", ".join(QueuedEmail._fields)
 
 class Outbox(Statements):
     def add_email(
-        self, kind: str, user_id: int | None, email: str, message_id: str, *, at_most: int, within: timedelta
+        self, kind: str, user_id: int | None, email: str, message_id: str, *, dropped: bool
     ) -> None:
-        """Beyond `at_most` of a kind to one address or account the row is dropped at once, which takes as long as keeping it."""
-        recent = self._number(
-            "SELECT count(*) FROM outbox WHERE (email = ? OR user_id = ?) AND kind = ? AND created_at > ?"
-            " AND state <> 'dropped'",
-            (email, user_id, kind, stamp(self.now - within)),
-        )
+        """A row that is dropped at once takes as long as one that is kept."""
         state, finished_at = EmailState.WAITING, None
-        if recent >= at_most:
+        if dropped:
             state, finished_at = EmailState.DROPPED, self.now_text
         row: dict[str, Any] = {"kind": kind, "user_id": user_id, "email": email, "message_id": message_id}
         row |= {
@@ -32,6 +27,17 @@ class Outbox(Statements):
             "finished_at": finished_at,
         }
         self._insert("outbox", **row)
+
+    def count_recent_emails(
+        self, kind: str, user_id: int | None, email: str, *spans: timedelta
+    ) -> tuple[int, ...]:
+        """How many of a kind to this address or account were not dropped, for each of the spans of time until now."""
+        since = [stamp(self.now - span) for span in spans]
+        counts = ", ".join("count(*) FILTER (WHERE created_at > ?)" for _ in spans)
+        where = "(email = ? OR user_id = ?) AND kind = ? AND created_at > ? AND state <> 'dropped'"
+        statement = f"SELECT {counts} FROM outbox WHERE {where}"
+        counted: tuple[int, ...] = self._run(statement, (*since, email, user_id, kind, min(since))).fetchone()
+        return counted
 
     def claim_email(self, due_by: str, lease: timedelta) -> QueuedEmail | None:
         """The email that is due longest; no other worker takes it before `lease` is over. Clears its last error."""

@@ -183,6 +183,15 @@ class Store:
             for callback in tx.callbacks:
                 callback()
 
+    def signing_key(self, name: str) -> bytes:
+        """Made at first use, and read at every other: a restore or another process may have replaced it."""
+        with self.glance() as tx:
+            key = tx.signing_key(name)
+        if key is not None:
+            return key
+        with self.write() as tx:
+            return tx.make_signing_key(name)
+
     def copy(self, target: Path, progress: Progress = lambda _done, _total: None) -> dict[str, int]:
         """Copies the database as it is at this moment, while others write on. Returns how many rows it has, by table."""
         with self.read() as tx:

@@ -7,8 +7,11 @@ from usersctl.store.inspection import Inspection
 from usersctl.store.lockdown import LockdownRow
 from usersctl.store.one_time_tokens import OneTimeTokens
 from usersctl.store.outbox import Outbox
+from usersctl.store.signing_keys import SigningKeys
 from usersctl.store.users import Users
 
 
-class Transaction(Users, AuthTokens, OneTimeTokens, Outbox, LoginFailures, Audit, LockdownRow, Inspection):
+class Transaction(
+    Users, AuthTokens, OneTimeTokens, Outbox, LoginFailures, Audit, LockdownRow, SigningKeys, Inspection
+):
     """The questions and changes of all nouns. It decides nothing."""

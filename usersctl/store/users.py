@@ -86,6 +86,14 @@ class Users(Statements):
     def note_login(self, user_id: int) -> None:
         self._run("UPDATE users SET last_login_at = ? WHERE id = ?", (self.now_text, user_id))
 
+    def devices_since(self, user_id: int) -> str:
+        """The devices of the user that signed in before are not known any more."""
+        statement = "SELECT coalesce(devices_since, '') FROM users WHERE id = ?"
+        return self._first(lambda row: str(row[0]), statement, (user_id,)) or ""
+
+    def forget_devices(self, user_id: int) -> None:
+        self._run("UPDATE users SET devices_since = ? WHERE id = ?", (self.now_text, user_id))
+
     def renew_hash(self, user_id: int, password_hash: str) -> None:
         """Another hash of the same password, which is no change of the account."""
         self._run("UPDATE users SET password_hash = ? WHERE id = ?", (password_hash, user_id))

@@ -23,7 +23,8 @@ def delete_me(request: Request, service: Service) -> dict[str, Any]:
     """Delete your account. It is inactive at once, and deleted after `auth.deletionGrace`; until then a link in an email
     undoes that. The answer is `{success}`. An account without a password gets an email that confirms first: `{message}`."""
     body = OwnDeletion(request.body)
-    if service.deletion.request(request.signed_in.id, body.password, by=request.actor):
+    user_id, session_id = request.signed_in.id, request.session_id
+    if service.deletion.request(user_id, body.password, session_id=session_id, by=request.actor):
         clear_session_cookie(request)
         return {"success": True}
     return {"message": "Open the link in the email that is on its way to you"}

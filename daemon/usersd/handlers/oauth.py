@@ -103,7 +103,7 @@ def callback(request: Request, service: Service) -> Response:
     )
     opened = service.oauth.user_for(profile, then=open_session, by=request.actor)
     request.user = opened.user
-    set_session_cookie(request, opened.token, remember=True)
+    set_session_cookie(request, service, opened, remember=True)
     return redirect_to(flow["then"] or request.settings.oauth_success_redirect)
 
 

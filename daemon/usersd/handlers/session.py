@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from usersctl.devices import KNOWN_FOR
 from usersctl.fields import lookup
 from usersctl.models import Session
 from usersctl.service import Service
+from usersctl.sessions import Opened
 from usersd.inputs import Body, flag, required
 from usersd.openapi.operation import MANAGEMENT, OWN, SIGNING_IN, Operation
 from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER, array, exactly, named
@@ -26,7 +28,13 @@ class Credentials(Body, missing="Email and password are required"):
     remember = flag("rememberMe", "Keeps the session after the browser is closed.", example=True)
 
 
-@Operation(SIGNING_IN, USER, Credentials, sets_cookie="The new session.", refusals=_REFUSED_LOGIN)
+@Operation(
+    SIGNING_IN,
+    USER,
+    Credentials,
+    sets_cookie="The new session, and the mark of a known device.",
+    refusals=_REFUSED_LOGIN,
+)
 def login(request: Request, service: Service) -> dict[str, Any]:
     """Sign in. A session that the request came with ends and is replaced."""
     body = Credentials(request.body)
@@ -35,7 +43,7 @@ def login(request: Request, service: Service) -> dict[str, Any]:
         request.log_fields["email"] = email
     opened = service.sessions.login(email, body.password, remember=body.remember, client=request.client)
     request.user = opened.user
-    set_session_cookie(request, opened.token, remember=body.remember)
+    set_session_cookie(request, service, opened, remember=body.remember)
     return {"user": opened.user.as_json()}
 
 
@@ -51,10 +59,17 @@ def logout(request: Request, service: Service) -> dict[str, Any]:
     return {"message": "Logged out"}
 
 
-def set_session_cookie(request: Request, token: str, *, remember: bool) -> None:
-    """Without `remember` the cookie ends with the browser."""
+def set_session_cookie(request: Request, service: Service, opened: Opened, *, remember: bool) -> None:
+    """After a sign-in. Without `remember` the session's cookie ends with the browser."""
     max_age = int(request.settings.remember_me_expiration.total_seconds()) if remember else None
-    request.new_cookies.set(request.settings.session_cookie, token, max_age=max_age)
+    request.new_cookies.set(request.settings.session_cookie, opened.token, max_age=max_age)
+    set_device_cookie(request, service, opened.user.id, opened.session.created_at)
+
+
+def set_device_cookie(request: Request, service: Service, user_id: int, since: str) -> None:
+    """Strangers' guesses do not keep the user out of this browser. `since`: not before the user's devices were forgotten."""
+    value = service.devices.cookie(request.device_cookies, user_id, since)
+    request.new_cookies.set(request.settings.device_cookie, value, max_age=int(KNOWN_FOR.total_seconds()))
 
 
 def clear_session_cookie(request: Request) -> None:
@@ -74,10 +89,13 @@ def end_own(request: Request, service: Service) -> dict[str, Any]:
     return {"success": True}
 
 
-@Operation(OWN, DONE)
+@Operation(OWN, DONE, sets_cookie="This device's, renewed.")
 def end_others(request: Request, service: Service) -> dict[str, Any]:
     """Sign out everywhere else. Ends all other sessions and all API tokens."""
-    service.sessions.end_others(request.signed_in.id, but=request.session_id, by=request.actor)
+    user_id = request.signed_in.id
+    since = service.sessions.end_others(user_id, but=request.session_id, by=request.actor)
+    if request.by_cookie:
+        set_device_cookie(request, service, user_id, since)
     return {"success": True}
 
 

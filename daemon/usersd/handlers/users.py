@@ -8,7 +8,7 @@ from usersctl.models import Role, UserFilter
 from usersctl.service import Service
 from usersd.access import renew_cookie
 from usersd.handlers.registration import Registration
-from usersd.handlers.session import NO_SUCH_USER
+from usersd.handlers.session import NO_SUCH_USER, set_device_cookie
 from usersd.inputs import Body, Query, choice, number, optional, optional_boolean, required, true_or_false
 from usersd.openapi import schemas
 from usersd.openapi.operation import MANAGEMENT, OWN, Operation
@@ -136,7 +136,7 @@ def change_me(request: Request, service: Service) -> dict[str, Any]:
     return service.accounts.update(request.signed_in.id, **vars(body), by=request.actor).as_json()
 
 
-@Operation(OWN, schemas.MESSAGE, PasswordChange, sets_cookie="This session's, renewed.")
+@Operation(OWN, schemas.MESSAGE, PasswordChange, sets_cookie="This session's and this device's, renewed.")
 def change_password(request: Request, service: Service) -> dict[str, Any]:
     """Change your password. Ends all other sessions and API tokens."""
     body = PasswordChange(request.body)
@@ -150,9 +150,10 @@ def change_password(request: Request, service: Service) -> dict[str, Any]:
     token = renew = None
     if request.by_cookie and session.kind != "api":
         token, renew = service.sessions.renewal(session)
-    service.accounts.change_password(
+    changed = service.accounts.change_password(
         request.signed_in.id, body.current, body.new, session_id=session.id, by=request.actor, renew=renew
     )
     if token is not None:
         renew_cookie(request, session, token, service.now())
+        set_device_cookie(request, service, changed.id, changed.updated_at)
     return {"message": "Password changed"}

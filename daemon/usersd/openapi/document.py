@@ -148,7 +148,7 @@ def _statuses(route: Route, operation: Operation) -> Iterator[int]:
         yield 403
     if operation.body is not None:
         yield 415
-    if route.limit is not None:
+    if route.limit is not None and not route.signs_in:
         yield 429
     if route.once:
         yield 405

@@ -320,6 +320,7 @@ const RULES = {
   number: (password) => /\p{Nd}/u.test(password),
   special: (password) => /[^\p{L}\p{N}\s]/u.test(password),
   common: (password, own) => (own.includes(password.toLowerCase()) ? false : undefined),
+  strength: () => undefined,
   bytes: (password) => new TextEncoder().encode(password).length <= 72,
 };
 

@@ -65,6 +65,7 @@ def password_rules(settings: Settings) -> list[tuple[str, str]]:
         "number": settings.require_numbers,
         "special": settings.require_special_chars,
         "common": settings.prevent_common_passwords,
+        "strength": settings.min_strength > 0,
         "bytes": True,
     }
     texts = catalogue(settings.locale)

@@ -1,0 +1,17 @@
+"""The table of keys that sign cookies."""
+
+from usersctl.secrets import new_key
+from usersctl.store.statements import Statements
+
+
+class SigningKeys(Statements):
+    def signing_key(self, name: str) -> bytes | None:
+        return self._first(lambda row: bytes(row[0]), "SELECT key FROM signing_keys WHERE name = ?", (name,))
+
+    def make_signing_key(self, name: str) -> bytes:
+        """If another process has made it meanwhile, that one stays and is returned."""
+        conflict = "ON CONFLICT (name) DO UPDATE SET key = signing_keys.key RETURNING key"
+        return bytes(self._insert("signing_keys", conflict, name=name, key=new_key()).fetchone()[0])
+
+    def delete_signing_keys(self) -> None:
+        self._run("DELETE FROM signing_keys")
