@@ -28,7 +28,9 @@ CLEANUP = ("POST", "/_tasks/users:cleanup-tokens")
 # A body with which the request of an admin succeeds. <id> is another user, <session_id> another session of the caller.
 REQUESTS: dict[tuple[str, str], dict[str, Any] | None] = {
     ("PATCH", "/api/users/me"): {"name": "New Name"},
+    ("DELETE", "/api/users/me"): {"password": PASSWORD},
     ("DELETE", "/api/users/me/sessions/<session_id>"): None,
+    ("POST", "/api/users/me/sessions/end-others"): None,
     ("DELETE", "/api/users/me/identities/<provider>"): None,
     ("PATCH", "/api/users/password"): {
         "currentPassword": PASSWORD,
