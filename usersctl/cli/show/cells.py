@@ -11,11 +11,10 @@ Cell = str | int | bool | None
 # Control characters, line separators, changes of writing direction, and surrogates, which UTF-8 cannot hold.
 _UNSAFE = "[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 
-# Where a spreadsheet may see the beginning of a formula: at the start of a text, and after each character that separates
-# cells in some country, with blanks and quotation marks before it, also with the wide forms of these characters.
-_FORMULA = re.compile(
-    r"(?:^|(?<=[,;\t]))(?=[\s\"]*[=+\-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b\u2212]|[\t\r\n])"
-)
+# What a spreadsheet takes for the beginning of a formula, also in wide forms, and what separates cells in some country.
+_SIGNS = r"=+\-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b\u2212"
+_FORMULA = re.compile(rf"(?:^|(?<=[,;\t]))(?=[\s\"]*[{_SIGNS}]|[\t\r\n])")
+_SUSPICIOUS_START, _SEPARATOR = re.compile(rf"[{_SIGNS}\s\"]"), re.compile(r"[,;\t]")
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -44,7 +43,13 @@ def csv_value(value: Cell) -> Cell:
 
 def no_formula(value: Cell) -> Cell:
     """Text that a spreadsheet shows and does not run: an apostrophe stands before each formula."""
-    return _FORMULA.sub("'", value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    if _SUSPICIOUS_START.match(value) or _SEPARATOR.search(
+        value
+    ):  # most texts need no closer look, which is slow
+        return _FORMULA.sub("'", value)
+    return value
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
