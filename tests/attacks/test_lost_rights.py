@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,7 @@ class House:
     callers: int = 0
 
     def caller(self) -> Caller:
+        self.gate.reset()
         self.elsewhere.lockdown.stop(by=OPERATOR)
         self.callers += 1
         user = self.site.add(f"caller-{self.callers}", role="admin")
@@ -125,6 +127,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     database: Path = tmp_path_factory.mktemp("house") / "users.db"
     settings = Settings(database=database, base_url="http://127.0.0.1:8080", rounds=4, limits_enabled=False)
     with closing(build(settings)) as service, closing(build(settings)) as elsewhere:
+        service.sessions.uses.wait = 3600  # no other write comes in between
+        service.sessions.uses.overdue = timedelta(hours=1)
         gate = Gate(service.store)
         service.store.write = gate.write  # type: ignore[method-assign]
         with running(service, listening=None) as site:
