@@ -1,6 +1,7 @@
 """A sample identity provider for --dev, on this machine only: choose a person, consent or cancel.
 
-It is as strict as a real one: a code works once, only with its verifier and only for its redirect URI.
+It is as strict as a real one: a code works once, only with its verifier and only for its redirect URI. A code that comes
+twice ends what it was exchanged for (RFC 6749 4.1.2).
 """
 
 import base64
@@ -48,6 +49,7 @@ class SampleProvider:
     claims: dict[str, Any] = field(default_factory=dict)  # more claims of ID tokens
     _codes: dict[str, dict[str, str]] = field(default_factory=dict)
     _tokens: dict[str, str] = field(default_factory=dict)
+    _exchanged: dict[str, str] = field(default_factory=dict)  # tokens, by the codes that they were given for
 
     @cached_property
     def key(self) -> Any:
@@ -143,6 +145,7 @@ class SampleProvider:
         if not self._is_client(environ.get("HTTP_AUTHORIZATION", "")):
             return _token_error(401, "invalid_client")
         params = self._codes.pop(form.get("code", ""), {})
+        self._tokens.pop(self._exchanged.pop(form.get("code", ""), ""), None)
         if (
             not params
             or form.get("grant_type") != "authorization_code"
@@ -152,6 +155,7 @@ class SampleProvider:
             return _token_error(400, "invalid_grant")
         token = new_token()
         self._tokens[token] = params["person"]
+        self._exchanged[form["code"]] = token
         answer: dict[str, Any] = {"access_token": token, "token_type": "Bearer", "expires_in": 300}
         if "openid" in params.get("scope", "").split():
             answer["id_token"] = self.id_token(params, service.now())

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +30,7 @@ from support.web import Client, running
 
 from usersctl.service import Service
 from usersd.dev_provider import CLIENT
+from usersd.handlers.oauth import Flow
 
 Make = Callable[..., OAuthSite]
 
@@ -273,7 +273,7 @@ def test_logging_out_ends_the_session(open_site: OAuthSite) -> None:
 def test_the_state_cookie_is_bound_to_the_browser_for_ten_minutes(open_site: OAuthSite) -> None:
     (cookie,) = open_site.browser().client.get(GO).all("Set-Cookie")
     assert re.fullmatch(
-        r"oauth_[0-9a-f]{16}=[\w-]+; Path=/; HttpOnly; SameSite=Lax; Max-Age=600", cookie, re.ASCII
+        r"oauth_[0-9a-f]{16}=[\w-]+\.[\w-]{43}; Path=/; HttpOnly; SameSite=Lax; Max-Age=600", cookie, re.ASCII
     )
 
 
@@ -407,8 +407,8 @@ def test_the_authorization_request_has_all_parameters_of_the_protocol(open_site:
     assert len(first["nonce"]) >= 43
     assert first["nonce"] != second["nonce"]
     name = f"oauth_{hashlib.sha256(first['state'].encode()).hexdigest()[:16]}"
-    waits = json.loads(base64.urlsafe_b64decode(browser.client.cookies[name] + "=="))
-    made = base64.urlsafe_b64encode(hashlib.sha256(waits["verifier"].encode()).digest()).decode()
+    flow = Flow.read(browser.client.cookies[name].partition(".")[0])
+    made = base64.urlsafe_b64encode(hashlib.sha256(flow.verifier.encode()).digest()).decode()
     assert made.rstrip("=") == first["code_challenge"]
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 STATE_LIFETIME = timedelta(minutes=10)
 MAX_PICTURE = 2000
+TWIN_WAITS = 15.0  # seconds: as long as the provider and the database may take
 
 NOT_REGISTERED, INACTIVE = "user_not_registered", "account_inactive"
 
@@ -37,6 +38,7 @@ class OAuthSignIn:
     emails: EmailQueue
     provider: Provider
     http: HttpClient
+    under_way: dict[str, Any] = field(default_factory=dict)  # sign-ins of this process, by state
 
     def authorization_url(self, *, state: str, nonce: str, challenge: str) -> str:
         return self.http.within_limits(
@@ -69,6 +71,32 @@ class OAuthSignIn:
             else:
                 user = self._update_picture(tx, user, profile)
             return then(tx, user)
+
+    def once(self, state: str, sign_in: Callable[[], T]) -> T:
+        """Runs `sign_in` for a state that was never used. A callback that comes again meanwhile gets the same result.
+
+        After a second click, a browser drops the answer to the first: without the result that person would not come in.
+        """
+        from concurrent.futures import Future
+
+        mine: Future[T] = Future()
+        first: Future[T] = self.under_way.setdefault(state, mine)
+        if first is not mine:
+            try:
+                return first.result(TWIN_WAITS)
+            except TimeoutError:
+                raise refused("the first callback with this state takes too long") from None
+        try:
+            self.spend(state)
+            result = sign_in()
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        else:
+            mine.set_result(result)
+            return result
+        finally:
+            del self.under_way[state]
 
     def spend(self, state: str) -> None:
         """Raises SignInRefused for a state that was used before."""

@@ -4,16 +4,20 @@ import base64
 import hmac
 import json
 import re
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import NamedTuple, Self
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from usersctl.config import Settings
+from usersctl.devices import KEY
 from usersctl.errors import SignInRefused
+from usersctl.oauth.providers import Profile
 from usersctl.oauth.refusals import NOT_CONFIGURED, refused
 from usersctl.oauth.sign_in import STATE_LIFETIME
-from usersctl.secrets import challenge_of, digest, new_token
+from usersctl.secrets import challenge_of, digest, new_token, sign, verified
 from usersctl.service import Service
+from usersctl.sessions import Opened
 from usersd.access import is_navigation_of_another_site, own_path
 from usersd.cookies import FLOW, cookie_values
 from usersd.handlers.session import set_session_cookie
@@ -26,8 +30,25 @@ from usersd.response import Response, redirect_to
 MAX_TARGET = 1000  # characters of the page to go to afterwards: it has to fit into a cookie
 MAX_FLOWS = 5  # sign-ins that may wait in one browser; a larger Cookie header would be refused
 
-_VALUE = re.compile(r"[A-Za-z0-9_-]{1,4000}", re.ASCII)
-_VERIFIER = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
+PURPOSE = "sign-in"  # of the signature of its cookie
+_VALUE = re.compile(r"[A-Za-z0-9_.-]{1,4000}", re.ASCII)
+
+
+class Flow(NamedTuple):
+    """A sign-in that a browser has begun. Its signed cookie holds it, so that no made-up one is taken to the provider."""
+
+    state: str
+    nonce: str
+    verifier: str
+    began: float
+    then: str  # the page to go to afterwards, if it is not the configured one
+
+    def written(self) -> str:
+        return base64.urlsafe_b64encode(json.dumps(self).encode()).decode().rstrip("=")
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        return cls(*json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))))
 
 
 class RedirectQuery(Query):
@@ -57,18 +78,15 @@ def redirect(request: Request, service: Service) -> Response:
     state, nonce, verifier = new_token(), new_token(), new_token()
     url = service.oauth.authorization_url(state=state, nonce=nonce, challenge=challenge_of(verifier))
     target = own_path(RedirectQuery.lenient(request).redirect)
-    flow = {
-        "state": state,
-        "nonce": nonce,
-        "verifier": verifier,
-        "began": service.now().timestamp(),
-        "then": target if len(target) <= MAX_TARGET else "",
-    }
+    if len(target) > MAX_TARGET:
+        target = ""
     for oldest in _flow_cookies(request)[: -MAX_FLOWS + 1]:
         request.new_cookies.set(oldest, "", max_age=0)
-    value = base64.urlsafe_b64encode(json.dumps(flow).encode()).decode().rstrip("=")
+    flow = Flow(state, nonce, verifier, service.now().timestamp(), target)
+    key = service.store.signing_key(KEY)
     name = _flow_cookie(request.settings, state)
-    request.new_cookies.set(name, value, max_age=int(STATE_LIFETIME.total_seconds()))
+    max_age = int(STATE_LIFETIME.total_seconds())
+    request.new_cookies.set(name, sign(key, PURPOSE, flow.written()), max_age=max_age)
     return redirect_to(url)
 
 
@@ -89,11 +107,21 @@ def callback(request: Request, service: Service) -> Response:
     request.new_cookies.set(name, "", max_age=0)  # also if the sign-in fails
     if query.error or not query.code:
         raise refused(f"the provider says {(query.error or 'nothing')[:100]!r}")
-    profile = service.oauth.fetch_profile(
-        code=query.code, verifier=flow["verifier"], nonce=flow["nonce"], issuer=query.iss
+    fetch_profile = partial(
+        service.oauth.fetch_profile,
+        code=query.code,
+        verifier=flow.verifier,
+        nonce=flow.nonce,
+        issuer=query.iss,
     )
-    # Only now, when the provider has accepted the code: an invented state must not cause a write.
-    service.oauth.spend(state)
+    opened = service.oauth.once(state, partial(_sign_in, request, service, fetch_profile))
+    request.user = opened.user
+    set_session_cookie(request, service, opened, remember=True)
+    return redirect_to(flow.then or request.settings.oauth_success_redirect)
+
+
+def _sign_in(request: Request, service: Service, fetch_profile: Callable[[], Profile]) -> Opened:
+    profile = fetch_profile()
     open_session = partial(
         service.sessions.open_in,
         remember=True,
@@ -101,10 +129,7 @@ def callback(request: Request, service: Service) -> Response:
         auth_time=profile.auth_time,
         amr=profile.amr,
     )
-    opened = service.oauth.user_for(profile, then=open_session, by=request.actor)
-    request.user = opened.user
-    set_session_cookie(request, service, opened, remember=True)
-    return redirect_to(flow["then"] or request.settings.oauth_success_redirect)
+    return service.oauth.user_for(profile, then=open_session, by=request.actor)
 
 
 def failure(settings: Settings, code: str) -> Response:
@@ -121,18 +146,19 @@ def _refuse_unconfigured(settings: Settings) -> None:
         raise SignInRefused(NOT_CONFIGURED, "client id or secret is missing")
 
 
-def _flow(request: Request, service: Service, state: str, name: str) -> dict[str, Any]:
+def _flow(request: Request, service: Service, state: str, name: str) -> Flow:
     """What this browser's cookie holds of the sign-in that it began with this state, in the last ten minutes."""
+    key = service.store.signing_key(KEY)
     for value in cookie_values(request.environ.get("HTTP_COOKIE", ""), name, _VALUE):
-        try:
-            flow: dict[str, Any] = json.loads(base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)))
-            same = hmac.compare_digest(flow["state"].encode(), state.encode())
-            age = service.now().timestamp() - flow["began"]
-            secrets = _VERIFIER.fullmatch(flow["verifier"]) and _VERIFIER.fullmatch(flow["nonce"])
-            valid = secrets and flow["then"] == own_path(flow["then"])
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        text = verified(key, PURPOSE, value)
+        if text is None:
             continue
-        if state and same and valid and 0 <= age <= STATE_LIFETIME.total_seconds():
+        flow = Flow.read(text)
+        age = service.now().timestamp() - flow.began
+        if (
+            hmac.compare_digest(flow.state.encode(), state.encode())
+            and 0 <= age <= STATE_LIFETIME.total_seconds()
+        ):
             return flow
     raise refused("this browser began no sign-in with this state, or too long ago")
 
