@@ -173,18 +173,22 @@ def running(
     listening: str | None = "127.0.0.1",
     table: tuple[Route, ...] = TABLE,
     listener: socket.socket | None = None,
+    away_threads: int = 2,
 ) -> Iterator[Site]:
+    """`away_threads` are those that ask the identity provider."""
     stream = io.StringIO()
     log = Log(stream, as_json=True, now=service.now)
     app = App(service, log=log, listening=listening, table=table)
     with hosting(
-        Hosted(app=app, lane=app.lane, on_error=app.server_error, on_stop=service.stop), listener
+        Hosted(app=app, lane=app.lane, on_error=app.server_error, on_stop=service.stop),
+        listener,
+        away_threads=away_threads,
     ) as port:
         yield Site(service, port, stream)
 
 
 @contextmanager
-def hosting(hosted: Hosted, listener: socket.socket | None = None) -> Iterator[int]:
+def hosting(hosted: Hosted, listener: socket.socket | None = None, *, away_threads: int = 1) -> Iterator[int]:
     """Serves any WSGI application on a socket and yields its port."""
     listener = listener or listen("127.0.0.1", 0)
     server = Server(
@@ -193,6 +197,7 @@ def hosting(hosted: Hosted, listener: socket.socket | None = None) -> Iterator[i
         threads=4,
         slow_threads=2,
         waiting_room=8,
+        away_threads=away_threads,
         connections=500,
     )
     thread = threading.Thread(target=server.run, name="server")

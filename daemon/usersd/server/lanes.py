@@ -38,17 +38,23 @@ class Lanes:
     """
 
     def __init__(
-        self, lane_of: Callable[[str, str], Lane], *, threads: int, slow_threads: int, waiting_room: int
+        self,
+        lane_of: Callable[[str, str], Lane],
+        *,
+        threads: int,
+        slow_threads: int,
+        waiting_room: int,
+        away_threads: int = AWAY_THREADS,
     ) -> None:
         self._lane_of = lane_of
         self._queues: dict[Lane, SimpleQueue[Any]] = {lane: SimpleQueue() for lane in Lane}
         self._capacity = {
             Lane.HASHING: threading.BoundedSemaphore(slow_threads + waiting_room),
-            Lane.AWAY: threading.BoundedSemaphore(AWAY_THREADS),
+            Lane.AWAY: threading.BoundedSemaphore(away_threads),
         }
         self._rejected: deque[Any] = deque()
         sizes = {Lane.QUICK: threads, Lane.WRITING: WRITING_THREADS}
-        sizes |= {Lane.HASHING: slow_threads, Lane.AWAY: AWAY_THREADS}
+        sizes |= {Lane.HASHING: slow_threads, Lane.AWAY: away_threads}
         self._threads = [(lane, self._start(lane, n)) for lane, size in sizes.items() for n in range(size)]
 
     def _start(self, lane: Lane, number: int) -> threading.Thread:
