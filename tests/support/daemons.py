@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.commands import Command
+from support.commands import Command, forks
+from support.forked import Forked
 from support.ports import free_port
 from support.web import Client
 
@@ -30,7 +31,7 @@ def wait_for(what: Callable[[], Any], seconds: float = TIME_LIMIT) -> Any:
 
 @dataclass
 class Daemon:
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     port: int
     file: Path
 
@@ -61,15 +62,16 @@ def serving(
     flags = ["--port", str(free_port())] if port is None else []
     port = port or int(flags[1])
     file = usersctl.folder / f"daemon-{port}.log"
-    with file.open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *module, *flags, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=usersctl.env | (env or {}),
-            cwd=usersctl.folder,
-        )
+    place: Any = {"env": usersctl.env | (env or {}), "cwd": usersctl.folder}
+    process: subprocess.Popen[bytes] | Forked
+    with Path(os.devnull).open("rb") as nothing, file.open("wb") as log:
+        command = [*module, *flags, *words]
+        if module[0] == "usersctl" and forks().can_run(command, place["env"]):
+            streams = nothing.fileno(), log.fileno(), log.fileno()
+            process = forks().start(command[1:], streams=streams, **place)
+        else:
+            start = [sys.executable, "-m", *command]
+            process = subprocess.Popen(start, stdin=nothing, stdout=log, stderr=log, **place)
     daemon = Daemon(process, port, file)
     try:
         wait_for(lambda: process.poll() is not None or b'"listening"' in file.read_bytes())

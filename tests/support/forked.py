@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 # Variables that the command reads itself. Python or a library may read another one when it is started or imported.
 FREE_VARIABLES = ("USERS_", "HOME", "SUDO_USER", "SSH_CONNECTION")
 MOST_BYTES = 100_000  # of a request, which has to fit into the buffer of a socket
+NOT_IMPORTED = ("usersctl.__main__", "usersd.__main__", "usersd.wsgi")  # they run when they are imported
 IMPORTED_LATE = ("bcrypt", "email_validator", "rich.progress", "rich.table", "sqlite_utils", "zxcvbn")
 
 # --- in the process of the tests ---
@@ -50,26 +51,64 @@ class Forks:
             and all(name.startswith(FREE_VARIABLES) for name in changed)
         )
 
+    def start(
+        self, words: Sequence[str], *, env: Mapping[str, str], cwd: Path, streams: tuple[int, int, int]
+    ) -> "Forked":
+        """`streams` are the descriptors of stdin, stdout and stderr."""
+        request = json.dumps({"words": words, "env": env, "cwd": str(cwd)}).encode()
+        report, their_report = os.pipe()
+        socket.send_fds(self._line, [request], [*streams, their_report])
+        os.close(their_report)
+        return Forked(report)
+
     def run(
         self, words: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdin: bytes, timeout: float
     ) -> subprocess.CompletedProcess[bytes]:
         """Does what subprocess.run does with pipes."""
-        request = json.dumps({"words": words, "env": env, "cwd": str(cwd)}).encode()
-        (their_stdin, our_stdin), *outgoing = [os.pipe() for _ in range(4)]
-        theirs = [their_stdin, *(writing for _, writing in outgoing)]
-        socket.send_fds(self._line, [request], theirs)
-        for descriptor in theirs:
+        (their_stdin, our_stdin), (our_stdout, their_stdout), (our_stderr, their_stderr) = (
+            os.pipe() for _ in range(3)
+        )
+        streams = their_stdin, their_stdout, their_stderr
+        process = self.start(words, env=env, cwd=cwd, streams=streams)
+        for descriptor in streams:
             os.close(descriptor)
         with ThreadPoolExecutor(3) as pool:
             pool.submit(_write, our_stdin, stdin)
-            output, errors = (pool.submit(_read, reading) for reading, _ in outgoing[:2])
-            with os.fdopen(outgoing[2][0], encoding="ascii") as report:
-                process = int(report.readline())
-                if not select.select([report], [], [], timeout)[0]:
-                    os.kill(process, signal.SIGKILL)
-                    raise subprocess.TimeoutExpired(list(words), timeout)
-                code = int(report.readline())
+            output, errors = pool.submit(_read, our_stdout), pool.submit(_read, our_stderr)
+            try:
+                code = process.wait(timeout)
+            finally:
+                process.kill()
             return subprocess.CompletedProcess(words, code, output.result(), errors.result())
+
+
+class Forked:
+    """A process with what tests use of subprocess.Popen."""
+
+    def __init__(self, report: int) -> None:
+        self._report = os.fdopen(report, encoding="ascii")
+        self.pid = int(self._report.readline())
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._report], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("usersctl", timeout or 0)
+            with self._report:
+                self.returncode = int(self._report.readline())
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 def _write(descriptor: int, data: bytes) -> None:
@@ -119,10 +158,12 @@ def _report_end(descriptor: int, process: int, report: int) -> None:
 
 def _import_all() -> None:
     import usersctl
+    import usersd
 
-    for module in pkgutil.walk_packages(usersctl.__path__, "usersctl."):
-        if module.name != "usersctl.__main__":
-            import_module(module.name)
+    for package in (usersctl, usersd):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if module.name not in NOT_IMPORTED:
+                import_module(module.name)
     for name in IMPORTED_LATE:
         import_module(name)
     gc.freeze()  # so that a collection in a forked process does not copy the memory of all modules

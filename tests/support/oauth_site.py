@@ -13,7 +13,6 @@ from support.web import Client, Reply, Site, running
 from usersctl.service import Service
 from usersd.dev_provider import CLIENT, Person, SampleProvider
 from usersd.routes import TABLE
-from usersd.server.lanes import AWAY_THREADS
 from usersd.server.listener import listen
 
 GO = "/api/users/auth/oauth/redirect"
@@ -106,9 +105,7 @@ def oauth_site(
         "oauth_callback_url": callback,
     }
     service = make_service(**(configured | changes))
-    with running(
-        service, table=TABLE + provider.routes(), listener=listener, away_threads=AWAY_THREADS
-    ) as site:
+    with running(service, table=TABLE + provider.routes(), listener=listener) as site:
         yield OAuthSite(site, provider)
 
 

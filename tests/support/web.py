@@ -20,6 +20,7 @@ from usersd.log import Log
 from usersd.routes import TABLE
 from usersd.routing import Route
 from usersd.server.connections import Hosted, Server
+from usersd.server.lanes import AWAY_THREADS
 from usersd.server.listener import listen
 
 
@@ -173,16 +174,14 @@ def running(
     listening: str | None = "127.0.0.1",
     table: tuple[Route, ...] = TABLE,
     listener: socket.socket | None = None,
-    away_threads: int = 2,
 ) -> Iterator[Site]:
-    """`away_threads` are those that ask the identity provider."""
     stream = io.StringIO()
     log = Log(stream, as_json=True, now=service.now)
     app = App(service, log=log, listening=listening, table=table)
     with hosting(
         Hosted(app=app, lane=app.lane, on_error=app.server_error, on_stop=service.stop),
         listener,
-        away_threads=away_threads,
+        away_threads=AWAY_THREADS if service.settings.oauth_client_id else 1,
     ) as port:
         yield Site(service, port, stream)
 
