@@ -19,7 +19,8 @@ class RateLimits:
             Limit.REGISTRATIONS: AddressThrottle(now, settings.registrations_per_hour, hour),
             Limit.FORGOTS: AddressThrottle(now, settings.forgots_per_minute, minute),
             Limit.OWN_CHANGES: AddressThrottle(now, settings.own_changes_per_hour, hour),
-            Limit.PROVIDER_SIGN_INS: AddressThrottle(now, settings.provider_sign_ins_per_minute, minute),
+            Limit.WAYS_TO_PROVIDER: AddressThrottle(now, settings.provider_sign_ins_per_minute, minute),
+            Limit.WAYS_BACK: AddressThrottle(now, settings.provider_sign_ins_per_minute, minute),
         }
 
     def check(self, limit: Limit, address: str, user: User | None = None) -> None:

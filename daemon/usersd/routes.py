@@ -58,8 +58,8 @@ TABLE: tuple[Route, ...] = (
     Route("DELETE", "/api/users/<id>",                     ADMIN,            users.delete, event="delete"),
     Route("GET",    "/api/users/<id>/sessions",            ADMIN,            session.list_of_user),
     Route("DELETE", "/api/users/<id>/sessions",            ADMIN,            session.end_of_user, event="revoke-all"),
-    Route("GET",    "/api/users/auth/oauth/redirect",      ANYONE,           oauth.redirect, Limit.PROVIDER_SIGN_INS, Lane.AWAY, signs_in=True),
-    Route("GET",    CALLBACK,                              ANYONE,           oauth.callback, Limit.PROVIDER_SIGN_INS, Lane.AWAY, once=True, signs_in=True, event="oauth"),
+    Route("GET",    "/api/users/auth/oauth/redirect",      ANYONE,           oauth.redirect, Limit.WAYS_TO_PROVIDER, Lane.AWAY, signs_in=True),
+    Route("GET",    CALLBACK,                              ANYONE,           oauth.callback, Limit.WAYS_BACK, Lane.AWAY, once=True, signs_in=True, event="oauth"),
     Route("GET",    "/api/users/auth/verify",              ANYONE,           verify.verify, None, Lane.HERE),  # the answer is the decision
     Route("GET",    "/_tasks/",                            OPERATOR,         tasks.list_tasks),
     Route("POST",   "/_tasks/users:cleanup-tokens",        OPERATOR,         tasks.cleanup_tokens, event="cleanup-tokens"),

@@ -47,7 +47,8 @@ class Limit(Enum):
     REGISTRATIONS = "registrations an hour"
     FORGOTS = "forgotten passwords a minute"
     OWN_CHANGES = "changes of one's own profile an hour"
-    PROVIDER_SIGN_INS = "requests of sign-ins through the provider a minute"
+    WAYS_TO_PROVIDER = "sign-ins through the provider that begin, a minute"
+    WAYS_BACK = "sign-ins through the provider that come back, a minute"
 
 
 class Route(NamedTuple):

@@ -103,6 +103,7 @@ def oauth_site(
         "oauth_client_secret": SECRET,
         "oauth_issuer": provider.issuer,
         "oauth_callback_url": callback,
+        "provider_sign_ins_per_minute": 10**6,  # the limit has a test of its own
     }
     service = make_service(**(configured | changes))
     with running(service, table=TABLE + provider.routes(), listener=listener) as site:
