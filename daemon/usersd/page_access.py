@@ -103,7 +103,7 @@ def _readings(path: str) -> list[list[str]]:
     """The segments of a path in every way that a server may read it: decoded again, cut at a query, case-folded."""
     forms = []
     for _ in range(3):
-        forms += [path, _END.split(path, maxsplit=1)[0]]
+        forms += [path, _END.split(unicodedata.normalize("NFKC", path), maxsplit=1)[0]]
         path = unquote(path)
     return [_segments(_folded(form)) for form in forms]
 

@@ -106,6 +106,7 @@ PATHS = st.builds(
 @example("/docs/\u2025/admin")
 @example("/teams/a/b/secrets")
 @example("/docs/drafts ..")
+@example("/admin\uff1f")
 def test_no_reading_of_a_path_evades_a_role_rule(path: str) -> None:
     if any("\udc80" <= c <= "\udcff" for c in path):
         return  # not UTF-8: needs all roles
