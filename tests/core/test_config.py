@@ -38,6 +38,7 @@ DEFAULTS: dict[str, Any] = {
     "auth.whitelist": [],
     "auth.tokenExpiration": 1440,
     "auth.rememberMeExpiration": 30,
+    "auth.deletionGrace": 7,
     "auth.cookieName": "auth_token",
     "auth.allowedOrigins": [],
     "auth.roleRules": {},

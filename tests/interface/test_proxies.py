@@ -405,13 +405,12 @@ THEIRS = (
 
 def of_ours(here: House) -> list[str]:
     token = here.cookies(here.ada)["__Host-auth_token"]
-    flow = "oauth_0123456789abcdef=eyJ9"
+    names = ["auth_token=old", "oauth_0123456789abcdef=eyJ9", "auth_token_device=1.2.3"]
     return [
         f"__Host-auth_token={token}",
         f"auth_token={token}",
-        "__Host-auth_token=old",
-        flow,
-        f"__Host-{flow}",
+        *names,
+        *(f"__Host-{each}" for each in names),
     ]
 
 
