@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,7 @@ class Callers:
 
     def __init__(self, site: Site, clock: FakeClock) -> None:
         self.site = site
+        self.number = count()
         self.user = site.add("user")
         self.admin = site.add("admin", role="admin")
         gone = site.add("gone", role="admin")
@@ -143,12 +145,12 @@ class Callers:
         return self.site.client(cookies={"auth_token": token})
 
     def path(self, path: str, caller: str, method: str) -> str:
-        own = method in ("GET", "HEAD")
-        target = (
-            getattr(self, caller, self.user).id if own else self.site.add(f"other-{len(self.site.log)}").id
-        )
-        known = {"<id>": str(target), "<session_id>": "999", "<name>": "style.css", "<provider>": "oauth"}
-        return re.sub("<[a-z_]+>", lambda found: known[found[0]], path)
+        known = {"<session_id>": "999", "<name>": "style.css", "<provider>": "oauth"}
+        if "<id>" in path:
+            own = method in ("GET", "HEAD")
+            target = getattr(self, caller, self.user) if own else self.site.add(f"other-{next(self.number)}")
+            known["<id>"] = str(target.id)
+        return re.sub("<[a-z_]+>", lambda name: known[name[0]], path)
 
 
 def test_every_route_is_in_the_table_of_this_test() -> None:
@@ -313,7 +315,7 @@ def reference(patterns: tuple[str, ...], path: str) -> bool:
             if path == pattern:
                 return True
             continue
-        if {".", ".."} & set(path.split("/")):
+        if {".", "..", "\n"} & set(path.split("/")):  # other servers drop a segment that is not visible
             continue
         body, below = (pattern.removesuffix("/*"), "(/.*)?") if pattern.endswith("/*") else (pattern, "")
         parts = ["[^/]+" if part == "*" else re.escape(part) for part in body.split("/")]

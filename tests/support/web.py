@@ -181,13 +181,13 @@ def running(
     with hosting(
         Hosted(app=app, lane=app.lane, on_error=app.server_error, on_stop=service.stop),
         listener,
-        away_threads=AWAY_THREADS if service.settings.oauth_client_id else 1,
+        away_threads=AWAY_THREADS if service.settings.oauth_client_id else 4,
     ) as port:
         yield Site(service, port, stream)
 
 
 @contextmanager
-def hosting(hosted: Hosted, listener: socket.socket | None = None, *, away_threads: int = 1) -> Iterator[int]:
+def hosting(hosted: Hosted, listener: socket.socket | None = None, *, away_threads: int = 4) -> Iterator[int]:
     """Serves any WSGI application on a socket and yields its port."""
     listener = listener or listen("127.0.0.1", 0)
     server = Server(
