@@ -294,7 +294,11 @@ def test_the_readme_quotes_figures_and_promises_from_their_pages() -> None:
 def test_no_page_names_the_machine_on_which_it_was_written(name: str) -> None:
     text = (ROOT / name).read_text("utf-8")
     assert re.findall(r"/(?:root|work|tmp|home/\w+|Users/\w+)/\S*", text) == []
-    hosts = set(re.findall(r"https?://([\w.-]+)", text)) - {"127.0.0.1", "localhost", "HOST"} - PROVIDERS
+    hosts = (
+        set(re.findall(r"https?://([\w.-]+)", text))
+        - {"127.0.0.1", "localhost", "HOST", "owasp.org"}
+        - PROVIDERS
+    )
     assert {host for host in hosts if host != "example.com" and not host.endswith(".example.com")} == set()
     text = text.replace("\\n", "\n")
     assert set(re.findall(r"[\w.+-]+@[\w-]+\.[\w.]+", text)) <= {
@@ -312,6 +316,24 @@ def test_every_test_that_the_page_on_security_names_exists() -> None:
         file, _, name = test.partition("::")
         assert (ROOT / file).is_file(), test
         assert not name or f"\ndef {name}(" in page(file), test
+
+
+# The number of requirements of levels 1 and 2 in each section of the standard; they are its first ones.
+REQUIREMENTS = {
+    "3.5": 5, "6.1": 3, "6.2": 12, "6.3": 4, "6.4": 4, "6.5": 5, "6.6": 3, "6.8": 4, "7.1": 3, "7.2": 4, "7.3": 2,
+    "7.4": 5, "7.5": 2, "7.6": 2, "10.1": 2, "10.2": 2, "10.3": 4, "10.4": 11, "10.5": 5, "10.6": 2, "10.7": 3,
+}  # fmt: skip
+
+
+def test_every_requirement_of_the_standard_is_met_by_a_named_test_or_has_a_reason() -> None:
+    lines = section("docs/security.md", "OWASP ASVS 5.0, level 2").splitlines()
+    answers = [line.strip("| ").split(" | ") for line in lines if re.match(r"\| \d", line)]
+    expected = [f"{part}.{number}" for part, last in REQUIREMENTS.items() for number in range(1, last + 1)]
+    assert [requirement.split()[0] for requirement, _, _ in answers] == expected
+    for requirement, status, reason in answers:
+        assert status in ("met", "not met", "not applicable"), requirement
+        assert re.search(r"`tests/\S+\.py::test_\w+`", reason) or status != "met", requirement
+        assert reason, requirement
 
 
 def test_every_promise_has_a_number_and_a_test() -> None:

@@ -154,6 +154,11 @@ def test_only_the_right_password_reveals_that_an_account_is_inactive(
     assert service.accounts.get(1).last_login_at is None
 
 
+def test_a_password_does_not_expire(service: Service, ada: User, clock: FakeClock) -> None:
+    clock.move(days=20 * 365)
+    assert service.sessions.login(ada.email, PASSWORD).user.id == ada.id
+
+
 def test_a_hash_of_another_cost_is_renewed_by_the_next_login(service: Service, ada: User) -> None:
     store_hash(service, ada, Hasher(5).hash(PASSWORD))
     with pytest.raises(Unauthenticated):
