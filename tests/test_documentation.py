@@ -41,7 +41,7 @@ TRY_IT = "python3 -m venv .venv && .venv/bin/pip install -q -e . && .venv/bin/us
 TEST_IT = "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -q"
 
 # The recipes for these identity providers need their real addresses.
-PROVIDERS = {"accounts.google.com", "gitlab.com", "login.microsoftonline.com"}
+PROVIDERS = {"accounts.google.com", "github.com", "gitlab.com", "login.microsoftonline.com"}
 
 
 # --- the two commands ---
