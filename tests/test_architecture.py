@@ -16,7 +16,9 @@ MODULES = read_modules(ROOT)
 # --- doors: what each room may import of ours. A room is a module or a folder; a new one gets its place here. ---
 
 BOTTOM = "errors models clock secrets config fields schedule colours text"
-JOURNEY = f"{BOTTOM} passwords store permissions throttle devices lockdown mail credentials expiry"  # and never another journey
+JOURNEY = (  # and never another journey
+    f"{BOTTOM} passwords store permissions throttle devices lockdown mail addresses credentials expiry"
+)
 CORE = {
     "errors": "",
     "models": "",
@@ -37,9 +39,11 @@ CORE = {
     "session_uses": "errors models store",
     "lockdown": "errors models clock store permissions",
     "mail": f"{BOTTOM} store permissions",
+    "addresses": f"{BOTTOM} passwords store mail",
     "credentials": f"{BOTTOM} passwords store mail",
     "expiry": "models store",
     "accounts": JOURNEY,
+    "claims": JOURNEY,
     "sessions": f"{JOURNEY} session_uses",
     "registration": JOURNEY,
     "recovery": JOURNEY,
@@ -50,7 +54,7 @@ CORE = {
     "why": JOURNEY,
     "doctor": f"{JOURNEY} deadline oauth",
     "service": (
-        f"{JOURNEY} readiness accounts session_uses sessions registration recovery deletion oauth first_admin transfer"
+        f"{JOURNEY} readiness accounts claims session_uses sessions registration recovery deletion oauth first_admin transfer"
     ),
 }
 DAEMON = {

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from usersctl import fields
+from usersctl import addresses, fields
 from usersctl.config import Settings
 from usersctl.credentials import new_password, shut_out
-from usersctl.errors import Forbidden, LastAdmin, NotFound, Taken, WrongPassword
+from usersctl.errors import Forbidden, LastAdmin, NotFound, WrongPassword
 from usersctl.fields import lookup_key, normal_email, normal_name, normal_role, user_id_of
-from usersctl.mail.kinds import EMAIL_CHANGED, RESET, EmailQueue
+from usersctl.mail.kinds import RESET, EmailQueue
 from usersctl.models import Actor, Newcomer, Page, Role, User, UserFilter
 from usersctl.passwords import Hasher, check_password, password_is_set
 from usersctl.permissions import admit
@@ -35,10 +35,10 @@ class Accounts:
             return _existing(tx.user(user_id))
 
     def find(self, reference: str) -> User:
-        """By id, or by email address."""
+        """By id, or by email address: the known one, or one that the user claims."""
         number = user_id_of(reference)
         with self.store.glance() as tx:
-            user = tx.user(number) if number is not None else tx.user_by_email(lookup_key(reference))
+            user = tx.user(number) if number is not None else tx.user_called(lookup_key(reference))
         if user is None:
             raise NotFound(f"No user {reference!r}", hint="look for it with: usersctl list --search TEXT")
         return user
@@ -69,8 +69,8 @@ class Accounts:
     def newcomer(self, email: str, name: str, role: str = Role.USER) -> Newcomer:
         """An account that may be created: its fields keep the rules, and its address is not taken yet."""
         newcomer = fields.newcomer(email, name, role)
-        with self.store.glance() as tx:
-            _refuse_taken(tx, newcomer.email)
+        with self.store.read() as tx:
+            addresses.refuse_taken(tx, newcomer.email)
         return newcomer
 
     def create(
@@ -86,6 +86,7 @@ class Accounts:
             newcomer = newcomer._replace(password_hash=self.hasher.hash(password))
         with self.store.write() as tx:
             admit(tx, by)
+            addresses.make_free(tx, self.emails, newcomer.email, by=by)
             user = tx.add_user(newcomer)
             tx.audit(by, "create", user, role=user.role, active=user.active)
             tell(user)
@@ -102,16 +103,19 @@ class Accounts:
         unlink: bool = False,
         by: Actor,
     ) -> User:
-        """All changes or none. Values that equal the stored ones are ignored; without a change `updated_at` stays."""
+        """All changes or none. Values that equal the stored ones are ignored; without a change `updated_at` stays.
+
+        A new address is a claim if it comes from its owner; an operator gives it at once.
+        """
+        email = normal_email(email) if email is not None else None
         asked: dict[str, Any] = {
             "name": normal_name(name) if name is not None else None,
-            "email": normal_email(email) if email is not None else None,
             "role": normal_role(role) if role is not None else None,
             "active": active,
         }
         with self.store.write() as tx:
             admit(tx, by)
-            return self._update(tx, user_id, asked, by, unlink=unlink)
+            return self._update(tx, user_id, asked, by, email=email, unlink=unlink)
 
     def set_active(self, user_ids: Iterable[int], *, active: bool, by: Actor) -> list[User]:
         with self.store.write() as tx:
@@ -119,32 +123,43 @@ class Accounts:
             return [self._update(tx, user_id, {"active": active}, by) for user_id in user_ids]
 
     def _update(
-        self, tx: Transaction, user_id: int, asked: dict[str, Any], by: Actor, *, unlink: bool = False
+        self,
+        tx: Transaction,
+        user_id: int,
+        asked: dict[str, Any],
+        by: Actor,
+        *,
+        email: str | None = None,
+        unlink: bool = False,
     ) -> User:
         user = _existing(tx.user(user_id))
         changes = _changes(user, asked, unlink=unlink)
         if "active" in changes and by.user_id == user_id:
             raise Forbidden("You cannot change your own active status")
-        if not changes:
-            return user
         _refuse_last_admin(tx, [user], changes)
         details = {key: value for key, value in changes.items() if key in asked}
-        if "email" in changes:
-            _refuse_taken(tx, changes["email"])
-            details["old_email"] = user.email
-            changes["email_proven_at"] = None
-            tx.drop_links(user_id)
+        if email is not None and _is_another(email, user, by):
+            former, change = user, addresses.give
+            if by.user_id == user_id:
+                change = addresses.change_own
+            user = change(tx, self.emails, user, email, by=by)
+            if user.email != former.email:
+                details |= {"email": user.email, "old_email": former.email}
+        if not changes and not details:
+            return user
         if changes.get("active") is False:
             shut_out(tx, user, notices=True)
         changed = tx.change_user(user_id, **changes)
-        if "email" in changes:
-            self.emails.add(tx, EMAIL_CHANGED, changed, user.email)
         if "oauth_id" in changes:
             details["unlinked"] = True
             if not password_is_set(tx.credentials_of(user_id)):
                 self.emails.add(tx, RESET, changed, changed.email)  # the link was the last way in
         action = "update"
-        if set(changes) <= {"active", "awaiting_confirmation", "delete_at"}:
+        if (
+            changes
+            and set(changes) <= {"active", "awaiting_confirmation", "delete_at"}
+            and "email" not in details
+        ):
             action = "activate" if changes["active"] else "deactivate"
         tx.audit(by, action, changed, **details)
         return changed
@@ -220,6 +235,11 @@ def _changes(user: User, asked: dict[str, Any], *, unlink: bool) -> dict[str, An
     return changes
 
 
+def _is_another(email: str, user: User, by: Actor) -> bool:
+    """Whether this changes the address. A form sends back the claimed address that it shows; only a command gives it."""
+    return email != user.called or (email != user.email and by.user_id is None)
+
+
 def _from_nearer_end(tx: Transaction, wanted: UserFilter, limit: int, offset: int, total: int) -> list[User]:
     """OFFSET scans every skipped row, so pages in the second half are read from the end and reversed."""
     left = total - offset
@@ -234,8 +254,3 @@ def _existing(user: User | None) -> User:
     if user is None:
         raise NotFound("User not found")
     return user
-
-
-def _refuse_taken(tx: Transaction, email: str) -> None:
-    if tx.user_by_email(email) is not None:
-        raise Taken("Email is already registered")

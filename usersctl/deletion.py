@@ -10,7 +10,7 @@ from usersctl.expiry import delete_due
 from usersctl.fields import lookup_key
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import DELETE, UNDO, EmailQueue
-from usersctl.models import Actor, Credentials, Role, User
+from usersctl.models import Actor, Credentials, Purpose, Role, User
 from usersctl.passwords import Hasher, password_is_set
 from usersctl.permissions import admit
 from usersctl.secrets import digest
@@ -68,7 +68,7 @@ class Deletion:
         """With the link of the email to an account without a password."""
         with self.store.write() as tx:
             refuse_in_lockdown(tx)
-            user = owner_of(tx, tx.take_one_time_token(DELETE.purpose, digest(token)))
+            user = owner_of(tx, tx.take_one_time_token(Purpose.DELETE, digest(token)))
             if user is None or user.email != lookup_key(email) or not user.active:
                 raise _dead_link()
             self._delete(tx, user, by)
@@ -89,7 +89,7 @@ class Deletion:
     def undo(self, token: str, email: str, *, by: Actor) -> None:
         with self.store.write() as tx:
             refuse_in_lockdown(tx)
-            user = owner_of(tx, tx.take_one_time_token(UNDO.purpose, digest(token)))
+            user = owner_of(tx, tx.take_one_time_token(Purpose.UNDO, digest(token)))
             if user is None or user.email != lookup_key(email) or user.delete_at is None:
                 raise _dead_link()
             # Whoever reads the email has the address: the undo proves it as a reset does.

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from usersctl.addresses import holder_of, make_free
 from usersctl.config import Settings
 from usersctl.config.sources import read_secret
 from usersctl.errors import ConfigError, Invalid, Taken
 from usersctl.fields import newcomer, normal_email
 from usersctl.lockdown import refuse_in_lockdown
+from usersctl.mail.kinds import EmailQueue
 from usersctl.models import SYSTEM, Actor, Newcomer, Purpose, Role, User
 from usersctl.passwords import Hasher, check_password
 from usersctl.secrets import digest, new_token
@@ -24,6 +26,7 @@ class FirstAdmin:
     store: Store
     hasher: Hasher
     settings: Settings
+    emails: EmailQueue
     command: str = MAKE_AN_ADMIN  # the other way: on the server, for this database
 
     def needed(self) -> bool:
@@ -55,6 +58,7 @@ class FirstAdmin:
             refuse_in_lockdown(tx)
             if tx.take_one_time_token(Purpose.SETUP, digest(token)) is None or tx.active_admins() > 0:
                 raise _dead_link()
+            make_free(tx, self.emails, new.email, by=by)
             user = tx.add_user(new)
             tx.audit(by, "create", user, role=user.role, active=True, first_admin=True)
             return user
@@ -71,7 +75,7 @@ class FirstAdmin:
         except Invalid as error:
             raise ConfigError(f"USERS_ADMIN_EMAIL = {email!r}: {error}") from None
         with self.store.glance() as tx:
-            if tx.user_by_email(address) is not None:
+            if holder_of(tx, address) is not None:
                 return None
         new = Newcomer(address, address.partition("@")[0], role=Role.ADMIN)
         password = read_secret(Path(file), "USERS_ADMIN_PASSWORD_FILE")
@@ -82,6 +86,7 @@ class FirstAdmin:
         new = new._replace(password_hash=self.hasher.hash(password))
         try:
             with self.store.write() as tx:
+                make_free(tx, self.emails, new.email, by=SYSTEM)
                 user = tx.add_user(new)
                 tx.audit(SYSTEM, "create", user, role=user.role, active=True)
                 return user

@@ -29,6 +29,8 @@ class Purpose(StrEnum):
     UNDO = "undo"
     NOT_ME = "not_me"
     SETUP = "setup"
+    CLAIM = "claim"  # to the new address of an account
+    APPROVE = "approve"  # to the old one, for an account without a password
     OAUTH_SPENT = "oauth_spent"
 
 
@@ -53,9 +55,22 @@ class User(NamedTuple):
     email_proven_at: str | None
     awaiting_confirmation: bool
     delete_at: str | None = None  # its owner deleted it, and can undo that until then
+    claimed_email: str | None = None  # the owner's new address, while it waits for its proof
+
+    @property
+    def called(self) -> str:
+        """The address to show. Recovery, emails and other applications use `email`, the known address."""
+        return self.claimed_email or self.email
 
     def as_json(self) -> dict[str, Any]:
         """The user object of the HTTP interface and of every `--json`, without the internal fields."""
+        user = self.as_known()
+        if self.claimed_email is not None:
+            user["email"] = self.claimed_email
+        return user
+
+    def as_known(self) -> dict[str, Any]:
+        """The user object with the known address, for other applications."""
         return dict(zip(USER_FIELDS, self, strict=False))
 
 
@@ -189,6 +204,18 @@ class Lockdown(NamedTuple):
 
     def admits(self, user: User | None) -> bool:
         return user is not None and self.admitted is not None and user.id == self.admitted.id
+
+
+class Claim(NamedTuple):
+    """A new address that the owner of an account gave, which is not proven yet."""
+
+    email: str
+    expires_at: str
+    proven_at: str | None  # the link to the new address was used
+    approved_at: str | None  # the link to the known address was used; needed without a password
+
+    def as_json(self) -> dict[str, Any]:
+        return {"email": self.email, "expires_at": self.expires_at}
 
 
 class OneTimeToken(NamedTuple):

@@ -1,7 +1,9 @@
 """The way back into an account: a reset by email, and the owner's "this wasn't me"."""
 
 from dataclasses import dataclass
+from typing import Any
 
+from usersctl.addresses import put_back
 from usersctl.config import Settings
 from usersctl.credentials import new_password, owner_of, shut_out
 from usersctl.errors import Invalid
@@ -37,17 +39,17 @@ class Recovery:
         """Proves the address, and leaves an inactive account inactive. A weak password does not use up the token."""
         email, token_hash = lookup_key(email), digest(token)
         with self.store.read() as tx:
-            user = owner_of(tx, tx.one_time_token(RESET.purpose, token_hash))
+            user = owner_of(tx, tx.one_time_token(Purpose.RESET, token_hash))
             refuse_in_lockdown(tx, user)
         if user is None or user.email != email:
             raise _dead_link()
         password_hash = self.hasher.hash(check_password(self.settings, password, user))
         with self.store.write() as tx:
             refuse_in_lockdown(tx, user)
-            user = owner_of(tx, tx.take_one_time_token(RESET.purpose, token_hash))
+            user = owner_of(tx, tx.take_one_time_token(Purpose.RESET, token_hash))
             if user is None:
                 raise _dead_link()
-            # The reset proves who reads this address; notices to another one may be the owner's.
+            # The reset proves who reads this address; notices to one that was given up may be the owner's.
             tx.drop_notices(user.id, user.email)
             return new_password(
                 tx,
@@ -60,7 +62,10 @@ class Recovery:
             )
 
     def not_me(self, token: str, email: str, *, by: Actor) -> None:
-        """Shuts out all who are signed in; only an email to the account's address opens it again."""
+        """Shuts out all who are signed in, and puts back the address that the link was sent to, while it is reserved.
+
+        Only an email to that address opens the account again.
+        """
         email = lookup_key(email)
         with self.store.write() as tx:
             refuse_in_lockdown(tx)
@@ -68,14 +73,16 @@ class Recovery:
             if link is None or link.user_id is None or link.email != email:
                 raise _dead_link()
             user = tx.user(link.user_id)
-            if user is None:
+            if user is None or (user.email != email and tx.reserved_for(email) != user.id):
                 raise _dead_link()
-            shut_out(tx, user, notices=True)
+            shut_out(tx, user)
+            put_back(tx, user, email)
             # An intruder who came in through the identity provider must not come in there again.
-            changed = tx.change_user(user.id, password_hash=UNUSABLE, oauth_id=None, oauth_issuer=None)
-            if user.email == email:
-                # Not to an address that the intruder may have put there.
-                self.emails.add(tx, RESET, changed, changed.email)
+            changes: dict[str, Any] = {"password_hash": UNUSABLE, "oauth_id": None, "oauth_issuer": None}
+            if user.delete_at is not None:  # by the intruder, or the owner has thought again
+                changes |= {"delete_at": None, "active": True}
+            changed = tx.change_user(user.id, **changes)
+            self.emails.add(tx, RESET, changed, changed.email)
             tx.audit(by, "not-me", changed)
 
 

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
+from usersctl.addresses import make_free
 from usersctl.config import Settings
 from usersctl.credentials import owner_of
 from usersctl.errors import Invalid
 from usersctl.fields import lookup_key, newcomer
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import CONFIRM, EmailQueue
-from usersctl.models import Actor, User
+from usersctl.models import Actor, Purpose, User
 from usersctl.passwords import Hasher, check_password
 from usersctl.secrets import digest
 from usersctl.store.store import Store
@@ -28,6 +29,7 @@ class Registration:
         password_hash = self.hasher.hash(check_password(self.settings, password, new))
         with self.store.write() as tx:
             refuse_in_lockdown(tx)
+            make_free(tx, self.emails, new.email, by=by)
             user = tx.add_user(new._replace(password_hash=password_hash))
             self.emails.add(tx, CONFIRM, user, user.email)
             tx.audit(by, "register", user)
@@ -44,7 +46,7 @@ class Registration:
         """Uses the token in the transaction that activates, so that it works once, also in parallel."""
         with self.store.write() as tx:
             refuse_in_lockdown(tx)
-            user = owner_of(tx, tx.take_one_time_token(CONFIRM.purpose, digest(token)))
+            user = owner_of(tx, tx.take_one_time_token(Purpose.CONFIRM, digest(token)))
             # An account that awaits no confirmation was decided on by an admin in the meantime.
             if user is None or user.email != lookup_key(email) or not user.awaiting_confirmation:
                 raise Invalid("Invalid or expired confirmation link")

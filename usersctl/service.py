@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from usersctl.accounts import Accounts
+from usersctl.claims import Claims
 from usersctl.clock import Clock, utc_now
 from usersctl.config import Settings
 from usersctl.deletion import Deletion
@@ -39,6 +40,7 @@ class Service:
     throttle: AccountThrottle
     devices: Devices
     accounts: Accounts
+    claims: Claims
     sessions: Sessions
     transfer: Transfer
     first_admin: FirstAdmin
@@ -90,9 +92,10 @@ def build(
         throttle=throttle,
         devices=devices,
         accounts=Accounts(store, hasher, throttle, settings, emails),
-        sessions=Sessions(store, hasher, throttle, devices, settings, SessionUses(store)),
-        transfer=Transfer(store, hasher, settings),
-        first_admin=FirstAdmin(store, hasher, settings, admin_command),
+        claims=Claims(store, hasher, throttle, devices, emails),
+        sessions=Sessions(store, hasher, throttle, devices, settings, emails, SessionUses(store)),
+        transfer=Transfer(store, hasher, settings, emails),
+        first_admin=FirstAdmin(store, hasher, settings, emails, admin_command),
         registration=Registration(store, hasher, settings, emails),
         recovery=Recovery(store, hasher, settings, emails),
         deletion=Deletion(store, hasher, throttle, settings, emails),

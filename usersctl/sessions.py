@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from usersctl.addresses import expire_claims, remove_old_registrations
 from usersctl.clock import moment, stamp
 from usersctl.config import Settings
 from usersctl.devices import Devices
@@ -14,6 +15,7 @@ from usersctl.errors import Busy, Forbidden, LockedDown, NotFound, StoreUnusable
 from usersctl.expiry import delete_due
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.folder import mail_folder, remove_emails
+from usersctl.mail.kinds import EmailQueue
 from usersctl.models import UNKNOWN_CLIENT, Actor, Cleanup, Client, Session, TokenKind, User
 from usersctl.passwords import Hasher
 from usersctl.permissions import admit
@@ -60,6 +62,7 @@ class Sessions:
     throttle: AccountThrottle
     devices: Devices
     settings: Settings
+    emails: EmailQueue
     uses: SessionUses
 
     # A batch of the cleanup makes other writers wait for some ten milliseconds. SQLite lets them try again every 25, so
@@ -375,6 +378,9 @@ class Sessions:
                 lambda tx: tx.delete_oldest_failures(self.kept_failures, self.batch),
                 lambda tx: tx.delete_finished_emails(stamp(kept_since), self.batch),
                 lambda tx: delete_due(tx, by, self.batch),
+                lambda tx: expire_claims(tx, self.emails, self.batch),
+                lambda tx: tx.delete_expired_reservations(began, self.batch),
+                lambda tx: remove_old_registrations(tx, self.settings.unconfirmed_expiration, self.batch),
             )
             for delete in uncounted:
                 for _ in self._in_batches(by, delete):

@@ -59,7 +59,7 @@ class Why:
         """Explains an id or an email address, which need not have an account, in one snapshot of the database."""
         number = user_id_of(reference)
         with self.store.read() as tx:
-            user = tx.user(number) if number is not None else tx.user_by_email(lookup_key(reference))
+            user = tx.user(number) if number is not None else tx.user_called(lookup_key(reference))
             if user is None:
                 return Explanation(None, list(self._without_account(tx, reference, number)))
             return Explanation(user, list(self._with_account(tx, user)))
@@ -76,6 +76,9 @@ class Why:
         yield _password(user, has_password=has_password, has_provider=has_provider)
         yield self._provider(link, has_password=has_password)
         yield _email(tx, user, needed=user.awaiting_confirmation or not (has_password or has_provider))
+        if user.claimed_email is not None:
+            mend = f"usersctl link email {user.id}"
+            yield _note("claim", f"{user.claimed_email} waits for its confirmation", mend)
         yield self._sessions(tx, user)
 
     def _active(self, user: User) -> Gate:

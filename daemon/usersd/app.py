@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from usersctl import errors
-from usersctl.models import Role, User
+from usersctl.models import Role, TokenKind, User
 from usersctl.oauth.refusals import FAILED
 from usersctl.service import Service
 from usersd import access
@@ -18,7 +18,7 @@ from usersd.rate_limits import RateLimits
 from usersd.request import BadRequest, Request, new_request_id
 from usersd.response import JSON, STATUS_LINES, Header, Response, as_json, error_response, hsts, unavailable
 from usersd.routes import TABLE
-from usersd.routing import SAFE_METHODS, Access, Match, Route, Router
+from usersd.routing import ANY, SAFE_METHODS, Access, Match, Route, Router
 from usersd.server.lanes import MustWait
 
 # The status of each error of the core; the nearest class decides.
@@ -89,7 +89,10 @@ class App:
         if match.segments:
             request.read_segments(match.segments)
         request.as_admin = route.access.is_for_admins
-        return self._forbidden(request, route, request.user) or self._run(request, route)
+        refusal = self._forbidden(request, route, request.user)
+        if refusal is None and _is_own_change_by_token(request, route):
+            refusal = error_response(403, "Sign in to change this")
+        return refusal or self._run(request, route)
 
     def _forbidden(self, request: Request, route: Route, user: User | None) -> Response | None:
         """For a caller with the wrong role, and for a route that is closed to all."""
@@ -238,6 +241,14 @@ class App:
             user=request.user and request.user.id,
             request=request.request_id,
         )
+
+
+def _is_own_change_by_token(request: Request, route: Route) -> bool:
+    session = request.session
+    if route.own is None or session is None or session.kind != TokenKind.API:
+        return False
+    is_own = request.ids.get("id", session.user_id) == session.user_id
+    return is_own and (route.own == ANY or route.own in request.body)
 
 
 def _preflight(match: Match) -> Response:

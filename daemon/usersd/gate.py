@@ -50,7 +50,7 @@ class Gate:
             if access.wants_a_page(environ, request.method) and not access.is_api(request.path):
                 response = pages.forbidden(request)
             return refuse(response)
-        environ[_KEY] = request.user and request.user.as_json()
+        environ[_KEY] = request.user and request.user.as_known()
         if not request.new_cookies:
             return self.app(environ, start_response)
 

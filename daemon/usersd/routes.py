@@ -5,6 +5,7 @@ To add an endpoint, write its handler, describe it with @Operation(...), and add
 """
 
 from usersd.handlers import (
+    claims,
     deletion,
     first_admin,
     health,
@@ -19,7 +20,7 @@ from usersd.handlers import (
 )
 from usersd.openapi.reference import Reference
 from usersd.pages import pages
-from usersd.routing import CALLBACK, Access, Limit, Route
+from usersd.routing import ANY, CALLBACK, Access, Limit, Route
 from usersd.server.lanes import Lane
 
 ANYONE, OPTIONAL_SESSION, SIGNED_IN = Access.ANYONE, Access.OPTIONAL_SESSION, Access.SIGNED_IN
@@ -42,22 +43,26 @@ TABLE: tuple[Route, ...] = (
     Route("POST",   "/api/users/confirm-deletion",         ANYONE,           deletion.confirm_deletion, event="confirm-deletion"),
     Route("POST",   "/api/users/undo-deletion",            ANYONE,           deletion.undo_deletion, event="undo-deletion"),
     Route("GET",    "/api/users/me",                       SIGNED_IN,        users.read_me, None, Lane.HERE),
-    Route("PATCH",  "/api/users/me",                       SIGNED_IN,        users.change_me, Limit.OWN_CHANGES, event="update-self"),
-    Route("DELETE", "/api/users/me",                       SIGNED_IN,        deletion.delete_me, Limit.FAILED_LOGINS, Lane.HASHING, event="delete-self"),
+    Route("PATCH",  "/api/users/me",                       SIGNED_IN,        users.change_me, Limit.OWN_CHANGES, event="update-self", own="email"),
+    Route("DELETE", "/api/users/me",                       SIGNED_IN,        deletion.delete_me, Limit.FAILED_LOGINS, Lane.HASHING, event="delete-self", own=ANY),
+    Route("GET",    "/api/users/me/email",                 SIGNED_IN,        claims.read),
+    Route("POST",   "/api/users/me/email",                 ANYONE,           claims.prove, Limit.FAILED_LOGINS, Lane.HASHING, event="prove-email"),
+    Route("DELETE", "/api/users/me/email",                 SIGNED_IN,        claims.take_back, event="take-back-email", own=ANY),
+    Route("POST",   "/api/users/me/email/resend",          SIGNED_IN,        claims.resend, Limit.OWN_CHANGES, event="resend-new-email", own=ANY),
     Route("GET",    "/api/users/me/sessions",              SIGNED_IN,        session.list_own),
-    Route("DELETE", "/api/users/me/sessions/<session_id>", SIGNED_IN,        session.end_own, event="revoke"),
+    Route("DELETE", "/api/users/me/sessions/<session_id>", SIGNED_IN,        session.end_own, event="revoke", own=ANY),
     Route("GET",    "/api/users/me/identities",            SIGNED_IN,        identities.list_own),
-    Route("DELETE", "/api/users/me/identities/<provider>", SIGNED_IN,        identities.disconnect, event="unlink"),
-    Route("POST",   "/api/users/me/sessions/end-others",   SIGNED_IN,        session.end_others, event="end-others"),
-    Route("PATCH",  "/api/users/password",                 SIGNED_IN,        users.change_password, Limit.FAILED_LOGINS, Lane.HASHING, event="change-password"),
+    Route("DELETE", "/api/users/me/identities/<provider>", SIGNED_IN,        identities.disconnect, event="unlink", own=ANY),
+    Route("POST",   "/api/users/me/sessions/end-others",   SIGNED_IN,        session.end_others, event="end-others", own=ANY),
+    Route("PATCH",  "/api/users/password",                 SIGNED_IN,        users.change_password, Limit.FAILED_LOGINS, Lane.HASHING, event="change-password", own=ANY),
     Route("GET",    "/api/users",                          ADMIN,            users.list_all),
     Route("POST",   "/api/users",                          ADMIN,            users.create, None, Lane.HASHING, event="create"),
     Route("GET",    "/api/users/inactive",                 ADMIN,            users.list_inactive),
     Route("GET",    "/api/users/<id>",                     OWN_OR_ADMIN,     users.read),
-    Route("PATCH",  "/api/users/<id>",                     ADMIN,            users.change, event="update"),
-    Route("DELETE", "/api/users/<id>",                     ADMIN,            users.delete, event="delete"),
+    Route("PATCH",  "/api/users/<id>",                     ADMIN,            users.change, event="update", own="email"),
+    Route("DELETE", "/api/users/<id>",                     ADMIN,            users.delete, event="delete", own=ANY),
     Route("GET",    "/api/users/<id>/sessions",            ADMIN,            session.list_of_user),
-    Route("DELETE", "/api/users/<id>/sessions",            ADMIN,            session.end_of_user, event="revoke-all"),
+    Route("DELETE", "/api/users/<id>/sessions",            ADMIN,            session.end_of_user, event="revoke-all", own=ANY),
     Route("GET",    "/api/users/auth/oauth/redirect",      ANYONE,           oauth.redirect, Limit.WAYS_TO_PROVIDER, Lane.AWAY, signs_in=True),
     Route("GET",    CALLBACK,                              ANYONE,           oauth.callback, Limit.WAYS_BACK, Lane.AWAY, once=True, signs_in=True, event="oauth"),
     Route("GET",    "/api/users/auth/verify",              ANYONE,           verify.verify, None, Lane.HERE),  # the answer is the decision
@@ -75,6 +80,7 @@ TABLE: tuple[Route, ...] = (
     Route("GET",    "/not-me",                             ANYONE,           pages.not_me),
     Route("GET",    "/confirm-deletion",                   ANYONE,           pages.confirm_deletion),
     Route("GET",    "/undo-deletion",                      ANYONE,           pages.undo_deletion),
+    Route("GET",    "/confirm-new-email",                  ANYONE,           pages.confirm_new_email),
     Route("GET",    "/setup",                              ANYONE,           pages.setup),
     Route("GET",    "/assets/<name>",                      ANYONE,           pages.asset),
     Route("GET",    "/account",                            SIGNED_IN,        pages.profile),  # where an application has /

@@ -15,6 +15,7 @@ from usersd.server.lanes import Lane
 Handler = Callable[[Request, Service], Response | dict[str, Any]]
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+ANY = "*"
 CALLBACK = "/api/users/auth/oauth/callback"  # in the table; `auth.oauth.callbackUrl` takes its place
 
 
@@ -61,6 +62,9 @@ class Route(NamedTuple):
     once: bool = False  # a GET with an effect: not for HEAD, and not for a prefetch
     signs_in: bool = False  # a browser on its way to or from the identity provider: a refusal is a redirect
     event: str | None = None  # its name in the log
+    # Changes what the caller signs in with, or their sessions: refused to an API token of the same user. The value is the
+    # field of the body that does, or ANY.
+    own: str | None = None
     is_probe: bool = False  # called every few seconds by a machine: no line in the log while all is well
 
 

@@ -30,6 +30,8 @@ CLEANUP = ("POST", "/_tasks/users:cleanup-tokens")
 REQUESTS: dict[tuple[str, str], dict[str, Any] | None] = {
     ("PATCH", "/api/users/me"): {"name": "New Name"},
     ("DELETE", "/api/users/me"): {"password": PASSWORD},
+    ("DELETE", "/api/users/me/email"): None,
+    ("POST", "/api/users/me/email/resend"): None,
     ("DELETE", "/api/users/me/sessions/<session_id>"): None,
     ("POST", "/api/users/me/sessions/end-others"): None,
     ("DELETE", "/api/users/me/identities/<provider>"): None,
@@ -104,7 +106,8 @@ class House:
         user = self.site.add(f"caller-{self.callers}", role="admin")
         named = self.site.add(f"named-{self.callers}")
         with self.elsewhere.store.write() as tx:
-            tx.change_user(user.id, oauth_id=str(user.id))
+            claim = {"claimed_email": f"new-{user.email}", "claim_expires_at": "2999-01-01T00:00:00.000Z"}
+            tx.change_user(user.id, oauth_id=str(user.id), **claim)
         opened = [self.elsewhere.sessions.open(user, remember=False) for _ in range(2)]
         self.elsewhere.sessions.open(named, remember=False)
         client = self.site.client(cookies={"auth_token": opened[0].token})

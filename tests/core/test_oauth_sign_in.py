@@ -226,10 +226,11 @@ def test_linking_an_account_with_an_unproven_address_ends_every_former_access(
     assert audit(service, "link") == [{"password_replaced": True}]
 
 
-def test_links_sent_to_an_attackers_former_address_stop_working_after_the_linking(service: Service) -> None:
+def test_links_sent_to_a_former_address_stop_working_after_the_linking(service: Service) -> None:
     eve = proven(service, "eve")
-    service.accounts.update(eve.id, email="ada@example.com", by=SYSTEM)
+    service.accounts.set_password(eve.id, PASSWORD, by=OPERATOR)
     theirs = last_link(service, to="eve@example.com")
+    service.accounts.update(eve.id, email="ada@example.com", by=OPERATOR)
     linked = signs_in(service)
     with pytest.raises(Exception, match="Invalid or expired link"):
         service.recovery.not_me(theirs.token, theirs.email, by=SYSTEM)

@@ -199,17 +199,23 @@ def test_a_link_with_another_address_is_refused_and_stays_good(service: Service)
     assert confirm(service, link, " ADA@Example.com ").active
 
 
-@pytest.mark.parametrize("purpose", sorted({kind.purpose for kind in KINDS.values()} | {"setup"}))
-@pytest.mark.parametrize("used_for", ["confirm", "reset", "not_me", "setup"])
+@pytest.mark.parametrize(
+    "purpose", sorted({kind.purpose for kind in KINDS.values() if kind.purpose} | {"setup"})
+)
+@pytest.mark.parametrize("used_for", ["confirm", "reset", "not_me", "setup", "claim"])
 def test_one_purpose_never_serves_another(service: Service, purpose: str, used_for: str) -> None:
     user = register(service)
-    token = new_token()
+    token, address = new_token(), ADA
     with service.store.write() as tx:
-        tx.add_one_time_token(digest(token), purpose, user.id, ADA, timedelta(hours=1))
+        if used_for == "claim":
+            address, until = "new@example.com", "2027-01-01"
+            tx.change_user(user.id, active=True, claimed_email=address, claim_expires_at=until)
+        tx.add_one_time_token(digest(token), purpose, user.id, address, timedelta(hours=1))
     use: dict[str, Callable[[], object]] = {
         "confirm": lambda: service.registration.confirm(token, ADA, by=WEB),
         "reset": lambda: service.recovery.reset(token, ADA, "another good password", by=WEB),
         "not_me": lambda: service.recovery.not_me(token, ADA, by=WEB),
+        "claim": lambda: service.claims.prove(token, address, PASSWORD, by=WEB),
         "setup": lambda: service.first_admin.first_admin(token, "root@example.com", "Root", PASSWORD, by=WEB),
     }
     if purpose == used_for:

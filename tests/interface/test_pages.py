@@ -447,9 +447,9 @@ DAEMON = (
 NOT_SHOWN = re.compile(
     r"No user|a key stands twice|USERS_ADMIN_|password_hash |a session was admitted|You may only read your own profile|[Rr]ole must be one of|active must be true or false|search must be a string|.* is not an ISO 8601 time"
     # Each form has its own text for success.
-    r"|All sessions have ended|Open the link in the email|If this address |Password changed$|Registered\.|Your (account|email|password) "
+    r"|All sessions have ended|Open the link in the email|If this address |(Password|Email) changed$|Registered\.|Your (account|email|password) "
     r"|Account is inactive$|Internal server error|Not found|Method not allowed|This link works once|Logged out"
-    r"|Too many |The service is not available|The use of a session is to be noted"
+    r"|Too many |The service is not available|The use of a session is to be|Uses of sessions are to be|Sign in to change this$"
 )
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
+from usersctl.addresses import holder_of
 from usersctl.cli import questions
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.questions import UserArgument, UserArguments, invocation, one_user
@@ -76,7 +77,7 @@ def _report_existing(
 ) -> bool:
     """Returns False, and reports nothing, if no account has the address."""
     with service.store.glance() as tx:
-        user = tx.user_by_email(email)
+        user = holder_of(tx, email)
     if user is None:
         return False
     if not if_missing:
@@ -142,6 +143,7 @@ def show(ctx: Context, user: UserArgument) -> None:
         sessions = list(tx.tokens(account.id, live=True))
         wait = service.throttle.wait(tx, counter_of(tx, account, account.email))
         stored = tx.credentials_of(account.id)
+        claim = tx.claim_of(account.id)
     facts: dict[str, Cell] = account.as_json() | {
         "email_proven_at": account.email_proven_at,
         "awaiting_confirmation": account.awaiting_confirmation,
@@ -151,6 +153,8 @@ def show(ctx: Context, user: UserArgument) -> None:
         "api_tokens": sum(session.kind == TokenKind.API for session in sessions),
         "login_locked": wait is not None,
     }
+    if claim is not None:
+        facts |= {"known_email": account.email, "claim_expires_at": claim.expires_at}
     run.out.facts(facts.items())
 
 
@@ -194,7 +198,7 @@ def _set_active(run: Invocation, references: list[str], *, active: bool) -> None
     changed = service.accounts.set_active([user.id for user in accounts], active=active, by=run.actor)
     state = "active" if active else "inactive"
     lines = [
-        f"{'Already' if before == after else 'Now'} {state}: {after.email} (user {after.id})"
+        f"{'Already' if before == after else 'Now'} {state}: {after.called} (user {after.id})"
         for before, after in zip(accounts, changed, strict=True)
     ]
     run.out.result("\n".join(lines) or "No users given; nothing to do", [user.as_json() for user in changed])
@@ -228,7 +232,7 @@ def delete(
 
 def _emails(accounts: list[User]) -> str:
     more = f" and {len(accounts) - 10} more" if accounts[10:] else ""
-    return ", ".join(account.email for account in accounts[:10]) + more
+    return ", ".join(account.called for account in accounts[:10]) + more
 
 
 def set_password(
@@ -260,4 +264,4 @@ def unlock(ctx: Context, user: UserArgument) -> None:
 
 def _described(user: User) -> str:
     state = "" if user.active else ", inactive"
-    return f"user {user.id}: {user.email} ({user.role}{state})"
+    return f"user {user.id}: {user.called} ({user.role}{state})"

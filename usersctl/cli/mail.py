@@ -22,6 +22,7 @@ COLUMNS = ("id", "kind", "email", "state", "attempts", "created_at", "due_at", "
 class Purpose(StrEnum):
     CONFIRM = "confirm"
     RESET = "reset"
+    EMAIL = "email"
 
 
 def list_(ctx: Context) -> None:
@@ -120,14 +121,15 @@ def test(ctx: Context, to: Annotated[str, Argument(metavar="TO", help="The addre
 
 def link(
     ctx: Context,
-    purpose: Annotated[Purpose, Argument(metavar="confirm|reset", help="The purpose of the link.")],
+    purpose: Annotated[Purpose, Argument(metavar="confirm|reset|email", help="The purpose of the link.")],
     user: UserArgument,
 ) -> None:
     """Print a link for a user whom no email reaches.
 
-    It confirms the address or resets the password, and works once, like the link of an email.
+    It confirms the address of a new account, resets the password, or confirms a new address that the user gave. It works
+    once, like the link of an email.
     """
-    from usersctl.mail.kinds import CONFIRM, RESET
+    from usersctl.mail.kinds import CONFIRM, CONFIRM_NEW_EMAIL, RESET
 
     run = invocation(ctx)
     service = run.service()
@@ -136,11 +138,17 @@ def link(
     if purpose is Purpose.CONFIRM:
         _refuse_nothing_to_confirm(run, account)
         kind = CONFIRM
+    if purpose is Purpose.EMAIL:
+        if account.claimed_email is None:
+            hint = f"give it a new address with: usersctl update {account.id} --email EMAIL"
+            raise Forbidden(f"{account.email} has no new address to confirm", hint=hint)
+        kind = CONFIRM_NEW_EMAIL
     url = service.outbox.link(kind, account, by=run.actor)
+    email = account.called if kind is CONFIRM_NEW_EMAIL else account.email
     hours = kind.lifetime.total_seconds() / 3600
-    run.out.note(f"For {account.email}; works once, within {hours:.0f} h:")
+    run.out.note(f"For {email}; works once, within {hours:.0f} h:")
     if run.out.json:
-        run.out.write_json({"url": url, "email": account.email, "purpose": str(purpose)})
+        run.out.write_json({"url": url, "email": email, "purpose": str(purpose)})
     else:
         run.out.data(url)
 

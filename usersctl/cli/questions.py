@@ -44,7 +44,7 @@ def complete_user(incomplete: str) -> list[str]:
         typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
         run = Invocation(shlex.split(typed))
         with run.service(write=False).accounts.all(UserFilter(search=incomplete, sort="email")) as accounts:
-            return list(islice((user.email for user in accounts if user.email.startswith(incomplete)), 50))
+            return list(islice((user.called for user in accounts if user.called.startswith(incomplete)), 50))
     except Exception:  # noqa: BLE001 - completion never fails
         return []
     finally:

@@ -70,6 +70,8 @@ class Settings(NamedTuple):
         "Minutes without use after which a session ends.")] = timedelta(minutes=1440)
     remember_me_expiration: Annotated[timedelta, Key("auth.rememberMeExpiration", values.duration("days", 3650),
         'Days without use after which a session with "Stay signed in" ends.')] = timedelta(days=30)
+    unconfirmed_expiration: Annotated[timedelta, Key("auth.unconfirmedExpiration", values.duration("days", 3650, low=0),
+        "Days after which the cleanup removes an account whose address was never confirmed. 0: never.")] = timedelta(days=30)
     cookie_name: Annotated[str, Key("auth.cookieName", values.cookie_name,
         "The name of the session cookie. If baseUrl is https, __Host- is put in front of it.")] = "auth_token"
     deletion_grace: Annotated[timedelta, Key("auth.deletionGrace", values.duration("days", 365, low=0),

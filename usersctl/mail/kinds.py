@@ -12,7 +12,7 @@ from usersctl.store.transaction import Transaction
 
 class Kind(NamedTuple):
     name: str
-    purpose: Purpose
+    purpose: Purpose | None  # of the link; None: the email has none
     lifetime: timedelta  # of the one-time token in the link
 
     @property
@@ -27,6 +27,9 @@ RESET = Kind("reset", Purpose.RESET, timedelta(hours=1))
 # For the deletion of one's own account. The undo of one lives until the account is deleted.
 DELETE = Kind("confirm-deletion", Purpose.DELETE, timedelta(hours=1))
 UNDO = Kind("deletion", Purpose.UNDO, timedelta(days=7))
+# A new address is proven by a link to it; without a password, a link to the known address has to approve it as well.
+CONFIRM_NEW_EMAIL = Kind("confirm-new-email", Purpose.CLAIM, timedelta(hours=24))
+APPROVE_NEW_EMAIL = Kind("approve-new-email", Purpose.APPROVE, timedelta(hours=24))
 
 # Notices to the owner of an account, with a "this wasn't me" link.
 _NOTICE = timedelta(days=7)
@@ -35,17 +38,25 @@ EMAIL_CHANGED = Kind("email-changed", Purpose.NOT_ME, _NOTICE)
 ACCOUNT_LINKED = Kind("account-linked", Purpose.NOT_ME, _NOTICE)
 ACCOUNT_UNLINKED = Kind("account-unlinked", Purpose.NOT_ME, _NOTICE)
 
+# Notices without a link: an operator changed the address; the address stays, because the claim to another one ended.
+EMAIL_GIVEN = Kind("email-given", None, _NOTICE)
+EMAIL_KEPT = Kind("email-kept", None, _NOTICE)
+
 KINDS = {
     kind.name: kind
     for kind in (
         CONFIRM,
         RESET,
+        CONFIRM_NEW_EMAIL,
+        APPROVE_NEW_EMAIL,
         DELETE,
         UNDO,
         PASSWORD_CHANGED,
         EMAIL_CHANGED,
         ACCOUNT_LINKED,
         ACCOUNT_UNLINKED,
+        EMAIL_GIVEN,
+        EMAIL_KEPT,
     )
 }
 
@@ -58,10 +69,10 @@ class EmailQueue:
     committed: threading.Event = field(default_factory=threading.Event)  # wakes the worker that sends
 
     def add(self, tx: Transaction, kind: Kind, user: User | None, email: str) -> None:
-        """To the stored address only. Silently drops more than three of a kind to one address or account in 15 minutes.
+        """To an address of the account only. Silently drops more than three of a kind to one address or account in 15 minutes.
 
         After twelve in a day there is only one more whenever the last link has expired: so no flood of requests keeps the
-        owner without a link that works.
+        owner without a link that works. For the same reason a notice is sent if no link of one works.
         """
         if user is None:
             # Without an account the text may be a mistyped password or a megabyte, so only its digest is stored.
@@ -69,5 +80,7 @@ class EmailQueue:
         user_id = user and user.id
         recent, today, live = tx.count_recent_emails(kind.name, user_id, email, WITHIN, DAY, kind.lifetime)
         too_many = recent >= AT_MOST or (today >= AT_MOST_A_DAY and live > 0)
+        if too_many and user is not None and kind.purpose is Purpose.NOT_ME:
+            too_many = tx.has_notice(user.id, email, tx.now_text)
         tx.add_email(kind.name, user_id, email, new_message_id(), dropped=too_many)
         tx.after_commit(self.committed.set)

@@ -57,13 +57,13 @@ class Outbox:
                 return None  # another worker was quicker
             kind = kinds.KINDS.get(email.kind)
             user = tx.user(email.user_id or 0)  # 0: no account
-            reason = _why_pointless(email, kind, user, tx.now)
+            reason = _why_pointless(tx, email, kind, user)
             if kind is None or user is None or reason is not None:
                 tx.finish_email(email.id, EmailState.DROPPED, reason)
                 return Attempt(email, EmailState.DROPPED, reason or "")
             kind = _until_deleted(kind, user, tx.now)
             token = _add_link(tx, kind, user, email.email)
-        return self._send(email, kind, token, tx.now)
+        return self._send(email, kind, token, tx.now, new_email=user.called)
 
     def seconds_until_due(self, at_most: float) -> float:
         with self.store.glance() as tx:
@@ -88,36 +88,42 @@ class Outbox:
 
     def link(self, kind: Kind, user: User, *, by: Actor) -> str:
         """A working link, for an operator whose users get no mail."""
-        from usersctl.mail.writer import link
-
+        email = user.email
+        if kind is kinds.CONFIRM_NEW_EMAIL:
+            email = user.called
         with self.store.write() as tx:
             admit(tx, by)
-            token = _add_link(tx, kind, user, user.email)
+            token = _add_link(tx, kind, user, email)
             tx.audit(by, f"link-{kind.name}", user)
-        return link(self.settings, self._target(kind), token, user.email)
+        return self._url(kind, token, email)
 
-    def _target(self, kind: Kind) -> str:
-        targets = {
+    def _url(self, kind: Kind, token: str, email: str) -> str:
+        from usersctl.mail.writer import link
+
+        pages = {
             Purpose.CONFIRM: self.settings.link_confirm,
             Purpose.RESET: self.settings.link_reset,
             Purpose.DELETE: "/confirm-deletion",
             Purpose.UNDO: "/undo-deletion",
+            Purpose.CLAIM: "/confirm-new-email",
+            Purpose.APPROVE: "/confirm-new-email",
+            Purpose.NOT_ME: "/not-me",
         }
-        return targets.get(kind.purpose, "/not-me")
+        return "" if kind.purpose is None else link(self.settings, pages[kind.purpose], token, email)
 
-    def _send(self, email: QueuedEmail, kind: Kind, token: str, date: datetime) -> Attempt:
+    def _send(self, email: QueuedEmail, kind: Kind, token: str, date: datetime, *, new_email: str) -> Attempt:
         # Late, because the libraries of mail are slow to import and most commands send no email.
         from usersctl.mail import writer
         from usersctl.mail.sending import Undeliverable
 
         send = self.given_send or sender(self.settings)
         try:
-            link = writer.link(self.settings, self._target(kind), token, email.email)
             message = writer.Writer(self.settings).write(
                 kind.name,
                 email.email,
-                link=link,
+                link=self._url(kind, token, email.email),
                 lifetime=kind.lifetime,
+                new_email=new_email,
                 message_id=email.message_id,
                 date=date,
             )
@@ -166,8 +172,16 @@ def _until_deleted(kind: Kind, user: User, now: datetime) -> Kind:
 
 
 def _add_link(tx: Transaction, kind: Kind, user: User, email: str) -> str:
+    """Adds the one-time token of the email's link, if its kind has one."""
     token = new_token()
+    if kind.purpose is None:
+        return token
     tx.add_one_time_token(digest(token), kind.purpose, user.id, email, kind.lifetime)
+    until = stamp(tx.now + kind.lifetime)
+    if kind.purpose is Purpose.CLAIM:
+        tx.prolong_claim(user.id, email, until)
+    elif kind.purpose is Purpose.NOT_ME:
+        tx.keep_reserved(user.id, email, until)
     return token
 
 
@@ -177,20 +191,36 @@ def delay_after(attempts: int) -> timedelta:
     return doubled * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
 
 
-def _why_pointless(email: QueuedEmail, kind: Kind | None, user: User | None, now: datetime) -> str | None:
+def _why_pointless(tx: Transaction, email: QueuedEmail, kind: Kind | None, user: User | None) -> str | None:
     """The reason why this email need not be sent any more."""
     if kind is None:
         return "no such kind of email"
     if user is None:
         return "no account"
-    reasons = {
-        "too old": email.created_at < stamp(now - kind.stale_after),
-        # The notice of a change goes to the former address.
-        "the address was changed": kind is not kinds.EMAIL_CHANGED and user.email != email.email,
-        "nothing to confirm": kind is kinds.CONFIRM and not user.awaiting_confirmation,
-        "nothing to undo": kind is kinds.UNDO and (user.delete_at is None or user.delete_at <= stamp(now)),
-    }
-    return next((reason for reason, applies in reasons.items() if applies), None)
+    if email.created_at < stamp(tx.now - kind.stale_after):
+        return "too old"
+    if not _is_for(tx, email.email, kind, user):
+        return "the address was changed"
+    return _why_settled(kind, user, tx.now_text)
+
+
+def _why_settled(kind: Kind, user: User, now: str) -> str | None:
+    if kind is kinds.CONFIRM and not user.awaiting_confirmation:
+        return "nothing to confirm"
+    if kind is kinds.APPROVE_NEW_EMAIL and user.claimed_email is None:
+        return "nothing to approve"
+    if kind is kinds.UNDO and (user.delete_at is None or user.delete_at <= now):
+        return "nothing to undo"
+    return None
+
+
+def _is_for(tx: Transaction, email: str, kind: Kind, user: User) -> bool:
+    """Whether the account still has to do with the address to which an email of this kind is to be sent."""
+    if kind is kinds.CONFIRM_NEW_EMAIL:
+        return email == user.claimed_email
+    if kind.purpose is Purpose.NOT_ME:
+        return email == user.email or tx.reserved_for(email) == user.id
+    return email == user.email or kind is kinds.EMAIL_GIVEN
 
 
 def sender(settings: Settings) -> "Send":

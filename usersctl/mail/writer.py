@@ -18,9 +18,10 @@ from urllib.parse import urlencode, urlsplit
 from usersctl.colours import readable_on
 from usersctl.config import Settings
 from usersctl.errors import ConfigError
+from usersctl.mail.kinds import KINDS
 from usersctl.mail.sending import Undeliverable
 
-PLACEHOLDERS = {"brand", "link", "hours", "until", "email"}
+PLACEHOLDERS = {"brand", "link", "hours", "until", "email", "new_email"}
 TEMPLATES = Path(__file__).parent / "templates"
 ACCENT = "#0b5fff"
 # Seven bits, because not every server takes eight. Long lines, so that a link in an .eml file is never broken and can
@@ -42,11 +43,12 @@ class Writer:
         if not folder.is_dir():
             raise ConfigError(f"mailer.templates = {folder}: no such folder")
         names = sorted(template.stem for template in TEMPLATES.glob("*.txt"))
+        linked = {kind.name for kind in KINDS.values() if kind.purpose is not None}
         for file in sorted(folder.iterdir()):
             if file.name == "layout.html":
                 _check(file, PLACEHOLDERS | {"lang", "subject", "content"}, "content")
             elif file.suffix in (".txt", ".html") and file.stem in names:
-                _check(file, PLACEHOLDERS, None if file.stem == "test" else "link")
+                _check(file, PLACEHOLDERS, "link" if file.stem in linked else None)
             elif not file.name.startswith("."):
                 raise ConfigError(f"{file}: no email of that name; there are {', '.join(names)}")
 
@@ -57,6 +59,7 @@ class Writer:
         *,
         link: str | None = None,
         lifetime: timedelta = timedelta(),
+        new_email: str = "",
         message_id: str,
         date: datetime,
     ) -> EmailMessage:
@@ -67,6 +70,7 @@ class Writer:
             "hours": str(lifetime // timedelta(hours=1)),
             "until": f"{date + lifetime:%Y-%m-%d %H:%M} UTC",
             "email": recipient,
+            "new_email": new_email,
         }
         head, _, body = self._template(f"{kind}.txt").partition("\n\n")
         subject = Template(_header(head, "Subject")).substitute(values)

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from usersctl.addresses import holder_of, make_free
 from usersctl.config import Settings
 from usersctl.credentials import shut_out
-from usersctl.errors import Invalid, SignInRefused
+from usersctl.errors import Invalid, SignInRefused, Taken
 from usersctl.fields import MAX_NAME, normal_email
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import ACCOUNT_LINKED, EmailQueue
@@ -16,6 +17,7 @@ from usersctl.models import UNUSABLE, Actor, Link, Newcomer, Purpose, User
 from usersctl.oauth.http import HttpClient
 from usersctl.oauth.providers import Profile, Provider
 from usersctl.oauth.refusals import refused
+from usersctl.passwords import password_is_set
 from usersctl.secrets import digest
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -62,15 +64,32 @@ class OAuthSignIn:
             raise refused("the provider gave no usable address") from None
         with self.store.write() as tx:
             linked = tx.user_by_link(self._link(profile))
-            user = linked or tx.user_by_email(email)
+            user = linked or self._by_address(tx, email)
             refuse_in_lockdown(tx, user)
             if user is None:
                 user = self._create(tx, email, profile, by)
-            elif linked is None:
+            elif linked is not None:
+                user = self._update_picture(tx, user, profile)
+            elif not user.awaiting_confirmation:
                 user = self._connect(tx, user, profile, by)
             else:
-                user = self._update_picture(tx, user, profile)
-            return then(tx, user)
+                self._take_from_stranger(tx, user, by)
+                user = None
+            if user is not None:
+                return then(tx, user)
+        raise SignInRefused(INACTIVE, "the account awaits its confirmation")
+
+    def _by_address(self, tx: Transaction, email: str) -> User | None:
+        """By the known address. A registration that was not confirmed in time gives way to a new account."""
+        if self.settings.oauth_allow_auto_registration:
+            return holder_of(tx, email)
+        return tx.user_by_email(email)
+
+    def _take_from_stranger(self, tx: Transaction, user: User, by: Actor) -> None:
+        """The owner of the address has shown up, and may not be who registered with it: that password must never work."""
+        if password_is_set(tx.credentials_of(user.id)):
+            tx.change_user(user.id, password_hash=UNUSABLE)
+            tx.audit(by, "replace-password", user, through="provider")
 
     def once(self, state: str, sign_in: Callable[[], T]) -> T:
         """Runs `sign_in` for a state that was never used. A callback that comes again meanwhile gets the same result.
@@ -139,6 +158,10 @@ class OAuthSignIn:
     def _create(self, tx: Transaction, email: str, profile: Profile, by: Actor) -> User:
         if not self.settings.oauth_allow_auto_registration:
             raise SignInRefused(NOT_REGISTERED, "no account has this address")
+        try:
+            make_free(tx, self.emails, email, by=by)
+        except Taken:
+            raise refused("the address is reserved for another account") from None
         name, picture = _name(profile.name) or email.partition("@")[0], _picture(profile.picture)
         user = tx.add_user(
             Newcomer(

@@ -33,7 +33,7 @@ class AuthTokens(Statements):
         row = self._run(_BY_HASH, (token_hash, after)).fetchone()
         if row is None:
             return None
-        return Session(*row[:_COLUMNS]), user_of(row[_COLUMNS:])
+        return Session(*row[:_COLUMNS]), user_of(row[_COLUMNS:], self)
 
     def use_token(self, session: Session) -> None:
         """Does nothing if the session is gone, also if a restored database has another one of this id."""

@@ -14,7 +14,7 @@ class LockdownRow(Statements):
         if row is None:
             return None
         since, actor, *admitted = row
-        return Lockdown(since, actor, None if admitted[0] is None else user_of(admitted))
+        return Lockdown(since, actor, None if admitted[0] is None else user_of(admitted, self))
 
     def lock_down(self, since: str, actor: str, except_id: int | None) -> None:
         """If a lockdown is in force, changes only the excepted admin; `since` and `actor` stay."""

@@ -37,7 +37,7 @@ class OneTimeTokens(Statements):
 
         The links to take something back stay: an intruder who changes several things must not take them from the owner.
         """
-        condition = "user_id = ? AND purpose NOT IN ('not_me', 'undo')"
+        condition = "user_id = ? AND purpose IN ('confirm', 'reset', 'delete')"
         self._run(f"DELETE FROM one_time_tokens WHERE {condition}", (user_id,))
         self._drop_emails("kind IN ('confirm', 'reset', 'confirm-deletion') AND user_id = ?", user_id)
 
@@ -45,6 +45,19 @@ class OneTimeTokens(Statements):
         """Ends "this wasn't me" links; with `email` only those that were sent there."""
         condition = "user_id = ? AND purpose = 'not_me' AND email = ifnull(?, email)"
         self._run(f"DELETE FROM one_time_tokens WHERE {condition}", (user_id, email))
+
+    def has_notice(self, user_id: int, email: str, until: str) -> bool:
+        """Whether a "this wasn't me" link that was sent to this address works until then, or is about to be sent."""
+        sent = "SELECT 1 FROM one_time_tokens WHERE user_id = ? AND purpose = 'not_me' AND email = ? AND expires_at >= ?"
+        waiting = "SELECT 1 FROM outbox WHERE user_id = ? AND email = ? AND kind = 'email-changed' AND state = 'waiting'"
+        statement = f"SELECT EXISTS ({sent}) OR EXISTS ({waiting})"
+        return self._number(statement, (user_id, email, until, user_id, email)) == 1
+
+    def drop_claim_links(self, user_id: int) -> None:
+        """Ends the links that prove and approve a claim, and drops the emails that would send more."""
+        condition = "user_id = ? AND purpose IN ('claim', 'approve')"
+        self._run(f"DELETE FROM one_time_tokens WHERE {condition}", (user_id,))
+        self._drop_emails("kind IN ('confirm-new-email', 'approve-new-email') AND user_id = ?", user_id)
 
     def drop_links_to_passwords(self) -> None:
         """Ends every link that sets a password, and drops the emails that would send more."""

@@ -7,11 +7,21 @@ from usersctl.store.inspection import Inspection
 from usersctl.store.lockdown import LockdownRow
 from usersctl.store.one_time_tokens import OneTimeTokens
 from usersctl.store.outbox import Outbox
+from usersctl.store.reserved_emails import ReservedEmails
 from usersctl.store.signing_keys import SigningKeys
 from usersctl.store.users import Users
 
 
 class Transaction(
-    Users, AuthTokens, OneTimeTokens, Outbox, LoginFailures, Audit, LockdownRow, SigningKeys, Inspection
+    Users,
+    ReservedEmails,
+    AuthTokens,
+    OneTimeTokens,
+    Outbox,
+    LoginFailures,
+    Audit,
+    LockdownRow,
+    SigningKeys,
+    Inspection,
 ):
     """The questions and changes of all nouns. It decides nothing."""

@@ -6,15 +6,17 @@ from typing import Any
 
 from usersctl.clock import stamp
 from usersctl.errors import Taken
-from usersctl.models import Credentials, Link, Newcomer, Role, User, UserFilter
+from usersctl.models import Claim, Credentials, Link, Newcomer, Role, User, UserFilter
 from usersctl.store.statements import Statements
 
 USER = (
     "users.id, email, users.name, role, active, users.created_at, updated_at, last_login_at, oauth_id,"
-    " profile_picture, email_proven_at, awaiting_confirmation, delete_at"
+    " profile_picture, email_proven_at, awaiting_confirmation, delete_at, claimed_email, claim_expires_at"
 )
 
 _CREDENTIALS = f"SELECT {USER}, password_hash FROM users"
+# Both indexes are used. No address is known and claimed at once, so that at most one row fits.
+_CALLED = "email = :address OR (claimed_email = :address AND claim_expires_at > :now)"
 _ADD = (
     f"INSERT INTO users (updated_at, {', '.join(Newcomer._fields)}) VALUES (?{', ?' * len(Newcomer._fields)})"
     f" ON CONFLICT DO NOTHING RETURNING {USER}"
@@ -31,14 +33,18 @@ _LARGEST = 2**63 - 1  # integer of SQLite
 
 class Users(Statements):
     def user(self, user_id: int) -> User | None:
-        return self._first(user_of, f"SELECT {USER} FROM users WHERE id = ?", (user_id,))
+        return self._first(self._user, f"SELECT {USER} FROM users WHERE id = ?", (user_id,))
 
     def user_by_email(self, email: str) -> User | None:
-        return self._first(user_of, f"SELECT {USER} FROM users WHERE email = ?", (email,))
+        return self._first(self._user, f"SELECT {USER} FROM users WHERE email = ?", (email,))
+
+    def user_called(self, address: str) -> User | None:
+        """By the known address, or by the one that the user claims."""
+        return self._first(self._user, f"SELECT {USER} FROM users WHERE {_CALLED}", self._called(address))
 
     def user_by_link(self, link: Link) -> User | None:
         statement = f"SELECT {USER} FROM users WHERE oauth_id = ? AND {_ISSUER} = coalesce(?, '')"
-        return self._first(user_of, statement, link)
+        return self._first(self._user, statement, link)
 
     def link_of(self, user_id: int) -> Link | None:
         statement = "SELECT oauth_id, oauth_issuer FROM users WHERE id = ? AND oauth_id IS NOT NULL"
@@ -60,19 +66,52 @@ class Users(Statements):
         )
         return self._run(statement, {"issuer": issuer}).rowcount
 
-    def credentials(self, email: str) -> Credentials | None:
-        return self._first(_credentials_of, f"{_CREDENTIALS} WHERE email = ?", (email,))
+    def credentials(self, address: str) -> Credentials | None:
+        return self._first(self._credentials, f"{_CREDENTIALS} WHERE {_CALLED}", self._called(address))
 
     def credentials_of(self, user_id: int) -> Credentials | None:
-        return self._first(_credentials_of, f"{_CREDENTIALS} WHERE id = ?", (user_id,))
+        return self._first(self._credentials, f"{_CREDENTIALS} WHERE id = ?", (user_id,))
 
     def all_credentials(self) -> Iterator[Credentials]:
-        return map(_credentials_of, self._run(f"{_CREDENTIALS} ORDER BY users.id"))
+        return map(self._credentials, self._run(f"{_CREDENTIALS} ORDER BY users.id"))
+
+    def claimant(self, email: str) -> User | None:
+        """The user whose row claims this address, also if the claim has expired."""
+        return self._first(self._user, f"SELECT {USER} FROM users WHERE claimed_email = ?", (email,))
+
+    def claim_of(self, user_id: int) -> Claim | None:
+        """A claim that has not expired."""
+        columns = "claimed_email, claim_expires_at, claim_proven_at, claim_approved_at"
+        statement = f"SELECT {columns} FROM users WHERE id = ? AND claim_expires_at > ?"
+        return self._first(Claim._make, statement, (user_id, self.now_text))
+
+    def prolong_claim(self, user_id: int, email: str, until: str) -> None:
+        """A claim lives as long as the newest link to prove it."""
+        where = "id = :id AND claimed_email = :email AND claim_expires_at < :until"
+        values = {"id": user_id, "email": email, "until": until}
+        self._run(f"UPDATE users SET claim_expires_at = :until WHERE {where}", values)
+
+    def clear_claim(self, user_id: int) -> None:
+        self._run(
+            "UPDATE users SET claimed_email = NULL, claim_expires_at = NULL, claim_proven_at = NULL,"
+            " claim_approved_at = NULL, updated_at = ? WHERE id = ? AND claimed_email IS NOT NULL",
+            (self.now_text, user_id),
+        )
+
+    def expired_claims(self, at_most: int) -> list[User]:
+        where = "claim_expires_at <= ? ORDER BY claim_expires_at LIMIT ?"
+        found = self._run(f"SELECT {USER} FROM users WHERE {where}", (self.now_text, at_most))
+        return list(map(self._user, found))
+
+    def unconfirmed_since(self, before: str, at_most: int) -> list[User]:
+        """Registrations that were made before this time and never confirmed."""
+        where = "awaiting_confirmation = 1 AND created_at <= ? ORDER BY created_at LIMIT ?"
+        return list(map(self._user, self._run(f"SELECT {USER} FROM users WHERE {where}", (before, at_most))))
 
     def add_user(self, newcomer: Newcomer) -> User:
         """Raises Taken if another account has the address, or is linked to the same account of the provider."""
         created_at = newcomer.created_at or self.now_text
-        user = self._first(user_of, _ADD, (created_at, *newcomer._replace(created_at=created_at)))
+        user = self._first(self._user, _ADD, (created_at, *newcomer._replace(created_at=created_at)))
         if user is None:
             raise Taken("Email is already registered")
         return user
@@ -81,7 +120,7 @@ class Users(Statements):
         parts = ", ".join(f"{name} = :{name}" for name in (*changes, "updated_at"))
         values = {**changes, "updated_at": self.now_text, "id": user_id}
         changed = self._run(f"UPDATE users SET {parts} WHERE id = :id RETURNING {USER}", values)
-        return user_of(changed.fetchone())
+        return self._user(changed.fetchone())
 
     def note_login(self, user_id: int) -> None:
         self._run("UPDATE users SET last_login_at = ? WHERE id = ?", (self.now_text, user_id))
@@ -101,7 +140,7 @@ class Users(Statements):
     def users_to_delete(self, at_most: int) -> list[User]:
         """Users whose time to undo their deletion is over."""
         statement = f"SELECT {USER} FROM users WHERE delete_at <= ? AND active = 0 ORDER BY delete_at LIMIT ?"
-        return list(map(user_of, self._run(statement, (self.now_text, at_most))))
+        return list(map(self._user, self._run(statement, (self.now_text, at_most))))
 
     def postpone_deletions(self, by: timedelta) -> None:
         """Those that would come sooner."""
@@ -128,7 +167,16 @@ class Users(Statements):
         where, values = _where(wanted, behind)
         values |= {"limit": limit, "offset": min(offset, _LARGEST)}
         statement = f"SELECT {USER} FROM users{where} ORDER BY {_order(wanted)} LIMIT :limit OFFSET :offset"
-        return map(user_of, self._run(statement, values))
+        return map(self._user, self._run(statement, values))
+
+    def _user(self, row: Any) -> User:
+        return user_of(row, self)
+
+    def _credentials(self, row: Any) -> Credentials:
+        return Credentials(user_of(row, self), row[-1])
+
+    def _called(self, address: str) -> dict[str, str]:
+        return {"address": address, "now": self.now_text}
 
     def last_user_id_given(self) -> int:
         return self._number("SELECT seq FROM sqlite_sequence WHERE name = 'users'")
@@ -139,13 +187,13 @@ class Users(Statements):
             self._run("INSERT INTO sqlite_sequence (name, seq) VALUES ('users', ?)", (last,))
 
 
-def user_of(row: Any) -> User:
+def user_of(row: Any, at: Statements) -> User:
+    """At the moment of this transaction: a claim ends with its time, before its row is cleared."""
+    claimed = row[13]
+    if claimed is not None and row[14] <= at.now_text:
+        claimed = None
     # SQLite returns booleans as 0 and 1.
-    return User._make((*row[:4], row[4] == 1, *row[5:11], row[11] == 1, row[12]))
-
-
-def _credentials_of(row: Any) -> Credentials:
-    return Credentials(user_of(row), row[-1])
+    return User._make((*row[:4], row[4] == 1, *row[5:11], row[11] == 1, row[12], claimed))
 
 
 def _where(wanted: UserFilter, behind: User | None = None) -> tuple[str, dict[str, Any]]:
@@ -161,7 +209,9 @@ def _where(wanted: UserFilter, behind: User | None = None) -> tuple[str, dict[st
     if wanted.search:
         escaped = wanted.search.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
         values["search"] = f"%{escaped}%"
-        parts.append("(email LIKE :search ESCAPE '\\' OR name LIKE :search ESCAPE '\\')")
+        parts.append(
+            "(email LIKE :search ESCAPE '\\' OR name LIKE :search ESCAPE '\\' OR claimed_email LIKE :search ESCAPE '\\')"
+        )
     return (" WHERE " + " AND ".join(parts) if parts else ""), values
 
 

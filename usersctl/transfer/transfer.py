@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from usersctl.addresses import make_free
 from usersctl.config import Settings
 from usersctl.credentials import shut_out
 from usersctl.errors import Invalid, LastAdmin, UsersError
 from usersctl.fields import is_text, is_web_address, normal_email, normal_name, normal_role, normal_time
+from usersctl.mail.kinds import EmailQueue
 from usersctl.models import UNUSABLE, Actor, Credentials, Link, Newcomer, User
 from usersctl.passwords import Hasher, check_hash, check_password, cost_of
 from usersctl.store.store import Store
@@ -102,6 +104,7 @@ class Transfer:
     store: Store
     hasher: Hasher
     settings: Settings
+    emails: EmailQueue
 
     def import_rows(self, rows: Iterable[PlacedRow], options: ImportOptions) -> Imported:
         """Checks every row, hashes the passwords, then writes all rows in one transaction."""
@@ -181,11 +184,12 @@ class Transfer:
                 if row.pop("confirmed", False):
                     row["email_proven_at"] = tx.now_text
                 known = tx.user_by_email(row["email"])
-                owner = _owner_of_link(tx, row)
-                if owner is not None and (known is None or owner.id != known.id):
+                problem = _why_taken(tx, row, known)
+                if problem is not None:
                     taken += 1
-                    options.report(RowProblem(where, f"oauth_id is taken by {owner.email}"))
+                    options.report(RowProblem(where, problem))
                 elif known is None:
+                    make_free(tx, self.emails, row["email"], by=options.by)
                     user = tx.add_user(Newcomer(**{"name": row["email"].partition("@")[0]} | row))
                     tx.audit(options.by, "import", user, role=user.role, active=user.active)
                     first = first or user.id
@@ -246,6 +250,15 @@ def _owner_of_link(tx: Transaction, row: dict[str, Any]) -> User | None:
         return None
     link = Link(row["oauth_id"], row["oauth_issuer"])
     return tx.user_by_link(link) or tx.user_by_link(link._replace(oauth_issuer=None))
+
+
+def _why_taken(tx: Transaction, row: dict[str, Any], known: User | None) -> str | None:
+    owner = _owner_of_link(tx, row)
+    if owner is not None and (known is None or owner.id != known.id):
+        return f"oauth_id is taken by {owner.email}"
+    if known is None and tx.reserved_for(row["email"]) is not None:
+        return f"{row['email']} is reserved for another account"
+    return None
 
 
 def _exported(credentials: Credentials, *, with_hashes: bool) -> dict[str, Any]:

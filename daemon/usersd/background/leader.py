@@ -15,7 +15,9 @@ from usersd.background.scheduler import ACTOR, Scheduler
 from usersd.log import Log
 
 LOCK_EVERY = 0.5  # seconds between two attempts to take the lock
-TIDY_EVERY = 20.0  # seconds between two checks of the write-ahead log's size, and of accounts to delete
+TIDY_EVERY = (
+    20.0  # seconds between two looks at what only time changes: the write-ahead log, claims, deletions
+)
 
 
 class Leader(threading.Thread):
@@ -86,6 +88,7 @@ class Leader(threading.Thread):
             with suppress(UsersError):
                 self._service.store.truncate_log()
                 self._service.deletion.carry_out(by=SYSTEM)
+                self._service.claims.expire()
         for job in jobs:
             job.stop()
 

@@ -67,6 +67,9 @@ register = _form("register", "Create an account.", _FOR_REGISTRATION)
 confirm_email = _form("confirm_email", "Where the confirmation email leads.", _FOR_REGISTRATION)
 forgot_password = _form("forgot_password", "Ask for a reset email.", Operation(PAGES, HTML))
 reset_password = _form("reset_password", "Where the reset email leads.", Operation(PAGES, HTML))
+confirm_new_email = _form(
+    "confirm_new_email", "Where the email to a new address leads.", Operation(PAGES, HTML)
+)
 not_me = _form("not_me", "Where the link of a notice leads.", Operation(PAGES, HTML))
 confirm_deletion = _form(
     "confirm_deletion", "Where the email about a deletion leads.", Operation(PAGES, HTML)

@@ -224,7 +224,8 @@ function wrongField(form, message) {
 // Returns the page to go to, if any.
 function finish(form, result, values) {
   const { then, done, keep } = form.dataset;
-  const text = fill(done || "", { ...values, ...result, ...result.user });
+  const message = texts.messages?.[result.message] || result.message;
+  const text = fill(done || "", { ...values, ...result, message, ...result.user });
   if (form.dataset.query) dropLink();
   if (then !== undefined) {
     sessionStorage.setItem("note", text);

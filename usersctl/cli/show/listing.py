@@ -58,7 +58,10 @@ def _print(run: Invocation, users: Iterable[User], form: str | None) -> None:
             users = list(users)  # a table is drawn of all its rows
             if any(user.delete_at for user in users):
                 columns = (*COLUMNS, "delete_at")  # an owner has deleted one of the accounts
-        rows = (tuple(getattr(user, column) for column in columns) for user in users)
+        rows = (
+            tuple((user.as_json() | {"delete_at": user.delete_at})[column] for column in columns)
+            for user in users
+        )
         run.out.table(columns, rows, empty="No users.")
 
 

@@ -1,0 +1,173 @@
+"""Whose an address is: an account's known one, claimed by an account, reserved for one, or free.
+
+A user's known address was proven, or given by an admin. A claim is the new address that its owner gave: it counts for
+nothing but the sign-in until a link to it was used.
+"""
+
+from datetime import timedelta
+
+from usersctl.clock import stamp
+from usersctl.errors import Taken
+from usersctl.mail.kinds import (
+    APPROVE_NEW_EMAIL,
+    CONFIRM,
+    CONFIRM_NEW_EMAIL,
+    EMAIL_CHANGED,
+    EMAIL_GIVEN,
+    EMAIL_KEPT,
+    EmailQueue,
+)
+from usersctl.models import SYSTEM, Actor, Claim, User
+from usersctl.passwords import password_is_set
+from usersctl.store.transaction import Transaction
+
+RESERVED = EMAIL_CHANGED.lifetime  # as long as the link of the notice about the change
+
+
+# --- who has it ---
+
+
+def holder_of(tx: Transaction, email: str) -> User | None:
+    """The user whose known address this is. A registration that was not confirmed in time holds no address."""
+    user = tx.user_by_email(email)
+    return None if user is None or has_lapsed(tx, user) else user
+
+
+def has_lapsed(tx: Transaction, user: User) -> bool:
+    return user.awaiting_confirmation and user.created_at <= stamp(tx.now - CONFIRM.lifetime)
+
+
+def refuse_taken(tx: Transaction, email: str, *, but: int | None = None) -> None:
+    """Raises Taken if the address is known of another user than `but`, or reserved for one. A claim does not count."""
+    holder = holder_of(tx, email)
+    if (holder is not None and holder.id != but) or tx.reserved_for(email) not in (None, but):
+        raise Taken("Email is already registered")
+
+
+def make_free(tx: Transaction, emails: EmailQueue, email: str, *, by: Actor, but: int | None = None) -> None:
+    """For user `but`, or a new one, who is about to have this address: claims and lapsed registrations of others yield."""
+    refuse_taken(tx, email, but=but)
+    lapsed = tx.user_by_email(email)
+    if lapsed is not None and lapsed.id != but:
+        remove_registration(tx, lapsed, by=by)
+    claimant = tx.claimant(email)
+    if claimant is not None and claimant.id != but:
+        end_claim(tx, emails, claimant, "claim-yielded", by=by)
+
+
+def remove_registration(tx: Transaction, user: User, *, by: Actor) -> None:
+    tx.delete_user(user.id)
+    tx.audit(by, "registration-expired", user)
+
+
+# --- an owner's change: a claim ---
+
+
+def change_own(tx: Transaction, emails: EmailQueue, user: User, email: str, *, by: Actor) -> User:
+    """By its owner: a claim to a new address, or the end of one if this is the known address."""
+    if email == user.email:
+        return end_claim(tx, emails, user, "claim-taken-back", by=by)
+    claimant = tx.claimant(email)
+    if claimant is not None and claimant.id != user.id and claimant.claimed_email is not None:
+        raise Taken("Email is already registered")
+    make_free(tx, emails, email, by=by, but=user.id)
+    tx.drop_claim_links(user.id)
+    claimed = tx.change_user(
+        user.id,
+        claimed_email=email,
+        claim_expires_at=stamp(tx.now + CONFIRM_NEW_EMAIL.lifetime),
+        claim_proven_at=None,
+        claim_approved_at=None,
+    )
+    send_claim_emails(tx, emails, claimed)
+    emails.add(tx, EMAIL_CHANGED, claimed, claimed.email)
+    tx.audit(by, "claim-email", claimed, new_email=email)
+    return claimed
+
+
+def send_claim_emails(tx: Transaction, emails: EmailQueue, user: User) -> None:
+    """The links that a claim still needs."""
+    claim = tx.claim_of(user.id)
+    if claim is None:
+        return
+    if claim.proven_at is None:
+        emails.add(tx, CONFIRM_NEW_EMAIL, user, claim.email)
+    if claim.approved_at is None and not password_is_set(tx.credentials_of(user.id)):
+        emails.add(tx, APPROVE_NEW_EMAIL, user, user.email)
+
+
+def end_claim(tx: Transaction, emails: EmailQueue, user: User, action: str, *, by: Actor) -> User:
+    """The known address stays, and its owner learns of it."""
+    tx.clear_claim(user.id)
+    tx.drop_claim_links(user.id)
+    kept = user._replace(claimed_email=None, updated_at=tx.now_text)
+    emails.add(tx, EMAIL_KEPT, kept, kept.email)
+    tx.audit(by, action, kept)
+    return kept
+
+
+def complete_claim(tx: Transaction, emails: EmailQueue, user: User, claim: Claim, *, by: Actor) -> User:
+    """The claimed address is the known one from now on. Links to the former one can still put it back for a week."""
+    make_free(tx, emails, claim.email, by=by, but=user.id)
+    if tx.reserved_for(claim.email) == user.id:
+        # Back at an address that it gave up: those that it had since are as if they had never been.
+        tx.drop_notices(user.id, user.email)
+        tx.free_reserved(user.id, since=claim.email)
+    else:
+        tx.reserve(user.id, user.email, stamp(tx.now + RESERVED))
+        # The notice about the claim is older if its email was asked for again and again.
+        if not tx.has_notice(user.id, user.email, stamp(tx.now + RESERVED - 2 * CONFIRM_NEW_EMAIL.lifetime)):
+            emails.add(tx, EMAIL_CHANGED, user, user.email)
+    tx.drop_links(user.id)
+    tx.drop_claim_links(user.id)
+    tx.clear_claim(user.id)
+    proven = tx.change_user(user.id, email=claim.email, email_proven_at=tx.now_text)
+    tx.audit(by, "prove-email", proven, old_email=user.email)
+    return proven
+
+
+def expire_claims(tx: Transaction, emails: EmailQueue, at_most: int) -> int:
+    expired = tx.expired_claims(at_most)
+    for user in expired:
+        end_claim(tx, emails, user, "claim-expired", by=SYSTEM)
+    return len(expired)
+
+
+def remove_old_registrations(tx: Transaction, age: timedelta, at_most: int) -> int:
+    if not age:
+        return 0
+    old = tx.unconfirmed_since(stamp(tx.now - age), at_most)
+    for user in old:
+        remove_registration(tx, user, by=SYSTEM)
+    return len(old)
+
+
+# --- an operator's change, and the owner's "this wasn't me" ---
+
+
+def give(tx: Transaction, emails: EmailQueue, user: User, email: str, *, by: Actor) -> User:
+    """By an operator: at once, and nothing from before the change can undo it."""
+    if email == user.email:
+        return end_claim(tx, emails, user, "claim-ended", by=by)
+    make_free(tx, emails, email, by=by, but=user.id)
+    tx.clear_claim(user.id)
+    tx.drop_claim_links(user.id)
+    tx.drop_links(user.id)
+    tx.drop_notices(user.id)
+    tx.free_reserved(user.id)
+    given = tx.change_user(user.id, email=email, email_proven_at=None)
+    emails.add(tx, EMAIL_GIVEN, given, user.email)
+    return given
+
+
+def put_back(tx: Transaction, user: User, email: str) -> None:
+    """After "this wasn't me" from this address: it is the known one again, and those that came after it mean nothing.
+
+    Notices to addresses that were given up before it stay: a thief who went on to a third address must not end the
+    owner's links with one to the second.
+    """
+    tx.drop_notices(user.id, email)
+    if email != user.email:
+        tx.drop_notices(user.id, user.email)
+        tx.free_reserved(user.id, since=email)
+        tx.change_user(user.id, email=email, email_proven_at=tx.now_text)

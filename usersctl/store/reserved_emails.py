@@ -1,0 +1,39 @@
+"""The table of addresses that accounts have given up, and that a "this wasn't me" link can still put back."""
+
+from usersctl.store.statements import Statements
+
+
+class ReservedEmails(Statements):
+    def reserve(self, user_id: int, email: str, until: str) -> None:
+        """As the one that the user gave up last."""
+        self._run("DELETE FROM reserved_emails WHERE email = ?", (email,))
+        self._insert("reserved_emails", user_id=user_id, email=email, expires_at=until)
+
+    def reserved_for(self, email: str) -> int | None:
+        """The id of the user for whom this address is reserved."""
+        statement = "SELECT user_id FROM reserved_emails WHERE email = ? AND expires_at > ?"
+        return self._number(statement, (email, self.now_text)) or None
+
+    def keep_reserved(self, user_id: int, email: str, until: str) -> None:
+        """A reservation lasts as long as each link that can put the address back."""
+        where = "user_id = :user AND email = :email AND expires_at < :until"
+        values = {"user": user_id, "email": email, "until": until}
+        self._run(f"UPDATE reserved_emails SET expires_at = :until WHERE {where}", values)
+
+    def free_reserved(self, user_id: int, *, since: str | None = None) -> None:
+        """Ends the reservations for a user, and the links that they are for; with `since` those of that address and of all
+        addresses that were given up after it."""
+        first = 0
+        if since is not None:
+            statement = "SELECT id FROM reserved_emails WHERE user_id = ? AND email = ?"
+            first = self._number(statement, (user_id, since))
+        later = "SELECT email FROM reserved_emails WHERE user_id = :user AND id >= :first"
+        values = {"user": user_id, "first": first}
+        self._run(
+            f"DELETE FROM one_time_tokens WHERE user_id = :user AND purpose = 'not_me' AND email IN ({later})",
+            values,
+        )
+        self._run("DELETE FROM reserved_emails WHERE user_id = :user AND id >= :first", values)
+
+    def delete_expired_reservations(self, before: str, at_most: int) -> int:
+        return self._delete_some("reserved_emails", "id", "expires_at <= ? LIMIT ?", before, at_most)
