@@ -68,7 +68,7 @@ PUBLIC: dict[str, Any] = {"base_url": "https://accounts.example.com", "mailer_ho
 def test_a_sound_installation_has_no_findings(doctor: Doctor) -> None:
     found = doctor.findings(**PUBLIC, trusted_proxies=("127.0.0.1",), mailer_from="a@example.com")
     assert {code: each for code, each in found.items() if each.severity is not Severity.OK} == {}
-    assert set(found) == set(OFFLINE) - {"config-files", "provider"}  # do not apply here
+    assert set(found) == set(OFFLINE) - {"config-files", "provider", "provider-links"}  # do not apply here
 
 
 def test_every_code_is_unique_and_in_kebab_case() -> None:
@@ -134,7 +134,7 @@ def test_a_damaged_page_is_a_finding_and_crashes_no_check(doctor: Doctor) -> Non
     found = doctor.findings()
     assert found["database-integrity"].severity is Severity.PROBLEM
     assert found["database-integrity"].mend == "usersctl db restore FILE"
-    assert set(found) == set(OFFLINE) - {"config-files", "provider"}
+    assert set(found) == set(OFFLINE) - {"config-files", "provider", "provider-links"}
 
 
 def test_the_integrity_check_has_a_time_limit(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,7 +411,7 @@ def test_a_missing_or_locked_database_crashes_no_check(
     found = doctor.findings(database=path)
     assert found["database"].severity is Severity.PROBLEM
     assert found["database"].mend
-    assert set(found) == set(OFFLINE) - {"config-files", "provider"}
+    assert set(found) == set(OFFLINE) - {"config-files", "provider", "provider-links"}
     assert sorted(tmp_path.iterdir()) == before
     held.close()
 
@@ -423,7 +423,7 @@ def test_a_damaged_database_is_a_finding_of_the_command(usersctl: Command) -> No
     assert exit_code == 7
     assert found["database"]["severity"] == "problem"
     assert found["database"]["mend"]
-    assert set(found) == set(OFFLINE) - {"provider"}
+    assert set(found) == set(OFFLINE) - {"provider", "provider-links"}
     assert sorted(usersctl.folder.iterdir()) == before
 
 
