@@ -10,6 +10,7 @@ from typing import Any
 import hypothesis
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command, create_user
+from support.databases import add_database
 from support.fakes import FakeClock
 from support.web import Site, running
 
@@ -75,6 +76,8 @@ def make_service(tmp_path: Path, clock: FakeClock) -> Iterator[Callable[..., Ser
             "base_url": "http://127.0.0.1:8080",
             "rounds": 4,
         } | changes
+        if "database" not in changes:
+            add_database(values["database"])
         built.append(build(Settings(**values), now=clock))
         return built[-1]
 

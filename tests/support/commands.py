@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from support.databases import add_database
 from support.forked import Forks
 
 from usersctl.config import Settings
@@ -189,6 +190,7 @@ class Command:
     @contextlib.contextmanager
     def service(self) -> Iterator[Service]:
         """The core on the same database, in this process: faster where a test is not about the command."""
+        add_database(self.database)
         service = build(Settings(database=self.database, base_url="http://127.0.0.1:8080", rounds=4))
         try:
             yield service
