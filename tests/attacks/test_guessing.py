@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
+from support.oauth_site import oauth_site
 from support.web import Client, Reply, Site, running
 
 import usersd.pages
@@ -258,6 +259,36 @@ def test_a_browser_stays_known_to_the_five_accounts_that_signed_in_last(unlimite
         fail(site.client(), user, 10)
     statuses = [site.client(cookies=dict(known)).login(user.email, PASSWORD).status for user in users]
     assert statuses == [429] + [200] * 5
+
+
+def test_a_sign_in_through_the_provider_makes_a_device_known(
+    make_service: Callable[..., Service], clock: FakeClock
+) -> None:
+    limits = WITHOUT_CLIENT_LIMIT | {"oauth_allow_auto_registration": True}
+    with oauth_site(make_service, **limits) as site:
+        browser = site.browser()
+        assert browser.sign_in().header("Location") == "/"
+        user = site.service.accounts.find((browser.me() or {})["email"])
+        clock.move(seconds=1)
+        site.service.accounts.set_password(user.id, PASSWORD, by=OPERATOR)
+        known = site.site.client(cookies={DEVICE: browser.client.cookies[DEVICE]})
+        fail(site.site.client(), user, 10)
+        assert known.login(user.email, PASSWORD).status == 429, "a new password ends it"
+        browser.sign_in()
+        known = site.site.client(cookies={DEVICE: browser.client.cookies[DEVICE]})
+        assert known.login(user.email, PASSWORD).status == 200
+
+
+def test_the_end_of_all_other_sessions_leaves_only_this_device_known(
+    unlimited: Site, clock: FakeClock
+) -> None:
+    site, ada = unlimited, unlimited.add()
+    other, session = device_of(site, ada), site.signed_in(ada)
+    clock.move(seconds=1)
+    assert session.post("/api/users/me/sessions/end-others").status == 200
+    fail(site.client(), ada, 10)
+    assert other.login(ada.email, PASSWORD).status == 429
+    assert site.client(cookies={DEVICE: session.cookies[DEVICE]}).login(ada.email, PASSWORD).status == 200
 
 
 def resigned(cookie: str, key: bytes, purpose: str = PURPOSE) -> str:

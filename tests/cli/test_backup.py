@@ -421,6 +421,20 @@ def test_revoked_tokens_come_back_only_with_keep_tokens(
             service.recovery.reset(token, ada.email, "another good password", by=OPERATOR)
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_devices_stay_known_only_with_keep_tokens(
+    service: Service, add: Callable[..., User], tmp_path: Path, keep: bool
+) -> None:
+    ada = add("ada")
+    cookie = service.devices.cookie(
+        (), ada.id, service.sessions.login(ada.email, PASSWORD).session.created_at
+    )
+    service.store.copy(tmp_path / "saved.db")
+    service.sessions.revoke_all([ada.id], by=OPERATOR)
+    restored(service, tmp_path / "saved.db", keep_tokens=keep)
+    assert [device.user_id for device in service.devices.read([cookie])] == [ada.id] * keep
+
+
 def test_a_restore_never_leads_to_a_reused_id(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -408,6 +408,23 @@ def test_processes_that_read_and_then_write_never_fail(path: Path, opened: Calla
     assert [process.exitcode for process in processes] == [0, 0, 0]
     with store.read() as tx:
         assert tx.count_users(UserFilter()) == 150
+
+
+def key_of(path: Path) -> bytes:
+    store = Store.open(path)
+    try:
+        return store.signing_key("cookies")
+    finally:
+        store.close()
+
+
+def test_processes_that_need_a_signing_key_make_one(path: Path, opened: Callable[..., Store]) -> None:
+    store = opened(path, create=True)
+    with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
+        keys = set(pool.map(key_of, [path] * 8))
+    assert keys == {store.signing_key("cookies")}
+    assert len(store.signing_key("cookies")) == 32
+    assert store.signing_key("other") not in keys
 
 
 @contextmanager

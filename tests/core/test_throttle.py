@@ -18,7 +18,7 @@ from usersctl.models import User
 from usersctl.passwords import Hasher
 from usersctl.secrets import digest
 from usersctl.service import Service
-from usersctl.throttle import AddressThrottle, network_of
+from usersctl.throttle import AddressThrottle, Counter, counter_in_session, network_of
 
 ADA = "ada@example.com"
 NOBODY = "nobody@example.com"
@@ -305,6 +305,34 @@ def test_the_cleanup_keeps_the_newest_addresses_without_an_account_and_all_with_
         kept = {row[0] for row in tx._run("SELECT account FROM login_failures")}
     newest = {digest(f"nobody{number}@example.com").hex() for number in (7, 8, 9)}
     assert kept == newest | {f"user:{user.id}"}
+
+
+@pytest.mark.parametrize(
+    ("lock", "strangers", "known"), [(1, 1, 1), (2, 1, 1), (5, 4, 1), (99, 79, 20), (100, 80, 20)]
+)
+def test_strangers_have_four_fifths_of_the_checks(
+    service: Service, lock: int, strangers: int, known: int
+) -> None:
+    throttle = replace(service.throttle, before_lock=lock)
+    assert (throttle.of_strangers, throttle.of_known) == (strangers, known)
+
+
+def test_an_unlock_clears_the_counters_of_strangers_devices_and_sessions(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add()
+    counters = [
+        Counter(f"user:{user.id}", user.id),
+        Counter(f"user:{user.id}:device:x", user.id, is_known=True),
+        counter_in_session(user.id, 1),
+    ]
+    for counter in counters:
+        with service.store.write() as tx:
+            service.throttle.count(tx, counter)
+    assert service.throttle.unlock(user, OPERATOR)
+    with service.store.read() as tx:
+        assert [tx.failures(counter.key) for counter in counters] == [None] * 3
+    assert not service.throttle.unlock(user, OPERATOR)
 
 
 # --- from one client ---

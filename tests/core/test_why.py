@@ -8,7 +8,7 @@ from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.fakes import FakeClock
 
 from usersctl.errors import UsersError
-from usersctl.models import Actor, EmailState, User
+from usersctl.models import Actor, Client, EmailState, User
 from usersctl.oauth.providers import Profile
 from usersctl.service import Service
 from usersctl.why import Explanation, Gate, Why
@@ -88,6 +88,27 @@ def test_a_throttled_user_has_to_wait(service: Service, add: Callable[..., User]
     with service.store.write() as tx:
         tx._run("UPDATE login_failures SET failures = 100")
     assert "locked until a reset" in gate(explained(service, ada), "throttled").message
+
+
+def test_known_devices_and_sessions_are_throttled_apart(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    ada = add()
+    opened = service.sessions.login("ada@example.com", PASSWORD)
+    device = Client(devices=(service.devices.cookie((), ada.id, opened.session.created_at),))
+    for _ in range(19):
+        with pytest.raises(UsersError):
+            service.sessions.login("ada@example.com", "wrong", client=device)
+        clock.move(minutes=15)
+    message = "no; 0 failed logins in a row, and 19 on known devices or in sessions"
+    assert gate(explained(service, ada), "throttled") == ("open", "throttled", message, None)
+    with pytest.raises(UsersError):
+        service.sessions.login("ada@example.com", "wrong", client=device)
+    explanation = explained(service, ada)
+    assert stopped_by(explanation) == ("throttled", f"usersctl unlock {ada.id}")
+    assert gate(explanation, "throttled").message.endswith(": known devices are locked until a reset")
+    assert service.throttle.unlock(ada, OPERATOR)
+    assert explained(service, ada).shut is None
 
 
 def test_a_user_without_a_password_gets_in_by_email_or_provider(service: Service) -> None:
