@@ -5,11 +5,12 @@ from datetime import timedelta
 
 import pytest
 from support.commands import OPERATOR
-from support.web import Site
+from support.web import Site, running
 
 from usersctl.service import Service
 from usersd.app import App
 from usersd.log import Log
+from usersd.routes import FOR_DEVELOPMENT, TABLE
 
 FORWARDING = [
     "X-Forwarded-For",
@@ -68,6 +69,13 @@ def test_a_proxy_without_forwarding_headers_opens_no_tasks(site: Site, path: str
         assert int(site.raw(sent.encode()).split()[1]) == status
     without_version = site.raw(f"GET {path}\r\n\r\n".encode())
     assert b"scheduledTasks" not in without_version
+
+
+def test_a_proxy_without_forwarding_headers_shows_no_emails_of_development(service: Service) -> None:
+    with running(service, table=TABLE + FOR_DEVELOPMENT) as site:
+        for version, status in (("1.0", 404), ("1.1", 200)):
+            sent = f"GET /dev/mail HTTP/{version}\r\nHost: 127.0.0.1:8080\r\nConnection: close\r\n\r\n"
+            assert int(site.raw(sent.encode()).split()[1]) == status
 
 
 @pytest.mark.parametrize(
