@@ -4,7 +4,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -311,6 +311,33 @@ def _is_handler(function: ast.FunctionDef) -> bool:
     return not function.name.startswith("_") and parameters == ["request", "service"]
 
 
+# Writes that change nothing for a caller: the record of what was done with rights, and the work of the service itself.
+WITHOUT_RIGHTS = {"usersctl/sessions.py: _record", "usersctl/deletion.py: carry_out"}
+
+
+@rule
+def a_change_for_a_caller_checks_rights_in_its_transaction(modules: Modules) -> Iterator[str]:
+    """By `admit`; a journey that is open to anyone refuses in a lockdown. Its caller is the parameter `by`."""
+    for module in product(modules):
+        for function in module.functions:
+            place = f"{module.path}: {function.name}"
+            parameters = {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)}
+            if "by" in parameters and is_below(module.name, *CORE_ROOMS) and place not in WITHOUT_RIGHTS:
+                for transaction in _writes(function):
+                    if not {"admit", "refuse_in_lockdown"} & _calls(transaction.body):
+                        yield f"{place}, line {transaction.lineno}"
+
+
+def _writes(function: ast.AST) -> Iterator[ast.With]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.With) and "store.write" in _calls(node.items):
+            yield node
+
+
+def _calls(nodes: Sequence[ast.AST]) -> set[str]:
+    return {dotted(call.func) for node in nodes for call in ast.walk(node) if isinstance(call, ast.Call)}
+
+
 @rule
 def every_module_says_what_it_is_for(modules: Modules) -> Iterator[str]:
     seen: dict[str, str] = {}
@@ -464,6 +491,11 @@ BREAKING: dict[str, list[dict[str, str]]] = {
         {"daemon/usersd/handlers/planted.py": HANDLER},
         {"daemon/usersd/handlers/planted.py": "def helps(request): ..."},
         {"daemon/usersd/handlers/users.py": HANDLER},
+    ],
+    "a_change_for_a_caller_checks_rights_in_its_transaction": [
+        {
+            "usersctl/accounts.py": "def rename(self, *, by):\n    with self.store.write() as tx:\n        tx.change_user(1)"
+        },
     ],
     "every_module_says_what_it_is_for": [
         {"usersctl/planted.py": "x = 1"},
