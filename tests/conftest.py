@@ -40,12 +40,12 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks as slow what tests another kind of thing than a function or an endpoint; other slow tests are marked where
-    they stand."""
+    """Marks as slow what starts processes, measures time or is in one of the slow folders. Other slow tests are marked
+    where they stand."""
     for item in items:
-        folder = item.path.relative_to(TESTS).parts[0]
-        starts_processes = folder != "cli" and "usersctl" in getattr(item, "fixturenames", ())
-        if folder in SLOW_FOLDERS or starts_processes:
+        starts_processes = "usersctl" in getattr(item, "fixturenames", ())
+        is_slow = item.path.relative_to(TESTS).parts[0] in SLOW_FOLDERS
+        if is_slow or starts_processes or item.get_closest_marker("alone"):
             item.add_marker(pytest.mark.slow)
 
 

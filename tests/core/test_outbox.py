@@ -570,6 +570,7 @@ def work_alone(path: Path, port: int, start: Any) -> None:
     service.close()
 
 
+@pytest.mark.slow
 def test_processes_on_one_database_send_each_email_once(tmp_path: Path) -> None:
     path = tmp_path / "users.db"
     service = build(Settings(database=path, base_url="http://localhost", rounds=4))
@@ -606,6 +607,7 @@ def test_waiting_emails_survive_a_restart(
     assert [each.number for each in folder_emails(second)] == [1]
 
 
+@pytest.mark.slow
 def test_an_smtp_server_that_was_down_gets_every_email_once(
     make_service: Callable[..., Service], clock: FakeClock
 ) -> None:

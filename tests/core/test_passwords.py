@@ -269,6 +269,7 @@ class Work:
 
 
 @pytest.mark.parametrize("rounds", [4, 5, 6, 7, 8])
+@pytest.mark.slow
 def test_every_check_costs_one_hash_of_the_configured_cost(
     rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +284,7 @@ def test_every_check_costs_one_hash_of_the_configured_cost(
             assert work.done == 2**rounds, (each, password[:10])
 
 
+@pytest.mark.slow
 def test_the_time_of_a_check_does_not_depend_on_its_result() -> None:
     hasher = Hasher(9)
     scenarios: dict[str, tuple[str, str | None]] = {

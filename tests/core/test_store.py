@@ -397,6 +397,7 @@ def add_many(path: Path, letter: str) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_processes_that_read_and_then_write_never_fail(path: Path, opened: Callable[..., Store]) -> None:
     store = opened(path, create=True)
     context = multiprocessing.get_context("spawn")

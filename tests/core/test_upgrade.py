@@ -571,6 +571,7 @@ def open_together(folder: Path, rounds: int, ready: Any, results: Any) -> None:
 
 
 @pytest.mark.parametrize("old", [True, False], ids=["old", "new"])
+@pytest.mark.slow
 def test_processes_that_start_at_once_all_succeed_and_one_migrates(tmp_path: Path, old: bool) -> None:
     processes_at_once, rounds = 4, 12
     if old:

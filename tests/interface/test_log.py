@@ -83,8 +83,9 @@ def test_a_request_refused_for_its_size_is_logged_with_client_and_path(
     assert line["request"] == reply.header("X-Request-Id")
 
 
+@pytest.mark.slow
 def test_a_login_refused_for_a_full_queue_is_logged_with_its_client(make_site: Callable[..., Site]) -> None:
-    site = make_site(rounds=12, limits_enabled=False, trusted_proxies=(ip_network("127.0.0.1"),))
+    site = make_site(rounds=11, limits_enabled=False, trusted_proxies=(ip_network("127.0.0.1"),))
     ada = site.add()
     with ThreadPoolExecutor(40) as pool:
         headers = {"X-Forwarded-For": "203.0.113.9"}

@@ -171,6 +171,7 @@ def test_the_page_has_exactly_the_operations_of_the_document() -> None:
 # --- what schemathesis finds ---
 
 
+@pytest.mark.slow
 def test_every_answer_fits_the_document(tmp_path: Path) -> None:
     """All phases of `python -m tests.attacks.fuzz`, for some seconds."""
     repeated = ["--generation-deterministic"] if "CI" in os.environ else []
