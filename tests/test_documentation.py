@@ -318,6 +318,16 @@ def test_every_test_that_the_page_on_security_names_exists() -> None:
         assert not name or f"\ndef {name}(" in page(file), test
 
 
+def test_every_attack_has_an_answer_and_a_test() -> None:
+    lines = section("docs/security.md", "Attacks and answers").splitlines()
+    attacks = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][1:]
+    assert len(attacks) > 20
+    for attack, answer, tests in attacks:
+        assert attack.endswith("."), attack
+        assert answer.endswith("."), attack
+        assert "`tests/" in tests, attack
+
+
 # The number of requirements of levels 1 and 2 in each section of the standard; they are its first ones.
 REQUIREMENTS = {
     "3.5": 5, "6.1": 3, "6.2": 12, "6.3": 4, "6.4": 4, "6.5": 5, "6.6": 3, "6.8": 4, "7.1": 3, "7.2": 4, "7.3": 2,
