@@ -503,6 +503,7 @@ def test_an_empty_database_is_an_empty_export(usersctl: Command) -> None:
             "created_at",
             "last_login_at",
             "oauth_id",
+            "oauth_issuer",
             "profile_picture",
         ]
     ]

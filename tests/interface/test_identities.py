@@ -134,6 +134,21 @@ def test_a_former_link_of_an_unproven_address_gives_its_holder_nothing(
     assert waiting.login(user.email, PASSWORD).status == 401
 
 
+def test_a_link_without_an_issuer_is_bound_by_the_same_person_and_replaced_by_no_other(
+    site: OAuthSite, browser: Browser
+) -> None:
+    """After a restore of an old backup, until the next start."""
+    user = proven(site)
+    with site.service.store.write() as tx:
+        tx.change_user(user.id, oauth_id="666")
+    assert error_of(browser.sign_in()) == "oauth_failed"
+    assert link_of(site.service, user.id) == Link("666", None)
+    with site.service.store.write() as tx:
+        tx.change_user(user.id, oauth_id="1001")
+    browser.sign_in()
+    assert link_of(site.service, user.id) == Link("1001", site.provider.issuer)
+
+
 def test_another_id_of_the_same_issuer_replaces_no_link(site: OAuthSite, browser: Browser) -> None:
     browser.sign_in()
     site.provider.people["1004"].email = "ada@example.com"
@@ -220,3 +235,23 @@ def test_an_import_binds_ids_to_the_configured_provider(usersctl: Command) -> No
     assert links(usersctl) == {"ada@example.com": Link("7", HERE)}  # an old export makes no new link
     usersctl.ok("import", "-", "--format", "csv", stdin="email,oauth_id\nbea@example.com,7\n")
     assert links(usersctl)["bea@example.com"] == Link("7", "https://next.example")
+
+
+def test_an_export_keeps_the_issuers_of_ids(usersctl: Command) -> None:
+    usersctl.configure(CONFIGURED.format(HERE))
+    with usersctl.service() as service:
+        linked(service, "ada", "7", ELSEWHERE)
+        linked(service, "bea", "7", HERE)
+        linked(service, "cyd", "8", None)
+    exported = usersctl.ok("export", "-", "--format", "csv").stdout
+    usersctl.database.unlink()
+    usersctl.ok("import", "-", "--format", "csv", stdin=exported)
+    assert links(usersctl) == {
+        "ada@example.com": Link("7", ELSEWHERE),
+        "bea@example.com": Link("7", HERE),
+        "cyd@example.com": Link("8", HERE),
+    }
+    usersctl.ok("import", "-", "--on-conflict", "update", stdin=exported)
+    assert links(usersctl)["ada@example.com"] == Link("7", ELSEWHERE)
+    odd = usersctl("import", "-", stdin="email,oauth_id,oauth_issuer\ndan@example.com,9,elsewhere\n")
+    assert (odd.code, "oauth_issuer 'elsewhere' is no web address" in odd.stderr) == (2, True)

@@ -60,7 +60,7 @@ def import_(
     """Create accounts from a file: all of them, or none.
 
     Columns: email (required), name, role, active, confirmed, password or password_hash (bcrypt), created_at,
-    last_login_at, oauth_id, profile_picture. Every broken row is reported with its line.
+    last_login_at, oauth_id, oauth_issuer, profile_picture. Every broken row is reported with its line.
 
     With --from, columns may have other names: the most likely ones are used, and --dry-run shows them.
     """

@@ -136,8 +136,10 @@ class OAuthSignIn:
 
     def _connect(self, tx: Transaction, user: User, profile: Profile, by: Actor) -> User:
         new, former = self._link(profile), tx.link_of(user.id)
-        # An id of another issuer no longer signs in here, so it does not keep the address's owner out.
-        if former is not None and former.oauth_issuer == new.oauth_issuer:
+        # An id of another issuer no longer signs in here, so it does not keep the address's owner out. One without an
+        # issuer may be of this one.
+        may_be_here = former is not None and former.oauth_issuer in (None, new.oauth_issuer)
+        if former is not None and may_be_here and former.oauth_id != new.oauth_id:
             raise refused("the account is linked to another provider account")
         if not user.active:
             raise SignInRefused(INACTIVE, "the account is inactive")

@@ -75,6 +75,10 @@ class Users(Statements):
     def all_credentials(self) -> Iterator[Credentials]:
         return map(self._credentials, self._run(f"{_CREDENTIALS} ORDER BY users.id"))
 
+    def all_credentials_with_issuer(self) -> Iterator[tuple[Credentials, str | None]]:
+        rows = self._run(f"SELECT {USER}, password_hash, oauth_issuer FROM users ORDER BY users.id")
+        return ((self._credentials(row[:-1]), row[-1]) for row in rows)
+
     def claimant(self, email: str) -> User | None:
         """The user whose row claims this address, also if the claim has expired."""
         return self._first(self._user, f"SELECT {USER} FROM users WHERE claimed_email = ?", (email,))

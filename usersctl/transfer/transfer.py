@@ -48,6 +48,12 @@ def _picture(value: str) -> str:
     return value
 
 
+def _issuer(value: str) -> str:
+    if not is_web_address(value):
+        raise Invalid(f"oauth_issuer {value[:40]!r} is no web address: it begins with https:// or http://")
+    return value
+
+
 # In the order in which an export writes them; a password is only imported.
 _CHECKS: dict[str, Callable[[str], Any]] = {
     "email": normal_email,
@@ -59,6 +65,7 @@ _CHECKS: dict[str, Callable[[str], Any]] = {
     "created_at": normal_time,
     "last_login_at": normal_time,
     "oauth_id": str,
+    "oauth_issuer": _issuer,
     "profile_picture": _picture,
     "password": str,
 }
@@ -149,8 +156,9 @@ class Transfer:
                 raise Invalid("is active and not confirmed: leave confirmed empty, or make it inactive")
             del checked["confirmed"]
             checked |= {"active": False, "awaiting_confirmation": True}
+        issuer = checked.pop("oauth_issuer", self.settings.provider_issuer)
         if "oauth_id" in checked:
-            checked["oauth_issuer"] = self.settings.provider_issuer
+            checked["oauth_issuer"] = issuer
         if "password" in checked:
             owner = Newcomer(checked["email"], checked.get("name", ""))
             check_password(self.settings, checked["password"], owner)
@@ -240,8 +248,8 @@ class Transfer:
     def export_rows(self, *, with_hashes: bool) -> Generator[dict[str, Any], None, None]:
         """Every account as `import_rows` takes it, in the order of their ids, without holding them all."""
         with self.store.read() as tx:
-            for credentials in tx.all_credentials():
-                yield _exported(credentials, with_hashes=with_hashes)
+            for credentials, issuer in tx.all_credentials_with_issuer():
+                yield _exported(credentials, issuer, with_hashes=with_hashes)
 
 
 def _owner_of_link(tx: Transaction, row: dict[str, Any]) -> User | None:
@@ -261,9 +269,10 @@ def _why_taken(tx: Transaction, row: dict[str, Any], known: User | None) -> str 
     return None
 
 
-def _exported(credentials: Credentials, *, with_hashes: bool) -> dict[str, Any]:
+def _exported(credentials: Credentials, issuer: str | None, *, with_hashes: bool) -> dict[str, Any]:
     user, password_hash = credentials
-    row: dict[str, Any] = user._asdict() | {"confirmed": None, "password_hash": None}
+    row: dict[str, Any] = user._asdict()
+    row |= {"confirmed": None, "password_hash": None, "oauth_issuer": issuer}
     if user.email_proven_at:
         row["confirmed"] = True
     elif user.awaiting_confirmation:
