@@ -260,7 +260,7 @@ def test_a_sign_in_through_the_provider_leads_to_the_requested_page(house: House
     ada.follows("Continue with your provider")
     ada.follows("Ada Lovelace")
     ada.is_at("/?from=here")
-    ada.sees("You can sign in with your provider account.")
+    ada.sees("You can sign in with your account at 127.0.0.1.")
 
 
 def test_a_user_of_the_provider_sets_a_first_password_by_email(house: House, visit: Visit) -> None:

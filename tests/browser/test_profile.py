@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from support.commands import PASSWORD
+from support.commands import OPERATOR, PASSWORD
 from support.visitors import Visitor, expect
 from support.web import Site
 
@@ -39,6 +39,27 @@ def test_a_user_signs_out_everywhere_else(site: Site, visit: Visit) -> None:
     phone.expected = {401}
     phone.presses("Save")
     phone.sees("Your session has ended.")
+
+
+# --- disconnect the provider ---
+
+
+def test_the_provider_is_disconnected_when_a_password_is_another_way_in(house: House, visit: Visit) -> None:
+    site = house()
+    ada = visit(site)
+    ada.goes("/login?redirect=/account")
+    ada.follows("Continue with your provider")
+    ada.follows("Ada Lovelace")
+    ada.sees("You can sign in with your account at 127.0.0.1.")
+    ada.sees("It is your only way in, so it cannot be disconnected. Set a password first.")
+    expect(ada.button("Disconnect")).to_have_count(0)
+    user = site.service.accounts.find(ADA)
+    site.service.accounts.set_password(user.id, PASSWORD, by=OPERATOR)
+    ada.signs_in(at="/login?redirect=/account")
+    ada.presses("Disconnect")
+    ada.sees("Disconnected. You sign in with your password from now on.")
+    ada.misses("You can sign in with your account at")
+    assert site.service.identities.of(user.id) == []
 
 
 # --- delete the account ---

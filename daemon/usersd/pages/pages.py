@@ -93,7 +93,8 @@ def setup(request: Request, service: Service) -> Response:
 def profile(request: Request, service: Service) -> Response:
     """Your profile, password and sessions."""
     has_password = service.recovery.has_password(request.signed_in.id)
-    return _page(request, "profile", width="middle", has_password=has_password)
+    identities = service.identities.of(request.signed_in.id)
+    return _page(request, "profile", width="middle", has_password=has_password, identities=identities)
 
 
 @Operation(PAGES, HTML, refusals={403: "For admins only."}, html_refusals=HTML_403)
