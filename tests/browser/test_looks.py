@@ -98,6 +98,27 @@ def no_password(visitor: Visitor) -> None:
     visitor.sees("this device")
 
 
+def deletion(visitor: Visitor) -> None:
+    visitor.signs_in("grace")
+    visitor.page.locator("summary").click()
+    visitor.fills(Your_password="wrong")
+    visitor.presses("Delete my account")
+    visitor.sees("Incorrect password.")
+
+
+def deleted(visitor: Visitor) -> None:
+    deletion(visitor)
+    visitor.fills(Your_password=PASSWORD)
+    visitor.presses("Delete my account")
+    visitor.sees("will be deleted")
+
+
+def old_undo(visitor: Visitor) -> None:
+    visitor.goes(f"/undo-deletion{LINK}")
+    visitor.presses("Undo the deletion")
+    visitor.sees("your account is gone")
+
+
 def ended_session(visitor: Visitor) -> None:
     visitor.signs_in()
     visitor.context.clear_cookies()
@@ -158,6 +179,11 @@ SIGHTS: dict[str, Callable[[Visitor], None]] = {
     "provider": at("/api/users/auth/oauth/redirect"),
     "profile": profile,
     "profile, no password": no_password,
+    "profile, deletion": deletion,
+    "deleted": deleted,
+    "deletion, to confirm": at(f"/confirm-deletion{LINK}"),
+    "deletion, to undo": at(f"/undo-deletion{LINK}"),
+    "deletion, too late": old_undo,
     "session, ended": ended_session,
     "users": all_users,
     "user": one_user,

@@ -311,6 +311,23 @@ def test_show_takes_an_id_an_address_or_standard_input(usersctl: Command) -> Non
     assert usersctl.ok("show", "-", "--json", stdin="\n ada@example.com \n").json["id"] == 1
 
 
+def test_a_deletion_by_the_owner_is_shown_and_activating_cancels_it(usersctl: Command) -> None:
+    usersctl.add("ada", "grace")
+    until = "2099-11-29T14:05:00.000Z"
+    with usersctl.service() as service, service.store.write() as tx:
+        tx.change_user(1, active=False, delete_at=until)
+    facts = dict(line.split("\t") for line in usersctl.ok("show", "1").stdout.splitlines())
+    assert (facts["active"], facts["delete_at"]) == ("no", until)
+    screen = usersctl.on_terminal("list", columns=200)
+    assert "delete (UTC)" in screen.text
+    assert "2099-11-29 14:05" in screen.text
+    assert until in usersctl("why", "1").stdout
+    assert usersctl.ok("activate", "1").stdout == "Now active: ada@example.com (user 1)\n"
+    facts = dict(line.split("\t") for line in usersctl.ok("show", "1").stdout.splitlines())
+    assert (facts["active"], facts["delete_at"]) == ("yes", "")
+    assert "delete (UTC)" not in usersctl.on_terminal("list", columns=200).text
+
+
 @pytest.mark.parametrize("user", ["2", "01", "+1", "1.0", "9" * 40, "nobody@example.com", "ada", "", "[red]"])
 def test_an_unknown_user_is_not_found(usersctl: Command, user: str) -> None:
     usersctl.add("ada")

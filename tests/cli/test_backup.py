@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from support.commands import OPERATOR, PASSWORD, Command, by_hand, create_user
 from support.old_databases import old_database
 from support.web import Site
 
-from usersctl.clock import utc_now
+from usersctl.clock import moment, utc_now
 from usersctl.errors import Busy, StoreUnusable, Taken
 from usersctl.mail.kinds import RESET
 from usersctl.models import User
@@ -444,6 +445,21 @@ def test_a_restore_never_leads_to_a_reused_id(
     assert add("bob").id == 2
     restored(service, tmp_path / "saved.db")
     assert add("eve").id == 3
+
+
+def test_deletions_that_were_due_wait_a_week_after_a_restore(usersctl: Command) -> None:
+    """Their owners may have undone them after the backup was made."""
+    (grace,) = usersctl.add("grace")
+    with usersctl.service() as service, service.store.write() as tx:
+        tx.change_user(grace.id, active=False, delete_at="2026-01-01T00:00:00.000Z")
+    file = saved(usersctl)
+    usersctl.ok("activate", str(grace.id))
+    usersctl.ok("db", "restore", str(file), "--yes")
+    with usersctl.service() as service:
+        assert service.deletion.carry_out(by=OPERATOR) == 0
+        until = service.accounts.get(grace.id).delete_at
+    assert until is not None
+    assert timedelta(days=6) < moment(until) - utc_now() <= timedelta(days=7)
 
 
 @pytest.mark.parametrize("admin", [True, False])

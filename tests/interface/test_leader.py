@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from support.commands import Command
 from support.daemons import serving, wait_for
 from support.fakes import FakeClock
 
+from usersctl.clock import stamp
+from usersctl.models import User
 from usersctl.service import Service
 from usersd.background import leader, scheduler
 from usersd.background.leader import Leader
@@ -105,6 +107,24 @@ def test_a_slot_that_was_run_before_the_lock_changed_hands_is_not_run_again(
     assert stream.getvalue().count("cleanup-tokens") == 1
     with service.store.read() as tx:
         assert [row.action for row in tx.audit_rows()].count("cleanup-tokens") == 1
+
+
+def test_the_leader_deletes_accounts_whose_time_to_undo_is_over(
+    two: Two, clock: FakeClock, add: Callable[..., User], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader, "TIDY_EVERY", 0.01)
+    ada = add("ada")
+    with two.service.store.write() as tx:
+        tx.change_user(ada.id, active=False, delete_at=stamp(clock() + timedelta(hours=1)))
+    two.start_one_after_the_other()
+
+    def exists() -> bool:
+        with two.service.store.glance() as tx:
+            return tx.user(ada.id) is not None
+
+    assert exists()
+    clock.move(hours=1)
+    wait_for(lambda: not exists())
 
 
 def test_the_lock_file_is_private_and_beside_the_database(two: Two) -> None:
