@@ -21,6 +21,54 @@ def site(house: House) -> Site:
     return made
 
 
+# --- a new address ---
+
+
+def test_a_new_address_waits_for_its_link_and_then_is_the_address(site: Site, visit: Visit) -> None:
+    ada = visit(site)
+    ada.signs_in()
+    expect(ada.page.get_by_role("heading", name="Your new address")).to_have_count(0)
+    ada.fills(Email="countess@example.com")
+    ada.presses("Save")
+    ada.sees("Saved.")
+    ada.sees("Open the link in the email to countess@example.com by")
+    ada.sees("Until then, your emails still go to ada@example.com.")
+    ada.page.reload()
+    expect(ada.field("Email")).to_have_value("countess@example.com")
+    ada.presses("Send the email again")
+    ada.sees("The email is on its way once more.")
+    ada.opens_email("Confirm")
+    ada.is_at("/confirm-new-email")
+    ada.fills(**{"Password (leave it empty if your account has none)": PASSWORD})
+    ada.presses("Confirm")
+    ada.sees("Your email address is changed.")
+    ada.goes("/account")
+    ada.sees("this device")
+    expect(ada.page.get_by_role("heading", name="Your new address")).to_have_count(0)
+    expect(ada.field("Email")).to_have_value("countess@example.com")
+
+
+def test_a_new_address_is_taken_back(site: Site, visit: Visit) -> None:
+    ada = visit(site)
+    ada.signs_in()
+    ada.fills(Email="countess@example.com")
+    ada.presses("Save")
+    ada.presses("Keep the old address")
+    ada.sees("Your address stays as it was.")
+    expect(ada.field("Email")).to_have_value(ADA)
+    expect(ada.page.get_by_role("heading", name="Your new address")).to_have_count(0)
+
+
+def test_a_user_without_a_password_reads_that_both_addresses_get_a_link(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.goes("/login?redirect=/account")
+    ada.follows("Continue with your provider")
+    ada.follows("Ada Lovelace")
+    ada.fills(Email="countess@example.com")
+    ada.presses("Save")
+    ada.sees("Open the links in the emails to countess@example.com and to ada@example.com by")
+
+
 # --- sign out everywhere else ---
 
 

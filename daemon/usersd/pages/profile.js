@@ -1,3 +1,18 @@
+// --- the new address that waits for its proof ---
+
+const claimCard = $("#claim");
+
+async function showClaim() {
+  const result = await ask("GET", "/api/users/me/email");
+  if (!result) return;
+  const { email, claim } = result;
+  claimCard.hidden = !claim;
+  $("#email").value = claim ? claim.email : email;
+  if (!claim) return;
+  const text = $("#claim-text");
+  text.textContent = fill(text.dataset.text, { email, claim: claim.email, time: localTime(claim.expires_at) });
+}
+
 // --- the user's own sessions ---
 
 // Shortens a User-Agent to "Firefox · Linux".
@@ -30,5 +45,10 @@ function sessionItem(session) {
   return item;
 }
 
-listSessions();
-on(document, "changed", listSessions);
+function showAll() {
+  showClaim();
+  listSessions();
+}
+
+showAll();
+on(document, "changed", showAll);
