@@ -83,6 +83,12 @@ class Sessions:
         except _HashChangedError:
             return self._open_verified(self._verify(email, password, client), remember, client)
 
+    def is_known_device(self, email: str, client: Client) -> bool:
+        devices = self.devices.read(client.devices)
+        with self.store.read() as tx:
+            credentials = tx.credentials(email)
+            return counter_of(tx, credentials and credentials.user, email, devices).is_known
+
     def _verify(self, email: str, password: str, client: Client) -> Verified:
         devices = self.devices.read(client.devices)
         with self.store.write() as tx:

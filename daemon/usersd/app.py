@@ -119,8 +119,7 @@ class App:
                 405, "This link works once and cannot be used with HEAD or prefetch", ("Allow", route.method)
             )
         try:
-            if route.limit is not None:
-                self.limits.check(route.limit, request.ip, request.user)
+            self._limit(request, route)
             result = route.handler(request, self.service)
         except errors.UsersError as error:
             self.limits.count_failure(route.limit, request.ip, error)
@@ -130,6 +129,14 @@ class App:
         if route.event is not None:
             self._log_event(request, route.event, route.event)
         return result if isinstance(result, Response) else as_json(result)
+
+    def _limit(self, request: Request, route: Route) -> None:
+        try:
+            if route.limit is not None:
+                self.limits.check(route.limit, request.ip, request.user)
+        except errors.TooMany:
+            if route.spares is None or not route.spares(request, self.service):
+                raise
 
     def _without_route(self, request: Request, match: Match) -> Response:
         """An unknown path, or a known one with a method that it does not have."""

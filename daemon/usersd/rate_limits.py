@@ -24,8 +24,12 @@ class RateLimits:
         }
 
     def check(self, limit: Limit, address: str, user: User | None = None) -> None:
-        """Before the handler runs. Requests count at once, logins only if they fail."""
-        if not self.enabled:
+        """Before the handler runs. Requests count at once, logins only if they fail.
+
+        Password checks of a signed-in caller have a counter of their own (usersctl/throttle.py), so that strangers at the
+        same address cannot use them up.
+        """
+        if not self.enabled or (limit is Limit.FAILED_LOGINS and user is not None):
             return
         throttle = self._throttles[limit]
         callers = [address] if user is None else [address, f"user {user.id}"]

@@ -31,7 +31,7 @@ reference = Reference(lambda: TABLE)
 # The specific before the general: /api/users/me is not the user "me".
 # fmt: off
 TABLE: tuple[Route, ...] = (
-    Route("POST",   "/api/users/session",                  ANYONE,           session.login, Limit.FAILED_LOGINS, Lane.HASHING, event="login"),
+    Route("POST",   "/api/users/session",                  ANYONE,           session.login, Limit.FAILED_LOGINS, Lane.HASHING, event="login", spares=session.is_known_device),
     Route("DELETE", "/api/users/session",                  ANYONE,           session.logout, event="logout"),
     Route("POST",   "/api/users/setup",                    ANYONE,           first_admin.first_admin, None, Lane.HASHING, event="first-admin"),
     Route("POST",   "/api/users/register",                 REGISTRATION,     registration.register, Limit.REGISTRATIONS, Lane.HASHING, event="register"),

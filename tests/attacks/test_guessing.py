@@ -230,6 +230,23 @@ def test_a_stranger_who_returns_for_days_does_not_keep_a_known_device_out(
     assert site.client().login(ada.email, PASSWORD).status == 200, "a success opens the account to all"
 
 
+def test_strangers_at_the_same_client_address_lock_neither_a_known_device_nor_a_session_out(
+    make_service: Callable[..., Service],
+) -> None:
+    """The same office, or all visitors behind a proxy that is not trusted."""
+    with running(make_service(failed_logins_per_minute=3)) as site:
+        ada, eve = site.add(), site.add("eve")
+        device, session = device_of(site, ada), site.signed_in(ada)
+        assert [site.client().login(f"x{n}@example.com", "wrong").status for n in range(4)] == [401] * 3 + [
+            429
+        ]
+        assert site.client().login(ada.email, PASSWORD).status == 429
+        assert device.login(eve.email, PASSWORD).status == 429, "known to another account"
+        assert device.login("x1@example.com", "wrong").status == 429
+        assert fail(device, ada, 11) == [401] * 10 + [429], "as many as its own counter allows"
+        assert change_password(session, PASSWORD) == 200
+
+
 def test_a_known_device_and_a_session_wait_as_strangers_do_and_share_twenty_checks(
     unlimited: Site, clock: FakeClock, checks: list[str]
 ) -> None:
@@ -819,6 +836,6 @@ def test_the_routes_open_to_anyone_are_exactly_the_intended_ones() -> None:
         ("POST", "/api/users/confirm-deletion"), ("POST", "/api/users/undo-deletion"), ("GET", "/confirm-deletion"), ("GET", "/undo-deletion"),
         ("GET", "/forgot-password"), ("GET", "/reset-password"), ("GET", "/not-me"), ("GET", "/api/users/auth/oauth/redirect"),
         ("GET", "/api/users/auth/oauth/callback"), ("GET", "/api/users/auth/verify"), ("GET", "/health"), ("GET", "/ready"),
-        ("GET", "/api/users/openapi.json"), ("GET", "/api/users/docs"),
+        ("GET", "/api/users/openapi.json"), ("GET", "/api/users/docs"), ("POST", "/api/users/me/email"), ("GET", "/confirm-new-email"),
     }  # fmt: skip
     assert open_to_all <= meant

@@ -47,6 +47,12 @@ def login(request: Request, service: Service) -> dict[str, Any]:
     return {"user": opened.user.as_json()}
 
 
+def is_known_device(request: Request, service: Service) -> bool:
+    """Strangers at the same client address do not keep out a device that signed in to the account before."""
+    email, _ = lookup(Credentials(request.body).email)
+    return service.sessions.is_known_device(email, request.client)
+
+
 @Operation(SIGNING_IN, MESSAGE, sets_cookie="Cleared.")
 def logout(request: Request, service: Service) -> dict[str, Any]:
     """Sign out. Succeeds without a session, too."""
