@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from support.databases import add_database
-from support.forked import Forks
+from support.forked import Forked, Forks
 
 from usersctl.config import Settings
 from usersctl.fields import lookup_key
@@ -174,14 +174,14 @@ class Command:
         master, terminal = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
         try:
-            process = self.start(
-                *words,
-                stdin=terminal,
-                stdout=terminal,
-                stderr=terminal,
-                start_new_session=True,
-                preexec_fn=take_terminal,
-            )
+            words = tuple(map(os.fsdecode, words))
+            if forks().can_run(words, self.env):
+                process = forks().start(
+                    words, env=self.env, cwd=self.folder, streams=(terminal,) * 3, on_terminal=True
+                )
+            else:
+                streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+                process = self.start(*words, **streams, start_new_session=True, preexec_fn=take_terminal)
             os.close(terminal)
             return watch_terminal(process, master, list(typed))
         finally:
@@ -239,7 +239,9 @@ def take_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def watch_terminal(process: subprocess.Popen[bytes], master: int, typed: list[tuple[str, str]]) -> Screen:
+def watch_terminal(
+    process: subprocess.Popen[bytes] | Forked, master: int, typed: list[tuple[str, str]]
+) -> Screen:
     shown, seen, until, last = b"", 0, time.monotonic() + TIME_LIMIT, ""
     try:
         while True:

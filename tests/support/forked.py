@@ -5,6 +5,7 @@ streams and an exit code of its own; tests of how it starts and is interrupted s
 """
 
 import atexit
+import fcntl
 import gc
 import json
 import os
@@ -15,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -52,10 +54,16 @@ class Forks:
         )
 
     def start(
-        self, words: Sequence[str], *, env: Mapping[str, str], cwd: Path, streams: tuple[int, int, int]
+        self,
+        words: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        streams: tuple[int, int, int],
+        on_terminal: bool = False,
     ) -> "Forked":
-        """`streams` are the descriptors of stdin, stdout and stderr."""
-        request = json.dumps({"words": words, "env": env, "cwd": str(cwd)}).encode()
+        """`streams` are the descriptors of stdin, stdout and stderr; a terminal is made that of the process."""
+        request = json.dumps({"words": words, "env": env, "cwd": str(cwd), "terminal": on_terminal}).encode()
         report, their_report = os.pipe()
         socket.send_fds(self._line, [request], [*streams, their_report])
         os.close(their_report)
@@ -174,6 +182,9 @@ def run_command(request: dict[str, Any], streams: list[int]) -> NoReturn:
     for number in range(3):
         os.dup2(streams[number], number)
     os.closerange(3, 1024)
+    if request["terminal"]:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
