@@ -8,10 +8,12 @@ from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
 from support.oauth_site import Browser, OAuthSite, error_of, oauth_site
 from support.postbox import Link, link_in, sent
-from support.web import Client, Reply
+from support.web import Client, Reply, application, hosting
 
 from usersctl.models import SYSTEM, Role, User
 from usersctl.service import Service
+from usersd.gate import Gate
+from usersd.server.connections import Hosted
 
 OTHER = "another horse battery"
 SECRET = "a secret that two programs share, long enough"
@@ -439,6 +441,16 @@ def test_an_admin_gives_a_claimed_address_to_somebody_else(site: OAuthSite) -> N
     assert state(owner) == ("ada@example.com", None)
 
 
+def test_an_application_behind_the_gate_sees_the_known_address(site: OAuthSite) -> None:
+    add(site)
+    ada = sign_in(site, "ada@example.com")
+    assert claim(ada, "new@example.com").status == 200
+    with hosting(Hosted(app=Gate(application, site.service))) as port:
+        user = Client(port, dict(ada.cookies)).get("/").json["user"]
+    assert user["email"] == "ada@example.com"
+    assert set(user) == set(ada.get("/api/users/me").json["user"])
+
+
 def test_a_search_finds_both_addresses_and_shows_the_claimed_one(site: OAuthSite) -> None:
     add(site, "root", role=Role.ADMIN)
     add(site)
@@ -554,6 +566,46 @@ def test_a_reset_at_a_new_address_leaves_the_former_owners_way_back(site: OAuthS
     assert resets(site, forgets(site, "thief@example.com")[-1]).status == 200
     assert not_me(site, links(site, "ada@example.com", "/not-me")[-1]).status == 200
     assert refused(site, "thief@example.com", OTHER)
+    assert forgets(site, "ada@example.com")
+
+
+def test_a_thief_who_deletes_the_account_loses_it_to_the_owner(site: OAuthSite) -> None:
+    add(site)
+    thief = sign_in(site, "ada@example.com")
+    moves(site, thief, "thief@example.com")
+    assert thief.delete("/api/users/me", body={"password": PASSWORD}).status == 200
+    assert not_me(site, links(site, "ada@example.com", "/not-me")[-1]).status == 200
+    assert resets(site, links(site, "ada@example.com", "/reset-password")[-1]).status == 200
+    assert state(sign_in(site, "ada@example.com", OTHER)) == ("ada@example.com", None)
+
+
+def test_a_flood_of_claims_leaves_the_owner_a_link_that_works(site: OAuthSite, clock: FakeClock) -> None:
+    add(site)
+    thief = sign_in(site, "ada@example.com")
+    for number in range(15):
+        assert claim(thief, f"thief{number}@example.com").status == 200
+        clock.move(minutes=10)
+    assert (
+        resets(site, forgets(site, "ada@example.com")[-1]).status == 200
+    )  # ends all notices to this address
+    again = sign_in(site, "ada@example.com", OTHER)
+    moves(site, again, "thief@example.com", OTHER)
+    assert not_me(site, links(site, "ada@example.com", "/not-me")[-1]).status == 200
+    assert forgets(site, "ada@example.com")
+
+
+def test_a_claim_that_is_kept_alive_ends_with_a_new_notice(site: OAuthSite, clock: FakeClock) -> None:
+    add(site)
+    thief = sign_in(site, "ada@example.com")
+    assert claim(thief, "thief@example.com").status == 200
+    for _ in range(9):
+        assert links(site, "thief@example.com", "/confirm-new-email")
+        clock.move(hours=20)
+        thief = sign_in(site, "ada@example.com")
+        assert thief.post("/api/users/me/email/resend").status == 200
+    assert prove(site, links(site, "thief@example.com", "/confirm-new-email")[-1]).status == 200
+    clock.move(days=6)
+    assert not_me(site, links(site, "ada@example.com", "/not-me")[-1]).status == 200
     assert forgets(site, "ada@example.com")
 
 

@@ -51,6 +51,7 @@ TEXTS: dict[tuple[str, str], dict[str, str]] = {
     ("POST", "/api/users/not-me"): {"token": "t", "email": "bob@example.com"},
     ("POST", "/api/users/confirm-deletion"): {"token": "t", "email": "bob@example.com"},
     ("POST", "/api/users/undo-deletion"): {"token": "t", "email": "bob@example.com"},
+    ("POST", "/api/users/me/email"): {"token": "t", "email": "bob@example.com", "password": PASSWORD},
     ("DELETE", "/api/users/me"): {"password": "not the password"},
 }
 BOOLEANS: dict[tuple[str, str], str] = {

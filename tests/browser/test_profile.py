@@ -190,7 +190,9 @@ def test_an_account_that_is_deleted_at_once_says_so_before(house: House, visit: 
 # --- one-time links ---
 
 
-@pytest.mark.parametrize("path", ["/confirm-email", "/reset-password", "/not-me", "/undo-deletion", "/setup"])
+@pytest.mark.parametrize(
+    "path", ["/confirm-email", "/reset-password", "/not-me", "/confirm-new-email", "/undo-deletion", "/setup"]
+)
 def test_the_token_of_a_link_leaves_the_address_bar_and_the_history(
     house: House, visit: Visit, path: str
 ) -> None:

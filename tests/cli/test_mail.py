@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.accounts import author
 from support.commands import OPERATOR, PASSWORD, Command, by_hand
 from support.daemons import serving, wait_for
 from support.postbox import Postbox, link_in, scripted_server, smtp_server
+
+from usersctl.models import User
 
 pytestmark = pytest.mark.slow
 
@@ -274,6 +277,50 @@ def test_link_reset_prints_a_working_link(usersctl: Command) -> None:
     ]
     assert row["user_id"] == user.id
     assert link.token not in json.dumps(row)
+
+
+def claimed(usersctl: Command, user: User, email: str) -> None:
+    """The user gives a new address, over HTTP."""
+    with usersctl.service() as service:
+        opened = service.sessions.open(user, remember=False)
+        service.accounts.update(user.id, email=email, by=author(opened))
+
+
+def test_link_email_prints_a_working_link_to_prove_a_new_address(usersctl: Command) -> None:
+    (user,) = usersctl.add("ada")
+    refused = usersctl("link", "email", ADA, "--json")
+    assert (refused.code, refused.error["code"]) == (5, "forbidden")
+    assert refused.error["message"] == f"{ADA} has no new address to confirm"
+    claimed(usersctl, user, "new@example.com")
+    printed = usersctl.ok("link", "email", ADA)
+    link = link_in(printed.stdout)
+    assert (link.path, link.email) == ("/confirm-new-email", "new@example.com")
+    assert "new@example.com" in printed.stderr
+    with usersctl.service() as service:
+        proven = service.claims.prove(link.token, link.email, PASSWORD, by=OPERATOR)
+    assert (proven.email, proven.claimed_email) == ("new@example.com", None)
+
+
+def test_a_new_address_is_shown_while_the_known_one_is_exported(usersctl: Command) -> None:
+    (user,) = usersctl.add("ada")
+    claimed(usersctl, user, "new@example.com")
+    for reference in (ADA, "new@example.com", str(user.id)):
+        assert usersctl.ok("show", reference, "--json").json["email"] == "new@example.com"
+    shown = dict(row[:2] for row in usersctl.ok("show", ADA).rows)
+    assert (shown["email"], shown["known_email"]) == ("new@example.com", ADA)
+    assert shown["claim_expires_at"] > user.created_at
+    assert [row["email"] for row in usersctl.ok("list", "--json").json] == ["new@example.com"]
+    assert "new@example.com" in usersctl.ok("list").stdout
+    assert [row["email"] for row in usersctl.ok("list", "--json", "--search", "ada@").json] == [
+        "new@example.com"
+    ]
+    assert [row["email"] for row in usersctl.ok("export", "--format", "json").json] == [ADA]
+    assert "waits for its confirmation" in usersctl.ok("why", ADA).stdout
+    # What an operator gives counts at once.
+    assert (
+        usersctl.ok("update", ADA, "--email", "new@example.com", "--json").json["email"] == "new@example.com"
+    )
+    assert usersctl("show", ADA).code == 3
 
 
 def test_a_link_works_at_a_daemon_that_was_started_later(usersctl: Command) -> None:

@@ -39,6 +39,7 @@ PATHS = [
     "/forgot-password",
     "/reset-password",
     "/not-me",
+    "/confirm-new-email",
     "/confirm-deletion",
     "/undo-deletion",
     "/setup",
