@@ -320,12 +320,14 @@ def test_verify_sets_no_cookie_and_leaves_the_renewal_to_other_requests(
     for _ in range(20):
         clock.move(hours=1)
         assert client.get(VERIFY, headers=forwarded("/page")).all("Set-Cookie") == []
+    site.service.sessions.uses.write()
     (used,) = site.service.sessions.listed()
     assert used.last_used_at == "2026-11-21T04:22:19.123Z"
     assert used.expires_at == session.expires_at  # as in the browser's cookie
     clock.move(seconds=5)
     (cookie,) = client.get("/api/users/me").all("Set-Cookie")
     assert "; Max-Age=" in cookie
+    site.service.sessions.uses.write()
     (renewed,) = site.service.sessions.listed()
     assert (renewed.expires_at or "") > (session.expires_at or "")
     assert client.get("/api/users/me").all("Set-Cookie") == []
