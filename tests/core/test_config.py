@@ -500,6 +500,20 @@ def test_a_client_needs_an_issuer_or_urls_or_another_provider(load_keys: LoadKey
     assert load_keys(OAUTH | {"auth.oauth.provider": "github"})
 
 
+@pytest.mark.parametrize("name", ["authorizationUrl", "tokenUrl", "userInfoUrl"])
+def test_only_a_provider_on_this_machine_has_http_addresses(load_keys: LoadKeys, name: str) -> None:
+    key, local = f"auth.oauth.{name}", "http://127.0.0.1:9000/x"
+    issuer = {"auth.oauth.issuer": "https://id.example.com"}
+    assert f'{key} = "{local}": must be https, as the issuer is' in error_of(
+        load_keys, OAUTH | issuer | {key: local}
+    )
+    assert load_keys(OAUTH | {"auth.oauth.issuer": "http://localhost:9000", key: local})
+    urls = {f"auth.oauth.{each}": local for each in ("authorizationUrl", "tokenUrl", "userInfoUrl")}
+    assert load_keys(OAUTH | urls)
+    github = {"auth.oauth.provider": "github", "auth.oauth.tokenUrl": local}
+    assert "auth.oauth.tokenUrl" in error_of(load_keys, OAUTH | github)
+
+
 @pytest.mark.parametrize(("host", "metrics"), [("::1", "::"), ("::", "[::1]"), ("a.example", "a.example")])
 def test_metrics_need_another_port_than_the_service(load_keys: LoadKeys, host: str, metrics: str) -> None:
     there = {"server.host": host, "server.port": 9180, "metrics.host": metrics}

@@ -173,6 +173,7 @@ def links(usersctl: Command) -> dict[str, Any]:
         return {user.email: tx.link_of(user.id) for user in users}
 
 
+@pytest.mark.slow
 def test_the_first_start_with_a_provider_binds_the_links_that_have_none(usersctl: Command) -> None:
     usersctl.configure(CONFIGURED.format(HERE))
     with usersctl.service() as service:
@@ -221,6 +222,7 @@ def test_doctor_tells_of_links_to_another_provider(usersctl: Command) -> None:
     assert f"1 at {ELSEWHERE}" in findings["provider-links"]["message"]
 
 
+@pytest.mark.slow
 def test_an_import_binds_ids_to_the_configured_provider(usersctl: Command) -> None:
     rows = "email,oauth_id\nada@example.com,7\n"
     usersctl.ok("import", "-", "--format", "csv", stdin=rows)
@@ -237,6 +239,7 @@ def test_an_import_binds_ids_to_the_configured_provider(usersctl: Command) -> No
     assert links(usersctl)["bea@example.com"] == Link("7", "https://next.example")
 
 
+@pytest.mark.slow
 def test_an_export_keeps_the_issuers_of_ids(usersctl: Command) -> None:
     usersctl.configure(CONFIGURED.format(HERE))
     with usersctl.service() as service:

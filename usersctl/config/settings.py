@@ -94,7 +94,7 @@ class Settings(NamedTuple):
     oauth_provider: Annotated[str, Key("auth.oauth.provider", values.one_of("oidc", "github"),
         "The protocol: OpenID Connect, or GitHub's own.")] = "oidc"
     oauth_issuer: Annotated[str | None, Key("auth.oauth.issuer", values.provider_url, example="https://id.example.com", help=
-        "Where discovery finds the provider's URLs. The provider oidc needs either this or the three URLs that follow.")] = None
+        "Where discovery finds the provider's URLs, written exactly as the provider calls itself. The provider oidc needs either this or the three URLs that follow.")] = None
     oauth_authorization_url: Annotated[str | None, Key("auth.oauth.authorizationUrl", values.provider_url,
         example="https://id.example.com/authorize", help="The authorization endpoint of a provider without discovery.")] = None
     oauth_token_url: Annotated[str | None, Key("auth.oauth.tokenUrl", values.provider_url,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from usersctl.config.settings import KEYS, VARIABLES, Settings
-from usersctl.config.values import BadValue, connectable_host, origin_of, redirect
+from usersctl.config.values import BadValue, connectable_host, origin_in, origin_of, provider_url, redirect
 from usersctl.errors import ConfigError, Invalid
 from usersctl.fields import unique_keys
 
@@ -237,6 +237,10 @@ def _check_together(settings: Settings, origins: dict[str, Origin]) -> None:
             refuse(
                 "auth.oauth.clientId", f"needs auth.oauth.issuer, or all of {urls_of_it}, or another provider"
             )
+    addresses = {key.name: getattr(settings, key.field) for key in KEYS.values() if key.kind is provider_url}
+    plain = [name for name, url in addresses.items() if url and origin_in(url).startswith("http:")]
+    if plain and origin_in(settings.provider_issuer or "").startswith("https:"):
+        refuse(plain[0], "must be https, as the issuer is")
     if (settings.mailer_user is None) != (settings.mailer_password is None):
         refuse("mailer.auth.user", "mailer.auth.user and mailer.auth.pass go together")
     hosts = {connectable_host(settings.host), connectable_host(settings.metrics_host)}
