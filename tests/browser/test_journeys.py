@@ -153,7 +153,7 @@ def test_a_new_user_registers_confirms_and_signs_in(house: House, visit: Visit) 
     new.goes("/login")
     new.fills(Email="grace@example.com", Password=PASSWORD)
     new.presses("Sign in")
-    new.sees("Your account is not active yet.")
+    new.sees("Your account is not active.")
     new.presses("Send the confirmation email again")
     new.sees("If grace@example.com waits for its confirmation, an email is on its way.")
 

@@ -272,13 +272,13 @@ def test_only_the_latest_message_is_shown(house: House, visit: Visit) -> None:
     ada.sees("Email or password is wrong.")
     assert len(messages(ada)) == 1
     tries(ada, PASSWORD)
-    ada.sees("Your account is not active yet.")
+    ada.sees("Your account is not active.")
     assert len(messages(ada)) == 1
     ada.presses("Send the confirmation email again")
     ada.sees("If ada@example.com waits for its confirmation, an email is on its way.")
     assert len(messages(ada)) == 1
     tries(ada, PASSWORD)
-    ada.sees("Your account is not active yet.")
+    ada.sees("Your account is not active.")
     assert len(messages(ada)) == 1
 
 

@@ -327,6 +327,21 @@ def test_a_thief_who_deletes_the_account_leaves_the_links_of_earlier_notices_goo
     assert deleted(thief, NEW).status == 200
     sent_to_owner = {"token": notice.token, "email": ADA}
     assert site.client().post("/api/users/not-me", sent_to_owner).status == 200
+    user = site.service.accounts.get(ada.id)
+    assert (user.active, user.delete_at) == (True, None)
+    assert site.client().login(ADA, NEW).status == 401  # the owner sets a password by the email that follows
+    assert last_link(site.service, ADA).path == "/reset-password"
+
+
+def test_an_api_token_neither_deletes_the_account_of_its_user_nor_ends_sessions(
+    site: Site, ada: User
+) -> None:
+    client = site.signed_in(ada)
+    api_token = site.service.sessions.create_api_token(ada.id, name="ci", lifetime=None, by=OPERATOR).token
+    machine = site.client(headers={"Authorization": f"Bearer {api_token}"})
+    for reply in (deleted(machine), machine.post(f"{ME}/sessions/end-others")):
+        assert (reply.status, reply.message) == (403, "Sign in to change this")
+    assert client.get(ME).status == 200
 
 
 def test_accounts_wait_for_their_deletion_while_a_lockdown_lets_no_owner_undo_it(

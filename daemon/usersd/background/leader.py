@@ -15,9 +15,7 @@ from usersd.background.scheduler import ACTOR, Scheduler
 from usersd.log import Log
 
 LOCK_EVERY = 0.5  # seconds between two attempts to take the lock
-TIDY_EVERY = (
-    20.0  # seconds between two looks at what only time changes: the write-ahead log, claims, deletions
-)
+TIDY_EVERY = 20.0  # seconds: until the next look at the write-ahead log, claims and deletions
 
 
 class Leader(threading.Thread):
