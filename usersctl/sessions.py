@@ -305,7 +305,8 @@ class Sessions:
             admit(tx, by)
             ended = tx.delete_tokens_of(user_id, but=but)
             tx.forget_devices(user_id)
-            tx.audit(by, "end-others", tx.user(user_id), count=ended)
+            if ended:  # else a user could add rows without end
+                tx.audit(by, "end-others", tx.user(user_id), count=ended)
             return tx.now_text
 
     def renewal(self, session: Session) -> tuple[str, Callable[[Transaction], None]]:

@@ -31,7 +31,7 @@ from usersctl import models
 from usersctl.config import Settings
 from usersctl.devices import KEY, PURPOSE
 from usersctl.errors import TooMany, Unauthenticated, WrongPassword
-from usersctl.mail.kinds import RESET
+from usersctl.mail.kinds import PASSWORD_CHANGED, RESET, Kind
 from usersctl.models import UNUSABLE, User
 from usersctl.passwords import Hasher
 from usersctl.secrets import new_key, sign
@@ -340,6 +340,11 @@ def test_a_forged_or_foreign_device_is_a_stranger(unlimited: Site, forgery: str)
     assert forged.login(ada.email, PASSWORD).status == 429
 
 
+def token_for(site: Site, user: User, kind: Kind) -> str:
+    link = site.service.outbox.link(kind, user, by=OPERATOR)
+    return link.partition("token=")[2].partition("&")[0]
+
+
 REVOCATIONS: dict[str, Callable[[Site, User], object]] = {
     "a password set by an operator": lambda site, ada: site.service.accounts.set_password(
         ada.id, PASSWORD, by=OPERATOR
@@ -351,13 +356,14 @@ REVOCATIONS: dict[str, Callable[[Site, User], object]] = {
     "a reset": lambda site, ada: site.client().post(
         "/api/users/password/reset",
         {
-            "token": site.service.outbox.link(RESET, ada, by=OPERATOR)
-            .partition("token=")[2]
-            .partition("&")[0],
+            "token": token_for(site, ada, RESET),
             "email": ada.email,
             "password": PASSWORD,
             "password_confirmation": PASSWORD,
         },
+    ),
+    "this wasn't me": lambda site, ada: site.client().post(
+        "/api/users/not-me", {"token": token_for(site, ada, PASSWORD_CHANGED), "email": ada.email}
     ),
     "a change of the password elsewhere": lambda site, ada: change_password(site.signed_in(ada), PASSWORD),
     "a restored backup": lambda site, _ada: without_keys(site.service),
