@@ -27,13 +27,13 @@ def cookie_values(header: str, name: str, pattern: re.Pattern[str] = TOKEN_PATTE
 def without_ours(header: str, session_cookie: str) -> str:
     """A Cookie header for an application behind us: all cookies but those of sessions, known devices and sign-ins."""
     ours = _ours(session_cookie.removeprefix("__Host-"))
-    return ";".join(part for part in header.split(";") if not ours.match(part)).strip()
+    return ";".join(part for part in header.split(";") if not ours.search(part)).strip()
 
 
 @cache
 def _ours(session_cookie: str) -> re.Pattern[str]:
-    """Under HTTPS and without it, because one of the two may be left from before."""
-    return re.compile(rf"[ \t]*(__Host-)?({re.escape(session_cookie)}(_device)?|{FLOW}[0-9a-f]{{16}})=")
+    """Under HTTPS and without it, because one of the two may be left from before. Servers join two headers by a comma."""
+    return re.compile(rf"(^|,)[ \t]*(__Host-)?({re.escape(session_cookie)}(_device)?|{FLOW}[0-9a-f]{{16}})=")
 
 
 class NewCookies(dict[str, tuple[str, str]]):

@@ -112,6 +112,7 @@ def test_verify_accepts_a_bearer_token(site: Site) -> None:
         ("auth_token_device=x; auth_token={token}; __Host-auth_token_device=x; a=1", "a=1"),
         ("auth_token={token}; my_auth_token=1; auth_token2=2; auth_token; oauth_x=3", "my_auth_token=1; auth_token2=2; auth_token; oauth_x=3"),
         ('auth_token={token}; odd="a, b"; =; ;x', 'odd="a, b"; =; ;x'),
+        ("auth_token={token}; a=1, __Host-auth_token={token}; b=2", "b=2"),
     ],
 )  # fmt: skip
 def test_an_application_gets_the_cookies_that_are_not_ours(
