@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -176,6 +177,20 @@ def test_a_person_signs_in_and_signs_in_again(make_browser: Callable[..., Browse
     browser.client.cookies = {name: value for name, value in cookies.items() if "oauth_" in name}
     assert error_of(browser.callback(back)) == "oauth_failed"  # a second time
     assert browser.me() is None
+
+
+def test_a_callback_that_comes_twice_at_once_signs_in_at_a_provider_that_revokes_both(
+    make_browser: Callable[..., Browser],
+) -> None:
+    """A code that comes twice ends all that it was exchanged for, as RFC 6749 4.1.2 asks for."""
+    browser = make_browser()
+    for _ in range(8):
+        browser.client.cookies.clear()
+        back = through(browser.set_out(), "ada")
+        twins = [Client(browser.client.port, cookies=dict(browser.client.cookies)) for _ in range(2)]
+        with ThreadPoolExecutor(2) as pool:
+            replies = list(pool.map(lambda client: client.get(path_of(back)), twins))  # noqa: B023 - called in this round
+        assert "/" in [reply.header("Location") for reply in replies]
 
 
 def test_cancelled_unverified_and_unknown_users_are_refused(

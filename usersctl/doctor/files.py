@@ -17,6 +17,7 @@ from usersctl.store import upgrade
 
 LARGE_LOG = 64 * 1024 * 1024
 LITTLE_ROOM = 100 * 1024 * 1024
+SAME_FILES = {"python-crontab": "crontab", "jwt": "pyjwt"}  # packages that install files where ours do
 
 
 def config(installation: Installation) -> Result:
@@ -49,9 +50,10 @@ def _owner_of_database(installation: Installation) -> int:
 
 
 def packages(_: Installation) -> Result:
-    if _version("python-crontab"):
-        message = "python-crontab is installed beside crontab, and one of them has overwritten the other"
-        return problem(message, "pip uninstall -y python-crontab && pip install --force-reinstall crontab")
+    for other, ours in SAME_FILES.items():
+        if _version(other):
+            message = f"{other} is installed beside {ours}, and one of them has overwritten the other"
+            return problem(message, f"pip uninstall -y {other} && pip install --force-reinstall {ours}")
     typer = _version("typer")
     if typer and tuple(map(int, typer.split(".")[:2])) >= (0, 29):
         return hint(f"typer {typer} loads pydantic: every command starts slower", "pip install 'typer<0.29'")
