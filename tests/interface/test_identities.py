@@ -201,6 +201,19 @@ def test_the_first_start_with_a_provider_binds_the_links_that_have_none(usersctl
     assert links(usersctl)["ada@example.com"] == Link("7", HERE)
 
 
+@pytest.mark.slow
+def test_a_slash_at_the_end_of_the_issuer_that_is_set_right_keeps_the_links(usersctl: Command) -> None:
+    for before, after in ((f"{HERE}/", HERE), (HERE, f"{HERE}/")):
+        with usersctl.service() as service:
+            service.accounts.delete([1], if_exists=True, by=OPERATOR)
+            user_id = linked(service, "ada", "7", before)
+        usersctl.configure(CONFIGURED.format(after))
+        with serving(usersctl) as daemon:
+            assert daemon.events("provider-links")[-1]["message"] == f"1 account bound to {after}"
+        with usersctl.service() as service:
+            assert link_of(service, user_id) == Link("7", after)
+
+
 def test_a_start_without_a_provider_binds_nothing(usersctl: Command) -> None:
     with usersctl.service() as service:
         linked(service, "ada", "7", None)
@@ -256,5 +269,9 @@ def test_an_export_keeps_the_issuers_of_ids(usersctl: Command) -> None:
     }
     usersctl.ok("import", "-", "--on-conflict", "update", stdin=exported)
     assert links(usersctl)["ada@example.com"] == Link("7", ELSEWHERE)
+    # The provider has another name, and the same people.
+    renamed = exported.replace(ELSEWHERE, "https://renamed.example")
+    usersctl.ok("import", "-", "--on-conflict", "update", stdin=renamed)
+    assert links(usersctl)["ada@example.com"] == Link("7", "https://renamed.example")
     odd = usersctl("import", "-", stdin="email,oauth_id,oauth_issuer\ndan@example.com,9,elsewhere\n")
     assert (odd.code, "oauth_issuer 'elsewhere' is no web address" in odd.stderr) == (2, True)

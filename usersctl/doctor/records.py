@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from usersctl.clock import moment, stamp
 from usersctl.doctor.installation import Installation, Result, hint, ok, problem, warning
 from usersctl.models import EmailState
+from usersctl.oauth.identities import unbound
 from usersctl.schedule import next_slot
 from usersctl.text import counted
 
@@ -93,14 +94,14 @@ def provider_links(installation: Installation) -> Result | None:
     if not settings.has_provider or issuer is None:
         return None
     others = installation.query(lambda tx: tx.links_elsewhere(issuer))
-    unbound = others.pop("", 0)
+    waiting = sum(others.pop(issuer_of_link, 0) for issuer_of_link in unbound(issuer))
     if others:
         listed = ", ".join(f"{count} at {other}" for other, count in sorted(others.items())[:MANY_ISSUERS])
         message = f"accounts are linked elsewhere than at {issuer}, and cannot sign in there: {listed}"
         return warning(
             message, "set auth.oauth to that provider again, or unlink each: usersctl update USER --unlink"
         )
-    if unbound:
-        message = f"{counted(unbound, 'linked account')} will belong to {issuer} at the next start"
+    if waiting:
+        message = f"{counted(waiting, 'linked account')} will belong to {issuer} at the next start"
         return hint(message, "systemctl restart usersd")
     return ok(f"all of {issuer}")

@@ -60,17 +60,22 @@ class Identities:
             tx.audit(by, "unlink", changed, issuer=link.oauth_issuer)
 
     def bind(self) -> Bound:
-        """Gives links without an issuer the configured one, so that another provider's ids never match them later."""
+        """Gives links without an issuer the configured one, so that ids of another provider never match them later."""
         issuer = self.settings.provider_issuer
         if not self.settings.has_provider or issuer is None:
             return Bound(0, 0)
         with self.store.glance() as tx:
             others = tx.links_elsewhere(issuer)
         bound = 0
-        if "" in others:
+        for other in sorted(others.keys() & unbound(issuer)):
             with self.store.write() as tx:
-                bound = tx.bind_links(issuer)
+                bound += tx.bind_links(issuer, of=other)
         return Bound(bound, sum(others.values()) - bound)
+
+
+def unbound(issuer: str) -> set[str]:
+    """Issuers of links that belong to this one: none yet, and its name before a slash at the end was set right."""
+    return {"", issuer.removesuffix("/") if issuer.endswith("/") else f"{issuer}/"}
 
 
 def _label(link: Link) -> str:

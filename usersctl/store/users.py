@@ -57,14 +57,14 @@ class Users(Statements):
         statement = f"{counted} < :it GROUP BY 1 UNION ALL {counted} > :it GROUP BY 1"
         return dict(self._run(statement, {"it": issuer}).fetchall())
 
-    def bind_links(self, issuer: str) -> int:
-        """Binds the links without an issuer to this one, except those whose id it has already; returns their number."""
+    def bind_links(self, issuer: str, *, of: str) -> int:
+        """Binds the links of another issuer ("": of none) to this one, unless it has their id; returns their number."""
         taken = "SELECT 1 FROM users AS other WHERE other.oauth_id = users.oauth_id AND other.oauth_issuer = :issuer"
         statement = (
             "UPDATE users SET oauth_issuer = :issuer"
-            f" WHERE oauth_id IS NOT NULL AND {_ISSUER} = '' AND NOT EXISTS ({taken})"
+            f" WHERE oauth_id IS NOT NULL AND {_ISSUER} = :of AND NOT EXISTS ({taken})"
         )
-        return self._run(statement, {"issuer": issuer}).rowcount
+        return self._run(statement, {"issuer": issuer, "of": of}).rowcount
 
     def credentials(self, address: str) -> Credentials | None:
         return self._first(self._credentials, f"{_CREDENTIALS} WHERE {_CALLED}", self._called(address))

@@ -156,9 +156,8 @@ class Transfer:
                 raise Invalid("is active and not confirmed: leave confirmed empty, or make it inactive")
             del checked["confirmed"]
             checked |= {"active": False, "awaiting_confirmation": True}
-        issuer = checked.pop("oauth_issuer", self.settings.provider_issuer)
-        if "oauth_id" in checked:
-            checked["oauth_issuer"] = issuer
+        if "oauth_id" not in checked:
+            checked.pop("oauth_issuer", None)
         if "password" in checked:
             owner = Newcomer(checked["email"], checked.get("name", ""))
             check_password(self.settings, checked["password"], owner)
@@ -192,6 +191,7 @@ class Transfer:
                 if row.pop("confirmed", False):
                     row["email_proven_at"] = tx.now_text
                 known = tx.user_by_email(row["email"])
+                row |= self._issuer_of(tx, known, row)
                 problem = _why_taken(tx, row, known)
                 if problem is not None:
                     taken += 1
@@ -218,13 +218,20 @@ class Transfer:
                 raise LastAdmin
         return Imported(created, updated, skipped, without)
 
+    def _issuer_of(self, tx: Transaction, known: User | None, row: dict[str, Any]) -> dict[str, Any]:
+        """An id for which the row names no issuer keeps the one that it has here, or gets that of the configuration."""
+        if "oauth_id" not in row or "oauth_issuer" in row:
+            return {}
+        link = tx.link_of(known.id) if known is not None else None
+        if link is not None and link.oauth_id == row["oauth_id"] and link.oauth_issuer is not None:
+            return {"oauth_issuer": link.oauth_issuer}
+        return {"oauth_issuer": self.settings.provider_issuer}
+
     def _update(self, tx: Transaction, known: User, row: dict[str, Any], by: Actor) -> bool:
         stored = tx.credentials_of(known.id)
         before = known._asdict() | {"password_hash": stored.password_hash if stored else UNUSABLE}
         link = tx.link_of(known.id)
         before["oauth_issuer"] = link and link.oauth_issuer
-        if before["oauth_issuer"] and before["oauth_id"] == row.get("oauth_id"):
-            del row["oauth_issuer"]  # the id may be one of a former provider
         if row.pop("awaiting_confirmation", False):
             del row["active"]  # an account that exists here need not wait for an email again
         if known.email_proven_at is not None:
