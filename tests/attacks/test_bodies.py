@@ -15,6 +15,7 @@ from support.web import Client, Reply, Site, running
 
 from usersctl.models import User
 from usersctl.service import Service
+from usersd.openapi.operation import operation_of
 from usersd.routes import TABLE
 
 # The fields of each endpoint, with accepted values. Strings may not be empty, booleans may be left out.
@@ -64,6 +65,11 @@ CHANGES = [
     for route in TABLE
     if route.method != "GET"
 ]
+READ_BODY = {
+    change
+    for change, route in zip(CHANGES, (route for route in TABLE if route.method != "GET"), strict=True)
+    if operation_of(route.handler).body is not None
+}
 ALL_FIELDS = {name: value for fields in TEXTS.values() for name, value in fields.items()} | dict.fromkeys(
     BOOLEANS.values(), True
 )
@@ -181,7 +187,7 @@ NO_OBJECTS = [
 def test_no_endpoint_accepts_a_body_that_is_no_object(ada: Client, endpoint: tuple[str, str]) -> None:
     for raw in NO_OBJECTS:
         reply = well_formed(ada.send(*endpoint, raw=raw, headers={"Content-Type": "application/json"}))
-        if endpoint[0] != "DELETE":  # which reads none
+        if endpoint in READ_BODY:
             assert reply.status == 400, raw
 
 

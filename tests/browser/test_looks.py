@@ -267,6 +267,36 @@ def test_the_login_page_is_usable_by_keyboard(house: House, visit: Visit) -> Non
     assert cookie["expires"] > 0
 
 
+def test_the_profile_is_usable_by_keyboard(house: House, visit: Visit) -> None:
+    site = house()
+    site.add()
+    ada, phone = visit(site), visit(site)
+    phone.signs_in()
+    ada.signs_in()
+    ada.fills(Email="countess@example.com")
+    ada.presses("Save")
+    ada.sees("Saved.")
+    ada.goes("/account")
+    ada.sees("Your new address")
+    ada.sees("this device")
+    assert tabs(ada) == [
+        *("Skip to the content", "Acme", "Profile", "Sign out", "Name", "Email", "Save"),
+        *("Send the email again", "Keep the old address"),
+        *("Current password", "Show: Current password", "New password", "Show: New password"),
+        *("New password, once more", "Show: New password, once more", "Change password"),
+        *("End: Chrome · Linux · 127.0.0.1", "Sign out everywhere else", "Delete my account …"),
+    ]
+    ada.button("Keep the old address").press("Enter")
+    ada.sees("Your address stays as it was.")
+    ada.page.locator("summary").press("Space")
+    ada.page.keyboard.press("Tab")
+    ada.has_focus_on(ada.field("Your password"))
+    ada.page.keyboard.type(PASSWORD)
+    ada.page.keyboard.press("Enter")
+    ada.is_at("/login")
+    ada.has_focus_on(ada.page.get_by_text("Your account is inactive now"))
+
+
 def test_a_signed_in_user_continues_by_keyboard(house: House, visit: Visit) -> None:
     ada = visit(house())
     ada.site.add()
@@ -410,6 +440,7 @@ def test_all_files_come_from_the_site_and_a_page_is_small(house: House, visit: V
 
     ada.page.on("response", weigh)
     ada.signs_in()
+    ada.page.wait_for_load_state("networkidle")
     weights = {}
     for path in ("/users", "/", "/register", f"/reset-password{LINK}", "/login"):
         loaded.clear()
