@@ -132,17 +132,20 @@ def check_password(settings: Settings, password: str, owner: User | Newcomer) ->
         listed = ", ".join(missing[:-1]) + (" and " if missing[1:] else "") + missing[-1]
         raise Invalid(f"Password must have {listed}")
     if settings.prevent_common_passwords:
-        folded = password.casefold()
-        own = (owner.email, owner.email.partition("@")[0], owner.name)
-        if folded in (text.casefold() for text in own):
-            raise Invalid("Password must not be your own email address or name")
-        if folded in _names_of_service(settings):
-            raise Invalid("Password must not be the name or address of this service")
-        if folded in _common_passwords():
-            raise Invalid("Password is too common: it is on lists that attackers try first")
+        _refuse_common(settings, password.casefold(), owner)
     if settings.min_strength > 0 and _strength(settings, password, owner) < settings.min_strength:
         raise Invalid("Password is too easy to guess: add some words that do not belong together")
     return password
+
+
+def _refuse_common(settings: Settings, folded: str, owner: User | Newcomer) -> None:
+    own = (owner.email, owner.email.partition("@")[0], owner.name)
+    if folded in (text.casefold() for text in own):
+        raise Invalid("Password must not be your own email address or name")
+    if folded in _names_of_service(settings):
+        raise Invalid("Password must not be the name or address of this service")
+    if folded in _common_passwords():
+        raise Invalid("Password is too common: it is on lists that attackers try first")
 
 
 def _names_of_service(settings: Settings) -> set[str]:

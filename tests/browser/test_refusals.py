@@ -50,7 +50,7 @@ def test_too_many_attempts_show_how_long_to_wait(ada: Visitor) -> None:
     for _ in range(10):
         ada.site.client().login("ada@example.com", "wrong")
     tries(ada, PASSWORD)
-    ada.sees("Too many tries. Please wait 30 seconds and try again.")
+    ada.sees("Too many wrong passwords. Please wait 30 seconds, or set a new password by email.")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from usersd.routing import Limit
 
 WRONG = "wrong horse battery"
 OWN_PASSWORD = "/api/users/password"
+REDIRECT = "/api/users/auth/oauth/redirect"
 TOO_MANY = "Too many failed logins, please try again later"
 TOO_MANY_FROM_HERE = "Too many requests, please try again later"
 
@@ -253,6 +254,9 @@ def test_with_limits_disabled_only_the_hashing_slots_remain(make_site: Callable[
     site = make_site(limits_enabled=False)
     site.add()
     assert fail(site, times=120) == [401] * 120
+    client = site.signed_in(site.add("bea"))
+    assert {client.patch("/api/users/me", {"name": f"Bea {n}"}).status for n in range(61)} == {200}
+    assert "oauth_failed" not in {site.client().get(REDIRECT).header("Location") for _ in range(61)}
     assert site.client().login("ada@example.com", PASSWORD).status == 200
     assert overloaded(site).count(503) > 0
 

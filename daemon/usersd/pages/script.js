@@ -81,6 +81,7 @@ function refusalText(answer, message = "") {
   const seconds = Number(answer.headers.get("Retry-After")) || 60;
   const [n, unit] = seconds < 90 ? [seconds, "second"] : [Math.ceil(seconds / 60), "minute"];
   const time = new Intl.NumberFormat(lang, { style: "unit", unit, unitDisplay: "long" }).format(n);
+  if (message.startsWith("Too many failed logins")) return t("say.locked", { time });
   if (answer.status === 429) return t("say.limited", { time });
   if (answer.status === 503) return t("say.busy", { time });
   return answer.status < 500 && message ? message.replace(/[^.]$/, "$&.") : t("say.failed");
