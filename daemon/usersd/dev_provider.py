@@ -47,6 +47,7 @@ class SampleProvider:
     redirect_uri: str
     people: dict[str, Person] = field(default_factory=sample_people)
     claims: dict[str, Any] = field(default_factory=dict)  # more claims of ID tokens
+    algorithms: list[str] = field(default_factory=lambda: ["ES256"])  # that it announces for them
     _codes: dict[str, dict[str, str]] = field(default_factory=dict)
     _tokens: dict[str, str] = field(default_factory=dict)
     _exchanged: dict[str, str] = field(default_factory=dict)  # tokens, by the codes that they were given for
@@ -88,7 +89,7 @@ class SampleProvider:
             "token_endpoint": f"{self.issuer}/token",
             "userinfo_endpoint": f"{self.issuer}/userinfo",
             "jwks_uri": f"{self.issuer}/keys",
-            "id_token_signing_alg_values_supported": ["ES256"],
+            "id_token_signing_alg_values_supported": self.algorithms,
             "response_types_supported": ["code"],
             "code_challenge_methods_supported": ["S256"],
             "token_endpoint_auth_methods_supported": ["client_secret_basic"],

@@ -335,6 +335,16 @@ def test_the_provider_and_the_base_url_are_checked(
             "provider-redirect": "ok",
             "base-url-reachable": "ok",
         }
+        # Authentik without a signing key.
+        site.provider.algorithms = ["HS256"]
+        found = online(doctor)
+        assert (found["provider-discovery"].severity, "ID tokens" in found["provider-discovery"].message) == (
+            Severity.PROBLEM,
+            True,
+        )
+        # A slash too much in the issuer.
+        found = online(doctor, oauth_issuer=f"{site.provider.issuer}/")
+        assert f"is called {site.provider.issuer!r}" in found["provider-discovery"].message
         # The provider refuses an unregistered callback, and the finding names the callback to register.
         found = online(
             doctor, oauth_callback_url="/elsewhere", base_url=site.service.settings.base_url + "/x"

@@ -6,7 +6,7 @@ from usersctl.config.values import is_loopback
 from usersctl.doctor.installation import Installation, Result, UncheckedError, ok, problem, warning
 from usersctl.mail.smtp import Step
 from usersctl.oauth.http import HttpClient
-from usersctl.oauth.providers import OpenIdProvider, make_provider
+from usersctl.oauth.providers import Endpoints, OpenIdProvider, make_provider
 from usersctl.secrets import challenge_of, new_token
 
 
@@ -68,10 +68,14 @@ def provider_discovery(installation: Installation) -> Result | None:
     if not settings.has_provider or settings.oauth_issuer is None:
         return None
 
-    def discover(http: HttpClient) -> str:
-        return OpenIdProvider(settings, http, installation.now).endpoints().authorization
+    def discover(http: HttpClient) -> Endpoints:
+        return OpenIdProvider(settings, http, installation.now).endpoints()
 
-    return ok(f"sign-in at {installation.ask_web(discover, mend='check auth.oauth.issuer')}")
+    endpoints = installation.ask_web(discover, mend="check auth.oauth.issuer")
+    if not endpoints.algorithms and "openid" in settings.oauth_scopes:
+        message = "it signs ID tokens in no way that proves their origin, so that sign-ins fail"
+        return problem(message, "let the provider sign with RS256 or ES256, with a signing key of its own")
+    return ok(f"sign-in at {endpoints.authorization}")
 
 
 def provider_redirect(installation: Installation) -> Result | None:

@@ -114,7 +114,8 @@ def _check(payload: dict[str, Any], expected: Expected) -> None:
     for name, right in holds.items():
         if not right:
             value = "" if name == "nonce" else f": {_shown(payload.get(name))}"
-            raise refused(f"the ID token has a wrong {name}{value}")
+            hint = ", unless a clock is wrong" * (name in ("exp", "iat"))
+            raise refused(f"the ID token has a wrong {name}{value}{hint}")
 
 
 def _is_same(value: Any, expected: str) -> bool:
