@@ -19,8 +19,8 @@ CREATE TABLE users (
     oauth_issuer          TEXT,                               -- of oauth_id; NULL until a daemon with a provider binds it
     claimed_email         TEXT,                               -- the owner's new address, which is not proven yet
     claim_expires_at      TEXT,
-    claim_proven_at       TEXT,                               -- the letter to the new address was used
-    claim_approved_at     TEXT,                               -- and the one to the old address, which an account without a password needs
+    claim_proven_at       TEXT,                               -- the link to the new address was used
+    claim_approved_at     TEXT,                               -- and the link to the old address, which an account without a password needs
     devices_since         TEXT,                               -- device cookies made before are void
     delete_at             TEXT                                -- its owner asked for the deletion, and may undo it until then
 ) STRICT;

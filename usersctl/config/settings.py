@@ -87,7 +87,7 @@ class Settings(NamedTuple):
 
     oauth_client_id: Annotated[str | None, Key("auth.oauth.clientId", values.optional_string, env="USERS_OAUTH_CLIENT_ID",
         env_file=True, example="users", help=
-        "The client at the identity provider. Without it and its secret nobody can sign in through a provider.")] = None
+        "The client at the identity provider. Without it and its secret, sign-in through a provider is off.")] = None
     oauth_client_secret: Annotated[str | None, Key("auth.oauth.clientSecret", values.optional_string, env="USERS_OAUTH_CLIENT_SECRET",
         env_file=True, secret=True, example="the secret that the provider gave", help=
         "The secret of that client.")] = None
