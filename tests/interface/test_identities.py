@@ -267,6 +267,7 @@ def test_an_export_keeps_the_issuers_of_ids(usersctl: Command) -> None:
         "bea@example.com": Link("7", HERE),
         "cyd@example.com": Link("8", HERE),
     }
+    assert ELSEWHERE in usersctl.ok("show", "ada@example.com").stdout
     usersctl.ok("import", "-", "--on-conflict", "update", stdin=exported)
     assert links(usersctl)["ada@example.com"] == Link("7", ELSEWHERE)
     # The provider has another name, and the same people.

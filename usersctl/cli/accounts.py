@@ -144,6 +144,7 @@ def show(ctx: Context, user: UserArgument) -> None:
         wait = service.throttle.wait(tx, counter_of(tx, account, account.email))
         stored = tx.credentials_of(account.id)
         claim = tx.claim_of(account.id)
+        link = tx.link_of(account.id)
     facts: dict[str, Cell] = account.as_json() | {
         "email_proven_at": account.email_proven_at,
         "awaiting_confirmation": account.awaiting_confirmation,
@@ -155,6 +156,8 @@ def show(ctx: Context, user: UserArgument) -> None:
     }
     if claim is not None:
         facts |= {"known_email": account.email, "claim_expires_at": claim.expires_at}
+    if link is not None:
+        facts |= {"oauth_issuer": link.oauth_issuer}
     run.out.facts(facts.items())
 
 
