@@ -76,13 +76,11 @@ def test_a_user_signs_out_everywhere_else(site: Site, visit: Visit) -> None:
     ada = visit(site)
     ada.signs_in()
     ada.sees("this device")
-    expect(ada.button("Sign out everywhere else")).to_have_count(0)  # there is nothing else
     phone = visit(site)
     phone.signs_in()
     ada.goes("/account")
     ada.presses("Sign out everywhere else")
     ada.sees("You are signed out everywhere else.")
-    expect(ada.button("Sign out everywhere else")).to_have_count(0)
     expect(ada.page.locator("#session-list li")).to_have_count(1)
     phone.expected = {401}
     phone.presses("Save")
@@ -191,7 +189,16 @@ def test_an_account_that_is_deleted_at_once_says_so_before(house: House, visit: 
 
 
 @pytest.mark.parametrize(
-    "path", ["/confirm-email", "/reset-password", "/not-me", "/confirm-new-email", "/undo-deletion", "/setup"]
+    "path",
+    [
+        "/confirm-email",
+        "/reset-password",
+        "/not-me",
+        "/confirm-new-email",
+        "/confirm-deletion",
+        "/undo-deletion",
+        "/setup",
+    ],
 )
 def test_the_token_of_a_link_leaves_the_address_bar_and_the_history(
     house: House, visit: Visit, path: str

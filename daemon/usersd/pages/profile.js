@@ -25,9 +25,7 @@ function device(agent) {
 
 async function listSessions() {
   const result = await ask("GET", "/api/users/me/sessions");
-  if (!result) return;
-  $("#session-list").replaceChildren(...result.sessions.map(sessionItem));
-  $("#end-others").hidden = result.sessions.length < 2;
+  if (result) $("#session-list").replaceChildren(...result.sessions.map(sessionItem));
 }
 
 function sessionItem(session) {
