@@ -463,7 +463,7 @@ def test_a_persistent_cookie_is_sent_again_when_its_expiry_moved(site: Site, clo
         ("GET", "/api/users", 403),
         ("DELETE", "/api/users/me/sessions/999", 404),
         ("GET", "/nowhere", 404),
-        ("DELETE", "/api/users/me", 405),
+        ("PUT", "/api/users/me", 405),
         ("GET", "/", 200),
         ("HEAD", "/", 200),
     ],
@@ -600,7 +600,7 @@ def test_head_without_a_session_is_refused_like_get(site: Site) -> None:
         ("HEAD", SESSION, "DELETE, POST"),
         ("PUT", SESSION, "DELETE, POST"),
         ("OPTIONS", SESSION, "DELETE, POST"),
-        ("POST", ME, "GET, HEAD, PATCH"),
+        ("POST", ME, "DELETE, GET, HEAD, PATCH"),
         ("PUT", "/api/users", "GET, HEAD, POST"),
         ("POST", "/api/users/1", "DELETE, GET, HEAD, PATCH"),
         ("POST", "/api/users/x", "DELETE, GET, HEAD, PATCH"),
@@ -764,7 +764,7 @@ def test_an_allowed_origin_may_call_with_credentials_and_no_other(
     assert reply.header("Vary") == "Origin"
     asked = site.client().send("OPTIONS", ME, headers=ours | {"Access-Control-Request-Method": "PATCH"})
     assert (asked.status, asked.body) == (200, b"")
-    assert asked.header("Access-Control-Allow-Methods") == "GET, HEAD, PATCH"
+    assert asked.header("Access-Control-Allow-Methods") == "DELETE, GET, HEAD, PATCH"
     check_headers(asked)
     evil = client.get(ME, headers={"Origin": "https://evil.example"})
     assert [name for name, _ in evil.headers if name.startswith("Access-Control")] == []
