@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     where they stand."""
     for item in items:
         starts_processes = "usersctl" in getattr(item, "fixturenames", ())
-        is_slow = item.path.relative_to(TESTS).parts[0] in SLOW_FOLDERS
+        is_slow = item.path.parent.name in SLOW_FOLDERS
         if is_slow or starts_processes or item.get_closest_marker("alone"):
             item.add_marker(pytest.mark.slow)
 

@@ -5,13 +5,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
 from support.modules import Module, Modules, circles, imported_modules, nearest, read_modules
 
 ROOT = Path(__file__).parent.parent
-MODULES = read_modules(ROOT)
 
 # --- doors: what each room may import of ours. A room is a module or a folder; a new one gets its place here. ---
 
@@ -422,6 +422,12 @@ def a_test_is_in_the_folder_of_what_it_tests(modules: Modules) -> Iterator[str]:
 # --- the tests ---
 
 
+@cache
+def checkout() -> Modules:
+    """Read by the first test that needs it, because every worker imports this file."""
+    return read_modules(ROOT)
+
+
 def test_the_rules_see_the_modules() -> None:
     assert {
         "usersctl.errors",
@@ -429,14 +435,14 @@ def test_the_rules_see_the_modules() -> None:
         "usersctl.cli.tree",
         "usersd.routes",
         "tests.conftest",
-    } <= set(MODULES)
-    assert sum(len(module.imports) for module in product(MODULES)) > 500
-    assert {nearest(module.name, ROOMS) for module in product(MODULES)} - {""} == set(ROOMS)
+    } <= set(checkout())
+    assert sum(len(module.imports) for module in product(checkout())) > 500
+    assert {nearest(module.name, ROOMS) for module in product(checkout())} - {""} == set(ROOMS)
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_the_code_keeps_every_rule(name: str) -> None:
-    assert list(RULES[name](MODULES)) == []
+    assert list(RULES[name](checkout())) == []
 
 
 HANDLER = '"""One."""\ndef handle(request: object, service: object) -> None: ...\n'
@@ -530,7 +536,7 @@ def test_a_rule_fails_on_files_that_break_it(name: str, tmp_path: Path) -> None:
             (root / path).write_text(source, "utf-8")
         planted = read_modules(root)
         assert len(planted) == len(files)
-        broken = list(RULES[name]({**MODULES, **planted}))
+        broken = list(RULES[name]({**checkout(), **planted}))
         assert [
             line
             for line in broken

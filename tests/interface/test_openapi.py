@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from attacks.fuzz.run import fuzz
-from openapi_spec_validator import OpenAPIV31SpecValidator
 from support.commands import Command
 from support.web import Site
 
@@ -59,6 +58,8 @@ def test_a_route_whose_handler_is_not_described_cannot_be_added() -> None:
     ],
 )
 def test_the_document_is_valid_whatever_the_configuration_says(changes: dict[str, Any]) -> None:
+    from openapi_spec_validator import OpenAPIV31SpecValidator
+
     settings = DAEMONS._replace(**changes)
     told = json.loads(json.dumps(document(settings, TABLE)))
     assert list(OpenAPIV31SpecValidator(told).iter_errors()) == []

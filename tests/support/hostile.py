@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -33,9 +34,10 @@ def answer(value: Any = b"", *headers: str, status: str = "200 OK", length: int 
     return "\r\n".join([*lines, "Connection: close", "", ""]).encode() + body
 
 
+@cache
 def bomb(megabytes: int = 100) -> bytes:
     """A small body that decompresses to a large one."""
-    return gzip.compress(b'"' + b"a" * megabytes * 1024 * 1024 + b'"', 6)
+    return gzip.compress(b'"' + b"a" * megabytes * 1024 * 1024 + b'"', 1)
 
 
 class Hostile:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-import flask
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import free_port, wait_for
@@ -249,8 +248,10 @@ class Quiet(WSGIRequestHandler):
         pass
 
 
-def application(remote_user: Any) -> flask.Flask:
+def application(remote_user: Any) -> Any:
     """Answers with the headers it received and the user it concludes from them."""
+    import flask
+
     app = flask.Flask(__name__)
 
     @app.route("/", defaults={"path": ""}, methods=["GET", "POST", "PUT", "DELETE"])
