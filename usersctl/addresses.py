@@ -21,6 +21,7 @@ from usersctl.models import SYSTEM, Actor, Claim, User
 from usersctl.passwords import password_is_set
 from usersctl.store.transaction import Transaction
 
+TAKEN = "Email is already registered"
 RESERVED = EMAIL_CHANGED.lifetime  # as long as the link of the notice about the change
 
 
@@ -39,9 +40,13 @@ def has_lapsed(tx: Transaction, user: User) -> bool:
 
 def refuse_taken(tx: Transaction, email: str, *, but: int | None = None) -> None:
     """Raises Taken if the address is known of another user than `but`, or reserved for one. A claim does not count."""
-    holder = holder_of(tx, email)
-    if (holder is not None and holder.id != but) or tx.reserved_for(email) not in (None, but):
-        raise Taken("Email is already registered")
+    holder, reserved_for = holder_of(tx, email), tx.reserved_for(email)
+    if holder is not None and holder.id != but:
+        raise Taken(TAKEN)
+    if reserved_for not in (None, but):
+        raise Taken(
+            TAKEN, hint=f"it is reserved for user {reserved_for}, who gave it up less than a week ago"
+        )
 
 
 def make_free(tx: Transaction, emails: EmailQueue, email: str, *, by: Actor, but: int | None = None) -> None:
@@ -69,7 +74,7 @@ def change_own(tx: Transaction, emails: EmailQueue, user: User, email: str, *, b
         return end_claim(tx, emails, user, "claim-taken-back", by=by)
     claimant = tx.claimant(email)
     if claimant is not None and claimant.id != user.id and claimant.claimed_email is not None:
-        raise Taken("Email is already registered")
+        raise Taken(TAKEN)
     make_free(tx, emails, email, by=by, but=user.id)
     tx.drop_claim_links(user.id)
     claimed = tx.change_user(

@@ -162,6 +162,9 @@ class Why:
             yield _shut("address", "this is not an email address")
             return
         yield self._throttled(tx, None, email)
+        reserved_for = tx.reserved_for(email)
+        if reserved_for is not None:
+            yield _note("address", f"reserved for user {reserved_for}, who gave it up less than a week ago")
         yield self._registration(email)
         yield self._first_sign_in()
 

@@ -40,6 +40,7 @@ from support.web import Client, running
 from usersctl import __main__
 from usersctl.config import Settings
 from usersctl.service import build
+from usersctl.store.store import Store
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller example would take minutes to find
 EXAMPLES, STEPS = (100, 80) if LONG else (10, 30)
@@ -58,7 +59,20 @@ class Person:
     password: str
     role: str = "user"
     active: bool = True
-    awaiting: bool = False
+    awaiting: datetime | None = None  # since when
+    claim: tuple[str, datetime] | None = None  # a new address, and when its claim expires
+    reserved: dict[str, datetime] = field(
+        default_factory=dict
+    )  # former addresses, in the order of giving them up
+
+    def claimed(self, now: datetime) -> str | None:
+        return self.claim[0] if self.claim is not None and self.claim[1] > now else None
+
+    def called(self, now: datetime) -> str:
+        return self.claimed(now) or self.email
+
+    def has_lapsed(self, now: datetime) -> bool:
+        return self.awaiting is not None and now - self.awaiting >= DAY
 
 
 @dataclass
@@ -84,8 +98,47 @@ class Model:
     tokens: dict[str, Token] = field(default_factory=dict)
     links: dict[str, Link] = field(default_factory=dict)
 
-    def by_email(self, email: str) -> Person | None:
-        return next((each for each in self.people.values() if each.email == email.strip().lower()), None)
+    def is_free(
+        self, email: str, now: datetime, but: Person | None = None, *, to_claim: bool = False
+    ) -> bool:
+        for person in self.people.values():
+            if person is but:
+                continue
+            is_known = person.email == email and not person.has_lapsed(now)
+            is_claimed = to_claim and person.claimed(now) == email
+            if is_known or is_claimed or person.reserved.get(email, now) > now:
+                return False
+        return True
+
+    def make_free(self, email: str, now: datetime, but: Person | None = None) -> None:
+        for person in list(self.people.values()):
+            if person is not but and person.email == email and person.has_lapsed(now):
+                self.delete(person)
+            elif person is not but and person.claim is not None and person.claim[0] == email:
+                self.end_claim(person)
+
+    def delete(self, person: Person) -> None:
+        self.end_tokens(person.id)
+        self.end_links(person.id)
+        self.end_claim(person)
+        del self.people[person.id]
+
+    def end_claim(self, person: Person) -> None:
+        person.claim = None
+        self.end_links(person.id, "email")
+
+    def give(self, person: Person, email: str, now: datetime) -> None:
+        if email != person.email:
+            self.make_free(email, now, person)
+            self.end_links(person.id)
+            person.email, person.reserved = email, {}
+        self.end_claim(person)
+
+    def change_own(self, person: Person, email: str, now: datetime) -> None:
+        self.end_claim(person)
+        if email != person.email:
+            self.make_free(email, now, person)
+            person.claim = (email, now + DAY)
 
     def admins(self) -> int:
         return sum(each.active and each.role == "admin" for each in self.people.values())
@@ -96,8 +149,11 @@ class Model:
     def end_tokens(self, owner: int, *, but: str | None = None) -> None:
         self.tokens = {key: each for key, each in self.tokens.items() if each.owner != owner or key == but}
 
-    def end_links(self, owner: int) -> None:
-        self.links = {key: each for key, each in self.links.items() if each.owner != owner}
+    def end_links(self, owner: int, *kinds: str) -> None:
+        ended = kinds or ("confirm", "reset")
+        self.links = {
+            key: each for key, each in self.links.items() if each.owner != owner or each.kind not in ended
+        }
 
     def holder(self, token: str | None, now: datetime) -> Person | None:
         """The owner of a valid token. Using it prolongs it."""
@@ -167,6 +223,7 @@ class Machine(RuleBasedStateMachine):
             patch.setattr(sys, "argv", ["usersctl", "--json", "--no-input", *words])
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
             patch.setitem(build.__kwdefaults__ or {}, "now", self.clock)
+            patch.setitem(Store.open.__func__.__kwdefaults__, "clock", self.clock)  # type: ignore[attr-defined]
             patch.setattr(bcrypt, "gensalt", lambda _rounds: salt)
             patch.setattr(signal, "signal", lambda *_arguments: None)
             with pytest.raises(SystemExit) as ended:
@@ -187,6 +244,12 @@ class Machine(RuleBasedStateMachine):
         if role is None:
             return 401
         return 403 if needs == "admin" and role != "admin" else None
+
+    def refused_to_token(self, token: str, person: Person) -> int | None:
+        """An API token changes nothing that its own user signs in with."""
+        entry = self.model.tokens.get(token)
+        is_own = entry is not None and entry.kind == "api" and entry.owner == person.id
+        return 403 if is_own else None
 
     def me(self, token: str | None) -> Person:
         return (
@@ -237,10 +300,11 @@ class Machine(RuleBasedStateMachine):
             *(["--admin"] if admin else []),
         ]
         code, made = self.cli(*words, stdin=password)
-        if self.model.by_email(email):
+        if not self.model.is_free(email, self.clock()):
             assert code == 4
         else:
             assert code == 0
+            self.model.make_free(email, self.clock())
             self.model.people[made["id"]] = Person(
                 made["id"], email, name, password, role="admin" if admin else "user"
             )
@@ -253,13 +317,16 @@ class Machine(RuleBasedStateMachine):
     )
     def create_over_http(self, token: str | None, name: str, password: str, role: str) -> None:
         email = f"{name}@example.com"
-        expected = self.refused(token, needs="admin") or (400 if self.model.by_email(email) else 200)
+        expected = self.refused(token, needs="admin") or (
+            200 if self.model.is_free(email, self.clock()) else 400
+        )
         status, told, _ = self.http(
             "POST", "/api/users", {"email": email, "name": name, "password": password, "role": role}, token
         )
         assert status == expected
         if status == 200:
             made = told["user"]
+            self.model.make_free(email, self.clock())
             self.model.people[made["id"]] = Person(made["id"], email, name, password, role=role)
 
     @rule(name=st.sampled_from(NAMES), password=st.sampled_from(PASSWORDS))
@@ -268,10 +335,13 @@ class Machine(RuleBasedStateMachine):
         status, told, _ = self.http(
             "POST", "/api/users/register", {"email": f" {email}", "name": name, "password": password}
         )
-        assert status == (400 if self.model.by_email(email) else 200)
+        assert status == (200 if self.model.is_free(email, self.clock()) else 400)
         if status == 200:
             number = told["user"]["id"]
-            self.model.people[number] = Person(number, email, name, password, active=False, awaiting=True)
+            self.model.make_free(email, self.clock())
+            self.model.people[number] = Person(
+                number, email, name, password, active=False, awaiting=self.clock()
+            )
 
     # --- sessions ---
 
@@ -335,7 +405,7 @@ class Machine(RuleBasedStateMachine):
             assert self.cli("token", "revoke", str(person.id))[0] == 0
         else:
             status = self.http("DELETE", f"/api/users/{person.id}/sessions", token=token)[0]
-            expected = self.refused(token, needs="admin")
+            expected = self.refused(token, needs="admin") or self.refused_to_token(token, person)
             assert status == (expected or 200)
             if expected:
                 return
@@ -388,36 +458,56 @@ class Machine(RuleBasedStateMachine):
                     str(person.id),
                     *(word for key, value in change.items() for word in (f"--{key}", value)),
                 ]
-            expected, got = self.change_of(person, change, itself=False), self.cli(*words)[0]
+            by = "command"
+            expected, got = self.change_of(person, change, by), self.cli(*words)[0]
             assert got == {200: 0, 400: 4 if "email" in change else 5}[expected], (got, expected)
         else:
             refused = self.refused(token, needs="admin")
-            expected = refused or self.change_of(person, change, itself=self.me(token).id == person.id)
+            if refused is None and "email" in change:
+                refused = self.refused_to_token(token, person)
+            by = "another admin"
+            if refused is None and self.me(token).id == person.id:
+                by = "itself"
+            expected = refused or self.change_of(person, change, by)
             assert self.http("PATCH", f"/api/users/{person.id}", change, token)[0] == expected
         if expected == 200:
-            self.changed(person, change)
+            self.changed(person, change, by)
 
-    def change_of(self, person: Person, change: dict[str, Any], *, itself: bool) -> int:
-        new = {key: value for key, value in change.items() if getattr(person, key) != value}
+    def moves(self, person: Person, email: str, by: str) -> bool:
+        """Whether this is another address: a form sends back the claimed one that it shows."""
+        return email != person.called(self.clock()) or (by == "command" and email != person.email)
+
+    def change_of(self, person: Person, change: dict[str, Any], by: str) -> int:
+        itself = by == "itself"
+        new = {
+            key: value for key, value in change.items() if key != "email" and getattr(person, key) != value
+        }
         if "active" in change and person.awaiting:
             new["active"] = change["active"]
         if "active" in new and itself:
             return 403
         if self.model.is_last_admin(person) and (new.get("role") == "user" or new.get("active") is False):
             return 400
-        taken = self.model.by_email(new["email"]) if "email" in new else None
-        return 400 if taken is not None else 200
+        email = change.get("email")
+        if email is None or email == person.email or not self.moves(person, email, by):
+            return 200
+        return 200 if self.model.is_free(email, self.clock(), person, to_claim=itself) else 400
 
-    def changed(self, person: Person, change: dict[str, Any]) -> None:
+    def changed(self, person: Person, change: dict[str, Any], by: str) -> None:
         if change.get("active") is False and (person.active or person.awaiting):
             self.model.end_tokens(person.id)
             self.model.end_links(person.id)
+            self.model.end_claim(person)
+            person.reserved = {}
         if "active" in change:
-            person.awaiting = False
-        if change.get("email", person.email) != person.email:
-            self.model.end_links(person.id)
+            person.awaiting = None
+        email = change.get("email")
+        if email is not None and self.moves(person, email, by):
+            move = self.model.change_own if by == "itself" else self.model.give
+            move(person, email, self.clock())
         for key, value in change.items():
-            setattr(person, key, value)
+            if key != "email":
+                setattr(person, key, value)
 
     @rule(token=tokens, name=st.sampled_from(["Countess", "Mother"]))
     def rename_myself(self, token: str, name: str) -> None:
@@ -428,20 +518,32 @@ class Machine(RuleBasedStateMachine):
         if not expected:
             self.me(token).name = name
 
+    @rule(token=tokens, name=st.sampled_from([*NAMES, "eve"]))
+    def change_my_address(self, token: str, name: str) -> None:
+        email, now = f"{name}@example.com", self.clock()
+        expected = self.refused(token)
+        if expected is None:
+            me = self.me(token)
+            is_free = email == me.email or self.model.is_free(email, now, me, to_claim=True)
+            expected = self.refused_to_token(token, me) or (200 if is_free else 400)
+        assert self.http("PATCH", "/api/users/me", {"email": email}, token)[0] == expected
+        if expected == 200 and email != me.called(now):
+            self.model.change_own(me, email, now)
+
     @rule(pick=st.integers(0, 9), token=st.none() | tokens)
     def delete(self, pick: int, token: str | None) -> None:
         """By an admin, or without a token by command."""
         person = self.someone(pick)
-        expected = self.refused(token, needs="admin") if token is not None else None
+        expected = None
+        if token is not None:
+            expected = self.refused(token, needs="admin") or self.refused_to_token(token, person)
         expected = expected or (400 if self.model.is_last_admin(person) else 200)
         if token is None:
             assert self.cli("delete", "--yes", person.email)[0] == (0 if expected == 200 else 5)
         else:
             assert self.http("DELETE", f"/api/users/{person.id}", token=token)[0] == expected
         if expected == 200:
-            self.model.end_tokens(person.id)
-            self.model.end_links(person.id)
-            del self.model.people[person.id]
+            self.model.delete(person)
 
     # --- passwords and emails ---
 
@@ -452,10 +554,13 @@ class Machine(RuleBasedStateMachine):
         person.password = password
         self.model.end_tokens(person.id)
         self.model.end_links(person.id)
+        self.model.end_claim(person)
 
     @rule(target=tokens, token=tokens, right=st.booleans(), password=st.sampled_from(PASSWORDS))
     def change_my_password(self, token: str, right: bool, password: str) -> Any:
         expected = self.refused(token) or (200 if right else 400)
+        if self.refused(token) is None:
+            expected = self.refused_to_token(token, self.me(token)) or expected
         current = self.me(token).password if token in self.model.tokens and right else WRONG
         body = {"currentPassword": current, "newPassword": password, "newPasswordConfirmation": password}
         status, _, client = self.http("PATCH", "/api/users/password", body, token)
@@ -466,23 +571,28 @@ class Machine(RuleBasedStateMachine):
         person.password = password
         self.model.end_tokens(person.id, but=token)
         self.model.end_links(person.id)
-        if entry.kind == "api":
-            return multiple()  # has no cookie to renew, and is kept as it is
         del self.model.tokens[token]
         self.model.tokens[client.cookies["auth_token"]] = entry
         return client.cookies["auth_token"]
 
-    @rule(target=links, pick=st.integers(0, 9), kind=st.sampled_from(["confirm", "reset"]))
+    @rule(target=links, pick=st.integers(0, 9), kind=st.sampled_from(["confirm", "reset", "email"]))
     def print_a_link(self, pick: int, kind: str) -> Any:
         person = self.someone(pick)
         code, told = self.cli("link", kind, person.email)
         if kind == "confirm" and not person.awaiting:
             assert code != 0
             return multiple()
+        email, lifetime = person.email, timedelta(hours=1 if kind == "reset" else 24)
+        if kind == "email":
+            claimed = person.claimed(self.clock())
+            if claimed is None:
+                assert code == 5
+                return multiple()
+            email = claimed
+            person.claim = (claimed, self.clock() + lifetime)
         assert code == 0
         token = str(told["url"]).partition("token=")[2].partition("&")[0]
-        lifetime = timedelta(hours=24 if kind == "confirm" else 1)
-        self.model.links[token] = Link(kind, person.id, person.email, self.clock() + lifetime)
+        self.model.links[token] = Link(kind, person.id, email, self.clock() + lifetime)
         return token
 
     def good(self, link: str, kind: str) -> Person | None:
@@ -494,11 +604,11 @@ class Machine(RuleBasedStateMachine):
     @rule(link=links, email=st.sampled_from([f"{name}@example.com" for name in (*NAMES, "root")]))
     def confirm(self, link: str, email: str) -> None:
         person = self.good(link, "confirm")
-        fits = person is not None and person.email == email and person.awaiting
+        fits = person is not None and person.email == email and person.awaiting is not None
         status = self.http("GET", "/api/users/confirm-email?" + urlencode({"token": link, "email": email}))[0]
         assert status == (200 if fits else 400)
         if fits and person:
-            person.active, person.awaiting = True, False
+            person.active, person.awaiting = True, None
             self.model.end_links(person.id)
 
     @rule(link=links, own=st.booleans(), password=st.sampled_from(PASSWORDS))
@@ -513,6 +623,31 @@ class Machine(RuleBasedStateMachine):
             person.password = password
             self.model.end_tokens(person.id)
             self.model.end_links(person.id)
+            self.model.end_claim(person)
+
+    @rule(link=links, right=st.booleans())
+    def prove(self, link: str, right: bool) -> None:
+        """The link to a new address, with the password."""
+        now, person = self.clock(), self.good(link, "email")
+        claimed = person.claimed(now) if person is not None else None
+        fits = claimed is not None and self.model.links[link].email == claimed and person.active
+        email = claimed or "other@example.com"
+        password = person.password if person is not None and right else WRONG
+        body = {"token": link, "email": email, "password": password}
+        status = self.http("POST", "/api/users/me/email", body)[0]
+        assert status == ((200 if right else 401) if fits else 400)
+        if status != 200 or person is None:
+            return
+        if person.reserved.get(email, now) > now:
+            order = list(person.reserved)
+            for later in order[order.index(email) :]:
+                del person.reserved[later]
+        else:
+            person.reserved.pop(person.email, None)
+            person.reserved[person.email] = now + timedelta(days=7)
+        person.email = email
+        self.model.end_links(person.id)
+        self.model.end_claim(person)
 
     @rule(pick=st.integers(0, 9))
     def forget(self, pick: int) -> None:
@@ -560,12 +695,16 @@ class Machine(RuleBasedStateMachine):
             self.model.tokens = {
                 key: each for key, each in self.model.tokens.items() if key not in stale | for_ever
             }
+            for person in list(self.model.people.values()):
+                if person.awaiting is not None and now - person.awaiting >= timedelta(days=30):
+                    self.model.delete(person)
 
     # --- agreement ---
 
     def agrees(self, person: Person, told: dict[str, Any]) -> None:
-        seen = {name: told[name] for name in ("id", "email", "name", "role", "active")}
+        seen = {name: told[name] for name in ("id", "name", "role", "active")}
         assert seen == {name: getattr(person, name) for name in seen}
+        assert told["email"] == person.called(self.clock())
 
     @precondition(lambda self: bool(self.model.people))
     @invariant()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.accounts import author
 from support.commands import Command
 from support.daemons import serving, wait_for
 from support.fakes import FakeClock
@@ -125,6 +126,22 @@ def test_the_leader_deletes_accounts_whose_time_to_undo_is_over(
     assert exists()
     clock.move(hours=1)
     wait_for(lambda: not exists())
+
+
+def test_the_leader_ends_claims_that_have_expired(
+    two: Two, clock: FakeClock, add: Callable[..., User], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader, "TIDY_EVERY", 0.01)
+    opened = two.service.sessions.open(add("ada"), remember=True)
+    two.service.accounts.update(opened.user.id, email="new@example.com", by=author(opened))
+    two.start_one_after_the_other()
+    clock.move(hours=25)
+
+    def is_told() -> bool:
+        with two.service.store.read() as tx:
+            return [row.action for row in tx.audit_rows()][-1] == "claim-expired"
+
+    wait_for(is_told)
 
 
 def test_the_lock_file_is_private_and_beside_the_database(two: Two) -> None:

@@ -1,0 +1,447 @@
+"""Whoever reads the emails to a proven address can always get the account back, and nobody else ever can.
+
+An owner and two attackers do anything in any order: register, confirm, claim an address, prove it, take it back, sign in
+through the provider, reset, use "this wasn't me", unlink, delete, undo. The attackers also steal sessions and passwords. After
+each step the owner takes each of their accounts back, on a copy of the database, while the attackers try everything.
+
+A few hundred steps in every run; ten thousand by `USERSCTL_LONG=1 pytest tests/faults/test_ways_back.py`.
+"""
+
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from email.message import EmailMessage
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from support.fakes import FakeClock
+from support.faults import LONG
+from support.postbox import Link, link_in, send_all
+
+from usersctl.config import Settings
+from usersctl.errors import UsersError
+from usersctl.models import SYSTEM, UNKNOWN_CLIENT, Actor, User
+from usersctl.oauth.providers import Profile
+from usersctl.secrets import digest
+from usersctl.service import Service, build
+
+EXAMPLES, STEPS = (200, 50) if LONG else (8, 25)
+OWNER, ATTACKERS = "ada", ("eve", "mal")
+PEOPLE = (OWNER, *ATTACKERS)
+# Each person reads two addresses, and has an account at the provider for each of them.
+ADDRESSES = {person: (f"{person}@example.com", f"{person}2@example.com") for person in PEOPLE}
+EVERY_ADDRESS = [address for addresses in ADDRESSES.values() for address in addresses]
+PASSWORDS = {person: f"{person}'s horse battery" for person in PEOPLE}
+IN_MEMORY = next(
+    (folder for folder in ("/dev/shm",) if Path(folder).is_dir()), None
+)  # nothing is lost but time
+KEPT = timedelta(days=5)  # a notice is at most two days older than the change, and its link works for seven
+RECOVERED = "a password for the account that is back"
+WEB = Actor("anonymous", "192.0.2.1")
+
+person = st.sampled_from(PEOPLE)
+attacker = st.sampled_from(ATTACKERS)
+address = st.sampled_from(EVERY_ADDRESS)
+own = st.integers(0, 1)  # which of one's own addresses
+pick = st.integers(0, 99)  # which of one's sessions, passwords or links, from the newest
+
+
+@dataclass
+class Holdings:
+    """What one person has in their hands."""
+
+    sessions: list[str] = field(default_factory=list)
+    passwords: list[str] = field(default_factory=list)
+    claimed: list[int] = field(default_factory=list)  # the accounts whose address they have changed
+
+
+class World:
+    """A service, its mailboxes, and what each person holds."""
+
+    def __init__(self, database: Path, clock: FakeClock) -> None:
+        values = Settings(
+            database=database,
+            base_url="http://users.example.com",
+            rounds=4,
+            whitelist=("/register",),
+            limits_enabled=False,
+            oauth_client_id="users",
+            oauth_client_secret="secret",
+            oauth_issuer="https://id.example.com",
+            oauth_allow_auto_registration=True,
+        )
+        self.clock = clock
+        self.emails: list[Link] = []
+        self.holdings = {person: Holdings([], [PASSWORDS[person]]) for person in PEOPLE}
+        self.service: Service = build(values, now=clock, send=self._receive)
+
+    def copy(self, database: Path) -> "World":
+        self.service.store.copy(database)
+        copied = World(database, self.clock)
+        copied.emails = list(self.emails)
+        copied.holdings = deepcopy(self.holdings)
+        return copied
+
+    def _receive(self, message: EmailMessage, _recipient: str, _number: int) -> str:
+        body = message.get_body(("plain",))
+        assert body is not None
+        text = body.get_content()
+        if "http" in text:
+            self.emails.append(link_in(text))
+        return "250 OK"
+
+    def tried(self, action: Callable[[], Any]) -> Any:
+        """The result of an action that may be refused."""
+        result = None
+        with suppress(UsersError):
+            result = action()
+        send_all(self.service)
+        return result
+
+    # --- what people see ---
+
+    def links(self, who: str, *pages: str) -> list[Link]:
+        """Those that a person can read, the newest first."""
+        return [link for link in self.emails[::-1] if link.email in ADDRESSES[who] and link.path in pages]
+
+    def signed_in(self, token: str) -> tuple[User, Actor] | None:
+        known = self.service.sessions.check(token)
+        if known is None:
+            return None
+        user = known[1]
+        return user, Actor(f"user:{user.id}", None, user.id, digest(token))
+
+    def user(self, user_id: int) -> User | None:
+        with self.service.store.read() as tx:
+            return tx.user(user_id)
+
+    # --- what people do; all of it may be refused ---
+
+    def sign_in(self, who: str, address: str, password: str) -> User | None:
+        opened = self.tried(lambda: self.service.sessions.login(address, password))
+        return self._keep(who, opened)
+
+    def by_provider(self, who: str, own: int) -> User | None:
+        email = ADDRESSES[who][own]
+        profile = Profile(f"id of {email}", email, email_verified=True, name=who, picture=None)
+        then = partial(self.service.sessions.open_in, remember=True, client=UNKNOWN_CLIENT)
+        return self._keep(who, self.tried(lambda: self.service.oauth.user_for(profile, then=then, by=WEB)))
+
+    def _keep(self, who: str, opened: Any) -> User | None:
+        if opened is None:
+            return None
+        self.holdings[who].sessions.insert(0, opened.token)
+        user: User = opened.user
+        return user
+
+    def with_session(self, who: str, pick: int, action: Callable[[User, Actor], Any]) -> Any:
+        sessions = self.holdings[who].sessions
+        known = self.signed_in(sessions[pick % len(sessions)]) if sessions else None
+        if known is not None:
+            return self.tried(lambda: action(*known))
+        return None
+
+    def use(self, link: Link, password: str) -> None:
+        """What the page behind a link does."""
+        service, token, email = self.service, link.token, link.email
+        uses: dict[str, Callable[[], object]] = {
+            "/confirm-email": lambda: service.registration.confirm(token, email, by=WEB),
+            "/confirm-new-email": lambda: service.claims.prove(token, email, password, by=WEB),
+            "/reset-password": lambda: service.recovery.reset(token, email, password, by=WEB),
+            "/not-me": lambda: service.recovery.not_me(token, email, by=WEB),
+            "/confirm-deletion": lambda: service.deletion.confirm(token, email, by=WEB),
+            "/undo-deletion": lambda: service.deletion.undo(token, email, by=WEB),
+        }
+        self.tried(uses[link.path])
+
+    def forget(self, address: str) -> None:
+        self.clock.move(minutes=16)  # at most three emails in a quarter of an hour
+        self.tried(lambda: self.service.recovery.forgot(address))
+
+    # --- the owner's way back, and everything that others can try ---
+
+    def addresses(self) -> dict[int, tuple[str, bool]]:
+        """The known address of each account, and whether it is proven."""
+        with self.service.store.read() as tx:
+            users = [credentials.user for credentials in tx.all_credentials()]
+        return {user.id: (user.email, user.email_proven_at is not None) for user in users}
+
+    def get_back(self, user_id: int, address: str) -> None:
+        self.use_all("/not-me", address)
+        self.forget(address)
+        self.use_all("/undo-deletion", address)
+        self.use_all("/reset-password", address)
+        # A reset proves the address of a registration, too, and leaves it to be confirmed.
+        self.tried(lambda: self.service.registration.resend(address))
+        self.use_all("/confirm-email", address)
+        user = self.sign_in(OWNER, address, RECOVERED)
+        assert user is not None, "the owner gets the account back"
+        assert (user.id, user.email, user.claimed_email) == (user_id, address, None)
+
+    def use_all(self, page: str, address: str) -> None:
+        for link in self.links(OWNER, page):
+            if link.email == address:
+                self.use(link, RECOVERED)
+
+    def attack(self, user_id: int) -> None:
+        """No attacker gets into the account by anything that they hold or ask for."""
+        for who in ATTACKERS:
+            for address in ADDRESSES[who]:
+                self.forget(address)
+        for who in ATTACKERS:
+            holds = self.holdings[who]
+            for link in self.links(
+                who, "/not-me", "/undo-deletion", "/reset-password", "/confirm-email", "/confirm-new-email"
+            ):
+                self.use(link, holds.passwords[0])
+            entered = [self.by_provider(who, own) for own in (0, 1)]
+            entered += [
+                self.sign_in(who, address, password)
+                for address in EVERY_ADDRESS
+                for password in holds.passwords
+            ]
+            entered += [known[0] for token in holds.sessions if (known := self.signed_in(token))]
+            assert user_id not in {user.id for user in entered if user is not None}, f"{who} got in"
+
+
+class Machine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory(dir=IN_MEMORY)
+        self.clock = FakeClock()
+        self.world = World(Path(self.folder.name) / "users.db", self.clock)
+        self.copies = 0
+        self.seen: Any = None
+        self.addresses: dict[int, tuple[str, bool]] = {}
+        # The owner's addresses that an account had and lost, in this order, and until when they can be put back.
+        self.lost: dict[int, dict[str, datetime]] = {}
+
+    def teardown(self) -> None:
+        self.world.service.close()
+        self.folder.cleanup()
+
+    @initialize(account=st.sampled_from(["with a password", "with a password", "by the provider", "none"]))
+    def begin(self, account: str) -> None:
+        """Most often the owner is signed in."""
+        if account == "with a password":
+            self.register(OWNER, ADDRESSES[OWNER][0])
+            self.confirm(OWNER, 0)
+            self.sign_in(OWNER, ADDRESSES[OWNER][0], 0)
+        elif account == "by the provider":
+            self.sign_in_through_the_provider(OWNER, 0)
+
+    # --- accounts are made ---
+
+    @rule(who=person, address=address)
+    def register(self, who: str, address: str) -> None:
+        if who == OWNER and address not in ADDRESSES[OWNER]:
+            return
+        register = self.world.service.registration.register
+        self.world.tried(lambda: register(address, who, PASSWORDS[who], by=WEB))
+
+    @rule(who=person, pick=pick)
+    def confirm(self, who: str, pick: int) -> None:
+        self.use(who, pick, "/confirm-email")
+
+    @rule(who=person, own=own)
+    def sign_in_through_the_provider(self, who: str, own: int) -> None:
+        self.world.by_provider(who, own)
+
+    @rule(who=person, address=address, pick=pick)
+    def sign_in(self, who: str, address: str, pick: int) -> None:
+        passwords = self.world.holdings[who].passwords
+        self.world.sign_in(who, address, passwords[pick % len(passwords)])
+
+    # --- what is stolen ---
+
+    @rule(who=attacker, pick=pick)
+    def steal_a_session(self, who: str, pick: int) -> None:
+        sessions = self.world.holdings[OWNER].sessions
+        if sessions:
+            self.world.holdings[who].sessions.insert(0, sessions[pick % len(sessions)])
+
+    @rule(who=attacker)
+    def learn_the_owners_password(self, who: str) -> None:
+        self.world.holdings[who].passwords.insert(0, PASSWORDS[OWNER])
+
+    # --- addresses ---
+
+    @rule(who=person, pick=pick, address=address)
+    def claim(self, who: str, pick: int, address: str) -> None:
+        if who == OWNER and address not in ADDRESSES[OWNER]:
+            return
+
+        def change(user: User, by: Actor) -> None:
+            self.world.service.accounts.update(user.id, email=address, by=by)
+            self.world.holdings[who].claimed.append(user.id)
+
+        self.world.with_session(who, pick, change)
+
+    @rule(who=person, pick=pick, password=pick)
+    def prove(self, who: str, pick: int, password: int) -> None:
+        self.use(who, pick, "/confirm-new-email", password)
+
+    @rule(who=person, pick=pick)
+    def take_back(self, who: str, pick: int) -> None:
+        claims = self.world.service.claims
+        self.world.with_session(who, pick, lambda user, by: claims.take_back(user.id, by=by))
+
+    @rule(who=person, pick=pick)
+    def send_again(self, who: str, pick: int) -> None:
+        claims = self.world.service.claims
+        self.world.with_session(who, pick, lambda user, by: claims.resend(user.id, by=by))
+
+    @rule(who=attacker, pick=pick, own=own)
+    def steal_and_move(self, who: str, pick: int, own: int) -> None:
+        """The shortest way for a thief with a session and the password: random steps find it too seldom."""
+        self.learn_the_owners_password(who)
+        self.steal_a_session(who, pick)
+        self.claim(who, 0, ADDRESSES[who][own])
+        self.prove(who, 0, 0)
+
+    @rule(who=attacker, own=own)
+    def move_on(self, who: str, own: int) -> None:
+        self.claim(who, 0, ADDRESSES[who][own])
+        self.prove(who, 0, 0)
+
+    # --- ways back ---
+
+    @rule(address=address)
+    def forget(self, address: str) -> None:
+        self.world.forget(address)
+
+    @rule(who=person, pick=pick)
+    def reset(self, who: str, pick: int) -> None:
+        self.use(who, pick, "/reset-password")
+
+    @rule(who=person, pick=pick)
+    def this_was_not_me(self, who: str, pick: int) -> None:
+        self.use(who, pick, "/not-me")
+
+    # --- links to the provider, and deletion ---
+
+    @rule(who=person, pick=pick)
+    def unlink(self, who: str, pick: int) -> None:
+        identities = self.world.service.identities
+        self.world.with_session(who, pick, lambda user, by: identities.disconnect(user.id, "oauth", by=by))
+
+    @rule(who=person, pick=pick, password=pick)
+    def delete(self, who: str, pick: int, password: int) -> None:
+        passwords = self.world.holdings[who].passwords
+
+        def request(user: User, by: Actor) -> object:
+            chosen = passwords[password % len(passwords)]
+            return self.world.service.deletion.request(user.id, chosen, session_id=0, by=by)
+
+        self.world.with_session(who, pick, request)
+
+    @rule(who=attacker, pick=pick)
+    def confirm_a_deletion(self, who: str, pick: int) -> None:
+        self.use(who, pick, "/confirm-deletion")
+
+    @rule(who=person, pick=pick)
+    def undo(self, who: str, pick: int) -> None:
+        self.use(who, pick, "/undo-deletion")
+
+    def use(self, who: str, pick: int, page: str, password: int = 0) -> None:
+        """The owner confirms only what they did themselves."""
+        links, passwords = self.world.links(who, page), self.world.holdings[who].passwords
+        if not links:
+            return
+        link = links[pick % len(links)]
+        if who == OWNER and not self.was_the_owner(link):
+            return
+        self.world.use(link, passwords[password % len(passwords)])
+
+    def was_the_owner(self, link: Link) -> bool:
+        with self.world.service.store.read() as tx:
+            row = tx._run(
+                "SELECT user_id FROM one_time_tokens WHERE token_hash = ?", (digest(link.token),)
+            ).fetchone()
+        claimed = self.world.holdings[OWNER].claimed
+        return link.path != "/confirm-new-email" or (row is not None and row[0] in claimed)
+
+    # --- time ---
+
+    @rule(hours=st.sampled_from([1, 12, 25]))
+    def wait(self, hours: int) -> None:
+        self.clock.now += timedelta(hours=hours)
+        self.world.tried(self.world.service.claims.expire)
+        self.world.tried(lambda: self.world.service.sessions.cleanup(by=SYSTEM))
+
+    # --- the promise ---
+
+    def is_as_before(self) -> bool:
+        """The last step was refused, or changed nothing that this is about."""
+        with self.world.service.store.read() as tx:
+            row = tx.last_audit_row()
+        before = self.seen
+        self.seen = (row and row.id, len(self.world.emails), deepcopy(self.world.holdings), self.clock.now)
+        return before == self.seen
+
+    def rightful(self) -> dict[int, str]:
+        """The accounts that are the owner's to get back, and the address to do it from: the one that was lost first, else
+        the proven one."""
+        before, self.addresses = self.addresses, self.world.addresses()
+        for user_id, (former, was_proven) in before.items():
+            lost = self.lost.setdefault(user_id, {})
+            if user_id in self.addresses and self.addresses[user_id][0] != former:
+                if was_proven and former in ADDRESSES[OWNER]:
+                    lost.setdefault(former, self.clock.now + KEPT)
+                returned = self.addresses[user_id][0]
+                if returned in lost:  # also those after it are as if they had never been
+                    order = list(lost)
+                    for later in order[order.index(returned) :]:
+                        del lost[later]
+        found = {}
+        for user_id, (email, is_proven) in self.addresses.items():
+            owed = [
+                address for address, until in self.lost.get(user_id, {}).items() if self.clock.now < until
+            ]
+            owed += [email] * (is_proven and email in ADDRESSES[OWNER])
+            if owed:
+                found[user_id] = owed[0]
+        return found
+
+    @invariant()
+    def the_owner_gets_each_account_back_and_nobody_else_does(self) -> None:
+        if self.is_as_before():
+            return
+        for user_id, address in self.rightful().items():
+            moment = self.clock.now
+            self.copies += 1
+            copy = self.world.copy(Path(self.folder.name) / f"copy-{self.copies}.db")
+            try:
+                copy.get_back(user_id, address)
+                copy.attack(user_id)
+                user = copy.sign_in(OWNER, address, RECOVERED)
+                assert user is not None
+                assert user.id == user_id, "and keeps it"
+            finally:
+                self.clock.now = moment
+                copy.service.close()
+
+
+def test_whoever_reads_the_emails_to_a_proven_address_gets_the_account_back_and_nobody_else_does() -> None:
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+            phases=[
+                Phase.explicit,
+                Phase.reuse,
+                Phase.generate,
+            ],  # a smaller example would take minutes to find
+        ),
+    )
