@@ -24,7 +24,7 @@ _ERASED = re.compile(r"[^\n]*\n(?:\x1b\[\?25h)?\r\x1b\[1A\x1b\[2K|[^\n]*\x1b\[2K
 _CHANGING = (
     (r"[0-9a-f]{64}", "HASH"),
     (r"\d{8}T\d{6}\.\d{6}Z", "TIME"),
-    (r"\d+ bytes, \d+\.\d\d s", "SIZE"),
+    (r"\d+ bytes, [\d.]+ s", "SIZE"),
     (r"\d+ ms\b", "DURATION"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d\.\d{3}Z)?", "TIME"),
     (r"\d{4}-\d\d-\d\d", "TIME"),
