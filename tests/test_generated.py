@@ -139,8 +139,8 @@ def test_the_reference_holds_every_call_with_its_callers_and_no_other() -> None:
         access: {calls[call] for call, other in routes.items() if other is access}
         for access in routes.values()
     }
-    assert all(len(each) == 1 for each in words.values()), words
-    assert len({word for each in words.values() for word in each}) == len(words)
+    assert all(len(text) == 1 for text in words.values()), words
+    assert len({word for text in words.values() for word in text}) == len(words)
 
 
 def test_the_pages_of_development_are_documented_with_their_callers() -> None:
@@ -182,7 +182,7 @@ def test_the_reference_holds_every_key_with_its_default_and_no_other(defaults: d
 
 def test_a_range_of_the_reference_is_the_one_that_is_checked(tmp_path: Path) -> None:
     ranges = {key: re.search(r"(\d+) to (\d+)", kind) for key, (kind, _, _) in documented_keys().items()}
-    assert sum(each is not None for each in ranges.values()) > 10
+    assert sum(range_ is not None for range_ in ranges.values()) > 10
     for key, limits in ranges.items():
         if limits is None:
             continue

@@ -39,8 +39,8 @@ def elsewhere(folder: Path, *words: str) -> str:
 
 def test_the_top_level_holds_no_other_files() -> None:
     made = {line.strip("/") for line in (ROOT / ".gitignore").read_text("utf-8").split()}
-    found = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
-    assert found - made == TOP_LEVEL
+    files = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
+    assert files - made == TOP_LEVEL
 
 
 def test_the_source_distribution_holds_the_whole_checkout() -> None:

@@ -105,9 +105,9 @@ def open_site(make_service: Callable[..., Service]) -> Iterator[Site]:
     service = make_service(limits_enabled=False, whitelist=("/register",))
     for name, role in (("ada", "admin"), ("bob", "user")):
         create_user(service, f"{name}@example.com", name.title(), PASSWORD, role=role, by=OPERATOR)
-    with running(service, listening="192.0.2.1") as found:
-        yield found
-        assert not [line for line in found.log if line["event"] == "error"]
+    with running(service, listening="192.0.2.1") as site:
+        yield site
+        assert not [line for line in site.log if line["event"] == "error"]
 
 
 @pytest.fixture
@@ -367,9 +367,9 @@ MINE = {
 
 def everything_of(site: Site, user_id: int) -> dict[str, Any]:
     with site.service.store.read() as tx:
-        found = tx.credentials_of(user_id)
-    assert found
-    return found.user._asdict() | {"password_hash": found.password_hash}
+        credentials = tx.credentials_of(user_id)
+    assert credentials
+    return credentials.user._asdict() | {"password_hash": credentials.password_hash}
 
 
 def test_a_user_changes_only_the_allowed_fields_of_their_account(open_site: Site) -> None:
@@ -395,11 +395,11 @@ def test_an_admin_changes_only_the_allowed_fields_of_others(open_site: Site, ada
     made = ada.post(
         "/api/users", MINE | allowed | {"email": "x@example.com", "name": "X", "password": PASSWORD}
     )
-    found = everything_of(open_site, made.json["user"]["id"])
-    assert found["id"] == 3
-    assert found["active"] is True
-    assert found["oauth_id"] is found["profile_picture"] is found["last_login_at"] is None
-    assert found["created_at"] == found["updated_at"] == "2026-11-20T08:22:19.123Z"
+    user = everything_of(open_site, made.json["user"]["id"])
+    assert user["id"] == 3
+    assert user["active"] is True
+    assert user["oauth_id"] is user["profile_picture"] is user["last_login_at"] is None
+    assert user["created_at"] == user["updated_at"] == "2026-11-20T08:22:19.123Z"
     assert open_site.client().login("x@example.com", PASSWORD).status == 200
 
 
@@ -428,9 +428,9 @@ def test_registration_makes_an_inactive_account_with_the_role_user(open_site: Si
     words = {"email": "eve@example.com", "name": "Eve", "password": PASSWORD}
     reply = open_site.client().post("/api/users/register", MINE | {"active": True} | words)
     assert reply.status == 200
-    found = everything_of(open_site, reply.json["user"]["id"])
-    assert (found["id"], found["role"], found["active"]) == (3, "user", False)
-    assert found["oauth_id"] is found["profile_picture"] is found["email_proven_at"] is None
+    user = everything_of(open_site, reply.json["user"]["id"])
+    assert (user["id"], user["role"], user["active"]) == (3, "user", False)
+    assert user["oauth_id"] is user["profile_picture"] is user["email_proven_at"] is None
 
 
 def test_no_other_endpoint_creates_an_account(open_site: Site) -> None:

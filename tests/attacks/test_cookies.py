@@ -190,7 +190,7 @@ def test_every_login_makes_a_token_of_its_own(site: Site, token: str) -> None:
         client.login("ada@example.com", PASSWORD)
     tokens = {token, *(client.cookies["auth_token"] for client in clients)}
     assert len(tokens) == 6
-    assert all(len(each) == 43 for each in tokens)
+    assert all(len(token) == 43 for token in tokens)
 
 
 # --- tokens ---

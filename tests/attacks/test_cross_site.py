@@ -84,8 +84,8 @@ def ada(site: Site) -> Client:
 
 def state(site: Site) -> dict[str, Any]:
     with site.service.store.read() as tx:
-        rows = [tx.credentials_of(each) for each in (1, 2)]
-        return {"rows": rows, "tokens": [each.id for each in tx.tokens()], **tx.counts()}
+        rows = [tx.credentials_of(user_id) for user_id in (1, 2)]
+        return {"rows": rows, "tokens": [token.id for token in tx.tokens()], **tx.counts()}
 
 
 def words(path: str) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def test_a_request_of_another_site_changes_nothing(
     assert ada.get("/api/users/me").status == 200
 
 
-@pytest.mark.parametrize("endpoint", [each for each in CHANGES if each[0] == "POST"], ids=" ".join)
+@pytest.mark.parametrize("endpoint", [change for change in CHANGES if change[0] == "POST"], ids=" ".join)
 @pytest.mark.parametrize(
     ("media", "raw"),
     [
@@ -222,16 +222,16 @@ def test_without_allowed_origins_no_response_has_a_cors_header(ada: Client) -> N
 def test_only_an_allowed_origin_may_read_responses(make_site: Callable[..., Site]) -> None:
     site = make_site(allowed_origins=(FRIEND,))
     browser = site.client()
-    told = {"Access-Control-Allow-Origin": FRIEND, "Access-Control-Allow-Credentials": "true"}
+    allowed = {"Access-Control-Allow-Origin": FRIEND, "Access-Control-Allow-Credentials": "true"}
     for fetch in ({}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}):
         headers = {"Origin": FRIEND, **fetch}
         reply = browser.post(
             "/api/users/session", {"email": "ada@example.com", "password": PASSWORD}, headers=headers
         )
         assert reply.status == 200
-        assert cors(reply) == told
-        assert cors(browser.get("/api/users/me", headers=headers)) == told
-        assert cors(browser.get("/api/users/x", headers=headers)) == told  # errors can be read, too
+        assert cors(reply) == allowed
+        assert cors(browser.get("/api/users/me", headers=headers)) == allowed
+        assert cors(browser.get("/api/users/x", headers=headers)) == allowed  # errors can be read, too
     for origin in (EVIL, "null", "https://app.example.evil.example", "https://app.example:8443", "http://app.example", "https://APP.example",
                    "https://xapp.example", "https://app.example/", f"{FRIEND}, {EVIL}", f"{FRIEND} {EVIL}", "*", "", OURS):  # fmt: skip
         reply = browser.get("/api/users/me", headers={"Origin": origin})
@@ -263,11 +263,11 @@ def test_a_preflight_of_an_allowed_origin_needs_no_session(make_site: Callable[.
         reply = site.client().send("OPTIONS", path, headers=headers)
         assert reply.status == 200
         assert reply.body == b""
-        found = cors(reply)
-        assert found["Access-Control-Allow-Origin"] == FRIEND
-        assert found["Access-Control-Allow-Credentials"] == "true"
-        assert "*" not in "".join(found.values())
-        assert found["Access-Control-Allow-Headers"] == "Content-Type, Authorization"
+        allowed = cors(reply)
+        assert allowed["Access-Control-Allow-Origin"] == FRIEND
+        assert allowed["Access-Control-Allow-Credentials"] == "true"
+        assert "*" not in "".join(allowed.values())
+        assert allowed["Access-Control-Allow-Headers"] == "Content-Type, Authorization"
         assert reply.header("X-Content-Type-Options") == "nosniff"
     # Of what there is not, and to whom it is not said, nothing is told.
     for path in ("/nowhere", "/api/nowhere", "/api/users/", "/api", "/users"):

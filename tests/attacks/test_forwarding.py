@@ -151,14 +151,14 @@ fail.count = 0  # type: ignore[attr-defined]
 
 def test_a_limit_is_not_evaded_by_a_forged_address(make_service: Callable[..., Service]) -> None:
     with running(make_service(failed_logins_per_minute=5)) as site:
-        found = [
+        statuses = [
             fail(
                 site,
                 **{name: value.replace("203.0.113.9", f"203.0.113.{n}") for name, value in FORGED.items()},
             )
             for n in range(8)
         ]
-        assert found == [401] * 5 + [429] * 3
+        assert statuses == [401] * 5 + [429] * 3
         assert fail(site) == 429
 
 
@@ -168,8 +168,8 @@ def test_behind_a_proxy_the_limit_is_the_clients_own(
 ) -> None:
     trusted = (ip_network("127.0.0.0/8"),)
     with running(make_service(failed_logins_per_minute=5, trusted_proxies=trusted)) as site:
-        found = [fail(site, X_Forwarded_For=f"203.0.113.{n}, {client.format(n=n + 1)}") for n in range(7)]
-        assert found == [401] * 5 + [429] * 2
+        statuses = [fail(site, X_Forwarded_For=f"203.0.113.{n}, {client.format(n=n + 1)}") for n in range(7)]
+        assert statuses == [401] * 5 + [429] * 2
         assert fail(site, X_Forwarded_For="198.51.100.8") == 401
         assert fail(site, X_Forwarded_For="2001:db8:2:1::1") == 401
         assert fail(site) == 401
@@ -186,15 +186,15 @@ def test_an_address_by_another_spelling_has_the_same_limit(make_service: Callabl
             "0:0:0:0:0:ffff:198.51.100.7",
             "[::FFFF:198.51.100.7]",
         ]
-        assert [fail(site, X_Forwarded_For=each) for each in spellings] == [401] * 3 + [429] * 2
+        assert [fail(site, X_Forwarded_For=spelling) for spelling in spellings] == [401] * 3 + [429] * 2
 
 
 def test_a_session_records_the_address_that_cannot_be_forged(site: Site, add: Callable[..., User]) -> None:
     add()
     client = site.client(headers=FORGED)
     assert client.login("ada@example.com", PASSWORD).status == 200
-    (found,) = client.get("/api/users/me/sessions").json["sessions"]
-    assert found["ip"] == "127.0.0.1"
+    (listed,) = client.get("/api/users/me/sessions").json["sessions"]
+    assert listed["ip"] == "127.0.0.1"
     with site.service.store.read() as tx:
         assert all(row.origin != "203.0.113.9" for row in tx.audit_rows())
 

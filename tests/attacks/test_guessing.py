@@ -82,7 +82,7 @@ def accounts_for_refusal(service: Service) -> None:
                 tx.change_user(user.id, password_hash=stored[name])
 
 
-def told(reply: Reply) -> tuple[Any, ...]:
+def refusal_of(reply: Reply) -> tuple[Any, ...]:
     headers = sorted((name, value) for name, value in reply.headers if name not in ("X-Request-Id", "Date"))
     return reply.status, headers, reply.body
 
@@ -93,9 +93,9 @@ def test_login_refusals_do_not_reveal_accounts(
     service = make_service(**NO_LIMITS)
     accounts_for_refusal(service)
     with running(service) as site:
-        found = {name: told(site.client().login(*words)) for name, words in refused.items()}
-    assert len({repr(each) for each in found.values()}) == 1, found
-    assert found["wrong"][0] == 401
+        refusals = {name: refusal_of(site.client().login(*words)) for name, words in refused.items()}
+    assert len({repr(refusal) for refusal in refusals.values()}) == 1, refusals
+    assert refusals["wrong"][0] == 401
 
 
 def test_limits_do_not_reveal_accounts(
@@ -108,10 +108,10 @@ def test_limits_do_not_reveal_accounts(
     with running(service) as site:
         for _ in range(16):
             for name, seen_of_it in seen.items():
-                seen_of_it.append(told(site.client().login(*refused[name])))
+                seen_of_it.append(refusal_of(site.client().login(*refused[name])))
             clock.move(seconds=20)
-    assert len({repr(each) for each in seen.values()}) == 1
-    assert [each[0] for each in seen["unknown"]].count(429) > 3
+    assert len({repr(statuses) for statuses in seen.values()}) == 1
+    assert [statuses[0] for statuses in seen["unknown"]].count(429) > 3
 
 
 @pytest.mark.alone
@@ -147,17 +147,18 @@ def test_the_time_of_a_refusal_does_not_reveal_accounts(
                 assert client.login(*refused[name]).status == 401
                 took[name].append(tuple(clock() - start for clock, start in zip(clocks, began, strict=True)))
             shares = [
-                medians({name: [each[n] for each in times] for name, times in took.items()}) for n in (0, 1)
+                medians({name: [seconds[n] for seconds in times] for name, times in took.items()})
+                for n in (0, 1)
             ]
-            if any(all(0.9 <= share <= 1.1 for share in found.values()) for found in shares):
+            if any(all(0.9 <= share <= 1.1 for share in one.values()) for one in shares):
                 return
     pytest.fail(str(shares))
 
 
 def medians(times: dict[str, list[float]]) -> dict[str, float]:
     """Of each, as a share of the middle one."""
-    found = {name: statistics.median(each) for name, each in times.items()}
-    return {name: round(each / statistics.median(found.values()), 3) for name, each in found.items()}
+    by_name = {name: statistics.median(seconds) for name, seconds in times.items()}
+    return {name: round(median / statistics.median(by_name.values()), 3) for name, median in by_name.items()}
 
 
 # --- how often ---
@@ -336,7 +337,9 @@ def test_a_forged_or_foreign_device_is_a_stranger(unlimited: Site, forgery: str)
     cookie = device_of(site, ada).cookies[DEVICE]
     forged = site.client(cookies={DEVICE: FORGERIES[forgery](site, ada, cookie)})
     fail(site.client(), ada, 10)
-    assert told(forged.login(ada.email, PASSWORD)) == told(site.client().login(ada.email, PASSWORD))
+    assert refusal_of(forged.login(ada.email, PASSWORD)) == refusal_of(
+        site.client().login(ada.email, PASSWORD)
+    )
     assert forged.login(ada.email, PASSWORD).status == 429
 
 
@@ -446,7 +449,7 @@ def test_refusals_are_alike_for_known_and_unknown_addresses_whatever_device_asks
         device = device_of(site, site.add("eve"))
         for number in range(90):
             for email, told_of_it in replies.items():
-                told_of_it.append(told(device.login(email, "wrong")))
+                told_of_it.append(refusal_of(device.login(email, "wrong")))
             clock.move(minutes=number % 17)
     assert replies["ada@example.com"] == replies["nobody@example.com"]
 
@@ -697,19 +700,19 @@ class Page(HTMLParser):
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
+        attributes = dict(attrs)
         if tag == "script":
-            src, kind = found.get("src"), found.get("type")
+            src, kind = attributes.get("src"), attributes.get("type")
             self.scripts.append(src.partition("?")[0] if src else kind)
         self.odd += [
             f"{tag} {name}"
-            for name in found
+            for name in attributes
             if name.startswith("on") or name in ("style", "srcdoc", "formaction")
         ]
         self.odd += [
             f"{tag} {value}"
             for name in ("src", "href", "action")
-            if (value := found.get(name)) and not value.startswith(("/", "#", "data:,"))
+            if (value := attributes.get(name)) and not value.startswith(("/", "#", "data:,"))
         ]
         self.odd += [tag] if tag in ("iframe", "object", "embed", "base", "style", "xss") else []
 
@@ -727,8 +730,8 @@ XSS = "\"'><xss onload=alert(1)>{{7*7}}</title>%3Cxss%3E"
 def page_site(make_service: Callable[..., Service]) -> Iterator[Site]:
     service = make_service(whitelist=("/register",), brand=f"Brand {XSS}")
     create_user(service, "ada@example.com", f"Ada {XSS}", PASSWORD, role="admin", by=OPERATOR)
-    with running(service) as found:
-        yield found
+    with running(service) as site:
+        yield site
 
 
 @pytest.mark.parametrize("route", PAGES, ids=lambda route: route.path)
@@ -820,16 +823,16 @@ def test_responses_of_the_server_itself_have_the_headers_too(page_site: Site) ->
 def test_over_https_every_response_has_hsts(make_service: Callable[..., Service]) -> None:
     with running(make_service(base_url="https://users.example")) as site:
         for path in ("/", "/login", "/api/users/me", "/nowhere", "/assets/style.css", "/%ff"):
-            (found,) = site.client().get(path).all("Strict-Transport-Security")
-            assert int(found.partition("max-age=")[2].partition(";")[0]) >= 15_768_000
+            (header,) = site.client().get(path).all("Strict-Transport-Security")
+            assert int(header.partition("max-age=")[2].partition(";")[0]) >= 15_768_000
         assert b"Strict-Transport-Security" in site.raw(b"GET / HTTP/1.1\r\n\r\n")
 
 
 def test_subdomains_are_in_hsts_only_if_configured(make_service: Callable[..., Service]) -> None:
     with running(make_service(base_url="https://users.example", hsts_include_subdomains=True)) as site:
         for path in ("/login", "/nowhere", "/assets/style.css"):
-            (found,) = site.client().get(path).all("Strict-Transport-Security")
-            assert found == "max-age=31536000; includeSubDomains"
+            (header,) = site.client().get(path).all("Strict-Transport-Security")
+            assert header == "max-age=31536000; includeSubDomains"
     with running(make_service(hsts_include_subdomains=True)) as site:
         assert site.client().get("/login").header("Strict-Transport-Security") is None
 

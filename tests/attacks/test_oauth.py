@@ -203,14 +203,14 @@ def test_the_issuer_of_the_callback_must_be_the_configured_one(
     site: OAuthSite, browser: Browser, iss: str | None
 ) -> None:
     back = browser.consent(browser.set_out(), "1001")
-    told = asked(back)
-    assert told["iss"] == site.provider.issuer
-    del told["iss"]
+    query = asked(back)
+    assert query["iss"] == site.provider.issuer
+    del query["iss"]
     if iss is not None:
-        told["iss"] = iss.replace("ISSUER", site.provider.issuer)
-    assert error_of(browser.client.get(f"{CALLBACK}?{urlencode(told)}")) == "oauth_failed"
+        query["iss"] = iss.replace("ISSUER", site.provider.issuer)
+    assert error_of(browser.client.get(f"{CALLBACK}?{urlencode(query)}")) == "oauth_failed"
     assert (browser.me(), accounts(site)) == (None, 0)
-    assert told["code"] in site.provider._codes  # the provider was not even called
+    assert query["code"] in site.provider._codes  # the provider was not even called
 
 
 # --- other sites ---
@@ -248,7 +248,7 @@ def test_a_repeated_or_undecodable_target_is_ignored(browser: Browser) -> None:
         assert browser.sign_in(query=query).header("Location") == "/"
 
 
-@pytest.mark.parametrize("target", [each for each in ELSEWHERE if each])
+@pytest.mark.parametrize("target", [address for address in ELSEWHERE if address])
 @pytest.mark.parametrize("key", ["successRedirect", "errorRedirect"])
 def test_no_configuration_leads_to_another_site(tmp_path: Any, key: str, target: str) -> None:
     file = tmp_path / "users.json"
@@ -264,8 +264,8 @@ def test_no_request_header_changes_the_redirect_uri(site: OAuthSite, browser: Br
     lines = [f"GET {GO} HTTP/1.1", f"Host: {host}", f"X-Forwarded-Host: {host}", "X-Forwarded-Proto: https", "X-Forwarded-Port: 444",
              f"Forwarded: host={host};proto=https", "X-Forwarded-Prefix: /evil", f"X-Original-URL: http://{host}/", f"Origin: https://{host}",
              "Connection: close", "", ""]  # fmt: skip
-    told = "\r\n".join(lines)
-    answer = site.site.raw(told.encode()).decode()
+    request = "\r\n".join(lines)
+    answer = site.site.raw(request.encode()).decode()
     assert answer.startswith("HTTP/1.1 302 "), answer
     (location,) = [line[10:] for line in answer.split("\r\n") if line.startswith("Location: ")]
     assert asked(location)["redirect_uri"] == browser.base_url + CALLBACK
@@ -287,8 +287,8 @@ def test_absolute_and_doubled_paths_reach_the_same_callback(site: OAuthSite) -> 
                                    "oauth_not_configured", "x" * 5000, "{{7*7}}", "%00", "ä"])  # fmt: skip
 def test_the_providers_error_text_is_never_shown(site: OAuthSite, browser: Browser, error: str) -> None:
     there = browser.set_out()
-    told = {"state": asked(there)["state"], "error": error, "error_description": error, "error_uri": error}
-    reply = browser.client.get(f"{CALLBACK}?{urlencode(told)}")
+    query = {"state": asked(there)["state"], "error": error, "error_description": error, "error_uri": error}
+    reply = browser.client.get(f"{CALLBACK}?{urlencode(query)}")
     assert reply.header("Location") == "/login?error=oauth_failed"
     assert not [name for name, _ in reply.headers if name == "a"]
     for line in site.site.log:
@@ -397,15 +397,15 @@ def test_a_cookie_that_the_service_did_not_sign_starts_nothing(site: OAuthSite, 
     odd = [
         "", ".", mac, text, f"{text}.", f".{mac}", f"{text}.x", f"{text}x.{mac}", f"{text[:-1]}.{mac}", f"{text}.{mac[:-1]}", f"{value}x",
         value.swapcase(), f"{value}.{mac}", f"{text}={mac}", "=", "%00", "a b", '"x"', "\\", "x" * 4001, "x" * 14_000, "!" * 100,
-        *(f"{unsigned(each)}.{mac}" for each in (None, [], {}, 5, "x", list(flow)[:3])),
+        *(f"{unsigned(value)}.{mac}" for value in (None, [], {}, 5, "x", list(flow)[:3])),
         *(f"{flow._replace(**change).written()}.{mac}" for change in changes),
         sign(b"k" * 32, PURPOSE, text), sign(b"", PURPOSE, text), sign(key, "device", text), sign(key, "", text), sign(key, PURPOSE, text + "x")[:-1],
         site.service.devices.cookie([], 1, "2026-11-20T08:22:19.123Z"),  # another one of the service
     ]  # fmt: skip
     assert value not in odd
-    for each in odd:
-        reply = site.site.client().get(path_of(back), headers={"Cookie": f"{name}={each}"})
-        assert error_of(reply) == "oauth_failed", each
+    for cookie_value in odd:
+        reply = site.site.client().get(path_of(back), headers={"Cookie": f"{name}={cookie_value}"})
+        assert error_of(reply) == "oauth_failed", cookie_value
     for renamed in (name + "0", name[:-1], "oauth_", name.upper(), f"__Host-{name}"):
         browser.client.cookies = {renamed: value}
         assert error_of(browser.callback(back)) == "oauth_failed", renamed
@@ -594,5 +594,5 @@ def asked_loosely(path: str) -> dict[str, str]:
     """What the parameters that count say, however it is written."""
     from urllib.parse import parse_qsl
 
-    found = dict(parse_qsl(urlsplit(path).query, keep_blank_values=True, errors="replace"))
-    return {name: found.get(name, "") for name in ("code", "state", "iss", "error")}
+    query = dict(parse_qsl(urlsplit(path).query, keep_blank_values=True, errors="replace"))
+    return {name: query.get(name, "") for name in ("code", "state", "iss", "error")}

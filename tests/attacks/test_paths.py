@@ -46,8 +46,8 @@ def closed_site(make_service: Callable[..., Service]) -> Iterator[Site]:
     """A site whose tasks always need a session."""
     with running(
         make_service(whitelist=("/about", "/docs/*", "/api/users/i")), listening="192.0.2.1"
-    ) as found:
-        yield found
+    ) as site:
+        yield site
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ OPENED = ("/about", "/docs/*", "/shop/*/view")
 def reaches(service: Service, path: str, script: str = "", **environ: str) -> tuple[bool, str, str]:
     """Whether the application was reached, the status, and the target of a redirect."""
     behind = Behind()
-    told: list[Any] = []
+    answer: list[Any] = []
     request = {
         "REQUEST_METHOD": "GET",
         "SCRIPT_NAME": script,
@@ -197,10 +197,10 @@ def reaches(service: Service, path: str, script: str = "", **environ: str) -> tu
         **environ,
     }
     body = b"".join(
-        Gate(behind, service)(request, lambda status, headers: told.extend((status, dict(headers))))
+        Gate(behind, service)(request, lambda status, headers: answer.extend((status, dict(headers))))
     )
     assert bool(behind.seen) == (body == b"nobody")
-    return bool(behind.seen), told[0], told[1].get("Location", "")
+    return bool(behind.seen), answer[0], answer[1].get("Location", "")
 
 
 def is_meant(path: str) -> bool:

@@ -41,8 +41,8 @@ ASKS: list[Ask] = [
 def site(make_service: Callable[..., Service]) -> Iterator[Site]:
     with running(
         make_service(trusted_proxies=HERE, whitelist=WHITELIST, role_rules=RULES, assertion_secret=SECRET)
-    ) as found:
-        yield found
+    ) as running_site:
+        yield running_site
 
 
 def may_be(path: str, closed: str) -> bool:
@@ -51,8 +51,8 @@ def may_be(path: str, closed: str) -> bool:
     wanted = _bare(closed)
     for reading in readings(path):
         for form in (reading, re.split(r"[?#\0]", reading)[0]):
-            found = _bare(re.sub(r"(?<=[^/])\.[^/]*", "", form))
-            if found == wanted or found.startswith(wanted + "/"):
+            bare = _bare(re.sub(r"(?<=[^/])\.[^/]*", "", form))
+            if bare == wanted or bare.startswith(wanted + "/"):
                 return True
     return False
 
@@ -345,13 +345,13 @@ def test_a_new_role_counts_at_the_next_request_through_the_gate(make_service: Ca
     ada = create_user(service, "ada@example.com", "Ada", PASSWORD, role="admin", by=OPERATOR)
     create_user(service, "root@example.com", "Root", PASSWORD, role="admin", by=OPERATOR)
     token = service.sessions.open(ada, remember=False).token
-    told: list[str] = []
+    statuses: list[str] = []
     gate = Gate(lambda _environ, start: start("200 OK", []) or [], service)
 
     def ask() -> str:
         environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/admin", "HTTP_COOKIE": f"auth_token={token}"}
-        gate(environ, lambda status, _headers: told.append(status))
-        return told[-1][:3]
+        gate(environ, lambda status, _headers: statuses.append(status))
+        return statuses[-1][:3]
 
     assert ask() == "200"
     service.accounts.update(ada.id, role="user", by=OPERATOR)

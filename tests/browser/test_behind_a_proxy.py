@@ -18,8 +18,8 @@ DEEP = "/reports/7?from=2026-01-01&q=%C3%A4%26b"
 
 @pytest.fixture(scope="module", params=["nginx", "caddy"])
 def here(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with house(request.param, tmp_path_factory.mktemp(request.param)) as found:
-        yield found
+    with house(request.param, tmp_path_factory.mktemp(request.param)) as site:
+        yield site
 
 
 @pytest.fixture
@@ -32,16 +32,16 @@ def visitor(chromium: Any, here: House) -> Iterator[Visitor]:
     assert visitor.odd == []
 
 
-def told(visitor: Visitor) -> dict[str, Any]:
+def shown_by(visitor: Visitor) -> dict[str, Any]:
     """The user that the application sees."""
-    found: dict[str, Any] = json.loads(visitor.page.inner_text("body"))
-    return found
+    shown: dict[str, Any] = json.loads(visitor.page.inner_text("body"))
+    return shown
 
 
 def test_a_deep_link_survives_the_sign_in(here: House, visitor: Visitor) -> None:
     visitor.signs_in("ada", at=DEEP)
     assert visitor.page.url == visitor.base + DEEP
-    assert (told(visitor)["path"], told(visitor)["who"]["email"]) == ("/reports/7", "ada@example.com")
+    assert (shown_by(visitor)["path"], shown_by(visitor)["who"]["email"]) == ("/reports/7", "ada@example.com")
     visitor.goes("/account")
     visitor.sees("Your profile")
     visitor.goes("/login")
@@ -76,7 +76,7 @@ def test_every_link_to_the_own_profile_leads_to_account(visitor: Visitor) -> Non
     visitor.is_at("/account")
     visitor.sees("Your profile")
     visitor.goes("/")
-    assert told(visitor)["path"] == "/"
+    assert shown_by(visitor)["path"] == "/"
 
 
 def test_a_deep_link_survives_the_sign_in_through_the_provider(visitor: Visitor) -> None:
@@ -84,7 +84,7 @@ def test_a_deep_link_survives_the_sign_in_through_the_provider(visitor: Visitor)
     visitor.page.get_by_role("link", name=re.compile("provider")).click()
     visitor.follows("Ada Lovelace")
     visitor.page.wait_for_url(visitor.base + DEEP)
-    assert told(visitor)["who"]["email"] == "ada@example.com"
+    assert shown_by(visitor)["who"]["email"] == "ada@example.com"
 
 
 def test_an_application_of_another_origin_calls_the_interface(

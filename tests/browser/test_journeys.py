@@ -339,7 +339,7 @@ def test_a_stored_target_does_not_lead_to_another_site(house: House, visit: Visi
 
 
 @pytest.mark.parametrize(
-    ("person", "settings", "told"),
+    ("person", "settings", "message"),
     [
         ("Alan Turing", {}, "did not work"),
         ("Grace Hopper", {"oauth_allow_auto_registration": False}, "Nobody is registered here"),
@@ -347,7 +347,7 @@ def test_a_stored_target_does_not_lead_to_another_site(house: House, visit: Visi
     ],
 )
 def test_a_refused_sign_in_through_the_provider_is_shown_in_words(
-    house: House, visit: Visit, person: str, settings: dict[str, bool], told: str
+    house: House, visit: Visit, person: str, settings: dict[str, bool], message: str
 ) -> None:
     site = house(**settings)
     site.add(active=False)
@@ -355,7 +355,7 @@ def test_a_refused_sign_in_through_the_provider_is_shown_in_words(
     visitor.goes("/login")
     visitor.follows("Continue with your provider")
     visitor.follows(person)
-    visitor.sees(told)
+    visitor.sees(message)
 
 
 # --- where to ---

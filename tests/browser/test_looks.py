@@ -197,9 +197,11 @@ SIGHTS: dict[str, Callable[[Visitor], None]] = {
 def violations(page: Any) -> list[str]:
     from axe_playwright_python.sync_playwright import Axe
 
-    found = Axe().run(page).response["violations"]
+    reported = Axe().run(page).response["violations"]
     return [
-        f"{each['id']}: {node['html']} {node['failureSummary']}" for each in found for node in each["nodes"]
+        f"{violation['id']}: {node['html']} {node['failureSummary']}"
+        for violation in reported
+        for node in violation["nodes"]
     ]
 
 
@@ -230,17 +232,17 @@ def tabs(visitor: Visitor, most: int = 40) -> list[str]:
     name = """() => { const e = document.activeElement;
         return e === document.body ? '' : e.getAttribute('aria-label') || e.labels?.[0]?.innerText || e.innerText || e.id }"""
     visitor.page.locator(".skip").focus()
-    found: list[str] = []
+    labels: list[str] = []
     for _ in range(most):
         now = visitor.page.evaluate(name)
         if not now:
             break
-        found.append(now)
+        labels.append(now)
         assert visitor.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none", (
             f"no focus to be seen on {now}"
         )
         visitor.page.keyboard.press("Tab")
-    return found
+    return labels
 
 
 def test_the_login_page_is_usable_by_keyboard(house: House, visit: Visit) -> None:
@@ -377,14 +379,14 @@ def test_password_managers_find_their_fields(house: House, visit: Visit) -> None
         listed = "all => all.filter(e => ['email', 'password'].includes(e.type)).map(e => e.autocomplete)"
         return list(ada.page.locator("form input").evaluate_all(listed))
 
-    for path, found in (
+    for path, expected in (
         ("/login", ["username", "current-password"]),
         ("/register", ["username", "new-password"]),
         ("/forgot-password", ["username"]),
         (f"/reset-password{LINK}", ["username", "new-password", "new-password"]),
     ):
         ada.goes(path)
-        assert fields() == found, path
+        assert fields() == expected, path
         if "reset" in path:
             expect(ada.page.locator(".away")).to_have_value("ada@example.com")
     ada.signs_in()

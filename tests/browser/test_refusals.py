@@ -54,7 +54,7 @@ def test_too_many_attempts_show_how_long_to_wait(ada: Visitor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
         ({"status": 429, "headers": {"Retry-After": "600"}}, "Please wait 10 minutes and try again."),
         ({"status": 429, "body": "<html>"}, "Please wait 60 seconds and try again."),
@@ -65,11 +65,11 @@ def test_too_many_attempts_show_how_long_to_wait(ada: Visitor) -> None:
         ({"status": 400, "json": {"statusMessage": "Something new"}}, "Something new"),
     ],
 )  # fmt: skip
-def test_every_kind_of_failed_answer_is_reported(ada: Visitor, answer: dict[str, Any], told: str) -> None:
+def test_every_kind_of_failed_answer_is_reported(ada: Visitor, answer: dict[str, Any], message: str) -> None:
     ada.expected = {answer["status"]}
     answers(ada, "/api/users/session", **answer)
     tries(ada, PASSWORD)
-    ada.sees(told)
+    ada.sees(message)
     ada.is_at("/login")
     expect(ada.button("Sign in")).not_to_have_attribute("aria-disabled", "true")
 
@@ -223,8 +223,8 @@ def test_a_refusal_is_shown_at_its_field_and_linked_to_it(ada: Visitor) -> None:
 
 def needs_the_script(visitor: Visitor) -> bool:
     # Playwright's browser without scripts has the element, and does not show it.
-    told = visitor.page.locator("noscript").all_text_contents()
-    return any("This page needs JavaScript." in each for each in told)
+    texts = visitor.page.locator("noscript").all_text_contents()
+    return any("This page needs JavaScript." in text for text in texts)
 
 
 def test_a_form_is_not_sent_without_the_script(house: House, visit: Visit) -> None:

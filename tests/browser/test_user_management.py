@@ -225,10 +225,10 @@ def test_a_hundred_thousand_users_are_as_quick_as_ten(ada: Visitor) -> None:
         )
     database.close()
 
-    def seconds(what: Callable[[], None], told: str) -> float:
+    def seconds(what: Callable[[], None], message: str) -> float:
         began = time.perf_counter()
         what()
-        ada.sees(told)
+        ada.sees(message)
         return time.perf_counter() - began
 
     search = "Search_by_name_or_email"

@@ -109,17 +109,17 @@ def test_an_older_deployment_is_imported_with_its_passwords(usersctl: Command) -
         "columns left out: updated_at",
     ]
     assert digest(old) == before
-    found = by_email(usersctl)
-    ada = found["ada@example.com"]
+    users = by_email(usersctl)
+    ada = users["ada@example.com"]
     assert (ada["role"], ada["active"], ada["oauth_id"]) == ("admin", True, "1001")
     assert ada["created_at"] == "2021-03-04T05:06:07.000Z"
     assert ada["password_hash"] == cost_10
-    assert (found["grace@example.com"]["role"], found["grace@example.com"]["active"]) == ("user", True)
-    assert found["grace@example.com"]["profile_picture"] == "https://example.com/g.png"
-    assert (found["eve@example.com"]["active"], found["eve@example.com"]["profile_picture"]) == (False, None)
-    assert found["eve@example.com"]["confirmed"] is None  # so no email activates it
-    assert found["bob@example.com"]["active"] is False
-    assert found["bob@example.com"]["password_hash"] is None
+    assert (users["grace@example.com"]["role"], users["grace@example.com"]["active"]) == ("user", True)
+    assert users["grace@example.com"]["profile_picture"] == "https://example.com/g.png"
+    assert (users["eve@example.com"]["active"], users["eve@example.com"]["profile_picture"]) == (False, None)
+    assert users["eve@example.com"]["confirmed"] is None  # so no email activates it
+    assert users["bob@example.com"]["active"] is False
+    assert users["bob@example.com"]["password_hash"] is None
     # The old password signs in, which renews its hash.
     assert usersctl.can_log_in("ada@example.com")
     assert by_email(usersctl)["ada@example.com"]["password_hash"] != cost_10
@@ -178,8 +178,8 @@ def test_the_mapping_can_be_overridden(usersctl: Command) -> None:
         *source, "--map", "email=kontakt", "--map=name=Vor+Nach", "--map", "password=Kennwort", "--map", "role=Rang",
         "--map-role", "chief=admin", "--map-role", "admin=user", "--table", "members",
     )  # fmt: skip
-    found = by_email(usersctl)
-    assert [(row["name"], row["role"]) for row in found.values()] == [
+    users = by_email(usersctl)
+    assert [(row["name"], row["role"]) for row in users.values()] == [
         ("Ada Lovelace", "admin"),
         ("Eve", "user"),
     ]
@@ -228,8 +228,8 @@ def test_pocketbase_is_imported_with_passwords_and_links(usersctl: Command, *, s
     done = usersctl.ok("import", "--from", f"pocketbase:{old}", "--json")
     assert digest(old) == before
     assert done.json["mapping"]["oauth_id"] == ["external.google"]
-    found = by_email(usersctl)
-    ada, eve = found["ada@example.com"], found["eve@example.com"]
+    users = by_email(usersctl)
+    ada, eve = users["ada@example.com"], users["eve@example.com"]
     assert (ada["active"], ada["confirmed"], ada["oauth_id"]) == (True, True, "g-1")
     assert ada["created_at"] == "2024-02-03T04:05:06.789Z"
     # An account that was not confirmed there is confirmed here.
@@ -319,9 +319,9 @@ def test_a_csv_file_with_other_column_names_is_imported(usersctl: Command) -> No
     )
     done = usersctl.ok("import", "--from", "csv:people.csv")
     assert done.stdout == "Imported: 2 created, 0 updated, 0 skipped\n"
-    found = by_email(usersctl)
-    assert [row["active"] for row in found.values()] == [True, False]
-    assert {row["last_login_at"] for row in found.values()} == {"2023-11-14T22:13:20.000Z"}
+    users = by_email(usersctl)
+    assert [row["active"] for row in users.values()] == [True, False]
+    assert {row["last_login_at"] for row in users.values()} == {"2023-11-14T22:13:20.000Z"}
     assert usersctl.can_log_in("ada@example.com")
 
 
@@ -370,8 +370,8 @@ def test_a_file_of_another_kind_is_refused_without_a_bug(
         file.write_bytes(content)
     else:
         database(file, content or OLDER.format(more=""), [])
-    with pytest.raises(Invalid) as refused, open_source(kind, file, table) as found:
-        list(found.rows)
+    with pytest.raises(Invalid) as refused, open_source(kind, file, table) as source:
+        list(source.rows)
     assert printed.lower() in f"{refused.value} {refused.value.hint}".lower()
 
 
@@ -385,8 +385,8 @@ def adopted(
 ) -> tuple[Any, list[str]]:
     table = SourceTable("rows", list(row), [("row 1", row)])
     adoption = Adoption(table, map_columns(table.columns, columns, SETTINGS), roles or {})
-    ((_, found),) = adoption.rows()
-    return found, list(adoption.notes())
+    ((_, account),) = adoption.rows()
+    return account, list(adoption.notes())
 
 
 @pytest.mark.parametrize(
@@ -415,13 +415,13 @@ def adopted(
     ],
 )
 def test_imported_values_are_converted(row: dict[str, Any], expected: dict[str, Any]) -> None:
-    found, _ = adopted({"email": "a@example.com"} | row)
-    assert found == {"email": "a@example.com"} | expected
+    account, _ = adopted({"email": "a@example.com"} | row)
+    assert account == {"email": "a@example.com"} | expected
 
 
 def test_a_clear_text_password_is_never_printed() -> None:
-    found, notes = adopted({"email": "a@example.com", "password": "secret$word$2b$"})
-    assert found == {"email": "a@example.com"}
+    account, notes = adopted({"email": "a@example.com", "password": "secret$word$2b$"})
+    assert account == {"email": "a@example.com"}
     assert "secret" not in " ".join(notes)
 
 

@@ -217,9 +217,9 @@ def test_every_fault_of_a_backup_is_reported_and_prevents_the_restore(
     file = tmp_path / "saved.db"
     service.store.copy(file)
     by_hand(file, statement)
-    with backup.checked_copy(file) as (found, _copy):
-        assert check in {problem.check for problem in found.problems}, found
-        assert all(problem.message for problem in found.problems)
+    with backup.checked_copy(file) as (report, _copy):
+        assert check in {problem.check for problem in report.problems}, report
+        assert all(problem.message for problem in report.problems)
 
 
 @pytest.mark.usefixtures("ada")
@@ -256,8 +256,8 @@ def test_verify_refuses_a_file_that_is_not_a_backup(
     file = tmp_path / "odd.db"
     make(file)
     before = file.read_bytes()
-    with backup.checked_copy(file) as (found, _copy):
-        (problem,) = found.problems
+    with backup.checked_copy(file) as (report, _copy):
+        (problem,) = report.problems
     assert (problem.check, printed in problem.message, str(file) in problem.message) == ("file", True, True)
     assert file.read_bytes() == before
     assert names(tmp_path) == {"odd.db"}
@@ -295,16 +295,16 @@ def test_verify_reads_the_write_ahead_log_of_a_copied_database(
     (tmp_path / "copy").mkdir()
     for suffix in ("", "-wal"):
         shutil.copy(f"{tmp_path / 'users.db'}{suffix}", f"{tmp_path / 'copy' / 'users.db'}{suffix}")
-    with backup.checked_copy(tmp_path / "copy" / "users.db") as (found, _copy):
-        assert (found.counts["users"], found.problems) == (1, [])
+    with backup.checked_copy(tmp_path / "copy" / "users.db") as (report, _copy):
+        assert (report.counts["users"], report.problems) == (1, [])
 
 
 def test_a_backup_of_an_older_version_is_upgraded_and_checked(usersctl: Command) -> None:
     old = usersctl.folder / "old.db"
     old_database(old)
     before = old.read_bytes()
-    with backup.checked_copy(old) as (found, _copy):
-        assert (found.counts["users"], found.counts["audit"], found.problems) == (1, 0, [])
+    with backup.checked_copy(old) as (report, _copy):
+        assert (report.counts["users"], report.counts["audit"], report.problems) == (1, 0, [])
     usersctl.ok("db", "restore", old, "--yes")
     assert emails(usersctl.database) == ["ada@example.com"]
     assert old.read_bytes() == before
@@ -396,8 +396,8 @@ def test_a_running_daemon_uses_the_restored_database(site: Site, usersctl: Comma
 
 
 def restored(service: Service, file: Path, *, keep_tokens: bool = False) -> Path | None:
-    with backup.checked_copy(file) as (found, copy):
-        assert found.problems == []
+    with backup.checked_copy(file) as (report, copy):
+        assert report.problems == []
         replacement = backup.Replacement(copy, service.store.path, file.name, keep_tokens, OPERATOR, utc_now)
         return replacement.run(lambda _done, _total: None)
 
@@ -702,7 +702,7 @@ def test_a_migration_keeps_the_old_database_like_a_backup(tmp_path: Path) -> Non
     assert store.migrated is not None
     assert store.migrated.backup.stat().st_mode & 0o777 == 0o600
     assert names(tmp_path) == {"users.db", store.migrated.backup.name}
-    with backup.checked_copy(store.migrated.backup) as (found, _copy):
-        assert (found.counts["users"], found.problems) == (1, [])
+    with backup.checked_copy(store.migrated.backup) as (report, _copy):
+        assert (report.counts["users"], report.problems) == (1, [])
     with pytest.raises(StoreUnusable), backup.checked_copy(tmp_path / "nothing"):
         pass

@@ -21,13 +21,13 @@ pytestmark = pytest.mark.slow
 
 
 def every_command() -> list[tuple[tuple[str, ...], TyperCommand | TyperGroup]]:
-    found: list[tuple[tuple[str, ...], TyperCommand | TyperGroup]] = [((), command_tree())]
-    for path, command in found:
+    commands: list[tuple[tuple[str, ...], TyperCommand | TyperGroup]] = [((), command_tree())]
+    for path, command in commands:
         if isinstance(command, TyperGroup):
             for name, subcommand in command.commands.items():
                 assert isinstance(subcommand, TyperCommand | TyperGroup)
-                found.append(((*path, name), subcommand))
-    return found
+                commands.append(((*path, name), subcommand))
+    return commands
 
 
 COMMANDS = every_command()

@@ -107,7 +107,7 @@ def why_not(port: int, *, seconds: float = 20) -> str:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\n<ht>", "answers 404"),
         (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n", "answers 302"),
@@ -118,9 +118,9 @@ def why_not(port: int, *, seconds: float = 20) -> str:
         (b"", "Remote end closed connection without response"),
     ],
 )
-def test_another_program_on_the_port_is_not_ready(answer: bytes, said: str) -> None:
+def test_another_program_on_the_port_is_not_ready(answer: bytes, message: str) -> None:
     with answering(answer) as port:
-        assert why_not(port) == said
+        assert why_not(port) == message
 
 
 def test_healthcheck_gives_up_on_a_dripping_answer() -> None:

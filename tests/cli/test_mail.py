@@ -35,13 +35,13 @@ def register(usersctl: Command, *names: str) -> None:
 
 
 def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def listed(usersctl: Command) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = usersctl.ok("mail", "list", "--json").json
-    return found
+    emails: list[dict[str, Any]] = usersctl.ok("mail", "list", "--json").json
+    return emails
 
 
 # --- list and show ---

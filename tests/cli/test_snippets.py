@@ -49,10 +49,10 @@ def for_the_usual(name: Snippet) -> str:
 
 def unit_of(text: str) -> configparser.ConfigParser:
     """Parses a unit; of several lines for a key, the last counts."""
-    found = configparser.ConfigParser(interpolation=None, strict=False)
-    found.optionxform = str  # type: ignore[assignment,method-assign]
-    found.read_string(text)
-    return found
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(text)
+    return unit
 
 
 # --- the texts ---
@@ -65,8 +65,8 @@ def test_the_files_in_daemon_are_generated_from_the_snippets(name: Snippet) -> N
 
 def test_every_file_in_daemon_comes_from_a_snippet() -> None:
     others = {"users.example.toml"}
-    found = {path.name for path in DAEMON.iterdir() if path.is_file() and not path.name.startswith(".")}
-    assert found - others == {name.file for name in IN_THE_CHECKOUT}
+    files = {path.name for path in DAEMON.iterdir() if path.is_file() and not path.name.startswith(".")}
+    assert files - others == {name.file for name in IN_THE_CHECKOUT}
 
 
 def test_every_snippet_file_has_a_name_and_every_word_is_used() -> None:

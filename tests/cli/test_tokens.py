@@ -93,9 +93,9 @@ def test_a_new_token_is_printed_once_alone_on_stdout_and_works(usersctl: Command
     assert "not shown again" in done.stderr
     assert "Bearer" in done.stderr
     with usersctl.service() as service:
-        found = service.sessions.check(token)
-    assert found is not None
-    assert found[1].email == "ada@example.com"
+        checked = service.sessions.check(token)
+    assert checked is not None
+    assert checked[1].email == "ada@example.com"
     assert token not in usersctl.ok("token", "list", "--json").stdout
 
 
@@ -170,8 +170,8 @@ def test_audit_filters_by_time_and_by_user_also_a_deleted_one(usersctl: Command)
     assert usersctl("audit", "--user", "nobody@example.com").code == 3
     usersctl.ok("update", "2", "--name", "Eve L")
     for typed in ("2\n", "EVE@example.com\n"):
-        found = usersctl.ok("audit", "--user", "-", "--json", stdin=typed).json
-        assert [row["action"] for row in found] == ["create", "update"]
+        rows = usersctl.ok("audit", "--user", "-", "--json", stdin=typed).json
+        assert [row["action"] for row in rows] == ["create", "update"]
     done = usersctl("audit", "--user", "-", stdin="nobody@example.com\n")
     assert "No user 'nobody@example.com', now or earlier" in done.stderr
 

@@ -329,8 +329,8 @@ def until_it_is_full(pipe: IO[bytes] | None) -> None:
     size = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
 
     def waiting() -> int:
-        (found,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
-        return int(found)
+        (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+        return int(count)
 
     seen = 0
 

@@ -67,7 +67,7 @@ def test_an_account_may_start_as_an_admin_or_inactive(add: Callable[..., User]) 
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"email": "no address"}, "Invalid email format"),
         ({"name": " "}, "Name must have"),
@@ -78,7 +78,7 @@ def test_an_account_may_start_as_an_admin_or_inactive(add: Callable[..., User]) 
     ],
 )
 def test_an_account_that_breaks_a_rule_is_not_created(
-    service: Service, changes: dict[str, str], said: str
+    service: Service, changes: dict[str, str], message: str
 ) -> None:
     fields = {
         "email": "ada@example.com",
@@ -86,7 +86,7 @@ def test_an_account_that_breaks_a_rule_is_not_created(
         "password": PASSWORD,
         "role": "user",
     } | changes
-    with pytest.raises(Invalid, match=said):
+    with pytest.raises(Invalid, match=message):
         create_user(service, **fields, by=OPERATOR)
     assert query(service, "SELECT * FROM users") == []
     assert audit(service) == []
@@ -244,9 +244,9 @@ def test_a_list_holds_the_users_of_its_filter_in_order(
 )
 @pytest.mark.usefixtures("people")
 def test_a_list_comes_in_pages(service: Service, page: int, limit: int, names: str, pages: int) -> None:
-    found = service.accounts.page(UserFilter(), page=page, limit=limit)
-    assert " ".join(user.name for user in found.users) == names
-    assert (found.limit, found.total, found.total_pages) == (limit, 5, pages)
+    listing = service.accounts.page(UserFilter(), page=page, limit=limit)
+    assert " ".join(user.name for user in listing.users) == names
+    assert (listing.limit, listing.total, listing.total_pages) == (limit, 5, pages)
 
 
 @pytest.mark.parametrize("wanted", [{}, {"search": "e"}, {"active": True}, {"descending": True}])
@@ -256,8 +256,8 @@ def test_pages_read_from_either_end_together_are_the_list(
     service: Service, wanted: dict[str, Any], limit: int
 ) -> None:
     asked = UserFilter(**wanted)
-    with service.accounts.all(asked) as each:
-        everyone = list(each)
+    with service.accounts.all(asked) as users:
+        everyone = list(users)
     pages = [service.accounts.page(asked, page=page, limit=limit) for page in range(1, 8)]
     assert [user for page in pages for user in page.users] == everyone
     assert {page.total for page in pages} == {len(everyone)}
@@ -270,7 +270,9 @@ def test_a_page_goes_on_behind_the_last_user_of_the_one_before(
 ) -> None:
     asked = UserFilter(**wanted)
     for page in range(1, 4):
-        before, by_number = (service.accounts.page(asked, page=each, limit=2) for each in (page, page + 1))
+        before, by_number = (
+            service.accounts.page(asked, page=number, limit=2) for number in (page, page + 1)
+        )
         if before.users:
             last = before.users[-1].id
             assert service.accounts.page(asked, page=page + 1, limit=2, after=last) == by_number
@@ -279,8 +281,8 @@ def test_a_page_goes_on_behind_the_last_user_of_the_one_before(
 
 
 def test_a_list_without_users_has_no_pages(service: Service) -> None:
-    found = service.accounts.page(UserFilter())
-    assert (found.users, found.total, found.total_pages) == ([], 0, 0)
+    listing = service.accounts.page(UserFilter())
+    assert (listing.users, listing.total, listing.total_pages) == ([], 0, 0)
 
 
 def test_equal_names_are_ordered_by_id(service: Service) -> None:
@@ -324,9 +326,9 @@ def test_a_search_treats_wildcards_literally(service: Service, search: str) -> N
         if ascii_lower(search) in ascii_lower(name) or ascii_lower(search) in f"u{number}@example.com"
     }
     if "\0" not in search:  # SQLite reads a pattern up to there
-        found = service.accounts.page(UserFilter(search=search), limit=100)
-        assert {user.name for user in found.users} == expected
-        assert found.total == len(expected)
+        listing = service.accounts.page(UserFilter(search=search), limit=100)
+        assert {user.name for user in listing.users} == expected
+        assert listing.total == len(expected)
 
 
 def test_the_first_admin_is_needed_until_there_is_an_active_admin(
@@ -459,9 +461,9 @@ def test_a_role_change_lets_sessions_live_with_the_new_role(
     user = add("ada")
     token = service.sessions.login(user.email, PASSWORD).token
     service.accounts.update(user.id, role="admin", by=OPERATOR)
-    found = service.sessions.check(token)
-    assert found is not None
-    assert found[1].role == "admin"
+    checked = service.sessions.check(token)
+    assert checked is not None
+    assert checked[1].role == "admin"
 
 
 @pytest.mark.parametrize("active", [True, False])
@@ -495,7 +497,7 @@ def test_several_users_are_changed_together_or_not_at_all(service: Service, add:
         service.accounts.set_active([*ids, 99], active=False, by=OPERATOR)
     with pytest.raises(NotFound):
         service.accounts.delete([*ids, 99], by=OPERATOR)
-    assert [service.accounts.get(each).active for each in ids] == [True, True]
+    assert [service.accounts.get(id_).active for id_ in ids] == [True, True]
     assert [row.action for row in audit(service)] == ["create", "create"]
     assert [user.active for user in service.accounts.set_active(ids, active=False, by=OPERATOR)] == [
         False,

@@ -65,9 +65,9 @@ def test_an_owner_who_changes_the_password_keeps_one_session_with_a_new_token(
     plant_link(service, user)
     renewed = change_password(service, here, PASSWORD, "another sentence")
     assert [service.sessions.check(token) for token in (here.token, *others)] == [None] * 3
-    found = service.sessions.check(renewed)
-    assert found is not None
-    assert (found[0].id, found[0].kind) == (here.session.id, "persistent")
+    checked = service.sessions.check(renewed)
+    assert checked is not None
+    assert (checked[0].id, checked[0].kind) == (here.session.id, "persistent")
     assert query(service, "SELECT * FROM one_time_tokens") == []
     assert service.sessions.login(user.email, "another sentence")
 

@@ -42,8 +42,8 @@ def head(path: Path) -> bytes:
 def test_an_untouched_trail_is_unbroken(trail: Command) -> None:
     end = head(trail.database).hex()
     assert trail.ok("audit", "verify").stdout == f"{ROWS} rows, unbroken up to {end}\n"
-    told = trail.ok("audit", "verify", "--json").json
-    assert told == {
+    printed = trail.ok("audit", "verify", "--json").json
+    assert printed == {
         "intact": True,
         "rows": ROWS,
         "head": end,
@@ -53,7 +53,7 @@ def test_an_untouched_trail_is_unbroken(trail: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statements", "first", "told"),
+    ("statements", "first", "message"),
     [
         (["UPDATE audit SET actor = 'user:9' WHERE id = 3"], 3, "was changed"),
         (["UPDATE audit SET details = '{}' WHERE id = 1"], 1, "was changed"),
@@ -89,23 +89,23 @@ def test_an_untouched_trail_is_unbroken(trail: Command) -> None:
     ],
 )
 def test_changes_by_hand_are_detected(
-    trail: Command, statements: list[str], first: int | None, told: str
+    trail: Command, statements: list[str], first: int | None, message: str
 ) -> None:
     by_hand(trail.database, *statements)
     with trail.service() as service, service.store.read() as tx:
-        found = tx.check_audit()
-    assert found.problem is not None
-    assert (found.first_broken, told in found.problem) == (first, True), found
+        finding = tx.check_audit()
+    assert finding.problem is not None
+    assert (finding.first_broken, message in finding.problem) == (first, True), finding
 
 
 def test_a_broken_trail_exits_with_7_and_names_the_row(trail: Command) -> None:
     by_hand(trail.database, "UPDATE audit SET actor = 'user:9' WHERE id = 3")
-    told = trail("audit", "verify", "--json")
-    assert (told.code, told.stderr) == (7, "")
-    assert (told.json["intact"], told.json["rows"], told.json["first_broken"]) == (False, 2, 3)
-    said = trail("audit", "verify")
-    assert (said.code, said.stdout) == (7, f"Broken: {told.json['problem']}\n")
-    assert said.stdout.startswith("Broken: row 3 does not follow from the one before it")
+    printed = trail("audit", "verify", "--json")
+    assert (printed.code, printed.stderr) == (7, "")
+    assert (printed.json["intact"], printed.json["rows"], printed.json["first_broken"]) == (False, 2, 3)
+    lines = trail("audit", "verify")
+    assert (lines.code, lines.stdout) == (7, f"Broken: {printed.json['problem']}\n")
+    assert lines.stdout.startswith("Broken: row 3 does not follow from the one before it")
 
 
 def test_a_damaged_trail_is_still_listed(trail: Command) -> None:
@@ -191,11 +191,11 @@ def test_any_single_change_is_detected(contents: list[Row], data: st.DataObject)
         changed.insert(at, (*content, chain.link(rows[at - 1][-1] if at else chain.START, content)))
     else:
         changed.insert(at, rows[at])
-    found = chain.check(changed, end)
-    assert (found.problem is None) == (changed == rows)
-    if found.first_broken is not None:
+    finding = chain.check(changed, end)
+    assert (finding.problem is None) == (changed == rows)
+    if finding.first_broken is not None:
         # Everything before it is as it was; but a row that was put in with a hash that fits shows at the next one.
-        assert kind == "add" or changed[: found.rows] == rows[: found.rows]
+        assert kind == "add" or changed[: finding.rows] == rows[: finding.rows]
 
 
 def test_contents_that_look_alike_when_joined_have_different_hashes() -> None:
@@ -253,8 +253,8 @@ def test_rows_of_parallel_writers_make_one_chain(
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(change, users))
     with services[0].store.read() as tx:
-        found = tx.check_audit()
-    assert (found.rows, found.problem) == (24, None)
+        finding = tx.check_audit()
+    assert (finding.rows, finding.problem) == (24, None)
 
 
 def test_a_rolled_back_change_is_not_in_the_chain(
@@ -304,24 +304,24 @@ def test_follow_prints_new_rows_of_any_process(trail: Command) -> None:
         )
         assert follower.stderr is not None
 
-        def told() -> list[dict[str, Any]]:
+        def printed() -> list[dict[str, Any]]:
             return [json.loads(line) for line in file.read_text().splitlines()]
 
         def last() -> str:
-            return str(told()[-1]["action"])
+            return str(printed()[-1]["action"])
 
         try:
-            wait_for(lambda: len(told()) == ROWS)
+            wait_for(lambda: len(printed()) == ROWS)
             trail.ok("deactivate", "1")
             wait_for(lambda: last() == "deactivate")
             service.store.copy(trail.folder / "saved.db")
             service.accounts.set_active([1], active=True, by=OPERATOR)
             wait_for(lambda: last() == "activate")
-            assert told()[-1]["hash"] == head(trail.database).hex()
+            assert printed()[-1]["hash"] == head(trail.database).hex()
             # A backup that is restored is another trail, which may be as long as the one before.
             trail.ok("db", "restore", trail.folder / "saved.db", "--yes")
             wait_for(lambda: last() == "restore")
-            assert len(told()) == ROWS + 3
+            assert len(printed()) == ROWS + 3
             follower.send_signal(signal.SIGINT)
             assert (follower.wait(10), follower.stderr.read().strip()) == (130, b"")
         finally:

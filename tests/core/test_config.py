@@ -508,7 +508,7 @@ def test_only_a_provider_on_this_machine_has_http_addresses(load_keys: LoadKeys,
         load_keys, OAUTH | issuer | {key: local}
     )
     assert load_keys(OAUTH | {"auth.oauth.issuer": "http://localhost:9000", key: local})
-    urls = {f"auth.oauth.{each}": local for each in ("authorizationUrl", "tokenUrl", "userInfoUrl")}
+    urls = {f"auth.oauth.{name}": local for name in ("authorizationUrl", "tokenUrl", "userInfoUrl")}
     assert load_keys(OAUTH | urls)
     github = {"auth.oauth.provider": "github", "auth.oauth.tokenUrl": local}
     assert "auth.oauth.tokenUrl" in error_of(load_keys, OAUTH | github)

@@ -47,7 +47,7 @@ class Doctor:
             ask_daemon=lambda _settings: self.daemon_reason,
         )
         try:
-            return {found.code: found for found in examine(checked, with_network=online)}
+            return {finding.code: finding for finding in examine(checked, with_network=online)}
         finally:
             checked.close()
 
@@ -66,9 +66,9 @@ PUBLIC: dict[str, Any] = {"base_url": "https://accounts.example.com", "mailer_ho
 
 
 def test_a_sound_installation_has_no_findings(doctor: Doctor) -> None:
-    found = doctor.findings(**PUBLIC, trusted_proxies=("127.0.0.1",), mailer_from="a@example.com")
-    assert {code: each for code, each in found.items() if each.severity is not Severity.OK} == {}
-    assert set(found) == set(OFFLINE) - {"config-files", "provider", "provider-links"}  # do not apply here
+    findings = doctor.findings(**PUBLIC, trusted_proxies=("127.0.0.1",), mailer_from="a@example.com")
+    assert {code: finding for code, finding in findings.items() if finding.severity is not Severity.OK} == {}
+    assert set(findings) == set(OFFLINE) - {"config-files", "provider", "provider-links"}  # do not apply here
 
 
 def test_every_code_is_unique_and_in_kebab_case() -> None:
@@ -131,10 +131,10 @@ def test_a_damaged_page_is_a_finding_and_crashes_no_check(doctor: Doctor) -> Non
     damaged = bytearray(database.read_bytes())
     damaged[-2 * 4096 :] = b"\xff" * 2 * 4096
     database.write_bytes(damaged)
-    found = doctor.findings()
-    assert found["database-integrity"].severity is Severity.PROBLEM
-    assert found["database-integrity"].mend == "usersctl db restore FILE"
-    assert set(found) == set(OFFLINE) - {"config-files", "provider", "provider-links"}
+    findings = doctor.findings()
+    assert findings["database-integrity"].severity is Severity.PROBLEM
+    assert findings["database-integrity"].mend == "usersctl db restore FILE"
+    assert set(findings) == set(OFFLINE) - {"config-files", "provider", "provider-links"}
 
 
 def test_the_integrity_check_has_a_time_limit(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_waiting_and_failed_emails_are_findings(doctor: Doctor, clock: FakeClock
 
 
 @pytest.mark.parametrize(
-    ("code", "changes", "severity", "told"),
+    ("code", "changes", "severity", "message"),
     [
         ("cookie", {"base_url": "http://accounts.example.com"}, "problem", "unencrypted"),
         ("cookie", PUBLIC | {"host": "0.0.0.0"}, "hint", "past the proxy"),  # noqa: S104
@@ -251,20 +251,20 @@ def test_waiting_and_failed_emails_are_findings(doctor: Doctor, clock: FakeClock
     ],
 )  # fmt: skip
 def test_settings_that_contradict_each_other_are_findings(
-    doctor: Doctor, code: str, changes: dict[str, Any], severity: str, told: str
+    doctor: Doctor, code: str, changes: dict[str, Any], severity: str, message: str
 ) -> None:
-    found = doctor.finds(code, **changes)
-    assert found[0] == severity
-    assert told in found[1]
-    assert (found[2] is None) is (severity == "ok")
+    findings = doctor.finds(code, **changes)
+    assert findings[0] == severity
+    assert message in findings[1]
+    assert (findings[2] is None) is (severity == "ok")
 
 
 def test_logins_all_from_one_address_are_a_finding(doctor: Doctor, add: Callable[..., User]) -> None:
     import ipaddress
 
     people = [add(f"user{number}") for number in range(3)]
-    for each in people * 4:
-        doctor.service.sessions.open(each, remember=False, client=Client("10.0.0.7"))
+    for person in people * 4:
+        doctor.service.sessions.open(person, remember=False, client=Client("10.0.0.7"))
     trusted = PUBLIC | {"trusted_proxies": (ipaddress.ip_network("192.0.2.1"),)}
     severity, message, _ = doctor.finds("proxies", **trusted)
     assert (severity, "12 logins of 3 users all came from 10.0.0.7" in message) == ("warning", True)
@@ -289,8 +289,8 @@ def test_the_state_of_the_daemon_is_a_finding(doctor: Doctor) -> None:
 
 
 def online(doctor: Doctor, **changes: Any) -> dict[str, Finding]:
-    found = doctor.findings(online=True, **changes)
-    return {code: each for code, each in found.items() if code not in OFFLINE}
+    findings = doctor.findings(online=True, **changes)
+    return {code: finding for code, finding in findings.items() if code not in OFFLINE}
 
 
 def test_the_mail_server_is_checked_up_to_the_login(
@@ -301,9 +301,9 @@ def test_the_mail_server_is_checked_up_to_the_login(
 
     def severities(port: int, password: str | None = None) -> list[str]:
         login = {"mailer_user": "me", "mailer_password": password} if password else {}
-        found = online(doctor, mailer_host="127.0.0.1", mailer_port=port, **login)
-        assert "right" not in str(found)
-        return [str(each.severity) for code, each in found.items() if code.startswith("mail-")]
+        findings = online(doctor, mailer_host="127.0.0.1", mailer_port=port, **login)
+        assert "right" not in str(findings)
+        return [str(finding.severity) for code, finding in findings.items() if code.startswith("mail-")]
 
     with smtp_server(box, starttls=certificates.server()):
         assert severities(box.port) == ["ok", "problem"]  # its certificate is of an unknown authority
@@ -320,8 +320,8 @@ def test_the_mail_server_is_checked_up_to_the_login(
 def test_a_hanging_mail_server_has_a_time_limit(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "MAIL_AT_MOST", 0.3)
     with scripted_server(hang) as port:
-        found = online(doctor, mailer_host="127.0.0.1", mailer_port=port)
-    assert found["mail-server"].severity is Severity.PROBLEM
+        findings = online(doctor, mailer_host="127.0.0.1", mailer_port=port)
+    assert findings["mail-server"].severity is Severity.PROBLEM
 
 
 def test_the_provider_and_the_base_url_are_checked(
@@ -329,32 +329,35 @@ def test_the_provider_and_the_base_url_are_checked(
 ) -> None:
     with oauth_site(make_service) as site:
         doctor = Doctor(site.service, clock)
-        found = online(doctor)
-        assert {code: str(each.severity) for code, each in found.items()} == {
+        findings = online(doctor)
+        assert {code: str(finding.severity) for code, finding in findings.items()} == {
             "provider-discovery": "ok",
             "provider-redirect": "ok",
             "base-url-reachable": "ok",
         }
         # Authentik without a signing key.
         site.provider.algorithms = ["HS256"]
-        found = online(doctor)
-        assert (found["provider-discovery"].severity, "ID tokens" in found["provider-discovery"].message) == (
+        findings = online(doctor)
+        assert (
+            findings["provider-discovery"].severity,
+            "ID tokens" in findings["provider-discovery"].message,
+        ) == (
             Severity.PROBLEM,
             True,
         )
         # A slash too much in the issuer.
-        found = online(doctor, oauth_issuer=f"{site.provider.issuer}/")
-        assert f"is called {site.provider.issuer!r}" in found["provider-discovery"].message
+        findings = online(doctor, oauth_issuer=f"{site.provider.issuer}/")
+        assert f"is called {site.provider.issuer!r}" in findings["provider-discovery"].message
         # The provider refuses an unregistered callback, and the finding names the callback to register.
-        found = online(
+        findings = online(
             doctor, oauth_callback_url="/elsewhere", base_url=site.service.settings.base_url + "/x"
         )
-        assert found["provider-redirect"].severity is Severity.PROBLEM
-        assert "/x/elsewhere" in str(found["provider-redirect"].mend)
-        assert found["base-url-reachable"].severity is Severity.PROBLEM
-    found = online(doctor)
-    assert {each.severity for each in found.values()} == {Severity.PROBLEM}
-    assert all(each.mend for each in found.values())
+        assert findings["provider-redirect"].severity is Severity.PROBLEM
+        assert "/x/elsewhere" in str(findings["provider-redirect"].mend)
+        assert findings["base-url-reachable"].severity is Severity.PROBLEM
+    findings = online(doctor)
+    assert {finding.severity for finding in findings.values()} == {Severity.PROBLEM}
+    assert all(finding.mend for finding in findings.values())
 
 
 # --- the command ---
@@ -363,7 +366,7 @@ def test_the_provider_and_the_base_url_are_checked(
 def run_doctor(usersctl: Command, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
     done = usersctl("doctor", "--json", *words)
     assert done.stderr == ""
-    return done.code, {found["code"]: found for found in json.loads(done.stdout)["findings"]}
+    return done.code, {finding["code"]: finding for finding in json.loads(done.stdout)["findings"]}
 
 
 def test_with_a_sound_daemon_the_exit_code_is_0(usersctl: Command) -> None:
@@ -374,12 +377,14 @@ def test_with_a_sound_daemon_the_exit_code_is_0(usersctl: Command) -> None:
         '[mailer]\nhost = "127.0.0.1"\ndefaults.from = "a@example.com"\n'
     )
     with serving(usersctl, port=port):
-        before = {each.name: each.stat().st_mtime_ns for each in usersctl.folder.iterdir()}
-        code, found = run_doctor(usersctl)
-        assert {each["code"]: each for each in found.values() if each["severity"] != "ok"} == {}
+        before = {path.name: path.stat().st_mtime_ns for path in usersctl.folder.iterdir()}
+        code, findings = run_doctor(usersctl)
+        assert {
+            finding["code"]: finding for finding in findings.values() if finding["severity"] != "ok"
+        } == {}
         assert code == 0
-        assert found["daemon"]["message"] == f"ready at 127.0.0.1:{port}"
-        assert {each.name: each.stat().st_mtime_ns for each in usersctl.folder.iterdir()} == before
+        assert findings["daemon"]["message"] == f"ready at 127.0.0.1:{port}"
+        assert {path.name: path.stat().st_mtime_ns for path in usersctl.folder.iterdir()} == before
         screen = usersctl.on_terminal("doctor", columns=90)
         assert screen.code == 0
         assert "ok  database-integrity  every page is sound" in screen.lines
@@ -422,10 +427,10 @@ def test_a_missing_or_locked_database_crashes_no_check(
         held.execute("PRAGMA locking_mode = EXCLUSIVE")
         held.execute("BEGIN IMMEDIATE")
     before = sorted(tmp_path.iterdir())
-    found = doctor.findings(database=path)
-    assert found["database"].severity is Severity.PROBLEM
-    assert found["database"].mend
-    assert set(found) == set(OFFLINE) - {"config-files", "provider", "provider-links"}
+    findings = doctor.findings(database=path)
+    assert findings["database"].severity is Severity.PROBLEM
+    assert findings["database"].mend
+    assert set(findings) == set(OFFLINE) - {"config-files", "provider", "provider-links"}
     assert sorted(tmp_path.iterdir()) == before
     held.close()
 
@@ -433,22 +438,22 @@ def test_a_missing_or_locked_database_crashes_no_check(
 def test_a_damaged_database_is_a_finding_of_the_command(usersctl: Command) -> None:
     usersctl.database.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
     before = sorted(usersctl.folder.iterdir())
-    exit_code, found = run_doctor(usersctl)
+    exit_code, findings = run_doctor(usersctl)
     assert exit_code == 7
-    assert found["database"]["severity"] == "problem"
-    assert found["database"]["mend"]
-    assert set(found) == set(OFFLINE) - {"provider", "provider-links"}
+    assert findings["database"]["severity"] == "problem"
+    assert findings["database"]["mend"]
+    assert set(findings) == set(OFFLINE) - {"provider", "provider-links"}
     assert sorted(usersctl.folder.iterdir()) == before
 
 
 def test_an_unusable_configuration_is_a_finding(usersctl: Command) -> None:
     usersctl.configure("server.prot = 80\n")
-    exit_code, found = run_doctor(usersctl)
+    exit_code, findings = run_doctor(usersctl)
     assert exit_code == 7
-    assert "did you mean server.port" in found["config"]["message"]
-    assert {each["severity"] for code, each in found.items() if code not in ("config", "packages")} == {
-        "unchecked"
-    }
+    assert "did you mean server.port" in findings["config"]["message"]
+    assert {
+        finding["severity"] for code, finding in findings.items() if code not in ("config", "packages")
+    } == {"unchecked"}
     usersctl.configure('locale = "xx.json"\n')
     screen = usersctl.on_terminal("doctor", "--db", "other.db", columns=80)
     assert re.search("problem +config +/", screen.text)
@@ -486,8 +491,8 @@ def test_a_base_url_that_was_never_set_is_a_warning_as_soon_as_there_is_an_admin
 
 
 def test_the_documentation_lists_exactly_these_codes() -> None:
-    told = [cells[0].strip("`") for cells in rows(page("docs/operating/doctor.md"))]
-    assert told == [check.code for check in CHECKS]
+    codes = [cells[0].strip("`") for cells in rows(page("docs/operating/doctor.md"))]
+    assert codes == [check.code for check in CHECKS]
     for cells, check in zip(rows(page("docs/operating/doctor.md")), CHECKS, strict=True):
         assert cells[1].startswith("online: ") is check.online
 

@@ -308,7 +308,7 @@ def test_a_session_keeps_when_and_how_the_provider_signed_the_user_in(
     there, nonce = visit.set_out()
     granting(provider, clock, nonce, auth_time=int(clock.now.timestamp()) - 60, amr=["pwd", "otp"])
     assert visit.browser.client.get(answered(there)).header("Location") == "/"
-    assert [each.path for each in provider.arrived] == [DISCOVERY, "/token", "/keys", "/userinfo"]
+    assert [request.path for request in provider.arrived] == [DISCOVERY, "/token", "/keys", "/userinfo"]
     with visit.site.service.store.read() as tx:
         kept = tx._run("SELECT auth_time, amr FROM auth_tokens").fetchall()
     assert [tuple(row) for row in kept] == [("2026-11-20T08:21:19.000Z", "pwd otp")]

@@ -77,9 +77,9 @@ def sending(port: int, step: float = 5, whole: float = 10, **changes: Any) -> Sm
 
 
 def refused(sender: SmtpSender, to: str = TO) -> Undeliverable:
-    with pytest.raises(Undeliverable) as found:
+    with pytest.raises(Undeliverable) as raised:
         sender(written(to=to), to, 1)
-    return found.value
+    return raised.value
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_an_email_has_text_and_html_parts_with_the_same_content(kind: str) -> No
     message = written(kind)
     assert message.get_content_type() == "multipart/alternative"
     text, seen = part(message, "plain"), Tags(part(message, "html"))
-    paragraphs = [" ".join(each.split()) for each in text.split("\n\n")]
+    paragraphs = [" ".join(part.split()) for part in text.split("\n\n")]
     for paragraph in paragraphs:
         assert paragraph in seen.texts
     assert "Users" in text
@@ -283,10 +283,10 @@ def test_a_stored_list_of_addresses_adds_no_header_and_no_recipient(email: str) 
             sending(box.port)(message, email, 1)
         except Undeliverable:
             pass
-    for each in box.received:
-        assert each.recipients == [email]
-        assert each.message["Bcc"] is None
-        assert [found.addr_spec for found in each.message["To"].addresses] == [email]
+    for letter in box.received:
+        assert letter.recipients == [email]
+        assert letter.message["Bcc"] is None
+        assert [address.addr_spec for address in letter.message["To"].addresses] == [email]
 
 
 @pytest.mark.parametrize(
@@ -301,9 +301,9 @@ def test_a_valid_unusual_address_receives_its_email(email: str) -> None:
     assert normal_email(email) == email
     with smtp_server() as box:
         sending(box.port)(written(to=email), email, 1)
-    (found,) = box.received
-    assert found.recipients == [email]
-    assert found.message["To"].addresses[0].addr_spec == email
+    (letter,) = box.received
+    assert letter.recipients == [email]
+    assert letter.message["To"].addresses[0].addr_spec == email
 
 
 @pytest.mark.parametrize(
@@ -354,9 +354,9 @@ def test_no_email_contains_the_name_of_the_user(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    found = tmp_path / "templates"
-    found.mkdir()
-    return found
+    templates = tmp_path / "templates"
+    templates.mkdir()
+    return templates
 
 
 def test_a_template_of_the_operator_replaces_ours(folder: Path) -> None:
@@ -397,7 +397,7 @@ def test_an_html_template_and_a_layout_get_escaped_values(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
         (
             "confirm.txt",
@@ -425,13 +425,13 @@ def test_an_html_template_and_a_layout_get_escaped_values(folder: Path) -> None:
     ],
 )
 def test_an_unusable_template_is_refused_at_the_start_in_one_line(
-    folder: Path, name: str, text: str | bytes, told: str
+    folder: Path, name: str, text: str | bytes, message: str
 ) -> None:
     (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(ConfigError) as error:
         Writer(settings(mailer_templates=folder)).check()
     assert str(error.value).startswith(f"{folder / name}: ")
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -477,15 +477,15 @@ def test_a_link_is_built_from_the_configuration(base_url: str, target: str, expe
 def test_without_a_mail_server_an_email_is_written_to_a_private_folder(tmp_path: Path) -> None:
     sender = sender_for(settings(tmp_path / "data"))
     assert sender == FolderSender(tmp_path / "data" / "mail")
-    told = sender(written(), TO, 7)
+    answer = sender(written(), TO, 7)
     path = tmp_path / "data" / "mail" / "7.eml"
-    assert told == f"written to {path}"
+    assert answer == f"written to {path}"
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert [each.name for each in path.parent.iterdir()] == ["7.eml"]
-    found = mail_folder.read(path)
-    assert (found.number, found.to, found.subject) == (7, TO, "Confirm your email address for Users")
-    assert link_in(" ".join(found.parts)).token == "abc-_123"
+    assert [file.name for file in path.parent.iterdir()] == ["7.eml"]
+    email = mail_folder.read(path)
+    assert (email.number, email.to, email.subject) == (7, TO, "Confirm your email address for Users")
+    assert link_in(" ".join(email.parts)).token == "abc-_123"
 
 
 def test_an_email_file_is_complete_or_missing_even_after_a_crash(tmp_path: Path) -> None:
@@ -493,9 +493,9 @@ def test_an_email_file_is_complete_or_missing_even_after_a_crash(tmp_path: Path)
     sender(written(), TO, 1)
     before = (tmp_path / "mail" / "1.eml").read_bytes()
     (tmp_path / "mail" / "1.tmp").write_bytes(b"half a let")
-    assert [each.number for each in mail_folder.newest_emails(tmp_path / "mail")] == [1]
+    assert [email.number for email in mail_folder.newest_emails(tmp_path / "mail")] == [1]
     sender(written("reset"), TO, 1)
-    assert [each.name for each in (tmp_path / "mail").iterdir()] == ["1.eml"]
+    assert [path.name for path in (tmp_path / "mail").iterdir()] == ["1.eml"]
     assert (tmp_path / "mail" / "1.eml").read_bytes() != before
 
 
@@ -513,8 +513,8 @@ def test_newest_emails_come_first_and_other_files_are_ignored(tmp_path: Path) ->
         sender(written(), TO, number)
         os.utime(tmp_path / f"{number}.eml", (second, second))
     (tmp_path / "note.eml").write_text("mine")
-    assert [each.number for each in mail_folder.newest_emails(tmp_path)] == [1, 10, 9, 2]
-    assert [each.number for each in mail_folder.newest_emails(tmp_path, 1)] == [1]
+    assert [email.number for email in mail_folder.newest_emails(tmp_path)] == [1, 10, 9, 2]
+    assert [email.number for email in mail_folder.newest_emails(tmp_path, 1)] == [1]
     assert mail_folder.newest_emails(tmp_path / "nowhere") == []
 
 
@@ -524,11 +524,11 @@ def test_newest_emails_come_first_and_other_files_are_ignored(tmp_path: Path) ->
 def test_a_plain_server_accepts_an_email_and_its_reply_is_returned() -> None:
     with smtp_server(Postbox(answers={"DATA": "250 2.0.0 queued as 4711"})) as box:
         assert sending(box.port)(written(), TO, 1) == "250 2.0.0 queued as 4711"
-    (found,) = box.received
-    assert (found.sender, found.recipients, found.over_tls) == ("no-reply@accounts.example.com", [TO], False)
-    assert found.text() == part(written(), "plain").replace("\n", "\r\n")
-    assert found.link.token == "abc-_123"
-    assert Tags(found.text("html")).links == [LINK]
+    (email,) = box.received
+    assert (email.sender, email.recipients, email.over_tls) == ("no-reply@accounts.example.com", [TO], False)
+    assert email.text() == part(written(), "plain").replace("\n", "\r\n")
+    assert email.link.token == "abc-_123"
+    assert Tags(email.text("html")).links == [LINK]
 
 
 def test_the_envelope_has_the_bare_sender() -> None:
@@ -542,18 +542,18 @@ def test_starttls_is_used_where_it_is_offered(trusted: Certificates) -> None:
     with smtp_server(starttls=trusted.server()) as box:
         for host in ("127.0.0.1", "localhost"):
             sending(box.port, mailer_host=host)(written(), TO, 1)
-    assert [each.over_tls for each in box.received] == [True, True]
+    assert [email.over_tls for email in box.received] == [True, True]
 
 
 def test_tls_from_the_start(trusted: Certificates) -> None:
     with smtp_server(tls=trusted.server()) as box:
         sending(box.port, mailer_secure=True)(written(), TO, 1)
-    assert [each.over_tls for each in box.received] == [True]
+    assert [email.over_tls for email in box.received] == [True]
 
 
 @pytest.mark.parametrize("secure", [True, False])
 @pytest.mark.parametrize(
-    ("names", "more", "told"),
+    ("names", "more", "message"),
     [
         ((), {"trusted": False}, "certificate verify failed"),
         ((), {"days": -2}, "certificate has expired"),
@@ -561,13 +561,13 @@ def test_tls_from_the_start(trusted: Certificates) -> None:
     ],
 )
 def test_a_server_with_a_bad_certificate_gets_no_email_and_no_password(
-    trusted: Certificates, secure: bool, names: tuple[str, ...], more: dict[str, Any], told: str
+    trusted: Certificates, secure: bool, names: tuple[str, ...], more: dict[str, Any], message: str
 ) -> None:
     context = trusted.server(*names, **more)
     box = Postbox(login=("ada", "secret"))
     with smtp_server(box, **{"tls" if secure else "starttls": context}):
         error = refused(sending(box.port, mailer_secure=secure, mailer_user="ada", mailer_password="secret"))
-    assert told in str(error).lower()
+    assert message in str(error).lower()
     assert not error.permanent
     assert box.received == []
 
@@ -582,7 +582,7 @@ def test_a_login_goes_over_tls(trusted: Certificates, secure: bool) -> None:
     box = Postbox(login=("ada", "secret"))
     with smtp_server(box, **{"tls" if secure else "starttls": trusted.server()}):
         sending(box.port, mailer_secure=secure, mailer_user="ada", mailer_password="secret")(written(), TO, 1)
-    assert [(each.login, each.over_tls) for each in box.received] == [("ada", True)]
+    assert [(email.login, email.over_tls) for email in box.received] == [("ada", True)]
 
 
 def test_a_login_to_another_host_needs_starttls() -> None:
@@ -623,24 +623,24 @@ def test_a_password_repeated_by_the_server_is_masked(mechanism: bytes) -> None:
         lambda sender: str(refused(sender)),
     ):
         with scripted_server(listening) as port:
-            said = ask(sending(port, mailer_user="ada", mailer_password="s3cretpass"))
-        assert said.startswith("535 not you: ***, as ")
+            reply = ask(sending(port, mailer_user="ada", mailer_password="s3cretpass"))
+        assert reply.startswith("535 not you: ***, as ")
         for secret in ("s3cretpass", "czNjcmV0cGFzcw", "AGFkYQBzM2NyZXRwYXNz"):
-            assert secret not in said
+            assert secret not in reply
 
 
 def test_a_login_to_another_host_with_starttls_is_sent(trusted: Certificates) -> None:
     box = Postbox(login=("ada", "secret"))
     with smtp_server(box, starttls=trusted.server("127.1")):
         sending(box.port, mailer_host="127.1", mailer_user="ada", mailer_password="secret")(written(), TO, 1)
-    assert [(each.login, each.over_tls) for each in box.received] == [("ada", True)]
+    assert [(email.login, email.over_tls) for email in box.received] == [("ada", True)]
 
 
 def test_a_login_on_this_machine_needs_no_tls() -> None:
     box = Postbox(login=("ada", "secret"))
     with smtp_server(box):
         sending(box.port, mailer_user="ada", mailer_password="secret")(written(), TO, 1)
-    assert [(each.login, each.over_tls) for each in box.received] == [("ada", False)]
+    assert [(email.login, email.over_tls) for email in box.received] == [("ada", False)]
 
 
 @pytest.mark.parametrize("password", ["wrong", "wröng"])
@@ -758,12 +758,12 @@ def test_sending_leaves_no_thread_behind() -> None:
         sending(box.port)(written(), TO, 1)
         refused(sending(1))
     until_ = time.monotonic() + 5
-    while [each for each in threading.enumerate() if each not in before]:
+    while [thread for thread in threading.enumerate() if thread not in before]:
         assert time.monotonic() < until_
         time.sleep(0.02)
 
 
-LANGUAGES = sorted(each.name for each in writer.TEMPLATES.iterdir() if each.is_dir())
+LANGUAGES = sorted(path.name for path in writer.TEMPLATES.iterdir() if path.is_dir())
 
 
 def test_more_than_one_language_is_shipped() -> None:
@@ -771,7 +771,7 @@ def test_more_than_one_language_is_shipped() -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("english", sorted(writer.TEMPLATES.glob("*.txt")), ids=lambda each: each.stem)
+@pytest.mark.parametrize("english", sorted(writer.TEMPLATES.glob("*.txt")), ids=lambda path: path.stem)
 def test_every_email_is_translated_with_the_same_placeholders(language: str, english: Path) -> None:
     translated = (writer.TEMPLATES / language / english.name).read_text("utf-8")
     original = english.read_text("utf-8")
@@ -791,9 +791,9 @@ def test_emails_follow_the_locale_and_the_accent_of_the_pages() -> None:
         date=datetime.now(UTC),
     )
     assert "Passwort" in str(letter["Subject"])
-    found = letter.get_body(("html",))
-    assert found is not None
-    html = found.get_content()
+    html_part = letter.get_body(("html",))
+    assert html_part is not None
+    html = html_part.get_content()
     assert '<html lang="de">' in html
     assert "background:#ffcc00;color:#000000" in html
     assert ".button {" in html  # the style sheet colours unbranded buttons in dark mode

@@ -94,19 +94,19 @@ def in_parallel(calls: list[Callable[[], Any]]) -> Waiting:
 
     def run(call: Callable[[], Any]) -> None:
         began = time.monotonic()
-        told = call()
-        waiting.results.append((time.monotonic() - began, told))
+        outcome = call()
+        waiting.results.append((time.monotonic() - began, outcome))
 
     waiting.threads = [threading.Thread(target=run, args=[call]) for call in calls]
-    for each in waiting.threads:
-        each.start()
+    for thread in waiting.threads:
+        thread.start()
     return waiting
 
 
 def test_a_correct_provider_signs_the_user_in(visit: Visit, provider: Hostile) -> None:
     assert visit().header("Location") == "/"
     assert (visit.browser.me() or {})["oauth_id"] == "1001"
-    assert [each.path for each in provider.arrived] == [DISCOVERY, "/token", "/userinfo"]
+    assert [request.path for request in provider.arrived] == [DISCOVERY, "/token", "/userinfo"]
 
 
 # --- malformed answers ---
@@ -248,7 +248,7 @@ def test_an_invalid_token_answer_ends_the_sign_in(visit: Visit, provider: Hostil
             assert error_of(reply) == "oauth_failed", odd
     assert [line for line in visit.site.log if line["event"] in ("error", "library")] == []
     assert not provider.holds("X-Evil")
-    assert {each.headers["authorization"] for each in provider.asked("/userinfo")} <= {"Bearer x"}
+    assert {request.headers["authorization"] for request in provider.asked("/userinfo")} <= {"Bearer x"}
 
 
 ODD_PROFILES: list[dict[str, Any]] = [
@@ -313,7 +313,7 @@ def test_an_https_issuer_may_not_name_http_endpoints(
         visit = make_visit(oauth_issuer=provider.url)
         assert visit.failure() == "oauth_failed"
         assert visit.why() == f"{endpoint} of the discovery document is http, and its issuer https"
-        assert {each.path for each in provider.arrived} == {DISCOVERY}
+        assert {request.path for request in provider.arrived} == {DISCOVERY}
 
 
 @pytest.mark.parametrize("endpoint", ["authorization_endpoint", "token_endpoint", "userinfo_endpoint"])
@@ -323,7 +323,7 @@ def test_an_invalid_endpoint_gets_no_request(visit: Visit, provider: Hostile, en
         assert visit.failure() == "oauth_failed", url
     del provider.discovery[endpoint]
     assert visit.failure() == "oauth_failed"
-    assert {each.path for each in provider.arrived} == {DISCOVERY}
+    assert {request.path for request in provider.arrived} == {DISCOVERY}
 
 
 def test_a_discovery_document_of_another_issuer_is_refused(visit: Visit, provider: Hostile) -> None:
@@ -332,26 +332,26 @@ def test_a_discovery_document_of_another_issuer_is_refused(visit: Visit, provide
         provider.discovery["issuer"] = issuer
         assert visit.failure() == "oauth_failed", issuer
         assert "issuer" in visit.why()
-    assert {each.path for each in provider.arrived} == {DISCOVERY}
+    assert {request.path for request in provider.arrived} == {DISCOVERY}
 
 
 @pytest.mark.parametrize("path", ["", "/realms/main", "/application/o/users"])
-@pytest.mark.parametrize(("configured", "told"), [("", ""), ("/", "/"), ("", "/"), ("/", "")])
+@pytest.mark.parametrize(("configured", "announced"), [("", ""), ("/", "/"), ("", "/"), ("/", "")])
 def test_the_issuer_is_compared_to_the_last_character(
-    make_visit: Callable[..., Visit], provider: Hostile, path: str, configured: str, told: str
+    make_visit: Callable[..., Visit], provider: Hostile, path: str, configured: str, announced: str
 ) -> None:
     """A slash at its end is left out where the document is fetched (OpenID Connect Discovery 4.1), and only there."""
     issuer = provider.url + path
-    provider.discovery["issuer"] = issuer + told
+    provider.discovery["issuer"] = issuer + announced
     provider.discovery["authorization_response_iss_parameter_supported"] = True
     provider.answers[path + DISCOVERY] = answer(provider.discovery)
     visit = make_visit(oauth_issuer=issuer + configured)
-    if configured != told:
-        assert visit.failure(iss=issuer + told) == "oauth_failed"
-        assert f"is called {issuer + told!r}, and auth.oauth.issuer must be exactly that" in visit.why()
+    if configured != announced:
+        assert visit.failure(iss=issuer + announced) == "oauth_failed"
+        assert f"is called {issuer + announced!r}, and auth.oauth.issuer must be exactly that" in visit.why()
         return
-    assert visit.failure(iss=issuer + ("" if told else "/")) == "oauth_failed"
-    assert visit(iss=issuer + told).header("Location") == "/"
+    assert visit.failure(iss=issuer + ("" if announced else "/")) == "oauth_failed"
+    assert visit(iss=issuer + announced).header("Location") == "/"
 
 
 def test_iss_is_checked_when_sent_and_required_when_announced(
@@ -405,7 +405,7 @@ def test_configured_endpoints_need_no_discovery(make_visit: Callable[..., Visit]
     )
     assert urlsplit(visit.browser.set_out()).netloc == "p.example"
     assert visit(iss="https://whatever.it.calls.itself").header("Location") == "/"
-    assert [each.path for each in provider.arrived] == ["/token", "/userinfo"]
+    assert [request.path for request in provider.arrived] == ["/token", "/userinfo"]
     assert provider.arrived[0].headers["authorization"].startswith("Basic ")
 
 
@@ -415,7 +415,7 @@ def test_a_configured_endpoint_overrides_the_discovered_one(
     provider.answers["/other"] = answer(provider.token)
     visit = make_visit(oauth_issuer=provider.url, oauth_token_url=f"{provider.url}/other")
     assert visit().header("Location") == "/"
-    assert [each.path for each in provider.arrived] == [DISCOVERY, "/other", "/userinfo"]
+    assert [request.path for request in provider.arrived] == [DISCOVERY, "/other", "/userinfo"]
 
 
 # --- client authentication ---
@@ -550,7 +550,7 @@ def test_all_requests_of_a_sign_in_share_one_time_limit(
 
 def sign_in_threads() -> list[threading.Thread]:
     """The threads whose requests have not ended."""
-    return [each for each in threading.enumerate() if each.name == "oauth-sign-in"]
+    return [thread for thread in threading.enumerate() if thread.name == "oauth-sign-in"]
 
 
 def test_the_time_limit_is_not_renewed_by_each_request(
@@ -583,15 +583,15 @@ def test_a_dripping_provider_fails_within_ten_seconds(
         servers[2].answers["/token"] = silent
         handshake = stack.enter_context(hostile(host="localhost", tls=certificates.server("localhost")))
         handshake.greeting = dripped(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc\x03\x03" + b"\x00" * 200)
-        visits = [make_visit(oauth_issuer=each.url) for each in (*servers, handshake)]
+        visits = [make_visit(oauth_issuer=server.url) for server in (*servers, handshake)]
         # The last one fails before a callback.
-        paths = [answered(each.browser.set_out()) for each in visits[:3]] + [GO]
+        paths = [answered(client.browser.set_out()) for client in visits[:3]] + [GO]
         calls = zip(visits, paths, strict=True)
         waiting = in_parallel(
-            [lambda each=each: error_of(each[0].browser.client.get(each[1])) for each in calls]
+            [lambda pair=call: error_of(pair[0].browser.client.get(pair[1])) for call in calls]
         )
         waiting.join(20)
-        assert [told for _, told in waiting.results] == ["oauth_failed"] * 4
+        assert [outcome for _, outcome in waiting.results] == ["oauth_failed"] * 4
         assert max(seconds for seconds, _ in waiting.results) < 10
         assert max(seconds for seconds, _ in waiting.results) > 8  # at least one used the whole time
         wait_for(lambda: not sign_in_threads(), 5)
@@ -610,7 +610,9 @@ def test_hanging_provider_calls_do_not_slow_other_requests(
         (browser, answered(browser.set_out())) for browser in [Visit(site).browser for _ in range(12)]
     ]
     provider.answers["/token"] = silent
-    waiting = in_parallel([lambda each=each: error_of(each[0].client.get(each[1])) for each in callbacks])
+    waiting = in_parallel(
+        [lambda pair=callback: error_of(pair[0].client.get(pair[1])) for callback in callbacks]
+    )
     wait_for(lambda: len(provider.asked("/token")) == 12, 3)
     busy = [timed(lambda: client.get("/api/users/me")) for _ in range(100)]
     assert statistics.median(busy) < 3 * statistics.median(quiet) + 0.02
@@ -622,7 +624,7 @@ def test_hanging_provider_calls_do_not_slow_other_requests(
     assert timed(lambda: site.client().post("/api/users/register", new)) < 1
     assert waiting.results == []  # all of this happened while they waited
     waiting.join(10)
-    assert [told for _, told in waiting.results] == ["oauth_failed"] * 12
+    assert [outcome for _, outcome in waiting.results] == ["oauth_failed"] * 12
     assert max(seconds for seconds, _ in waiting.results) < 6
 
 
@@ -669,13 +671,13 @@ def test_a_stopping_daemon_aborts_its_provider_calls(usersctl: Command, provider
         paths = [answered(browser.set_out()) for browser in browsers]
         provider.answers["/token"] = dripped(b"x" * 100, HEAD)
         calls = zip(browsers, paths, strict=True)
-        waiting = in_parallel([lambda each=each: error_of(each[0].client.get(each[1])) for each in calls])
+        waiting = in_parallel([lambda pair=call: error_of(pair[0].client.get(pair[1])) for call in calls])
         wait_for(lambda: len(provider.asked("/token")) == 6, 5)
         began = time.monotonic()
         assert daemon.stop(signal.SIGTERM) == 0
         assert time.monotonic() - began < 6
         waiting.join(5)
-        assert [told for _, told in waiting.results] == ["oauth_failed"] * 6
+        assert [outcome for _, outcome in waiting.results] == ["oauth_failed"] * 6
         assert SECRET not in daemon.file.read_text()
         assert daemon.events("error") == []
 
@@ -731,13 +733,13 @@ def test_github_signs_in_with_its_verified_primary_address(at_github: Visit, git
     exchange, *calls = github.arrived
     assert exchange.form["client_secret"] == SECRET
     assert exchange.headers["accept"] == "application/json"
-    assert [each.path for each in calls] == ["/user", "/user/emails?per_page=100"]
-    assert {each.headers["authorization"] for each in calls} == {"Bearer gho_x"}
+    assert [call.path for call in calls] == ["/user", "/user/emails?per_page=100"]
+    assert {call.headers["authorization"] for call in calls} == {"Bearer gho_x"}
 
 
 @pytest.mark.parametrize("addresses", [[], None, {}, [None], ["ada@example.com"], [{}], [{"email": "ada@example.com", "primary": True}], ADDRESSES[::2],
                                        [{"email": "ada@example.com", "primary": True, "verified": False}], [{"email": 5, "primary": True, "verified": True}],
-                                       [{"email": "ada@example.com", "primary": "true", "verified": True}]], ids=lambda found: str(found)[:40])  # fmt: skip
+                                       [{"email": "ada@example.com", "primary": "true", "verified": True}]], ids=lambda value: str(value)[:40])  # fmt: skip
 def test_github_without_a_verified_primary_address_is_a_failure(
     at_github: Visit, github: Hostile, addresses: Any
 ) -> None:

@@ -56,9 +56,9 @@ def count(service: Service) -> int:
 
 def stored_hash(service: Service, user: User) -> str:
     with service.store.read() as tx:
-        found = tx.credentials_of(user.id)
-        assert found is not None
-        return found.password_hash
+        credentials = tx.credentials_of(user.id)
+        assert credentials is not None
+        return credentials.password_hash
 
 
 def audit(service: Service, action: str) -> list[dict[str, Any]]:
@@ -121,7 +121,7 @@ def test_no_account_is_created_without_automatic_registration(closed: Service) -
 
 
 @pytest.mark.parametrize(
-    ("told", "name"),
+    ("sent_name", "name"),
     [
         ("  Ada  ", "Ada"),
         ("Ada\nLovelace\x00\x1b[31m", "Ada Lovelace [31m"),
@@ -135,9 +135,9 @@ def test_no_account_is_created_without_automatic_registration(closed: Service) -
     ],
 )
 def test_the_name_of_the_provider_is_stored_without_characters_that_names_may_not_hold(
-    service: Service, told: str | None, name: str
+    service: Service, sent_name: str | None, name: str
 ) -> None:
-    assert signs_in(service, name=told).name == name
+    assert signs_in(service, name=sent_name).name == name
 
 
 @pytest.mark.parametrize("email", ["Ada@Example.COM", " ada@example.com "])
@@ -332,42 +332,42 @@ def test_a_picture_is_any_web_address_under_two_kilobytes(service: Service, pict
 
 
 def test_twenty_first_sign_ins_at_once_make_one_account(service: Service) -> None:
-    found: list[int] = []
+    users: list[int] = []
     start = threading.Barrier(20)
 
     def sign_in() -> None:
         start.wait(10)
-        found.append(signs_in(service).id)
+        users.append(signs_in(service).id)
 
     threads = [threading.Thread(target=sign_in) for _ in range(20)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(30)
-    assert len(found) == 20
-    assert len(set(found)) == 1
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(users) == 20
+    assert len(set(users)) == 1
     assert count(service) == 1
     assert len(audit(service, "create")) == 1
 
 
 def test_one_of_two_subjects_with_the_same_address_gets_the_account(service: Service) -> None:
-    told: list[str] = []
+    outcomes: list[str] = []
     start = threading.Barrier(20)
 
     def sign_in(number: int) -> None:
         start.wait(10)
         try:
-            told.append(str(signs_in(service, str(number)).oauth_id))
+            outcomes.append(str(signs_in(service, str(number)).oauth_id))
         except SignInRefused as refused:
-            told.append(refused.reason)
+            outcomes.append(refused.reason)
 
     threads = [threading.Thread(target=sign_in, args=[number]) for number in range(20)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(30)
-    assert told.count("oauth_failed") == 19
-    assert service.accounts.find("ada@example.com").oauth_id in told
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert outcomes.count("oauth_failed") == 19
+    assert service.accounts.find("ada@example.com").oauth_id in outcomes
 
 
 def test_the_database_refuses_a_subject_on_two_accounts(service: Service) -> None:

@@ -72,8 +72,8 @@ def rows(service: Service) -> list[QueuedEmail]:
 
 
 def the_row(service: Service) -> QueuedEmail:
-    (found,) = rows(service)
-    return found
+    (row,) = rows(service)
+    return row
 
 
 def tokens(service: Service) -> int:
@@ -112,15 +112,15 @@ def test_an_email_is_queued_exactly_when_its_change_is_committed(
     assert service.accounts.get(user.id).name == "Ada"
     queued(service, user)
     assert service.outbox.queue.committed.is_set()
-    found = the_row(service)
-    assert (found.kind, found.email, found.user_id, found.state, found.attempts) == (
+    row = the_row(service)
+    assert (row.kind, row.email, row.user_id, row.state, row.attempts) == (
         "reset",
         ADA,
         user.id,
         "waiting",
         0,
     )
-    assert found.created_at == found.due_at == stamp(service.now())
+    assert row.created_at == row.due_at == stamp(service.now())
 
 
 def test_a_token_is_made_when_its_email_is_sent(
@@ -144,13 +144,13 @@ def test_no_token_is_in_any_file_of_the_database(
         claim["delete_at"] = "2027-01-01T00:00:00.000Z"
         tx.change_user(user.id, awaiting_confirmation=True, **claim)
     worked(box)
-    found = [link_in(message.get_body(("plain",)).get_content()).token for _, message in server.taken]  # type: ignore[union-attr]
-    assert len(set(found)) == len(linked)
+    tokens = [link_in(message.get_body(("plain",)).get_content()).token for _, message in server.taken]  # type: ignore[union-attr]
+    assert len(set(tokens)) == len(linked)
     files = [file for file in tmp_path.iterdir() if file.is_file()]
     assert {"users.db", "users.db-wal"} <= {file.name for file in files}
     for file in files:
         data = file.read_bytes()
-        assert not [token for token in found if token.encode() in data], file
+        assert not [token for token in tokens if token.encode() in data], file
 
 
 def test_a_server_that_quotes_the_email_gets_no_token_into_the_list_or_the_log(
@@ -193,7 +193,7 @@ def test_an_email_that_is_refused_temporarily_is_retried_with_growing_delays(
     assert waits[3] > waits[0] * 3
     assert timedelta(minutes=9) < waits[-1] <= LONGEST_DELAY
     server.refusal = None
-    assert [each.state for each in worked(box)] == ["sent"]
+    assert [attempt.state for attempt in worked(box)] == ["sent"]
     row = the_row(service)
     assert (row.state, row.last_error, row.finished_at) == ("sent", None, stamp(clock()))
 
@@ -246,8 +246,8 @@ def test_every_attempt_has_the_same_message_id_and_another_token(
     for _ in range(3):
         worked(replace(service.outbox, given_send=refusing))
         clock.move(minutes=15)
-    assert sorted(Counter(str(each["Message-ID"]) for each in tried).values()) == [3, 3]
-    links = {link_in(each.get_body(("plain",)).get_content()).token for each in tried}  # type: ignore[union-attr]
+    assert sorted(Counter(str(message["Message-ID"]) for message in tried).values()) == [3, 3]
+    links = {link_in(message.get_body(("plain",)).get_content()).token for message in tried}  # type: ignore[union-attr]
     assert len(links) == 6
 
 
@@ -256,14 +256,14 @@ def test_a_permanently_refused_email_stays_until_it_is_retried(
 ) -> None:
     queued(service, add("ada"))
     server.refusal = "550 no such user"
-    assert [each.state for each in worked(box)] == ["failed"]
+    assert [attempt.state for attempt in worked(box)] == ["failed"]
     clock.move(hours=1)
     assert box.work() is None
     row = the_row(service)
     assert (row.state, row.last_error) == ("failed", "550 no such user")
     server.refusal = None
-    assert [each.id for each in box.retry(None)] == [row.id]
-    assert [each.state for each in worked(box)] == ["sent"]
+    assert [email.id for email in box.retry(None)] == [row.id]
+    assert [attempt.state for attempt in worked(box)] == ["sent"]
     assert box.retry(None) == box.retry([row.id]) == box.retry([99]) == []
 
 
@@ -279,13 +279,13 @@ def test_a_refused_email_blocks_no_other(
             (stamp(service.now()),) * 2,
         )
     queued(service, good)
-    told = {each.email.email: (each.state, each.message) for each in worked(box)}
-    assert told["good@example.com"][0] == "sent"
-    assert told["two@example.com, addresses@example.com"] == (
+    outcomes = {attempt.email.email: (attempt.state, attempt.message) for attempt in worked(box)}
+    assert outcomes["good@example.com"][0] == "sent"
+    assert outcomes["two@example.com, addresses@example.com"] == (
         "failed",
         "'two@example.com, addresses@example.com' is not an email address",
     )
-    assert told["x"] == ("dropped", "no such kind of email")
+    assert outcomes["x"] == ("dropped", "no such kind of email")
     assert [str(message["To"]) for _, message in server.taken] == ["good@example.com"]
 
 
@@ -299,7 +299,7 @@ def test_an_exception_while_sending_blocks_no_other_email(
 
     queued(service, add("ada"), add("bob"))
     done = worked(replace(service.outbox, given_send=faulty))
-    assert [(each.state, each.message) for each in done] == [
+    assert [(attempt.state, attempt.message) for attempt in done] == [
         ("failed", "ZeroDivisionError: oops"),
         ("sent", "250 OK"),
     ]
@@ -355,7 +355,7 @@ def test_an_email_to_a_former_address_is_dropped(
     for kind in (RESET, kinds.PASSWORD_CHANGED, kinds.ACCOUNT_LINKED):
         queued(service, user, kind=kind)
     service.accounts.update(user.id, email="new@example.com", by=OPERATOR)
-    assert {each.email.kind: each.message for each in worked(box)} == {
+    assert {attempt.email.kind: attempt.message for attempt in worked(box)} == {
         "password-changed": "the address was changed",
         "account-linked": "the address was changed",
         "email-given": "250 OK",
@@ -387,7 +387,7 @@ def test_more_than_three_emails_of_a_kind_in_fifteen_minutes_are_dropped_silentl
     for _ in range(5):
         service.recovery.forgot(ADA)
     assert len(sent(service)) == 3
-    assert Counter(each.state for each in rows(service)) == {"sent": 3, "dropped": 2}
+    assert Counter(row.state for row in rows(service)) == {"sent": 3, "dropped": 2}
     service.registration.register("new@example.com", "N", PASSWORD, by=WEB)
     assert len(sent(service, "new@example.com")) == 1
     clock.move(minutes=15, milliseconds=-1)
@@ -467,7 +467,7 @@ def test_an_email_that_is_being_sent_is_claimed_by_one_worker(
         meanwhile.extend([box.work(), box.retry(None), box.retry([1]), box.work()])
 
     server.then = others
-    assert [each.state for each in worked(box)] == ["sent"]
+    assert [attempt.state for attempt in worked(box)] == ["sent"]
     assert meanwhile == [None, [], [], None]
     assert len(server.taken) == 1
 
@@ -489,7 +489,7 @@ def test_after_a_crash_between_sending_and_marking_the_email_is_sent_again_with_
     clock.move(seconds=LEASE.total_seconds() - 1)
     assert worked(alive) == []
     clock.move(seconds=1)
-    assert [each.state for each in worked(alive)] == ["sent"]
+    assert [attempt.state for attempt in worked(alive)] == ["sent"]
     clock.move(days=1)
     assert worked(alive) == []
     (_, first), (_, second) = server.taken
@@ -530,7 +530,7 @@ def test_a_sent_email_is_marked_as_soon_as_another_process_frees_its_lock(
             queued(service)
 
     server.then = hold
-    assert [each.state for each in worked(box)] == ["sent"]
+    assert [attempt.state for attempt in worked(box)] == ["sent"]
     thread.join(5)
     assert the_row(service).state == "sent"
     assert len(server.taken) == 1
@@ -554,9 +554,9 @@ def test_threads_on_one_database_send_each_email_once(
 
     boxes = [replace(make_service().outbox, given_send=slow) for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        done = [each for found in pool.map(worked, boxes) for each in found]
+        done = [attempts for of_one in pool.map(worked, boxes) for attempts in of_one]
     assert sorted(taken) == list(range(1, 61))
-    assert {each.state for each in done} == {"sent"}
+    assert {attempt.state for attempt in done} == {"sent"}
 
 
 def work_alone(path: Path, port: int, start: Any) -> None:
@@ -586,9 +586,9 @@ def test_processes_on_one_database_send_each_email_once(tmp_path: Path) -> None:
             process.join(30)
     assert [process.exitcode for process in processes] == [0, 0, 0]
     assert Counter(box.ids()).most_common(1)[0][1] == 1
-    assert sorted(each.recipients[0] for each in box.received) == sorted(user.email for user in users)
+    assert sorted(email.recipients[0] for email in box.received) == sorted(user.email for user in users)
     assert box.most_at_once > 1
-    assert {each.state for each in rows(service)} == {"sent"}
+    assert {row.state for row in rows(service)} == {"sent"}
     service.close()
 
 
@@ -604,7 +604,7 @@ def test_waiting_emails_survive_a_restart(
     second = make_service()
     link = last_link(second)
     assert second.registration.confirm(link.token, ADA, by=WEB).active
-    assert [each.number for each in folder_emails(second)] == [1]
+    assert [email.number for email in folder_emails(second)] == [1]
 
 
 @pytest.mark.slow
@@ -617,13 +617,15 @@ def test_an_smtp_server_that_was_down_gets_every_email_once(
     for number in range(5):
         service.registration.register(f"u{number}@example.com", "U", PASSWORD, by=WEB)
     for _ in range(6):
-        assert {each.state for each in send_all(service)} == {"waiting"}
+        assert {attempt.state for attempt in send_all(service)} == {"waiting"}
         clock.move(minutes=15)
     with smtp_server(port=port) as box:
-        assert {each.state for each in send_all(service)} == {"sent"}
-    assert sorted(each.recipients[0] for each in box.received) == [f"u{n}@example.com" for n in range(5)]
-    for each in box.received:
-        confirmed = service.registration.confirm(*_token_and_email(each), by=WEB)
+        assert {attempt.state for attempt in send_all(service)} == {"sent"}
+    assert sorted(arrived.recipients[0] for arrived in box.received) == [
+        f"u{n}@example.com" for n in range(5)
+    ]
+    for arrived in box.received:
+        confirmed = service.registration.confirm(*_token_and_email(arrived), by=WEB)
         assert confirmed.active
 
 
@@ -639,11 +641,11 @@ def test_a_greylisted_recipient_delays_no_other(
         service = make_service(mailer_host="127.0.0.1", mailer_port=box.port)
         for name in ("ada", "bad", "cleo"):
             service.registration.register(f"{name}@example.com", "U", PASSWORD, by=WEB)
-        assert [each.state for each in send_all(service)] == ["waiting", "failed", "sent"]
+        assert [attempt.state for attempt in send_all(service)] == ["waiting", "failed", "sent"]
         box.answers.clear()
         clock.move(minutes=1)
-        assert [each.email.email for each in send_all(service)] == [ADA]
-    assert [each.recipients for each in box.received] == [["cleo@example.com"], [ADA]]
+        assert [attempt.email.email for attempt in send_all(service)] == [ADA]
+    assert [email.recipients for email in box.received] == [["cleo@example.com"], [ADA]]
 
 
 def test_the_worker_sleeps_until_the_next_email_is_due(
@@ -666,7 +668,7 @@ def test_the_notice_of_a_change_goes_to_the_address_of_that_time(
         service.outbox.queue.add(tx, EMAIL_CHANGED, user, "old@example.com")
         service.outbox.queue.add(tx, EMAIL_CHANGED, user, "unknown@example.com")
         service.outbox.queue.add(tx, CONFIRM, user, ADA)
-    assert [(each.email.email, each.state) for each in send_all(service)] == [
+    assert [(attempt.email.email, attempt.state) for attempt in send_all(service)] == [
         ("old@example.com", "sent"),
         ("unknown@example.com", "dropped"),
         (ADA, "dropped"),

@@ -71,7 +71,7 @@ def test_a_password_that_meets_the_rules_is_returned_unchanged(
 
 
 @pytest.mark.parametrize(
-    ("changes", "password", "said"),
+    ("changes", "password", "message"),
     [
         ({}, "", "at least 8 characters"),
         ({}, "seven77", "at least 8 characters"),
@@ -111,9 +111,9 @@ def test_a_password_that_meets_the_rules_is_returned_unchanged(
     ],
 )
 def test_the_error_about_a_password_lists_every_missing_rule(
-    changes: dict[str, object], password: str, said: str
+    changes: dict[str, object], password: str, message: str
 ) -> None:
-    with pytest.raises(Invalid, match=said) as refused:
+    with pytest.raises(Invalid, match=message) as refused:
         checked(password, **changes)
     assert password == "" or len(password) < 8 or password not in str(refused.value)
 
@@ -275,13 +275,13 @@ def test_every_check_costs_one_hash_of_the_configured_cost(
 ) -> None:
     stored = [None, UNUSABLE, KNOWN, *(hashed("right", cost) for cost in range(4, rounds + 1))]
     hasher, work = Hasher(rounds), Work(monkeypatch)
-    for each in stored:
+    for stored_hash in stored:
         for password in ("right", "wrong", "", "x" * 73, "x" * 5000, "\0", "é\ud800"):
             work.done = 0
-            assert hasher.matches(password, each) is (
-                password == "right" and (each or "").startswith("$2b") and each != KNOWN
+            assert hasher.matches(password, stored_hash) is (
+                password == "right" and (stored_hash or "").startswith("$2b") and stored_hash != KNOWN
             )
-            assert work.done == 2**rounds, (each, password[:10])
+            assert work.done == 2**rounds, (stored_hash, password[:10])
 
 
 @pytest.mark.slow
@@ -302,7 +302,7 @@ def test_the_time_of_a_check_does_not_depend_on_its_result() -> None:
             began = time.thread_time()
             hasher.matches(password, stored)
             times[name].append(time.thread_time() - began)
-    best = {name: min(each) for name, each in times.items()}
+    best = {name: min(seconds) for name, seconds in times.items()}
     assert max(best.values()) < 1.25 * min(best.values()), best
     assert median(best.values()) > 0.005  # the work was done at all
 
@@ -399,5 +399,5 @@ def test_there_are_as_many_slots_as_cores_and_a_waiting_room_of_eight() -> None:
 @settings(max_examples=20)
 @given(st.integers(4, 12), st.integers(4, 12))
 def test_padding_and_check_add_up_to_the_configured_cost(cost: int, rounds: int) -> None:
-    padding = [2**each for each in range(cost, rounds)]
+    padding = [2**cost_ for cost_ in range(cost, rounds)]
     assert 2**cost + sum(padding) == 2 ** max(cost, rounds)

@@ -58,7 +58,7 @@ def moved(service: Service, user: User, email: str) -> None:
 
 def notice_of_change(service: Service) -> Link:
     """To the first address."""
-    (text,) = [" ".join(each.parts) for each in sent(service, ADA) if "is being changed" in each.subject]
+    (text,) = [" ".join(email.parts) for email in sent(service, ADA) if "is being changed" in email.subject]
     return link_in(text)
 
 
@@ -177,7 +177,7 @@ def test_a_reset_drops_waiting_emails(service: Service) -> None:
     link = forgotten(service)
     service.recovery.forgot(ADA)
     reset(service, link)
-    assert [each.email.kind for each in send_all(service)] == ["password-changed"]
+    assert [attempt.email.kind for attempt in send_all(service)] == ["password-changed"]
 
 
 def test_a_reset_proves_the_address(service: Service, ada: User, clock: FakeClock) -> None:
@@ -224,7 +224,7 @@ def test_changes_of_an_account_end_its_links_and_its_waiting_emails(
     link = forgotten(service)
     service.recovery.forgot(ADA)
     end(service, ada)
-    assert "reset" not in [each.email.kind for each in send_all(service)]
+    assert "reset" not in [attempt.email.kind for attempt in send_all(service)]
     refused(service, link)
 
 
@@ -264,7 +264,7 @@ def notice(service: Service, to: str = ADA) -> Link:
 
 def test_the_owner_gets_an_email_about_every_change_of_credentials(service: Service, ada: User) -> None:
     def subjects(to: str = ADA) -> list[str]:
-        return [each.subject for each in sent(service, to)]
+        return [email.subject for email in sent(service, to)]
 
     service.accounts.change_password(ada.id, PASSWORD, NEW, session_id=0, by=WEB, renew=None)
     changed = "Your password for Users was changed"
@@ -364,7 +364,7 @@ def test_an_intruder_cannot_take_the_link_of_the_notice_away(service: Service, a
 def test_many_changes_leave_the_links_of_the_first_notices_alive(service: Service, ada: User) -> None:
     for number in range(6):
         service.accounts.set_password(ada.id, f"{NEW} {number}", by=OPERATOR)
-    first, *_ = [link_in(" ".join(each.parts)) for each in sent(service, ADA)]
+    first, *_ = [link_in(" ".join(email.parts)) for email in sent(service, ADA)]
     not_me(service, first)
     assert not can_log_in(service, f"{NEW} 5")
 

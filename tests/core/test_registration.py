@@ -38,7 +38,7 @@ def refused(service: Service, link: Link, email: str | None = None) -> None:
 
 def states(service: Service) -> list[tuple[str, str]]:
     with service.store.read() as tx:
-        return [(each.kind, each.state) for each in tx.queued_emails()]
+        return [(email.kind, email.state) for email in tx.queued_emails()]
 
 
 # --- registered ---
@@ -274,7 +274,7 @@ def test_no_link_activates_an_account_that_was_deactivated(
     service.accounts.set_active([user.id], active=False, by=OPERATOR)
     if link is None:
         service.registration.resend(ADA)
-        assert not [each for each in send_all(service) if each.state == "sent"]
+        assert not [attempt for attempt in send_all(service) if attempt.state == "sent"]
         # Not even one that an operator's hand made.
         token = new_token()
         with service.store.write() as tx:
@@ -428,4 +428,6 @@ def test_an_account_without_a_password_is_not_confirmed(service: Service, clock:
         made = tx.add_user(Newcomer(ADA, "Ada", UNUSABLE, "user", active=False, created_at=stamp(clock())))
     assert made is not None
     service.registration.resend(ADA)
-    assert [(each.state, each.message) for each in send_all(service)] == [("dropped", "nothing to confirm")]
+    assert [(attempt.state, attempt.message) for attempt in send_all(service)] == [
+        ("dropped", "nothing to confirm")
+    ]

@@ -37,9 +37,9 @@ def ada(add: Callable[..., User]) -> User:
 def stored(service: Service, token_id: int) -> Session:
     service.sessions.uses.write()
     with service.store.read() as tx:
-        found = tx.token(token_id)
-    assert found is not None
-    return found
+        token = tx.token(token_id)
+    assert token is not None
+    return token
 
 
 def store_hash(service: Service, user: User, password_hash: str) -> None:
@@ -49,9 +49,9 @@ def store_hash(service: Service, user: User, password_hash: str) -> None:
 
 def hash_of(service: Service, user: User) -> str:
     with service.store.read() as tx:
-        found = tx.credentials_of(user.id)
-    assert found is not None
-    return found.password_hash
+        credentials = tx.credentials_of(user.id)
+    assert credentials is not None
+    return credentials.password_hash
 
 
 # --- login ---
@@ -209,7 +209,7 @@ def test_parallel_logins_that_renew_one_hash_all_succeed(make_service: Callable[
     sessions = replace(service.sessions, hasher=Together(5, slots=2))
     with ThreadPoolExecutor(2) as pool:
         logins = [pool.submit(sessions.login, ADA, PASSWORD) for _ in range(2)]
-        assert [each.result().user.email for each in logins] == [ADA, ADA]
+        assert [login.result().user.email for login in logins] == [ADA, ADA]
 
 
 def test_a_login_fails_if_the_account_is_deleted_meanwhile(service: Service, ada: User) -> None:
@@ -291,15 +291,15 @@ def test_use_moves_the_expiry_on_at_most_once_a_minute(service: Service, ada: Us
     service.sessions.check(opened.token)
     assert stored(service, 1) == opened.session
     clock.move(seconds=1)
-    found = service.sessions.check(opened.token, use=False)
-    assert found is not None
+    checked = service.sessions.check(opened.token, use=False)
+    assert checked is not None
     assert stored(service, 1) == opened.session
-    found = service.sessions.check(opened.token)
-    assert found is not None
-    assert found[0].moved  # so that a persistent cookie is moved on too
-    assert stored(service, 1)._replace(moved=True) == found[0]
+    checked = service.sessions.check(opened.token)
+    assert checked is not None
+    assert checked[0].moved  # so that a persistent cookie is moved on too
+    assert stored(service, 1)._replace(moved=True) == checked[0]
     moved_on = {"last_used_at": stamp(clock()), "expires_at": stamp(clock() + timedelta(minutes=1440))}
-    assert found[0] == opened.session._replace(**moved_on, moved=True)
+    assert checked[0] == opened.session._replace(**moved_on, moved=True)
 
 
 @pytest.mark.parametrize(
@@ -350,9 +350,9 @@ def test_the_use_of_a_session_is_noted_once_a_minute_at_most(
     noted = set()
     for _ in range(40):  # for four minutes
         clock.move(seconds=6)
-        found = service.sessions.check(opened.token)
-        assert found is not None
-        noted.add(found[0].last_used_at)
+        checked = service.sessions.check(opened.token)
+        assert checked is not None
+        noted.add(checked[0].last_used_at)
     assert len(noted) <= 5
 
 
@@ -410,8 +410,8 @@ def test_a_session_check_succeeds_while_others_write(
     clock.move(minutes=2)
     monkeypatch.setattr(database_file, "BUSY_SECONDS", 0.1)
     with ThreadPoolExecutor(1) as pool, service.store.write():
-        found = pool.submit(service.sessions.check, opened.token).result(5)
-    assert found is not None
+        checked = pool.submit(service.sessions.check, opened.token).result(5)
+    assert checked is not None
     assert stored(service, 1).last_used_at == stamp(clock())
 
 
@@ -422,11 +422,11 @@ def test_a_session_check_succeeds_where_nothing_can_be_written(
     clock.move(minutes=2)
     store = Store(service.store.path, read_only=True, clock=clock)
     try:
-        found = replace(service.sessions, store=store).check(opened.token)
+        checked = replace(service.sessions, store=store).check(opened.token)
     finally:
         store.close()
-    assert found is not None
-    assert found[1].id == ada.id
+    assert checked is not None
+    assert checked[1].id == ada.id
 
 
 def test_role_and_activity_are_those_of_the_database(service: Service, ada: User) -> None:
@@ -436,9 +436,9 @@ def test_role_and_activity_are_those_of_the_database(service: Service, ada: User
     assert service.sessions.check(token) is None
     with service.store.write() as tx:
         tx.change_user(ada.id, active=True, role="admin")
-    found = service.sessions.check(token)
-    assert found is not None
-    assert found[1].role == "admin"
+    checked = service.sessions.check(token)
+    assert checked is not None
+    assert checked[1].role == "admin"
 
 
 # --- ended ---
@@ -470,10 +470,10 @@ def test_the_list_holds_the_live_sessions_of_one_user(
     mine = service.sessions.login(ada.email, PASSWORD)
     theirs = service.sessions.login(bob.email, PASSWORD)
     api = service.sessions.create_api_token(ada.id, name="ci", lifetime=None, by=OPERATOR)
-    ids = [each.session.id for each in (old, mine, theirs, api)]
-    assert [each.id for each in service.sessions.listed(ada.id)] == [ids[1], ids[3]]
-    assert [each.id for each in service.sessions.listed(ada.id, live=False)] == [ids[0], ids[1], ids[3]]
-    assert [each.id for each in service.sessions.listed()] == ids[1:]
+    ids = [client.session.id for client in (old, mine, theirs, api)]
+    assert [session.id for session in service.sessions.listed(ada.id)] == [ids[1], ids[3]]
+    assert [session.id for session in service.sessions.listed(ada.id, live=False)] == [ids[0], ids[1], ids[3]]
+    assert [session.id for session in service.sessions.listed()] == ids[1:]
 
 
 def test_one_session_is_ended_by_its_owner_only(
@@ -574,12 +574,12 @@ def test_a_cleanup_removes_what_has_expired_and_counts_it(
     sessions = replace(service.sessions, batch=batch, pause=0)
     fill(service, ada, expired=7, live=3, endless=5)
     expected = Cleanup(7, 5 if include else 0, include)
-    told: list[int] = []
+    removed: list[int] = []
     assert sessions.stale(include_no_expiration=include) == expected
-    done = sessions.cleanup(include_no_expiration=include, by=OPERATOR, progress=told.append)
+    done = sessions.cleanup(include_no_expiration=include, by=OPERATOR, progress=removed.append)
     assert done == expected
     assert left(service) == ([("live", 3)] if include else [("endless", 5), ("live", 3)])
-    assert max(told) == 7
+    assert max(removed) == 7
     assert done.as_json() == {
         "result": "success",
         "expiredTokensRemoved": 7,
@@ -626,7 +626,7 @@ def test_parallel_cleanups_count_every_token_once(service: Service, ada: User) -
     fill(service, ada, expired=101, live=2, endless=0)
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(lambda _: sessions.cleanup(by=OPERATOR), range(4)))
-    assert sum(each.expired for each in done) == 101
+    assert sum(batch.expired for batch in done) == 101
     assert left(service) == [("live", 2)]
 
 

@@ -206,14 +206,16 @@ UNUSABLE_FILES = [
 ]
 
 
-@pytest.mark.parametrize(("make", "said"), UNUSABLE_FILES, ids=[make.__name__ for make, _ in UNUSABLE_FILES])
+@pytest.mark.parametrize(
+    ("make", "message"), UNUSABLE_FILES, ids=[make.__name__ for make, _ in UNUSABLE_FILES]
+)
 @pytest.mark.parametrize("create", [True, False])
 def test_a_file_that_is_no_database_of_usersctl_is_refused_by_name_and_not_changed(
-    path: Path, make: Callable[[Path], None], said: str, create: bool
+    path: Path, make: Callable[[Path], None], message: str, create: bool
 ) -> None:
     make(path)
     before = path.read_bytes() if path.is_file() else None
-    with pytest.raises(StoreUnusable, match=said) as refused:
+    with pytest.raises(StoreUnusable, match=message) as refused:
         Store.open(path, create=create)
     assert str(path) in str(refused.value)
     if (
@@ -224,13 +226,15 @@ def test_a_file_that_is_no_database_of_usersctl_is_refused_by_name_and_not_chang
 
 
 @pytest.mark.parametrize(
-    ("make", "said"), UNUSABLE_FILES[:3] + UNUSABLE_FILES[6:7], ids=lambda each: getattr(each, "__name__", "")
+    ("make", "message"),
+    UNUSABLE_FILES[:3] + UNUSABLE_FILES[6:7],
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_file_that_is_no_database_is_refused_for_reading_too(
-    path: Path, make: Callable[[Path], None], said: str
+    path: Path, make: Callable[[Path], None], message: str
 ) -> None:
     make(path)
-    with pytest.raises(StoreUnusable, match=said):
+    with pytest.raises(StoreUnusable, match=message):
         Store.open(path, write=False)
 
 
@@ -379,9 +383,9 @@ def test_threads_that_read_and_then_write_never_fail(service: Service, add: Call
     def count(_: int) -> None:
         for _ in range(10):
             with service.store.write() as tx:
-                found = tx.user(user.id)
-                assert found is not None
-                tx.change_user(user.id, name=str(int(found.name) + 1) if found.name.isdigit() else "1")
+                stored = tx.user(user.id)
+                assert stored is not None
+                tx.change_user(user.id, name=str(int(stored.name) + 1) if stored.name.isdigit() else "1")
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(count, range(8)))
@@ -569,8 +573,12 @@ def test_queries_read_no_more_rows_in_a_larger_database(
     connection.set_trace_callback(run.append)
     operation(service, token, ada)
     connection.set_trace_callback(None)
-    statements = [each for each in run if re.match("SELECT|INSERT|UPDATE|DELETE|WITH", each)]
-    plan = [row[3] for each in statements for row in connection.execute(f"EXPLAIN QUERY PLAN {each}")]
+    statements = [statement for statement in run if re.match("SELECT|INSERT|UPDATE|DELETE|WITH", statement)]
+    plan = [
+        row[3] for statement in statements for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}")
+    ]
     assert any(re.fullmatch(expected, step) for step in plan), plan
-    assert {step for step in plan if re.fullmatch(r"SCAN \w+", step)} <= {f"SCAN {each}" for each in FEW_ROWS}
+    assert {step for step in plan if re.fullmatch(r"SCAN \w+", step)} <= {
+        f"SCAN {table}" for table in FEW_ROWS
+    }
     assert not [step for step in plan if "TEMP B-TREE" in step], plan

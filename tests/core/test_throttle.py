@@ -232,8 +232,8 @@ def test_parallel_guesses_cannot_slip_past(counted: Service, add: Callable[..., 
     with ThreadPoolExecutor(16) as pool:
         refusals = list(pool.map(lambda _: guess(counted), range(64)))
     assert counted.hasher.checks == 10
-    assert sum(isinstance(each, Unauthenticated) for each in refusals) == 10
-    assert sum(isinstance(each, TooMany) for each in refusals) == 54
+    assert sum(isinstance(refusal, Unauthenticated) for refusal in refusals) == 10
+    assert sum(isinstance(refusal, TooMany) for refusal in refusals) == 54
 
 
 def test_strangers_get_eighty_checks_at_most_also_in_parallel(

@@ -425,7 +425,7 @@ def test_a_provider_account_and_picture_are_kept(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         (
             [old_row(id=1), old_row(id=2, email="ADA@example.com")],
@@ -442,11 +442,11 @@ def test_a_provider_account_and_picture_are_kept(path: Path) -> None:
     ids=["case", "idn", "no address", "zero", "negative"],
 )
 def test_an_upgrade_names_accounts_that_it_cannot_keep_and_changes_nothing(
-    path: Path, rows: list[dict[str, Any]], said: str
+    path: Path, rows: list[dict[str, Any]], message: str
 ) -> None:
     make(path, OLD, *rows)
     before, content = path.read_bytes(), dump(path)
-    with pytest.raises(StoreUnusable, match=said):
+    with pytest.raises(StoreUnusable, match=message):
         Store.open(path)
     assert dump(path) == content
     # Nothing but SQLite's own counts of changes: the journal, too, is the one that the old application had.
@@ -585,10 +585,10 @@ def test_processes_that_start_at_once_all_succeed_and_one_migrates(tmp_path: Pat
     ]
     for process in processes:
         process.start()
-    told = [results.get(timeout=60) for _ in range(processes_at_once * rounds)]
+    outcomes = [results.get(timeout=60) for _ in range(processes_at_once * rounds)]
     for process in processes:
         process.join(60)
-    assert {count for _, count, _ in told} == {2 if old else 0}
+    assert {count for _, count, _ in outcomes} == {2 if old else 0}
     for number in range(rounds):
-        assert sum(migrated for which, _, migrated in told if which == number) == (1 if old else 0)
+        assert sum(migrated for which, _, migrated in outcomes if which == number) == (1 if old else 0)
     assert len(list(tmp_path.glob("*.before-*"))) == (rounds if old else 0)

@@ -50,7 +50,7 @@ def test_every_backup_under_load_verifies_and_restores(
             for number in range(BACKUPS):
                 seen = len(answered)
                 while len(answered) < seen + 5:
-                    assert not [each for each in writing if each.done() and each.exception()]
+                    assert not [future for future in writing if future.done() and future.exception()]
                     time.sleep(0.01)
                 certain = set(answered)
                 file = tmp_path / f"backup-{number}.db"
@@ -60,12 +60,12 @@ def test_every_backup_under_load_verifies_and_restores(
                 usersctl.ok("--db", restored, "db", "restore", file, "--yes")
                 with closing(sqlite3.connect(restored)) as database:
                     assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-                    there = {each for (each,) in database.execute("SELECT id FROM users")}
+                    there = {id_ for (id_,) in database.execute("SELECT id FROM users")}
                 assert certain <= there
                 rows = len(there)
                 file.unlink()
         finally:
             over.set()
-        for each in writing:
-            each.result()
+        for future in writing:
+            future.result()
     print(f"{BACKUPS} of {BACKUPS} backups verified and restored, the last one with {rows} accounts")

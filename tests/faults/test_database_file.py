@@ -66,9 +66,9 @@ def test_a_database_held_by_another_process_is_read_and_writers_are_refused_in_t
 
     def read() -> None:
         while not over.is_set():
-            for each in house.reads().values():
-                assert each.reply.status == 200
-                slowest_read[0] = max(slowest_read[0], each.seconds)
+            for answer in house.reads().values():
+                assert answer.reply.status == 200
+                slowest_read[0] = max(slowest_read[0], answer.seconds)
 
     def forget(number: int) -> float:
         began = time.monotonic()
@@ -80,15 +80,15 @@ def test_a_database_held_by_another_process_is_read_and_writers_are_refused_in_t
             reading = [pool.submit(read) for _ in range(2)]
             waited = [pool.submit(forget, number) for number in range(32)]
             answered = none_done(writes)
-            took = [each.result() for each in waited]
+            took = [future.result() for future in waited]
             while time.monotonic() < held_until:
                 took.append(forget(99))
                 time.sleep(0.05)
         over.set()
-        for each in reading:
-            each.result()
+        for future in reading:
+            future.result()
     assert max(took) < in_time
-    assert max(each.seconds for each in answered.values()) < in_time
+    assert max(answer.seconds for answer in answered.values()) < in_time
     assert slowest_read[0] < database_file.BUSY_SECONDS * 0.9
     all_done(writes)
 
@@ -162,7 +162,9 @@ def test_a_database_on_a_full_disk_is_read_and_not_written_until_there_is_room(
             use_up_what_is_left(site.service)
             # A change that only deletes a row may still fit.
             for _ in range(2):
-                writes = {name: writes[name] for name, each in ask(writes).items() if not done(each.reply)}
+                writes = {
+                    name: writes[name] for name, answer in ask(writes).items() if not done(answer.reply)
+                }
                 house.read_all()
             assert len(writes) > 10
         house.read_all()
@@ -175,8 +177,8 @@ def test_a_database_on_a_full_disk_is_read_and_not_written_until_there_is_room(
 
 def moved(path: Path, to: Path) -> None:
     to.mkdir(exist_ok=True)
-    for each in sorted(path.parent.glob(f"{path.name}*")):
-        each.rename(to / each.name)
+    for file in sorted(path.parent.glob(f"{path.name}*")):
+        file.rename(to / file.name)
 
 
 def test_a_database_that_is_moved_away_is_read_and_not_written_until_it_is_back(
@@ -186,7 +188,7 @@ def test_a_database_that_is_moved_away_is_read_and_not_written_until_it_is_back(
     house.read_all()
     moved(path, tmp_path / "away")
     # Every thread that has read before keeps the file open.
-    assert True in {done(each.reply) for each in house.reads().values()}
+    assert True in {done(answer.reply) for answer in house.reads().values()}
     none_done(writes)
     assert not list(path.parent.glob("users.db*"))  # above all no new and empty one
     moved(tmp_path / "away" / path.name, path.parent)
@@ -219,7 +221,7 @@ def test_a_file_that_is_not_a_database_is_refused(house: House, tmp_path: Path, 
     path, writes = path_of(house), house.writes("x")
     moved(path, tmp_path / "away")
     path.write_text(what)
-    assert {done(each.reply) for each in house.reads().values()} == {False}
+    assert {done(answer.reply) for answer in house.reads().values()} == {False}
     none_done(writes)
     assert path.read_text() == what
     path.unlink()
@@ -254,8 +256,8 @@ def test_a_database_that_becomes_read_only_is_read_and_written_again_afterwards(
 
     def allow(folder_mode: int, file_mode: int) -> None:
         folder.chmod(0o700)
-        for each in folder.iterdir():
-            each.chmod(file_mode)
+        for path in folder.iterdir():
+            path.chmod(file_mode)
         folder.chmod(folder_mode)
 
     allow(0o500, 0o400)
@@ -263,15 +265,15 @@ def test_a_database_that_becomes_read_only_is_read_and_written_again_afterwards(
     refused = subprocess.run(words, env=usersctl.env, capture_output=True, text=True, timeout=60, check=False)
     assert refused.returncode == 6
     assert refused.stderr == f"usersctl: {usersctl.database} is read-only\n"
-    assert [each.name for each in folder.iterdir()] == ["users.db"]
+    assert [path.name for path in folder.iterdir()] == ["users.db"]
     allow(0o700, 0o600)
     with serving(usersctl, module=("without_rights", "serve")) as daemon, usersctl.service() as service:
         house = House(service, daemon.port)
         writes = house.writes("x")
         house.read_all()
         allow(0o500, 0o400)
-        assert True in {done(each.reply) for each in house.reads().values()}
-        left = {name: writes[name] for name, each in ask(writes).items() if not done(each.reply)}
+        assert True in {done(answer.reply) for answer in house.reads().values()}
+        left = {name: writes[name] for name, answer in ask(writes).items() if not done(answer.reply)}
         allow(0o700, 0o600)
         house.read_all()
         all_done(left)
@@ -284,7 +286,7 @@ def asked_directly(
     app: App, user: str, path: str, method: str = "GET", body: bytes = b""
 ) -> tuple[int, bytes]:
     """Calls the application without a socket, because many databases are tried."""
-    said: list[str] = []
+    lines: list[str] = []
     environ = {
         "REQUEST_METHOD": method,
         "PATH_INFO": path,
@@ -296,8 +298,8 @@ def asked_directly(
         "wsgi.input": io.BytesIO(body),
         "wsgi.url_scheme": "http",
     }
-    answer = b"".join(app(environ, lambda status, _headers: said.append(status)))
-    return int(said[0].split()[0]), answer
+    answer = b"".join(app(environ, lambda status, _headers: lines.append(status)))
+    return int(lines[0].split()[0]), answer
 
 
 def damages(pages: int, size: int) -> Iterator[tuple[int, bytes]]:

@@ -117,9 +117,9 @@ def test_every_answered_registration_is_emailed_and_a_kill_costs_at_most_one_dup
         release(usersctl)
         with serving(usersctl, port=port):
             wait_for(lambda: waiting(usersctl) == 0, 30)
-    letters = Counter(each.recipients[0] for each in box.received)
+    letters = Counter(email.recipients[0] for email in box.received)
     assert len(crowd.answered) >= REGISTRATIONS - 2 * kills
     assert set(crowd.answered) <= set(letters)
     assert sum(letters.values()) - len(letters) <= kills
-    ids = {each.id: each.recipients[0] for each in box.received}
+    ids = {email.id: email.recipients[0] for email in box.received}
     assert len(ids) == len(letters)  # a duplicate has the Message-ID of its twin

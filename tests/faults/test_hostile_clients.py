@@ -63,8 +63,8 @@ def in_parallel(work: Callable[[random.Random], None], count: int) -> None:
             work(chance)
 
     with ThreadPoolExecutor(THREADS) as pool:
-        for each in [pool.submit(share, number) for number in range(THREADS)]:
-            each.result()
+        for future in [pool.submit(share, number) for number in range(THREADS)]:
+            future.result()
 
 
 def body_of(method: str, path: str, body: object, *headers: str) -> bytes:
@@ -173,9 +173,9 @@ def test_broken_and_mutated_requests_leave_the_daemon_as_it_was(usersctl: Comman
         def mutate(chance: random.Random) -> None:
             sent = mutated(known, chance)
             got = answers(address, sent)
-            found = re.findall(rb"HTTP/1\.1 (\d\d\d) ", got)
-            statuses.update(found)
-            assert not [each for each in found if each >= b"500"], (sent, got)
+            answered = re.findall(rb"HTTP/1\.1 (\d\d\d) ", got)
+            statuses.update(answered)
+            assert not [status for status in answered if status >= b"500"], (sent, got)
 
         in_parallel(lambda chance: break_off(address, chance.choice(known), chance), 40)
         in_parallel(mutate, 40)
@@ -189,8 +189,8 @@ def test_broken_and_mutated_requests_leave_the_daemon_as_it_was(usersctl: Comman
         wait_for(lambda: descriptors(daemon) <= before[0] + 2 * before[1])
         assert threads(daemon) == before[1]
         assert daemon.process.poll() is None
-        told = {line["event"] for line in daemon.log}
-        assert "error" not in told, daemon.events("error")
+        events = {line["event"] for line in daemon.log}
+        assert "error" not in events, daemon.events("error")
         assert not [line for line in daemon.events("request") if line["status"] >= 500]
         print(f"{ABORTED} broken off, {MUTATED} mutated: answers {dict(statuses)}")
         print(f"(descriptors, threads) before {before}, after {(descriptors(daemon), threads(daemon))}")
@@ -270,25 +270,25 @@ def test_a_flood_of_addresses_takes_no_memory(usersctl: Command) -> None:
     until = time.monotonic() + TIME_LIMIT
 
     def flood(port: int, numbers: range) -> Counter[int]:
-        stream, found = Stream(port), Counter[int]()
+        stream, statuses = Stream(port), Counter[int]()
         try:
             for number in numbers:
-                found[stream.status(from_elsewhere(number))] += 1
+                statuses[stream.status(from_elsewhere(number))] += 1
                 assert time.monotonic() < until, f"not done in time: {number} of {numbers}"
         finally:
             stream.close()
-        return found
+        return statuses
 
     usersctl.configure('auth.whitelist = ["/register"]\nserver.trustedProxies = ["127.0.0.1"]\n')
     with cheaply_serving(usersctl) as daemon:
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(lambda share: flood(daemon.port, range(share, WARM, THREADS)), range(THREADS)))
             before = memory(daemon)
-            for each in pool.map(
+            for counted in pool.map(
                 lambda share: flood(daemon.port, range(WARM + share, WARM + ADDRESSES, THREADS)),
                 range(THREADS),
             ):
-                statuses += each
+                statuses += counted
         grown = memory(daemon) - before
         print(f"{ADDRESSES} addresses: {grown:.1f} MB more than {before:.1f} MB; {dict(statuses)}")
         assert grown < MEMORY
@@ -313,16 +313,16 @@ def test_a_daemon_without_descriptors_serves_open_connections_and_does_not_spin(
         limits = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (descriptors(daemon) + 5, limits[1]))
         outside = [socket.create_connection(("127.0.0.1", daemon.port), timeout=20) for _ in range(40)]
-        for each in outside:
-            stack.callback(each.close)
-            each.sendall(b"GET /login HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        for connection in outside:
+            stack.callback(connection.close)
+            connection.sendall(b"GET /login HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         worked, began = busy(daemon), time.monotonic()
         while time.monotonic() - began < 2:
             done(asked())  # a thread that was idle until now finds no descriptor for the database
             time.sleep(0.1)
         assert busy(daemon) - worked < 1.0
         resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, limits)
-        statuses = Counter(each.recv(12)[9:] for each in outside)
+        statuses = Counter(connection.recv(12)[9:] for connection in outside)
         assert set(statuses) <= {b"200", b"503"}
         assert statuses[b"200"] > 20
         assert daemon.stop() == 0
@@ -351,13 +351,13 @@ def test_requests_in_flight_are_answered_after_a_signal(usersctl: Command) -> No
         wait_for(lambda: b'"request"' in daemon.file.read_bytes())
         began = time.monotonic()
         daemon.process.send_signal(signal.SIGTERM)
-        got = [b"".join(iter(lambda each=each: each.recv(65536), b"")) for each in clients]
+        got = [b"".join(iter(lambda connection=client: connection.recv(65536), b"")) for client in clients]
         assert daemon.process.wait(20) == 0
         took = time.monotonic() - began
-        print(f"stopped after {took:.1f} s: {Counter(each[9:12] for each in got)}")
-        for each in got:
-            head, _, body = each.partition(b"\r\n\r\n")
+        print(f"stopped after {took:.1f} s: {Counter(reply[9:12] for reply in got)}")
+        for reply in got:
+            head, _, body = reply.partition(b"\r\n\r\n")
             assert head[:12] in (b"HTTP/1.1 200", b"HTTP/1.1 503")
             assert json.loads(body)
-        assert Counter(each[9:12] for each in got)[b"200"] >= 12
+        assert Counter(reply[9:12] for reply in got)[b"200"] >= 12
         assert took < (6 if LONG else 12)

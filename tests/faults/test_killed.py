@@ -60,9 +60,9 @@ class Known:
         self.tokens[digest(token)] = {True}
 
     def ended(self, outcome: str, *, but: str | None = None) -> None:
-        for each, may in self.tokens.items():
-            if outcome != REFUSED and (but is None or each != digest(but)):
-                self.tokens[each] = {False} if outcome == DONE else may | {False}
+        for session, may in self.tokens.items():
+            if outcome != REFUSED and (but is None or session != digest(but)):
+                self.tokens[session] = {False} if outcome == DONE else may | {False}
 
 
 class Stopped(Exception):
@@ -186,7 +186,9 @@ class Operation:
         if chance.random() < 0.5:
             twin = Known(f"with-{self.email}", fields={"there": {False}})
             crowd.known.append(twin)
-            rows = [{"email": each, "name": "N0", "password_hash": HASH} for each in (self.email, twin.email)]
+            rows = [
+                {"email": email, "name": "N0", "password_hash": HASH} for email in (self.email, twin.email)
+            ]
             stdin = "".join(json.dumps(row) + "\n" for row in rows)
             outcome, _ = self.run("import", "-", "--format", "jsonl", stdin=stdin)
             twin.did("import", outcome, **kept)
@@ -202,19 +204,19 @@ class Operation:
         )
         if self.chance.random() < 0.3:
             threading.Timer(self.chance.uniform(0.15, 0.6), process.kill).start()
-        told, errors = process.communicate(stdin.encode(), timeout=60)
+        output, errors = process.communicate(stdin.encode(), timeout=60)
         if process.returncode == -signal.SIGKILL:
             return UNKNOWN, ""
         assert process.returncode in (0, 5), (words, process.returncode, errors)  # 5: busy
-        return (DONE if process.returncode == 0 else REFUSED), told.decode()
+        return (DONE if process.returncode == 0 else REFUSED), output.decode()
 
     def do(self, action: str, *words: str, stdin: str = "", ends: bool = False, **fields: Any) -> str:
-        outcome, told = self.run(*words, stdin=stdin)
+        outcome, output = self.run(*words, stdin=stdin)
         self.account.did(action, outcome, **fields)
         if ends:
             self.account.ended(outcome)
         go_on(outcome)
-        return told.strip()
+        return output.strip()
 
     def rename(self) -> None:
         name = f"N{self.turn}"
@@ -272,7 +274,7 @@ class Crowd:
         self.up = threading.Event()
         self.over = threading.Event()
         kinds = [Visit] * VISITORS + [Operation] * OPERATORS
-        self.threads = [threading.Thread(target=self._live, args=each) for each in enumerate(kinds)]
+        self.threads = [threading.Thread(target=self._live, args=kind) for kind in enumerate(kinds)]
 
     def _live(self, number: int, kind: type[Visit] | type[Operation]) -> None:
         chance, name = random.Random(number), ""
@@ -339,8 +341,8 @@ def is_as_answered(database: sqlite3.Connection, account: Known) -> None:
     row = database.execute("SELECT * FROM users WHERE email = ?", (account.email,)).fetchone()
     assert (row is not None) in account.fields["there"], account
     done = Counter(
-        each["action"]
-        for each in database.execute("SELECT action FROM audit WHERE email = ?", (account.email,))
+        row["action"]
+        for row in database.execute("SELECT action FROM audit WHERE email = ?", (account.email,))
     )
     for action in {*account.certain, *account.perhaps, *done} - {"forgot", "resend"}:
         at_least = account.certain[action]
@@ -353,7 +355,7 @@ def is_as_answered(database: sqlite3.Connection, account: Known) -> None:
         "SELECT count(*) FROM outbox WHERE email = ? AND kind = 'reset'", (account.email,)
     ).fetchone()[0]
     assert letters >= account.certain["forgot"], account
-    there = {bytes(each["token_hash"]) for each in database.execute("SELECT token_hash FROM auth_tokens WHERE user_id = ?", (row["id"],))}  # fmt: skip
+    there = {bytes(stored["token_hash"]) for stored in database.execute("SELECT token_hash FROM auth_tokens WHERE user_id = ?", (row["id"],))}  # fmt: skip
     for token, may in account.tokens.items():
         assert (token in there) in may, account
 

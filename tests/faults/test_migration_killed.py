@@ -93,7 +93,7 @@ def test_a_migration_that_is_killed_leaves_the_old_database_or_the_new_one(
     words = [sys.executable, "-c", KILL_AT_EACH, str(old), str(work), "1" if LONG else "50"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
-    killed = sorted(int(each.name) for each in work.iterdir())
+    killed = sorted(int(path.name) for path in work.iterdir())
     assert killed[-1] == int(done.stdout)
     states = []
     for number in killed:
@@ -122,10 +122,10 @@ def test_a_migration_that_is_killed_leaves_the_old_database_or_the_new_one(
 def is_new(path: Path) -> None:
     assert check(path, read_only=False).problems == []
     with closing(sqlite3.connect(path)) as database:
-        found = database.execute(
+        users = database.execute(
             "SELECT id, email, password_hash, role, active FROM users ORDER BY id"
         ).fetchall()
-        assert found == [
+        assert users == [
             (n, f"u{n}@example.com", HASH, "admin" if n == 1 else "user", 1) for n in range(1, 31)
         ]
         assert database.execute("SELECT name FROM migrations").fetchall() == [("kept",)]

@@ -30,7 +30,7 @@ def only_admins(service: Service, number: int) -> list[User]:
 
     users = [admin(0), admin(1)]
     others = service.accounts.page(UserFilter(role="admin"), limit=100).users
-    service.accounts.delete([each.id for each in others if each not in users], by=OPERATOR)
+    service.accounts.delete([other.id for other in others if other not in users], by=OPERATOR)
     return users
 
 
@@ -57,4 +57,6 @@ def test_two_admins_who_remove_each_other_leave_one(make_site: Callable[..., Sit
             assert {reply.status for reply in replies} <= {200, 400, 401, 403, 404}, replies
             statuses.append(sorted(reply.status for reply in replies))
             assert 200 in statuses[-1], replies
-    print(f"{ROUNDS} rounds: {sum(each != [200, 200] for each in statuses)} times one of the two was refused")
+    print(
+        f"{ROUNDS} rounds: {sum(status != [200, 200] for status in statuses)} times one of the two was refused"
+    )

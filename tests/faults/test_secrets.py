@@ -48,11 +48,11 @@ class Journeys:
     def letter(self, page: str, email: str, number: int = 1) -> Link:
         """The link with this number of those that lead to this page."""
 
-        def found() -> list[Link]:
-            links = [each.link for each in list(self.box.received) if each.recipients == [email]]
-            return [each for each in links if each.path == page][number - 1 :]
+        def matching() -> list[Link]:
+            links = [letter.link for letter in list(self.box.received) if letter.recipients == [email]]
+            return [letter for letter in links if letter.path == page][number - 1 :]
 
-        link: Link = wait_for(found)[0]
+        link: Link = wait_for(matching)[0]
         return link
 
     def keep(self) -> None:
@@ -86,7 +86,7 @@ class Journeys:
         )
         link = self.letter("/not-me", email, 2)
         assert client.post("/api/users/not-me", {"token": link.token, "email": email}).status == 200
-        self.opened |= {each.link.token for each in self.box.received}
+        self.opened |= {email.link.token for email in self.box.received}
 
     def by_provider(self) -> None:
         gone = self.client.get(GO)
@@ -116,10 +116,10 @@ def told_by_commands(usersctl: Command, folder: Path) -> bytes:
         ["audit", "--json"], ["mail", "show", "1"], ["config", "show", "--json", "--origin"], ["export", "-", "--with-hashes"],
         ["db", "backup", str(folder / "backup.db")],
     )  # fmt: skip
-    results = {tuple(each): usersctl(*each) for each in (words if LONG else words[-5:])}
-    for each, result in results.items():  # the doctor warns of the sender that nobody set
-        assert result.code == (7 if each[0] == "doctor" else 0), (each, result)
-    return "\n".join(each.stdout + each.stderr for each in results.values()).encode()
+    results = {tuple(line): usersctl(*line) for line in (words if LONG else words[-5:])}
+    for line, result in results.items():  # the doctor warns of the sender that nobody set
+        assert result.code == (7 if line[0] == "doctor" else 0), (line, result)
+    return "\n".join(line.stdout + line.stderr for line in results.values()).encode()
 
 
 def processes(daemon: int) -> bytes:
@@ -150,14 +150,14 @@ def test_no_secret_is_stored_or_logged_after_all_journeys(usersctl: Command, tmp
             journeys.by_provider()
             journeys.by_command()
             assert len(journeys.opened) > 10
-            told = told_by_commands(usersctl, tmp_path)
+            output = told_by_commands(usersctl, tmp_path)
             shown = processes(daemon.process.pid)
             places = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file() and file.name not in KEPT_IN}  # fmt: skip
     names = {file.name for file in places}
     assert {"users.db", "users.db-wal", "backup.db", daemon.file.name} <= names
     with closing(sqlite3.connect(tmp_path / "backup.db")) as backup:
         places[Path("all rows of the backup")] = "\n".join(backup.iterdump()).encode()
-    places |= {Path("what commands told"): told, Path("the list of processes"): shown}
+    places |= {Path("what commands told"): output, Path("the list of processes"): shown}
     for secret in {*PLANTED.values(), *journeys.opened}:
         for spelling in spellings(secret):
             assert not [file.name for file, data in places.items() if spelling in data], (secret, spelling)
@@ -166,4 +166,4 @@ def test_no_secret_is_stored_or_logged_after_all_journeys(usersctl: Command, tmp
 def test_the_search_finds_a_secret_that_is_there() -> None:
     for secret in PLANTED.values():
         for spelled in (secret, quote(secret), secret.replace('"', '\\"')):
-            assert any(each in spelled.encode() for each in spellings(secret))
+            assert any(spelling in spelled.encode() for spelling in spellings(secret))

@@ -63,14 +63,14 @@ def test_the_daemon_truncates_the_write_ahead_log(usersctl: Command, monkeypatch
     if not LONG:
         asked: list[Path] = []
         monkeypatch.setattr(leader, "TIDY_EVERY", 0.01)
-        monkeypatch.setattr(Store, "truncate_log", lambda each: asked.append(each.path))
+        monkeypatch.setattr(Store, "truncate_log", lambda store: asked.append(store.path))
         from usersd.log import Log
 
         with usersctl.service() as service:
-            each = leader.Leader(service, log=Log(io.StringIO()))
-            each.start()
+            job = leader.Leader(service, log=Log(io.StringIO()))
+            job.start()
             wait_for(lambda: len(asked) > 2)
-            each.stop()
+            job.stop()
         return
     with serving(usersctl), usersctl.service() as service, usersctl.service() as reader:
         with reader.store.read() as tx:

@@ -120,7 +120,7 @@ def test_no_header_makes_another_machine_an_operator(service: Service) -> None:
         ("192.0.2.1", "401"),
         ("", "401"),
     ):
-        said: list[str] = []
+        status_lines: list[str] = []
         environ = {
             "REQUEST_METHOD": "GET",
             "PATH_INFO": "/_tasks/",
@@ -128,8 +128,8 @@ def test_no_header_makes_another_machine_an_operator(service: Service) -> None:
             "SERVER_PROTOCOL": "HTTP/1.1",
             "HTTP_HOST": "127.0.0.1",
         }
-        app(environ, lambda line, _headers, said=said: said.append(line))
-        assert said[0].startswith(status)
+        app(environ, lambda line, _headers, lines=status_lines: lines.append(line))
+        assert status_lines[0].startswith(status)
 
 
 def test_an_api_token_of_an_admin_opens_the_tasks(site: Site) -> None:

@@ -85,8 +85,8 @@ class Application:
     ) -> dict[str, Any] | None:
         reply = Client(self.port).send(method, target, headers=headers | {"Host": host})
         assert reply.status == 200, reply.body
-        found: dict[str, Any] | None = reply.json
-        return found
+        answer: dict[str, Any] | None = reply.json
+        return answer
 
 
 @pytest.fixture(scope="module", params=["python", "javascript"])
@@ -248,9 +248,9 @@ def test_an_application_without_a_secret_accepts_no_assertion(tmp_path: Path) ->
     request = {"method": "GET", "url": "/page", "headers": {"host": HOST}}
     request["headers"] |= {name.lower(): value for name, value in headers.items()}
     script = 'import { remoteUser } from "./verifier.mjs"; console.log(JSON.stringify(remoteUser(JSON.parse(process.argv[1]))));'
-    for secret, found in (("", None), (SECRET, ZOE)):
+    for secret, expected in (("", None), (SECRET, ZOE)):
         request["headers"]["remote-assertion"] = signed(secret=secret)["Remote-Assertion"]
-        told = subprocess.run(
+        printed = subprocess.run(
             [needed("node"), "--input-type=module", "-e", script, json.dumps(request)],
             cwd=tmp_path,
             env={"USERS_ASSERTION_SECRET": secret},
@@ -259,7 +259,7 @@ def test_an_application_without_a_secret_accepts_no_assertion(tmp_path: Path) ->
             timeout=30,
             check=True,
         )
-        assert json.loads(told.stdout) == found
+        assert json.loads(printed.stdout) == expected
 
 
 def test_a_repeated_assertion_header_is_rejected(application: Application) -> None:
@@ -362,7 +362,7 @@ def test_the_verifier_reads_requests_of_django(tmp_path: Path) -> None:
         }
 
     asked = [environ(path, path) for path in PATHS] + [environ(path, path + "x") for path in PATHS]
-    told = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-c", DJANGO],
         cwd=tmp_path,
         env={"USERS_ASSERTION_SECRET": SECRET},
@@ -372,4 +372,6 @@ def test_the_verifier_reads_requests_of_django(tmp_path: Path) -> None:
         timeout=30,
         check=True,
     )
-    assert [json.loads(line) for line in told.stdout.splitlines()] == [ZOE] * len(PATHS) + [None] * len(PATHS)
+    assert [json.loads(line) for line in printed.stdout.splitlines()] == [ZOE] * len(PATHS) + [None] * len(
+        PATHS
+    )

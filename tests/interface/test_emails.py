@@ -55,10 +55,10 @@ def posting(make_site: Callable[..., Site]) -> Iterator[Callable[..., tuple[Site
     with ExitStack() as stack:
 
         def start(box: Postbox | None = None, **changes: Any) -> tuple[Site, Postbox]:
-            found = stack.enter_context(smtp_server(box))
-            site = make_site(**{**OPEN, "mailer_host": "127.0.0.1", "mailer_port": found.port, **changes})
+            server = stack.enter_context(smtp_server(box))
+            site = make_site(**{**OPEN, "mailer_host": "127.0.0.1", "mailer_port": server.port, **changes})
             stack.enter_context(working(site))
-            return site, found
+            return site, server
 
         yield start
 
@@ -175,11 +175,13 @@ def test_two_hundred_parallel_registrations_make_one_account_and_one_email(
     site, box = posting(limits_enabled=False)
     with ThreadPoolExecutor(50) as pool:
         replies = list(pool.map(lambda _: site.client().post(REGISTER, registration()), range(200)))
-    told = Counter((each.status, each.json.get("statusMessage")) for each in replies)
-    assert sum(told.values()) == 200
-    assert told[200, None] == 1
-    assert {status for status, _ in told} <= {200, 400, 503}
-    assert {message for status, message in told if status == 400} <= {"Email is already registered"}
+    replies_by_kind = Counter((reply.status, reply.json.get("statusMessage")) for reply in replies)
+    assert sum(replies_by_kind.values()) == 200
+    assert replies_by_kind[200, None] == 1
+    assert {status for status, _ in replies_by_kind} <= {200, 400, 503}
+    assert {message for status, message in replies_by_kind if status == 400} <= {
+        "Email is already registered"
+    }
     wait_for(lambda: box.received)
     with site.service.store.read() as tx:
         assert tx.counts()["users"] == tx.counts()["outbox"] == 1
@@ -260,8 +262,8 @@ def everyone(site: Site) -> list[str]:
 @pytest.mark.parametrize("path", [FORGOT, RESEND])
 def test_asking_for_an_email_has_the_same_answer_for_every_address(site: Site, path: str) -> None:
     replies = [site.client().post(path, {"email": email}) for email in everyone(site)]
-    assert {(each.status, each.body) for each in replies} == {(200, replies[0].body)}
-    assert len({tuple(sorted({name for name, _ in each.headers})) for each in replies}) == 1
+    assert {(reply.status, reply.body) for reply in replies} == {(200, replies[0].body)}
+    assert len({tuple(sorted({name for name, _ in reply.headers})) for reply in replies}) == 1
 
 
 @pytest.mark.parametrize("path", [FORGOT, RESEND])
@@ -270,11 +272,11 @@ def test_a_fourth_email_in_a_row_is_not_sent_and_not_refused(site: Site, path: s
     bodies = {site.client().post(path, {"email": email}).body for email in emails for _ in range(4)}
     assert len(bodies) == 1
     last_link(site.service, "active@example.com" if path == FORGOT else "waiting@example.com")
-    told = Counter(each.to for each in folder_emails(site.service) if "Set a new" in each.subject)
-    assert set(told.values()) == ({3} if path == FORGOT else set())
-    assert Counter(each.to for each in folder_emails(site.service) if "Confirm" in each.subject) == Counter(
-        {"waiting@example.com": 1 if path == FORGOT else 3}
-    )
+    sent_to = Counter(email.to for email in folder_emails(site.service) if "Set a new" in email.subject)
+    assert set(sent_to.values()) == ({3} if path == FORGOT else set())
+    assert Counter(
+        email.to for email in folder_emails(site.service) if "Confirm" in email.subject
+    ) == Counter({"waiting@example.com": 1 if path == FORGOT else 3})
 
 
 @pytest.mark.parametrize("path", [FORGOT, RESEND])
@@ -303,7 +305,7 @@ def paces(site: Site, emails: dict[str, list[str]]) -> dict[str, float]:
             began = time.perf_counter()
             assert client.post(FORGOT, {"email": emails[kind][number]}).status == 200
             took[kind].append(time.perf_counter() - began)
-    return {kind: statistics.quantiles(each, n=4)[0] for kind, each in took.items()}
+    return {kind: statistics.quantiles(seconds, n=4)[0] for kind, seconds in took.items()}
 
 
 @pytest.mark.alone
@@ -321,8 +323,8 @@ def test_forgot_takes_the_same_time_for_every_address(posting: Callable[..., tup
     seen = []
     for round_ in range(6):  # a real difference shows in every round
         numbers = range(round_ * 80, round_ * 80 + 80)
-        found = paces(site, {kind: [f"{kind}{number}@example.com" for number in numbers] for kind in kinds})
-        seen.append(max(found.values()) / min(found.values()))
+        medians = paces(site, {kind: [f"{kind}{number}@example.com" for number in numbers] for kind in kinds})
+        seen.append(max(medians.values()) / min(medians.values()))
         if seen[-1] < 1.2:
             break
     assert min(seen) < 1.2
@@ -362,7 +364,7 @@ def test_an_unreachable_mail_server_delays_no_request(make_site: Callable[..., S
     site = make_site(**OPEN, mailer_host="127.0.0.1", mailer_port=port, limits_enabled=False)
     with working(site):
         quick(site)
-    assert {each["state"] for each in site.log if each["event"] == "email" and each["kind"] == "confirm"} == {
+    assert {line["state"] for line in site.log if line["event"] == "email" and line["kind"] == "confirm"} == {
         "waiting"
     }
 
@@ -413,7 +415,7 @@ def test_the_mailer_survives_a_busy_database(
         with site.service.store.write() as tx:
             site.service.outbox.queue.add(tx, RESET_LETTER, user, ADA)
         other.execute("BEGIN IMMEDIATE")
-        wait_for(lambda: [each for each in site.log if each["event"] == "email" and each.get("waiting")])
+        wait_for(lambda: [line for line in site.log if line["event"] == "email" and line.get("waiting")])
         other.execute("ROLLBACK")
     wait_for(lambda: len(box.received) == 2)
 
@@ -610,7 +612,7 @@ def test_no_request_header_appears_in_an_email(
 ) -> None:
     site, box = posting(
         base_url="https://accounts.example.com",
-        trusted_proxies=tuple(ipaddress.ip_network(each) for each in trusted),
+        trusted_proxies=tuple(ipaddress.ip_network(address) for address in trusted),
     )
     for path, body in ((REGISTER, registration()), (FORGOT, {"email": ADA})):
         raw = json.dumps(body)
@@ -619,10 +621,10 @@ def test_no_request_header_appears_in_an_email(
         answer = site.raw(f"POST {path} HTTP/1.1\r\nConnection: close\r\n{head}\r\n{raw}".encode())
         assert answer.startswith(b"HTTP/1.1 200 OK")
     wait_for(lambda: len(box.received) == 2)
-    for each in box.received:
-        assert b"evil" not in each.raw
-        assert "https://accounts.example.com/" in each.text()
-        assert each.text().count("://") == 1
+    for email in box.received:
+        assert b"evil" not in email.raw
+        assert "https://accounts.example.com/" in email.text()
+        assert email.text().count("://") == 1
 
 
 # --- the real process ---
@@ -656,12 +658,12 @@ def test_with_dev_a_user_registers_confirms_and_resets_the_password(usersctl: Co
 def _dev_link(client: Client, path: str) -> Link:
     """The newest link to that page among the caught emails."""
 
-    def found() -> str | None:
+    def shown_link() -> str | None:
         page = client.get("/dev/mail").body.decode()
         hrefs = re.findall(r'href="(http[^"]*)"', page)
         return next((href for href in hrefs if path in href), None)
 
-    return link_in(wait_for(found).replace("&amp;", "&"))
+    return link_in(wait_for(shown_link).replace("&amp;", "&"))
 
 
 def test_caught_emails_are_shown_with_dev_only(usersctl: Command) -> None:
@@ -706,9 +708,9 @@ def test_no_token_is_stored_or_logged_and_two_processes_send_each_email_once(
             with ThreadPoolExecutor(4) as pool:
                 list(pool.map(journey, everybody))
             url = usersctl.ok("link", "reset", everybody[0]).stdout.strip()
-            secrets = {each.link.token for each in box.received} | {link_in(url).token}
+            secrets = {email.link.token for email in box.received} | {link_in(url).token}
             assert len(secrets) == 49
-            assert Counter(each.recipients[0] for each in box.received) == dict.fromkeys(everybody, 4)
+            assert Counter(email.recipients[0] for email in box.received) == dict.fromkeys(everybody, 4)
             assert len(set(box.ids())) == 48
             with (
                 closing(sqlite3.connect(usersctl.database)) as source,
@@ -722,18 +724,18 @@ def test_no_token_is_stored_or_logged_and_two_processes_send_each_email_once(
             for file in searched:
                 data = file.read_bytes()
                 assert not [secret for secret in secrets if secret.encode() in data], file
-            told = usersctl.ok("mail", "list").stdout + usersctl.ok("audit", "--json").stdout
-            assert not [secret for secret in secrets if secret in told]
+            printed = usersctl.ok("mail", "list").stdout + usersctl.ok("audit", "--json").stdout
+            assert not [secret for secret in secrets if secret in printed]
             assert daemon.stop() == 0
 
 
 def _letter(box: Postbox, email: str, number: int) -> Link:
     """The email with that number to this address."""
 
-    def found() -> list[Any]:
-        return [each for each in list(box.received) if each.recipients == [email]][number - 1 :]
+    def sent_link() -> list[Any]:
+        return [letter for letter in list(box.received) if letter.recipients == [email]][number - 1 :]
 
-    link: Link = wait_for(found)[0].link
+    link: Link = wait_for(sent_link)[0].link
     return link
 
 

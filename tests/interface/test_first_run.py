@@ -129,10 +129,10 @@ def test_the_command_is_for_the_configuration_and_the_database_that_the_daemon_w
 
 def test_while_there_is_no_admin_the_log_and_the_login_say_how_to_make_one(usersctl: Command) -> None:
     with serving(usersctl) as daemon:
-        (told,) = daemon.events("no-admin")
+        (line,) = daemon.events("no-admin")
         page = daemon.client().get("/login").body.decode()
         (command,) = re.findall("<code>(usersctl create .*)</code>", page)
-        assert told["message"] == f"There is no admin yet. Make one with: {command}"
+        assert line["message"] == f"There is no admin yet. Make one with: {command}"
         assert command.startswith(MAKE_ONE)
         usersctl.ok("create", "ada@example.com", "--admin", "--password-stdin", stdin=PASSWORD)
         assert MAKE_ONE.encode() not in daemon.client().get("/login").body
@@ -168,10 +168,10 @@ class OnTerminal:
 
     def wait_for(self, pattern: re.Pattern[str]) -> re.Match[str]:
         until = time.monotonic() + TIME_LIMIT
-        while not (found := pattern.search(self.shown)):
+        while not (match := pattern.search(self.shown)):
             assert select.select([self.master], [], [], max(0, until - time.monotonic()))[0], self.shown
             self.shown += os.read(self.master, 65536).decode()
-        return found
+        return match
 
 
 @contextlib.contextmanager
@@ -231,9 +231,9 @@ def test_on_a_terminal_a_link_makes_the_first_admin_once(usersctl: Command) -> N
 
 
 def setup_token(site: Site) -> str:
-    found = re.search(r"token=([A-Za-z0-9_-]{43})$", site.service.first_admin.link())
-    assert found is not None
-    return found[1]
+    match = re.search(r"token=([A-Za-z0-9_-]{43})$", site.service.first_admin.link())
+    assert match is not None
+    return match[1]
 
 
 @pytest.mark.parametrize(

@@ -83,9 +83,9 @@ def test_the_application_gets_the_user_without_a_password(gated: Gated, ada: Use
     by_cookie = gated.client(ada)
     by_bearer = Client(gated.port, headers={"Authorization": f"Bearer {by_cookie.token}"})
     for client in (by_cookie, by_bearer):
-        found = client.get("/page").json["user"]
-        assert found == ada.as_json() | {"last_login_at": found["last_login_at"]}
-        assert not [name for name in found if "password" in name]
+        user = client.get("/page").json["user"]
+        assert user == ada.as_json() | {"last_login_at": user["last_login_at"]}
+        assert not [name for name in user if "password" in name]
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ HERE, ELSEWHERE = "https://id.example", "https://former.example"
 
 @pytest.fixture
 def site(make_service: Callable[..., Service]) -> Iterator[OAuthSite]:
-    with oauth_site(make_service, oauth_allow_auto_registration=True) as found:
-        yield found
+    with oauth_site(make_service, oauth_allow_auto_registration=True) as running_site:
+        yield running_site
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def linked(service: Service, name: str, oauth_id: str, issuer: str | None) -> in
 
 def links(usersctl: Command) -> dict[str, Any]:
     with usersctl.service() as service, service.store.read() as tx:
-        users = [each.user for each in tx.all_credentials()]
+        users = [credentials.user for credentials in tx.all_credentials()]
         return {user.email: tx.link_of(user.id) for user in users}
 
 
@@ -182,9 +182,9 @@ def test_the_first_start_with_a_provider_binds_the_links_that_have_none(usersctl
         linked(service, "cyd", "9", HERE)
         linked(service, "dan", "9", None)  # the id of another account there: never bound
     with serving(usersctl) as daemon:
-        told = [line["message"] for line in daemon.events("provider-links")]
+        messages = [line["message"] for line in daemon.events("provider-links")]
         assert daemon.stop() == 0
-    assert told == [
+    assert messages == [
         f"1 account bound to {HERE}",
         f"2 accounts linked at another provider than {HERE}; see: usersctl doctor",
     ]
@@ -226,11 +226,11 @@ def test_doctor_tells_of_links_to_another_provider(usersctl: Command) -> None:
     usersctl.configure(CONFIGURED.format(HERE))
     with usersctl.service() as service:
         linked(service, "ada", "7", None)
-    findings = {each["code"]: each for each in usersctl("doctor", "--json").json["findings"]}
+    findings = {finding["code"]: finding for finding in usersctl("doctor", "--json").json["findings"]}
     assert findings["provider-links"]["severity"] == "hint"
     with usersctl.service() as service:
         linked(service, "bea", "8", ELSEWHERE)
-    findings = {each["code"]: each for each in usersctl("doctor", "--json").json["findings"]}
+    findings = {finding["code"]: finding for finding in usersctl("doctor", "--json").json["findings"]}
     assert findings["provider-links"]["severity"] == "warning"
     assert f"1 at {ELSEWHERE}" in findings["provider-links"]["message"]
 

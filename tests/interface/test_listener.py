@@ -190,10 +190,10 @@ def test_a_relative_socket_path_is_relative_to_the_file_or_for_a_flag_to_the_cur
     (tmp_path / "users.toml").write_text('server.socket = "a.sock"\n')
     monkeypatch.chdir("/")
     env = {"STATE_DIRECTORY": str(tmp_path)}
-    found = load(config=tmp_path / "users.toml", env=env)
-    assert found.settings.socket == tmp_path / "a.sock"
-    found = load(config=tmp_path / "users.toml", env=env, flags={"server.socket": "b.sock"})
-    assert found.settings.socket == Path("/b.sock")
+    loaded = load(config=tmp_path / "users.toml", env=env)
+    assert loaded.settings.socket == tmp_path / "a.sock"
+    loaded = load(config=tmp_path / "users.toml", env=env, flags={"server.socket": "b.sock"})
+    assert loaded.settings.socket == Path("/b.sock")
 
 
 # --- clients of a Unix socket ---
@@ -237,9 +237,9 @@ def test_trusting_the_socket_trusts_no_address(tmp_path: Path) -> None:
     from usersd.request import Request
 
     trusting = settings(tmp_path, trusted_proxies=("unix",))
-    for address, found in (("127.0.0.1", "127.0.0.1"), ("", "203.0.113.7"), ("unix", "203.0.113.7")):
+    for address, expected in (("127.0.0.1", "127.0.0.1"), ("", "203.0.113.7"), ("unix", "203.0.113.7")):
         environ = {"REQUEST_METHOD": "GET", "REMOTE_ADDR": address, "HTTP_X_FORWARDED_FOR": "203.0.113.7"}
-        assert Request(environ, trusting).ip == found
+        assert Request(environ, trusting).ip == expected
 
 
 def test_a_forwarded_address_named_unix_does_not_pass_for_the_socket(tmp_path: Path) -> None:

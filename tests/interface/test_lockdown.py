@@ -29,11 +29,11 @@ NEW = "another good password"
 
 @pytest.fixture
 def site(make_site: Callable[..., Site]) -> Site:
-    found = make_site(whitelist=("/register",))
-    found.add("root", role="admin")
-    found.add("other", role="admin")
-    found.add("ada")
-    return found
+    made = make_site(whitelist=("/register",))
+    made.add("root", role="admin")
+    made.add("other", role="admin")
+    made.add("ada")
+    return made
 
 
 def one_time_token(site: Site, purpose: str, user: User) -> str:
@@ -44,13 +44,13 @@ def one_time_token(site: Site, purpose: str, user: User) -> str:
     return token
 
 
-def found(site: Site, name: str) -> User:
+def user_of(site: Site, name: str) -> User:
     return site.service.accounts.find(f"{name}@example.com")
 
 
 def bearer(site: Site, name: str) -> Client:
     opened = site.service.sessions.create_api_token(
-        found(site, name).id, name="ci", lifetime=None, by=OPERATOR
+        user_of(site, name).id, name="ci", lifetime=None, by=OPERATOR
     )
     return site.client(headers={"Authorization": f"Bearer {opened.token}"})
 
@@ -66,17 +66,23 @@ def test_a_lockdown_holds_at_the_next_request_on_every_surface(site: Site, users
     with hosting(Hosted(app=Gate(application, site.service))) as port:
         clients: list[tuple[Client, str]] = []
         for name in ("root", "other", "ada"):
-            cookie = site.signed_in(found(site, name))
-            persistent = site.signed_in(found(site, name), rememberMe=True)
+            cookie = site.signed_in(user_of(site, name))
+            persistent = site.signed_in(user_of(site, name), rememberMe=True)
             machine = bearer(site, name)
-            clients += [(each, ME) for each in (cookie, persistent, machine)]
+            clients += [(client, ME) for client in (cookie, persistent, machine)]
             clients += [
-                (Client(port, dict(each.cookies), dict(each.headers)), "/api/x") for each in (cookie, machine)
+                (Client(port, dict(client.cookies), dict(client.headers)), "/api/x")
+                for client in (cookie, machine)
             ]
         clients += [(client, "/api/users/auth/verify") for client, path in list(clients) if path == ME]
         assert [client.get(path).status for client, path in clients] == [200] * len(clients)
-        told = usersctl.ok("lockdown", "on", "--except", ROOT, "--yes", "--json").json
-        assert (told["on"], told["except"], told["changed"], told["ended_sessions"]) == (True, ROOT, True, 6)
+        printed = usersctl.ok("lockdown", "on", "--except", ROOT, "--yes", "--json").json
+        assert (printed["on"], printed["except"], printed["changed"], printed["ended_sessions"]) == (
+            True,
+            ROOT,
+            True,
+            6,
+        )
         assert [client.get(path).status for client, path in clients] == [401] * len(clients)
         # The admin who was named comes in again, and is in everywhere.
         root = site.client()
@@ -92,12 +98,12 @@ def test_a_lockdown_holds_at_the_next_request_on_every_surface(site: Site, users
 
 
 def test_every_way_to_sign_in_answers_503_in_a_lockdown(site: Site) -> None:
-    ada = found(site, "ada")
+    ada = user_of(site, "ada")
     sleeping = site.service.registration.register("new@example.com", "New", PASSWORD, by=OPERATOR)
     reset, confirm = one_time_token(site, "reset", ada), one_time_token(site, "confirm", sleeping)
     not_me = one_time_token(site, "not_me", ada)
     setup = site.service.first_admin.link().partition("token=")[2]
-    site.service.lockdown.start(found(site, "root"), by=OPERATOR)
+    site.service.lockdown.start(user_of(site, "root"), by=OPERATOR)
     client = site.client()
     new = {"password": NEW, "password_confirmation": NEW}
     doors = [
@@ -118,8 +124,8 @@ def test_every_way_to_sign_in_answers_503_in_a_lockdown(site: Site) -> None:
             "/api/users/setup", {"token": setup, "email": "x@example.com", "name": "X", "password": NEW}
         ),
     ]
-    assert [each for each in doors if not is_refused(each)] == []
-    assert {each.body for each in doors} == {doors[0].body}
+    assert [client for client in doors if not is_refused(client)] == []
+    assert {client.body for client in doors} == {doors[0].body}
     assert client.cookies == {}
     assert client.delete("/api/users/session").status == 200
     site.service.lockdown.stop(by=OPERATOR)
@@ -130,9 +136,9 @@ def test_every_way_to_sign_in_answers_503_in_a_lockdown(site: Site) -> None:
 
 
 def test_the_excepted_admin_sets_a_password_by_a_link_of_the_command(site: Site) -> None:
-    site.service.lockdown.start(found(site, "root"), by=OPERATOR)
+    site.service.lockdown.start(user_of(site, "root"), by=OPERATOR)
     for name, status in (("root", 200), ("other", 503)):
-        link = site.service.outbox.link(RESET, found(site, name), by=OPERATOR)
+        link = site.service.outbox.link(RESET, user_of(site, name), by=OPERATOR)
         token = link.partition("token=")[2].partition("&")[0]
         body = {"token": token, "email": f"{name}@example.com", "password": NEW, "password_confirmation": NEW}
         assert site.client().post("/api/users/password/reset", body).status == status
@@ -145,13 +151,13 @@ def test_the_excepted_admin_sets_a_password_by_a_link_of_the_command(site: Site)
 def test_an_excepted_user_who_is_no_longer_an_admin_is_refused(
     site: Site, change: dict[str, Any] | None
 ) -> None:
-    site.service.lockdown.start(found(site, "root"), by=OPERATOR)
+    site.service.lockdown.start(user_of(site, "root"), by=OPERATOR)
     root = site.client()
     root.login(ROOT, PASSWORD)
     if change is None:
-        site.service.accounts.delete([found(site, "root").id], by=OPERATOR)
+        site.service.accounts.delete([user_of(site, "root").id], by=OPERATOR)
     else:
-        site.service.accounts.update(found(site, "root").id, by=OPERATOR, **change)
+        site.service.accounts.update(user_of(site, "root").id, by=OPERATOR, **change)
     assert root.get(ME).status == 401
     assert is_refused(site.client().login(ROOT, PASSWORD))
     state = site.service.lockdown.state()
@@ -235,7 +241,7 @@ def test_an_email_that_waits_in_the_outbox_opens_no_account_in_a_lockdown(
     link = service.first_admin.link().partition("token=")[2]
     service.lockdown.start(None, by=OPERATOR)
     with service.store.read() as tx:
-        assert [(each.kind, each.state) for each in tx.queued_emails()] == [("reset", "dropped")]
+        assert [(email.kind, email.state) for email in tx.queued_emails()] == [("reset", "dropped")]
         assert tx.one_time_token("setup", digest(link)) is None
     assert service.outbox.link(CONFIRM, ada, by=OPERATOR)  # the operator's own work goes on
 
@@ -248,7 +254,7 @@ def test_failed_logins_count_alike_for_every_account_in_a_lockdown(
     add("ada")
     service.lockdown.start(root, by=OPERATOR)
 
-    def told(email: str, password: str) -> list[str]:
+    def refusals(email: str, password: str) -> list[str]:
         answers = []
         for _ in range(13):
             try:
@@ -258,7 +264,11 @@ def test_failed_logins_count_alike_for_every_account_in_a_lockdown(
         return answers
 
     wrong = "wrong wrong wrong"
-    everyone = [told(ROOT, wrong), told("ada@example.com", PASSWORD), told("nobody@example.com", wrong)]
+    everyone = [
+        refusals(ROOT, wrong),
+        refusals("ada@example.com", PASSWORD),
+        refusals("nobody@example.com", wrong),
+    ]
     assert everyone[0] == everyone[1] == everyone[2]
     assert everyone[0].count(CLOSED) == 10
     clock.move(hours=1)
@@ -326,9 +336,9 @@ def test_only_an_active_admin_can_be_excepted(service: Service, add: Callable[..
     add("root", role="admin")
     asleep = add("asleep", role="admin", active=False)
     service.accounts.update(other.id, role="user", by=OPERATOR)  # since they were looked up
-    for each in (add("ada"), asleep, other):
+    for user in (add("ada"), asleep, other):
         with pytest.raises(Forbidden, match="Only an active admin"):
-            service.lockdown.start(each, by=OPERATOR)
+            service.lockdown.start(user, by=OPERATOR)
     assert service.lockdown.state() is None
 
 

@@ -26,12 +26,12 @@ LOGIN = "/api/users/session"
 
 def events(site: Site) -> list[dict[str, Any]]:
     """All events but requests, without the fields that every event has."""
-    found = [line for line in site.log if line["event"] != "request"]
-    for line in found:
+    lines = [line for line in site.log if line["event"] != "request"]
+    for line in lines:
         assert line.pop("at") == NOW
         assert re.fullmatch("[0-9a-f]{16}", line.pop("request"))
         assert line.pop("ip") == "127.0.0.1"
-    return found
+    return lines
 
 
 def requests(site: Site) -> list[dict[str, Any]]:
@@ -78,8 +78,8 @@ def test_a_request_refused_for_its_size_is_logged_with_client_and_path(
     assert (reply.status, reply.message) == (413, "Request body is too large")
     assert reply.header("Access-Control-Allow-Origin") == "https://app.example"
     (line,) = requests(site)
-    told = {"method": "POST", "path": "/api/users/register?token=***", "status": 413, "ip": "203.0.113.9"}
-    assert told.items() <= line.items()
+    logged = {"method": "POST", "path": "/api/users/register?token=***", "status": 413, "ip": "203.0.113.9"}
+    assert logged.items() <= line.items()
     assert line["request"] == reply.header("X-Request-Id")
 
 
@@ -236,12 +236,12 @@ def test_no_secret_is_ever_logged(site: Site, clock: FakeClock) -> None:
     assert len(site.log) > 10
     assert [secret for secret in secrets if secret in text] == []
     with site.service.store.read() as tx:
-        hashes = [each.password_hash for each in tx.all_credentials()]
-    assert [each for each in hashes if each in text] == []
+        hashes = [credentials.password_hash for credentials in tx.all_credentials()]
+    assert [hash_ for hash_ in hashes if hash_ in text] == []
 
 
 @pytest.mark.parametrize(
-    ("query", "told"),
+    ("query", "message"),
     [
         ("", ""),
         ("page=2&search=ada", "?page=2&search=ada"),
@@ -259,8 +259,8 @@ def test_no_secret_is_ever_logged(site: Site, clock: FakeClock) -> None:
         ("&".join(f"a{n}=token" for n in range(60)), "?***"),
     ],
 )
-def test_secrets_are_removed_from_a_logged_query(query: str, told: str) -> None:
-    assert redacted(query) == told
+def test_secrets_are_removed_from_a_logged_query(query: str, message: str) -> None:
+    assert redacted(query) == message
 
 
 @given(

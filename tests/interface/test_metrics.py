@@ -62,8 +62,11 @@ def requests(samples: Samples, method: str, route: str, status: str) -> float:
 def measured(service: Service, processes: int = 1) -> Iterator[tuple[list[Counters], int]]:
     """The counters of so many simulated processes, and the port of the metrics."""
     port = free_port()
-    with metrics.measuring("127.0.0.1", port, TABLE, processes) as told, told.of_process(0, service) as first:
-        others = [Counters(told._shared, index, service.hasher) for index in range(1, processes)]
+    with (
+        metrics.measuring("127.0.0.1", port, TABLE, processes) as counters,
+        counters.of_process(0, service) as first,
+    ):
+        others = [Counters(counters._shared, index, service.hasher) for index in range(1, processes)]
         yield [first, *others], port
 
 
@@ -89,22 +92,24 @@ def test_the_counters_of_several_processes_are_summed(usersctl: Command) -> None
             client.send("BREW", "/coffee")
         with usersctl.service() as service:
             service.sessions.cleanup(by=OPERATOR)
-        told = scraped(port)
-        assert (logins(told, "success"), logins(told, "unauthenticated")) == (3, 2)
-        assert requests(told, "GET", "/api/users/:id", "2xx") == 6
-        assert requests(told, "GET", "/api/users/:id", "4xx") == 6
-        assert requests(told, *NO_ROUTE, "4xx") == 6
+        samples = scraped(port)
+        assert (logins(samples, "success"), logins(samples, "unauthenticated")) == (3, 2)
+        assert requests(samples, "GET", "/api/users/:id", "2xx") == 6
+        assert requests(samples, "GET", "/api/users/:id", "4xx") == 6
+        assert requests(samples, *NO_ROUTE, "4xx") == 6
         assert not [
-            each for each in told if "4711" in str(each) or "coffee" in str(each) or "BREW" in str(each)
+            sample
+            for sample in samples
+            if "4711" in str(sample) or "coffee" in str(sample) or "BREW" in str(sample)
         ]
-        assert value(told, "users_sessions") == 3
-        assert value(told, "users_cleanup_last_removed") == 0
-        assert value(told, "users_cleanup_last_timestamp_seconds") > 0
-        assert value(told, "users_bcrypt_slots") == 2 * (os.cpu_count() or 1)
+        assert value(samples, "users_sessions") == 3
+        assert value(samples, "users_cleanup_last_removed") == 0
+        assert value(samples, "users_cleanup_last_timestamp_seconds") > 0
+        assert value(samples, "users_bcrypt_slots") == 2 * (os.cpu_count() or 1)
         pids = children_of(daemon.process.pid)
         assert len(pids) == 2
         for number in ("0", "1"):
-            assert value(told, "process_resident_memory_bytes", process=number) > 10**6
+            assert value(samples, "process_resident_memory_bytes", process=number) > 10**6
         # The service's own address does not serve metrics.
         assert daemon.client().get("/metrics").status == 302
         # A process that dies is replaced, and no counter decreases.
@@ -121,8 +126,8 @@ def test_the_counters_of_several_processes_are_summed(usersctl: Command) -> None
 
 
 def children_of(pid: int) -> list[int]:
-    with open(f"/proc/{pid}/task/{pid}/children") as told:  # noqa: PTH123 - of the kernel
-        return [int(each) for each in told.read().split()]
+    with open(f"/proc/{pid}/task/{pid}/children") as children:  # noqa: PTH123 - of the kernel
+        return [int(child) for child in children.read().split()]
 
 
 def answers(client: Client) -> bool:
@@ -144,9 +149,9 @@ def test_a_taken_metrics_port_stops_the_start_with_one_line(usersctl: Command) -
         usersctl.configure(f"metrics.port = {taken.getsockname()[1]}\n")
         result = usersctl("serve", "--port", str(free_port()), "--json")
     assert result.code == 6
-    (told,) = [json.loads(line) for line in result.stderr.splitlines() if '"error"' in line]
-    assert told["error"]["message"].startswith("metrics: 127.0.0.1:")
-    assert "metrics.port" in told["error"]["hint"]
+    (error,) = [json.loads(line) for line in result.stderr.splitlines() if '"error"' in line]
+    assert error["error"]["message"].startswith("metrics: 127.0.0.1:")
+    assert "metrics.port" in error["error"]["hint"]
 
 
 def test_no_metrics_module_is_imported_when_metrics_are_off() -> None:
@@ -168,8 +173,8 @@ def test_each_outcome_of_a_login_has_its_counter(
     service, port = make_service(failures_before_delay=2), free_port()
     loaded = Loaded(service.settings, None, {"database": Origin("default", None)})
     with (
-        metrics.measuring("127.0.0.1", port, TABLE, 1) as told,
-        hosted(loaded, Log(io.StringIO()), count=partial(told.of_process, 0)) as served,
+        metrics.measuring("127.0.0.1", port, TABLE, 1) as counters,
+        hosted(loaded, Log(io.StringIO()), count=partial(counters.of_process, 0)) as served,
         hosting(served) as site,
     ):
         client = Client(site)
@@ -178,10 +183,10 @@ def test_each_outcome_of_a_login_has_its_counter(
         assert [client.login("nobody@example.com", "wrong").status for _ in range(3)] == [401, 401, 429]
         assert client.post("/api/users/session", {}).status == 400
         assert client.get("/api/users/auth/oauth/redirect").status == 302
-        found = scraped(port)
+        samples = scraped(port)
     outcomes = ("success", "forbidden", "unauthenticated", "too_many", "invalid", "busy", "error")
-    assert [logins(found, each) for each in outcomes] == [1, 1, 2, 1, 1, 0, 0]
-    assert logins(found, "oauth_not_configured", "oauth") == 1
+    assert [logins(samples, outcome) for outcome in outcomes] == [1, 1, 2, 1, 1, 0, 0]
+    assert logins(samples, "oauth_not_configured", "oauth") == 1
 
 
 def test_an_unknown_outcome_is_counted_as_error(service: Service) -> None:
@@ -195,14 +200,14 @@ def test_a_request_falls_into_its_bucket_and_the_sums_are_of_all_processes(servi
     with measured(service, processes=3) as (processes, port):
         for counters, seconds in zip(processes, (BUCKETS[0], 0.3, 60.0), strict=True):
             counters.request(route, 200, seconds)
-        told = scraped(port)
+        samples = scraped(port)
     labels = {"method": "GET", "route": "/api/users/:id", "status": "2xx"}
     buckets = [
-        value(told, "users_request_duration_seconds_bucket", **labels, le=str(each))
-        for each in (*BUCKETS, "+Inf")
+        value(samples, "users_request_duration_seconds_bucket", **labels, le=str(bucket))
+        for bucket in (*BUCKETS, "+Inf")
     ]
-    assert buckets == [2.0 if each >= 0.5 else 1.0 for each in BUCKETS] + [3.0]
-    assert value(told, "users_request_duration_seconds_sum", **labels) == pytest.approx(60.301)
+    assert buckets == [2.0 if bucket >= 0.5 else 1.0 for bucket in BUCKETS] + [3.0]
+    assert value(samples, "users_request_duration_seconds_sum", **labels) == pytest.approx(60.301)
 
 
 def test_a_replaced_process_keeps_its_counters_but_not_its_slots_in_use(service: Service) -> None:
@@ -239,17 +244,17 @@ def test_counts_of_sessions_and_emails_are_current(
     service.sessions.open(ada, remember=True)
     service.sessions.create_api_token(ada.id, name="cron", lifetime=None, by=OPERATOR)
     service.recovery.forgot(ada.email)
-    found = CachedCounts(service)()
-    assert found is not None
-    assert found.sessions == 5
-    assert found.letters == {"waiting": 1, "sent": 0, "failed": 0, "dropped": 0}
-    assert (found.cleaned_at, found.cleaned) == (None, 0)
+    counts = CachedCounts(service)()
+    assert counts is not None
+    assert counts.sessions == 5
+    assert counts.letters == {"waiting": 1, "sent": 0, "failed": 0, "dropped": 0}
+    assert (counts.cleaned_at, counts.cleaned) == (None, 0)
     clock.move(hours=23)  # those without "stay signed in" are over
     service.sessions.cleanup(by=OPERATOR)
-    found = CachedCounts(service)()
-    assert found is not None
-    assert (found.sessions, found.cleaned) == (2, 3)
-    assert found.cleaned_at == clock().timestamp()
+    counts = CachedCounts(service)()
+    assert counts is not None
+    assert (counts.sessions, counts.cleaned) == (2, 3)
+    assert counts.cleaned_at == clock().timestamp()
 
 
 def test_the_database_is_not_counted_for_more_than_a_hundredth_of_the_time(
@@ -281,9 +286,9 @@ def test_counts_of_an_unreadable_database_are_left_out(service: Service) -> None
     service.store.close()
     with measured(service) as ((counters,), port):
         counters.login("password", "success")
-        told = scraped(port)
-    assert logins(told, "success") == 1
-    assert ("users_sessions", frozenset()) not in told
+        samples = scraped(port)
+    assert logins(samples, "success") == 1
+    assert ("users_sessions", frozenset()) not in samples
 
 
 # --- the address ---

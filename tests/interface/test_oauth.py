@@ -194,7 +194,7 @@ def test_twenty_first_sign_ins_at_once_make_one_account(open_site: OAuthSite) ->
     browsers = [open_site.browser() for _ in range(20)]
     backs = [browser.consent(browser.set_out(), "1001") for browser in browsers]
     with ThreadPoolExecutor(20) as pool:
-        replies = list(pool.map(lambda each: each[0].callback(each[1]), zip(browsers, backs, strict=True)))
+        replies = list(pool.map(lambda pair: pair[0].callback(pair[1]), zip(browsers, backs, strict=True)))
     assert [reply.header("Location") for reply in replies] == ["/"] * 20
     assert len({(browser.me() or {})["id"] for browser in browsers}) == 1
     assert count(open_site) == 1
@@ -225,7 +225,7 @@ def test_only_the_newest_sign_ins_of_a_browser_are_kept(open_site: OAuthSite) ->
 
 def test_the_session_lasts_thirty_days_and_its_cookie_too(open_site: OAuthSite, clock: FakeClock) -> None:
     browser = open_site.browser()
-    (cookie,) = [each for each in browser.sign_in().all("Set-Cookie") if each.startswith("auth_token=")]
+    (cookie,) = [cookie for cookie in browser.sign_in().all("Set-Cookie") if cookie.startswith("auth_token=")]
     assert sorted(cookie.split("; ")[1:]) == ["HttpOnly", "Max-Age=2592000", "Path=/", "SameSite=Lax"]
     clock.move(days=29, hours=23)
     assert browser.me() is not None
@@ -238,7 +238,7 @@ def test_the_configuration_sets_the_lifetime_of_the_session(make_site: Make, clo
 
     site = make_site(oauth_allow_auto_registration=True, remember_me_expiration=timedelta(days=2))
     browser = site.browser()
-    (cookie,) = [each for each in browser.sign_in().all("Set-Cookie") if each.startswith("auth_token=")]
+    (cookie,) = [cookie for cookie in browser.sign_in().all("Set-Cookie") if cookie.startswith("auth_token=")]
     assert "Max-Age=172800" in cookie
     clock.move(days=2, seconds=1)
     assert browser.me() is None
@@ -303,8 +303,10 @@ def test_over_https_both_cookies_have_the_host_prefix(
         )  # another application may have set that one
         reply = browser.callback(back)
         cookies = reply.cookies()
-        assert [each.partition("=")[0] for each in cookies] == [name, "__Host-auth_token"]
-        assert all("; Secure" in each and "; Path=/" in each and "Domain" not in each for each in cookies)
+        assert [cookie.partition("=")[0] for cookie in cookies] == [name, "__Host-auth_token"]
+        assert all(
+            "; Secure" in cookie and "; Path=/" in cookie and "Domain" not in cookie for cookie in cookies
+        )
         assert (browser.me() or {})["email"] == "ada@example.com"
 
 
@@ -320,9 +322,9 @@ def test_the_login_page_hands_a_deep_link_on(open_site: OAuthSite) -> None:
     browser = open_site.browser()
     wanted = browser.client.get("/nowhere?x=1")
     page = browser.client.get(str(wanted.header("Location"))).body.decode()
-    found = re.search(rf'href="{re.escape(GO)}(\?redirect=[^"]+)"', page)
-    assert found
-    assert browser.sign_in(query=found[1]).header("Location") == "/nowhere?x=1"
+    match = re.search(rf'href="{re.escape(GO)}(\?redirect=[^"]+)"', page)
+    assert match
+    assert browser.sign_in(query=match[1]).header("Location") == "/nowhere?x=1"
 
 
 def test_a_deep_link_that_is_too_long_is_left_out_and_the_sign_in_goes_on(open_site: OAuthSite) -> None:

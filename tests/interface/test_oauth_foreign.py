@@ -99,8 +99,8 @@ def start(package: Path, method: str) -> tuple[subprocess.Popen[str], str]:
 
 @pytest.fixture
 def issuer(package: Path) -> Iterator[str]:
-    process, found = start(package, "client_secret_basic")
-    yield found
+    process, provider = start(package, "client_secret_basic")
+    yield provider
     process.kill()
     process.communicate(timeout=10)
 
@@ -140,9 +140,9 @@ def through(there: str, person: str | None) -> str:
         page = reply.body.decode()
         assert reply.status == 200, page
         if person is None:
-            found = re.search(r'href="([^"]*/abort)"', page)
-            assert found, page
-            reply = visitor.get(path_of(html.unescape(found[1])))
+            match = re.search(r'href="([^"]*/abort)"', page)
+            assert match, page
+            reply = visitor.get(path_of(html.unescape(match[1])))
             continue
         action = re.search(r'<form[^>]* action="([^"]+)"', page)
         prompt = re.search(r'name="prompt" value="(\w+)"', page)

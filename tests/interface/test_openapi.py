@@ -32,8 +32,8 @@ def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def by_row(method: str, path: str) -> dict[str, Any]:
-    found: dict[str, Any] = DOCUMENT["paths"][re.sub(r"<(\w+)>", r"{\1}", path)][method.lower()]
-    return found
+    operation: dict[str, Any] = DOCUMENT["paths"][re.sub(r"<(\w+)>", r"{\1}", path)][method.lower()]
+    return operation
 
 
 def test_every_route_is_described_and_nothing_else() -> None:
@@ -61,37 +61,37 @@ def test_the_document_is_valid_whatever_the_configuration_says(changes: dict[str
     from openapi_spec_validator import OpenAPIV31SpecValidator
 
     settings = DAEMONS._replace(**changes)
-    told = json.loads(json.dumps(document(settings, TABLE)))
-    assert list(OpenAPIV31SpecValidator(told).iter_errors()) == []
-    assert told["servers"] == [{"url": settings.base_url}]
-    assert settings.oauth_callback_url in told["paths"]
-    assert told["components"]["securitySchemes"]["cookie"]["name"] == f"__Host-{settings.cookie_name}"
+    described = json.loads(json.dumps(document(settings, TABLE)))
+    assert list(OpenAPIV31SpecValidator(described).iter_errors()) == []
+    assert described["servers"] == [{"url": settings.base_url}]
+    assert settings.oauth_callback_url in described["paths"]
+    assert described["components"]["securitySchemes"]["cookie"]["name"] == f"__Host-{settings.cookie_name}"
 
 
 def test_the_documented_security_follows_from_the_table() -> None:
     for route in TABLE:
-        told = by_row(route.method, route.path)
+        operation = by_row(route.method, route.path)
         asks = route.access in (
             *(Access.SIGNED_IN, Access.OWN_OR_ADMIN),
             *(Access.ADMIN, Access.ADMIN_PAGE, Access.OPERATOR),
         )
         takes = operation_of(route.handler).takes_session
-        assert bool(told["security"]) == (asks or takes), route.path
+        assert bool(operation["security"]) == (asks or takes), route.path
         if route.access is Access.ADMIN:
-            assert {"401", "403"} <= set(told["responses"]), route.path
+            assert {"401", "403"} <= set(operation["responses"]), route.path
 
 
 def test_ids_limits_and_bodies_have_the_refusals_that_follow() -> None:
     for route in TABLE:
-        told = by_row(route.method, route.path)
-        assert [each["name"] for each in told["parameters"] if each["in"] == "path"] == re.findall(
-            r"<(\w+)>", route.path
-        )
-        assert {"400", "503"} <= set(told["responses"])
+        operation = by_row(route.method, route.path)
+        assert [
+            parameter["name"] for parameter in operation["parameters"] if parameter["in"] == "path"
+        ] == re.findall(r"<(\w+)>", route.path)
+        assert {"400", "503"} <= set(operation["responses"])
         limited = route.limit is not None and not route.signs_in  # a sign-in ends at a page
-        assert ("429" in told["responses"]) == limited, route.path
-        assert ("415" in told["responses"]) == ("requestBody" in told), route.path
-        assert route.method in ("GET", "DELETE") or "403" in told["responses"], route.path
+        assert ("429" in operation["responses"]) == limited, route.path
+        assert ("415" in operation["responses"]) == ("requestBody" in operation), route.path
+        assert route.method in ("GET", "DELETE") or "403" in operation["responses"], route.path
 
 
 def test_the_headers_of_responses_are_documented() -> None:
@@ -140,9 +140,9 @@ def test_the_document_holds_no_secret_and_no_path_of_the_machine(
         assertion_secret="hidden-between-two-of-at-least-so-many-letters",
     )
     for path in ("/api/users/openapi.json", "/api/users/docs"):
-        told = site.client().get(path).body.decode()
+        text = site.client().get(path).body.decode()
         for hidden in (str(tmp_path), "known-client", "hidden-secret", "hidden-between"):
-            assert hidden not in told
+            assert hidden not in text
 
 
 def test_the_page_has_every_operation_and_loads_no_other_file(make_site: Callable[..., Site]) -> None:
@@ -154,7 +154,7 @@ def test_the_page_has_every_operation_and_loads_no_other_file(make_site: Callabl
         assert f"<code>{path}</code>" in html
     assert re.findall(
         r"<script|<link rel=.stylesheet|\ssrc=|@import|url\(|https?://(?!127\.0\.0\.1)\S+", html
-    ) == [each for each in re.findall(r"https?://(?!127\.0\.0\.1)\S+", html) if "example.com" in each]
+    ) == [url for url in re.findall(r"https?://(?!127\.0\.0\.1)\S+", html) if "example.com" in url]
     assert "&lt;script&gt;" in html
     (style,) = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)
     policy = reply.header("Content-Security-Policy") or ""

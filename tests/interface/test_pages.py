@@ -125,9 +125,9 @@ def test_the_set_up_page_has_no_form_once_there_is_an_admin(site: Site) -> None:
 def test_the_set_up_page_recognises_an_expired_link(site: Site, clock: FakeClock) -> None:
     def opens(path: str) -> bool:
         page = site.client().get(path).body.decode()
-        told = f'<p class="note bad">{ENGLISH["messages"]["Invalid or expired link"]}' in page
-        assert told == ("<form" not in page) == (f"<code>{MAKE_AN_ADMIN}</code>" in page)
-        return not told
+        is_refused = f'<p class="note bad">{ENGLISH["messages"]["Invalid or expired link"]}' in page
+        assert is_refused == ("<form" not in page) == (f"<code>{MAKE_AN_ADMIN}</code>" in page)
+        return not is_refused
 
     old, new = (
         site.service.first_admin.link().removeprefix(site.service.settings.base_url) for _ in range(2)
@@ -200,18 +200,18 @@ def call(path: str, **environ: str) -> Request:
 
 
 @pytest.mark.parametrize(
-    ("status", "told"), [(404, "There is no such page"), (403, "Registration is closed")]
+    ("status", "message"), [(404, "There is no such page"), (403, "Registration is closed")]
 )
 @pytest.mark.parametrize("user", [None, "ada"])
 def test_a_browser_reads_a_refusal_as_a_page(
-    service: Service, status: int, told: str, user: str | None
+    service: Service, status: int, message: str, user: str | None
 ) -> None:
     asked = call("/nowhere", **BROWSER)
     asked.user = user and create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
     answer = pages.instead(asked, error_response(status, "No", ("X-Other", "kept")))
     page = answer.body.decode()
     assert (answer.status, answer.headers) == (status, (*PAGE, ("X-Other", "kept")))
-    assert f"<h1>{told}</h1>" in page
+    assert f"<h1>{message}</h1>" in page
     assert f'href="{"/account" if user else "/login"}"' in page.partition("<main")[2]
 
 
@@ -239,7 +239,7 @@ def test_refusals_outside_of_pages_stay_json(asked: Request, answer: Response) -
 def test_a_browser_gets_refusals_as_pages(site: Site) -> None:
     browser = {"Accept": "text/html", "Sec-Fetch-Mode": "navigate"}
     user = site.signed_in(site.add())
-    for path, status, told in (
+    for path, status, message in (
         ("/nowhere", 404, "There is no such page"),
         ("/users/", 404, "There is no such page"),
         ("/register", 403, "Registration is closed"),
@@ -249,7 +249,7 @@ def test_a_browser_gets_refusals_as_pages(site: Site) -> None:
         assert (plain.status, page.status) == (status, status)
         assert plain.json["statusCode"] == status
         assert page.header("Content-Type") == "text/html; charset=utf-8"
-        assert f"<h1>{told}</h1>" in page.body.decode()
+        assert f"<h1>{message}</h1>" in page.body.decode()
         assert b'href="/account"' in page.body
         shared = ("Cache-Control", "X-Content-Type-Options", "Referrer-Policy")
         assert [page.header(name) for name in shared] == [plain.header(name) for name in shared]
@@ -269,7 +269,8 @@ def test_no_page_can_be_framed_or_cached_or_runs_foreign_scripts(
     reply = visitor(admin, signed_in=signed_in).get(path)
     assert (reply.status, reply.header("Cache-Control")) == (200, "no-store")
     policy = dict(
-        each.strip().split(" ", 1) for each in (reply.header("Content-Security-Policy") or "").split(";")
+        directive.strip().split(" ", 1)
+        for directive in (reply.header("Content-Security-Policy") or "").split(";")
     )
     assert (policy["default-src"], policy["frame-ancestors"], policy["base-uri"]) == (
         "'none'",
@@ -301,7 +302,7 @@ def test_a_page_with_all_that_it_loads_is_well_below_40_kb(
         page = client.get(path).body
         files = re.findall(r'(?:src|href|data-texts)="(/assets/[^"]+)"', page.decode())
         assert len(files) == 3
-        loaded = [client.get(each).body for each in (*files, *LOADED.get(path, ()))]
+        loaded = [client.get(file).body for file in (*files, *LOADED.get(path, ()))]
         weights[path, signed_in] = len(page) + sum(map(len, loaded))
     print(locale, weights)
     assert [called for calls in LOADED.values() for called in calls if f'"{called}"' not in SCRIPT] == []
@@ -332,15 +333,15 @@ def test_every_field_has_a_label_a_name_and_a_place_for_its_error(
     for field in re.findall(r"<(?:input|select) [^>]*>", page):
         if 'type="hidden"' in field or 'class="away"' in field:
             continue
-        found = re.search(r' id="([^"]+)"', field)
-        if found is None:
+        match = re.search(r' id="([^"]+)"', field)
+        if match is None:
             assert 'type="checkbox"' in field  # inside of its label
             continue
-        assert f'<label for="{found[1]}">' in page
+        assert f'<label for="{match[1]}">' in page
         assert " name=" in field
         described = re.search(r'aria-describedby="([^"]+)"', field)
         assert set(described[1].split() if described else []) <= set(ids)
-        assert (f"{found[1]}-error" in ids) == (described is not None)
+        assert (f"{match[1]}-error" in ids) == (described is not None)
     for form in re.findall(r"<form [^>]*>", page):
         assert 'method="post"' in form  # without the script nothing would land in an address
     for button in re.findall(r"<button(?![^>]* type=)[^>]*>", page):
@@ -348,7 +349,7 @@ def test_every_field_has_a_label_a_name_and_a_place_for_its_error(
 
 
 def test_templates_escape_all_values_but_constants() -> None:
-    raw = {found.strip() for text in TEMPLATES.values() for found in re.findall(r"{{!(.*?)}}", text)}
+    raw = {match.strip() for text in TEMPLATES.values() for match in re.findall(r"{{!(.*?)}}", text)}
     ours = {"base", "style"}
     assert ours <= raw
     for expression in raw - ours:
@@ -356,9 +357,10 @@ def test_templates_escape_all_values_but_constants() -> None:
         tree = ast.parse(expression.replace("{user.id}", "1"), mode="eval").body
         assert isinstance(tree, ast.IfExp), expression
         branches = [
-            each.values[0] if isinstance(each, ast.JoinedStr) else each for each in (tree.body, tree.orelse)
+            branch.values[0] if isinstance(branch, ast.JoinedStr) else branch
+            for branch in (tree.body, tree.orelse)
         ]
-        assert all(isinstance(each, ast.Constant) for each in branches), expression
+        assert all(isinstance(branch, ast.Constant) for branch in branches), expression
 
 
 def test_markup_in_a_text_is_neither_in_the_page_nor_run(
@@ -454,7 +456,7 @@ NOT_SHOWN = re.compile(
 )
 
 
-def said(rooms: Sequence[str] = ROOMS, daemon: Sequence[str] = DAEMON) -> Iterator[str]:
+def own_messages(rooms: Sequence[str] = ROOMS, daemon: Sequence[str] = DAEMON) -> Iterator[str]:
     """Every refusal and message of the core and the daemon that a page may receive."""
     files = [Path(usersctl.__file__).parent / f"{room}.py" for room in rooms]
     files += [Path(usersd.__file__).parent / f"{room}.py" for room in daemon]
@@ -462,17 +464,17 @@ def said(rooms: Sequence[str] = ROOMS, daemon: Sequence[str] = DAEMON) -> Iterat
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Call):
                 name = ast.unparse(node.func).rpartition(".")[2]
-                found = [*node.args[:1]] if name[0].isupper() or name == "__init__" else []
-                found += node.args[1:2] if name == "error_response" else []
-                found += [keyword.value for keyword in node.keywords if keyword.arg == "otherwise"]
+                texts = [*node.args[:1]] if name[0].isupper() or name == "__init__" else []
+                texts += node.args[1:2] if name == "error_response" else []
+                texts += [keyword.value for keyword in node.keywords if keyword.arg == "otherwise"]
             elif isinstance(node, ast.ClassDef):
-                found = [keyword.value for keyword in node.keywords if keyword.arg == "missing"]
+                texts = [keyword.value for keyword in node.keywords if keyword.arg == "missing"]
             elif isinstance(node, ast.Dict):
                 keys = [ast.unparse(key) if key else "" for key in node.keys]
-                found = [value for key, value in zip(keys, node.values, strict=True) if key == "'message'"]
+                texts = [value for key, value in zip(keys, node.values, strict=True) if key == "'message'"]
             else:
                 continue
-            yield from (text for each in found if (text := literal(each)) and " " in text)
+            yield from (text for node in texts if (text := literal(node)) and " " in text)
 
 
 def literal(node: ast.expr) -> str:
@@ -488,7 +490,7 @@ def literal(node: ast.expr) -> str:
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_language_translates_the_servers_messages(name: str) -> None:
     messages = {message.partition(" {")[0] for message in CATALOGUES[name]["messages"]}
-    shown = {text for text in said() if not NOT_SHOWN.match(text)}
+    shown = {text for text in own_messages() if not NOT_SHOWN.match(text)}
     assert len(shown) > 25
     assert shown - messages == set()
     assert set(ENGLISH["messages"]) <= messages
@@ -560,7 +562,7 @@ def test_without_a_brand_there_are_no_brand_files(site: Site) -> None:
 def test_links_and_buttons_of_any_colour_are_readable() -> None:
     levels = (0, 51, 102, 128, 153, 204, 255)
     for colour in [f"#{r:02x}{g:02x}{b:02x}" for r in levels for g in levels for b in levels]:
-        found = dict(
+        rules = dict(
             re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", assets.accent_rules(colour).partition("@media")[0])
         )
         dark = re.findall(r"--link: (#[0-9a-f]{6})", assets.accent_rules(colour))[1]
@@ -568,14 +570,14 @@ def test_links_and_buttons_of_any_colour_are_readable() -> None:
         def contrast(one: str, other: str) -> float:
             return colours._contrast(colours._parts(one), colours._parts(other))
 
-        assert contrast(found["on-accent"], colour) >= 4.5
-        assert contrast(found["link"], "#f5f6f8") >= 4.5
+        assert contrast(rules["on-accent"], colour) >= 4.5
+        assert contrast(rules["link"], "#f5f6f8") >= 4.5
         assert contrast(dark, "#1b1f23") >= 4.5
     assert assets.accent_rules("#0b57d0").count("#0b57d0") == 2  # what can be read stays as it is
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("{", "not JSON"),
         ("[]", "must hold one JSON object"),
@@ -585,10 +587,10 @@ def test_links_and_buttons_of_any_colour_are_readable() -> None:
         ('{"lang": "de_DE.UTF-8"}', "'lang' must be a language such as 'de' or 'pt-BR'"),
     ],
 )
-def test_an_invalid_catalogue_is_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_an_invalid_catalogue_is_refused(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "own.json"
     file.write_text(text)
-    with pytest.raises(ConfigError, match=re.escape(told)) as refused:
+    with pytest.raises(ConfigError, match=re.escape(message)) as refused:
         assets.check(settings(locale=str(file)))
     assert str(refused.value).startswith(f"locale = {str(file)!r}: ")
 
@@ -602,13 +604,13 @@ def test_an_unusable_logo_or_style_sheet_is_refused(tmp_path: Path) -> None:
     big, text = tmp_path / "big.png", tmp_path / "logo.txt"
     big.write_bytes(b"x" * (assets.MAX_SIZE + 1))
     text.write_text("x")
-    for changes, told in (
+    for changes, message in (
         ({"logo": tmp_path / "none.svg"}, "none.svg: cannot be read: No such file"),
         ({"stylesheet": tmp_path}, "cannot be read: Is a directory"),
         ({"logo": big}, "big.png: must be a file of at most 512 KiB"),
         ({"logo": text}, "logo.txt: must be one of .svg, .png, .jpg, .webp"),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=message):
             assets.check(settings(**changes))
 
 

@@ -30,22 +30,26 @@ BROWSER = {
 
 @pytest.fixture(scope="module", params=["nginx", "caddy"])
 def here(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with house(request.param, tmp_path_factory.mktemp(request.param)) as found:
-        yield found
+    with house(request.param, tmp_path_factory.mktemp(request.param)) as site:
+        yield site
 
 
 def seen(reply: Reply) -> dict[str, Any]:
     """What the application received."""
     assert reply.status == 200, (reply.status, reply.body)
-    found: dict[str, Any] = reply.json
-    return found
+    answer: dict[str, Any] = reply.json
+    return answer
 
 
 ADA = {"email": "ada@example.com", "name": "Ada Lövelace", "role": "user"}
 
 
-def who(found: dict[str, Any]) -> dict[str, Any] | None:
-    return {name: value for name, value in found["who"].items() if name != "id"} if found["who"] else None
+def who(seen_request: dict[str, Any]) -> dict[str, Any] | None:
+    return (
+        {name: value for name, value in seen_request["who"].items() if name != "id"}
+        if seen_request["who"]
+        else None
+    )
 
 
 # --- visitors ---
@@ -76,11 +80,13 @@ def test_the_application_knows_the_signed_in_user(here: House) -> None:
         ("DELETE", "/a%2Fb", "/a/b"),
         ("GET", "/100%25;v=1/(x)~'*", "/100%;v=1/(x)~'*"),
     ):
-        found = seen(ada.send(method, target, {"some": "thing"} if method in ("POST", "PUT") else None))
-        assert (found["method"], found["path"], who(found)) == (method, path, ADA)
-        assert found["query"] == target.partition("?")[2]
-        assert found["body"] == ('{"some": "thing"}' if method in ("POST", "PUT") else "")
-        headers = found["headers"]
+        seen_request = seen(
+            ada.send(method, target, {"some": "thing"} if method in ("POST", "PUT") else None)
+        )
+        assert (seen_request["method"], seen_request["path"], who(seen_request)) == (method, path, ADA)
+        assert seen_request["query"] == target.partition("?")[2]
+        assert seen_request["body"] == ('{"some": "thing"}' if method in ("POST", "PUT") else "")
+        headers = seen_request["headers"]
         assert headers["remote-user"] == str(here.ada.id)
         assert headers["remote-name"] == "Ada L%C3%B6velace"
         assert headers["x-forwarded-for"] == "127.0.0.1"
@@ -97,10 +103,10 @@ def test_a_token_is_as_good_as_a_cookie(here: House) -> None:
 
 def test_public_pages_are_open_to_anonymous_and_signed_in_visitors(here: House) -> None:
     for path in ("/about", "/docs", "/docs/a/b", "/about?next=https%3A%2F%2Fexample.com%2F"):
-        found = seen(here.visitor().get(path, headers=BROWSER))
-        assert who(found) is None
+        seen_request = seen(here.visitor().get(path, headers=BROWSER))
+        assert who(seen_request) is None
         assert [
-            value for name, value in found["headers"].items() if name.startswith("remote") and value
+            value for name, value in seen_request["headers"].items() if name.startswith("remote") and value
         ] == []
         assert who(seen(here.visitor(here.ada).get(path))) == ADA
 
@@ -110,8 +116,8 @@ def test_pages_for_admins(here: House) -> None:
     for path in ("/admin", "/admin/x?y=1", "/ADMIN/", "/docs/drafts/1", "/x/..%2fadmin", "/admin.json"):
         assert [nobody.get(path).status, ada.get(path).status] == [401, 403], path
         assert nobody.get(path, headers=BROWSER).status == 302
-        found = seen(root.get(path))
-        assert found["who"]["role"] == "admin"
+        seen_request = seen(root.get(path))
+        assert seen_request["who"]["role"] == "admin"
 
 
 def test_a_sign_in_leads_back_to_the_page(here: House) -> None:
@@ -125,8 +131,12 @@ def test_a_sign_in_leads_back_to_the_page(here: House) -> None:
     )
     (back,) = parse_qs(urlsplit(way).query)["redirect"]
     assert back == deep
-    found = seen(visitor.get(back, headers=BROWSER))
-    assert (found["path"], "?" + found["query"], who(found)) == ("/reports/7", deep.partition("/7")[2], ADA)
+    seen_request = seen(visitor.get(back, headers=BROWSER))
+    assert (seen_request["path"], "?" + seen_request["query"], who(seen_request)) == (
+        "/reports/7",
+        deep.partition("/7")[2],
+        ADA,
+    )
     assert visitor.delete("/api/users/session").status == 200
     assert visitor.get(deep, headers=BROWSER).status == 302
 
@@ -156,8 +166,8 @@ def test_a_sign_in_through_the_provider_leads_back_to_the_page(here: House) -> N
     assert back.netloc == f"{NAME}:{here.proxy.port}"
     home = visitor.get(f"{back.path}?{back.query}", headers=BROWSER)
     assert (home.status, home.header("Location")) == (302, deep)
-    found = seen(visitor.get(deep, headers=BROWSER))
-    assert (found["path"], found["who"]["email"]) == ("/reports/7", "ada@example.com")
+    seen_request = seen(visitor.get(deep, headers=BROWSER))
+    assert (seen_request["path"], seen_request["who"]["email"]) == ("/reports/7", "ada@example.com")
 
 
 def test_the_pages_of_the_daemon_are_where_they_belong(here: House) -> None:
@@ -247,15 +257,19 @@ def spellings(headers: dict[str, str]) -> list[dict[str, str]]:
 def test_identity_headers_of_a_client_are_not_believed(here: House) -> None:
     for headers in spellings(FORGED):
         assert here.visitor().get("/page", headers=headers).status == 401
-        found = seen(here.visitor().get("/about", headers=headers))
-        assert found["who"] is None
-        told = {value for name, value in found["headers"].items() if name.startswith("remote") and value}
-        assert told == set(), headers
+        seen_request = seen(here.visitor().get("/about", headers=headers))
+        assert seen_request["who"] is None
+        identity = {
+            value for name, value in seen_request["headers"].items() if name.startswith("remote") and value
+        }
+        assert identity == set(), headers
         assert here.visitor(here.ada).get("/admin", headers=headers).status == 403
-        found = seen(here.visitor(here.ada).get("/page", headers=headers))
-        told = {name: value for name, value in found["headers"].items() if re.match("remote[-_]", name)}
-        assert not set(told.values()) & set(FORGED.values()), headers
-        assert who(found) == ADA
+        seen_request = seen(here.visitor(here.ada).get("/page", headers=headers))
+        identity = {
+            name: value for name, value in seen_request["headers"].items() if re.match("remote[-_]", name)
+        }
+        assert not set(identity.values()) & set(FORGED.values()), headers
+        assert who(seen_request) == ADA
 
 
 def test_forwarded_uri_headers_of_a_client_are_not_believed(here: House) -> None:
@@ -264,9 +278,11 @@ def test_forwarded_uri_headers_of_a_client_are_not_believed(here: House) -> None
         assert (reply.status, reply.header("Location")) == (401, "/login?redirect=/page")
         assert here.visitor(here.ada).get("/admin", headers=headers).status == 403
         assert here.visitor().post("/page", headers=headers | BROWSER).status == 401
-        found = seen(here.visitor(here.ada).get("/page", headers=headers))
-        assert not {"evil.example", "192.0.2.7", "/about"} & set(map(str, found["headers"].values())), headers
-        assert who(found) == ADA
+        seen_request = seen(here.visitor(here.ada).get("/page", headers=headers))
+        assert not {"evil.example", "192.0.2.7", "/about"} & set(
+            map(str, seen_request["headers"].values())
+        ), headers
+        assert who(seen_request) == ADA
 
 
 @pytest.mark.parametrize("connection", ["close", "keep-alive", "upgrade", "close, upgrade"])
@@ -278,8 +294,8 @@ def test_a_client_cannot_remove_identity_headers_by_naming_them_in_connection(
         [*FORGED, "X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "Cookie"],
     )
     for named in (*names, ", ".join(names), ", ".join(names).lower()):
-        found = seen(ada.get("/page", headers={"Connection": f"{connection}, {named}"}))
-        assert (who(found), found["headers"]["x-forwarded-for"]) == (ADA, "127.0.0.1"), named
+        seen_request = seen(ada.get("/page", headers={"Connection": f"{connection}, {named}"}))
+        assert (who(seen_request), seen_request["headers"]["x-forwarded-for"]) == (ADA, "127.0.0.1"), named
 
 
 def upgraded(visitor: Visitor, target: str, *headers: str) -> tuple[int, bytes]:
@@ -410,7 +426,7 @@ def of_ours(here: House) -> list[str]:
         f"__Host-auth_token={token}",
         f"auth_token={token}",
         *names,
-        *(f"__Host-{each}" for each in names),
+        *(f"__Host-{name}" for name in names),
     ]
 
 
@@ -422,14 +438,15 @@ def test_the_application_does_not_get_the_session_cookie(here: House) -> None:
             [*theirs, ours[0]],
             [*ours, *theirs],
             [*theirs, *ours],
-            [each for pair in zip(ours * 2, theirs, strict=False) for each in pair] + theirs[len(ours * 2) :],
+            [cookie for pair in zip(ours * 2, theirs, strict=False) for cookie in pair]
+            + theirs[len(ours * 2) :],
         ):
-            found = seen(here.visitor().get(path, headers={"Cookie": "; ".join(cookies)}))
-            assert found["headers"]["cookie"] == THEIRS, cookies
-            assert who(found) == ADA
+            seen_request = seen(here.visitor().get(path, headers={"Cookie": "; ".join(cookies)}))
+            assert seen_request["headers"]["cookie"] == THEIRS, cookies
+            assert who(seen_request) == ADA
         for cookies in (ours, ours[:1]):
-            found = seen(here.visitor().get(path, headers={"Cookie": "; ".join(cookies)}))
-            assert (who(found), "cookie" in found["headers"]) == (ADA, False)
+            seen_request = seen(here.visitor().get(path, headers={"Cookie": "; ".join(cookies)}))
+            assert (who(seen_request), "cookie" in seen_request["headers"]) == (ADA, False)
     long = f"{ours[0]}; a={'x' * 3500}; b={'y' * 3500}"
     assert (
         seen(here.visitor().get("/page", headers={"Cookie": long}))["headers"]["cookie"]
@@ -438,8 +455,10 @@ def test_the_application_does_not_get_the_session_cookie(here: House) -> None:
 
 
 def test_cookies_of_an_anonymous_visitor_reach_a_public_page(here: House) -> None:
-    found = seen(here.visitor().get("/about", headers={"Cookie": f"{THEIRS}; __Host-auth_token=ended"}))
-    assert (who(found), found["headers"]["cookie"]) == (None, THEIRS)
+    seen_request = seen(
+        here.visitor().get("/about", headers={"Cookie": f"{THEIRS}; __Host-auth_token=ended"})
+    )
+    assert (who(seen_request), seen_request["headers"]["cookie"]) == (None, THEIRS)
     assert "cookie" not in seen(here.visitor().get("/about"))["headers"]
 
 
@@ -449,8 +468,8 @@ def test_the_application_gets_no_bearer_token_of_ours_and_every_other_authorizat
     for token in (api, session):
         for path in ("/page", "/about"):
             for scheme in ("Bearer", "bearer"):
-                found = seen(here.visitor().get(path, headers={"Authorization": f"{scheme} {token}"}))
-                assert (who(found), "authorization" in found["headers"]) == (ADA, False)
+                seen_request = seen(here.visitor().get(path, headers={"Authorization": f"{scheme} {token}"}))
+                assert (who(seen_request), "authorization" in seen_request["headers"]) == (ADA, False)
     for theirs in (
         "Basic YTpi",
         f"Bearer {'A' * 43}",
@@ -459,9 +478,9 @@ def test_the_application_gets_no_bearer_token_of_ours_and_every_other_authorizat
         'Digest username="ada", uri="/"',
     ):
         for path, visitor in (("/page", here.visitor(here.ada)), ("/about", here.visitor())):
-            found = seen(visitor.get(path, headers={"Authorization": theirs}))
-            assert found["headers"]["authorization"] == theirs
-            assert "cookie" not in found["headers"]
+            seen_request = seen(visitor.get(path, headers={"Authorization": theirs}))
+            assert seen_request["headers"]["authorization"] == theirs
+            assert "cookie" not in seen_request["headers"]
 
 
 def test_the_pages_of_the_daemon_get_cookies_and_tokens_as_they_were_sent(here: House) -> None:
@@ -472,8 +491,8 @@ def test_the_pages_of_the_daemon_get_cookies_and_tokens_as_they_were_sent(here: 
 
 def test_a_client_cannot_choose_the_cookies_of_the_application(here: House) -> None:
     for name in ("Remote-Cookie", "Remote_Cookie", "Remote-Authorization"):
-        found = seen(here.visitor(here.ada).get("/page", headers={name: "sid=planted"}))
-        assert not {"cookie", "authorization"} & set(found["headers"])
+        seen_request = seen(here.visitor(here.ada).get("/page", headers={name: "sid=planted"}))
+        assert not {"cookie", "authorization"} & set(seen_request["headers"])
 
 
 # --- Traefik, which Debian does not have: its file has the form and the fields of its documentation ---
@@ -508,10 +527,10 @@ def test_the_file_for_traefik_is_of_its_form(usersctl: Command) -> None:
         # Headers that a visitor forged are removed first.
         assert router["middlewares"][0] == "users-strip-headers"
         assert set(router["middlewares"]) <= set(middlewares)
-    kinds = {kind for each in middlewares.values() for kind in each}
+    kinds = {kind for parts in middlewares.values() for kind in parts}
     assert kinds == {"headers", "forwardAuth"}
-    for each in middlewares.values():
-        ((kind, options),) = each.items()
+    for parts in middlewares.values():
+        ((kind, options),) = parts.items()
         assert set(options) <= FIELDS[kind]
     for service in services.values():
         assert set(service) == {"loadBalancer"}
@@ -555,12 +574,12 @@ def test_every_page_of_the_daemon_is_behind_the_proxy_and_nothing_else(usersctl:
 
 def test_the_documentation_lists_every_path_of_the_daemon_for_other_proxies() -> None:
     text = page("docs/integrating/python.md")
-    told = text.partition("Let your proxy send")[2].partition("Then one cookie")[0]
-    assert set(re.findall(r"`(/[^`]*)`", told)) == FROM_OUTSIDE
+    paths = text.partition("Let your proxy send")[2].partition("Then one cookie")[0]
+    assert set(re.findall(r"`(/[^`]*)`", paths)) == FROM_OUTSIDE
 
 
 def test_every_route_that_is_for_outside_is_one_of_these() -> None:
     for route in TABLE:
-        below = any(each.endswith("/") and route.path.startswith(each) for each in FROM_OUTSIDE)
+        below = any(address.endswith("/") and route.path.startswith(address) for address in FROM_OUTSIDE)
         is_for_inside = route.path in ("/", "/health", "/ready") or route.path.startswith("/_tasks/")
         assert (below or route.path in FROM_OUTSIDE) != is_for_inside, route.path

@@ -282,7 +282,7 @@ def overloaded(site: Site) -> list[int]:
             thread.start()
         for _ in range(3):
             assert done.acquire(timeout=10), "three are refused while ten wait"
-        assert [each.status for each in replies] == [503] * 3
+        assert [reply.status for reply in replies] == [503] * 3
         for reply in replies:
             assert reply.message == "Too many logins at once, please try again"
             assert int(reply.header("Retry-After") or 0) >= 1
@@ -290,7 +290,7 @@ def overloaded(site: Site) -> list[int]:
         assert site.client().get("/api/users/me").status == 401, "others are answered meanwhile"
     for thread in threads:
         thread.join(10)
-    return [each.status for each in replies]
+    return [reply.status for reply in replies]
 
 
 def test_a_login_beyond_the_waiting_room_is_a_503_and_waiting_ones_are_answered(site: Site) -> None:

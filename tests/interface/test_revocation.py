@@ -41,13 +41,13 @@ class Surfaces:
         return [self.cookie, self.persistent, self.bearer]
 
     def behind_the_gate(self) -> list[Client]:
-        return [Client(self.gate, dict(each.cookies), dict(each.headers)) for each in self.who()]
+        return [Client(self.gate, dict(client.cookies), dict(client.headers)) for client in self.who()]
 
     def statuses(self) -> list[int]:
         """Of each of the three: at the API, for forward authentication, and at the gate."""
-        at_api = [each.get(ME).status for each in self.who()]
-        verified = [each.get(VERIFY).status for each in self.who()]
-        return [*at_api, *verified, *(each.get("/api/x").status for each in self.behind_the_gate())]
+        at_api = [client.get(ME).status for client in self.who()]
+        verified = [client.get(VERIFY).status for client in self.who()]
+        return [*at_api, *verified, *(client.get("/api/x").status for client in self.behind_the_gate())]
 
     def link(self, kind: Kind) -> str:
         return (
@@ -193,7 +193,7 @@ def test_activation_allows_a_new_sign_in_but_restores_no_session(
 def test_a_change_of_name_and_address_is_seen_at_once(surfaces: Surfaces, usersctl: Command) -> None:
     usersctl.ok("update", "ada@example.com", "--name", "Countess", "--email", "countess@example.com")
     seen = [surfaces.cookie.get(ME), surfaces.behind_the_gate()[0].get("/api/x")]
-    assert [(each.json["user"]["name"], each.json["user"]["email"]) for each in seen] == [
+    assert [(answer.json["user"]["name"], answer.json["user"]["email"]) for answer in seen] == [
         ("Countess", "countess@example.com")
     ] * 2
     verified = surfaces.cookie.get(VERIFY)
@@ -205,6 +205,6 @@ def test_a_change_of_name_and_address_is_seen_at_once(surfaces: Surfaces, usersc
 
 def test_a_token_that_the_command_made_signs_in_at_once(site: Site, usersctl: Command) -> None:
     ada: User = site.add()
-    told = usersctl.ok("--json", "token", "create", ada.email, "--no-expiry").json
-    client = site.client(headers={"Authorization": f"Bearer {told['token']}"})
+    printed = usersctl.ok("--json", "token", "create", ada.email, "--no-expiry").json
+    client = site.client(headers={"Authorization": f"Bearer {printed['token']}"})
     assert client.get(ME).json["user"]["id"] == ada.id

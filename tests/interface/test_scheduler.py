@@ -207,10 +207,10 @@ def test_a_failure_is_logged_and_does_not_end_the_thread(
             wait_for(lambda n=n: task.calls == n, 5)
     finally:
         thread.stop()
-    told = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [line["event"] for line in told] == ["schedule", "error"]
-    assert told[0]["failed"] == "the disk is full"
-    assert "ZeroDivisionError: a bug" in told[1]["trace"]
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["event"] for line in lines] == ["schedule", "error"]
+    assert lines[0]["failed"] == "the disk is full"
+    assert "ZeroDivisionError: a bug" in lines[1]["trace"]
 
 
 def test_the_scheduler_stops_at_once_while_it_sleeps() -> None:
@@ -238,9 +238,9 @@ def test_the_schedule_cleans_as_the_endpoint_and_the_command_do(
         assert made is not None
         clock.move(days=2)
         made.tick()
-    assert [each.kind for each in service.sessions.listed(live=False)] == ["api"]
-    (told,) = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert (told["event"], told["removed"]) == ("cleanup-tokens", 1)
+    assert [session.kind for session in service.sessions.listed(live=False)] == ["api"]
+    (logged,) = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert (logged["event"], logged["removed"]) == ("cleanup-tokens", 1)
     with service.store.read() as tx:
         row = list(tx.audit_rows())[-1]
     assert (row.action, row.actor, row.origin) == ("cleanup-tokens", "system", "schedule")

@@ -269,7 +269,7 @@ def test_a_crash_is_logged_without_the_query_and_answered_without_its_text(
         "statusCode": 500,
         "statusMessage": "Internal server error",
     }
-    assert [(each.name, each.levelno) for each in caplog.records] == [("usersd", logging.ERROR)]
+    assert [(line.name, line.levelno) for line in caplog.records] == [("usersd", logging.ERROR)]
     assert "GET /crash failed" in caplog.text
     assert "token" not in caplog.text
 
@@ -525,7 +525,7 @@ def test_stopping_does_not_wait_for_ever(
         assert json.loads(body)["statusMessage"] == "Too many logins at once, please try again"
     assert "Connections that were cut off: 1" in caplog.text
     running.app.gate.set()
-    wait_until(lambda: not any(each.is_alive() for _, each in running.server.task_dispatcher._threads))
+    wait_until(lambda: not any(thread.is_alive() for _, thread in running.server.task_dispatcher._threads))
     running.server.trigger.close()
 
 

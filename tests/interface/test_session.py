@@ -154,10 +154,10 @@ def test_every_wrong_login_gets_the_same_answer(site: Site) -> None:
         ("%@example.com", PASSWORD),
     ]
     replies = [site.client().login(email, password) for email, password in wrong]
-    assert {(each.status, each.body) for each in replies} == {
+    assert {(reply.status, reply.body) for reply in replies} == {
         (401, b'{"statusCode":401,"statusMessage":"Invalid email or password"}')
     }
-    assert [each.all("Set-Cookie") for each in replies] == [[]] * len(wrong)
+    assert [reply.all("Set-Cookie") for reply in replies] == [[]] * len(wrong)
 
 
 def test_the_right_password_of_an_inactive_account_is_a_403(site: Site) -> None:
@@ -186,7 +186,7 @@ def test_remember_me_sets_a_cookie_that_outlives_the_browser(site: Site) -> None
     for odd in (None, 1, "true", []):
         refused = site.client().login(ada.email, PASSWORD, rememberMe=odd)
         assert (refused.status, "rememberMe" in refused.message) == (400, True)
-    kinds = [(each.kind, each.expires_at) for each in site.service.sessions.listed(ada.id)]
+    kinds = [(session.kind, session.expires_at) for session in site.service.sessions.listed(ada.id)]
     assert kinds == [
         ("persistent", "2026-12-20T08:22:19.123Z"),
         ("session", "2026-11-21T08:22:19.123Z"),
@@ -203,7 +203,7 @@ def test_the_configuration_sets_the_lifetime_and_name_of_the_cookie(make_site: C
     assert pair.startswith("sid=")
     assert f"Max-Age={3 * 86400}" in rest
     site.signed_in(ada)
-    assert [each.expires_at for each in site.service.sessions.listed(ada.id)] == [
+    assert [session.expires_at for session in site.service.sessions.listed(ada.id)] == [
         "2026-11-23T08:22:19.123Z",
         "2026-11-20T08:29:19.123Z",
     ]
@@ -359,9 +359,9 @@ def test_api_tokens_keep_the_expiry_that_they_were_given(site: Site, clock: Fake
     endless = site.client(headers=bearer(api_token(site, ada)))
     for _ in range(8):
         clock.move(days=10)
-        assert [each.get(ME).status for each in (short, endless)] == [200, 200]
+        assert [opened.get(ME).status for opened in (short, endless)] == [200, 200]
     clock.move(days=10)
-    assert [each.get(ME).status for each in (short, endless)] == [401, 200]
+    assert [opened.get(ME).status for opened in (short, endless)] == [401, 200]
     clock.move(days=4000)
     reply = endless.get(ME)
     assert (reply.status, reply.all("Set-Cookie")) == (200, [])
@@ -557,9 +557,9 @@ def test_a_crash_is_a_500_without_details_and_with_the_security_headers(site: Si
     reply = client.get(ME)
     assert (reply.status, reply.message) == (500, "Internal server error")
     check_headers(reply)
-    (told,) = [line for line in site.log if line["event"] == "error"]
-    assert told["request"] == reply.header("X-Request-Id")
-    assert "profile_picture" in told["trace"]
+    (logged,) = [line for line in site.log if line["event"] == "error"]
+    assert logged["request"] == reply.header("X-Request-Id")
+    assert "profile_picture" in logged["trace"]
 
 
 def test_a_missing_database_is_a_503_that_names_no_file(site: Site) -> None:

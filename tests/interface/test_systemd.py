@@ -64,8 +64,8 @@ def systemd(address: str) -> Iterator[Systemd]:
 
 @pytest.fixture
 def watching(tmp_path: Path) -> Iterator[Systemd]:
-    with systemd(str(tmp_path / "notifier")) as found:
-        yield found
+    with systemd(str(tmp_path / "notifier")) as notifier:
+        yield notifier
 
 
 def environment(of: Systemd, usec: int) -> dict[str, str]:
@@ -73,7 +73,7 @@ def environment(of: Systemd, usec: int) -> dict[str, str]:
 
 
 def children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_systemd_is_notified_of_ready_alive_and_stopping(usersctl: Command, watching: Systemd) -> None:

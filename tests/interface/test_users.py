@@ -32,10 +32,10 @@ USER_TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def check_user(found: dict[str, Any]) -> dict[str, Any]:
-    assert set(found) == set(USER_TYPES)
-    assert all(isinstance(found[name], kind) for name, kind in USER_TYPES.items())
-    return found
+def check_user(user: dict[str, Any]) -> dict[str, Any]:
+    assert set(user) == set(USER_TYPES)
+    assert all(isinstance(user[name], kind) for name, kind in USER_TYPES.items())
+    return user
 
 
 def the_user(reply: Reply) -> dict[str, Any]:
@@ -241,8 +241,8 @@ def test_an_admin_reads_every_user_and_a_user_only_themselves(site: Site, admin:
 
 def test_no_answer_holds_a_password_or_a_hash(site: Site, admin: Client, ada: User) -> None:
     with site.service.store.read() as tx:
-        found = tx.credentials_of(ada.id)
-    assert found is not None
+        credentials = tx.credentials_of(ada.id)
+    assert credentials is not None
     user = site.signed_in(ada)
     replies = [
         admin.get(USERS),
@@ -393,7 +393,7 @@ def test_the_last_active_admin_cannot_be_removed(site: Site, admin: Client) -> N
 def test_two_admins_cannot_remove_each_other_at_the_same_time(site: Site, method: str, body: Any) -> None:
     for turn in range(5):
         pair = [site.add(f"admin-{turn}-{n}", role="admin") for n in (1, 2)]
-        clients = [site.signed_in(each) for each in pair]
+        clients = [site.signed_in(admin) for admin in pair]
         barrier, replies = threading.Barrier(2), []
 
         def attack(
@@ -414,7 +414,7 @@ def test_two_admins_cannot_remove_each_other_at_the_same_time(site: Site, method
         for thread in threads:
             thread.join()
         # The slower one was refused: as the last admin, as deleted, or as no longer an admin.
-        first, second = sorted(each.status for each in replies)
+        first, second = sorted(admin.status for admin in replies)
         assert (first, second in (400, 401, 403)) == (200, True)
         assert not site.service.first_admin.needed()
         with site.service.store.write() as tx:
@@ -429,7 +429,7 @@ def names(reply: Reply) -> list[str]:
     assert reply.status == 200, reply
     assert set(reply.json) == {"users", "pagination"}
     assert set(reply.json["pagination"]) == {"page", "limit", "total", "totalPages", "hasNext", "hasPrev"}
-    return [check_user(each)["name"] for each in reply.json["users"]]
+    return [check_user(user)["name"] for user in reply.json["users"]]
 
 
 def test_a_list_is_ordered_by_name_then_id_in_pages(site: Site, admin: Client) -> None:
@@ -495,7 +495,7 @@ def test_an_empty_list_has_no_pages(admin: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("", ["Ada", "Bea", "Cy_", "Root"]),
         ("search=ADA", ["Ada"]),
@@ -517,12 +517,12 @@ def test_an_empty_list_has_no_pages(admin: Client) -> None:
     ],
 )
 def test_a_list_is_filtered_by_search_role_and_active(
-    site: Site, admin: Client, query: str, found: list[str]
+    site: Site, admin: Client, query: str, expected: list[str]
 ) -> None:
     site.add()
     site.add("bea", active=False)
     site.add("cy_", role="admin")
-    assert names(admin.get(f"{USERS}?{query}")) == found
+    assert names(admin.get(f"{USERS}?{query}")) == expected
 
 
 def test_inactive_users_have_a_list_of_their_own(site: Site, admin: Client) -> None:
@@ -722,11 +722,11 @@ def test_a_user_lists_their_sessions_with_the_current_one_marked(
     _api_token(site, ada)
     reply = user.get("/api/users/me/sessions")
     assert (reply.status, set(reply.json)) == (200, {"sessions"})
-    found = reply.json["sessions"]
-    assert all(set(each) == SESSION_KEYS for each in found)
-    assert [each["current"] for each in found] == [False, True, False]
-    assert found[0] == {
-        "id": found[0]["id"],
+    listed = reply.json["sessions"]
+    assert all(set(session) == SESSION_KEYS for session in listed)
+    assert [session["current"] for session in listed] == [False, True, False]
+    assert listed[0] == {
+        "id": listed[0]["id"],
         "name": "login",
         "created_at": NOW,
         "last_used_at": NOW,
@@ -735,12 +735,12 @@ def test_a_user_lists_their_sessions_with_the_current_one_marked(
         "user_agent": "Old Browser",
         "current": False,
     }
-    assert (found[2]["name"], found[2]["expires_at"], found[2]["last_used_at"]) == ("ci", None, None)
+    assert (listed[2]["name"], listed[2]["expires_at"], listed[2]["last_used_at"]) == ("ci", None, None)
 
 
 def test_a_user_ends_their_own_sessions_and_no_others(site: Site, ada: User, admin: Client) -> None:
     user, other = site.signed_in(ada), site.signed_in(ada)
-    ids = [each["id"] for each in user.get("/api/users/me/sessions").json["sessions"]]
+    ids = [session["id"] for session in user.get("/api/users/me/sessions").json["sessions"]]
     foreign = admin.get("/api/users/me/sessions").json["sessions"][0]["id"]
     for unknown in (foreign, 999, 10**17):
         assert refused(user.delete(f"/api/users/me/sessions/{unknown}")) == (404, "Session not found")
@@ -758,14 +758,14 @@ def test_an_expired_session_is_not_listed(site: Site, ada: User, clock: FakeCloc
     clock.move(hours=23)
     user = site.signed_in(ada)
     clock.move(hours=2)
-    assert [each["current"] for each in user.get("/api/users/me/sessions").json["sessions"]] == [True]
+    assert [session["current"] for session in user.get("/api/users/me/sessions").json["sessions"]] == [True]
 
 
 def test_an_admin_lists_and_ends_all_sessions_of_a_user(site: Site, admin: Client, ada: User) -> None:
     user = site.signed_in(ada)
     api = site.client(headers={"Authorization": f"Bearer {_api_token(site, ada)}"})
-    found = admin.get(f"/api/users/{ada.id}/sessions").json["sessions"]
-    assert [(each["name"], each["current"]) for each in found] == [("login", False), ("ci", False)]
+    listed = admin.get(f"/api/users/{ada.id}/sessions").json["sessions"]
+    assert [(session["name"], session["current"]) for session in listed] == [("login", False), ("ci", False)]
     for _ in range(2):
         reply = admin.delete(f"/api/users/{ada.id}/sessions")
         assert (reply.status, reply.json) == (200, {"success": True})

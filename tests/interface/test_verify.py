@@ -49,7 +49,7 @@ def forwarded(target: str, method: str = "GET", **more: str) -> dict[str, str]:
     }
 
 
-def told(reply: Reply) -> dict[str, str]:
+def remote_headers(reply: Reply) -> dict[str, str]:
     """The identity headers, each exactly once."""
     assert all(len(reply.all(name)) == 1 for name in ALL), reply.headers
     return {name: str(reply.header(name)) for name in ALL}
@@ -65,9 +65,9 @@ def test_an_application_learns_the_signed_in_user(site: Site) -> None:
     ada = site.add(role="admin")
     reply = site.signed_in(ada).get(VERIFY, headers=forwarded("/page"))
     assert (reply.status, reply.json) == (200, {})
-    found = told(reply)
-    assert re.fullmatch(r"\d{10}\.[A-Za-z0-9_-]{43}", found.pop("Remote-Assertion"))
-    assert found == {
+    identity = remote_headers(reply)
+    assert re.fullmatch(r"\d{10}\.[A-Za-z0-9_-]{43}", identity.pop("Remote-Assertion"))
+    assert identity == {
         "Remote-User": str(ada.id),
         "Remote-Email": "ada@example.com",
         "Remote-Name": "Ada",
@@ -86,7 +86,7 @@ def test_a_whitelisted_path_needs_no_session(site: Site, ask: Callable[..., dict
         "/about?next=%2Fadmin%5C",
     ):
         reply = site.client().get(VERIFY, headers=ask(target))
-        assert (reply.status, told(reply)) == (200, NOBODY), target
+        assert (reply.status, remote_headers(reply)) == (200, NOBODY), target
     for target in ("/", "/page", "/aboutx", "/login/", "/page?/about"):
         assert site.client().get(VERIFY, headers=ask(target)).status == 401, target
 
@@ -97,7 +97,7 @@ def test_verify_accepts_a_bearer_token(site: Site) -> None:
     reply = site.client(headers={"Authorization": f"Bearer {made.token}"}).get(
         VERIFY, headers=forwarded("/page")
     )
-    assert told(reply)["Remote-User"] == str(ada.id)
+    assert remote_headers(reply)["Remote-User"] == str(ada.id)
 
 
 @pytest.mark.parametrize(
@@ -171,9 +171,9 @@ def test_no_script_reads_cookies_and_passwords_by_verify(make_site: Make) -> Non
 def test_a_name_is_sent_as_ascii_and_decodes_to_itself(site: Site, name: str, header: str) -> None:
     ada = site.add()
     site.service.accounts.update(ada.id, name=name, by=OPERATOR)
-    found = told(site.signed_in(ada).get(VERIFY, headers=forwarded("/page")))["Remote-Name"]
-    assert found == header
-    assert unquote(found) == name
+    sent_name = remote_headers(site.signed_in(ada).get(VERIFY, headers=forwarded("/page")))["Remote-Name"]
+    assert sent_name == header
+    assert unquote(sent_name) == name
 
 
 def test_a_name_from_an_old_database_cannot_end_a_header(site: Site) -> None:
@@ -181,10 +181,10 @@ def test_a_name_from_an_old_database_cannot_end_a_header(site: Site) -> None:
     client = site.signed_in(ada)
     with site.service.store.write() as tx:
         tx.change_user(ada.id, name="Ada\r\nRemote-Role: admin\0", email="a\r\nb@ä.example")
-    found = told(client.get(VERIFY, headers=forwarded("/page")))
-    assert found["Remote-Name"] == "Ada%0D%0ARemote-Role: admin%00"
-    assert found["Remote-Email"] == "a%0D%0Ab@%C3%A4.example"
-    assert found["Remote-Role"] == "user"
+    identity = remote_headers(client.get(VERIFY, headers=forwarded("/page")))
+    assert identity["Remote-Name"] == "Ada%0D%0ARemote-Role: admin%00"
+    assert identity["Remote-Email"] == "a%0D%0Ab@%C3%A4.example"
+    assert identity["Remote-Role"] == "user"
 
 
 # --- anonymous ---
@@ -263,10 +263,11 @@ def test_the_query_may_require_a_role(site: Site) -> None:
     )
     for query, statuses in (("?role=admin", [401, 403, 200]), ("?role=user", [401, 200, 200])):
         for target in ("/page", "/about", "/login"):
-            found = [
-                each.get(VERIFY + query, headers=forwarded(target)).status for each in (nobody, user, admin)
+            answered_statuses = [
+                client.get(VERIFY + query, headers=forwarded(target)).status
+                for client in (nobody, user, admin)
             ]
-            assert found == statuses, (query, target)
+            assert answered_statuses == statuses, (query, target)
     for query in ("?role=", "?role=Admin", "?role=editor", "?role=user&role=admin"):
         assert admin.get(VERIFY + query, headers=forwarded("/page")).status == 400
     assert user.get(VERIFY + "?role=admin").message == "Admin access required"
@@ -288,8 +289,10 @@ def test_role_rules_win_over_the_whitelist(site: Site) -> None:
         ("/login", [200, 200, 200]),
     ):
         for ask in (original, forwarded):
-            found = [each.get(VERIFY, headers=ask(target)).status for each in (nobody, user, admin)]
-            assert found == statuses, target
+            answered_statuses = [
+                client.get(VERIFY, headers=ask(target)).status for client in (nobody, user, admin)
+            ]
+            assert answered_statuses == statuses, target
     refused = user.get(VERIFY, headers=forwarded("/admin"))
     assert refused.message == "Admin access required"
     assert not any(refused.header(name) for name in ALL)
@@ -304,7 +307,7 @@ def test_a_changed_role_counts_at_the_next_request(site: Site) -> None:
     site.add("root", role="admin")
     assert client.get(VERIFY, headers=forwarded("/admin")).status == 403
     site.service.accounts.update(ada.id, role="admin", by=OPERATOR)
-    assert told(client.get(VERIFY, headers=forwarded("/admin")))["Remote-Role"] == "admin"
+    assert remote_headers(client.get(VERIFY, headers=forwarded("/admin")))["Remote-Role"] == "admin"
     site.service.accounts.set_active([ada.id], active=False, by=OPERATOR)
     assert client.get(VERIFY, headers=forwarded("/admin")).status == 401
 
@@ -360,16 +363,18 @@ def test_a_remembered_session_ends_with_its_cookie(make_site: Make, clock: FakeC
 
 def test_without_a_secret_the_assertion_is_empty(make_site: Make) -> None:
     site = make_site(trusted_proxies=HERE)
-    found = told(site.signed_in(site.add()).get(VERIFY, headers=forwarded("/page")))
-    assert (found["Remote-User"], found["Remote-Assertion"]) == ("1", "")
+    identity = remote_headers(site.signed_in(site.add()).get(VERIFY, headers=forwarded("/page")))
+    assert (identity["Remote-User"], identity["Remote-Assertion"]) == ("1", "")
 
 
 def test_the_assertion_covers_user_and_request_for_a_minute(site: Site, clock: FakeClock) -> None:
     client = site.signed_in(site.add("zoe"))
-    found = told(client.get(VERIFY, headers=forwarded("/a%0Ab/%C3%A4?x=1", "PATCH")))["Remote-Assertion"]
+    signed = remote_headers(client.get(VERIFY, headers=forwarded("/a%0Ab/%C3%A4?x=1", "PATCH")))[
+        "Remote-Assertion"
+    ]
     until = int(clock().timestamp()) + 60
     of = ("1", "zoe@example.com", "Zoe", "user", "PATCH", "site.example", "/a\nb/ä")
-    assert found == assertion(SECRET, until=until, of=of)
+    assert signed == assertion(SECRET, until=until, of=of)
 
 
 def test_the_assertion_is_empty_if_a_part_of_the_request_is_unknown(make_site: Make, site: Site) -> None:
@@ -386,10 +391,10 @@ def test_the_assertion_is_empty_if_a_part_of_the_request_is_unknown(make_site: M
         assert reply.status in (200, 403)
         assert not reply.header("Remote-Assertion"), headers
     without_rules = make_site(assertion_secret=SECRET, trusted_proxies=HERE).client(cookies=client.cookies)
-    assert told(without_rules.get(VERIFY))["Remote-Assertion"] == ""
-    assert told(without_rules.get(VERIFY, headers=forwarded("/x")))["Remote-Assertion"]
+    assert remote_headers(without_rules.get(VERIFY))["Remote-Assertion"] == ""
+    assert remote_headers(without_rules.get(VERIFY, headers=forwarded("/x")))["Remote-Assertion"]
     untrusting = make_site(assertion_secret=SECRET).client(cookies=client.cookies)
-    assert told(untrusting.get(VERIFY, headers=forwarded("/x")))["Remote-Assertion"] == ""
+    assert remote_headers(untrusting.get(VERIFY, headers=forwarded("/x")))["Remote-Assertion"] == ""
 
 
 # --- log and database ---
@@ -400,7 +405,7 @@ def test_verify_logs_no_secret(site: Site, ask: Callable[..., dict[str, str]]) -
     user, stranger = site.signed_in(site.add()), "planted-session-of-nobody"
     link, target = "planted-token-of-a-link", "/page?token=planted-token-of-a-link&x=1"
     known = user.get(VERIFY, headers=ask(target))
-    issued = told(known)["Remote-Assertion"]
+    issued = remote_headers(known)["Remote-Assertion"]
     assert issued
     asked = [
         (200, known),

@@ -102,14 +102,14 @@ class OfAnother(Daemon):
 
 def from_each(ask: Callable[[], Reply], processes: set[str]) -> dict[str, Reply]:
     """An answer of each process."""
-    found: dict[str, Reply] = {}
+    answers: dict[str, Reply] = {}
     with ThreadPoolExecutor(4) as pool:
         for _ in range(200):
             for reply in pool.map(lambda _: ask(), range(8)):
-                found.setdefault(str(reply.header("X-Process")), reply)
-            if set(found) >= processes:
-                return found
-    raise AssertionError(f"only {set(found)} answered, of {processes}")
+                answers.setdefault(str(reply.header("X-Process")), reply)
+            if set(answers) >= processes:
+                return answers
+    raise AssertionError(f"only {set(answers)} answered, of {processes}")
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -134,18 +134,18 @@ def test_two_processes_of_another_server_share_the_background_work(usersctl: Com
         reply = client.login(ada.email, PASSWORD)
         assert reply.status == 200
         assert {
-            each.status for each in from_each(lambda: client.get("/api/users/me"), processes).values()
+            reply.status for reply in from_each(lambda: client.get("/api/users/me"), processes).values()
         } == {200}
         with usersctl.service() as service:
             service.accounts.set_active([ada.id], active=False, by=OPERATOR)
         assert {
-            each.status for each in from_each(lambda: client.get("/api/users/me"), processes).values()
+            reply.status for reply in from_each(lambda: client.get("/api/users/me"), processes).values()
         } == {401}
 
         # The log, the request's id and the client's address are those of the daemon.
         reply = daemon.client().get("/api/users/me", headers={"X-Forwarded-For": "203.0.113.7"})
         (line,) = [
-            each for each in daemon.events("request") if each["request"] == reply.header("X-Request-Id")
+            line for line in daemon.events("request") if line["request"] == reply.header("X-Request-Id")
         ]
         assert (line["status"], line["ip"]) == (401, "203.0.113.7")
         # `serve` lets a local operator in without a session; here the listening address is unknown, so it does not.
@@ -193,9 +193,9 @@ def test_two_processes_of_another_server_share_the_background_work(usersctl: Com
 
 def once(values: Iterable[object]) -> list[object]:
     """The values, after a check that no two are the same."""
-    found = list(values)
-    assert len(set(found)) == len(found), found
-    return found
+    listed = list(values)
+    assert len(set(listed)) == len(listed), listed
+    return listed
 
 
 def forgot(client: Client, name: str) -> Reply:
@@ -207,8 +207,8 @@ def test_a_chunked_body_has_the_same_size_limit(usersctl: Command, server: str) 
     (ada,) = usersctl.add("ada")
     raw = json.dumps({"email": ada.email, "password": PASSWORD}).encode()
     with served_by(usersctl, server) as daemon:
-        found = {size: in_chunks(daemon.port, raw.ljust(size)) for size in (100, 65_536, 65_537, 70_000)}
-    assert found == {100: 200, 65_536: 200, 65_537: 413, 70_000: 413}
+        statuses = {size: in_chunks(daemon.port, raw.ljust(size)) for size in (100, 65_536, 65_537, 70_000)}
+    assert statuses == {100: 200, 65_536: 200, 65_537: 413, 70_000: 413}
 
 
 def in_chunks(port: int, raw: bytes) -> int:
@@ -221,7 +221,7 @@ def in_chunks(port: int, raw: bytes) -> int:
     got = b""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client, suppress(ConnectionError):
         with suppress(ConnectionError):  # it has read enough to refuse the rest
-            client.sendall(head + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in [*chunks, b""]))
+            client.sendall(head + b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in [*chunks, b""]))
         while some := client.recv(65536):
             got += some
     assert got.startswith(b"HTTP/1.1 "), got

@@ -52,7 +52,7 @@ def me(request: HttpRequest) -> HttpResponse:
     user = request.user
     if not user.is_authenticated:
         return HttpResponse(status=401)
-    found = {
+    user_object = {
         "id": user.id,
         "email": user.email,
         "name": user.get_full_name(),
@@ -61,8 +61,8 @@ def me(request: HttpRequest) -> HttpResponse:
         "created_at": user.date_joined.isoformat(),
         "last_login_at": user.last_login,
     }
-    told = json.dumps({"user": found})
-    return HttpResponse(told, content_type="application/json", headers={"Content-Length": len(told)})
+    body = json.dumps({"user": user_object})
+    return HttpResponse(body, content_type="application/json", headers={"Content-Length": len(body)})
 
 
 urlpatterns = [path("api/users/me", me)]
