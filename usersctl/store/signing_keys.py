@@ -1,6 +1,5 @@
 """The table of keys that sign cookies."""
 
-from usersctl.secrets import new_key
 from usersctl.store.statements import Statements
 
 
@@ -10,6 +9,8 @@ class SigningKeys(Statements):
 
     def make_signing_key(self, name: str) -> bytes:
         """If another process has made it meanwhile, that one stays and is returned."""
+        from usersctl.secrets import new_key  # late: most commands make no key
+
         conflict = "ON CONFLICT (name) DO UPDATE SET key = signing_keys.key RETURNING key"
         return bytes(self._insert("signing_keys", conflict, name=name, key=new_key()).fetchone()[0])
 
