@@ -92,7 +92,7 @@ class Deletion:
             user = owner_of(tx, tx.take_one_time_token(Purpose.UNDO, digest(token)))
             if user is None or user.email != lookup_key(email) or user.delete_at is None:
                 raise _dead_link()
-            # Whoever reads the email has the address: the undo proves it as a reset does.
+            # The undo proves the address, as a reset does.
             active = tx.change_user(user.id, active=True, delete_at=None, email_proven_at=tx.now_text)
             tx.audit(by, "undo-deletion", active)
 

@@ -47,7 +47,7 @@ class Limit(Enum):
     FAILED_LOGINS = "failed logins a minute"
     REGISTRATIONS = "registrations an hour"
     FORGOTS = "forgotten passwords a minute"
-    OWN_CHANGES = "changes of one's own profile an hour"
+    OWN_CHANGES = "changes of one's own account an hour"
     WAYS_TO_PROVIDER = "sign-ins through the provider that begin, a minute"
     WAYS_BACK = "sign-ins through the provider that come back, a minute"
 

@@ -254,6 +254,15 @@ def test_no_link_serves_for_another_purpose(site: Site, grace: Client, gone: Lin
         assert site.client().post("/api/users/not-me", body).status == 400
 
 
+def test_requests_to_delete_an_account_are_limited(make_site: Callable[..., Site]) -> None:
+    """An account without a password would get an email, and the database a row, for each of them."""
+    site = make_site(own_changes_per_hour=3)
+    user = site.add("grace", password=None)
+    grace = site.client(cookies={"auth_token": site.service.sessions.open(user, remember=False).token})
+    assert [grace.delete(ME).status for _ in range(4)] == [200] * 3 + [429]
+    assert grace.post(f"{ME}/sessions/end-others").status == 429
+
+
 # --- an admin's decision ---
 
 
@@ -301,6 +310,19 @@ def test_an_import_that_activates_the_account_cancels_the_deletion(
     clock.move(days=8)
     site.service.deletion.carry_out(by=SCHEDULE)
     assert is_active(site, ada)
+
+
+@pytest.mark.usefixtures("gone")
+def test_the_cleanup_deletes_accounts_whose_time_to_undo_is_over(
+    site: Site, ada: User, clock: FakeClock
+) -> None:
+    bob = site.add("bob")
+    clock.move(days=7)
+    admin = site.signed_in(site.add("root", role="admin"))
+    reply = admin.post("/_tasks/users:cleanup-tokens")
+    assert (reply.status, len(reply.json)) == (200, 5)
+    assert not exists(site, ada)
+    assert exists(site, bob)
 
 
 # --- what others do meanwhile ---
