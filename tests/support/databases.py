@@ -4,13 +4,14 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from usersctl.store import database_file
 from usersctl.store.store import Store
 
 
 def add_database(path: Path) -> None:
     """Puts an empty database at this path, if there is no file yet."""
     if not path.exists():
-        path.touch(0o600)
+        database_file.create_file(path)
         path.write_bytes(_content())
 
 
