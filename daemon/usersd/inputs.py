@@ -128,6 +128,10 @@ class Body(Fields):
         return fields(properties, [field.name for field in cls.fields if field.required])
 
 
+class NoFields(Body):
+    """Declared, so that a body that is no JSON, as a form of another site sends it, is refused."""
+
+
 class Query(Fields):
     """The parameters of a query."""
 

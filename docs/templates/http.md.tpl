@@ -25,8 +25,9 @@ Cookies, limits and lists: [The HTTP interface](../http.md). The daemon serves t
 {{table(("parameter", "in", "type", "meaning"), query(operation))}}
 
 % end
-% if "requestBody" in operation:
-{{table(("body", "type", "meaning"), fields(operation["requestBody"]["content"]["application/json"]["schema"]))}}
+% body = fields(operation["requestBody"]["content"]["application/json"]["schema"]) if "requestBody" in operation else []
+% if body:
+{{table(("body", "type", "meaning"), body)}}
 
 % end
 % for status, response in operation["responses"].items():

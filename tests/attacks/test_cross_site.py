@@ -282,7 +282,7 @@ def test_a_preflight_of_an_allowed_origin_needs_no_session(make_site: Callable[.
 def test_a_preflight_lists_the_methods_of_the_path(make_site: Callable[..., Site]) -> None:
     site = make_site(allowed_origins=(FRIEND,))
     for path, methods in (
-        ("/api/users/me", "GET, HEAD, PATCH"),
+        ("/api/users/me", "DELETE, GET, HEAD, PATCH"),
         ("/api/users/2", "DELETE, GET, HEAD, PATCH"),
         ("/api/users/session", "DELETE, POST"),
         ("/api/users/auth/verify", "GET, HEAD"),

@@ -4,7 +4,7 @@ from typing import Any
 
 from usersctl.service import Service
 from usersd.handlers.recovery import EmailLink
-from usersd.inputs import optional
+from usersd.inputs import NoFields, optional
 from usersd.openapi.operation import OWN, SIGNING_IN, Operation
 from usersd.openapi.schemas import ANY_PASSWORD, DONE, EMAIL, MESSAGE, MOMENT, exactly, or_null, string
 from usersd.request import Request
@@ -46,8 +46,9 @@ def take_back(request: Request, service: Service) -> dict[str, Any]:
     return {"success": True}
 
 
-@Operation(OWN, MESSAGE, refusals={404: "No new address to confirm."})
+@Operation(OWN, MESSAGE, NoFields, refusals={404: "No new address to confirm."})
 def resend(request: Request, service: Service) -> dict[str, Any]:
     """Send the email to a new address again."""
+    NoFields(request.body)
     service.claims.resend(request.signed_in.id, by=request.actor)
     return {"message": "The email is on its way"}

@@ -7,7 +7,7 @@ from usersctl.fields import lookup
 from usersctl.models import Session
 from usersctl.service import Service
 from usersctl.sessions import Opened
-from usersd.inputs import Body, flag, required
+from usersd.inputs import Body, NoFields, flag, required
 from usersd.openapi.operation import MANAGEMENT, OWN, SIGNING_IN, Operation
 from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER, array, exactly, named
 from usersd.request import Request
@@ -95,9 +95,10 @@ def end_own(request: Request, service: Service) -> dict[str, Any]:
     return {"success": True}
 
 
-@Operation(OWN, DONE, sets_cookie="This device's, renewed.")
+@Operation(OWN, DONE, NoFields, sets_cookie="This device's, renewed.")
 def end_others(request: Request, service: Service) -> dict[str, Any]:
     """Sign out everywhere else. Ends all other sessions and all API tokens."""
+    NoFields(request.body)
     user_id = request.signed_in.id
     since = service.sessions.end_others(user_id, but=request.session_id, by=request.actor)
     if request.by_cookie:
