@@ -245,6 +245,17 @@ def test_a_strangers_password_never_works_once_the_owner_came_by_provider(site: 
     assert refused(site, "ada@example.com", "a stranger knows this")
 
 
+def test_the_owner_who_comes_by_provider_a_day_after_a_strangers_registration_gets_an_account(
+    site: OAuthSite, clock: FakeClock
+) -> None:
+    assert registers(site, "ada@example.com", "a stranger knows this").status == 200
+    clock.move(hours=24)
+    ada = provider(site, "1001").me()
+    assert ada is not None
+    assert (ada["email"], ada["oauth_id"]) == ("ada@example.com", "1001")
+    assert refused(site, "ada@example.com", "a stranger knows this")
+
+
 def test_an_account_that_an_admin_deactivated_keeps_its_password_at_a_provider_sign_in(
     site: OAuthSite,
 ) -> None:
@@ -627,6 +638,9 @@ def test_an_api_token_changes_nothing_that_its_user_signs_in_with(site: OAuthSit
         ("DELETE", "/api/users/me/email", None),
         ("POST", "/api/users/me/email/resend", None),
         ("PATCH", "/api/users/password", passwords),
+        ("DELETE", "/api/users/me", {"password": PASSWORD}),
+        ("DELETE", "/api/users/me/identities/oauth", None),
+        ("POST", "/api/users/me/sessions/end-others", None),
         ("DELETE", f"/api/users/me/sessions/{session['id']}", None),
         ("PATCH", f"/api/users/{root.id}", {"email": "new@example.com"}),
         ("DELETE", f"/api/users/{root.id}", None),

@@ -17,6 +17,7 @@ from usersctl.config import load
 from usersctl.errors import ConfigError
 from usersd.page_access import Whitelist
 from usersd.routes import FOR_DEVELOPMENT, TABLE
+from usersd.routing import ANY
 
 # The specification and the contract, written down here a second time on purpose: the callers of each route, and the
 # status of an admitted request without a body. A route that is missing here fails a test below.
@@ -352,3 +353,13 @@ def test_a_star_inside_a_segment_of_a_pattern_stops_the_start(tmp_path: Path, pa
     file.write_text(f'[auth]\nwhitelist = ["{pattern}"]\n')
     with pytest.raises(ConfigError, match="only as a whole segment"):
         load(config=file, env={"USERS_DATABASE": str(tmp_path / "users.db")})
+
+
+def test_every_change_of_the_own_account_is_closed_to_api_tokens() -> None:
+    """Or to those of its own user, where the path names one. The name alone may be changed."""
+    for route in TABLE:
+        is_own = route.path.startswith(("/api/users/me", "/api/users/password", "/api/users/<id>"))
+        if is_own and route.access.needs_session and route.method != "GET":
+            assert route.own == (
+                "email" if route.method == "PATCH" and "password" not in route.path else ANY
+            ), route

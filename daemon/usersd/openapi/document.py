@@ -15,7 +15,7 @@ from usersd.routing import SAFE_METHODS, Access, Route, configured
 _REFUSALS = {
     400: "A value is malformed, missing or invalid; the message names it.",
     401: "Authentication required.",
-    403: "The request comes from another site, or the role does not suffice.",
+    403: "The request comes from another site, the role does not suffice, or an API token would change its own user.",
     404: "Not found.",
     405: "This works once, and cannot be used with HEAD or prefetch.",
     413: "The body is over 64 kB.",
