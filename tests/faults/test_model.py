@@ -141,30 +141,32 @@ class Model:
             person.claim = (email, now + DAY)
 
     def admins(self) -> int:
-        return sum(each.active and each.role == "admin" for each in self.people.values())
+        return sum(person.active and person.role == "admin" for person in self.people.values())
 
     def is_last_admin(self, person: Person) -> bool:
         return person.active and person.role == "admin" and self.admins() == 1
 
     def end_tokens(self, owner: int, *, but: str | None = None) -> None:
-        self.tokens = {key: each for key, each in self.tokens.items() if each.owner != owner or key == but}
+        self.tokens = {
+            key: session for key, session in self.tokens.items() if session.owner != owner or key == but
+        }
 
     def end_links(self, owner: int, *kinds: str) -> None:
         ended = kinds or ("confirm", "reset")
         self.links = {
-            key: each for key, each in self.links.items() if each.owner != owner or each.kind not in ended
+            key: link for key, link in self.links.items() if link.owner != owner or link.kind not in ended
         }
 
     def holder(self, token: str | None, now: datetime) -> Person | None:
         """The owner of a valid token. Using it prolongs it."""
-        found = self.tokens.get(token) if token is not None else None
-        if found is None or (found.expires is not None and found.expires <= now):
+        session = self.tokens.get(token) if token is not None else None
+        if session is None or (session.expires is not None and session.expires <= now):
             return None
-        if found.used is None or now - found.used >= MINUTE:
-            found.used = now
-            if found.limit is not None:
-                found.expires = min(now + IDLE[found.kind], found.limit)
-        return self.people[found.owner]
+        if session.used is None or now - session.used >= MINUTE:
+            session.used = now
+            if session.limit is not None:
+                session.expires = min(now + IDLE[session.kind], session.limit)
+        return self.people[session.owner]
 
 
 class Machine(RuleBasedStateMachine):
@@ -320,24 +322,24 @@ class Machine(RuleBasedStateMachine):
         expected = self.refused(token, needs="admin") or (
             200 if self.model.is_free(email, self.clock()) else 400
         )
-        status, told, _ = self.http(
+        status, answer, _ = self.http(
             "POST", "/api/users", {"email": email, "name": name, "password": password, "role": role}, token
         )
         assert status == expected
         if status == 200:
-            made = told["user"]
+            made = answer["user"]
             self.model.make_free(email, self.clock())
             self.model.people[made["id"]] = Person(made["id"], email, name, password, role=role)
 
     @rule(name=st.sampled_from(NAMES), password=st.sampled_from(PASSWORDS))
     def register(self, name: str, password: str) -> None:
         email = f"{name}@example.com"
-        status, told, _ = self.http(
+        status, answer, _ = self.http(
             "POST", "/api/users/register", {"email": f" {email}", "name": name, "password": password}
         )
         assert status == (200 if self.model.is_free(email, self.clock()) else 400)
         if status == 200:
-            number = told["user"]["id"]
+            number = answer["user"]["id"]
             self.model.make_free(email, self.clock())
             self.model.people[number] = Person(
                 number, email, name, password, active=False, awaiting=self.clock()
@@ -414,17 +416,17 @@ class Machine(RuleBasedStateMachine):
     @rule(token=tokens)
     def see_my_sessions(self, token: str) -> None:
         expected = self.refused(token)
-        status, told, _ = self.http("GET", "/api/users/me/sessions", token=token)
+        status, answer, _ = self.http("GET", "/api/users/me/sessions", token=token)
         assert status == (expected or 200)
         if not expected:
             mine = self.me(token).id
             now = self.clock()
             live = [
-                each
-                for each in self.model.tokens.values()
-                if each.owner == mine and (each.expires is None or each.expires > now)
+                session
+                for session in self.model.tokens.values()
+                if session.owner == mine and (session.expires is None or session.expires > now)
             ]
-            assert len(told["sessions"]) == len(live)
+            assert len(answer["sessions"]) == len(live)
 
     # --- accounts change ---
 
@@ -578,7 +580,7 @@ class Machine(RuleBasedStateMachine):
     @rule(target=links, pick=st.integers(0, 9), kind=st.sampled_from(["confirm", "reset", "email"]))
     def print_a_link(self, pick: int, kind: str) -> Any:
         person = self.someone(pick)
-        code, told = self.cli("link", kind, person.email)
+        code, output = self.cli("link", kind, person.email)
         if kind == "confirm" and not person.awaiting:
             assert code != 0
             return multiple()
@@ -591,15 +593,15 @@ class Machine(RuleBasedStateMachine):
             email = claimed
             person.claim = (claimed, self.clock() + lifetime)
         assert code == 0
-        token = str(told["url"]).partition("token=")[2].partition("&")[0]
+        token = str(output["url"]).partition("token=")[2].partition("&")[0]
         self.model.links[token] = Link(kind, person.id, email, self.clock() + lifetime)
         return token
 
     def good(self, link: str, kind: str) -> Person | None:
-        found = self.model.links.get(link)
-        if found is None or found.kind != kind or found.expires <= self.clock():
+        known = self.model.links.get(link)
+        if known is None or known.kind != kind or known.expires <= self.clock():
             return None
-        return self.model.people[found.owner]
+        return self.model.people[known.owner]
 
     @rule(link=links, email=st.sampled_from([f"{name}@example.com" for name in (*NAMES, "root")]))
     def confirm(self, link: str, email: str) -> None:
@@ -676,24 +678,26 @@ class Machine(RuleBasedStateMachine):
         refused = self.refused(token, needs="admin") if token is not None else None
         now = self.clock()
         stale = {
-            key for key, each in self.model.tokens.items() if each.expires is not None and each.expires <= now
+            key
+            for key, session in self.model.tokens.items()
+            if session.expires is not None and session.expires <= now
         }
-        for_ever = {key for key, each in self.model.tokens.items() if each.expires is None and endless}
+        for_ever = {key for key, session in self.model.tokens.items() if session.expires is None and endless}
         if token is None:
-            code, told = self.cli("cleanup-tokens", *(["--include-no-expiration"] if endless else []))
+            code, output = self.cli("cleanup-tokens", *(["--include-no-expiration"] if endless else []))
             assert code == 0
         else:
-            status, told, _ = self.http(
+            status, output, _ = self.http(
                 "POST", "/_tasks/users:cleanup-tokens", {"includeNoExpiration": endless}, token
             )
             assert status == (refused or 200)
         if not refused:
-            assert (told["expiredTokensRemoved"], told["noExpirationTokensRemoved"]) == (
+            assert (output["expiredTokensRemoved"], output["noExpirationTokensRemoved"]) == (
                 len(stale),
                 len(for_ever),
             )
             self.model.tokens = {
-                key: each for key, each in self.model.tokens.items() if key not in stale | for_ever
+                key: session for key, session in self.model.tokens.items() if key not in stale | for_ever
             }
             for person in list(self.model.people.values()):
                 if person.awaiting is not None and now - person.awaiting >= timedelta(days=30):
@@ -701,10 +705,10 @@ class Machine(RuleBasedStateMachine):
 
     # --- agreement ---
 
-    def agrees(self, person: Person, told: dict[str, Any]) -> None:
-        seen = {name: told[name] for name in ("id", "name", "role", "active")}
+    def agrees(self, person: Person, printed: dict[str, Any]) -> None:
+        seen = {name: printed[name] for name in ("id", "name", "role", "active")}
         assert seen == {name: getattr(person, name) for name in seen}
-        assert told["email"] == person.called(self.clock())
+        assert printed["email"] == person.called(self.clock())
 
     @precondition(lambda self: bool(self.model.people))
     @invariant()
@@ -717,9 +721,9 @@ class Machine(RuleBasedStateMachine):
     def agree(self) -> None:
         code, listed = self.cli("list")
         assert code == 0
-        assert {each["id"] for each in listed} == set(self.model.people)
-        for each in listed:
-            self.agrees(self.model.people[each["id"]], each)
+        assert {entry["id"] for entry in listed} == set(self.model.people)
+        for entry in listed:
+            self.agrees(self.model.people[entry["id"]], entry)
         for token in list(self.model.tokens):
             self.look_at_me(token, bearer=True)
 

@@ -400,15 +400,15 @@ class Machine(RuleBasedStateMachine):
                     order = list(lost)
                     for later in order[order.index(returned) :]:
                         del lost[later]
-        found = {}
+        owners = {}
         for user_id, (email, is_proven) in self.addresses.items():
             owed = [
                 address for address, until in self.lost.get(user_id, {}).items() if self.clock.now < until
             ]
             owed += [email] * (is_proven and email in ADDRESSES[OWNER])
             if owed:
-                found[user_id] = owed[0]
-        return found
+                owners[user_id] = owed[0]
+        return owners
 
     @invariant()
     def the_owner_gets_each_account_back_and_nobody_else_does(self) -> None:

@@ -41,46 +41,46 @@ class Two:
         log = Log(self.stream, as_json=True, now=service.now)
         self.first, self.second = Leader(service, log=log), Leader(service, log=log)
 
-    def told(self, event: str) -> list[dict[str, Any]]:
+    def events(self, event: str) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in self.stream.getvalue().splitlines()]
         return [line for line in lines if line["event"] == event]
 
     def start_one_after_the_other(self) -> None:
         self.first.start()
-        wait_for(lambda: self.told("leader"))
+        wait_for(lambda: self.events("leader"))
         self.second.start()
 
 
 @pytest.fixture
 def two(make_service: Callable[..., Service]) -> Iterator[Two]:
-    found = Two(make_service(cleanup_schedule="* * * * *"))
+    pair = Two(make_service(cleanup_schedule="* * * * *"))
     with ExitStack() as stack:
-        stack.callback(found.first.stop)
-        stack.callback(found.second.stop)
-        yield found
+        stack.callback(pair.first.stop)
+        stack.callback(pair.second.stop)
+        yield pair
 
 
 def test_one_process_leads_and_another_takes_over_when_it_stops(two: Two, clock: FakeClock) -> None:
     two.start_one_after_the_other()
     clock.move(minutes=1)
-    wait_for(lambda: two.told("cleanup-tokens"))
-    assert len(two.told("leader")) == 1
+    wait_for(lambda: two.events("cleanup-tokens"))
+    assert len(two.events("leader")) == 1
     assert two.second.parts() == {
         "worker": True,
         "scheduler": True,
     }  # it is not the leader, so it need not work
     two.first.stop()
-    wait_for(lambda: len(two.told("leader")) == 2)
+    wait_for(lambda: len(two.events("leader")) == 2)
     clock.move(minutes=1)
-    wait_for(lambda: len(two.told("cleanup-tokens")) == 2)
-    slots = [line["slot"] for line in two.told("cleanup-tokens")]
+    wait_for(lambda: len(two.events("cleanup-tokens")) == 2)
+    slots = [line["slot"] for line in two.events("cleanup-tokens")]
     assert slots == sorted(set(slots))
 
 
 def test_a_slot_that_came_due_between_two_leaders_is_run_once(two: Two, clock: FakeClock) -> None:
     two.start_one_after_the_other()
     clock.move(minutes=1)
-    wait_for(lambda: two.told("cleanup-tokens"))
+    wait_for(lambda: two.events("cleanup-tokens"))
     before: Callable[[Leader, int, datetime], None] = Leader._work
 
     def late(self: Leader, handle: int, since: datetime) -> None:
@@ -89,7 +89,7 @@ def test_a_slot_that_came_due_between_two_leaders_is_run_once(two: Two, clock: F
 
     two.second._work = late.__get__(two.second)  # type: ignore[method-assign]
     two.first.stop()
-    wait_for(lambda: len(two.told("cleanup-tokens")) == 2)
+    wait_for(lambda: len(two.events("cleanup-tokens")) == 2)
 
 
 def test_a_slot_that_was_run_before_the_lock_changed_hands_is_not_run_again(
@@ -101,10 +101,10 @@ def test_a_slot_that_was_run_before_the_lock_changed_hands_is_not_run_again(
     began = clock()
     with (tmp_path / "lock").open("w+") as lock:
         for _ in range(2):  # the second waited for the lock since before the first ran the slot
-            each = leader.scheduled_cleanup(service, log=log, handle=lock.fileno(), since=began)
-            assert each is not None
+            job = leader.scheduled_cleanup(service, log=log, handle=lock.fileno(), since=began)
+            assert job is not None
             clock.move(seconds=40)
-            each.tick()
+            job.tick()
     assert stream.getvalue().count("cleanup-tokens") == 1
     with service.store.read() as tx:
         assert [row.action for row in tx.audit_rows()].count("cleanup-tokens") == 1
@@ -137,11 +137,11 @@ def test_the_leader_ends_claims_that_have_expired(
     two.start_one_after_the_other()
     clock.move(hours=25)
 
-    def is_told() -> bool:
+    def is_reported() -> bool:
         with two.service.store.read() as tx:
             return "claim-expired" in [row.action for row in tx.audit_rows()]
 
-    wait_for(is_told)
+    wait_for(is_reported)
 
 
 def test_the_lock_file_is_private_and_beside_the_database(two: Two) -> None:
@@ -160,11 +160,11 @@ def test_a_lock_that_cannot_be_opened_is_logged_once_and_makes_the_daemon_not_re
     monkeypatch.setattr(Leader, "_open", refused)
     two.first.start()
     wait_for(lambda: not two.first.parts()["worker"])
-    wait_for(lambda: two.told("leader"))
-    assert len(two.told("leader")) == 1
-    assert "Permission denied" in two.told("leader")[0]["waiting"]
+    wait_for(lambda: two.events("leader"))
+    assert len(two.events("leader")) == 1
+    assert "Permission denied" in two.events("leader")[0]["waiting"]
     monkeypatch.undo()
-    wait_for(lambda: len(two.told("leader")) == 2)
+    wait_for(lambda: len(two.events("leader")) == 2)
     wait_for(lambda: two.first.parts()["worker"])
 
 

@@ -604,14 +604,14 @@ def program() -> Iterator[Callable[..., Program]]:
         return started[-1]
 
     yield program
-    for each in started:
-        if each.process.poll() is None:
-            each.process.send_signal(signal.SIGTERM)
+    for served in started:
+        if served.process.poll() is None:
+            served.process.send_signal(signal.SIGTERM)
             try:
-                each.process.wait(8)
+                served.process.wait(8)
             except subprocess.TimeoutExpired:
-                each.process.kill()
-        each.process.communicate()
+                served.process.kill()
+        served.process.communicate()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
