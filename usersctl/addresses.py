@@ -15,6 +15,7 @@ from usersctl.mail.kinds import (
     EMAIL_CHANGED,
     EMAIL_GIVEN,
     EMAIL_KEPT,
+    UNDO,
     EmailQueue,
 )
 from usersctl.models import SYSTEM, Actor, Claim, User
@@ -162,6 +163,8 @@ def give(tx: Transaction, emails: EmailQueue, user: User, email: str, *, by: Act
     tx.free_reserved(user.id)
     given = tx.change_user(user.id, email=email, email_proven_at=None)
     emails.add(tx, EMAIL_GIVEN, given, user.email)
+    if given.delete_at is not None:  # the link that undoes the deletion works at the known address only
+        emails.add(tx, UNDO, given, given.email)
     return given
 
 

@@ -100,6 +100,38 @@ def test_an_email_to_the_address_of_the_account_undoes_the_deletion(
     assert (again.status, again.message) == (400, "Invalid or expired link")
 
 
+def test_every_deletion_can_be_undone_also_the_fourth_within_minutes(
+    site: Site, ada: User, clock: FakeClock
+) -> None:
+    for number in range(14):
+        assert deleted(site.signed_in(ada)).status == 200
+        assert len(sent(site.service, ADA)) == number + 1
+        assert undo(site, last_link(site.service, ADA)).status == 200
+        clock.move(seconds=30)
+
+
+def test_an_address_that_an_operator_gives_gets_a_link_to_undo_the_deletion(
+    site: Site, ada: User, gone: Link, clock: FakeClock
+) -> None:
+    clock.move(days=3)
+    site.service.accounts.update(ada.id, email="new@example.com", by=OPERATOR)
+    link = last_link(site.service, "new@example.com")
+    assert undo(site, gone).status == 400
+    assert not is_active(site, ada)
+    clock.move(days=4, seconds=-1)
+    assert undo(site, link).status == 200
+    assert is_active(site, ada)
+
+
+def test_an_address_that_is_given_with_a_decision_on_the_account_gets_no_link_to_undo(
+    site: Site, ada: User, gone: Link
+) -> None:
+    changes = {"email": "new@example.com", "active": False}
+    site.service.accounts.update(ada.id, **changes, by=OPERATOR)
+    assert sent(site.service, "new@example.com") == []
+    assert undo(site, gone).status == 400
+
+
 @pytest.mark.usefixtures("gone")
 def test_the_email_names_the_time_until_which_it_undoes(site: Site, clock: FakeClock) -> None:
     (email,) = sent(site.service, ADA)

@@ -72,7 +72,8 @@ class EmailQueue:
         """To an address of the account only. Silently drops more than three of a kind to one address or account in 15 minutes.
 
         After twelve in a day there is only one more whenever the last link has expired: so no flood of requests keeps the
-        owner without a link that works. For the same reason a notice is sent if no link of one works.
+        owner without a link that works. For the same reason a notice is sent if no link of one works, and the email that
+        undoes a deletion always: each deletion takes the password or another link.
         """
         if user is None:
             # Without an account the text may be a mistyped password or a megabyte, so only its digest is stored.
@@ -82,5 +83,7 @@ class EmailQueue:
         too_many = recent >= AT_MOST or (today >= AT_MOST_A_DAY and live > 0)
         if too_many and user is not None and kind.purpose is Purpose.NOT_ME:
             too_many = tx.has_notice(user.id, email, tx.now_text)
+        if user is not None and kind is UNDO:
+            too_many = False
         tx.add_email(kind.name, user_id, email, new_message_id(), dropped=too_many)
         tx.after_commit(self.committed.set)
