@@ -34,14 +34,17 @@ class Accounts:
         with self.store.glance() as tx:
             return _existing(tx.user(user_id))
 
-    def find(self, reference: str) -> User:
-        """By id, or by email address: the known one, or one that the user claims."""
-        number = user_id_of(reference)
+    def find(self, reference: str, *, also_claimed: bool = False) -> User:
+        """By id or known email address. `also_claimed` is for reading only: users may claim anybody's address."""
+        number, address = user_id_of(reference), lookup_key(reference)
         with self.store.glance() as tx:
-            user = tx.user(number) if number is not None else tx.user_called(lookup_key(reference))
-        if user is None:
-            raise NotFound(f"No user {reference!r}", hint="look for it with: usersctl list --search TEXT")
-        return user
+            user = tx.user(number) if number is not None else tx.user_called(address)
+        hint = "look for it with: usersctl list --search TEXT"
+        if user is not None:
+            if number is not None or user.email == address or also_claimed:
+                return user
+            hint = f"user {user.id} ({user.email}) claims this address and has not proven it: name the user by id"
+        raise NotFound(f"No user {reference!r}", hint=hint)
 
     def page(self, wanted: UserFilter, *, page: int = 1, limit: int = 10, after: int | None = None) -> Page:
         """`after`: the id of the last user of the page before, which makes a far page quick. An unknown id is ignored."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from support.commands import USERSCTL, Command, feed
+from support.commands import CLAIM, USERSCTL, Command, by_hand, feed
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from usersctl import __version__
@@ -402,6 +402,16 @@ def test_completion_offers_commands_options_and_addresses(usersctl: Command) -> 
     assert complete(usersctl, "usersctl show a") == ["ada@example.com", "alan@example.com"]
     assert complete(usersctl, "usersctl delete ada@example.com e") == ["eve@example.com"]
     assert complete(usersctl, "usersctl create --role ") == ["admin", "user"]
+
+
+def test_completion_offers_a_claimed_address_to_commands_that_only_read(usersctl: Command) -> None:
+    usersctl.add("ada")
+    by_hand(usersctl.database, CLAIM)
+    for command in ("show", "why", "token list"):
+        assert complete(usersctl, f"usersctl {command} c") == ["ceo@corp.org"], command
+    for command in ("update", "delete", "token create", "token revoke", "link reset", "lockdown on --except"):
+        assert complete(usersctl, f"usersctl {command} c") == [], command
+    assert complete(usersctl, "usersctl update a") == ["ada@example.com"]
 
 
 def test_completion_finds_an_address_by_its_beginning_among_many(usersctl: Command) -> None:

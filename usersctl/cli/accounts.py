@@ -8,7 +8,7 @@ from typer import Argument, Context, Option
 from usersctl.addresses import holder_of
 from usersctl.cli import questions
 from usersctl.cli.invocation import Invocation
-from usersctl.cli.questions import UserArgument, UserArguments, invocation, one_user
+from usersctl.cli.questions import ReadUserArgument, UserArgument, UserArguments, invocation, one_user
 from usersctl.cli.show.cells import Cell
 from usersctl.cli.show.listing import ON_A_TERMINAL, list_users
 from usersctl.errors import Invalid, Taken
@@ -125,7 +125,7 @@ def list_(
     list_users(run, wanted, form=next(iter(forms), None), limit=limit and min(limit, MOST), page=page or 1)
 
 
-def show(ctx: Context, user: UserArgument) -> None:
+def show(ctx: Context, user: ReadUserArgument) -> None:
     """Show one account.
 
     On a terminal or in a pipe, also the number of its sessions, whether failed logins have locked it, and when it is
@@ -133,7 +133,7 @@ def show(ctx: Context, user: UserArgument) -> None:
     """
     run = invocation(ctx)
     service = run.service(write=False)
-    account = one_user(service, user)
+    account = one_user(service, user, also_claimed=True)
     if run.out.json:
         run.out.write_json(account.as_json())
         return
@@ -201,7 +201,7 @@ def _set_active(run: Invocation, references: list[str], *, active: bool) -> None
     changed = service.accounts.set_active([user.id for user in accounts], active=active, by=run.actor)
     state = "active" if active else "inactive"
     lines = [
-        f"{'Already' if before == after else 'Now'} {state}: {after.called} (user {after.id})"
+        f"{'Already' if before == after else 'Now'} {state}: {after.email} (user {after.id})"
         for before, after in zip(accounts, changed, strict=True)
     ]
     run.out.result("\n".join(lines) or "No users given; nothing to do", [user.as_json() for user in changed])
@@ -235,7 +235,7 @@ def delete(
 
 def _emails(accounts: list[User]) -> str:
     more = f" and {len(accounts) - 10} more" if accounts[10:] else ""
-    return ", ".join(account.called for account in accounts[:10]) + more
+    return ", ".join(account.email for account in accounts[:10]) + more
 
 
 def set_password(
@@ -267,4 +267,4 @@ def unlock(ctx: Context, user: UserArgument) -> None:
 
 def _described(user: User) -> str:
     state = "" if user.active else ", inactive"
-    return f"user {user.id}: {user.called} ({user.role}{state})"
+    return f"user {user.id}: {user.email} ({user.role}{state})"

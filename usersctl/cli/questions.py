@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -33,7 +33,17 @@ Yes = Annotated[bool, Option("--yes", help="Do not ask for confirmation.")]
 
 
 def complete_user(incomplete: str) -> list[str]:
-    """Addresses that begin with these characters. Errors stay silent, because the shell shows no messages."""
+    """Known addresses that begin with these characters."""
+    return _completed(incomplete, lambda user: (user.email,))
+
+
+def complete_called(incomplete: str) -> list[str]:
+    """Known and claimed addresses that begin with these characters."""
+    return _completed(incomplete, lambda user: (user.email, user.claimed_email or ""))
+
+
+def _completed(incomplete: str, addresses_of: Callable[[User], tuple[str, ...]]) -> list[str]:
+    """Errors stay silent, because the shell shows no messages."""
     import shlex
 
     from usersctl.models import UserFilter
@@ -44,7 +54,8 @@ def complete_user(incomplete: str) -> list[str]:
         typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
         run = Invocation(shlex.split(typed))
         with run.service(write=False).accounts.all(UserFilter(search=incomplete, sort="email")) as accounts:
-            return list(islice((user.called for user in accounts if user.called.startswith(incomplete)), 50))
+            addresses = (address for user in accounts for address in addresses_of(user) if address)
+            return list(islice((address for address in addresses if address.startswith(incomplete)), 50))
     except Exception:  # noqa: BLE001 - completion never fails
         return []
     finally:
@@ -54,6 +65,10 @@ def complete_user(incomplete: str) -> list[str]:
 
 USERS_HELP = "Ids or email addresses; - reads them from standard input."
 UserArgument = Annotated[str, Argument(metavar="USER", help="Id or address.", autocompletion=complete_user)]
+# For commands that only read: they find a user by a claimed address, too.
+ReadUserArgument = Annotated[
+    str, Argument(metavar="USER", help="Id or address.", autocompletion=complete_called)
+]
 UserArguments = Annotated[
     list[str], Argument(metavar="USER...", help=USERS_HELP, autocompletion=complete_user)
 ]
@@ -78,8 +93,8 @@ def users(service: "Service", references: Iterable[str], *, if_exists: bool = Fa
     return list(accounts.values())
 
 
-def one_user(service: "Service", reference: str) -> User:
-    return service.accounts.find(one_reference(reference))
+def one_user(service: "Service", reference: str, *, also_claimed: bool = False) -> User:
+    return service.accounts.find(one_reference(reference), also_claimed=also_claimed)
 
 
 def one_reference(reference: str) -> str:

@@ -5,7 +5,15 @@ from typing import Annotated, Any
 from typer import Argument, Context, Option
 
 from usersctl.cli.durations import span
-from usersctl.cli.questions import USERS_HELP, UserArgument, complete_user, invocation, one_user, users
+from usersctl.cli.questions import (
+    USERS_HELP,
+    UserArgument,
+    complete_called,
+    complete_user,
+    invocation,
+    one_user,
+    users,
+)
 from usersctl.errors import Invalid, NotFound
 from usersctl.fields import normal_name
 from usersctl.models import Session
@@ -67,13 +75,14 @@ def create(
 def list_(
     ctx: Context,
     user: Annotated[
-        str | None, Argument(metavar="[USER]", help="Only those of this user.", autocompletion=complete_user)
+        str | None,
+        Argument(metavar="[USER]", help="Only those of this user.", autocompletion=complete_called),
     ] = None,
 ) -> None:
     """List the sessions and API tokens that have not expired."""
     run = invocation(ctx)
     service = run.service(write=False)
-    user_id = one_user(service, user).id if user is not None else None
+    user_id = one_user(service, user, also_claimed=True).id if user is not None else None
     sessions = [_as_json(session) for session in service.sessions.listed(user_id)]
     if run.out.json:
         run.out.write_json(sessions)

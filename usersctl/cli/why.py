@@ -3,14 +3,14 @@
 from typer import Context
 
 from usersctl.cli.options import Options
-from usersctl.cli.questions import UserArgument, invocation, one_reference
+from usersctl.cli.questions import ReadUserArgument, invocation, one_reference
 from usersctl.cli.show.findings import Line, show
 from usersctl.errors import NotFound
 
 NOTHING = "Nothing is in the way here: it is the password, or the browser"
 
 
-def why(ctx: Context, user: UserArgument) -> None:
+def why(ctx: Context, user: ReadUserArgument) -> None:
     """Show why a user cannot sign in.
 
     Prints every check of a sign-in in order, and the command that opens the gate that is shut. For an address without

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import IO
 
 from usersctl.cli.invocation import Invocation
-from usersctl.cli.show.cells import no_formula, to_json
+from usersctl.cli.show.cells import Cell, no_formula, to_json
 from usersctl.models import USER_FIELDS, User, UserFilter
 from usersctl.text import counted
 
@@ -58,11 +58,15 @@ def _print(run: Invocation, users: Iterable[User], form: str | None) -> None:
             users = list(users)  # a table is drawn of all its rows
             if any(user.delete_at for user in users):
                 columns = (*COLUMNS, "delete_at")  # an owner has deleted one of the accounts
-        rows = (
-            tuple((user.as_json() | {"delete_at": user.delete_at})[column] for column in columns)
-            for user in users
-        )
+        rows = (_cells(user, columns, on_terminal=run.out.terminal) for user in users)
         run.out.table(columns, rows, empty="No users.")
+
+
+def _cells(user: User, columns: Iterable[str], *, on_terminal: bool) -> tuple[Cell, ...]:
+    values = user.as_json() | {"delete_at": user.delete_at}
+    if on_terminal and user.claimed_email is not None:
+        values["email"] = f"{user.claimed_email} (not proven)"
+    return tuple(values[column] for column in columns)
 
 
 def print_json_array(items: Iterable[object], to: IO[str] | None = None) -> int:
