@@ -6,7 +6,7 @@ nothing but the sign-in until a link to it was used.
 
 from datetime import timedelta
 
-from usersctl.clock import stamp
+from usersctl.clock import moment, stamp
 from usersctl.errors import Taken
 from usersctl.mail.kinds import (
     APPROVE_NEW_EMAIL,
@@ -23,6 +23,7 @@ from usersctl.passwords import password_is_set
 from usersctl.store.transaction import Transaction
 
 TAKEN = "Email is already registered"
+LONGEST_REGISTRATION = timedelta(days=7)
 RESERVED = EMAIL_CHANGED.lifetime  # as long as the link of the notice about the change
 
 
@@ -36,7 +37,14 @@ def holder_of(tx: Transaction, email: str) -> User | None:
 
 
 def has_lapsed(tx: Transaction, user: User) -> bool:
-    return user.awaiting_confirmation and user.created_at <= stamp(tx.now - CONFIRM.lifetime)
+    """Whether no link confirms this registration any more, or strangers keep it alive by asking for links."""
+    age = tx.now - moment(user.created_at)
+    if not user.awaiting_confirmation or age < CONFIRM.lifetime:
+        return False
+    since = stamp(tx.now - CONFIRM.stale_after)
+    return age >= LONGEST_REGISTRATION or not tx.has_link(
+        CONFIRM.name, CONFIRM.purpose, user.id, user.email, since=since
+    )
 
 
 def refuse_taken(tx: Transaction, email: str, *, but: int | None = None) -> None:
@@ -122,7 +130,8 @@ def complete_claim(tx: Transaction, emails: EmailQueue, user: User, claim: Claim
     else:
         tx.reserve(user.id, user.email, stamp(tx.now + RESERVED))
         # The notice about the claim is older if its email was asked for again and again.
-        if not tx.has_notice(user.id, user.email, stamp(tx.now + RESERVED - 2 * CONFIRM_NEW_EMAIL.lifetime)):
+        lasting = stamp(tx.now + RESERVED - 2 * CONFIRM_NEW_EMAIL.lifetime)
+        if not tx.has_link(EMAIL_CHANGED.name, EMAIL_CHANGED.purpose, user.id, user.email, until=lasting):
             emails.add(tx, EMAIL_CHANGED, user, user.email)
     tx.drop_links(user.id)
     tx.drop_claim_links(user.id)

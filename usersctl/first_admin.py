@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from usersctl.addresses import holder_of, make_free
+from usersctl.addresses import holder_of, make_free, remove_registration
 from usersctl.config import Settings
 from usersctl.config.sources import read_secret
 from usersctl.errors import ConfigError, Invalid, Taken
@@ -75,8 +75,9 @@ class FirstAdmin:
         except Invalid as error:
             raise ConfigError(f"USERS_ADMIN_EMAIL = {email!r}: {error}") from None
         with self.store.glance() as tx:
-            if holder_of(tx, address) is not None:
-                return None
+            holder = holder_of(tx, address)
+        if holder is not None and not holder.awaiting_confirmation:
+            return None
         new = Newcomer(address, address.partition("@")[0], role=Role.ADMIN)
         password = read_secret(Path(file), "USERS_ADMIN_PASSWORD_FILE")
         try:
@@ -86,6 +87,11 @@ class FirstAdmin:
         new = new._replace(password_hash=self.hasher.hash(password))
         try:
             with self.store.write() as tx:
+                registered = tx.user_by_email(new.email)
+                if registered is not None and registered.awaiting_confirmation:
+                    remove_registration(
+                        tx, registered, by=SYSTEM
+                    )  # a stranger's, perhaps: the operator vouches
                 make_free(tx, self.emails, new.email, by=SYSTEM)
                 user = tx.add_user(new)
                 tx.audit(SYSTEM, "create", user, role=user.role, active=True)

@@ -12,6 +12,7 @@ from support.web import Client, Reply, application, hosting
 
 from usersctl.models import SYSTEM, Role, User
 from usersctl.service import Service
+from usersctl.transfer.transfer import ImportOptions
 from usersd.gate import Gate
 from usersd.server.connections import Hosted
 
@@ -657,3 +658,89 @@ def test_an_api_token_changes_nothing_that_its_user_signs_in_with(site: OAuthSit
     assert client.delete(f"/api/users/{ada.id}").status == 200
     assert client.delete("/api/users/session").status == 200
     assert client.get("/api/users/me").status == 401
+
+
+# --- a stranger's registration ---
+
+
+def imports(site: OAuthSite, **row: Any) -> None:
+    options = ImportOptions("update", dry_run=False, by=OPERATOR, report=print, hashing=lambda *_: None)
+    site.service.transfer.import_rows([("row 1", row)], options)
+
+
+@pytest.mark.parametrize("row", [{"confirmed": "true"}, {"active": "true"}, {"role": "admin"}], ids=str)
+def test_an_import_over_a_strangers_registration_ends_the_strangers_password(
+    site: OAuthSite, row: dict[str, str]
+) -> None:
+    assert registers(site, "ada@example.com", OTHER).status == 200
+    imports(site, email="ada@example.com", **row)
+    if "role" in row:
+        assert (
+            site.site.client().post("/api/users/register/resend", {"email": "ada@example.com"}).status == 200
+        )
+        assert confirms(site, "ada@example.com").status == 200
+    assert refused(site, "ada@example.com", OTHER)
+    (link,) = forgets(site, "ada@example.com")
+    assert resets(site, link, PASSWORD).status == 200
+    sign_in(site, "ada@example.com")
+
+
+def test_an_import_over_a_lapsed_registration_makes_a_new_account(site: OAuthSite, clock: FakeClock) -> None:
+    assert registers(site, "ada@example.com", OTHER).status == 200
+    clock.move(hours=24)
+    imports(site, email="ada@example.com", name="Ada")
+    assert refused(site, "ada@example.com", OTHER)
+
+
+def test_a_registration_with_an_id_of_the_provider_loses_its_password_when_the_owner_comes(
+    site: OAuthSite,
+) -> None:
+    assert registers(site, "ada@example.com", OTHER).status == 200
+    user = site.service.accounts.find("ada@example.com")
+    with site.service.store.write() as tx:
+        tx.change_user(user.id, oauth_id="1001", oauth_issuer=site.service.settings.provider_issuer)
+    assert error_of(site.browser().sign_in()) == "account_inactive"
+    assert confirms(site, "ada@example.com").status == 200
+    assert refused(site, "ada@example.com", OTHER)
+
+
+def test_links_that_are_asked_for_keep_a_registration_but_not_longer_than_a_week(
+    site: OAuthSite, clock: FakeClock
+) -> None:
+    assert registers(site, "ada@example.com").status == 200
+    for _ in range(7):
+        clock.move(hours=23)
+        assert (
+            site.site.client().post("/api/users/register/resend", {"email": "ada@example.com"}).status == 200
+        )
+        sent(site.service, "ada@example.com")
+        clock.move(hours=0.5)
+        assert registers(site, "ada@example.com", OTHER).status == 400
+    clock.move(hours=4)
+    assert registers(site, "ada@example.com", OTHER).status == 200
+
+
+def test_a_claim_yields_also_to_a_provider_user_without_an_account(
+    make_service: Callable[..., Service],
+) -> None:
+    with oauth_site(make_service, oauth_allow_auto_registration=False) as site:
+        add(site, "mallory")
+        mallory = sign_in(site, "mallory@example.com")
+        assert claim(mallory, "ada@example.com").status == 200
+        assert error_of(site.browser().sign_in()) == "user_not_registered"
+        assert state(mallory) == ("mallory@example.com", None)
+
+
+def test_strangers_who_claim_an_address_again_and_again_leave_its_owner_an_email(
+    site: OAuthSite, clock: FakeClock
+) -> None:
+    add(site, "mallory")
+    add(site, "ada")
+    mallory, ada = sign_in(site, "mallory@example.com"), sign_in(site, "ada@example.com")
+    for _ in range(5):
+        for _ in range(3):
+            assert claim(mallory, "new@example.com").status == 200
+            assert mallory.delete("/api/users/me/email").status == 200
+        sent(site.service, "new@example.com")
+        clock.move(minutes=16)
+    moves(site, ada, "new@example.com")

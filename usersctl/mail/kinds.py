@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NamedTuple
 
+from usersctl.clock import stamp
 from usersctl.models import Purpose, User
 from usersctl.secrets import digest, new_message_id
 from usersctl.store.transaction import Transaction
@@ -72,18 +73,21 @@ class EmailQueue:
         """To an address of the account only. Silently drops more than three of a kind to one address or account in 15 minutes.
 
         After twelve in a day there is only one more whenever the last link has expired: so no flood of requests keeps the
-        owner without a link that works. For the same reason a notice is sent if no link of one works, and the email that
-        undoes a deletion always: each deletion takes the password or another link.
+        owner without a link that works, also if other accounts ask for emails to this address. For the same reason a
+        notice is sent if no link of one works, and the email that undoes a deletion always: each deletion takes the
+        password or another link.
         """
         if user is None:
             # Without an account the text may be a mistyped password or a megabyte, so only its digest is stored.
             email = digest(email).hex()
         user_id = user and user.id
-        recent, today, live = tx.count_recent_emails(kind.name, user_id, email, WITHIN, DAY, kind.lifetime)
-        too_many = recent >= AT_MOST or (today >= AT_MOST_A_DAY and live > 0)
-        if too_many and user is not None and kind.purpose is Purpose.NOT_ME:
-            too_many = tx.has_notice(user.id, email, tx.now_text)
-        if user is not None and kind is UNDO:
+        recent, today = tx.count_recent_emails(kind.name, user_id, email, WITHIN, DAY)
+        too_many = recent >= AT_MOST or today >= AT_MOST_A_DAY
+        if too_many and (recent < AT_MOST or kind.purpose is Purpose.NOT_ME):
+            too_many = tx.has_link(
+                kind.name, kind.purpose, user_id, email, since=stamp(tx.now - kind.stale_after)
+            )
+        if kind is UNDO:
             too_many = False
         tx.add_email(kind.name, user_id, email, new_message_id(), dropped=too_many)
         tx.after_commit(self.committed.set)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from usersctl.addresses import holder_of, make_free
+from usersctl.addresses import end_claim, holder_of, make_free
 from usersctl.config import Settings
 from usersctl.credentials import shut_out
 from usersctl.errors import Invalid, SignInRefused, Taken
@@ -63,21 +63,29 @@ class OAuthSignIn:
         except Invalid:
             raise refused("the provider gave no usable address") from None
         with self.store.write() as tx:
-            linked = tx.user_by_link(self._link(profile))
-            user = linked or self._by_address(tx, email)
-            refuse_in_lockdown(tx, user)
-            if user is None:
-                user = self._create(tx, email, profile, by)
-            elif linked is not None:
-                user = self._update_picture(tx, user, profile)
-            elif not user.awaiting_confirmation:
-                user = self._connect(tx, user, profile, by)
+            try:
+                user = self._matched(tx, email, profile, by)
+            except SignInRefused as error:
+                refusal = error  # what strangers lose to the owner of the address is committed all the same
             else:
-                self._take_from_stranger(tx, user, by)
-                user = None
-            if user is not None:
                 return then(tx, user)
-        raise SignInRefused(INACTIVE, "the account awaits its confirmation")
+        raise refusal
+
+    def _matched(self, tx: Transaction, email: str, profile: Profile, by: Actor) -> User:
+        linked = tx.user_by_link(self._link(profile))
+        user = linked or self._by_address(tx, email)
+        refuse_in_lockdown(tx, user)
+        claimant = tx.claimant(email)
+        if claimant is not None and (user is None or claimant.id != user.id):
+            end_claim(tx, self.emails, claimant, "claim-yielded", by=by)
+        if user is None:
+            return self._create(tx, email, profile, by)
+        if user.awaiting_confirmation:
+            self._take_from_stranger(tx, user, by)
+            raise SignInRefused(INACTIVE, "the account awaits its confirmation")
+        if linked is not None:
+            return self._update_picture(tx, user, profile)
+        return self._connect(tx, user, profile, by)
 
     def _by_address(self, tx: Transaction, email: str) -> User | None:
         """By the known address. A registration that was not confirmed in time gives way to a new account."""

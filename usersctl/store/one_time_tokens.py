@@ -46,12 +46,24 @@ class OneTimeTokens(Statements):
         condition = "user_id = ? AND purpose = 'not_me' AND email = ifnull(?, email)"
         self._run(f"DELETE FROM one_time_tokens WHERE {condition}", (user_id, email))
 
-    def has_notice(self, user_id: int, email: str, until: str) -> bool:
-        """Whether a "this wasn't me" link that was sent to this address works until then, or is about to be sent."""
-        sent = "SELECT 1 FROM one_time_tokens WHERE user_id = ? AND purpose = 'not_me' AND email = ? AND expires_at >= ?"
-        waiting = "SELECT 1 FROM outbox WHERE user_id = ? AND email = ? AND kind = 'email-changed' AND state = 'waiting'"
-        statement = f"SELECT EXISTS ({sent}) OR EXISTS ({waiting})"
-        return self._number(statement, (user_id, email, until, user_id, email)) == 1
+    def has_link(
+        self,
+        kind: str,
+        purpose: str | None,
+        user_id: int | None,
+        email: str,
+        *,
+        until: str = "",
+        since: str = "",
+    ) -> bool:
+        """Whether a link of this purpose to this address works until then (now, if left out), or an email of this kind that
+        was asked for since then is about to send one."""
+        sent = (
+            "SELECT 1 FROM one_time_tokens WHERE user_id = ? AND purpose = ? AND email = ? AND expires_at > ?"
+        )
+        waiting = "SELECT 1 FROM outbox WHERE user_id = ? AND kind = ? AND email = ? AND state = 'waiting' AND created_at > ?"
+        values = (user_id, purpose, email, until or self.now_text, user_id, kind, email, since)
+        return self._number(f"SELECT EXISTS ({sent}) OR EXISTS ({waiting})", values) == 1
 
     def drop_claim_links(self, user_id: int) -> None:
         """Ends the links that prove and approve a claim, and drops the emails that would send more."""

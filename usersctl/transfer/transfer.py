@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from usersctl.addresses import make_free
+from usersctl.addresses import holder_of, make_free
 from usersctl.config import Settings
 from usersctl.credentials import shut_out
 from usersctl.errors import Invalid, LastAdmin, UsersError
@@ -190,11 +190,12 @@ class Transfer:
                     row["password_hash"] = hashes[number]
                 if row.pop("confirmed", False):
                     row["email_proven_at"] = tx.now_text
-                known = tx.user_by_email(row["email"])
+                known = holder_of(tx, row["email"])
                 row |= self._issuer_of(tx, known, row)
                 problem = _why_taken(tx, row, known)
                 if problem is not None:
                     taken += 1
+                    hint = "a reserved address is free after seven days" if "oauth_id" not in row else hint
                     options.report(RowProblem(where, problem))
                 elif known is None:
                     make_free(tx, self.emails, row["email"], by=options.by)
@@ -243,6 +244,10 @@ class Transfer:
             changes |= {"awaiting_confirmation": False, "delete_at": None}
         if not changes:
             return False
+        if known.awaiting_confirmation and "password_hash" not in row:
+            changes["password_hash"] = (
+                UNUSABLE  # the person of the row may be another than the one who registered
+            )
         if changes.get("active") is False:
             shut_out(tx, known, notices=True)
         elif "password_hash" in changes:
