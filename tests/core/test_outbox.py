@@ -410,8 +410,8 @@ def test_after_twelve_emails_of_a_kind_in_a_day_the_next_comes_when_the_last_lin
     assert len(sent(service)) == 12
     for _ in range(22 * 3):
         service.recovery.forgot(ADA)
+        of_the_day = len(sent(service))
         clock.move(minutes=20)
-    of_the_day = len(sent(service))
     assert 12 + 20 <= of_the_day <= 12 + 22
     service.recovery.reset(last_link(service).token, ADA, "another good password", by=WEB)
     clock.move(days=1)
@@ -431,7 +431,7 @@ def test_beyond_the_limit_of_a_day_an_address_gets_one_email_for_each_account_wi
         with service.store.write() as tx:
             for user in users:
                 service.outbox.queue.add(tx, CONFIRM, user, "victim@example.com")
-    assert sum(row.state == "waiting" for row in rows(service)) == 20
+    assert sum(row.state == "waiting" for row in rows(service)) == 12 + 17, "17 accounts had no link yet"
 
 
 def test_the_limit_holds_for_an_account_that_changes_its_address(
