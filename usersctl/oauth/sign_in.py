@@ -63,18 +63,18 @@ class OAuthSignIn:
         except Invalid:
             raise refused("the provider gave no usable address") from None
         with self.store.write() as tx:
+            linked = tx.user_by_link(self._link(profile))
+            known = linked or self._by_address(tx, email)
+            refuse_in_lockdown(tx, known)
             try:
-                user = self._matched(tx, email, profile, by)
+                user = self._matched(tx, email, known, profile, by)
             except SignInRefused as error:
                 refusal = error  # what strangers lose to the owner of the address is committed all the same
             else:
                 return then(tx, user)
         raise refusal
 
-    def _matched(self, tx: Transaction, email: str, profile: Profile, by: Actor) -> User:
-        linked = tx.user_by_link(self._link(profile))
-        user = linked or self._by_address(tx, email)
-        refuse_in_lockdown(tx, user)
+    def _matched(self, tx: Transaction, email: str, user: User | None, profile: Profile, by: Actor) -> User:
         claimant = tx.claimant(email)
         if claimant is not None and (user is None or claimant.id != user.id):
             end_claim(tx, self.emails, claimant, "claim-yielded", by=by)
@@ -83,7 +83,7 @@ class OAuthSignIn:
         if user.awaiting_confirmation:
             self._take_from_stranger(tx, user, by)
             raise SignInRefused(INACTIVE, "the account awaits its confirmation")
-        if linked is not None:
+        if tx.link_of(user.id) == self._link(profile):
             return self._update_picture(tx, user, profile)
         return self._connect(tx, user, profile, by)
 
