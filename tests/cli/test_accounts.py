@@ -561,7 +561,7 @@ def test_unlock_opens_an_account_after_failed_logins(usersctl: Command) -> None:
 
 @pytest.fixture
 def claimed(usersctl: Command) -> Command:
-    """User 1, ada@example.com, claims ceo@corp.org."""
+    """User 1, ada@example.com, claims ceo@example.com."""
     usersctl.add("ada", "root", role="admin")
     by_hand(usersctl.database, CLAIM)
     return usersctl
@@ -590,34 +590,34 @@ def test_no_command_that_changes_something_takes_a_claimant_for_the_owner(
     claimed: Command, words: str
 ) -> None:
     before = claimed.database.read_bytes()
-    done = claimed(*words.format("CEO@corp.org").split(), "--json")
+    done = claimed(*words.format("CEO@example.com").split(), "--json")
     assert (done.code, done.stdout) == (3, "")
-    assert done.error["message"] == "No user 'CEO@corp.org'"
+    assert done.error["message"] == "No user 'CEO@example.com'"
     hint = "user 1 (ada@example.com) claims this address and has not proven it: name the user by id"
     assert done.error["hint"] == hint
     assert claimed.database.read_bytes() == before
 
 
 def test_a_claimed_address_that_is_deleted_if_it_exists_deletes_no_user(claimed: Command) -> None:
-    done = claimed.ok("delete", "ceo@corp.org", "--if-exists", "--yes")
+    done = claimed.ok("delete", "ceo@example.com", "--if-exists", "--yes")
     assert done.stdout == "No such user; nothing to do\n"
     assert claimed.emails() == ["ada@example.com", "root@example.com"]
 
 
 def test_commands_that_only_read_find_a_user_by_the_claimed_address(claimed: Command) -> None:
-    facts = dict(line.split("\t") for line in claimed.ok("show", "ceo@corp.org").stdout.splitlines())
-    assert (facts["id"], facts["email"], facts["known_email"]) == ("1", "ceo@corp.org", "ada@example.com")
-    assert "ceo@corp.org waits for its confirmation" in claimed.ok("why", "ceo@corp.org").stdout
-    assert claimed.ok("token", "list", "ceo@corp.org").rows == []
+    facts = dict(line.split("\t") for line in claimed.ok("show", "ceo@example.com").stdout.splitlines())
+    assert (facts["id"], facts["email"], facts["known_email"]) == ("1", "ceo@example.com", "ada@example.com")
+    assert "ceo@example.com waits for its confirmation" in claimed.ok("why", "ceo@example.com").stdout
+    assert claimed.ok("token", "list", "ceo@example.com").rows == []
 
 
 def test_a_list_on_a_terminal_marks_addresses_that_are_not_proven(claimed: Command) -> None:
     text = claimed.on_terminal("list", columns=200).text
-    assert "ceo@corp.org (not proven)" in text
+    assert "ceo@example.com (not proven)" in text
     assert "root@example.com (" not in text
     for form in ((), ("--csv",), ("--json",), ("--jsonl",)):
         plain = claimed.ok("list", *form).stdout
-        assert "ceo@corp.org" in plain
+        assert "ceo@example.com" in plain
         assert "not proven" not in plain
 
 

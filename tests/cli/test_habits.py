@@ -408,7 +408,7 @@ def test_completion_offers_a_claimed_address_to_commands_that_only_read(usersctl
     usersctl.add("ada")
     by_hand(usersctl.database, CLAIM)
     for command in ("show", "why", "token list"):
-        assert complete(usersctl, f"usersctl {command} c") == ["ceo@corp.org"], command
+        assert complete(usersctl, f"usersctl {command} c") == ["ceo@example.com"], command
     for command in ("update", "delete", "token create", "token revoke", "link reset", "lockdown on --except"):
         assert complete(usersctl, f"usersctl {command} c") == [], command
     assert complete(usersctl, "usersctl update a") == ["ada@example.com"]

@@ -5,18 +5,22 @@ import sqlite3
 import stat
 from collections.abc import Callable
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.fakes import FakeClock
 from support.old_databases import INTEGER_ACTIVE, OLD, WITH_LAST_LOGIN, make_version_1
+from support.postbox import last_link
 
+from usersctl.clock import moment, stamp, utc_now
 from usersctl.errors import Invalid, StoreUnusable, Unauthenticated
 from usersctl.fields import lookup_key
 from usersctl.models import User, UserFilter
 from usersctl.passwords import Hasher
+from usersctl.secrets import digest
 from usersctl.service import Service
 from usersctl.store import upgrade
 from usersctl.store.backup import check, checked_copy
@@ -548,6 +552,81 @@ def test_an_upgrade_of_the_first_release_that_fails_halfway_changes_nothing(
     with pytest.raises(ZeroDivisionError):
         Store.open(path)
     assert dump(path) == before
+
+
+def add_ways_back(path: Path, *ways: tuple[int, str, str, float, float | None]) -> None:
+    """Each of: user, address, kind of link or state of the notice, its age in days, and the days that a link still works."""
+    with closing(sqlite3.connect(path)) as db:
+        for number, (user_id, email, kind, age, left) in enumerate(ways):
+            made = stamp(utc_now() - timedelta(days=age))
+            if left is not None:
+                until = stamp(utc_now() + timedelta(days=left))
+                row = (digest(f"token {number}"), kind, user_id, email, made, until)
+                db.execute("INSERT INTO one_time_tokens VALUES (?, ?, ?, ?, ?, ?)", row)
+            else:
+                db.execute(
+                    "INSERT INTO outbox (kind, user_id, email, message_id, state, created_at, due_at)"
+                    " VALUES ('email-changed', ?, ?, ?, ?, ?, ?)",
+                    (user_id, email, f"way-{number}", kind, made, made),
+                )
+        db.execute("DELETE FROM lockdown")
+        db.commit()
+
+
+def test_an_upgrade_of_the_first_release_reserves_the_addresses_that_a_link_puts_back(path: Path) -> None:
+    add_ways_back(
+        make_version_1(path),
+        (2, "third@example.com", "waiting", 1, None),
+        (2, "second@example.com", "not_me", 0.5, 6.5),  # sent two days late
+        (2, "second@example.com", "sent", 2.5, None),
+        (2, "first@example.com", "not_me", 2, 5),
+        (2, "first@example.com", "not_me", 3, 4),
+        (4, "first@example.com", "not_me", 1, 6),  # it had the address after user 2
+        (2, "user2@example.com", "not_me", 1, 6),  # the present address
+        (3, "user1@example.com", "not_me", 1, 6),  # another account has it
+        (4, "expired@example.com", "not_me", 8, -1),
+        (5, "reset@example.com", "reset", 1, 6),
+        (6, "sent@example.com", "sent", 1, None),
+    )
+    Store.open(path).close()
+    reserved = [(row["user_id"], row["email"]) for row in rows_of(path)["reserved_emails"]]
+    assert reserved == [(2, "first@example.com"), (2, "second@example.com"), (2, "third@example.com")]
+    days = [
+        round((moment(row["expires_at"]) - utc_now()) / timedelta(days=1), 1)
+        for row in rows_of(path)["reserved_emails"]
+    ]
+    assert days == [5, 6.5, 7]
+
+
+def test_not_me_from_the_first_release_puts_the_address_back_after_an_upgrade(
+    path: Path, make_service: Callable[..., Service], clock: FakeClock
+) -> None:
+    add_ways_back(
+        make_version_1(path),
+        (2, "owner@example.com", "not_me", 2, 5),
+        (2, "thief@example.com", "waiting", 1, None),
+    )
+    clock.now = utc_now()
+    service = make_service(database=path)
+    notice = last_link(service, "thief@example.com")
+    assert notice.path == "/not-me"
+    service.recovery.not_me("token 0", "owner@example.com", by=OPERATOR)
+    assert service.accounts.get(2).email == "owner@example.com"
+    assert service.sessions.listed(2) == []
+    with pytest.raises(Invalid):
+        service.recovery.not_me(notice.token, notice.email, by=OPERATOR)
+
+
+def test_a_waiting_notice_of_the_first_release_is_sent_after_an_upgrade_and_puts_the_address_back(
+    path: Path, make_service: Callable[..., Service], clock: FakeClock
+) -> None:
+    add_ways_back(make_version_1(path), (2, "owner@example.com", "waiting", 1, None))
+    clock.now = utc_now()
+    service = make_service(database=path)
+    notice = last_link(service, "owner@example.com")
+    clock.move(days=6, hours=23)
+    service.recovery.not_me(notice.token, notice.email, by=OPERATOR)
+    assert service.accounts.get(2).email == "owner@example.com"
 
 
 def test_a_backup_of_the_first_release_is_verified_as_it_would_be_restored(path: Path) -> None:

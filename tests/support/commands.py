@@ -31,7 +31,7 @@ PASSWORD = "correct horse battery"
 # bcrypt of PASSWORD, with the lowest cost that an import accepts.
 HASH = "$2b$04$DZjf2yWbEECu6xQJQPFZwOg3eSwnkIaZkZfkb/aa2KvpeJSf8wCAW"
 # SQL that gives account 1 a claim to another person's address.
-CLAIM = "UPDATE users SET claimed_email = 'ceo@corp.org', claim_expires_at = '2099-01-01T00:00:00.000Z' WHERE id = 1"
+CLAIM = "UPDATE users SET claimed_email = 'ceo@example.com', claim_expires_at = '2099-01-01T00:00:00.000Z' WHERE id = 1"
 OPERATOR = Actor("cli:tester", "local")
 USERSCTL = str(Path(sys.executable).with_name("usersctl"))
 TIME_LIMIT = 30

@@ -3,6 +3,7 @@
 import sqlite3
 import time
 from contextlib import closing, suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +106,38 @@ def _renew(connection: sqlite3.Connection, path: Path) -> Migrated:
         shared = ", ".join(column for column in _columns(connection, table) if column in columns)
         # Replaces the rows with which schema.sql begins.
         connection.execute(f"INSERT OR REPLACE INTO main.{table} ({shared}) SELECT {shared} FROM old.{table}")
+    if "reserved_emails" not in kept:
+        _reserve_former_addresses(connection, utc_now())
     # The last id of each table, so that an id of a deleted row is not given again.
     connection.execute("DELETE FROM main.sqlite_sequence")
     connection.execute("INSERT INTO main.sqlite_sequence SELECT * FROM old.sqlite_sequence")
     (accounts,) = connection.execute("SELECT coalesce(sum(n), 0) FROM user_counts").fetchone()
     return Migrated(accounts, backup, [])
+
+
+def _reserve_former_addresses(connection: sqlite3.Connection, now: datetime) -> None:
+    """Version 1 put an address back by the "this wasn't me" link alone. Here it has to be reserved as well.
+
+    An address that several accounts gave up is reserved for the first: the others may have had it from a thief.
+    """
+    way_back = (
+        "SELECT user_id, email, expires_at AS until, created_at FROM one_time_tokens"
+        " WHERE purpose = 'not_me' AND expires_at > :now"
+        " UNION ALL SELECT user_id, email, :week, created_at FROM outbox"
+        " WHERE kind = 'email-changed' AND state = 'waiting'"
+    )
+    # A link is made when its email is sent, which may be late; the email itself is as old as the change.
+    given_up = (
+        "SELECT min(outbox.created_at) FROM outbox WHERE kind = 'email-changed'"
+        " AND outbox.user_id = way_back.user_id AND outbox.email = way_back.email"
+    )
+    connection.execute(
+        "INSERT OR IGNORE INTO reserved_emails (user_id, email, expires_at)"
+        f" SELECT user_id, email, max(until) FROM ({way_back}) AS way_back"
+        " WHERE user_id IS NOT NULL AND email NOT IN (SELECT email FROM users) GROUP BY user_id, email"
+        f" ORDER BY coalesce(({given_up}), min(created_at))",
+        {"now": stamp(now), "week": stamp(now + timedelta(days=7))},
+    )
 
 
 def _tables(connection: sqlite3.Connection) -> list[str]:
