@@ -1,4 +1,4 @@
-"""Devices that signed in before: a cookie, signed by the service, names the accounts and when. It signs nobody in."""
+"""Devices that signed in before: a cookie, signed by the service, names the accounts and when. It opens no session."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -71,8 +71,8 @@ class Keys:
         self.cached, self.published = list(first), list(first if then is None else then)
         self.fetched = 0
 
-    def __call__(self, *, anew: bool) -> list[dict[str, Any]]:
-        if anew:
+    def __call__(self, *, fresh: bool) -> list[dict[str, Any]]:
+        if fresh:
             self.fetched += 1
             self.cached = self.published
         return self.cached

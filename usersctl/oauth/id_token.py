@@ -37,8 +37,8 @@ class Claims(NamedTuple):
 
 
 class FindKeys(Protocol):
-    def __call__(self, *, anew: bool) -> list[dict[str, Any]]:
-        """The public keys of the provider. `anew`: fetched now, because no cached one fits."""
+    def __call__(self, *, fresh: bool) -> list[dict[str, Any]]:
+        """The public keys of the provider. `fresh`: fetched now, because no cached one fits."""
 
 
 def checked(token: Any, expected: Expected, find_keys: FindKeys | None) -> Claims:
@@ -52,7 +52,7 @@ def checked(token: Any, expected: Expected, find_keys: FindKeys | None) -> Claim
         wanted = ", ".join(expected.algorithms) or "none of ours"
         raise refused(f"the ID token is signed with {_shown(header.get('alg'))}, and not with {wanted}")
     if find_keys is not None and not any(
-        _is_signed(token, header, find_keys(anew=anew)) for anew in (False, True)
+        _is_signed(token, header, find_keys(fresh=fresh)) for fresh in (False, True)
     ):
         raise refused("no key of the provider fits the signature of the ID token")
     _check(payload, expected)

@@ -179,8 +179,8 @@ class OpenIdProvider(CodeFlow):
             self._cached, self._keys = (self.now() + DISCOVERY_KEPT, endpoints), None
         return endpoints
 
-    def _find_keys(self, url: str | None, *, anew: bool) -> list[dict[str, Any]]:
-        if self._keys is not None and not anew:
+    def _find_keys(self, url: str | None, *, fresh: bool) -> list[dict[str, Any]]:
+        if self._keys is not None and not fresh:
             return self._keys
         if url is None:
             raise refused("the discovery document has no jwks_uri, so the ID token cannot be checked")
@@ -214,8 +214,10 @@ class OpenIdProvider(CodeFlow):
         document = self.http.json(f"{issuer.removesuffix('/')}/.well-known/openid-configuration")
         name = document.get("issuer") if isinstance(document, dict) else None
         if name != issuer:
-            told = str(name)[:200]
-            raise refused(f"the issuer there is called {told!r}, and auth.oauth.issuer must be exactly that")
+            announced = str(name)[:200]
+            raise refused(
+                f"the issuer there is called {announced!r}, and auth.oauth.issuer must be exactly that"
+            )
         return dict(document)
 
 
