@@ -64,6 +64,7 @@ def test_a_user_without_a_password_reads_that_both_addresses_get_a_link(house: H
     ada.goes("/login?redirect=/account")
     ada.follows("Continue with your provider")
     ada.follows("Ada Lovelace")
+    expect(ada.page.get_by_label("Email")).to_have_value("ada@example.com")  # the page has loaded
     ada.fills(Email="countess@example.com")
     ada.presses("Save")
     ada.sees("Open the links in the emails to countess@example.com and to ada@example.com by")
