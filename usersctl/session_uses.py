@@ -65,8 +65,10 @@ class SessionUses:
     def stop(self) -> None:
         """Writes what is noted, because the process ends."""
         with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
+            timer = self._timer
+        if timer is not None:
+            timer.cancel()
+            timer.join()
         with suppress(Busy, StoreUnusable):
             self.write()
 

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -582,3 +582,27 @@ def test_queries_read_no_more_rows_in_a_larger_database(
         f"SCAN {table}" for table in FEW_ROWS
     }
     assert not [step for step in plan if "TEMP B-TREE" in step], plan
+
+
+def test_closing_waits_for_a_thread_that_is_amid_a_change(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "users.db", create=True)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def change() -> None:
+        with store.write() as tx:
+            begun.set()
+            may_end.wait(10)
+            tx.audit(OPERATOR, "late")
+
+    with ThreadPoolExecutor(2) as pool:
+        changing = pool.submit(change)
+        assert begun.wait(10)
+        closing = pool.submit(store.close)
+        assert not wait([closing], timeout=0.2).done
+        may_end.set()
+        changing.result(10)
+        closing.result(10)
+    reopened = Store.open(tmp_path / "users.db")
+    with reopened.read() as tx:
+        assert [row.action for row in tx.audit_rows()] == ["late"]
+    reopened.close()

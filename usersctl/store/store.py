@@ -257,10 +257,18 @@ class Store:
             self._local.patience = milliseconds
 
     def close(self) -> None:
-        """Closes the connections of all threads; the last one carries the write-ahead log into the database."""
-        while self._connections:
-            self._connections.pop().close()
-        self._local = threading.local()
+        """Closes the connections of all threads; the last one carries the write-ahead log into the database.
+
+        A background thread that did not stop in time may be amid a change, and closing its connection then would crash.
+        """
+        waited = self._writing.acquire(timeout=database_file.BUSY_SECONDS)
+        try:
+            self._local = threading.local()  # a thread that goes on opens a connection of its own
+            while self._connections:
+                self._connections.pop().close()
+        finally:
+            if waited:
+                self._writing.release()
 
     def _connection(self, *, to_write: bool = False) -> sqlite3.Connection:
         """This thread's connection, to the file that has the name now: an operator may have replaced the file."""
