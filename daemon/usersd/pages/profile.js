@@ -1,13 +1,15 @@
 // --- the new address that waits for its proof ---
 
-const claimCard = $("#claim");
+const claimCard = $("#claim"), emailField = $("#email");
+let called = emailField.value;
 
 async function showClaim() {
   const result = await ask("GET", "/api/users/me/email");
   if (!result) return;
   const { email, claim } = result;
   claimCard.hidden = !claim;
-  $("#email").value = claim ? claim.email : email;
+  // Only after a change of the address: otherwise this would replace what the user is typing.
+  if (called !== (claim || result).email) emailField.value = called = (claim || result).email;
   if (!claim) return;
   const text = $("#claim-text");
   text.textContent = fill(text.dataset.text, { email, claim: claim.email, time: localTime(claim.expires_at) });
