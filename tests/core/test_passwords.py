@@ -128,10 +128,13 @@ def test_tens_of_thousands_of_common_passwords_are_refused() -> None:
     "password", ["a" * 72, "4@8({[<369&#!1/|0$5+7%2" * 3, "qwertyuiop[]" * 6, "1!l|i" * 14, "é@3€" * 9]
 )
 def test_the_strength_of_a_long_password_is_estimated_quickly(password: str) -> None:
-    began = time.process_time()
-    with suppress(Invalid):
-        checked(password, min_strength=4)
-    assert time.process_time() - began < 0.5
+    took = []
+    for _ in range(3):  # the first one imports the library
+        began = time.process_time()
+        with suppress(Invalid):
+            checked(password, min_strength=4)
+        took.append(time.process_time() - began)
+    assert min(took) < 0.5
 
 
 def test_strength_is_estimated_in_parallel_without_another_user_s_names() -> None:
