@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
-from usersctl.addresses import holder_of
 from usersctl.cli import questions
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.questions import ReadUserArgument, UserArgument, UserArguments, invocation, one_user
@@ -76,6 +75,8 @@ def _report_existing(
     run: Invocation, service: "Service", email: str, *, if_missing: bool, generate: bool
 ) -> bool:
     """Returns False, and reports nothing, if no account has the address."""
+    from usersctl.addresses import holder_of  # late: it imports hashing, which a help text does without
+
     with service.store.glance() as tx:
         user = holder_of(tx, email)
     if user is None:
