@@ -1,6 +1,7 @@
 """Whose an address is: attacks through its change, and what each of them comes to."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -744,3 +745,18 @@ def test_strangers_who_claim_an_address_again_and_again_leave_its_owner_an_email
         sent(site.service, "new@example.com")
         clock.move(minutes=16)
     moves(site, ada, "new@example.com")
+
+
+def test_the_admin_of_the_environment_takes_the_place_of_a_strangers_registration(
+    site: OAuthSite, tmp_path: Path
+) -> None:
+    assert registers(site, "root@example.com", OTHER).status == 200
+    file = tmp_path / "password"
+    file.write_text(PASSWORD)
+    env = {"USERS_ADMIN_EMAIL": "root@example.com", "USERS_ADMIN_PASSWORD_FILE": str(file)}
+    admin = site.service.first_admin.from_environment(env)
+    assert admin is not None
+    assert (admin.role, admin.active) == (Role.ADMIN, True)
+    assert refused(site, "root@example.com", OTHER)
+    sign_in(site, "root@example.com")
+    assert site.service.first_admin.from_environment(env) is None
