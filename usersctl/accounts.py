@@ -8,12 +8,12 @@ from typing import Any
 from usersctl import addresses, fields
 from usersctl.config import Settings
 from usersctl.credentials import new_password, shut_out
-from usersctl.errors import Forbidden, LastAdmin, NotFound, WrongPassword
+from usersctl.errors import Forbidden, NotFound, WrongPassword
 from usersctl.fields import lookup_key, normal_email, normal_name, normal_role, user_id_of
 from usersctl.mail.kinds import RESET, EmailQueue
 from usersctl.models import Actor, Newcomer, Page, Role, User, UserFilter
 from usersctl.passwords import Hasher, check_password, password_is_set
-from usersctl.permissions import admit
+from usersctl.permissions import admit, keep_an_admin
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.throttle import AccountThrottle, counter_in_session
@@ -139,13 +139,11 @@ class Accounts:
         changes = _changes(user, asked, unlink=unlink)
         if "active" in changes and by.user_id == user_id:
             raise Forbidden("You cannot change your own active status")
-        _refuse_last_admin(tx, [user], changes)
+        if changes.get("active") is False or changes.get("role", Role.ADMIN) != Role.ADMIN:
+            keep_an_admin(tx, [user])
         details = {key: value for key, value in changes.items() if key in asked}
         if email is not None and _is_another(email, user, by):
-            former, change = user, addresses.give
-            if by.user_id == user_id:
-                change = addresses.change_own
-            user = change(tx, self.emails, user, email, by=by)
+            former, user = user, self._change_address(tx, user, email, by)
             if user.email != former.email:
                 details |= {"email": user.email, "old_email": former.email}
         if not changes and not details:
@@ -167,6 +165,12 @@ class Accounts:
         tx.audit(by, action, changed, **details)
         return changed
 
+    def _change_address(self, tx: Transaction, user: User, email: str, by: Actor) -> User:
+        """By its owner it is a claim, by another admin or an operator it is given."""
+        if by.user_id == user.id:
+            return addresses.change_own(tx, self.emails, user, email, by=by)
+        return addresses.give(tx, self.emails, user, email, by=by)
+
     def delete(
         self, user_ids: Iterable[int], *, if_exists: bool = False, dry_run: bool = False, by: Actor
     ) -> list[User]:
@@ -175,7 +179,7 @@ class Accounts:
             admit(tx, by)
             asked = [tx.user(user_id) for user_id in dict.fromkeys(user_ids)]
             users = [_existing(user) for user in asked if user is not None or not if_exists]
-            _refuse_last_admin(tx, users, {"active": False})
+            keep_an_admin(tx, users)
             if not dry_run:
                 for user in users:
                     tx.delete_user(user.id)
@@ -218,13 +222,6 @@ class Accounts:
             return new_password(
                 tx, self.emails, present.user, password_hash, but=session_id, action="change-password", by=by
             )
-
-
-def _refuse_last_admin(tx: Transaction, users: list[User], changes: dict[str, Any]) -> None:
-    demotes = changes.get("active") is False or changes.get("role", Role.ADMIN) != Role.ADMIN
-    admins = sum(user.active and user.role == Role.ADMIN for user in users)
-    if demotes and admins and admins == tx.active_admins():
-        raise LastAdmin
 
 
 def _changes(user: User, asked: dict[str, Any], *, unlink: bool) -> dict[str, Any]:

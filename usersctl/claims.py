@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from usersctl import addresses
+from usersctl.credentials import dead_link
 from usersctl.devices import Devices
 from usersctl.errors import Invalid, NotFound, Unauthenticated
 from usersctl.fields import lookup_key
@@ -120,4 +121,4 @@ def _linked(tx: Transaction, token_hash: bytes, email: str) -> tuple[Purpose, Cr
             expected = credentials.user.claimed_email
         if email == expected:
             return purpose, credentials
-    raise Invalid("Invalid or expired link")
+    raise dead_link()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from usersctl.errors import Invalid
 from usersctl.mail.kinds import PASSWORD_CHANGED, EmailQueue
 from usersctl.models import Actor, OneTimeToken, User
 from usersctl.store.transaction import Transaction
@@ -42,6 +43,11 @@ def new_password(
     emails.add(tx, PASSWORD_CHANGED, changed, changed.email)
     tx.audit(by, action, changed)
     return changed
+
+
+def dead_link() -> Invalid:
+    """For a link that was used, has expired or was ended, and for one that never existed: the answers do not differ."""
+    return Invalid("Invalid or expired link")
 
 
 def owner_of(tx: Transaction, link: OneTimeToken | None) -> User | None:

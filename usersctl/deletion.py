@@ -4,15 +4,15 @@ from dataclasses import dataclass
 
 from usersctl.clock import stamp
 from usersctl.config import Settings
-from usersctl.credentials import owner_of, shut_out
-from usersctl.errors import Invalid, LastAdmin, Unauthenticated, WrongPassword
+from usersctl.credentials import dead_link, owner_of, shut_out
+from usersctl.errors import Invalid, Unauthenticated, WrongPassword
 from usersctl.expiry import delete_due
 from usersctl.fields import lookup_key
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import DELETE, UNDO, EmailQueue
-from usersctl.models import Actor, Credentials, Purpose, Role, User
+from usersctl.models import Actor, Credentials, Purpose, User
 from usersctl.passwords import Hasher, password_is_set
-from usersctl.permissions import admit
+from usersctl.permissions import admit, keep_an_admin
 from usersctl.secrets import digest
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -39,7 +39,7 @@ class Deletion:
         """Deletes, with the password of the account. An account without one gets an email that confirms: False."""
         with self.store.glance() as tx:
             credentials = _present(tx, user_id)
-            _refuse_last_admin(tx, credentials.user)
+            keep_an_admin(tx, [credentials.user])
         if not password_is_set(credentials):
             self._ask_by_email(user_id, by)
             return False
@@ -70,12 +70,12 @@ class Deletion:
             refuse_in_lockdown(tx)
             user = owner_of(tx, tx.take_one_time_token(Purpose.DELETE, digest(token)))
             if user is None or user.email != lookup_key(email) or not user.active:
-                raise _dead_link()
+                raise dead_link()
             self._delete(tx, user, by)
 
     def _delete(self, tx: Transaction, user: User, by: Actor) -> None:
         """At once, or after the time to undo. The "this wasn't me" links stay: they are the owner's against a thief."""
-        _refuse_last_admin(tx, user)
+        keep_an_admin(tx, [user])
         if not self.settings.deletion_grace:
             tx.delete_user(user.id)
             tx.audit(by, "delete", user, own=True)
@@ -91,7 +91,7 @@ class Deletion:
             refuse_in_lockdown(tx)
             user = owner_of(tx, tx.take_one_time_token(Purpose.UNDO, digest(token)))
             if user is None or user.email != lookup_key(email) or user.delete_at is None:
-                raise _dead_link()
+                raise dead_link()
             # The undo proves the address, as a reset does.
             active = tx.change_user(user.id, active=True, delete_at=None, email_proven_at=tx.now_text)
             tx.audit(by, "undo-deletion", active)
@@ -115,12 +115,3 @@ def _present(tx: Transaction, user_id: int) -> Credentials:
     if credentials is None or not credentials.user.active:
         raise Unauthenticated("Authentication required")
     return credentials
-
-
-def _refuse_last_admin(tx: Transaction, user: User) -> None:
-    if user.role == Role.ADMIN and tx.active_admins() == 1:
-        raise LastAdmin
-
-
-def _dead_link() -> Invalid:
-    return Invalid("Invalid or expired link")

@@ -14,9 +14,8 @@ from usersctl.models import Credentials, Newcomer, User
 
 MAX_BYTES = 72  # bcrypt reads no further
 WAITING_ROOM = 8
-MOST_ESTIMATED = (
-    24  # characters: the work of zxcvbn doubles every few, and so many are strong unless they are a pattern
-)
+# Characters: the work of zxcvbn doubles every few, and so many are strong unless they are a pattern.
+MOST_ESTIMATED = 24
 
 _BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|1[0-6])\$[./A-Za-z0-9]{53}", re.ASCII)
 

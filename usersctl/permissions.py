@@ -4,8 +4,10 @@ The request was admitted before it waited for the database, and perhaps for a pa
 have ended, the account may have been deactivated or demoted, and a lockdown may have begun.
 """
 
-from usersctl.errors import Forbidden, Unauthenticated
-from usersctl.models import Actor, Role
+from collections.abc import Iterable
+
+from usersctl.errors import Forbidden, LastAdmin, Unauthenticated
+from usersctl.models import Actor, Role, User
 from usersctl.store.transaction import Transaction
 
 
@@ -19,3 +21,10 @@ def admit(tx: Transaction, by: Actor) -> None:
     _, user = session_and_user
     if by.as_admin and user.role != Role.ADMIN:
         raise Forbidden("Admin access required")
+
+
+def keep_an_admin(tx: Transaction, leaving: Iterable[User]) -> None:
+    """Raises LastAdmin if no active admin is left without these users."""
+    admins = sum(user.active and user.role == Role.ADMIN for user in leaving)
+    if admins and admins == tx.active_admins():
+        raise LastAdmin

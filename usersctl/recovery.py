@@ -5,8 +5,7 @@ from typing import Any
 
 from usersctl.addresses import put_back
 from usersctl.config import Settings
-from usersctl.credentials import new_password, owner_of, shut_out
-from usersctl.errors import Invalid
+from usersctl.credentials import dead_link, new_password, owner_of, shut_out
 from usersctl.fields import lookup_key
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import RESET, EmailQueue
@@ -42,13 +41,13 @@ class Recovery:
             user = owner_of(tx, tx.one_time_token(Purpose.RESET, token_hash))
             refuse_in_lockdown(tx, user)
         if user is None or user.email != email:
-            raise _dead_link()
+            raise dead_link()
         password_hash = self.hasher.hash(check_password(self.settings, password, user))
         with self.store.write() as tx:
             refuse_in_lockdown(tx, user)
             user = owner_of(tx, tx.take_one_time_token(Purpose.RESET, token_hash))
             if user is None:
-                raise _dead_link()
+                raise dead_link()
             # The reset proves who reads this address; notices to one that was given up may be the owner's.
             tx.drop_notices(user.id, user.email)
             return new_password(
@@ -71,10 +70,10 @@ class Recovery:
             refuse_in_lockdown(tx)
             link = tx.take_one_time_token(Purpose.NOT_ME, digest(token))
             if link is None or link.user_id is None or link.email != email:
-                raise _dead_link()
+                raise dead_link()
             user = tx.user(link.user_id)
             if user is None or (user.email != email and tx.reserved_for(email) != user.id):
-                raise _dead_link()
+                raise dead_link()
             shut_out(tx, user)
             put_back(tx, user, email)
             # An intruder who came in through the identity provider must not come in there again.
@@ -84,7 +83,3 @@ class Recovery:
             changed = tx.change_user(user.id, **changes)
             self.emails.add(tx, RESET, changed, changed.email)
             tx.audit(by, "not-me", changed)
-
-
-def _dead_link() -> Invalid:
-    return Invalid("Invalid or expired link")

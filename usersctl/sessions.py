@@ -216,9 +216,8 @@ class Sessions:
     def _write_uses(self, *, nonblocking: bool = False) -> None:
         if nonblocking:
             raise Busy("Uses of sessions are to be written", retry_after=0)
-        with suppress(
-            Busy, StoreUnusable
-        ):  # the notes stay, and are written later: a check does not fail for them
+        # The notes stay, and are written later: a check does not fail for them.
+        with suppress(Busy, StoreUnusable):
             self.uses.write(patience=NOTE_PATIENCE)
 
     def _is_due(self, session: Session, now: datetime, *, renews: bool) -> bool:

@@ -66,9 +66,8 @@ class Route(NamedTuple):
     # field of the body that does, or ANY.
     own: str | None = None
     is_probe: bool = False  # called every few seconds by a machine: no line in the log while all is well
-    spares: Callable[[Request, Service], bool] | None = (
-        None  # True for a request that the limit does not stop
-    )
+    # True for a request that the limit does not stop.
+    spares: Callable[[Request, Service], bool] | None = None
 
 
 class Match(NamedTuple):

@@ -13,7 +13,7 @@ from support.web import Client, Reply, application, hosting
 
 from usersctl.models import SYSTEM, Role, User
 from usersctl.service import Service
-from usersctl.transfer.transfer import ImportOptions
+from usersctl.transfer.transfer import BrokenRows, ImportOptions
 from usersd.gate import Gate
 from usersd.server.connections import Hosted
 
@@ -684,6 +684,15 @@ def test_an_import_over_a_strangers_registration_ends_the_strangers_password(
     (link,) = forgets(site, "ada@example.com")
     assert resets(site, link, PASSWORD).status == 200
     sign_in(site, "ada@example.com")
+
+
+def test_an_import_does_not_take_an_address_that_is_reserved(site: OAuthSite) -> None:
+    add(site)
+    moves(site, sign_in(site, "ada@example.com"), "countess@example.com")
+    with pytest.raises(BrokenRows) as refused:
+        imports(site, email="ada@example.com", name="Another Ada")
+    assert refused.value.hint is not None
+    assert "seven days" in refused.value.hint
 
 
 def test_an_import_over_a_lapsed_registration_makes_a_new_account(site: OAuthSite, clock: FakeClock) -> None:

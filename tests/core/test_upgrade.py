@@ -521,6 +521,11 @@ def test_an_upgrade_of_the_first_release_keeps_every_row_of_every_table(path: Pa
     before = rows_of(make_version_1(path))
     Store.open(path).close()
     after = rows_of(path)
+    # A table that the first release had not has an id of its own.
+    assert {row["name"] for row in after["sqlite_sequence"]} - {"reserved_emails"} == {
+        row["name"] for row in before["sqlite_sequence"]
+    }
+    after["sqlite_sequence"] = [row for row in after["sqlite_sequence"] if row["name"] != "reserved_emails"]
     for table, rows in before.items():
         kept = [{name: row[name] for name in old} for old, row in zip(rows, after[table], strict=True)]
         assert kept == rows, table
@@ -542,6 +547,17 @@ def test_an_upgrade_of_the_first_release_keeps_the_former_file_and_gives_no_id_a
     with store.read() as tx:
         assert (tx.last_user_id_given(), tx.active_admins()) == (7, 1)
     store.close()
+
+
+def test_an_upgrade_of_the_first_release_leaves_one_file_beside_the_database_and_lets_go_of_it(
+    path: Path,
+) -> None:
+    store = Store.open(make_version_1(path))
+    assert store.migrated is not None
+    with store.read() as tx:
+        assert [name for _, name, _ in tx._run("PRAGMA database_list")] == ["main"]
+    store.close()
+    assert {file.name for file in path.parent.iterdir()} == {path.name, store.migrated.backup.name}
 
 
 def test_an_upgrade_of_the_first_release_that_fails_halfway_changes_nothing(

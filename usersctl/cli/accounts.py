@@ -138,7 +138,7 @@ def show(ctx: Context, user: ReadUserArgument) -> None:
     if run.out.json:
         run.out.write_json(account.as_json())
         return
-    from usersctl.throttle import counter_of  # late: it imports cryptography
+    from usersctl.throttle import counter_of  # late: it imports hashing
 
     with service.store.read() as tx:
         sessions = list(tx.tokens(account.id, live=True))

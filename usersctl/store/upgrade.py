@@ -43,6 +43,10 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> Migrated | N
             connection.execute(f"PRAGMA journal_mode = {journal}")
         raise
     finally:
+        for (name,) in connection.execute(
+            "SELECT name FROM pragma_database_list WHERE name = 'old'"
+        ).fetchall():
+            connection.execute(f"DETACH {name}")
         connection.execute("PRAGMA foreign_keys = ON")
     return migrated
 
@@ -94,23 +98,24 @@ def schema() -> str:
 def _renew(connection: sqlite3.Connection, path: Path) -> Migrated:
     """Makes each table again as schema.sql has it, with all rows and all columns that both versions have.
 
-    One way for every version. What a new column needs beyond its default would be a statement at the end.
+    One way for every version. What a version needs beyond that is a statement after the copy.
     """
     backup = database_file.copy_aside(path, utc_now())
     ours = names_of_schema()
     kept = {name: _columns(connection, name) for name in _tables(connection) if name in ours}
     _drop(connection, ours)
     _run_schema(connection)
-    connection.execute("ATTACH ? AS old", (backup.absolute().as_uri() + "?mode=ro",))
+    # Immutable, because SQLite would create files beside the backup otherwise.
+    connection.execute("ATTACH ? AS old", (f"{backup.absolute().as_uri()}?immutable=1",))
     for table, columns in kept.items():
         shared = ", ".join(column for column in _columns(connection, table) if column in columns)
         # Replaces the rows with which schema.sql begins.
         connection.execute(f"INSERT OR REPLACE INTO main.{table} ({shared}) SELECT {shared} FROM old.{table}")
-    if "reserved_emails" not in kept:
-        _reserve_former_addresses(connection, utc_now())
     # The last id of each table, so that an id of a deleted row is not given again.
     connection.execute("DELETE FROM main.sqlite_sequence")
     connection.execute("INSERT INTO main.sqlite_sequence SELECT * FROM old.sqlite_sequence")
+    if "reserved_emails" not in kept:
+        _reserve_former_addresses(connection, utc_now())
     (accounts,) = connection.execute("SELECT coalesce(sum(n), 0) FROM user_counts").fetchone()
     return Migrated(accounts, backup, [])
 

@@ -181,7 +181,7 @@ class Transfer:
 
     def _write(self, lines: Iterable[str], hashes: dict[int, str], options: ImportOptions) -> Imported:
         created = updated = skipped = without = taken = first = 0
-        hint = "give each row an oauth_id of its own, or free it with: usersctl update USER --unlink"
+        hint = ""
         with self.store.write(commit=not options.dry_run) as tx:
             had_admin = tx.active_admins() > 0
             for line in lines:
@@ -192,10 +192,10 @@ class Transfer:
                     row["email_proven_at"] = tx.now_text
                 known = holder_of(tx, row["email"])
                 row |= self._issuer_of(tx, known, row)
-                problem = _why_taken(tx, row, known)
-                if problem is not None:
+                why_taken = _why_taken(tx, row, known)
+                if why_taken is not None:
                     taken += 1
-                    hint = "a reserved address is free after seven days" if "oauth_id" not in row else hint
+                    problem, hint = why_taken
                     options.report(RowProblem(where, problem))
                 elif known is None:
                     make_free(tx, self.emails, row["email"], by=options.by)
@@ -272,12 +272,15 @@ def _owner_of_link(tx: Transaction, row: dict[str, Any]) -> User | None:
     return tx.user_by_link(link) or tx.user_by_link(link._replace(oauth_issuer=None))
 
 
-def _why_taken(tx: Transaction, row: dict[str, Any], known: User | None) -> str | None:
+def _why_taken(tx: Transaction, row: dict[str, Any], known: User | None) -> tuple[str, str] | None:
+    """The problem, and a hint."""
     owner = _owner_of_link(tx, row)
     if owner is not None and (known is None or owner.id != known.id):
-        return f"oauth_id is taken by {owner.email}"
+        hint = "give each row an oauth_id of its own, or free it with: usersctl update USER --unlink"
+        return f"oauth_id is taken by {owner.email}", hint
     if known is None and tx.reserved_for(row["email"]) is not None:
-        return f"{row['email']} is reserved for another account"
+        hint = "wait: an address that its user gave up stays reserved for seven days"
+        return f"{row['email']} is reserved for another account", hint
     return None
 
 

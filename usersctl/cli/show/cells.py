@@ -45,9 +45,8 @@ def no_formula(value: Cell) -> Cell:
     """Text that a spreadsheet shows and does not run: an apostrophe stands before each formula."""
     if not isinstance(value, str):
         return value
-    if _SUSPICIOUS_START.match(value) or _SEPARATOR.search(
-        value
-    ):  # most texts need no closer look, which is slow
+    # Most texts need no closer look, which is slow.
+    if _SUSPICIOUS_START.match(value) or _SEPARATOR.search(value):
         return _FORMULA.sub("'", value)
     return value
 
