@@ -1,5 +1,5 @@
 """A migration that is killed before any one of its statements leaves the old database or the new one, never one between;
-whoever starts after it gets the new one with all accounts.
+the next process gets the new one with all accounts.
 
 Every statement in the long version (`USERSCTL_LONG=1 pytest tests/faults`), some of them in each run.
 """

@@ -1,4 +1,4 @@
-"""Whoever reads the emails to a proven address can always get the account back, and nobody else ever can.
+"""The person who reads the emails to a proven address can always get the account back, and no other person ever can.
 
 An owner and two attackers do anything in any order: register, confirm, claim an address, prove it, take it back, sign in
 through the provider, reset, use "this wasn't me", unlink, delete, undo. The attackers also steal sessions and passwords. After
@@ -429,7 +429,7 @@ class Machine(RuleBasedStateMachine):
                 copy.service.close()
 
 
-def test_whoever_reads_the_emails_to_a_proven_address_gets_the_account_back_and_nobody_else_does() -> None:
+def test_the_reader_of_a_proven_address_gets_the_account_back_and_no_other_person_does() -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(
