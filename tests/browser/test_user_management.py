@@ -71,6 +71,31 @@ def test_people_are_found_by_name_address_and_state(ada: Visitor) -> None:
     expect(ada.field("Show")).to_have_value("role=admin")
 
 
+def test_back_and_forward_return_through_pages_and_searches(ada: Visitor) -> None:
+    ada.presses("Next")
+    ada.sees("Page 2 of 2")
+    ada.field("Search by name or email").press_sequentially("gr")
+    ada.is_at("/users?search=gr")
+    ada.field("Search by name or email").press_sequentially("ace")
+    ada.is_at("/users?search=grace")
+    ada.sees("1 in all")
+    ada.field("Show").select_option(label="Admins")
+    ada.sees("Nobody found.")
+    ada.page.go_back()
+    ada.is_at("/users?search=grace")
+    ada.sees("1 in all")
+    expect(ada.field("Show")).to_have_value("")
+    ada.page.go_back()  # the word that was typed is one step
+    ada.is_at("/users?page=2")
+    ada.sees("Page 2 of 2")
+    expect(ada.field("Search by name or email")).to_have_value("")
+    ada.page.go_back()
+    ada.is_at("/users")
+    ada.sees("Page 1 of 2")
+    ada.page.go_forward()
+    ada.sees("Page 2 of 2")
+
+
 def test_a_page_number_beyond_the_end_shows_the_last_page(ada: Visitor) -> None:
     ada.goes("/users?page=900")
     ada.sees("Page 2 of 2")

@@ -7,20 +7,25 @@ function manageUsers() {
     ["find", "previous", "next", "create", "one", "delete"].map((id) => $("#" + id));
   const { search, show } = find.elements;
   const form = $("form", dialog);
-  let page = Math.max(1, parseInt(query.get("page"), 10) || 1);
+  let page;
   let lastRequest = 0;
   let chosen;
 
-  // The address holds search and page, so that a reload or a sign-in comes back to the same list.
-  search.value = query.get("search") || "";
-  show.value = [...show.options].map((option) => option.value).findLast((value) => location.search.includes(value));
+  // The address holds search and page: a reload, a sign-in and the browser's Back come to the same list.
+  function readAddress() {
+    const asked = new URLSearchParams(location.search);
+    search.value = asked.get("search") || "";
+    show.value = [...show.options].map((option) => option.value).findLast((value) => location.search.includes(value));
+    page = Math.max(1, parseInt(asked.get("page"), 10) || 1);
+  }
 
-  async function list() {
+  // `change`: of the browser's history. A list that the user asked for is a new entry.
+  async function list(change = "replaceState") {
     const request = ++lastRequest;
     const wanted = new URLSearchParams(show.value);
     if (search.value.trim()) wanted.set("search", search.value.trim());
     if (page > 1) wanted.set("page", page);
-    history.replaceState(null, "", wanted.size ? "?" + wanted : location.pathname);
+    history[change](null, "", wanted.size ? "?" + wanted : location.pathname);
     const result = await ask("GET", "/api/users?limit=20&" + wanted);
     // A later request may be under way.
     if (!result || request !== lastRequest) return;
@@ -112,16 +117,28 @@ function manageUsers() {
     });
   }
   for (const button of all("[data-close]")) on(button, "click", () => button.closest("dialog").close());
-  on(previous, "click", () => { page -= 1; list(); });
-  on(next, "click", () => { page += 1; list(); });
+  on(previous, "click", () => { page -= 1; list("pushState"); });
+  on(next, "click", () => { page += 1; list("pushState"); });
 
   let timer;
-  on(find, "input", () => {
+  on(find, "input", (event) => {
     clearTimeout(timer);
-    timer = setTimeout(() => { page = 1; list(); }, 200);
+    timer = setTimeout(() => {
+      page = 1;
+      // What is typed at the end of a word that was searched for already is the same step.
+      const goesOn = event.target === search && new URLSearchParams(location.search).has("search");
+      list(goesOn ? "replaceState" : "pushState");
+    }, 200);
   });
   on(find, "submit", (event) => event.preventDefault());
-  on(document, "changed", list);
+  on(document, "changed", () => list());
+  on(window, "popstate", () => {
+    clearTimeout(timer);
+    $("dialog[open]")?.close();
+    readAddress();
+    list();
+  });
+  readAddress();
   list();
 }
 
