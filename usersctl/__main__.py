@@ -96,7 +96,7 @@ def _run(run: Invocation) -> int:
         # An option of the command: what follows it may be its value, and not a shared option.
         from usersctl.cli.tree import value_options
 
-        run.parse(value_options())
+        run.parse(value_options(run.words))
     if run.options.version:
         from usersctl import __version__
 

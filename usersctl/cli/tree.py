@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from copy import copy
 from functools import cache
 from pathlib import Path
@@ -102,7 +102,7 @@ GROUPS = {
 SHARED = ("_config", "_db", "_json", "_quiet", "_no_input")
 
 
-def build_tree() -> typer.Typer:
+def build_tree(only: str | None) -> typer.Typer:
     app = typer.Typer(
         name="usersctl",
         no_args_is_help=True,
@@ -118,6 +118,8 @@ def build_tree() -> typer.Typer:
         for path, function, words in rows:
             epilog = f"Example: usersctl {path} {words}".rstrip()
             name, _, subcommand = path.partition(" ")
+            if only not in (None, name):
+                continue
             if name not in GROUPS:
                 app.command(name, rich_help_panel=panel, epilog=epilog)(function)
                 continue
@@ -156,9 +158,12 @@ def everywhere(
 
 
 @cache
-def command_tree() -> TyperGroup:
-    """The tree of commands. Each has the shared options in its help and its completion."""
-    root = typer.main.get_command(build_tree())
+def command_tree(only: str | None = None) -> TyperGroup:
+    """The tree of commands, or of one command or group: describing the others to Typer takes longer than running one.
+
+    Each has the shared options in its help and its completion.
+    """
+    root = typer.main.get_command(build_tree(only))
     assert isinstance(root, TyperGroup)  # noqa: S101 - it has commands
     shared: list[Any] = [copy(option) for option in root.params if option.name in SHARED]
     for option in shared:
@@ -180,11 +185,17 @@ def _commands(group: TyperGroup) -> list[Any]:
     return commands
 
 
-def value_options() -> Collection[str]:
-    """Every option of a command that takes a value; for `options.take`."""
-    options = [option for command in _commands(command_tree()) for option in command.params]
+def value_options(words: Sequence[str] = ()) -> Collection[str]:
+    """The options with a value of the command that these words run, or of all commands; for `options.take`."""
+    options = [option for command in _commands(command_tree(_named(words))) for option in command.params]
     taking = [option for option in options if isinstance(option, TyperOption) and not option.is_flag]
     return {name for option in taking for name in option.opts if name not in VALUES}
+
+
+def _named(words: Sequence[str]) -> str | None:
+    """The command or group that a command line begins with; None if there is none of the name."""
+    names = {path.partition(" ")[0] for rows in COMMANDS.values() for path, _, _ in rows}
+    return words[0] if words and words[0] in names else None
 
 
 def run_tree(run: Invocation) -> int:
@@ -192,7 +203,7 @@ def run_tree(run: Invocation) -> int:
     if run.options.no_color:
         os.environ["NO_COLOR"] = "1"  # for Typer's own help
     try:
-        result = command_tree().main(run.words, prog_name="usersctl", standalone_mode=False, obj=run)
+        result = command_tree(_named(run.words)).main(run.words, prog_name="usersctl", standalone_mode=False, obj=run)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # Typer turns it into exit code 1
             raise ended.__context__ from None
