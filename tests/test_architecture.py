@@ -125,6 +125,8 @@ HOMES = {
 }
 SQL_HOMES = HOMES["sqlite3"]
 CLOCK_HOME = "usersctl/clock.py"
+# It names the functions of usersctl/cli/ as text, so that a command imports its own module only. Other tests load them all.
+TABLE_OF_COMMANDS = "usersctl/cli/tree.py"
 HEAVY = {
     "sqlite_utils",
     "bcrypt",
@@ -222,6 +224,8 @@ def the_core_never_imports_the_daemon(modules: Modules) -> Iterator[str]:
 def no_import_hides_behind_a_string(modules: Modules) -> Iterator[str]:
     tricks = {"import_module", "__import__", "exec", "eval", "spec_from_file_location"}
     for module in product(modules):
+        if module.path == TABLE_OF_COMMANDS:
+            continue
         for name, _ in module.imports:
             if is_below(name, "importlib") and not is_below(name, "importlib.metadata"):
                 yield f"{module.path} imports {name}"
@@ -474,6 +478,7 @@ BREAKING: dict[str, list[dict[str, str]]] = {
         {"usersctl/cli/planted.py": "import importlib"},
         {"usersctl/planted.py": "app = __import__('usersd.app')"},
         {"usersctl/planted.py": "exec('import usersd')"},
+        {"daemon/usersd/tree.py": "from importlib import import_module"},
     ],
     "every_technology_has_one_home": [
         {"usersctl/accounts.py": "import sqlite3"},

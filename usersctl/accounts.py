@@ -36,7 +36,8 @@ class Accounts:
 
     def find(self, reference: str, *, also_claimed: bool = False) -> User:
         """By id or known email address. `also_claimed` is for reading only: users may claim anybody's address."""
-        number, address = user_id_of(reference), lookup_key(reference)
+        number = user_id_of(reference)
+        address = "" if number is not None else lookup_key(reference)
         with self.store.glance() as tx:
             user = tx.user(number) if number is not None else tx.user_called(address)
         hint = "look for it with: usersctl list --search TEXT"

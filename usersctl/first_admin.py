@@ -18,7 +18,6 @@ from usersctl.secrets import digest, new_token
 from usersctl.store.store import Store
 
 LIFETIME = timedelta(minutes=30)
-MAKE_AN_ADMIN = "usersctl create EMAIL --admin"
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class FirstAdmin:
     hasher: Hasher
     settings: Settings
     emails: EmailQueue
-    command: str = MAKE_AN_ADMIN  # the other way: on the server, for this database
+    command: str  # the other way: on the server, for this database
 
     def needed(self) -> bool:
         with self.store.glance() as tx:

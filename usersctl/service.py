@@ -1,59 +1,192 @@
 """The composition root: build(settings) -> Service. The only place that wires."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from usersctl.accounts import Accounts
-from usersctl.claims import Claims
 from usersctl.clock import Clock, utc_now
 from usersctl.config import Settings
-from usersctl.deletion import Deletion
-from usersctl.devices import Devices
-from usersctl.first_admin import MAKE_AN_ADMIN, FirstAdmin
-from usersctl.lockdown import Lockdowns
-from usersctl.mail.kinds import EmailQueue
-from usersctl.mail.outbox import Outbox
-from usersctl.oauth.http import HttpClient
-from usersctl.oauth.identities import Identities
-from usersctl.oauth.providers import Provider, make_provider
-from usersctl.oauth.sign_in import OAuthSignIn
 from usersctl.passwords import Hasher
-from usersctl.readiness import Readiness
-from usersctl.recovery import Recovery
-from usersctl.registration import Registration
-from usersctl.session_uses import SessionUses
-from usersctl.sessions import Sessions
 from usersctl.store.store import Store
-from usersctl.throttle import AccountThrottle
-from usersctl.transfer.transfer import Transfer
+
+MAKE_AN_ADMIN = "usersctl create EMAIL --admin"
 
 if TYPE_CHECKING:
+    from usersctl.accounts import Accounts
+    from usersctl.claims import Claims
+    from usersctl.deletion import Deletion
+    from usersctl.devices import Devices
+    from usersctl.first_admin import FirstAdmin
+    from usersctl.lockdown import Lockdowns
+    from usersctl.mail.kinds import EmailQueue
+    from usersctl.mail.outbox import Outbox
     from usersctl.mail.sending import Send
+    from usersctl.oauth.http import HttpClient
+    from usersctl.oauth.identities import Identities
+    from usersctl.oauth.providers import Provider
+    from usersctl.oauth.sign_in import OAuthSignIn
+    from usersctl.readiness import Readiness
+    from usersctl.recovery import Recovery
+    from usersctl.registration import Registration
+    from usersctl.sessions import Sessions
+    from usersctl.throttle import AccountThrottle
+    from usersctl.transfer.transfer import Transfer
 
 
-@dataclass(frozen=True)
+def build(
+    settings: Settings,
+    *,
+    store: Store | None = None,
+    provider: "Provider | None" = None,
+    send: "Send | None" = None,
+    now: Clock = utc_now,
+    admin_command: str = MAKE_AN_ADMIN,
+    parts: Callable[[], Mapping[str, bool]] = dict,
+) -> "Service":
+    """A service on the database of the settings, which is created if it is missing, or on a store that is open already.
+
+    All its parts are there, because many threads will use it.
+    """
+    store = store or Store.open(settings.database, create=True)
+    service = Service(settings, store, now, provider, send, admin_command, parts)
+    for name, value in vars(Service).items():
+        if isinstance(value, cached_property):
+            getattr(service, name)
+    return service
+
+
 class Service:
-    settings: Settings
-    store: Store
-    hasher: Hasher
-    throttle: AccountThrottle
-    devices: Devices
-    accounts: Accounts
-    claims: Claims
-    sessions: Sessions
-    transfer: Transfer
-    first_admin: FirstAdmin
-    registration: Registration
-    recovery: Recovery
-    deletion: Deletion
-    outbox: Outbox
-    oauth: OAuthSignIn
-    identities: Identities
-    lockdown: Lockdowns
-    http: HttpClient
-    readiness: Readiness
-    now: Clock
+    """Each part is made, and its module imported, at its first use: a command pays for those that it needs."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        now: Clock = utc_now,
+        provider: "Provider | None" = None,
+        send: "Send | None" = None,
+        admin_command: str = MAKE_AN_ADMIN,
+        parts: Callable[[], Mapping[str, bool]] = dict,
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.now = store.clock = now  # one clock for all parts of a service
+        self.hasher = Hasher(settings.rounds)
+        self._provider = provider
+        self._send = send
+        self._admin_command = admin_command
+        self._parts = parts
+
+    @cached_property
+    def emails(self) -> "EmailQueue":
+        from usersctl.mail.kinds import EmailQueue
+
+        return EmailQueue()
+
+    @cached_property
+    def http(self) -> "HttpClient":
+        from usersctl.oauth.http import HttpClient
+
+        return HttpClient()
+
+    @cached_property
+    def throttle(self) -> "AccountThrottle":
+        from usersctl.throttle import AccountThrottle
+
+        limits = self.settings
+        return AccountThrottle(
+            self.store, limits.limits_enabled, limits.failures_before_delay, limits.failures_before_lock
+        )
+
+    @cached_property
+    def devices(self) -> "Devices":
+        from usersctl.devices import Devices
+
+        return Devices(self.store)
+
+    @cached_property
+    def accounts(self) -> "Accounts":
+        from usersctl.accounts import Accounts
+
+        return Accounts(self.store, self.hasher, self.throttle, self.settings, self.emails)
+
+    @cached_property
+    def claims(self) -> "Claims":
+        from usersctl.claims import Claims
+
+        return Claims(self.store, self.hasher, self.throttle, self.devices, self.emails)
+
+    @cached_property
+    def sessions(self) -> "Sessions":
+        from usersctl.session_uses import SessionUses
+        from usersctl.sessions import Sessions
+
+        uses = SessionUses(self.store)
+        return Sessions(
+            self.store, self.hasher, self.throttle, self.devices, self.settings, self.emails, uses
+        )
+
+    @cached_property
+    def transfer(self) -> "Transfer":
+        from usersctl.transfer.transfer import Transfer
+
+        return Transfer(self.store, self.hasher, self.settings, self.emails)
+
+    @cached_property
+    def first_admin(self) -> "FirstAdmin":
+        from usersctl.first_admin import FirstAdmin
+
+        return FirstAdmin(self.store, self.hasher, self.settings, self.emails, self._admin_command)
+
+    @cached_property
+    def registration(self) -> "Registration":
+        from usersctl.registration import Registration
+
+        return Registration(self.store, self.hasher, self.settings, self.emails)
+
+    @cached_property
+    def recovery(self) -> "Recovery":
+        from usersctl.recovery import Recovery
+
+        return Recovery(self.store, self.hasher, self.settings, self.emails)
+
+    @cached_property
+    def deletion(self) -> "Deletion":
+        from usersctl.deletion import Deletion
+
+        return Deletion(self.store, self.hasher, self.throttle, self.settings, self.emails)
+
+    @cached_property
+    def outbox(self) -> "Outbox":
+        from usersctl.mail.outbox import Outbox
+
+        return Outbox(self.store, self.settings, self.emails, self._send)
+
+    @cached_property
+    def oauth(self) -> "OAuthSignIn":
+        from usersctl.oauth.providers import make_provider
+        from usersctl.oauth.sign_in import OAuthSignIn
+
+        provider = self._provider or make_provider(self.settings, self.http, self.now)
+        return OAuthSignIn(self.store, self.settings, self.emails, provider, self.http)
+
+    @cached_property
+    def identities(self) -> "Identities":
+        from usersctl.oauth.identities import Identities
+
+        return Identities(self.store, self.settings, self.emails)
+
+    @cached_property
+    def lockdown(self) -> "Lockdowns":
+        from usersctl.lockdown import Lockdowns
+
+        return Lockdowns(self.store)
+
+    @cached_property
+    def readiness(self) -> "Readiness":
+        from usersctl.readiness import Readiness
+
+        return Readiness(self.store, self._parts)
 
     def stop(self) -> None:
         """The daemon stops: what waits for other servers is given up."""
@@ -63,47 +196,3 @@ class Service:
     def close(self) -> None:
         self.sessions.uses.stop()
         self.store.close()
-
-
-def build(
-    settings: Settings,
-    *,
-    store: Store | None = None,
-    provider: Provider | None = None,
-    send: "Send | None" = None,
-    now: Clock = utc_now,
-    admin_command: str = MAKE_AN_ADMIN,
-    parts: Callable[[], Mapping[str, bool]] = dict,
-) -> Service:
-    """A service on the database of the settings, which is created if it is missing, or on a store that is open already."""
-    store = store or Store.open(settings.database, create=True)
-    store.clock = now  # one clock for all parts of a service
-    hasher = Hasher(settings.rounds)
-    http = HttpClient()
-    emails = EmailQueue()
-    throttle = AccountThrottle(
-        store, settings.limits_enabled, settings.failures_before_delay, settings.failures_before_lock
-    )
-    devices = Devices(store)
-    return Service(
-        settings=settings,
-        store=store,
-        hasher=hasher,
-        throttle=throttle,
-        devices=devices,
-        accounts=Accounts(store, hasher, throttle, settings, emails),
-        claims=Claims(store, hasher, throttle, devices, emails),
-        sessions=Sessions(store, hasher, throttle, devices, settings, emails, SessionUses(store)),
-        transfer=Transfer(store, hasher, settings, emails),
-        first_admin=FirstAdmin(store, hasher, settings, emails, admin_command),
-        registration=Registration(store, hasher, settings, emails),
-        recovery=Recovery(store, hasher, settings, emails),
-        deletion=Deletion(store, hasher, throttle, settings, emails),
-        outbox=Outbox(store, settings, emails, send),
-        oauth=OAuthSignIn(store, settings, emails, provider or make_provider(settings, http, now), http),
-        identities=Identities(store, settings, emails),
-        lockdown=Lockdowns(store),
-        http=http,
-        readiness=Readiness(store, parts),
-        now=now,
-    )

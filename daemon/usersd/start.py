@@ -13,10 +13,9 @@ from usersctl.config import Settings
 from usersctl.config.sources import COMMAND_LINE, Loaded, default_files
 from usersctl.config.values import is_loopback
 from usersctl.errors import ConfigError, Invalid
-from usersctl.first_admin import MAKE_AN_ADMIN
 from usersctl.mail import folder, writer
 from usersctl.secrets import new_token
-from usersctl.service import Service, build
+from usersctl.service import MAKE_AN_ADMIN, Service, build
 from usersctl.store.store import Store
 from usersctl.text import counted
 from usersd.app import App

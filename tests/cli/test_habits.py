@@ -20,8 +20,8 @@ from usersctl.cli.tree import command_tree, value_options
 pytestmark = pytest.mark.slow
 
 
-def every_command() -> list[tuple[tuple[str, ...], TyperCommand | TyperGroup]]:
-    commands: list[tuple[tuple[str, ...], TyperCommand | TyperGroup]] = [((), command_tree())]
+def every_command(root: TyperGroup) -> list[tuple[tuple[str, ...], TyperCommand | TyperGroup]]:
+    commands: list[tuple[tuple[str, ...], TyperCommand | TyperGroup]] = [((), root)]
     for path, command in commands:
         if isinstance(command, TyperGroup):
             for name, subcommand in command.commands.items():
@@ -30,7 +30,7 @@ def every_command() -> list[tuple[tuple[str, ...], TyperCommand | TyperGroup]]:
     return commands
 
 
-COMMANDS = every_command()
+COMMANDS = every_command(command_tree())
 
 # --- help ---
 
@@ -153,6 +153,23 @@ def test_the_value_of_an_option_is_never_read_as_a_shared_option() -> None:
     assert value_options() >= {"--name", "--role", "--expires", "--from"}
     words = ["create", "a@example.com", "--name", "--db=x", "--role", "--json", "--quiet"]
     assert take(words, value_options()) == (Options(quiet=True), words[:-1])
+    assert take(words, value_options(["create"])) == (Options(quiet=True), words[:-1])
+
+
+@pytest.mark.parametrize("name", command_tree().commands)
+def test_one_command_alone_has_the_options_that_it_has_among_all(name: str) -> None:
+    alone = command_tree(name).commands
+    assert list(alone) == [name]
+    for path, command in every_command(command_tree(name)):
+        among_all = dict(COMMANDS)[path]
+        assert [option.opts for option in command.params] == [option.opts for option in among_all.params]
+        taking = {
+            name
+            for option in command.params
+            if isinstance(option, TyperOption) and not option.is_flag
+            for name in option.opts
+        }
+        assert not path or taking - {"--config", "--db"} <= set(value_options([path[0], "x"]))
 
 
 # --- streams ---

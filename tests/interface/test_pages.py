@@ -19,8 +19,7 @@ import usersd
 from usersctl import colours
 from usersctl.config import Settings
 from usersctl.errors import ConfigError
-from usersctl.first_admin import MAKE_AN_ADMIN
-from usersctl.service import Service
+from usersctl.service import MAKE_AN_ADMIN, Service
 from usersd.pages import assets, pages
 from usersd.request import Request
 from usersd.response import PAGE, Response, as_json, error_response

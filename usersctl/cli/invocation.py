@@ -36,9 +36,9 @@ class Invocation:
 
     def service(self, *, create: bool = False, write: bool = True) -> "Service":
         """`create` makes a database if there is none; without `write` an old one is refused, not migrated."""
-        from usersctl.service import build  # late: a list needs no journeys
+        from usersctl.service import Service  # late: a list needs no journeys
 
-        return build(self.loaded.settings, store=self.store(create=create, write=write))
+        return Service(self.loaded.settings, self.store(create=create, write=write))
 
     def store(self, *, create: bool = False, write: bool = True) -> Store:
         path, why = self.loaded.settings.database, self.loaded.origins["database"].source

@@ -3,9 +3,10 @@
 import os
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,77 +15,62 @@ from typer import Option
 from typer.core import TyperGroup, TyperOption
 from typer.exceptions import Abort, TyperException
 
-from usersctl.cli import (
-    accounts,
-    audit,
-    configuration,
-    database,
-    doctor,
-    healthcheck,
-    lockdown,
-    mail,
-    openapi,
-    serve,
-    snippet,
-    tokens,
-    transfer,
-    why,
-)
 from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.options import VALUES
 
-# Each panel of the help with its commands: name, function, and the words of the example that follow the name.
+# Each panel of the help with its commands: name, module and function, and the words of the example that follow the name.
+# The function is named and not imported: a command loads no module but its own.
 # fmt: off
 COMMANDS = {
     "Accounts": (
-        ("create",         accounts.create,        "ada@example.com --name 'Ada Lovelace' --admin"),
-        ("list",           accounts.list_,         "--inactive --sort created --desc"),
-        ("show",           accounts.show,          "ada@example.com"),
-        ("update",         accounts.update,        "ada@example.com --role user"),
-        ("activate",       accounts.activate,      "7 8 grace@example.com"),
-        ("deactivate",     accounts.deactivate,    "- < leavers.txt"),
-        ("delete",         accounts.delete,        "bob@example.com --yes"),
-        ("set-password",   accounts.set_password,  "ada@example.com --generate"),
-        ("unlock",         accounts.unlock,        "ada@example.com"),
-        ("why",            why.why,                "ada@example.com"),
-        ("import",         transfer.import_,       "people.csv --dry-run"),
-        ("export",         transfer.export,        "people.jsonl --with-hashes"),
+        ("create",          "accounts.create",         "ada@example.com --name 'Ada Lovelace' --admin"),
+        ("list",            "accounts.list_",          "--inactive --sort created --desc"),
+        ("show",            "accounts.show",           "ada@example.com"),
+        ("update",          "accounts.update",         "ada@example.com --role user"),
+        ("activate",        "accounts.activate",       "7 8 grace@example.com"),
+        ("deactivate",      "accounts.deactivate",     "- < leavers.txt"),
+        ("delete",          "accounts.delete",         "bob@example.com --yes"),
+        ("set-password",    "accounts.set_password",   "ada@example.com --generate"),
+        ("unlock",          "accounts.unlock",         "ada@example.com"),
+        ("why",             "why.why",                 "ada@example.com"),
+        ("import",          "transfer.import_",        "people.csv --dry-run"),
+        ("export",          "transfer.export",         "people.jsonl --with-hashes"),
     ),
     "Sessions and tokens": (
-        ("cleanup-tokens", tokens.cleanup_tokens,  "--quiet"),
-        ("token create",   tokens.create,          "ci@example.com --name backup --expires 90d"),
-        ("token list",     tokens.list_,           "ada@example.com"),
-        ("token revoke",   tokens.revoke,          "ada@example.com"),
+        ("cleanup-tokens",  "tokens.cleanup_tokens",   "--quiet"),
+        ("token create",    "tokens.create",           "ci@example.com --name backup --expires 90d"),
+        ("token list",      "tokens.list_",            "ada@example.com"),
+        ("token revoke",    "tokens.revoke",           "ada@example.com"),
     ),
     "Email": (
-        ("mail list",      mail.list_,             "--json"),
-        ("mail show",      mail.show,              "12"),
-        ("mail retry",     mail.retry,             ""),
-        ("mail test",      mail.test,              "ada@example.com"),
-        ("link",           mail.link,              "reset ada@example.com"),
+        ("mail list",       "mail.list_",              "--json"),
+        ("mail show",       "mail.show",               "12"),
+        ("mail retry",      "mail.retry",              ""),
+        ("mail test",       "mail.test",               "ada@example.com"),
+        ("link",            "mail.link",               "reset ada@example.com"),
     ),
     "Operation": (
-        ("serve",          serve.serve,            "--dev"),
-        ("doctor",         doctor.doctor,          "--online"),
-        ("healthcheck",    healthcheck.healthcheck, "http://127.0.0.1:8080"),
-        ("db init",        database.init,          "--db /var/lib/users/users.db"),
-        ("db migrate",     database.migrate,       ""),
-        ("db status",      database.status,        "--json"),
-        ("db backup",      database.backup,        "/var/backups/users-today.db"),
-        ("db verify",      database.verify,        "/var/backups/users-today.db"),
-        ("db restore",     database.restore,       "/var/backups/users-today.db"),
-        ("audit",          audit.audit,            "--user ada@example.com --since 7d"),
-        ("audit verify",   audit.verify,           ""),
-        ("lockdown on",    lockdown.on,            "--except ada@example.com"),
-        ("lockdown off",   lockdown.off,           ""),
-        ("lockdown status", lockdown.status,       "--json"),
-        ("config show",    configuration.show,     "--origin"),
-        ("config explain", configuration.explain,  "auth.tokenExpiration"),
-        ("config check",   configuration.check,    "--config users.toml"),
-        ("config path",    configuration.path,     ""),
-        ("snippet",        snippet.snippet,        "systemd >/etc/systemd/system/usersd.service"),
-        ("openapi",        openapi.openapi,        "> openapi.json"),
+        ("serve",           "serve.serve",             "--dev"),
+        ("doctor",          "doctor.doctor",           "--online"),
+        ("healthcheck",     "healthcheck.healthcheck", "http://127.0.0.1:8080"),
+        ("db init",         "database.init",           "--db /var/lib/users/users.db"),
+        ("db migrate",      "database.migrate",        ""),
+        ("db status",       "database.status",         "--json"),
+        ("db backup",       "database.backup",         "/var/backups/users-today.db"),
+        ("db verify",       "database.verify",         "/var/backups/users-today.db"),
+        ("db restore",      "database.restore",        "/var/backups/users-today.db"),
+        ("audit",           "audit.audit",             "--user ada@example.com --since 7d"),
+        ("audit verify",    "audit.verify",            ""),
+        ("lockdown on",     "lockdown.on",             "--except ada@example.com"),
+        ("lockdown off",    "lockdown.off",            ""),
+        ("lockdown status", "lockdown.status",         "--json"),
+        ("config show",     "configuration.show",      "--origin"),
+        ("config explain",  "configuration.explain",   "auth.tokenExpiration"),
+        ("config check",    "configuration.check",     "--config users.toml"),
+        ("config path",     "configuration.path",      ""),
+        ("snippet",         "snippet.snippet",         "systemd >/etc/systemd/system/usersd.service"),
+        ("openapi",         "openapi.openapi",         "> openapi.json"),
     ),
 }
 # fmt: on
@@ -115,11 +101,12 @@ def build_tree(only: str | None) -> typer.Typer:
     app.callback()(everywhere)
     groups: dict[str, typer.Typer] = {}
     for panel, rows in COMMANDS.items():
-        for path, function, words in rows:
+        for path, place, words in rows:
             epilog = f"Example: usersctl {path} {words}".rstrip()
             name, _, subcommand = path.partition(" ")
             if only not in (None, name):
                 continue
+            function = _loaded(place)
             if name not in GROUPS:
                 app.command(name, rich_help_panel=panel, epilog=epilog)(function)
                 continue
@@ -136,6 +123,12 @@ def build_tree(only: str | None) -> typer.Typer:
             else:
                 groups[name].callback()(function)
     return app
+
+
+def _loaded(place: str) -> Callable[..., None]:
+    module, _, function = place.partition(".")
+    loaded: Callable[..., None] = getattr(import_module(f"usersctl.cli.{module}"), function)
+    return loaded
 
 
 def everywhere(
@@ -203,7 +196,9 @@ def run_tree(run: Invocation) -> int:
     if run.options.no_color:
         os.environ["NO_COLOR"] = "1"  # for Typer's own help
     try:
-        result = command_tree(_named(run.words)).main(run.words, prog_name="usersctl", standalone_mode=False, obj=run)
+        result = command_tree(_named(run.words)).main(
+            run.words, prog_name="usersctl", standalone_mode=False, obj=run
+        )
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # Typer turns it into exit code 1
             raise ended.__context__ from None
