@@ -73,6 +73,8 @@ TABLE: tuple[Route, ...] = (
     Route("GET",    "/health",                             ANYONE,           health.alive, is_probe=True),
     Route("GET",    "/ready",                              ANYONE,           health.ready, is_probe=True),
     Route("GET",    "/login",                              OPTIONAL_SESSION, pages.login),
+    Route("GET",    "/logout",                             OPTIONAL_SESSION, pages.logout),
+    Route("POST",   "/logout",                             ANYONE,           session.logout_by_form, event="logout"),
     Route("GET",    "/register",                           REGISTRATION,     pages.register),
     Route("GET",    "/confirm-email",                      REGISTRATION,     pages.confirm_email),
     Route("GET",    "/forgot-password",                    ANYONE,           pages.forgot_password),

@@ -846,5 +846,6 @@ def test_the_routes_open_to_anyone_are_exactly_the_intended_ones() -> None:
         ("GET", "/forgot-password"), ("GET", "/reset-password"), ("GET", "/not-me"), ("GET", "/api/users/auth/oauth/redirect"),
         ("GET", "/api/users/auth/oauth/callback"), ("GET", "/api/users/auth/verify"), ("GET", "/health"), ("GET", "/ready"),
         ("GET", "/api/users/openapi.json"), ("GET", "/api/users/docs"), ("POST", "/api/users/me/email"), ("GET", "/confirm-new-email"),
+        ("POST", "/logout"),
     }  # fmt: skip
     assert open_to_all <= meant

@@ -90,9 +90,9 @@ def house(make_service: Callable[..., Service]) -> Iterator[Callable[..., Site]]
     """Sites as `--dev` makes them: open for registration, with letters to read and a provider. Keywords are settings."""
     with ExitStack() as stack:
 
-        def house(**changes: Any) -> Site:
+        def house(host: str = "127.0.0.1", **changes: Any) -> Site:
             listener = listen("127.0.0.1", 0)
-            base_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            base_url = f"http://{host}:{listener.getsockname()[1]}"
             provider = SampleProvider(base_url, "secret", base_url + "/api/users/auth/oauth/callback")
             settings = Settings(database=Path(), base_url=base_url, whitelist=("/register",))
             values = provider.settings(settings)._asdict() | {"rounds": 4, "brand": "Acme"}

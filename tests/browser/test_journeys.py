@@ -391,6 +391,31 @@ def test_a_user_without_the_role_reads_that_the_page_is_for_admins(house: House,
     sees_profile(grace, at="/account")
 
 
+# --- signing out ---
+
+
+@pytest.mark.parametrize("script", [True, False])
+@pytest.mark.parametrize("host", ["127.0.0.1", "accounts.example.com"])
+def test_the_logout_page_signs_out_also_without_a_script_and_without_https(
+    house: House, visit: Visit, host: str, script: bool
+) -> None:
+    """A browser says where a request comes from by Sec-Fetch-Site only to this machine and to https."""
+    site = house(host=host)
+    token = site.signed_in(site.add()).token
+    ada = visit(site, java_script_enabled=script)
+    ada.base = site.service.settings.base_url
+    ada.context.add_cookies([{"name": "auth_token", "value": token, "url": ada.base}])
+    ada.goes("/logout?redirect=/login%3Fredirect=/account")
+    ada.sees("ada@example.com")
+    ada.presses("Sign out")
+    ada.is_at("/login?redirect=/account")
+    assert ada.cookie() is None
+    ada.goes("/logout")
+    ada.sees("You are signed out")
+    ada.follows("Sign in")
+    ada.is_at("/login")
+
+
 # --- visitors who are signed in already ---
 
 

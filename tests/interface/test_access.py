@@ -66,6 +66,8 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("GET", "/health"): (ANYONE, 200),
     ("GET", "/ready"): (ANYONE, 200),
     ("GET", "/login"): (ANYONE, 200),
+    ("GET", "/logout"): (ANYONE, 200),
+    ("POST", "/logout"): (ANYONE, 302),
     ("GET", "/register"): (REGISTRATION, 200),
     ("GET", "/confirm-email"): (REGISTRATION, 200),
     ("GET", "/forgot-password"): (ANYONE, 200),
@@ -190,6 +192,8 @@ def is_well_formed(reply: Reply, path: str, method: str) -> bool:
         return reply.header("Location") == "/login?error=oauth_not_configured"
     if reply.status == 403 and path == "/users":
         return reply.header("Content-Type") == "text/html; charset=utf-8"
+    if (path, method) == ("/logout", "POST"):
+        return reply.header("Location") == "/login"
     if reply.status == 302:
         return reply.header("Location") == f"/login?redirect={path}" and reply.body == b""
     if reply.status in (401, 403, 405) and method != "HEAD":

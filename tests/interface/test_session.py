@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from support.commands import OPERATOR, PASSWORD
@@ -289,6 +290,75 @@ def test_logout_succeeds_and_clears_the_cookie_for_any_token(site: Site, headers
     reply = site.client(headers=headers).delete(SESSION)
     assert (reply.status, reply.json) == (200, {"message": "Logged out"})
     assert attributes(reply)[0] == "auth_token="
+
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+OWN_FORM = FORM | {"Sec-Fetch-Site": "same-origin"}
+
+
+def test_a_form_signs_out_at_once(site: Site) -> None:
+    client = site.signed_in(site.add())
+    token = token_of(client)
+    reply = client.send("POST", "/logout", raw=b"a=b", headers=OWN_FORM)
+    assert (reply.status, reply.header("Location")) == (302, "/login")
+    assert attributes(reply) == ("auth_token=", {"Path=/", "HttpOnly", "SameSite=Lax", "Max-Age=0"})
+    assert site.client(cookies={"auth_token": token}).get(ME).status == 401
+    again = site.client().send("POST", "/logout", raw=b"", headers=OWN_FORM)
+    assert (again.status, again.header("Location")) == (302, "/login")
+
+
+def test_a_form_of_another_site_signs_nobody_out(site: Site) -> None:
+    client = site.signed_in(site.add())
+    for origin in (
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+    ):
+        reply = client.send("POST", "/logout", raw=b"", headers=FORM | origin)
+        assert (reply.status, reply.message) == (403, "Cross-site requests are not allowed")
+        assert reply.all("Set-Cookie") == []
+    assert client.get(ME).status == 200
+
+
+def test_the_logout_page_signs_nobody_out_by_itself(site: Site) -> None:
+    client = site.signed_in(site.add())
+    for method in ("GET", "HEAD"):
+        reply = client.send(method, "/logout?redirect=/goodbye", headers={"Sec-Fetch-Site": "cross-site"})
+        assert (reply.status, reply.cookies()) == (200, [])
+    page = client.get("/logout?redirect=/goodbye%3Fa=1").body.decode()
+    assert '<form method="post" action="/logout?redirect=%2Fgoodbye%3Fa%3D1">' in page
+    assert page.count("<button") == 1
+    assert client.get(ME).status == 200
+
+
+def test_the_logout_page_leads_on_without_a_session(site: Site) -> None:
+    page = site.client().get("/logout").body.decode()
+    assert "You are signed out" in page
+    assert 'href="/login"' in page
+    assert "<form" not in page
+    assert 'href="/goodbye"' in site.client().get("/logout?redirect=/goodbye").body.decode()
+
+
+@pytest.mark.parametrize(
+    ("asked", "led_to"),
+    [
+        ("/goodbye?a=1", "/goodbye?a=1"),
+        ("//evil.example", "/login"),
+        ("/\\evil.example", "/login"),
+        ("https://evil.example/", "/login"),
+        ("javascript:alert(1)", "/login"),
+        ("/a\r\nX: y", "/login"),
+    ],
+)
+def test_a_logout_leads_on_inside_the_site_only(site: Site, asked: str, led_to: str) -> None:
+    path = "/logout?" + urlencode({"redirect": asked})
+    reply = site.signed_in(site.add()).send("POST", path, raw=b"", headers=OWN_FORM)
+    assert (reply.status, reply.header("Location")) == (302, led_to)
+    for client in (site.client(), site.signed_in(site.add("grace"))):
+        page = client.get(path).body.decode()
+        assert "evil" not in page
+        assert "javascript" not in page
 
 
 # --- tokens ---

@@ -7,10 +7,12 @@ from usersctl.fields import lookup
 from usersctl.models import Session
 from usersctl.service import Service
 from usersctl.sessions import Opened
-from usersd.inputs import Body, NoFields, flag, required
-from usersd.openapi.operation import MANAGEMENT, OWN, SIGNING_IN, Operation
-from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER, array, exactly, named
+from usersd.access import own_path
+from usersd.inputs import Body, NoFields, Query, flag, optional, required
+from usersd.openapi.operation import MANAGEMENT, OWN, PAGES, SIGNING_IN, Operation
+from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER, array, exactly, named, string
 from usersd.request import Request
+from usersd.response import Response, redirect_to
 
 NO_SUCH_USER = {404: "User not found."}
 _REFUSED_LOGIN = {
@@ -63,6 +65,18 @@ def logout(request: Request, service: Service) -> dict[str, Any]:
         if session is not None:
             request.log_fields |= {"account": session.user_id, "session": session.id}
     return {"message": "Logged out"}
+
+
+class Onward(Query):
+    redirect = optional(string("/goodbye"), "Where to go afterwards: a path of this site.")
+
+
+@Operation(PAGES, None, query=Onward, redirect="To `redirect`, or to `/login`.", sets_cookie="Cleared.")
+def logout_by_form(request: Request, service: Service) -> Response:
+    """Sign out by a form. An application links to the page or has a form with this action; a form of another site is
+    refused. Succeeds without a session, too."""
+    logout(request, service)
+    return redirect_to(own_path(Onward.lenient(request).redirect) or "/login")
 
 
 def set_session_cookie(request: Request, service: Service, opened: Opened, *, remember: bool) -> None:

@@ -9,6 +9,7 @@ import bottle
 
 from usersctl.service import Service
 from usersd.access import is_api, own_path, wants_a_page
+from usersd.handlers.session import Onward
 from usersd.inputs import Query, optional
 from usersd.openapi.operation import HTML, PAGES, Operation
 from usersd.openapi.schemas import TOKEN, string
@@ -46,6 +47,14 @@ def login(request: Request, service: Service) -> Response:
         has_provider=request.settings.has_provider,
         error=texts.catalogue(request.settings.locale).get(f"oauth.{query.error}"),
     )
+
+
+@Operation(PAGES, HTML, query=Onward)
+def logout(request: Request, _service: Service) -> Response:
+    """Sign out. The button of this page sends a form to the same address."""
+    then = own_path(Onward.lenient(request).redirect)
+    query = f"?{urlencode({'redirect': then})}" if then else ""
+    return _page(request, "logout", then=then, query=query)
 
 
 CLOSED = {403: "Registration is closed."}
