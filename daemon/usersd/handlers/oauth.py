@@ -24,6 +24,7 @@ from usersd.handlers.session import set_session_cookie
 from usersd.inputs import Query, optional
 from usersd.openapi.operation import SIGNING_IN, Operation
 from usersd.openapi.schemas import string
+from usersd.pages.pages import Onward
 from usersd.request import Request
 from usersd.response import Response, redirect_to
 
@@ -51,10 +52,6 @@ class Flow(NamedTuple):
         return cls(*json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))))
 
 
-class RedirectQuery(Query):
-    redirect = optional(string("/users"), "Where to go afterwards: a path of this site.")
-
-
 class CallbackQuery(Query):
     code = optional(string("SplxlOBeZQQYbYS6WxSbIA"), "From the provider.")
     state = optional(string("af0ifjsldkj"), "As it was sent to the provider.")
@@ -65,7 +62,7 @@ class CallbackQuery(Query):
 @Operation(
     SIGNING_IN,
     None,
-    query=RedirectQuery,
+    query=Onward,
     redirect="To the identity provider, or to `auth.oauth.errorRedirect` with an `error`.",
     sets_cookie="The state of this sign-in, for ten minutes.",
 )
@@ -77,7 +74,7 @@ def redirect(request: Request, service: Service) -> Response:
         raise refused("a page of another site started this sign-in")
     state, nonce, verifier = new_token(), new_token(), new_token()
     url = service.oauth.authorization_url(state=state, nonce=nonce, challenge=challenge_of(verifier))
-    target = own_path(RedirectQuery.lenient(request).redirect)
+    target = own_path(Onward.lenient(request).redirect)
     if len(target) > MAX_TARGET:
         target = ""
     for oldest in _flow_cookies(request)[: -MAX_FLOWS + 1]:

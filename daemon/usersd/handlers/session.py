@@ -8,9 +8,10 @@ from usersctl.models import Session
 from usersctl.service import Service
 from usersctl.sessions import Opened
 from usersd.access import own_path
-from usersd.inputs import Body, NoFields, Query, flag, optional, required
+from usersd.inputs import Body, NoFields, flag, required
 from usersd.openapi.operation import MANAGEMENT, OWN, PAGES, SIGNING_IN, Operation
-from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER, array, exactly, named, string
+from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER, array, exactly, named
+from usersd.pages.pages import Onward
 from usersd.request import Request
 from usersd.response import Response, redirect_to
 
@@ -65,10 +66,6 @@ def logout(request: Request, service: Service) -> dict[str, Any]:
         if session is not None:
             request.log_fields |= {"account": session.user_id, "session": session.id}
     return {"message": "Logged out"}
-
-
-class Onward(Query):
-    redirect = optional(string("/goodbye"), "Where to go afterwards: a path of this site.")
 
 
 @Operation(PAGES, None, query=Onward, redirect="To `redirect`, or to `/login`.", sets_cookie="Cleared.")

@@ -9,7 +9,6 @@ import bottle
 
 from usersctl.service import Service
 from usersd.access import is_api, own_path, wants_a_page
-from usersd.handlers.session import Onward
 from usersd.inputs import Query, optional
 from usersd.openapi.operation import HTML, PAGES, Operation
 from usersd.openapi.schemas import TOKEN, string
@@ -23,8 +22,11 @@ LOGIN = "/login"
 OAUTH = "/api/users/auth/oauth/redirect"
 
 
-class LoginQuery(Query):
+class Onward(Query):
     redirect = optional(string("/users"), "Where to go afterwards: a path of this site.")
+
+
+class LoginQuery(Onward):
     error = optional(string("oauth_failed"), "Why a sign-in through the provider failed.")
 
 
