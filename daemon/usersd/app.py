@@ -16,7 +16,17 @@ from usersd.page_access import Whitelist
 from usersd.pages import pages
 from usersd.rate_limits import RateLimits
 from usersd.request import BadRequest, Request, new_request_id
-from usersd.response import JSON, STATUS_LINES, Header, Response, as_json, error_response, hsts, unavailable
+from usersd.response import (
+    JSON,
+    STATUS_LINES,
+    Header,
+    Response,
+    as_json,
+    error_response,
+    hsts,
+    sent_body,
+    unavailable,
+)
 from usersd.routes import TABLE
 from usersd.routing import ANY, SAFE_METHODS, Access, Match, Route, Router
 from usersd.server.lanes import MustWait
@@ -72,7 +82,7 @@ class App:
         headers = [*self._headers(request, response), ("Content-Length", str(len(response.body)))]
         self._record(request, route, response, time.perf_counter() - began)
         start_response(STATUS_LINES[response.status], headers)
-        return [] if request.method == "HEAD" else [response.body]
+        return sent_body(request.method, response)
 
     def _respond(self, request: Request, match: Match, route: Route | None) -> Response:
         """Refusals in this order: 403 for another site, 401, 400 for an id, 403; then those of the handler."""

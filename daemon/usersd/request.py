@@ -185,17 +185,7 @@ class Request:
     def body(self) -> dict[str, Any]:
         """One JSON object; no body at all is an empty one."""
         environ = self.environ
-        try:
-            length = int(environ.get("CONTENT_LENGTH") or 0)
-        except ValueError:
-            raise BadRequest(400, "Invalid Content-Length") from None
-        if length > MAX_BODY:
-            raise BadRequest(413, "The body is too large")
-        if not environ.get("CONTENT_LENGTH") and environ.get("wsgi.input_terminated"):
-            length = MAX_BODY + 1  # sent in chunks, which some servers do not count
-        raw: bytes = environ["wsgi.input"].read(length) if length > 0 else b""
-        if len(raw) > MAX_BODY:
-            raise BadRequest(413, "The body is too large")
+        raw = self._raw_body()
         if not raw:
             return {}
         media, _, parameters = environ.get("CONTENT_TYPE", "").partition(";")
@@ -206,6 +196,33 @@ class Request:
         if environ.get("HTTP_CONTENT_ENCODING", "identity").strip().lower() not in ("identity", ""):
             raise BadRequest(415, "The body must not be compressed")
         return parse_object(raw)
+
+    def _raw_body(self) -> bytes:
+        environ = self.environ
+        try:
+            length = int(environ.get("CONTENT_LENGTH") or 0)
+        except ValueError:
+            raise BadRequest(400, "Invalid Content-Length") from None
+        if length > MAX_BODY:
+            raise BadRequest(413, "The body is too large")
+        if environ.get("wsgi.input_terminated"):
+            if not environ.get("CONTENT_LENGTH"):
+                length = MAX_BODY + 1  # sent in chunks, which some servers do not count
+        elif self._hides_length:
+            raise BadRequest(411, "The body must be sent with Content-Length")
+        raw: bytes = environ["wsgi.input"].read(length) if length > 0 else b""
+        if len(raw) > MAX_BODY:
+            raise BadRequest(413, "The body is too large")
+        return raw
+
+    @property
+    def _hides_length(self) -> bool:
+        """A body whose end this server does not tell: in chunks, or in frames of HTTP/2. It must not count as none."""
+        environ = self.environ
+        if environ.get("HTTP_TRANSFER_ENCODING"):
+            return True
+        is_framed = not environ.get("SERVER_PROTOCOL", "HTTP/1.1").startswith("HTTP/1.")
+        return is_framed and "CONTENT_TYPE" in environ and not environ.get("CONTENT_LENGTH")
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:

@@ -55,7 +55,12 @@ def send(
     """Answers a request that does not reach the application."""
     headers = [*response.headers, ("Content-Length", str(len(response.body))), *hsts(settings)]
     start_response(STATUS_LINES[response.status], headers)
-    return [] if environ["REQUEST_METHOD"] == "HEAD" else [response.body]
+    return sent_body(environ["REQUEST_METHOD"], response)
+
+
+def sent_body(method: str, response: Response) -> list[bytes]:
+    """Never an empty list: some servers send the head with the first part of the body."""
+    return [b""] if method == "HEAD" else [response.body]
 
 
 def as_json(value: Any, *headers: Header, status: int = 200) -> Response:

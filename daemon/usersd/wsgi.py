@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -33,8 +34,14 @@ class Application:
     def __init__(self, loaded: Loaded, log: Log) -> None:
         self._loaded = loaded
         self._log = log
-        self._reset()
-        os.register_at_fork(before=self._close, after_in_child=self._reset)
+        self._process = 0  # that the lock, the thread and the database belong to
+        os.register_at_fork(before=self._close, after_in_child=self._begin)
+        uwsgi: Any = sys.modules.get("uwsgi")
+        if uwsgi is not None and uwsgi.worker_id() == 0:
+            # Its master forks without Python's hooks, and calls this one in each worker.
+            uwsgi.post_fork_hook = _both(getattr(uwsgi, "post_fork_hook", None), self._begin)
+        else:
+            self._begin()
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if not self._loaded.settings.proxy_drops_underscores:
@@ -50,7 +57,10 @@ class Application:
             return send(environ, start_response, response, self._loaded.settings)
         return app(environ, start_response)
 
-    def _reset(self) -> None:
+    def _begin(self) -> None:
+        if self._process == os.getpid():
+            return
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._stack = ExitStack()
         self._hosted: Hosted | None = None
@@ -87,8 +97,18 @@ class Application:
             self._hosted = None
 
     def _close(self) -> None:
-        self._closing.set()
-        self._thread.join()
+        if self._process == os.getpid():
+            self._closing.set()
+            self._thread.join()
+
+
+def _both(first: Callable[[], object] | None, second: Callable[[], None]) -> Callable[[], None]:
+    def both() -> None:
+        if first is not None:
+            first()
+        second()
+
+    return both
 
 
 _loaded, _log = load(), Log()

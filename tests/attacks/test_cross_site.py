@@ -222,7 +222,11 @@ def test_without_allowed_origins_no_response_has_a_cors_header(ada: Client) -> N
 def test_only_an_allowed_origin_may_read_responses(make_site: Callable[..., Site]) -> None:
     site = make_site(allowed_origins=(FRIEND,))
     browser = site.client()
-    allowed = {"Access-Control-Allow-Origin": FRIEND, "Access-Control-Allow-Credentials": "true"}
+    allowed = {
+        "Access-Control-Allow-Origin": FRIEND,
+        "Access-Control-Allow-Credentials": "true",
+        "Access-Control-Expose-Headers": "Retry-After, X-Request-Id",
+    }
     for fetch in ({}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}):
         headers = {"Origin": FRIEND, **fetch}
         reply = browser.post(

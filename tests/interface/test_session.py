@@ -831,6 +831,7 @@ def test_an_allowed_origin_may_call_with_credentials_and_no_other(
     assert reply.status == 200
     assert reply.header("Access-Control-Allow-Origin") == "https://app.example.com"
     assert reply.header("Access-Control-Allow-Credentials") == "true"
+    assert reply.header("Access-Control-Expose-Headers") == "Retry-After, X-Request-Id"
     assert reply.header("Vary") == "Origin"
     asked = site.client().send("OPTIONS", ME, headers=ours | {"Access-Control-Request-Method": "PATCH"})
     assert (asked.status, asked.body) == (200, b"")

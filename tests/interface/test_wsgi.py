@@ -1,4 +1,4 @@
-"""`usersd.wsgi:application` with several processes of gunicorn and of granian, on one database."""
+"""`usersd.wsgi:application` with other servers than the daemon's own, and several processes of them on one database."""
 
 import json
 import os
@@ -24,17 +24,35 @@ NOT_BELIEVED = (
     "set server.proxyDropsUnderscores if the proxy removes headers with an underscore in their name"
 )
 BIN = Path(sys.executable).parent
+GUNICORN = ("gunicorn", "--no-control-socket", "--bind=127.0.0.1:{port}", "--workers=2")
+UWSGI = (
+    "uwsgi",
+    "--http-socket=127.0.0.1:{port}",
+    "--master",
+    "--processes=2",
+    "--enable-threads",
+    "--need-app",
+)
+SITE_OF_TESTS = "site_of_tests:application"
 SERVERS = {
     # The hardest case: the process that forks the others imports the application.
-    "gunicorn": [
-        *("gunicorn", "--preload", "--workers=2", "--no-control-socket", "--bind=127.0.0.1:{port}"),
-        "site_of_tests:application",
-    ],
+    "gunicorn": [*GUNICORN, "--preload", SITE_OF_TESTS],
     "granian": [
         *("granian", "--interface=wsgi", "--workers=2", "--blocking-threads=4", "--respawn-failed-workers"),
-        *("--host=127.0.0.1", "--port={port}", "site_of_tests:application"),
+        *("--host=127.0.0.1", "--port={port}", SITE_OF_TESTS),
     ],
 }
+ALL_SERVERS = SERVERS | {
+    "gunicorn-gthread": [*GUNICORN, "--worker-class=gthread", "--threads=4", SITE_OF_TESTS],
+    "gunicorn-gevent": [*GUNICORN, "--worker-class=gevent", SITE_OF_TESTS],
+    "uwsgi": [*UWSGI, "--die-on-term", f"--module={SITE_OF_TESTS}"],
+    "uwsgi-lazy": [*UWSGI, "--die-on-term", "--lazy-apps", f"--module={SITE_OF_TESTS}"],
+    "cheroot": ["cheroot", "--bind=127.0.0.1:{port}", SITE_OF_TESTS],
+    "uvicorn": ["uvicorn", "--host=127.0.0.1", "--port={port}", "site_of_tests:asgi_application"],
+    "hypercorn": ["hypercorn", "--bind=127.0.0.1:{port}", "--workers=2", f"wsgi:{SITE_OF_TESTS}"],
+}
+ONE_PROCESS = ("cheroot", "uvicorn")
+WITHOUT_CHUNKS = ("uwsgi", "uwsgi-lazy", "uvicorn", "hypercorn")
 # The application with the answering process in a header, and a clock that jumps a minute ahead on a signal of the test.
 # A request to /slow lasts until then.
 SITE = """
@@ -58,7 +76,24 @@ def application(environ, start_response):
         while not pathlib.Path("slow-may-end").exists():
             time.sleep(0.02)
     return wsgi.application(environ, start)
+
+try:
+    from a2wsgi import WSGIMiddleware
+except ImportError:
+    pass
+else:
+    asgi_application = WSGIMiddleware(application)
 """
+
+
+def installed(program: str) -> Path:
+    """A missing server skips the test, or fails it with SERVER_TESTS=required."""
+    if not (BIN / program).exists():
+        lacking = f"needs {program}: pip install -e '.[servers]'"
+        if os.environ.get("SERVER_TESTS") == "required":
+            pytest.fail(lacking)
+        pytest.skip(lacking)
+    return BIN / program
 
 
 @contextmanager
@@ -66,10 +101,11 @@ def served_by(usersctl: Command, server: str) -> Iterator[Daemon]:
     (usersctl.folder / "site_of_tests.py").write_text(SITE)
     port = free_port()
     file = usersctl.folder / f"{server}.log"
-    program, *words = (word.format(port=port) for word in SERVERS[server])
+    program, *words = (word.format(port=port) for word in ALL_SERVERS[server])
+    path, count = installed(program), 1 if server in ONE_PROCESS else 2
     with file.open("wb") as log:
         process = subprocess.Popen(
-            [BIN / program, *words],
+            [path, *words],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -79,7 +115,7 @@ def served_by(usersctl: Command, server: str) -> Iterator[Daemon]:
         )
     daemon = OfAnother(process, port, file)
     try:
-        wait_for(lambda: process.poll() is not None or len(daemon.events("serving")) == 2)
+        wait_for(lambda: process.poll() is not None or len(daemon.events("serving")) == count)
         assert process.poll() is None, file.read_text()
         yield daemon
     finally:
@@ -211,12 +247,38 @@ def test_a_chunked_body_has_the_same_size_limit(usersctl: Command, server: str) 
     assert statuses == {100: 200, 65_536: 200, 65_537: 413, 70_000: 413}
 
 
-def in_chunks(port: int, raw: bytes) -> int:
-    """The status of a login whose body has no Content-Length."""
+@pytest.mark.parametrize("server", ALL_SERVERS)
+def test_each_server_reads_bodies_answers_head_and_stops(usersctl: Command, server: str) -> None:
+    (ada,) = usersctl.add("ada")
+    with served_by(usersctl, server) as daemon:
+        client = daemon.client()
+        assert client.login(ada.email, PASSWORD).status == 200
+        for method in ("GET", "HEAD"):
+            for path, status in (("/api/users/me", 200), ("/login", 200), ("/api/users/2", 403)):
+                reply = client.send(method, path)
+                assert (reply.status, reply.body == b"") == (status, method == "HEAD")
+                assert reply.header("X-Request-Id")
+        assert client.patch("/api/users/me", {"name": "Ada L."}).status == 200
+        # A body that cannot be read is refused, and does not count as an empty one.
+        raw = json.dumps({"name": "In chunks"}).encode()
+        status = in_chunks(daemon.port, raw, "PATCH /api/users/me", f"auth_token={client.token}")
+        name = client.get("/api/users/me").json["user"]["name"]
+        assert (status, name) == ((411, "Ada L.") if server in WITHOUT_CHUNKS else (200, "In chunks"))
+        assert client.delete("/api/users/session").status == 200
+        assert client.get("/api/users/me").status == 401
+        assert "Traceback" not in daemon.file.read_text()
+        # At SIGTERM these two kill their process, so that nothing can be closed.
+        daemon.stop(signal.SIGINT if server in ONE_PROCESS else signal.SIGTERM)
+        # The last process closes the database.
+        wait_for(lambda: not Path(f"{usersctl.database}-wal").exists())
+
+
+def in_chunks(port: int, raw: bytes, target: str = "POST /api/users/session", cookie: str = "") -> int:
+    """The status of a request, by default a login, whose body has no Content-Length."""
     head = (
-        b"POST /api/users/session HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
-        b"Transfer-Encoding: chunked\r\n\r\n"
-    )
+        f"{target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        f"Cookie: {cookie}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    ).encode()
     chunks = [raw[at : at + 7_001] for at in range(0, len(raw), 7_001)]
     got = b""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client, suppress(ConnectionError):
@@ -365,7 +427,7 @@ print(answered()[0])
     assert {"X-Request-Id", "Strict-Transport-Security", "Content-Security-Policy"} <= set(headers)
     assert headers["X-Request-Id"] in done.stderr
     assert literal_eval(head)[0] == status
-    assert len(literal_eval(head)) == 2
+    assert literal_eval(head)[2:] == (b"",)
     assert str(usersctl.folder) not in refused
     assert healed == "401 Unauthorized"
 
