@@ -78,9 +78,19 @@ class Accounts:
         return newcomer
 
     def create(
-        self, newcomer: Newcomer, password: str | None, *, active: bool = True, tell: Tell = id, by: Actor
+        self,
+        newcomer: Newcomer,
+        password: str | None,
+        *,
+        active: bool = True,
+        proven: bool = False,
+        tell: Tell = id,
+        by: Actor,
     ) -> User:
         """Without a password the account has an unusable one: its owner sets one by a reset email.
+
+        `proven`: an operator vouches that the owner reads the address, so that a first sign-in through the provider
+        keeps the password.
 
         `tell` runs before the commit: if it fails (a generated password could not be printed), nothing is created.
         """
@@ -91,8 +101,11 @@ class Accounts:
         with self.store.write() as tx:
             admit(tx, by)
             addresses.make_free(tx, self.emails, newcomer.email, by=by)
+            vouched = {}
+            if proven:
+                newcomer, vouched = newcomer._replace(email_proven_at=tx.now_text), {"proven": True}
             user = tx.add_user(newcomer)
-            tx.audit(by, "create", user, role=user.role, active=user.active)
+            tx.audit(by, "create", user, role=user.role, active=user.active, **vouched)
             tell(user)
             return user
 

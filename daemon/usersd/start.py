@@ -91,7 +91,8 @@ def for_development(settings: Settings) -> tuple[Settings, tuple[Route, ...]]:
     table = TABLE + FOR_DEVELOPMENT
     if not settings.oauth_client_id:
         provider = SampleProvider(settings.base_url, new_token(), settings.redirect_uri)
-        settings, table = provider.settings(settings), table + provider.routes()
+        settings = provider.settings(settings)._replace(oauth_label="the sample provider")
+        table += provider.routes()
     return settings, table
 
 

@@ -95,7 +95,11 @@ def house(make_service: Callable[..., Service]) -> Iterator[Callable[..., Site]]
             base_url = f"http://{host}:{listener.getsockname()[1]}"
             provider = SampleProvider(base_url, "secret", base_url + "/api/users/auth/oauth/callback")
             settings = Settings(database=Path(), base_url=base_url, whitelist=("/register",))
-            values = provider.settings(settings)._asdict() | {"rounds": 4, "brand": "Acme"}
+            values = provider.settings(settings)._asdict() | {
+                "rounds": 4,
+                "brand": "Acme",
+                "oauth_label": "Example ID",
+            }
             del values["database"]
             service = make_service(**(values | changes))
             table = TABLE + FOR_DEVELOPMENT + provider.routes()

@@ -257,17 +257,17 @@ def test_a_sign_in_through_the_provider_leads_to_the_requested_page(house: House
     ada = visit(site)
     ada.goes("/?from=here")
     ada.is_at("/login?redirect=/%3Ffrom%3Dhere")
-    ada.follows("Continue with your provider")
+    ada.follows("Continue with Example ID")
     ada.follows("Ada Lovelace")
     ada.is_at("/?from=here")
-    ada.sees("You can sign in with your account at 127.0.0.1.")
+    ada.sees("You can sign in with your account at Example ID.")
 
 
 def test_a_user_of_the_provider_sets_a_first_password_by_email(house: House, visit: Visit) -> None:
     site = house()
     ada = visit(site)
     ada.goes("/login?redirect=/account")
-    ada.follows("Continue with your provider")
+    ada.follows("Continue with Example ID")
     ada.follows("Ada Lovelace")
     ada.is_at("/account")
     ada.sees("This account has no password yet.")
@@ -289,7 +289,7 @@ def test_a_user_of_the_provider_sets_a_first_password_by_email(house: House, vis
 def test_cancelling_at_the_provider_is_reported(house: House, visit: Visit) -> None:
     ada = visit(house())
     ada.goes("/login")
-    ada.follows("Continue with your provider")
+    ada.follows("Continue with Example ID")
     ada.follows("Cancel")
     ada.is_at("/login?error=oauth_failed")
     ada.sees("or was cancelled")
@@ -304,7 +304,7 @@ def test_a_sign_in_after_cancelling_at_the_provider_leads_to_the_requested_page(
     ada = visit(site)
     ada.goes("/users?search=a%26b")
     for _ in range(2):
-        ada.follows("Continue with your provider")
+        ada.follows("Continue with Example ID")
         ada.follows("Cancel")
         ada.sees("or was cancelled")
         assert ada.page.evaluate("sessionStorage.length") == 0
@@ -313,12 +313,12 @@ def test_a_sign_in_after_cancelling_at_the_provider_leads_to_the_requested_page(
         ada.fills(Email="ada@example.com", Password=PASSWORD)
         ada.presses("Sign in")
     else:
-        ada.follows("Continue with your provider")
+        ada.follows("Continue with Example ID")
         ada.follows("Ada Lovelace")
     ada.is_at("/users?search=a%26b")
     ada.presses("Sign out")
     ada.is_at("/login")
-    ada.follows("Continue with your provider")
+    ada.follows("Continue with Example ID")
     ada.follows("Cancel")
     ada.is_at("/login?error=oauth_failed")  # that way is forgotten
 
@@ -353,7 +353,7 @@ def test_a_refused_sign_in_through_the_provider_is_shown_in_words(
     site.add(active=False)
     visitor = visit(site)
     visitor.goes("/login")
-    visitor.follows("Continue with your provider")
+    visitor.follows("Continue with Example ID")
     visitor.follows(person)
     visitor.sees(message)
 

@@ -91,7 +91,7 @@ def profile(visitor: Visitor) -> None:
 
 def no_password(visitor: Visitor) -> None:
     visitor.goes("/login?redirect=/account")
-    visitor.follows("Continue with your provider")
+    visitor.follows("Continue with Example ID")
     visitor.follows("Ada Lovelace")
     visitor.presses("Send the link")
     visitor.sees("A link to set a password is on its way")
@@ -252,7 +252,7 @@ def test_the_login_page_is_usable_by_keyboard(house: House, visit: Visit) -> Non
     ada.has_focus_on(ada.field("Email"))
     assert tabs(ada) == [
         "Skip to the content", "Acme", "Email", "Password", "Show: Password", "Stay signed in on this device", "Sign in",
-        "Continue with your provider", "Forgot your password?", "Create an account",
+        "Continue with Example ID", "Forgot your password?", "Create an account",
     ]  # fmt: skip
     ada.goes("/login")
     ada.has_focus_on(ada.field("Email"))

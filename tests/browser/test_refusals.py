@@ -245,7 +245,7 @@ def test_a_form_is_not_sent_without_the_script(house: House, visit: Visit) -> No
 def test_a_page_that_needs_no_script_does_not_say_that_it_does(house: House, visit: Visit) -> None:
     visitor = visit(house(), java_script_enabled=False)
     visitor.goes("/login")
-    visitor.follows("Continue with your provider")
+    visitor.follows("Continue with Example ID")
     visitor.sees("Who are you?")
     assert not needs_the_script(visitor)
     visitor.follows("Grace Hopper")

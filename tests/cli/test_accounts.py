@@ -84,6 +84,18 @@ def test_exactly_one_line_end_is_dropped_from_a_password(
     assert usersctl.can_log_in("ada@example.com", is_)
 
 
+def test_create_vouches_for_an_address(usersctl: Command) -> None:
+    usersctl.configure(
+        'auth.oauth = { clientId = "users", clientSecret = "x", issuer = "https://id.example.com" }\n'
+    )
+    plain = usersctl("create", "ada@example.com", "--password-stdin", stdin=PASSWORD)
+    vouched = usersctl("create", "grace@example.com", "--proven", "--password-stdin", stdin=PASSWORD)
+    hint = "The first sign-in through the provider ends this password; with --proven it would stay"
+    assert (hint in plain.stderr, hint in vouched.stderr) == (True, False)
+    assert "the owner was never asked to confirm this address" in usersctl("why", "ada@example.com").stdout
+    assert "the owner was never asked" not in usersctl("why", "grace@example.com").stdout
+
+
 def test_create_without_a_terminal_or_a_password_source_is_refused(usersctl: Command) -> None:
     done = usersctl("create", "ada@example.com", stdin=f"{PASSWORD}\n{PASSWORD}\n")
     assert done.code == 2

@@ -47,6 +47,7 @@ DEFAULTS: dict[str, Any] = {
     "auth.oauth.clientId": None,
     "auth.oauth.clientSecret": None,
     "auth.oauth.provider": "oidc",
+    "auth.oauth.label": None,
     "auth.oauth.issuer": None,
     "auth.oauth.authorizationUrl": None,
     "auth.oauth.tokenUrl": None,

@@ -25,10 +25,11 @@ from support.oauth_site import (
     oauth_site,
     path_of,
 )
-from support.postbox import sent
-from support.web import Client, running
+from support.postbox import last_link, link_in, sent
+from support.web import Client, Site, running
 
 from usersctl.service import Service
+from usersctl.transfer.transfer import ImportOptions
 from usersd.dev_provider import CLIENT
 from usersd.handlers.oauth import Flow
 
@@ -120,6 +121,86 @@ def test_a_squatter_of_an_address_is_shut_out_when_its_owner_signs_in(
     assert (owner.me() or {})["id"] == user.id
     assert waiting.get("/api/users/me").status == 401
     assert waiting.login(user.email, PASSWORD).status == 401
+
+
+def by_the_set_up_link(site: OAuthSite) -> None:
+    link = site.service.first_admin.link()
+    body = {"email": "ada@example.com", "name": "Ada", "password": PASSWORD}
+    reply = site.site.client().post("/api/users/setup", body | {"token": link.partition("token=")[2]})
+    assert reply.status == 200
+
+
+def by_the_environment(site: OAuthSite) -> None:
+    file = site.service.settings.database.with_name("password")
+    file.write_text(PASSWORD)
+    site.service.first_admin.from_environment(
+        {"USERS_ADMIN_EMAIL": "ada@example.com", "USERS_ADMIN_PASSWORD_FILE": str(file)}
+    )
+
+
+def as_proven(site: OAuthSite) -> None:
+    newcomer = site.service.accounts.newcomer("ada@example.com", "Ada")
+    site.service.accounts.create(newcomer, PASSWORD, proven=True, by=OPERATOR)
+
+
+def by_an_import(site: OAuthSite) -> None:
+    rows = [("line 2", {"email": "ada@example.com", "password": PASSWORD, "confirmed": "true"})]
+    options = ImportOptions("fail", False, OPERATOR, lambda _row: None, lambda _done, _all: None)
+    site.service.transfer.import_rows(rows, options)
+
+
+@pytest.mark.parametrize("made", [by_the_set_up_link, by_the_environment, as_proven, by_an_import])
+def test_an_address_that_an_operator_vouches_for_keeps_its_password(
+    closed_site: OAuthSite, made: Callable[[OAuthSite], None]
+) -> None:
+    made(closed_site)
+    ada = closed_site.site.client()
+    assert ada.login("ada@example.com", PASSWORD).status == 200
+    assert "will end this password" not in ada.get("/account").body.decode()
+    browser = closed_site.browser()
+    assert browser.sign_in().header("Location") == "/"
+    assert ada.get("/api/users/me").status == 200
+    assert closed_site.site.client().login("ada@example.com", PASSWORD).status == 200
+    (email,) = sent(closed_site.service)
+    assert "old password" not in " ".join(email.parts)
+    assert "has ended the old password" not in browser.client.get("/account").body.decode()
+
+
+def test_the_end_of_a_password_is_told_before_and_after(closed_site: OAuthSite) -> None:
+    user = closed_site.site.add("ada")
+    before = closed_site.site.signed_in(user).get("/account").body.decode()
+    assert "your first sign-in with 127.0.0.1 will end this password" in before
+    assert before.count('data-api="/api/users/password/forgot"') == 1
+    browser = closed_site.browser()
+    browser.sign_in()
+    after = browser.client.get("/account").body.decode()
+    assert "Your first sign-in with 127.0.0.1 has ended the old password" in after
+    (email,) = sent(closed_site.service)
+    text = " ".join(email.parts)
+    assert "and the end of your old password" in email.subject
+    assert "The old password of your account no longer works" in text
+    assert "If your address" not in text
+    link = link_in(text)
+    reply = closed_site.site.client().post("/api/users/not-me", {"token": link.token, "email": link.email})
+    assert reply.status == 200
+    assert browser.me() is None
+
+
+def test_a_password_that_was_set_by_email_is_kept(closed_site: OAuthSite) -> None:
+    """What the page advises before the first sign-in."""
+    user = closed_site.site.add("ada")
+    ada = closed_site.site.signed_in(user)
+    ada.post("/api/users/password/forgot", {"email": user.email})
+    link = last_link(closed_site.service)
+    new = {"password": "another horse", "password_confirmation": "another horse"}
+    body = {"token": link.token, "email": link.email} | new
+    assert closed_site.site.client().post("/api/users/password/reset", body).status == 200
+    closed_site.browser().sign_in()
+    assert closed_site.site.client().login(user.email, "another horse").status == 200
+
+
+def test_without_a_provider_no_end_of_a_password_is_told(site: Site) -> None:
+    assert "will end this password" not in site.signed_in(site.add()).get("/account").body.decode()
 
 
 def test_an_inactive_account_cannot_sign_in_through_the_provider(closed_site: OAuthSite) -> None:

@@ -35,6 +35,13 @@ def create(
     admin: Annotated[bool, Option("--admin", help="Short for --role admin.")] = False,
     role: Annotated[Role | None, Option(help="The role of the account. Default: user.")] = None,
     inactive: Annotated[bool, Option("--inactive", help="It cannot sign in until it is activated.")] = False,
+    proven: Annotated[
+        bool,
+        Option(
+            "--proven",
+            help="You vouch that the owner reads this address: a first sign-in through the provider keeps the password.",
+        ),
+    ] = False,
     if_missing: Annotated[
         bool, Option("--if-missing", help="Succeed without a change if the account exists.")
     ] = False,
@@ -63,12 +70,16 @@ def create(
     chosen = questions.new_password(run, new, stdin=password_stdin, file=password_file, generate=generate)
     service = service or run.service(create=True)
     try:
-        user = service.accounts.create(new, chosen.text, active=not inactive, tell=chosen.show, by=run.actor)
+        user = service.accounts.create(
+            new, chosen.text, active=not inactive, proven=proven, tell=chosen.show, by=run.actor
+        )
     except Taken:  # another process was faster
         if not _report_existing(run, service, new.email, if_missing=if_missing, generate=generate):
             raise
         return
     chosen.report(f"Created {_described(user)}", user)
+    if run.loaded.settings.has_provider and not proven:
+        run.out.note("The first sign-in through the provider ends this password; with --proven it would stay")
 
 
 def _report_existing(

@@ -93,6 +93,8 @@ class Settings(NamedTuple):
         "The secret of that client.")] = None
     oauth_provider: Annotated[str, Key("auth.oauth.provider", values.one_of("oidc", "github"),
         "The protocol: OpenID Connect, or GitHub's own.")] = "oidc"
+    oauth_label: Annotated[str | None, Key("auth.oauth.label", values.string, example="Example Ltd", help=
+        'The name of the provider for people: "Continue with Example Ltd". Without it, the host of the provider.')] = None
     oauth_issuer: Annotated[str | None, Key("auth.oauth.issuer", values.provider_url, example="https://id.example.com", help=
         "Where discovery finds the provider's URLs, written exactly as the provider calls itself. The provider oidc needs either this or the three URLs that follow.")] = None
     oauth_authorization_url: Annotated[str | None, Key("auth.oauth.authorizationUrl", values.provider_url,

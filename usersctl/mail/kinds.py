@@ -37,6 +37,9 @@ _NOTICE = timedelta(days=7)
 PASSWORD_CHANGED = Kind("password-changed", Purpose.NOT_ME, _NOTICE)
 EMAIL_CHANGED = Kind("email-changed", Purpose.NOT_ME, _NOTICE)
 ACCOUNT_LINKED = Kind("account-linked", Purpose.NOT_ME, _NOTICE)
+PASSWORD_ENDED = Kind(
+    "password-ended", Purpose.NOT_ME, _NOTICE
+)  # by the link to a provider: it could be a stranger's
 ACCOUNT_UNLINKED = Kind("account-unlinked", Purpose.NOT_ME, _NOTICE)
 
 # Notices without a link: an operator changed the address; the address stays, because the claim to another one ended.
@@ -55,6 +58,7 @@ KINDS = {
         PASSWORD_CHANGED,
         EMAIL_CHANGED,
         ACCOUNT_LINKED,
+        PASSWORD_ENDED,
         ACCOUNT_UNLINKED,
         EMAIL_GIVEN,
         EMAIL_KEPT,

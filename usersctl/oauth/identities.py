@@ -6,12 +6,18 @@ from urllib.parse import urlsplit
 
 from usersctl.config import Settings
 from usersctl.errors import Invalid, NotFound
-from usersctl.mail.kinds import ACCOUNT_UNLINKED, EmailQueue
-from usersctl.models import Actor, Link
+from usersctl.mail.kinds import ACCOUNT_UNLINKED, PASSWORD_ENDED, EmailQueue
+from usersctl.models import Actor, User
 from usersctl.passwords import password_is_set
 from usersctl.permissions import admit
 from usersctl.store.store import Store
 
+_KNOWN = {
+    "accounts.google.com": "Google",
+    "github.com": "GitHub",
+    "gitlab.com": "GitLab",
+    "login.microsoftonline.com": "Microsoft",
+}
 OAUTH = "oauth"  # the name of the provider in auth.oauth
 
 
@@ -43,7 +49,23 @@ class Identities:
     def of(self, user_id: int) -> list[Identity]:
         with self.store.glance() as tx:
             link = tx.link_of(user_id)
-        return [] if link is None else [Identity(OAUTH, _label(link))]
+        return [] if link is None else [Identity(OAUTH, self.label(link.oauth_issuer))]
+
+    def label(self, issuer: str | None) -> str:
+        """The name of a provider for people."""
+        settings = self.settings
+        if settings.oauth_label is not None and issuer in (None, settings.provider_issuer):
+            return settings.oauth_label
+        host = urlsplit(issuer or "").hostname or "Identity provider"
+        return _KNOWN.get(host, host)
+
+    def has_ended_password(self, user: User) -> bool:
+        """Whether a first sign-in through the provider has ended the password lately, as an email said."""
+        with self.store.glance() as tx:
+            (count,) = tx.count_recent_emails(
+                PASSWORD_ENDED.name, user.id, user.email, PASSWORD_ENDED.lifetime
+            )
+        return count > 0
 
     def disconnect(self, user_id: int, name: str, *, by: Actor) -> None:
         """By the owner, who needs another way in. Sessions stay: `end-others` and a new password end them."""
@@ -76,10 +98,3 @@ class Identities:
 def unbound(issuer: str) -> set[str]:
     """Issuers of links that belong to this one: none yet, and its name before a slash at the end was set right."""
     return {"", issuer.removesuffix("/") if issuer.endswith("/") else f"{issuer}/"}
-
-
-def _label(link: Link) -> str:
-    host = urlsplit(link.oauth_issuer or "").hostname
-    return {"github.com": "GitHub", "accounts.google.com": "Google"}.get(
-        host or "", host or "Identity provider"
-    )

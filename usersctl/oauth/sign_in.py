@@ -12,7 +12,7 @@ from usersctl.credentials import shut_out
 from usersctl.errors import Invalid, SignInRefused, Taken
 from usersctl.fields import MAX_NAME, normal_email
 from usersctl.lockdown import refuse_in_lockdown
-from usersctl.mail.kinds import ACCOUNT_LINKED, EmailQueue
+from usersctl.mail.kinds import ACCOUNT_LINKED, PASSWORD_ENDED, EmailQueue
 from usersctl.models import UNUSABLE, Actor, Link, Newcomer, Purpose, User
 from usersctl.oauth.http import HttpClient
 from usersctl.oauth.providers import Profile, Provider
@@ -155,14 +155,17 @@ class OAuthSignIn:
         picture = _picture(profile.picture)
         if picture is not None:
             changes["profile_picture"] = picture
+        notice = ACCOUNT_LINKED
         if user.email_proven_at is None:
             # An account for somebody else's address must not wait for its owner with a known password or open session.
+            if password_is_set(tx.credentials_of(user.id)):
+                notice = PASSWORD_ENDED
             changes["password_hash"] = UNUSABLE
             shut_out(tx, user, notices=True)
         linked = tx.change_user(user.id, **changes)
-        self.emails.add(tx, ACCOUNT_LINKED, linked, linked.email)
+        self.emails.add(tx, notice, linked, linked.email)
         details = {"former_issuer": former.oauth_issuer} if former else {}
-        tx.audit(by, "link", linked, password_replaced="password_hash" in changes, **details)
+        tx.audit(by, "link", linked, password_replaced=notice is PASSWORD_ENDED, **details)
         return linked
 
     def _create(self, tx: Transaction, email: str, profile: Profile, by: Actor) -> User:

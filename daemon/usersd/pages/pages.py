@@ -37,6 +37,7 @@ def login(request: Request, service: Service) -> Response:
     then = own_path(query.redirect)
     if urlsplit(then).path == LOGIN:
         then = ""  # a sign-in that leads to the sign-in page would show it again
+    onward = f"?{urlencode({'redirect': then})}" if then else ""
     return _page(
         request,
         "login",
@@ -44,8 +45,9 @@ def login(request: Request, service: Service) -> Response:
         closed=service.lockdown.state() is not None,
         open=REGISTRATION in request.settings.whitelist,
         then=then,
-        onward=f"?{urlencode({'redirect': then})}" if then else "",
-        provider=OAUTH,
+        onward=onward,
+        provider=_provider(service),
+        way=OAUTH + onward,
         has_provider=request.settings.has_provider,
         error=texts.catalogue(request.settings.locale).get(f"oauth.{query.error}"),
     )
@@ -105,7 +107,22 @@ def profile(request: Request, service: Service) -> Response:
     """Your profile, password and sessions."""
     has_password = service.recovery.has_password(request.signed_in.id)
     identities = service.identities.of(request.signed_in.id)
-    return _page(request, "profile", width="middle", has_password=has_password, identities=identities)
+    is_proven = request.signed_in.email_proven_at is not None
+    return _page(
+        request,
+        "profile",
+        width="middle",
+        has_password=has_password,
+        identities=identities,
+        provider=_provider(service),
+        ends_password=request.settings.has_provider and not is_proven and not identities,
+        ended_password=not has_password and service.identities.has_ended_password(request.signed_in),
+    )
+
+
+def _provider(service: Service) -> str:
+    """Its name."""
+    return service.identities.label(service.settings.provider_issuer)
 
 
 @Operation(PAGES, HTML, refusals={403: "For admins only."}, html_refusals=HTML_403)
