@@ -26,7 +26,7 @@ from support.web import Client
 from usersctl.cli.snippet import Snippet
 from usersctl.config import settings, sources
 from usersctl.mail.writer import PLACEHOLDERS, TEMPLATES
-from usersctl.transfer.transfer import IMPORTED
+from usersctl.transfer.checks import IMPORTED
 from usersd.routes import FOR_DEVELOPMENT, TABLE
 from usersd.routing import CALLBACK, Access
 

@@ -8,6 +8,7 @@ from usersctl.errors import Invalid
 from usersctl.models import Newcomer, Role
 
 MAX_NAME = 200
+_ROLES = frozenset(Role)
 
 # Addresses that need no closer look: letters and digits, with single signs between them. Hyphens side by side are left
 # out, because domains with `xn--` hold other letters.
@@ -68,7 +69,7 @@ def normal_name(value: str) -> str:
 
 
 def normal_role(value: str) -> str:
-    if value not in tuple(Role):
+    if value not in _ROLES:
         raise Invalid(f"Role must be one of {', '.join(Role)}")
     return str(value)
 

@@ -13,7 +13,7 @@ from support.web import Client, Reply, application, hosting
 
 from usersctl.models import SYSTEM, Role, User
 from usersctl.service import Service
-from usersctl.transfer.transfer import BrokenRows, ImportOptions
+from usersctl.transfer.writing import BrokenRows, ImportOptions
 from usersd.gate import Gate
 from usersd.server.connections import Hosted
 

@@ -27,7 +27,7 @@ from usersctl.cli.files import Format, read_rows, write_rows
 from usersctl.cli.show.cells import no_formula
 from usersctl.errors import Invalid
 from usersctl.models import UNUSABLE
-from usersctl.transfer.transfer import ImportOptions
+from usersctl.transfer.writing import ImportOptions
 
 pytestmark = pytest.mark.slow
 

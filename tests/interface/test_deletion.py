@@ -14,7 +14,7 @@ from support.web import Client, Reply, Site
 from usersctl.clock import stamp
 from usersctl.models import Actor, User
 from usersctl.service import Service
-from usersctl.transfer.transfer import ImportOptions
+from usersctl.transfer.writing import ImportOptions
 
 ME = "/api/users/me"
 ADA = "ada@example.com"

@@ -55,7 +55,7 @@ def read_rows(content: IO[bytes], form: Format) -> Generator[SourceRow, None, No
 
 
 def _check_header(header: list[str]) -> None:
-    from usersctl.transfer.transfer import IGNORED, IMPORTED
+    from usersctl.transfer.checks import IGNORED, IMPORTED
 
     known, other = ", ".join(IMPORTED), "a file with other names is read with --from csv:FILE"
     if header and "email" not in header:
@@ -108,7 +108,7 @@ def write_rows(
     safe: bool = False,
 ) -> int:
     """Returns how many rows were written. `safe`: CSV without formulas."""
-    from usersctl.transfer.transfer import COLUMNS
+    from usersctl.transfer.checks import COLUMNS
 
     count = 0
     if form is Format.CSV:

@@ -24,7 +24,7 @@ from usersctl.transfer.rows import Format, SourceRow
 if TYPE_CHECKING:
     from usersctl.service import Service
     from usersctl.transfer.adoption import Adoption
-    from usersctl.transfer.transfer import BrokenRows, RowProblem
+    from usersctl.transfer.writing import BrokenRows, RowProblem
 
 
 class OnConflict(StrEnum):
@@ -84,7 +84,7 @@ def import_(
 def _import(
     run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | None", policy: str, *, dry_run: bool
 ) -> None:
-    from usersctl.transfer.transfer import BrokenRows, ImportOptions
+    from usersctl.transfer.writing import BrokenRows, ImportOptions
 
     problems: list[RowProblem] = []
 

@@ -1,7 +1,7 @@
 """The table of the audit trail: one row for each change, chained to the row before it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from usersctl.models import Actor, AuditRow, User
@@ -9,20 +9,30 @@ from usersctl.store import chain
 from usersctl.store.statements import Statements
 
 _AUDIT = ", ".join(AuditRow._fields)
+_encoded = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Audit(Statements):
     def audit(self, by: Actor, action: str, user: User | None = None, **details: Any) -> None:
         """Adds the row of a change to the transaction of that change. Never a secret."""
+        self.audit_each(by, action, [(user, details)])
+
+    def audit_each(
+        self, by: Actor, action: str, changes: Sequence[tuple[User | None, dict[str, Any]]]
+    ) -> None:
+        """The rows of several changes: the users, and the details."""
         end = self._run("SELECT (SELECT max(id) FROM audit), (SELECT hash FROM audit_head)")
         last, before = end.fetchone()
-        concerned = (user.id, user.email) if user else (None, None)
-        text = json.dumps(details, ensure_ascii=False)
-        row = ((last or 0) + 1, self.now_text, by.name, by.origin, action, *concerned, text)
-        link = chain.link(before or chain.START, row)
-        self._run(f"INSERT INTO audit ({_AUDIT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, link))
-        conflict = "ON CONFLICT (id) DO UPDATE SET n = n + 1, hash = excluded.hash"
-        self._insert("audit_head", conflict, id=1, n=1, hash=link)
+        last, link = last or 0, before or chain.START
+        rows = []
+        for number, (user, details) in enumerate(changes, last + 1):
+            concerned = (user.id, user.email) if user else (None, None)
+            row = (number, self.now_text, by.name, by.origin, action, *concerned, _encoded(details))
+            link = chain.link(link, row)
+            rows.append((*row, link))
+        self._run_each(f"INSERT INTO audit ({_AUDIT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        conflict = "ON CONFLICT (id) DO UPDATE SET n = audit_head.n + excluded.n, hash = excluded.hash"
+        self._insert("audit_head", conflict, id=1, n=len(rows), hash=link)
 
     def last_id_of(self, email: str) -> int | None:
         """The id of the user who has this address, or had it at the last change of their account."""

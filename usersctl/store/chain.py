@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+_encoded = json.JSONEncoder(separators=(",", ":")).encode
 START = bytes(32)  # what stands before the first row
 
 
@@ -23,7 +24,7 @@ def link(before: bytes, row: Sequence[Any]) -> bytes:
     """`row`: all columns but the hash. It includes the id, so that two rows cannot be swapped."""
     import hashlib  # late: commands that only read do without
 
-    content = json.dumps(row, separators=(",", ":")).encode()
+    content = _encoded(row).encode()
     return hashlib.sha256(before + content).digest()
 
 

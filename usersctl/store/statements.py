@@ -14,6 +14,7 @@ T = TypeVar("T")
 class Statements:
     def __init__(self, connection: sqlite3.Connection, clock: Clock = utc_now) -> None:
         self._run = connection.execute
+        self._run_each = connection.executemany
         self._clock = clock
         self.callbacks: list[Callable[[], object]] = []
 

@@ -1,6 +1,6 @@
 """The table of users, and how its rows become models."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,10 +17,7 @@ USER = (
 _CREDENTIALS = f"SELECT {USER}, password_hash FROM users"
 # Both indexes are used. No address is known and claimed at once, so that at most one row fits.
 _CALLED = "email = :address OR (claimed_email = :address AND claim_expires_at > :now)"
-_ADD = (
-    f"INSERT INTO users (updated_at, {', '.join(Newcomer._fields)}) VALUES (?{', ?' * len(Newcomer._fields)})"
-    f" ON CONFLICT DO NOTHING RETURNING {USER}"
-)
+_NEW_USER = f"(?{', ?' * len(Newcomer._fields)})"
 
 _ISSUER = "coalesce(oauth_issuer, '')"  # as the index has it
 
@@ -114,11 +111,38 @@ class Users(Statements):
 
     def add_user(self, newcomer: Newcomer) -> User:
         """Raises Taken if another account has the address, or is linked to the same account of the provider."""
-        created_at = newcomer.created_at or self.now_text
-        user = self._first(self._user, _ADD, (created_at, *newcomer._replace(created_at=created_at)))
-        if user is None:
+        return self.add_users([newcomer])[0]
+
+    def add_users(self, newcomers: Sequence[Newcomer]) -> list[User]:
+        """All by one statement: for each statement, the triggers that count users cost more than the rows."""
+        values: list[Any] = []
+        for newcomer in newcomers:
+            created_at = newcomer.created_at or self.now_text
+            values += (created_at, *newcomer._replace(created_at=created_at))
+        statement = (
+            f"INSERT INTO users (updated_at, {', '.join(Newcomer._fields)})"
+            f" VALUES {', '.join([_NEW_USER] * len(newcomers))} ON CONFLICT DO NOTHING RETURNING {USER}"
+        )
+        users = sorted(map(self._user, self._run(statement, values)))
+        if len(users) < len(newcomers):
             raise Taken("Email is already registered")
-        return user
+        return users
+
+    def emails_in_use(self, emails: Sequence[str]) -> set[str]:
+        """Those that an account has, claims or had lately."""
+        these = _places(emails)
+        statement = (
+            f"SELECT email FROM users WHERE email IN ({these})"
+            f" UNION ALL SELECT claimed_email FROM users WHERE claimed_email IN ({these})"
+            f" UNION ALL SELECT email FROM reserved_emails WHERE email IN ({these})"
+        )
+        return {email for (email,) in self._run(statement, (*emails, *emails, *emails))}
+
+    def link_ids_in_use(self, links: Sequence[Link]) -> set[str]:
+        """The ids that an account has at one of these issuers, or at an issuer that is not known yet."""
+        ids, issuers = [link.oauth_id for link in links], {"", *(link.oauth_issuer or "" for link in links)}
+        statement = f"SELECT oauth_id FROM users WHERE oauth_id IN ({_places(ids)}) AND {_ISSUER} IN ({_places(issuers)})"
+        return {number for (number,) in self._run(statement, (*ids, *issuers))}
 
     def change_user(self, user_id: int, **changes: Any) -> User:
         parts = ", ".join(f"{name} = :{name}" for name in (*changes, "updated_at"))
@@ -198,6 +222,10 @@ def user_of(row: Any, at: Statements) -> User:
         claimed = None
     # SQLite returns booleans as 0 and 1.
     return User._make((*row[:4], row[4] == 1, *row[5:11], row[11] == 1, row[12], claimed))
+
+
+def _places(values: Collection[str]) -> str:
+    return ", ".join("?" * len(values))
 
 
 def _where(wanted: UserFilter, behind: User | None = None) -> tuple[str, dict[str, Any]]:

@@ -1,0 +1,121 @@
+"""An import writes many rows with one statement, and each row comes to what it would have come to alone."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.commands import HASH, OPERATOR, PASSWORD, create_user
+from support.databases import add_database
+from support.fakes import FakeClock
+from support.tables import query
+
+from usersctl.config import Settings
+from usersctl.errors import UsersError
+from usersctl.service import Service, build
+from usersctl.transfer.writing import Imported, ImportOptions, RowProblem
+
+ISSUER, OTHER_ISSUER = "https://login.example.com", "https://other.example.com"
+CONTENT = (
+    "SELECT * FROM users",
+    "SELECT * FROM user_counts",
+    "SELECT * FROM reserved_emails",
+    "SELECT * FROM one_time_tokens",
+    "SELECT kind, user_id, email, state FROM outbox",
+    "SELECT * FROM audit",
+    "SELECT * FROM audit_head",
+)
+
+
+def built(database: Path, clock: FakeClock) -> Service:
+    oauth = {"oauth_client_id": "id", "oauth_client_secret": "secret", "oauth_issuer": ISSUER}
+    return build(Settings(database=database, base_url="http://127.0.0.1", rounds=4, **oauth), now=clock)
+
+
+@pytest.fixture(scope="module")
+def town() -> Iterator[Path]:
+    """A database with an address of each kind: known, claimed, given up, of a registration, of one that has lapsed."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "users.db"
+        add_database(path)
+        clock = FakeClock()
+        with closing(built(path, clock)) as service:
+            create_user(service, "root@example.com", "Root", PASSWORD, role="admin")
+            ids = [create_user(service, f"known{n}@example.com", "Known", PASSWORD).id for n in range(3)]
+            with service.store.write() as tx:
+                tx.change_user(ids[0], oauth_id="bound", oauth_issuer=ISSUER)
+                tx.change_user(ids[1], oauth_id="unbound")
+                tx.change_user(ids[2], claimed_email="claimed@example.com", claim_expires_at="2999")
+                tx.reserve(ids[2], "reserved@example.com", "2999")
+            service.registration.register("lapsed@example.com", "Lapsed", PASSWORD, by=OPERATOR)
+            clock.move(days=2)
+            service.registration.register("waiting@example.com", "Waiting", PASSWORD, by=OPERATOR)
+        yield path
+
+
+HOLDERS = ("root", "known0", "known1", "known2", "claimed", "reserved", "lapsed", "waiting")
+rows = st.fixed_dictionaries(
+    {"email": st.sampled_from([f"{name}@example.com" for name in (*HOLDERS, *"abcdefghijkl")])},
+    optional={
+        "name": st.sampled_from(["Ada", "Zoë"]),
+        "role": st.sampled_from(["admin", "user"]),
+        "active": st.booleans(),
+        "confirmed": st.booleans(),
+        "password_hash": st.just(HASH),
+        "created_at": st.just("2020-01-01"),
+        "oauth_id": st.sampled_from(["bound", "unbound", "7", "8", "9"]),
+        "oauth_issuer": st.sampled_from([ISSUER, OTHER_ISSUER]),
+    },
+).filter(lambda row: not (row.get("active") and row.get("confirmed") is False))
+
+
+def outcome(town: Path, people: list[dict[str, Any]], on_conflict: str, batch: int) -> list[object]:
+    """The answer of an import, its messages, and every row of the database afterwards."""
+    problems: list[RowProblem] = []
+    options = ImportOptions(on_conflict, False, OPERATOR, problems.append, hashing=lambda *_: None)
+    clock = FakeClock()
+    clock.move(days=3)
+    with TemporaryDirectory() as folder:
+        path = Path(shutil.copy(town, folder))
+        with closing(built(path, clock)) as service:
+            transfer = replace(service.transfer, batch=batch)
+            answer: Imported | str
+            try:
+                answer = transfer.import_rows(((f"row {n}", row) for n, row in enumerate(people)), options)
+            except UsersError as error:
+                answer = f"{error} {error.hint}"
+            with service.store.read() as tx:
+                assert tx.check_audit().problem is None
+            content = [query(service, statement) for statement in CONTENT]
+    return [answer, problems, content]
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(rows, min_size=1, max_size=12),
+    st.sampled_from(["fail", "skip", "update"]),
+)
+def test_rows_that_are_written_together_come_to_the_same_as_one_by_one(
+    town: Path, people: list[dict[str, Any]], on_conflict: str
+) -> None:
+    assert outcome(town, people, on_conflict, batch=5) == outcome(town, people, on_conflict, batch=1)
+
+
+def test_an_import_needs_few_statements_for_many_rows(service: Service) -> None:
+    statements: list[str] = []
+    service.store._connection().set_trace_callback(statements.append)
+    people = (
+        (f"row {n}", {"email": f"user{n}@example.com", "password_hash": HASH, "oauth_id": f"id-{n}"})
+        for n in range(1_000)
+    )
+    options = ImportOptions("fail", False, OPERATOR, report=print, hashing=lambda *_: None)
+    assert service.transfer.import_rows(people, options).created == 1_000
+    # The trail gets its rows by one statement, which the callback reports for each of them.
+    # The callback reports a statement again for each row of it.
+    assert len({text for text in statements if not text.startswith("INSERT INTO audit ")}) < 100

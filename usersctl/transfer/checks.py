@@ -1,0 +1,91 @@
+"""The rules of one row of an import, by column."""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from usersctl.config import Settings
+from usersctl.errors import Invalid
+from usersctl.fields import is_text, is_web_address, normal_email, normal_name, normal_role, normal_time
+from usersctl.models import Newcomer
+from usersctl.passwords import check_hash, check_password
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
+
+
+def _boolean(name: str, value: str) -> bool:
+    text = value.strip().lower()
+    if text not in _TRUE + _FALSE:
+        raise Invalid(f"{name} must be true or false")
+    return text in _TRUE
+
+
+def _picture(value: str) -> str:
+    if not is_web_address(value):
+        raise Invalid(f"profile_picture {value[:40]!r} is no web address: it begins with https:// or http://")
+    return value
+
+
+def _issuer(value: str) -> str:
+    if not is_web_address(value):
+        raise Invalid(f"oauth_issuer {value[:40]!r} is no web address: it begins with https:// or http://")
+    return value
+
+
+# In the order in which an export writes them; a password is only imported.
+_CHECKS: dict[str, Callable[[str], Any]] = {
+    "email": normal_email,
+    "name": normal_name,
+    "role": normal_role,
+    "active": partial(_boolean, "active"),
+    "confirmed": partial(_boolean, "confirmed"),
+    "password_hash": check_hash,
+    "created_at": normal_time,
+    "last_login_at": normal_time,
+    "oauth_id": str,
+    "oauth_issuer": _issuer,
+    "profile_picture": _picture,
+    "password": str,
+}
+IMPORTED = tuple(_CHECKS)
+COLUMNS = IMPORTED[:-1]
+# Columns that `list` prints and an import ignores: accounts get new ids.
+IGNORED = ("id", "updated_at")
+_KNOWN = {*IMPORTED, *IGNORED}
+
+
+def checked(settings: Settings, row: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an account in their stored form, and its password if the row has one."""
+    if not row.keys() <= _KNOWN:
+        unknown = next(name for name in row if name not in _KNOWN)
+        raise Invalid(f"unknown column {unknown!r}; known are {', '.join(IMPORTED)}")
+    given = {name: value for name, value in row.items() if name in _CHECKS and value not in (None, "")}
+    if "email" not in given:
+        raise Invalid("email is missing")
+    if "password_hash" in given and "password" in given:
+        raise Invalid("has both a password and a password_hash")
+    fields = {name: _CHECKS[name](_text(name, value)) for name, value in given.items()}
+    if fields.get("confirmed") is False:
+        if fields.get("active"):
+            raise Invalid("is active and not confirmed: leave confirmed empty, or make it inactive")
+        del fields["confirmed"]
+        fields |= {"active": False, "awaiting_confirmation": True}
+    if "oauth_id" not in fields:
+        fields.pop("oauth_issuer", None)
+    if "password" in fields:
+        owner = Newcomer(fields["email"], fields.get("name", ""))
+        check_password(settings, fields["password"], owner)
+    return fields
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool | int) and name in ("active", "confirmed"):
+        return str(value)
+    if not isinstance(value, str):
+        raise Invalid(f"{name} must be a string")
+    # A password is taken exactly as it was typed; its own rules forbid some characters.
+    if not value.isprintable() and (not is_text(value) or (name != "password" and _CONTROL.search(value))):
+        raise Invalid(f"{name} is not valid text: it holds control characters, or is not UTF-8")
+    return value

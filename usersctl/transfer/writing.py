@@ -1,0 +1,180 @@
+"""What the checked rows of an import become, in its one transaction: new accounts, changes, conflicts."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from usersctl.addresses import holder_of, make_free
+from usersctl.credentials import shut_out
+from usersctl.errors import Invalid
+from usersctl.mail.kinds import EmailQueue
+from usersctl.models import UNUSABLE, Actor, Link, Newcomer, User
+from usersctl.store.transaction import Transaction
+from usersctl.text import counted
+
+
+class RowProblem(NamedTuple):
+    where: str  # "line 7" or "entry 7"
+    message: str
+
+
+class ImportOptions(NamedTuple):
+    on_conflict: str  # fail, skip or update
+    dry_run: bool
+    by: Actor
+    report: Callable[[RowProblem], Any]  # is called for each broken row
+    hashing: Callable[[int, int], Any]  # is called with the number of hashed passwords, and of all
+
+
+class BrokenRows(Invalid):
+    """Rows that cannot be imported; nothing was written."""
+
+    def __init__(self, count: int, *, taken: bool = False, hint: str | None = None) -> None:
+        problem = "with an address or provider id that is taken" if taken else "cannot be imported"
+        super().__init__(f"{counted(count, 'row')} {problem}; nothing was imported", hint=hint)
+        self.taken = taken
+
+
+class Imported(NamedTuple):
+    created: int
+    updated: int
+    skipped: int
+    without_password: int
+
+
+class Writing:
+    def __init__(
+        self, tx: Transaction, emails: EmailQueue, options: ImportOptions, provider_issuer: str | None
+    ) -> None:
+        self.tx = tx
+        self.emails = emails
+        self.options = options
+        self.provider_issuer = provider_issuer
+        self.first = 0  # the id of the first account that was made
+        self.created = self.updated = self.skipped = self.without_password = self.taken = 0
+        self.hint = ""
+
+    def write(self, rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
+        """Rows with their places. Those whose address and provider id are free are added together, the others one by one."""
+        emails = [row["email"] for _, row in rows]
+        links = [self._link_of_new(row) for _, row in rows if "oauth_id" in row]
+        taken_emails, taken_ids = self.tx.emails_in_use(emails), self.tx.link_ids_in_use(links)
+        free: list[dict[str, Any]] = []
+        for where, row in rows:
+            email, oauth_id = row["email"], row.get("oauth_id")
+            if email in taken_emails or oauth_id in taken_ids:
+                self._add(free)
+                free.clear()
+                self._write_one(where, row)
+            else:
+                free.append(row)
+            taken_emails.add(email)
+            if oauth_id is not None:
+                taken_ids.add(oauth_id)
+        self._add(free)
+
+    def imported(self) -> Imported:
+        if self.taken:
+            raise BrokenRows(self.taken, taken=True, hint=self.hint)
+        return Imported(self.created, self.updated, self.skipped, self.without_password)
+
+    def _add(self, rows: Sequence[dict[str, Any]]) -> None:
+        if not rows:
+            return
+        newcomers = []
+        for row in rows:
+            if "oauth_id" in row:
+                row["oauth_issuer"] = self._link_of_new(row).oauth_issuer
+            newcomers.append(Newcomer(**{"name": row["email"].partition("@")[0]} | row))
+            self.without_password += "password_hash" not in row
+        users = self.tx.add_users(newcomers)
+        self.tx.audit_each(
+            self.options.by, "import", [(user, {"role": user.role, "active": user.active}) for user in users]
+        )
+        self.first = self.first or users[0].id
+        self.created += len(users)
+
+    def _link_of_new(self, row: dict[str, Any]) -> Link:
+        return Link(row["oauth_id"], row.get("oauth_issuer", self.provider_issuer))
+
+    def _write_one(self, where: str, row: dict[str, Any]) -> None:
+        tx, by = self.tx, self.options.by
+        known = holder_of(tx, row["email"])
+        row |= self._issuer_of(known, row)
+        why_taken = _why_taken(tx, row, known)
+        if why_taken is not None:
+            problem, hint = why_taken
+            self._refuse(where, problem, hint)
+        elif known is None:
+            make_free(tx, self.emails, row["email"], by=by)
+            self._add([row])
+        elif self.options.on_conflict == "fail":
+            holder = "an earlier row" if self.first and known.id >= self.first else f"user {known.id}"
+            hint = "choose with --on-conflict skip or --on-conflict update"
+            self._refuse(where, f"{known.email} is taken by {holder}", hint)
+        elif self.options.on_conflict == "update":
+            self.updated += _update(tx, known, row, by)
+        else:
+            self.skipped += 1
+
+    def _refuse(self, where: str, problem: str, hint: str) -> None:
+        self.taken += 1
+        self.hint = hint
+        self.options.report(RowProblem(where, problem))
+
+    def _issuer_of(self, known: User | None, row: dict[str, Any]) -> dict[str, Any]:
+        """An id for which the row names no issuer keeps the one that it has here, or gets that of the configuration."""
+        if "oauth_id" not in row or "oauth_issuer" in row:
+            return {}
+        link = self.tx.link_of(known.id) if known is not None else None
+        if link is not None and link.oauth_id == row["oauth_id"] and link.oauth_issuer is not None:
+            return {"oauth_issuer": link.oauth_issuer}
+        return {"oauth_issuer": self.provider_issuer}
+
+
+def _update(tx: Transaction, known: User, row: dict[str, Any], by: Actor) -> bool:
+    stored = tx.credentials_of(known.id)
+    before = known._asdict() | {"password_hash": stored.password_hash if stored else UNUSABLE}
+    link = tx.link_of(known.id)
+    before["oauth_issuer"] = link and link.oauth_issuer
+    if row.pop("awaiting_confirmation", False):
+        del row["active"]  # an account that exists here need not wait for an email again
+    if known.email_proven_at is not None:
+        row.pop("email_proven_at", None)
+    elif known.awaiting_confirmation and "email_proven_at" in row:
+        row = {"active": True, **row, "awaiting_confirmation": False}  # the import confirms the address
+    changes = {name: value for name, value in row.items() if value != before[name]}
+    if "active" in changes:
+        changes |= {"awaiting_confirmation": False, "delete_at": None}
+    if not changes:
+        return False
+    if known.awaiting_confirmation and "password_hash" not in row:
+        # The person of the row may be another than the one who registered.
+        changes["password_hash"] = UNUSABLE
+    if changes.get("active") is False:
+        shut_out(tx, known, notices=True)
+    elif "password_hash" in changes:
+        shut_out(tx, known)
+    user = tx.change_user(known.id, **changes)
+    recorded = {name: value for name, value in changes.items() if name in ("name", "role", "active")}
+    tx.audit(by, "import-update", user, **recorded, password="password_hash" in changes)
+    return True
+
+
+def _owner_of_link(tx: Transaction, row: dict[str, Any]) -> User | None:
+    """The account that has this id of the provider, or may get it when a daemon binds its link."""
+    if "oauth_id" not in row:
+        return None
+    link = Link(row["oauth_id"], row["oauth_issuer"])
+    return tx.user_by_link(link) or tx.user_by_link(link._replace(oauth_issuer=None))
+
+
+def _why_taken(tx: Transaction, row: dict[str, Any], known: User | None) -> tuple[str, str] | None:
+    """The problem, and a hint."""
+    owner = _owner_of_link(tx, row)
+    if owner is not None and (known is None or owner.id != known.id):
+        hint = "give each row an oauth_id of its own, or free it with: usersctl update USER --unlink"
+        return f"oauth_id is taken by {owner.email}", hint
+    if known is None and tx.reserved_for(row["email"]) is not None:
+        hint = "wait: an address that its user gave up stays reserved for seven days"
+        return f"{row['email']} is reserved for another account", hint
+    return None
