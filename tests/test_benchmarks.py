@@ -26,7 +26,7 @@ def benchmarks(*words: str) -> subprocess.CompletedProcess[str]:
         ("memory", {2.5, 1.1}),
         ("growth", {1.11, 1.5}),
         ("command", {2.5, 4}),
-        ("import", {5000, 1.1}),
+        ("import", {20000, 1.1}),
         ("export", {1.1}),
         ("cleanup", {200}),
     ],

@@ -23,7 +23,7 @@ def measure_import(bench: Bench) -> Iterator[Figure]:
     )
     for count in (few, many):
         runs = ran[str(count)]
-        at_least = 5_000 if count == many else None
+        at_least = 20_000 if count == many else None
         yield Figure(
             f"import of {count:,} users with hashes",
             [count / run.seconds for run in runs],
