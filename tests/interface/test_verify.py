@@ -11,15 +11,15 @@ from support.commands import OPERATOR
 from support.fakes import FakeClock
 from support.web import Reply, Site
 
+from usersctl.identity_headers import DEFAULT
 from usersctl.secrets import assertion
 from usersd.access import wants_a_page
-from usersd.handlers.verify import NAMES
 
 VERIFY = "/api/users/auth/verify"
 HERE = (ip_network("127.0.0.0/8"),)
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8", "Sec-Fetch-Mode": "navigate"}
 SECRET = "a secret of two, and of nobody else"
-ALL = (*NAMES, "Remote-Assertion")
+ALL = (*dict(DEFAULT), "Remote-Assertion")
 
 Make = Callable[..., Site]
 
@@ -185,6 +185,37 @@ def test_a_name_from_an_old_database_cannot_end_a_header(site: Site) -> None:
     assert identity["Remote-Name"] == "Ada%0D%0ARemote-Role: admin%00"
     assert identity["Remote-Email"] == "a%0D%0Ab@%C3%A4.example"
     assert identity["Remote-Role"] == "user"
+
+
+# --- names of headers ---
+
+
+def test_the_configured_headers_are_sent_in_the_place_of_the_usual_ones(make_site: Make) -> None:
+    names = (
+        ("X-Remote-User", "email"),
+        ("X-WEBAUTH-NAME", "name"),
+        ("Remote-User", "email"),
+        ("X-Role", "role"),
+        ("X-Id", "id"),
+        ("X-Groups", "groups"),
+    )
+    site = make_site(trusted_proxies=HERE, whitelist=("/about",), forward_headers=names, assertion_secret=SECRET)
+    ada = site.add()
+    reply = site.signed_in(ada).get(VERIFY, headers=forwarded("/page"))
+    assert {name: reply.all(name) for name, _ in names} == {
+        "X-Remote-User": ["ada@example.com"],
+        "X-WEBAUTH-NAME": ["Ada"],
+        "Remote-User": ["ada@example.com"],
+        "X-Role": ["user"],
+        "X-Id": [str(ada.id)],
+        "X-Groups": [""],
+    }
+    assert reply.all("Remote-Email") == reply.all("Remote-Role") == []
+    until, _, _ = str(reply.header("Remote-Assertion")).partition(".")
+    of = (str(ada.id), "ada@example.com", "Ada", "user", "GET", "site.example", "/page")
+    assert reply.header("Remote-Assertion") == assertion(SECRET, until=int(until), of=of)
+    nobody = site.client().get(VERIFY, headers=forwarded("/about"))
+    assert {value for name, _ in names for value in nobody.all(name)} == {""}
 
 
 # --- anonymous ---

@@ -9,21 +9,25 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from string import Template
+from textwrap import indent
 from typing import Annotated, Self
-from urllib.parse import urlsplit
 
-from typer import Argument, Context
+from typer import Argument, Context, Option
 
+from usersctl.cli.proxies import TRIAL, Front, Names, application_at, header_names
 from usersctl.cli.questions import invocation
 from usersctl.config import Settings
 from usersctl.config.sources import Loaded
-from usersctl.config.values import bracketed, connectable_host, host_and_port
+from usersctl.config.values import connectable_host, host_and_port, is_loopback
 from usersctl.errors import Invalid
 
 FOLDER = Path(__file__).parent.parent / "snippets"
 NIGHTLY = "0 2 * * *"
 DAEMON_ACCOUNT = "usersd"  # the system account of the daemon where the database has no other owner
 HOMES = ("/home", "/root", "/run/user")  # the folders that ProtectHome hides
+
+EXAMPLE_APP = "http://app:80"  # in compose.yaml
+COMPOSE_KEYS = ("server.trustedProxies = [\"10.89.231.0/28\"]", "[forward.headers]")
 
 # Where the files go. Other names than those of the members: in the class, a member hides a constant of its name.
 SERVICE_AT, SOCKET_AT = "/etc/systemd/system/usersd.service", "/etc/systemd/system/usersd.socket"
@@ -56,26 +60,51 @@ class Snippet(StrEnum):
     SOCKET     = "socket",     "usersd.socket",         SOCKET_AT,  RESTART_WITH_SOCKET
     TIMER      = "timer",      "users-cleanup.timer",   TIMER_AT,   f"usersctl snippet cleanup >{CLEANUP_AT} && {START_TIMER}"
     CLEANUP    = "cleanup",    "users-cleanup.service", CLEANUP_AT, f"usersctl snippet timer >{TIMER_AT} && {START_TIMER}"
+    BACKUP     = "backup",     "users-backup.sh",       "users-backup.sh", "sudo sh users-backup.sh"
     CRON       = "cron",       "users.cron",            "/etc/cron.d/users", ""
     NGINX      = "nginx",      "nginx.conf",            NGINX_AT,   "nginx -t && systemctl reload nginx"
     CADDY      = "caddy",      "Caddyfile",             "/etc/caddy/Caddyfile", "systemctl reload caddy"
     TRAEFIK    = "traefik",    "traefik.yml",           "the folder of Traefik's file provider", ""
     DOCKERFILE = "dockerfile", "Dockerfile",            "Dockerfile, in a checkout", "docker build --tag usersctl ."
+    COMPOSE    = "compose",    "compose.yaml",          "compose.yaml, in a checkout", "docker compose up --build --detach"
     FAIL2BAN   = "fail2ban",   "fail2ban-filter.conf",  FILTER_AT,  f"usersctl snippet jail >{JAIL_AT} && {RELOAD_FAIL2BAN}"
     JAIL       = "jail",       "fail2ban-jail.conf",    JAIL_AT,    f"usersctl snippet fail2ban >{FILTER_AT} && {RELOAD_FAIL2BAN}"
     # fmt: on
 
 
+PROXIES = (Snippet.NGINX, Snippet.CADDY, Snippet.TRAEFIK)
+
+
 def snippet(
-    ctx: Context, name: Annotated[Snippet, Argument(metavar="NAME", help="One of the names above.")]
+    ctx: Context,
+    name: Annotated[Snippet, Argument(metavar="NAME", help="One of the names above.")],
+    app: Annotated[
+        str | None,
+        Option("--app", metavar="ADDRESS", help="For a proxy: the application behind it, host:port or a URL."),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME=KIND",
+            help="For a proxy: a header with the id, email, name, role or groups of the user. Repeatable. Default: forward.headers.",
+        ),
+    ] = None,
 ) -> None:
     """Print a configuration file for systemd, cron or a proxy.
 
-    For the daemon: systemd, socket. For the cleanup: cron; or timer and cleanup. For a proxy in front: nginx, caddy,
-    traefik. For an image: dockerfile. Against guessed passwords: fail2ban and jail.
+    For the daemon: systemd, socket. For the cleanup: cron; or timer and cleanup. For backups each night: backup. For a
+    proxy in front: nginx, caddy, traefik. For containers: dockerfile, compose. Against guessed passwords: fail2ban and
+    jail.
     """
+    if name not in PROXIES and app:
+        raise Invalid("--app is for nginx, caddy and traefik only")
+    if name not in (*PROXIES, Snippet.COMPOSE) and header:
+        raise Invalid("--header is for nginx, caddy, traefik and compose only")
     run = invocation(ctx)
-    text = write(name, Site(run.loaded, this_command()).words())
+    site = Site(run.loaded, this_command(), app and application_at(app), header_names(header or ()))
+    if name in PROXIES:
+        site.front.refuse_address_of_daemon()
+    text = write(name, site.words())
     if run.out.json:
         run.out.write_json({"place": name.place, "then": name.then, "text": text})
         return
@@ -99,6 +128,8 @@ class Site:
 
     loaded: Loaded
     command: Sequence[str]  # usersctl as other programs call it
+    app: str | None = None  # the origin of the application behind a proxy
+    more_names: Names = ()  # of headers for it
 
     @property
     def settings(self) -> Settings:
@@ -108,25 +139,24 @@ class Site:
     def state_folder(self) -> Path:
         return self.settings.database.parent
 
+    @property
+    def front(self) -> Front:
+        """The proxy, at baseUrl if that is configured: its default is the address of the daemon itself."""
+        url = TRIAL if self.loaded.has_default_address else self.settings.base_url
+        return Front(self.settings, url, self.app, self.more_names)
+
     def words(self) -> dict[str, str]:
         """The value of every ${name} in the snippets."""
         self._refuse_unquotable()
         settings = self.settings
-        address = urlsplit(settings.base_url)
-        host = bracketed(address.hostname or "")
-        # The port of an http address is the daemon's, and the proxy in front serves https.
-        port = address.port if settings.https else None
         owner = owner_of(settings.database)
         access = f"SocketUser={owner}\nSocketMode={settings.socket_mode}\n"
-        return {
+        words = {
             "usersctl": " ".join(self.command),
             "options": self.options,
             "serve": f"serve --base-url {settings.base_url}" if self._is_elsewhere("baseUrl") else "serve",
             "state_dir": str(self.state_folder),
             "base_url": settings.base_url,
-            "server_name": host,
-            "site": f"{host}:{port}" if port else host,
-            "site_port": str(port or 443),
             "port": str(settings.port),
             "listen": self.listen,
             "socket_access": access if settings.socket else "",
@@ -136,7 +166,25 @@ class Site:
             "folders": "\n".join([self.state_folder_line, f"ProtectHome={self.protect_home}"]),
             "socket_folder": self.socket_folder_lines,
             "missing_folders": self.missing_folders(owner),
+        } | self.front.words()
+        return words | self._in_containers(words)
+
+    def _in_containers(self, words: dict[str, str]) -> dict[str, str]:
+        """The files inside compose.yaml."""
+        front = Front(self.settings, self.front.url, EXAMPLE_APP, self.more_names, in_container=True)
+        caddy = write(Snippet.CADDY, words | front.words() | {"upstream": f"usersd:{self.settings.port}"})
+        here = "127.0.0.1:" * is_loopback(front.address.hostname or "")
+        ports = [80, 443] if front.https and front.port == 443 else [front.port]
+        headers = [f'"{name}" = "{kind}"' for name, kind in front.names]
+        inline = {
+            "compose_users": "\n".join([f'baseUrl = "{front.url}"', *COMPOSE_KEYS, *headers]),
+            # Without the comment at the top, which is for a file of its own.
+            "compose_caddy": caddy.partition("\n\n")[2],
+            "compose_dockerfile": write(Snippet.DOCKERFILE, words).partition("\n\n")[2],
         }
+        # Compose reads $ as the beginning of a variable.
+        texts = {name: indent(text.strip("\n").replace("$", "$$"), " " * 8) for name, text in inline.items()}
+        return texts | {"compose_ports": ", ".join(f'"{here}{port}:{port}"' for port in ports)}
 
     def _refuse_unquotable(self) -> None:
         settings = self.settings

@@ -6,6 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 from usersctl.config import values
 from usersctl.config.values import Kind
+from usersctl.identity_headers import DEFAULT as IDENTITY_HEADERS
 
 
 class Key(NamedTuple):
@@ -84,6 +85,12 @@ class Settings(NamedTuple):
     assertion_secret: Annotated[str | None, Key("auth.assertionSecret", values.shared_secret, env="USERS_ASSERTION_SECRET",
         env_file=True, secret=True, example="the output of: openssl rand -base64 32", help=
         "The key that signs Remote-Assertion, shared with the applications that verify it: 32 characters or more.")] = None
+
+    forward_headers: Annotated[tuple[tuple[str, str], ...], Key("forward.headers", values.identity_headers,
+        "The headers that tell an application behind a proxy who the user is, each with what it holds: id, email, name, role or groups.")
+        ] = IDENTITY_HEADERS
+    forward_basic: Annotated[bool, Key("forward.basic", values.boolean,
+        "Lets clients that know nothing but passwords, such as calendars and git, pass forward authentication by an email and an API token.")] = False
 
     oauth_client_id: Annotated[str | None, Key("auth.oauth.clientId", values.optional_string, env="USERS_OAUTH_CLIENT_ID",
         env_file=True, example="users", help=

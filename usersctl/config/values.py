@@ -229,6 +229,19 @@ def role_rules(value: Any) -> tuple[tuple[str, str], ...]:
     return tuple(value.items())
 
 
+@kind("table of header names", write=dict)
+def identity_headers(value: Any) -> tuple[tuple[str, str], ...]:
+    from usersctl.identity_headers import KINDS, problem_with
+
+    if not isinstance(value, dict):
+        raise BadValue('must be a table of header names, such as X-Remote-User = "email"')
+    if problem := problem_with(value):
+        raise BadValue(f"must be names of headers: {problem}")
+    if not set(map(str, value.values())) <= set(KINDS):
+        raise BadValue(f"must be {', '.join(KINDS[:-1])} or {KINDS[-1]} for each name")
+    return tuple(value.items())
+
+
 @kind("secret")
 def shared_secret(value: Any) -> str:
     text = string(value)

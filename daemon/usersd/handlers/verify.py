@@ -5,6 +5,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
+from usersctl.identity_headers import ASSERTION
 from usersctl.secrets import assertion
 from usersctl.service import Service
 from usersd.access import identify, own_path, wants_a_page
@@ -17,7 +18,6 @@ from usersd.pages import pages
 from usersd.request import ORIGINAL, Request
 from usersd.response import JSON, Header, Response, error_response, redirect_to
 
-NAMES = ("Remote-User", "Remote-Email", "Remote-Name", "Remote-Role")
 ASSERTION_SECONDS = 60  # a proxy passes it on at once, but clocks differ
 MAX_TARGET = 2000  # characters of a page to come back to: a proxy limits the length of a header
 
@@ -61,11 +61,11 @@ class VerifyQuery(Query):
     },
     html_refusals=frozenset({403}),
     headers={
-        "Remote-User": "The user's id; empty, like all of these, without a session.",
+        "Remote-User": "The user's id; empty, like all of these, without a session. `forward.headers` gives them other names.",
         "Remote-Email": "The address.",
         "Remote-Name": "The name; characters outside of ASCII as percent-encoded UTF-8.",
         "Remote-Role": "The role.",
-        "Remote-Assertion": "All of these, signed, if `auth.assertionSecret` is set.",
+        "Remote-Assertion": "Id, address, name and role, signed, if `auth.assertionSecret` is set.",
     },
     optional_headers={
         "Cookie": "The `Cookie` of the request without those of this service, for the application.",
@@ -145,16 +145,22 @@ def _and_back(target: str | None) -> str:
 
 def _identity(request: Request, service: Service, original: Original) -> list[Header]:
     """All headers, always: if one is missing, some proxies pass on what the client sent under its name."""
-    user = request.user
+    user, names = request.user, request.settings.forward_headers
     if user is None:
-        return [(name, "") for name in (*NAMES, "Remote-Assertion")]
-    values = (str(user.id), _as_ascii(user.email), _as_ascii(user.name), user.role)
+        return [*((name, "") for name, _ in names), (ASSERTION, "")]
+    values = {
+        "id": str(user.id),
+        "email": _as_ascii(user.email),
+        "name": _as_ascii(user.name),
+        "role": user.role,
+    }
     signed = ""
     secret = request.settings.assertion_secret
     if secret and original.method and original.host and original.path:
         until = int(service.now().timestamp()) + ASSERTION_SECONDS
-        signed = assertion(secret, until=until, of=(*values, original.method, original.host, original.path))
-    return [*zip(NAMES, values, strict=True), ("Remote-Assertion", signed)]
+        of = (*values.values(), original.method, original.host, original.path)
+        signed = assertion(secret, until=until, of=of)
+    return [*((name, values.get(kind, "")) for name, kind in names), (ASSERTION, signed)]
 
 
 def _passed_on(request: Request) -> list[Header]:

@@ -1,0 +1,68 @@
+"""The headers by which a proxy tells an application who the user is: those that are sent, and those that no visitor may send."""
+
+import re
+from collections.abc import Iterable
+from itertools import product
+
+KINDS = ("id", "email", "name", "role", "groups")
+DEFAULT = (("Remote-User", "id"), ("Remote-Email", "email"), ("Remote-Name", "name"), ("Remote-Role", "role"))
+ASSERTION = "Remote-Assertion"
+
+# The names that applications and other proxies use: each beginning with each end.
+BEGINNINGS = ("Remote", "X-Remote", "X-Forwarded", "X-Auth", "X-Auth-Request", "X-Webauth", "X-Authentik", "X-Authenticated")
+ENDS = ("User", "Username", "Preferred-Username", "Userid", "Uid", "Email", "Name", "Fullname", "Role", "Roles", "Group", "Groups")
+OTHERS = (
+    "X-Auth-Request-Access-Token",
+    "X-Email",
+    "X-Forwarded-Access-Token",
+    "X-Goog-Authenticated-User-Email",
+    "X-Goog-Authenticated-User-Id",
+    "X-Ms-Client-Principal",
+    "X-Ms-Client-Principal-Id",
+    "X-Ms-Client-Principal-Name",
+    "X-User",
+    "X-Username",
+    "X-Vouch-User",
+    "Cf-Access-Authenticated-User-Email",
+    "Tailscale-User-Login",
+    "Tailscale-User-Name",
+)  # fmt: skip
+
+_NAME = r"[A-Za-z][A-Za-z0-9-]{0,63}"
+# Headers with a meaning of their own, in a request or in the answer that carries the identity.
+_TAKEN = r"""(?x)
+    (accept|access-control|content|cross-origin|if|proxy|sec|x-original|x-rewrite)-.*
+    |x-forwarded-(for|host|method|port|prefix|proto|scheme|server|ssl|uri|url)
+    |remote-(assertion|authorization|cookie)
+    |accept|age|allow|alt-svc|authorization|cache-control|clear-site-data|connection|cookie2?|date|etag|expect|expires
+    |forwarded|from|front-end-https|host|http2-settings|keep-alive|last-modified|link|location|max-forwards|nel|origin|pragma
+    |priority|range|referer|referrer-policy|refresh|report-to|retry-after|server|set-cookie2?|strict-transport-security|te
+    |trailer|transfer-encoding|upgrade|upgrade-insecure-requests|user-agent|vary|via|warning|www-authenticate
+    |x-content-type-options|x-frame-options|x-http-method(-override)?|x-method-override|x-real-ip|x-request-id"""
+
+
+def problem_with(names: Iterable[str]) -> str:
+    """What is wrong with these names for identity headers; empty if nothing is."""
+    seen: set[str] = set()
+    for name in names:
+        if not re.fullmatch(_NAME, name, re.ASCII):
+            return f"{name!r} is no name of a header: letters, digits and -, beginning with a letter"
+        if re.fullmatch(_TAKEN, name.lower()):
+            return f"{name} is a header with another meaning"
+        if name.lower() in seen:
+            return f"{name} comes twice"
+        seen.add(name.lower())
+    return ""
+
+
+def known_names() -> list[str]:
+    return [*("-".join(parts) for parts in product(BEGINNINGS, ENDS)), *OTHERS]
+
+
+def spellings(name: str) -> list[str]:
+    """The name with each of its hyphens as it is or as an underscore, which some servers read as a hyphen."""
+    first, *rest = name.split("-")
+    return [
+        first + "".join(mark + part for mark, part in zip(marks, rest, strict=True))
+        for marks in product("-_", repeat=len(rest))
+    ]
