@@ -80,6 +80,12 @@ def default(key: Key) -> str:
     return "none" if key.default is None else f"`{json.dumps(key.default)}`"
 
 
+def in_toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(name)} = {json.dumps(one)}" for name, one in value.items()) + "}"
+    return json.dumps(value)
+
+
 def environment() -> Iterator[tuple[str, str]]:
     yield "USERS_CONFIG", "`--config`"
     for key in KEYS.values():

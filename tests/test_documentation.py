@@ -105,7 +105,7 @@ def test_the_tour_and_the_import_have_steps_to_compare() -> None:
 def test_a_backup_shows_what_the_commands_print(usersctl: Command) -> None:
     usersctl.add("ada", "grace")
     examples = list(steps(page("docs/operating/backup.md")))
-    assert len(examples) == 3
+    assert len(examples) == 4
     folder = str(usersctl.folder)
     for example in examples:
         line, shown = (re.sub("/var/(backups|lib/users)", folder, text) for text in example)
@@ -379,5 +379,5 @@ def test_a_backup_is_made_and_checked_as_the_page_says(usersctl: Command) -> Non
     (script,) = blocks(page("docs/operating/backup.md"), "sh")
     done = usersctl.shell(script.replace("/var/backups", str(usersctl.folder)))
     assert (done.code, done.stdout, done.stderr) == (0, "", "")
-    (copy,) = usersctl.folder.glob("users-*.db")
+    (copy,) = usersctl.folder.glob("users/users-*.db")
     assert len(usersctl.ok("list", "--db", copy, "--json").json) == 2

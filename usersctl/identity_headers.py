@@ -9,8 +9,30 @@ DEFAULT = (("Remote-User", "id"), ("Remote-Email", "email"), ("Remote-Name", "na
 ASSERTION = "Remote-Assertion"
 
 # The names that applications and other proxies use: each beginning with each end.
-BEGINNINGS = ("Remote", "X-Remote", "X-Forwarded", "X-Auth", "X-Auth-Request", "X-Webauth", "X-Authentik", "X-Authenticated")
-ENDS = ("User", "Username", "Preferred-Username", "Userid", "Uid", "Email", "Name", "Fullname", "Role", "Roles", "Group", "Groups")
+BEGINNINGS = (
+    "Remote",
+    "X-Remote",
+    "X-Forwarded",
+    "X-Auth",
+    "X-Auth-Request",
+    "X-Webauth",
+    "X-Authentik",
+    "X-Authenticated",
+)
+ENDS = (
+    "User",
+    "Username",
+    "Preferred-Username",
+    "Userid",
+    "Uid",
+    "Email",
+    "Name",
+    "Fullname",
+    "Role",
+    "Roles",
+    "Group",
+    "Groups",
+)
 OTHERS = (
     "X-Auth-Request-Access-Token",
     "X-Email",

@@ -14,7 +14,7 @@
 % if key.default is None:
 # {{key.name.rpartition(".")[2]}} = {{json.dumps(key.example)}}  # an example
 % else:
-# {{key.name.rpartition(".")[2]}} = {{json.dumps(key.default)}}
+# {{key.name.rpartition(".")[2]}} = {{in_toml(key.default)}}
 % end
 % end
 % end

@@ -1,6 +1,7 @@
 """db backup, verify and restore while the daemon runs: complete or not at all, with a message for every problem."""
 
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -168,6 +169,109 @@ def test_a_backup_works_without_hard_links(
     assert emails(tmp_path / "saved.db") == ["ada@example.com"]
     with pytest.raises(Taken):
         service.store.copy(tmp_path / "saved.db")
+
+
+# --- dated backups ---
+
+
+def test_a_dated_backup_is_verified_and_replaces_the_oldest(usersctl: Command, ada: User) -> None:
+    folder = usersctl.folder / "backups"
+    made = []
+    for _ in range(4):
+        printed = usersctl.shell(f"umask 0; usersctl db backup --keep 2 {folder} --json").json
+        made.append(Path(printed["file"]))
+        assert printed["removed"] == [str(path) for path in made[-3:-2]]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert sorted(folder.iterdir()) == made[2:]
+    assert re.fullmatch(r"users-\d{8}T\d{6}\.\d{6}Z\.db", made[-1].name)
+    assert {file.stat().st_mode & 0o777 for file in made[2:]} == {0o600}
+    assert emails(made[-1]) == [ada.email]
+    done = usersctl.ok("db", "backup", "--keep", "1", folder)
+    assert (len(done.stdout.splitlines()), done.stderr) == (1, "Removed 2 older backups\n")
+    assert usersctl.ok("--quiet", "db", "backup", "--keep", "1", folder).stdout == ""
+    assert usersctl("db", "backup", "--keep", "0", folder).code == 2
+
+
+def dated(folder: Path, keep: int) -> backup.DatedBackups:
+    return backup.DatedBackups(folder, "users", keep)
+
+
+def quiet(_done: int, _total: int) -> None:
+    pass
+
+
+def test_files_of_other_names_and_databases_are_never_removed(
+    service: Service, add: Callable[..., User], tmp_path: Path
+) -> None:
+    add("ada")
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    others = {
+        "users.db",
+        "users-monday.db",
+        "users-20200101T000000.000000Z.db.gz",
+        "my-users-20200101T000000.000000Z.db",
+        "other-20200101T000000.000000Z.db",
+        "users-20200101T000000Z.db",
+        "users-\u0662\u0660200101T000000.000000Z.db",
+    }
+    for name in others:
+        (folder / name).write_text("precious")
+    (folder / "users-20190101T000000.000000Z.db").mkdir()
+    (folder / "users-20190102T000000.000000Z.db").symlink_to(folder / "users.db")
+    (folder / "users-20190103T000000.000000Z.db").write_text("a backup of ours")
+    _, _, removed = dated(folder, 1).add(service.store, utc_now(), quiet)
+    assert [path.name for path in removed] == ["users-20190103T000000.000000Z.db"]
+    assert others <= {path.name for path in folder.iterdir()}
+    assert len(list(folder.iterdir())) == len(others) + 3
+
+
+def test_a_clock_that_was_set_back_does_not_remove_the_new_backup(
+    service: Service, add: Callable[..., User], tmp_path: Path
+) -> None:
+    add("ada")
+    folder = tmp_path / "backups"
+    now = utc_now()
+    old, _, _ = dated(folder, 2).add(service.store, now, quiet)
+    older, _, _ = dated(folder, 2).add(service.store, now - timedelta(days=1), quiet)
+    new, _, removed = dated(folder, 2).add(service.store, now - timedelta(days=9), quiet)
+    assert removed == [older]
+    assert sorted(folder.iterdir()) == [new, old]
+
+
+@pytest.mark.usefixtures("ada")
+def test_older_backups_stay_until_the_new_one_is_verified(usersctl: Command) -> None:
+    folder = usersctl.folder / "backups"
+    for _ in range(2):
+        usersctl.ok("db", "backup", "--keep", "2", folder)
+    before = sorted(folder.iterdir())
+    by_hand(usersctl.database, "UPDATE user_counts SET n = n + 1")
+    done = usersctl("db", "backup", "--keep", "1", folder)
+    assert (done.code, done.stdout) == (6, "")
+    assert "The backup is not sound, and was discarded: user_counts has" in done.stderr
+    assert sorted(folder.iterdir()) == before
+    (usersctl.folder / "file").write_text("precious")
+    assert usersctl("db", "backup", "--keep", "2", usersctl.folder / "file").code == 2
+    done = usersctl.shell(f"ulimit -f 64; usersctl db backup --keep 1 {folder}")
+    assert (done.code, sorted(folder.iterdir())) == (6, before)
+
+
+@pytest.mark.parametrize("how", [KeyboardInterrupt, SystemExit])
+def test_an_interrupted_verification_leaves_the_older_backups_and_nothing_else(
+    service: Service, add: Callable[..., User], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: type
+) -> None:
+    add("ada")
+    folder = tmp_path / "backups"
+    dated(folder, 1).add(service.store, utc_now(), quiet)
+    before = sorted(folder.iterdir())
+
+    def stop(_file: Path) -> None:
+        raise how
+
+    monkeypatch.setattr(backup, "checked_copy", stop)
+    with pytest.raises(how):
+        dated(folder, 1).add(service.store, utc_now(), quiet)
+    assert sorted(folder.iterdir()) == before
 
 
 # --- verify ---

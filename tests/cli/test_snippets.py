@@ -13,11 +13,13 @@ from string import Template
 from typing import Any
 
 import pytest
+import yaml
 from support.commands import PASSWORD, USERSCTL, Command
 from support.daemons import serving, wait_for
 from support.proxies import needed
 
 from usersctl.cli.options import take
+from usersctl.cli.proxies import application_at, header_names
 from usersctl.cli.snippet import FOLDER, Site, Snippet, owner_of, write
 from usersctl.cli.tree import command_tree
 from usersctl.config import Settings
@@ -196,21 +198,117 @@ def test_an_ipv6_address_in_base_url_keeps_its_brackets() -> None:
     assert "return 301 https://[2001:db8::1]$request_uri;" in nginx
 
 
-def test_the_port_of_base_url_is_the_port_of_the_proxy() -> None:
-    def for_url(name: Snippet, url: str) -> str:
-        changed = USUAL._replace(settings=USUAL.settings._replace(base_url=url))
-        return write(name, Site(changed, COMMAND).words())
+PROXIES = (Snippet.NGINX, Snippet.CADDY, Snippet.TRAEFIK)
 
-    url = "https://id.example.com:8443"
-    for name in (Snippet.NGINX, Snippet.CADDY, Snippet.TRAEFIK):
-        assert f'baseUrl = "{url}"' in for_url(name, url)
-        assert 'baseUrl = "https://id.example.com"' in for_url(name, "http://id.example.com:8080")
-    nginx = for_url(Snippet.NGINX, url)
+
+def before(name: Snippet, url: str, app: str | None = None, *headers: str, **changes: Any) -> str:
+    """The file of a proxy, for this baseUrl."""
+    changed = USUAL._replace(settings=USUAL.settings._replace(base_url=url, **changes))
+    return write(name, Site(changed, COMMAND, app and application_at(app), header_names(headers)).words())
+
+
+def test_scheme_and_port_of_base_url_are_those_of_the_proxy() -> None:
+    for url in ("https://id.example.com:8443", "http://id.example.com:8000", "http://localhost:8090"):
+        for name in PROXIES:
+            assert set(re.findall('baseUrl = "(.*?)"', before(name, url))) == {url}
+    nginx = before(Snippet.NGINX, "https://id.example.com:8443")
     assert re.findall("listen (.*);", nginx) == ["80", "[::]:80", "8443 ssl", "[::]:8443 ssl"]
-    assert f"return 301 {url}$request_uri;" in nginx
+    assert "return 301 https://id.example.com:8443$request_uri;" in nginx
     assert "server_name id.example.com;" in nginx
-    assert "\nid.example.com:8443 {\n" in for_url(Snippet.CADDY, url)
-    assert "Host(`id.example.com`)" in for_url(Snippet.TRAEFIK, url)
+    assert "\nid.example.com:8443 {\n" in before(Snippet.CADDY, "https://id.example.com:8443")
+    assert "Host(`id.example.com`)" in before(Snippet.TRAEFIK, "https://id.example.com:8443")
+
+
+@pytest.mark.parametrize(
+    ("url", "listens", "site"),
+    [
+        ("http://id.example.com", ["80", "[::]:80"], "http://id.example.com {\n\t#"),
+        ("http://id.example.com:81", ["81", "[::]:81"], "http://id.example.com:81 {\n\t#"),
+        ("http://localhost:8090", ["127.0.0.1:8090"], "http://localhost:8090 {\n\tbind 127.0.0.1\n"),
+        ("http://127.0.0.1", ["127.0.0.1:80"], "http://127.0.0.1 {\n\tbind 127.0.0.1\n"),
+        ("http://[::1]:81", ["[::1]:81"], "http://[::1]:81 {\n\tbind ::1\n"),
+    ],
+)
+def test_a_proxy_for_http_uses_no_tls_and_one_for_loopback_listens_there_only(
+    url: str, listens: list[str], site: str
+) -> None:
+    nginx = before(Snippet.NGINX, url)
+    assert re.findall("listen (.*);", nginx) == listens
+    assert "ssl" not in nginx
+    assert "return 301" not in nginx
+    assert f"\n{site}" in before(Snippet.CADDY, url)
+    routers = yaml.safe_load(before(Snippet.TRAEFIK, url))["http"]["routers"]
+    assert {(*router["entryPoints"], "tls" in router) for router in routers.values()} == {("web", False)}
+
+
+def test_a_proxy_without_a_configured_base_url_is_for_a_trial(usersctl: Command) -> None:
+    for name in ("nginx", "caddy", "traefik"):
+        assert 'baseUrl = "http://localhost:8090"' in usersctl.ok("snippet", name).stdout
+    usersctl.configure('baseUrl = "http://localhost:8080"\n')
+    for name in ("nginx", "caddy", "traefik"):
+        refused = usersctl("snippet", name)
+        assert (refused.code, refused.stdout) == (2, "")
+        assert "baseUrl http://localhost:8080 is where the daemon itself listens" in refused.stderr
+        assert "http://localhost:8090 to try it" in refused.stderr
+    usersctl.configure('baseUrl = "http://localhost:8080"\nserver.socket = "/run/users/usersd.sock"\n')
+    usersctl.ok("snippet", "nginx")
+
+
+@pytest.mark.parametrize(
+    ("app", "origin"),
+    [
+        ("127.0.0.1:5232", "http://127.0.0.1:5232"),
+        ("http://127.0.0.1:5232/", "http://127.0.0.1:5232"),
+        ("wiki.internal:80", "http://wiki.internal"),
+        ("https://wiki.internal", "https://wiki.internal"),
+        ("[::1]:3000", "http://[::1]:3000"),
+    ],
+)
+def test_the_application_is_named_by_its_address(app: str, origin: str) -> None:
+    url = "https://id.example.com"
+    nginx, caddy = before(Snippet.NGINX, url, app), before(Snippet.CADDY, url, app)
+    assert f"proxy_pass {origin};\n" in nginx
+    assert ("proxy_ssl_verify on;" in nginx) == origin.startswith("https:")
+    assert f"reverse_proxy {origin}\n" in caddy
+    services = yaml.safe_load(before(Snippet.TRAEFIK, url, app))["http"]["services"]
+    assert services["application"]["loadBalancer"]["servers"] == [{"url": origin}]
+    assert f"{origin}; # <--" not in nginx
+    assert "127.0.0.1:8000; # <--" in before(Snippet.NGINX, url)
+    assert "reverse_proxy http://127.0.0.1:8000 # <--" in before(Snippet.CADDY, url)
+
+
+@pytest.mark.parametrize(
+    "app", ["", "8000", "http://", "http://a/b", "a b", "a:x", "ftp://a", "a;b", "a\nb", "a?b"]
+)
+def test_an_address_that_is_none_is_refused(app: str) -> None:
+    with pytest.raises(Invalid, match=r"--app .* is no address of an application"):
+        application_at(app)
+
+
+def test_the_application_is_not_the_proxy_itself(usersctl: Command) -> None:
+    assert "proxy_pass http://127.0.0.1:5000; # <--" in before(Snippet.NGINX, "http://localhost:8000")
+    with pytest.raises(Invalid, match="is the address of the proxy itself"):
+        before(Snippet.NGINX, "http://localhost:8000", "127.0.0.1:8000")
+    before(Snippet.NGINX, "https://id.example.com:8000", "127.0.0.1:8000")
+    for name, option, value in (
+        ("systemd", "--app", "a:1"),
+        ("compose", "--app", "a:1"),
+        ("cron", "--header", "X-User=id"),
+    ):
+        refused = usersctl("snippet", name, option, value)
+        assert (refused.code, f"{option} is for nginx, caddy" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "text", ["X-User", "X-User=", "=id", "X-User=password", "Host=id", "X User=id", "X_User=id"]
+)
+def test_a_header_that_cannot_be_sent_is_refused(usersctl: Command, text: str) -> None:
+    assert usersctl("snippet", "nginx", "--header", text).code == 2
+
+
+def test_a_header_holds_what_the_daemon_sends() -> None:
+    with pytest.raises(Invalid, match=r"forward\.headers has no email"):
+        before(Snippet.NGINX, "https://id.example.com", None, "X-U=email", forward_headers=(("X-I", "id"),))
 
 
 def test_the_service_may_read_home_folders_only_if_it_needs_one(tmp_path: Path) -> None:
@@ -352,6 +450,43 @@ def test_the_daemon_works_under_the_hardening_of_the_unit(usersctl: Command) -> 
     assert [line for line in map(json.loads, messages) if "trace" in line] == []
 
 
+# --- backups ---
+
+
+def test_the_backup_script_writes_valid_units_and_is_run_by_a_timer(
+    usersctl: Command, tmp_path: Path
+) -> None:
+    analyze, folder = needed("systemd-analyze"), tmp_path / "units"
+    folder.mkdir()
+    script = for_this(usersctl, Snippet.BACKUP).replace("/etc/systemd/system", str(folder))
+    # Nothing that needs root or systemd.
+    script = script.replace("\nsystemctl ", "\n# ").replace("\ninstall ", "\n# ")
+    done = subprocess.run(["/bin/sh"], input=script, capture_output=True, text=True, timeout=30, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+    units = sorted(folder.iterdir())
+    assert [unit.name for unit in units] == ["users-backup.service", "users-backup.timer"]
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", *units], capture_output=True, text=True, timeout=60, check=False
+    )
+    messages = [line for line in done.stderr.splitlines() if any(unit.name in line for unit in units)]
+    assert (done.returncode, messages) == (0, [])
+    service, timer = (unit_of(unit.read_text()) for unit in units)
+    assert timer["Install"]["WantedBy"] == "timers.target"
+    assert timer["Timer"]["OnCalendar"] == "*-*-* 01:00:00"
+    cleanup = unit_of(for_this(usersctl, Snippet.CLEANUP))["Service"]
+    own = {"ExecStart", "ReadWritePaths"}
+    assert {key: value for key, value in service["Service"].items() if key not in own} == {
+        key: value for key, value in cleanup.items() if key not in own
+    }
+    usersctl.add("ada")
+    backups = tmp_path / "backups"
+    command = service["Service"]["ExecStart"].replace("/var/backups/users", str(backups))
+    for _ in range(2):
+        done = as_cron_does(command)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert len(list(backups.iterdir())) == 2
+
+
 # --- cron and timer ---
 
 
@@ -437,6 +572,63 @@ def banned_by(usersctl: Command, log: str) -> list[str]:
 
 
 # --- the image ---
+
+
+@pytest.mark.parametrize(
+    "url", ["https://accounts.example.com", "http://localhost:8090", "https://a.example:8443"]
+)
+def test_the_containers_of_compose_are_the_daemon_caddy_and_an_application(url: str, tmp_path: Path) -> None:
+    file = yaml.safe_load(before(Snippet.COMPOSE, url, None, "X-Remote-User=email"))
+    services, configs = file["services"], file["configs"]
+    assert set(services) == {"usersd", "caddy", "app"}
+    for name in file["services"]:
+        service = services[name]
+        assert set(service["networks"]) <= set(file["networks"])
+        assert {config["source"] for config in service.get("configs", ())} <= set(configs)
+        assert {volume.partition(":")[0] for volume in service.get("volumes", ())} <= set(file["volumes"])
+    # The application is reached by Caddy only, and reaches no daemon.
+    assert not set(services["app"]["networks"]) & set(services["usersd"]["networks"])
+    assert not {"ports"} & (set(services["app"]) | set(services["usersd"]))
+    ports = {
+        "https://accounts.example.com": ["80:80", "443:443"],
+        "http://localhost:8090": ["127.0.0.1:8090:8090"],
+        "https://a.example:8443": ["8443:8443"],
+    }
+    assert services["caddy"]["ports"] == ports[url]
+
+    # Compose reads $$ as $.
+    image = services["usersd"]["build"]["dockerfile_inline"].replace("$$", "$")
+    assert image.strip() in for_the_usual(Snippet.DOCKERFILE)
+    (tmp_path / "users.toml").write_text(configs["users.toml"]["content"].replace("$$", "$"))
+    settings = load(
+        config=tmp_path / "users.toml", env={"USERS_DATABASE": "/var/lib/users/users.db"}
+    ).settings
+    assert settings.base_url == url
+    assert dict(settings.forward_headers)["X-Remote-User"] == "email"
+    assert [str(network) for network in settings.trusted_proxies] == [
+        entry["subnet"] for entry in file["networks"]["accounts"]["ipam"]["config"]
+    ]
+    (tmp_path / "Caddyfile").write_text(configs["Caddyfile"]["content"].replace("$$", "$"))
+    done = subprocess.run(
+        [
+            needed("caddy"),
+            "adapt",
+            "--validate",
+            "--config",
+            tmp_path / "Caddyfile",
+            "--adapter",
+            "caddyfile",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "usersd:8080" in done.stdout
+    assert "app:80" in done.stdout
+    assert "127.0.0.1" not in done.stdout
 
 
 def test_the_image_builds_from_the_checkout_and_runs_without_root() -> None:

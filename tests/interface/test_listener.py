@@ -376,7 +376,7 @@ def test_a_descriptor_of_systemd_that_is_not_a_socket_is_refused(monkeypatch: py
 
 @pytest.mark.parametrize("proxy", [proxies.nginx, proxies.caddy])
 def test_a_proxy_reaches_it_there_and_tells_who_comes(
-    usersctl: Command, proxy: Callable[[Path, str, int, int], AbstractContextManager[Proxy]]
+    usersctl: Command, proxy: Callable[[Path, str, int], AbstractContextManager[Proxy]]
 ) -> None:
     # nginx's workers run as another user when root runs the tests.
     with TemporaryDirectory(prefix="usersd-") as folder:
@@ -387,7 +387,7 @@ def test_a_proxy_reaches_it_there_and_tells_who_comes(
         )
         env = {"USERS_CONFIG": str(usersctl.config), "USERS_DATABASE": str(usersctl.database)}
         snippet = write(Snippet(proxy.__name__), Site(load(env=env), (USERSCTL,)).words())
-        with serving(usersctl, port=1) as daemon, proxy(usersctl.folder, snippet, free_port(), 1) as running:
+        with serving(usersctl, port=1) as daemon, proxy(usersctl.folder, snippet, free_port()) as running:
             visitor = running.visitor()
             assert visitor.get("/login", headers={"X-Forwarded-For": "203.0.113.7"}).status == 200
             assert visitor.get("/api/users/me").status == 401

@@ -199,7 +199,9 @@ def test_the_configured_headers_are_sent_in_the_place_of_the_usual_ones(make_sit
         ("X-Id", "id"),
         ("X-Groups", "groups"),
     )
-    site = make_site(trusted_proxies=HERE, whitelist=("/about",), forward_headers=names, assertion_secret=SECRET)
+    site = make_site(
+        trusted_proxies=HERE, whitelist=("/about",), forward_headers=names, assertion_secret=SECRET
+    )
     ada = site.add()
     reply = site.signed_in(ada).get(VERIFY, headers=forwarded("/page"))
     assert {name: reply.all(name) for name, _ in names} == {

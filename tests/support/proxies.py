@@ -40,7 +40,6 @@ PACKAGES = {
     "systemd-analyze": "systemd",
     "fail2ban-regex": "fail2ban",
 }  # Debian's packages, where the name is not that of the program
-APPLICATION = "127.0.0.1:8000"  # the address in the snippets
 SECRET = "shared by two, and unknown to others"
 RULES = (("/admin/*", "admin"), ("/docs/drafts/*", "admin"))
 WHITELIST = ("/about", "/docs/*")
@@ -48,21 +47,21 @@ WHITELIST = ("/about", "/docs/*")
 
 @dataclass
 class Visitor(Client):
-    """A client that uses TLS and the site's name."""
+    """A client that uses the site's name, and TLS if the site does."""
 
-    tls: ssl.SSLContext = field(default_factory=ssl.create_default_context)
+    tls: ssl.SSLContext | None = field(default_factory=ssl.create_default_context)
 
     def __post_init__(self) -> None:
-        self.headers.setdefault("Host", f"{NAME}:{self.port}")
+        self.headers.setdefault("Host", f"{NAME if self.tls else 'localhost'}:{self.port}")
 
     def connection(self) -> http.client.HTTPConnection:
         connection = super().connection()
         connection.sock = self.opened()
         return connection
 
-    def opened(self) -> ssl.SSLSocket:
+    def opened(self) -> socket.socket:
         plain = socket.create_connection(("127.0.0.1", self.port), 20)
-        return self.tls.wrap_socket(plain, server_hostname=NAME)
+        return self.tls.wrap_socket(plain, server_hostname=NAME) if self.tls else plain
 
     def ask(self, targets: list[str]) -> Iterator[tuple[str, int, bytes]]:
         """Status and body for each target, which is sent unchanged, on as few connections as possible."""
@@ -86,7 +85,7 @@ class Visitor(Client):
 @dataclass
 class Proxy:
     port: int
-    tls: ssl.SSLContext
+    tls: ssl.SSLContext | None
 
     def visitor(self, **cookies: str) -> Visitor:
         return Visitor(self.port, cookies, tls=self.tls)
@@ -161,63 +160,67 @@ def _answers(port: int) -> bool:
     return False
 
 
-def port_in(snippet: str, pattern: str, port: int) -> str:
-    """The port of baseUrl as the snippet writes it, or an empty string."""
-    match = re.search(pattern, snippet, re.MULTILINE)
-    assert match is None or match[1] in ("443", str(port))
-    return match[1] if match else ""
+def with_tls(snippet: str, folder: Path, replacements: tuple[tuple[str, str], ...]) -> ssl.SSLContext:
+    """Writes the snippet with the test's certificate and ports. Everything else stays as it is printed."""
+    certificate, _ = certified(folder)
+    for old, new in replacements:
+        assert old in snippet, old
+        snippet = snippet.replace(old, new)
+    (folder / "snippet").write_text(snippet)
+    return ssl.create_default_context(cafile=certificate)
 
 
 @contextmanager
-def nginx(folder: Path, snippet: str, port: int, application: int) -> Iterator[Proxy]:
-    """The snippet, with other ports, the test's certificate and no IPv6, which some machines lack."""
-    program, certificate = needed("nginx"), certified(folder)
-    written = port_in(snippet, r"listen (\d+) ssl;", port)
-    for old, new in (
-        ("listen [::]:80;", ""),
-        (f"listen [::]:{written} ssl;", ""),
-        ("listen 80;", f"listen 127.0.0.1:{free_port()};"),
-        (f"listen {written} ssl;", f"listen 127.0.0.1:{port} ssl;"),
-        (f"/etc/letsencrypt/live/{NAME}", str(folder)),
-        (APPLICATION, f"127.0.0.1:{application}"),
-    ):
-        assert old in snippet, old
-        snippet = snippet.replace(old, new)
+def nginx(folder: Path, snippet: str, port: int) -> Iterator[Proxy]:
+    """The snippet as it is printed; for https with other ports, and without IPv6, which some machines lack."""
+    program, tls = needed("nginx"), None
+    (folder / "snippet").write_text(snippet)
+    if " ssl;" in snippet:
+        (written,) = set(re.findall(r"listen (\d+) ssl;", snippet))
+        assert written in ("443", str(port))
+        replacements = (
+            ("listen [::]:80;", ""),
+            (f"listen [::]:{written} ssl;", ""),
+            ("listen 80;", f"listen 127.0.0.1:{free_port()};"),
+            (f"listen {written} ssl;", f"listen 127.0.0.1:{port} ssl;"),
+            (f"/etc/letsencrypt/live/{NAME}", str(folder)),
+        )
+        tls = with_tls(snippet, folder, replacements)
     places = "".join(
         f"{kind}_temp_path {folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
-    (folder / "site.conf").write_text(snippet)
     # The default account of its workers cannot read the folder.
     user = "user root;" if os.geteuid() == 0 else ""
     (folder / "nginx.conf").write_text(
         f"daemon off; {user} worker_processes 1; pid {folder}/pid; error_log stderr; events {{}}"
-        f" http {{ access_log off; {places} include {folder}/site.conf; }}"
+        f" http {{ access_log off; {places} include {folder}/snippet; }}"
     )
     with started(
         [program, "-e", "stderr", "-p", str(folder), "-c", str(folder / "nginx.conf")], folder, port
     ):
-        yield Proxy(port, ssl.create_default_context(cafile=certificate[0]))
+        assert "[warn]" not in (folder / "output").read_text()
+        yield Proxy(port, tls)
 
 
 @contextmanager
-def caddy(folder: Path, snippet: str, port: int, application: int) -> Iterator[Proxy]:
-    """The snippet, with other ports and the test's certificate, because Caddy would fetch one itself."""
-    program, certificate = needed("caddy"), certified(folder)
-    written = port_in(snippet, rf"^{re.escape(NAME)}:(\d+) {{$", port)
-    for old, new in (
-        (
-            f"{NAME}{written and f':{written}'} {{\n",
-            f"{NAME}:{port} {{\n\tbind 127.0.0.1\n\ttls {certificate[0]} {certificate[1]}\n",
-        ),
-        (APPLICATION, f"127.0.0.1:{application}"),
-    ):
-        assert old in snippet, old
-        snippet = snippet.replace(old, new)
-    (folder / "Caddyfile").write_text("{\n\tadmin off\n\tauto_https disable_redirects\n}\n" + snippet)
+def caddy(folder: Path, snippet: str, port: int) -> Iterator[Proxy]:
+    """The snippet as it is printed; for https with the test's certificate, because Caddy would fetch one itself."""
+    program, tls = needed("caddy"), None
+    options = "{\n\tadmin off\n\tauto_https disable_redirects\n}\n"
+    (folder / "snippet").write_text(options + snippet)
+    if "\nhttp://" not in snippet:
+        (written,) = re.findall(rf"^{re.escape(NAME)}(:\d+|) {{$", snippet, re.MULTILINE)
+        assert written in ("", f":{port}")
+        keys = f"{folder}/fullchain.pem {folder}/privkey.pem"
+        site = f"{NAME}:{port} {{\n\tbind 127.0.0.1\n\ttls {keys}\n"
+        tls = with_tls(options + snippet, folder, ((f"{NAME}{written} {{\n", site),))
     with started(
-        [program, "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"], folder, port
+        [program, "run", "--config", str(folder / "snippet"), "--adapter", "caddyfile"], folder, port
     ):
-        yield Proxy(port, ssl.create_default_context(cafile=certificate[0]))
+        yield Proxy(port, tls)
+
+
+STARTS = {"nginx": nginx, "caddy": caddy}
 
 
 # --- a proxy, the daemon behind it, and the application that they protect ---
@@ -288,14 +291,30 @@ class House:
     def cookies(self, user: User | None) -> dict[str, str]:
         if user is None:
             return {}
-        return {"__Host-auth_token": self.site.service.sessions.open(user, remember=False).token}
+        service = self.site.service
+        return {service.settings.session_cookie: service.sessions.open(user, remember=False).token}
+
+    def api_token(self, user: User) -> str:
+        return self.site.service.sessions.create_api_token(
+            user.id, name="x", lifetime=None, by=OPERATOR
+        ).token
 
 
 @contextmanager
-def house(kind: str, folder: Path, *, by_socket: bool = False) -> Iterator[House]:
+def house(
+    kind: str,
+    folder: Path,
+    *,
+    by_socket: bool = False,
+    plain: bool = False,
+    words: tuple[str, ...] = (),
+    application_port: int | None = None,
+    **changes: Any,
+) -> Iterator[House]:
+    """`words` follow `usersctl snippet`, `changes` are fields of Settings; `plain` is a trial on loopback without TLS."""
     with ExitStack() as stack:
         daemon, port = free_port(), free_port()
-        base_url = f"https://{NAME}:{port}"
+        base_url = f"http://localhost:{port}" if plain else f"https://{NAME}:{port}"
         provider = SampleProvider(f"http://127.0.0.1:{daemon}", CLIENT_SECRET, base_url + CALLBACK)
         settings = Settings(
             database=folder / "users.db",
@@ -310,7 +329,7 @@ def house(kind: str, folder: Path, *, by_socket: bool = False) -> Iterator[House
             oauth_client_id=CLIENT,
             oauth_client_secret=CLIENT_SECRET,
             oauth_issuer=provider.issuer,
-        )
+        )._replace(**changes)
         service = build(settings)
         stack.callback(service.close)
         accounts = [
@@ -319,17 +338,25 @@ def house(kind: str, folder: Path, *, by_socket: bool = False) -> Iterator[House
         ]
         listener = stack.enter_context(listening(settings, {}))
         site = stack.enter_context(running(service, table=TABLE + provider.routes(), listener=listener))
-        server = stack.enter_context(
-            make_server("127.0.0.1", 0, application(python_verifier(SECRET)), handler_class=Quiet)
-        )
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        stack.callback(thread.join, 10)
-        stack.callback(server.shutdown)
+        if application_port is None:
+            application_port = stack.enter_context(echoing())
         command = Command(folder)
         at = f'socket = "{settings.socket}"' if by_socket else f"port = {daemon}"
-        command.configure(f'baseUrl = "{base_url}"\n[server]\n{at}\n')
-        snippet = command("snippet", kind).stdout
-        start = {"nginx": nginx, "caddy": caddy}[kind]
-        proxy = stack.enter_context(start(folder, snippet, port, server.server_port))
-        yield House(kind, proxy, site, provider, server.server_port, *accounts)
+        names = ", ".join(f'"{name}" = "{value}"' for name, value in settings.forward_headers)
+        command.configure(f'baseUrl = "{base_url}"\nforward.headers = {{{names}}}\n[server]\n{at}\n')
+        snippet = command.ok("snippet", kind, "--app", f"127.0.0.1:{application_port}", *words).stdout
+        proxy = stack.enter_context(STARTS[kind](folder, snippet, port))
+        yield House(kind, proxy, site, provider, application_port, *accounts)
+
+
+@contextmanager
+def echoing() -> Iterator[int]:
+    """The port of an application that answers with the headers that it got."""
+    with make_server("127.0.0.1", 0, application(python_verifier(SECRET)), handler_class=Quiet) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join(10)

@@ -71,24 +71,48 @@ def status(ctx: Context) -> None:
 
 def backup(
     ctx: Context,
-    file: Annotated[Path, Argument(metavar="FILE", help="The file to write. It must not exist.")],
+    file: Annotated[
+        Path, Argument(metavar="FILE", help="The file to write. It must not exist. With --keep: a folder.")
+    ],
+    keep: Annotated[
+        int | None,
+        Option(
+            metavar="N", min=1, help="Verify a dated backup in the folder FILE, and keep the newest N there."
+        ),
+    ] = None,
 ) -> None:
     """Back up the database while everything runs.
 
     The backup is the state of one moment, however long the copy takes. The file appears when it is complete, with mode
-    0600. An existing file is never overwritten.
+    0600. An existing file is never overwritten. --keep removes older backups that it made, and no other file, after the
+    new one is verified.
     """
+    from usersctl.store.backup import DatedBackups
+
     if str(file) == "-":
         raise Invalid("A backup is a file, and cannot go to standard output", hint="name a file")
     run = invocation(ctx)
     store = run.store(write=False)
     began = time.monotonic()
+    removed: list[Path] = []
     with run.out.progress("Copying pages") as draw:
-        counts = store.copy(file, draw)
+        if keep is None:
+            counts = store.copy(file, draw)
+        else:
+            file, counts, removed = DatedBackups(file, store.path.stem, keep).add(store, utc_now(), draw)
     seconds, size = round(time.monotonic() - began, 2), file.stat().st_size
     accounts = counted(counts["users"], "account")
-    as_json = {"file": str(file), "accounts": counts["users"], "bytes": size, "seconds": seconds}
+    as_json: dict[str, Any] = {
+        "file": str(file),
+        "accounts": counts["users"],
+        "bytes": size,
+        "seconds": seconds,
+    }
+    if keep is not None:
+        as_json["removed"] = list(map(str, removed))
     run.out.result(f"Saved {accounts} in {file}: {size} bytes, {seconds} s", as_json)
+    if removed:
+        run.out.note(f"Removed {counted(len(removed), 'older backup')}")
 
 
 def verify(

@@ -81,12 +81,19 @@ class Front:
         if self.app is None:
             return APPLICATIONS[self._is_at(APPLICATIONS[0])]
         if self._is_at(self.app):
-            raise Invalid(f"{self.app} is the address of the proxy itself", hint="see baseUrl, and choose another")
+            raise Invalid(
+                f"{self.app} is the address of the proxy itself", hint="see baseUrl, and choose another"
+            )
         return self.app
 
     def refuse_address_of_daemon(self) -> None:
         daemon = self.settings.host, self.settings.port
-        if self.settings.socket is None and self.is_local and is_loopback(daemon[0]) and self.port == daemon[1]:
+        if (
+            self.settings.socket is None
+            and self.is_local
+            and is_loopback(daemon[0])
+            and self.port == daemon[1]
+        ):
             raise Invalid(
                 f"baseUrl {self.url} is where the daemon itself listens",
                 hint=f"set baseUrl to where visitors come, such as https://accounts.example.com, or {TRIAL} to try it",
@@ -167,17 +174,17 @@ class Front:
         beginnings = tuple(pattern.lower().removesuffix("*") for pattern in patterns)
         strips = [*patterns, *(name for name in self.stripped if not name.lower().startswith(beginnings))]
         identity = [
-            f"request_header {name} {{http.reverse_proxy.header.{sources[kind]}}}" for name, kind in self.names
+            f"request_header {name} {{http.reverse_proxy.header.{sources[kind]}}}"
+            for name, kind in self.names
         ]
-        names = [*(name for name, _ in self.names), ASSERTION]
-        guards = [f'request_header {name} ^\\{{http[.]reverse_proxy[.].*\\}}$ ""' for name in names]
+        needed = [f"header {name} *" for name in dict.fromkeys(sources[kind] for _, kind in self.names)]
         bind = self.address.hostname or ""
         return {
             "caddy_site": self.url if not self.https else self.url.removeprefix("https://"),
             "caddy_bind": f"\tbind {bind.replace('localhost', '127.0.0.1')}\n" * self.is_local,
             "caddy_strips": "\n".join(f"\t\trequest_header -{name}" for name in strips),
             "caddy_identity": "\n".join("\t" * 5 + line for line in identity),
-            "caddy_guards": "\n".join("\t" * 3 + line for line in guards),
+            "caddy_needed": "\n".join("\t" * 5 + line for line in [*needed, f"header {ASSERTION} *"]),
         }
 
     def _for_traefik(self) -> dict[str, str]:

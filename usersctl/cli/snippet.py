@@ -27,7 +27,7 @@ DAEMON_ACCOUNT = "usersd"  # the system account of the daemon where the database
 HOMES = ("/home", "/root", "/run/user")  # the folders that ProtectHome hides
 
 EXAMPLE_APP = "http://app:80"  # in compose.yaml
-COMPOSE_KEYS = ("server.trustedProxies = [\"10.89.231.0/28\"]", "[forward.headers]")
+COMPOSE_KEYS = ('server.trustedProxies = ["10.89.231.0/28"]', "[forward.headers]")
 
 # Where the files go. Other names than those of the members: in the class, a member hides a constant of its name.
 SERVICE_AT, SOCKET_AT = "/etc/systemd/system/usersd.service", "/etc/systemd/system/usersd.socket"
@@ -80,7 +80,9 @@ def snippet(
     name: Annotated[Snippet, Argument(metavar="NAME", help="One of the names above.")],
     app: Annotated[
         str | None,
-        Option("--app", metavar="ADDRESS", help="For a proxy: the application behind it, host:port or a URL."),
+        Option(
+            "--app", metavar="ADDRESS", help="For a proxy: the application behind it, host:port or a URL."
+        ),
     ] = None,
     header: Annotated[
         list[str] | None,

@@ -8,12 +8,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from usersctl.clock import Clock
-from usersctl.errors import StoreUnusable, UsersError
+from usersctl.errors import Invalid, StoreUnusable, UsersError
 from usersctl.models import Actor
 from usersctl.store import database_file
 from usersctl.store.store import Store, store_error
@@ -162,6 +162,61 @@ _CHECKS: dict[str, Callable[[sqlite3.Connection], Iterator[str]]] = {
     "counts": _counts,
     "audit": _audit,
 }
+
+
+# --- dated backups ---
+
+
+@dataclass(frozen=True)
+class DatedBackups:
+    """The backups in a folder that have the time in their name, of which the newest are kept."""
+
+    folder: Path
+    stem: str  # the beginning of their names
+    keep: int
+
+    def add(
+        self, store: Store, now: datetime, progress: Callable[[int, int], Any]
+    ) -> tuple[Path, dict[str, int], list[Path]]:
+        """Returns the new backup, how many rows it has by table, and the backups that it replaces.
+
+        It gets its name when it is verified, so an unsound or interrupted one never counts as one of those to keep.
+        """
+        file = self.folder / f"{self.stem}-{database_file.in_name(now)}.db"
+        unverified = file.with_suffix(".unverified")
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            counts = store.copy(unverified, progress)
+            try:
+                self._verify(unverified)
+                unverified.rename(file)
+            finally:
+                unverified.unlink(missing_ok=True)
+            database_file.to_disk(self.folder)
+            return file, counts, self._remove_old(file)
+        except OSError as error:
+            raise Invalid(f"{error.filename or self.folder}: {error.strerror}") from None
+
+    def _verify(self, file: Path) -> None:
+        with checked_copy(file) as (report, _copy):
+            if report.problems:
+                raise StoreUnusable(
+                    f"The backup is not sound, and was discarded: {report.problems[0].message}",
+                    hint="no older backup was removed; see: usersctl db verify",
+                )
+
+    def _remove_old(self, new: Path) -> list[Path]:
+        """The new one stays, also if a clock that was set back makes it the oldest."""
+        pattern = re.compile(rf"{re.escape(self.stem)}-\d{{8}}T\d{{6}}\.\d{{6}}Z\.db", re.ASCII)
+        others = [
+            path
+            for path in self.folder.iterdir()
+            if pattern.fullmatch(path.name) and path != new and path.is_file() and not path.is_symlink()
+        ]
+        old = sorted(others, reverse=True)[self.keep - 1 :]
+        for path in old:
+            path.unlink(missing_ok=True)
+        return sorted(old)
 
 
 # --- restore ---

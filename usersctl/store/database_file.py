@@ -105,9 +105,14 @@ def create_file(path: Path) -> None:
 PAGES = 1024  # in one step of a copy; between steps the progress bar moves and Ctrl-C works
 
 
+def in_name(now: datetime) -> str:
+    """The time as it stands in the name of a file: names sort as their times."""
+    return f"{now:%Y%m%dT%H%M%S.%fZ}"
+
+
 def copy_aside(path: Path, now: datetime) -> Path:
     """Copies the database to a file beside it, through a connection of its own, which sees only what is committed."""
-    target = path.with_name(f"{path.name}.before-{now:%Y%m%dT%H%M%S.%fZ}")
+    target = path.with_name(f"{path.name}.before-{in_name(now)}")
     with closing(connect(path, read_only=True)) as source:
         source.execute("BEGIN")
         copy(source, target)
@@ -148,7 +153,7 @@ def _copy_pages(source: sqlite3.Connection, made: Path, progress: Callable[[int,
 
 
 def _publish(made: Path, target: Path) -> None:
-    _to_disk(made)
+    to_disk(made)
     try:
         os.link(made, target)
     except OSError:
@@ -156,10 +161,10 @@ def _publish(made: Path, target: Path) -> None:
         _refuse_taken(target)
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         made.replace(target)
-    _to_disk(target.parent)
+    to_disk(target.parent)
 
 
-def _to_disk(path: Path) -> None:
+def to_disk(path: Path) -> None:
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
