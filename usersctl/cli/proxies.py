@@ -141,7 +141,7 @@ class Front:
         sent, sources = {name.lower() for name, _ in self.names}, self.sources
         strips = [f'proxy_set_header {name} "";' for name in self.stripped if name.lower() not in sent]
         identity = [f"    proxy_set_header {name:<18} $users_{kind};" for name, kind in self.names]
-        kinds = [kind for kind in KINDS if kind in dict(map(reversed, self.names))]
+        kinds = [kind for kind in KINDS if kind in {kind for _, kind in self.names}]
         answer = [
             f"    auth_request_set {f'$users_{kind}':<20} $upstream_http_{sources[kind].lower().replace('-', '_')};"
             for kind in kinds
