@@ -49,9 +49,9 @@ ALL_SERVERS = SERVERS | {
     "uwsgi-lazy": [*UWSGI, "--die-on-term", "--lazy-apps", f"--module={SITE_OF_TESTS}"],
     "cheroot": ["cheroot", "--bind=127.0.0.1:{port}", SITE_OF_TESTS],
     "uvicorn": ["uvicorn", "--host=127.0.0.1", "--port={port}", "site_of_tests:asgi_application"],
-    "hypercorn": ["hypercorn", "--bind=127.0.0.1:{port}", "--workers=2", f"wsgi:{SITE_OF_TESTS}"],
+    "hypercorn": ["hypercorn", "--bind=127.0.0.1:{port}", f"wsgi:{SITE_OF_TESTS}"],
 }
-ONE_PROCESS = ("cheroot", "uvicorn")
+ONE_PROCESS = ("cheroot", "uvicorn", "hypercorn")
 WITHOUT_CHUNKS = ("uwsgi", "uwsgi-lazy", "uvicorn", "hypercorn")
 # The application with the answering process in a header, and a clock that jumps a minute ahead on a signal of the test.
 # A request to /slow lasts until then.
@@ -267,7 +267,7 @@ def test_each_server_reads_bodies_answers_head_and_stops(usersctl: Command, serv
         assert client.delete("/api/users/session").status == 200
         assert client.get("/api/users/me").status == 401
         assert "Traceback" not in daemon.file.read_text()
-        # At SIGTERM these two kill their process, so that nothing can be closed.
+        # At SIGTERM some kill their process, so that nothing can be closed.
         daemon.stop(signal.SIGINT if server in ONE_PROCESS else signal.SIGTERM)
         # The last process closes the database.
         wait_for(lambda: not Path(f"{usersctl.database}-wal").exists())
