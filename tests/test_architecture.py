@@ -78,13 +78,15 @@ DAEMON = {
     "counters": "routing",
     "metrics": "counters routing server",
     "app": "access counters handlers log pages page_access rate_limits request response routes routing server.lanes",
-    "gate": "access pages page_access request response",
+    "announce": "handlers log pages routes",
+    "embedded": "announce app background log",
+    "gate": "access app embedded pages page_access request response",
     "dev_provider": "pages request response routing",
     "server": "request response server.lanes server.systemd",
     "background": "log",
 }
 DAEMON["start"] = " ".join(DAEMON)
-DAEMON["wsgi"] = "log request response server start"
+DAEMON["wsgi"] = "announce embedded log request response server start"
 ROOMS = {
     **{f"usersctl.{room}": {f"usersctl.{door}" for door in doors.split()} for room, doors in CORE.items()},
     **{f"usersd.{room}": {f"usersd.{door}" for door in doors.split()} for room, doors in DAEMON.items()},

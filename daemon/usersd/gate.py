@@ -5,14 +5,17 @@ application = Gate(application, build(settings))
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from usersctl.errors import Busy, StoreUnusable
+from usersctl.errors import UsersError
 from usersctl.service import Service
 from usersd import access, page_access
-from usersd.pages import pages
-from usersd.request import Request
+from usersd.pages import pages as page
+from usersd.request import Request, drop_original
 from usersd.response import Header, error_response, send, unavailable
+
+if TYPE_CHECKING:
+    from usersd.app import App
 
 WSGI = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _KEY = "usersd.user"  # not HTTP_..., so no client can set it
@@ -28,19 +31,32 @@ class Refused(Exception):
 
 
 class Gate:
-    """Lets in signed-in users with the role that `auth.roleRules` asks for, and anyone to what `auth.whitelist` opens."""
+    """Lets in signed-in users with the role that `auth.roleRules` asks for, and anyone to what `auth.whitelist` opens.
 
-    def __init__(self, app: WSGI, service: Service) -> None:
+    With `pages` it also serves the pages and the interface of the service, sends emails and runs the schedule.
+    """
+
+    def __init__(self, app: WSGI, service: Service, *, pages: bool = False) -> None:
         self.app = app
         self.service = service
         self.access = page_access.PageAccess(service.settings.whitelist, service.settings.role_rules)
+        self.accounts: Callable[[], App] | None = None  # the service, on its own paths
+        service.close()  # the server may fork now; each thread opens a connection of its own
+        if pages:
+            from usersd.embedded import accounts_of  # late: a gate alone needs no daemon
+
+            self.accounts = accounts_of(service)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         request = Request(environ, self.service.settings)
         refuse = partial(send, environ, start_response, settings=request.settings)
         try:
+            accounts = self.accounts and self.accounts()
+            if accounts and accounts.router.keeps(request.path):
+                drop_original(environ, request.settings)
+                return accounts(environ, start_response)
             access.identify(request, self.service)
-        except (Busy, StoreUnusable):
+        except UsersError:
             return refuse(unavailable())
         verdict = self.access.verdict(request.user, request.path)
         if verdict == 401:
@@ -48,7 +64,7 @@ class Gate:
         if verdict == 403:
             response = error_response(403, "Admin access required")
             if access.wants_a_page(environ, request.method) and not access.is_api(request.path):
-                response = pages.forbidden(request)
+                response = page.forbidden(request)
             return refuse(response)
         environ[_KEY] = request.user and request.user.as_known()
         if not request.new_cookies:

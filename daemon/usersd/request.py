@@ -33,6 +33,13 @@ _CHARSET = re.compile(r"charset\s*=\s*\"?([^\s\";]+)", re.IGNORECASE)
 ID_PATTERN = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 
 
+def drop_original(environ: dict[str, Any], settings: Settings) -> None:
+    """Behind another server: some of them read a client's X_Forwarded_Uri as X-Forwarded-Uri, and prefer it to the proxy's."""
+    if not settings.proxy_drops_underscores:
+        for name in ORIGINAL:
+            environ.pop(name, None)
+
+
 def new_request_id() -> str:
     return os.urandom(8).hex()
 

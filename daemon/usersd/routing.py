@@ -16,6 +16,8 @@ Handler = Callable[[Request, Service], Response | dict[str, Any]]
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 ANY = "*"
+OF_THE_APPLICATION = ("/", "/health", "/ready")  # where one stands beside the service
+OF_THE_SERVICE = ("/api/users/", "/assets/", "/_tasks/")
 CALLBACK = "/api/users/auth/oauth/callback"  # in the table; `auth.oauth.callbackUrl` takes its place
 
 
@@ -120,6 +122,12 @@ class Router:
         if path.endswith("\n") and not any(segment.endswith("\n") for segment in segments.values()):
             return NO_MATCH
         return Match(methods, segments)
+
+    def keeps(self, path: str | None) -> bool:
+        """Whether a path belongs to the service where an application stands beside it."""
+        if path is None or path in OF_THE_APPLICATION:
+            return False
+        return path.startswith(OF_THE_SERVICE) or bool(self.match(path).methods)
 
     def lane(self, method: str, path: str) -> Lane:
         """The thread pool of a request, by its path as the server read it: a look-up, before there is a request to match."""

@@ -12,20 +12,17 @@ from urllib.parse import urlsplit
 from usersctl.config import Settings
 from usersctl.config.sources import COMMAND_LINE, Loaded, default_files
 from usersctl.config.values import is_loopback
-from usersctl.errors import ConfigError, Invalid
-from usersctl.mail import folder, writer
+from usersctl.errors import Invalid
 from usersctl.secrets import new_token
 from usersctl.service import MAKE_AN_ADMIN, Service, build
 from usersctl.store.store import Store
-from usersctl.text import counted
+from usersd.announce import announce, check, log_mail
 from usersd.app import App
 from usersd.background.leader import Leader
 from usersd.counters import Counters
 from usersd.dev_provider import SampleProvider
-from usersd.handlers.oauth import callback
 from usersd.log import Forward, Log
 from usersd.page_access import REGISTRATION
-from usersd.pages import assets
 from usersd.routes import FOR_DEVELOPMENT, TABLE
 from usersd.routing import Route
 from usersd.server.connections import Hosted
@@ -96,23 +93,6 @@ def for_development(settings: Settings) -> tuple[Settings, tuple[Route, ...]]:
     return settings, table
 
 
-def check(loaded: Loaded) -> None:
-    """Reads the operator's templates, texts and images, so that a mistake stops the start and not a later request."""
-    settings = loaded.settings
-    try:
-        writer.Writer(settings).check()
-        assets.check(settings)
-        if settings.oauth_callback_url in {route.path for route in TABLE if route.handler is not callback}:
-            setting = f"auth.oauth.callbackUrl = {settings.oauth_callback_url!r}"
-            raise ConfigError(f"{setting}: this path is taken by another page; choose a free one")
-    except ConfigError as error:
-        key = str(error).partition(" = ")[0]
-        origin = loaded.origins.get(key)  # None if the message names a file
-        if origin is None:
-            raise
-        raise ConfigError(f"{origin.source}: {error}", hint=error.hint) from None
-
-
 def admin_command(loaded: Loaded) -> str:
     """The command that makes an admin in this daemon's database."""
     command = MAKE_AN_ADMIN
@@ -125,45 +105,16 @@ def admin_command(loaded: Loaded) -> str:
 
 def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False, dev: bool = False) -> None:
     """Makes or migrates the database and announces how to make the first admin, before any process is forked."""
-    with closing(build(loaded.settings)) as service:
-        migrated = service.store.migrated
-        if migrated is not None:
-            log.event("migrated", accounts=migrated.accounts, backup=str(migrated.backup))
-            for note in migrated.notes:
-                log.event("migrated", message=note)
-        log_links(service, log)
-        admin = service.first_admin.from_environment(os.environ)
-        if admin is not None:
-            log.event("first-admin", user=admin.id, email=admin.email)
-        if service.first_admin.needed():
-            log.event("no-admin", message=f"There is no admin yet. Make one with: {admin_command(loaded)}")
-            if at_terminal:
-                # The link is a secret, so it goes to the terminal and not into the log.
-                text = "Create the first admin here (the link works once, for 30 minutes):"
-                sys.stdout.write(f"\n{text}\n  {service.first_admin.link()}\n\n")
-                sys.stdout.flush()
-        elif loaded.has_default_address and not dev:
+    with closing(build(loaded.settings, admin_command=admin_command(loaded))) as service:
+        is_new = announce(service, log)
+        if is_new and at_terminal:
+            # The link is a secret, so it goes to the terminal and not into the log.
+            text = "Create the first admin here (the link works once, for 30 minutes):"
+            sys.stdout.write(f"\n{text}\n  {service.first_admin.link()}\n\n")
+            sys.stdout.flush()
+        elif not is_new and loaded.has_default_address and not dev:
             message = "baseUrl is not set, so links lead to this machine, and its processes run tasks without a session. "
             log.event("default-address", message=message + "Set it before you put a proxy in front.")
-
-
-def log_links(service: Service, log: Log) -> None:
-    """Binds links to the provider of the configuration, and tells of those that are another one's."""
-    issuer, links = service.settings.provider_issuer, service.identities.bind()
-    if links.now:
-        log.event("provider-links", message=f"{counted(links.now, 'account')} bound to {issuer}")
-    if links.elsewhere:
-        message = f"{counted(links.elsewhere, 'account')} linked at another provider than {issuer}"
-        log.event("provider-links", message=f"{message}; see: usersctl doctor")
-
-
-def log_mail(settings: Settings, log: Log, *, dev: bool) -> None:
-    """Logs where emails go when there is no mail server."""
-    if dev:
-        log.event("mail", caught_at=f"{settings.base_url}/dev/mail")
-    elif settings.mailer_host is None:
-        message = "No mail server is configured: emails are written into a folder"
-        log.event("mail", message=message, folder=str(folder.mail_folder(settings)))
 
 
 @contextmanager

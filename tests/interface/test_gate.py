@@ -1,8 +1,9 @@
 """The gate in front of another application in the same process, and the examples of the documentation."""
 
-import importlib
 import json
+import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,14 +11,20 @@ from typing import Any
 
 import pytest
 from support.commands import OPERATOR, create_user
+from support.daemons import free_port, wait_for
 from support.documentation import blocks, page, section
 from support.fakes import FakeClock
+from support.proxies import started
+from support.servers import installed
 from support.web import Client, Reply, hosting
 
 from usersctl.clock import utc_now
+from usersctl.config import Settings
 from usersctl.models import User
 from usersctl.service import Service
 from usersd.gate import Gate, Refused, current_user, require_role, require_user
+from usersd.routes import TABLE
+from usersd.routing import Router
 from usersd.server.connections import Hosted
 
 PAGE = "docs/integrating/python.md"
@@ -180,6 +187,22 @@ def test_on_https_the_gate_reads_the_host_bound_cookie(
     assert (reply.status, reply.header("Strict-Transport-Security")) == (302, "max-age=31536000")
 
 
+@pytest.mark.parametrize(
+    ("path", "is_ours"),
+    [
+        *[(path, True) for path in ("/login", "/logout", "/account", "/users", "/api/users", "/_tasks/")],
+        *[
+            (path, True)
+            for path in ("/api/users/me", "/api/users/unknown/x", "/assets/style.css", "/assets/x")
+        ],
+        *[(path, False) for path in ("/", "/health", "/ready", "/page", "/login/", "//login", "/api/users2")],
+        *[(path, False) for path in ("/api/things", "/users/x/y", "/_tasks", None)],
+    ],
+)
+def test_beside_an_application_the_service_keeps_its_own_paths(path: str | None, is_ours: bool) -> None:
+    assert Router(TABLE, Settings(database=Path(), base_url="http://127.0.0.1:8080")).keeps(path) is is_ours
+
+
 # --- the helpers ---
 
 USER = {"id": 1, "role": "user"}
@@ -227,23 +250,39 @@ def test_require_role_refuses_another_role(user: Any, role: str, status: int | N
 # --- the examples of the documentation ---
 
 
+SERVED = {
+    "Bottle": ["waitress-serve", "--listen=127.0.0.1:{port}", "bottle_example:application"],
+    "Flask": ["flask", "--app=flask_example", "run", "--port={port}"],
+    "Flask with gunicorn": [
+        "gunicorn",
+        "--preload",
+        "--workers=2",
+        "--bind=127.0.0.1:{port}",
+        "flask_example:app",
+    ],
+    "Django": ["waitress-serve", "--listen=127.0.0.1:{port}", "django_example:application"],
+    "Any WSGI application": ["waitress-serve", "--listen=127.0.0.1:{port}", "wsgi_example:application"],
+}
+
+
 @contextmanager
-def example(framework: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The example of that framework as a module, on a socket."""
-    config = folder / "users.toml"
-    config.write_text(blocks(page(PAGE), "toml")[0], "utf-8")
-    monkeypatch.setenv("USERS_CONFIG", str(config))
-    monkeypatch.setenv("USERS_DATABASE", str(folder / "users.db"))
-    name = f"{framework.lower()}_example"
-    (folder / f"{name}.py").write_text(blocks(section(PAGE, framework), "python")[0], "utf-8")
-    monkeypatch.syspath_prepend(folder)
-    module = importlib.import_module(name)
-    gate = module.application if isinstance(module.application, Gate) else module.application.wsgi_app
-    try:
-        with hosting(Hosted(app=module.application)) as port:
-            yield port
-    finally:
-        gate.service.close()
+def example(served: str, folder: Path) -> Iterator[int]:
+    """The example of that framework in a process of its own, which stops cleanly."""
+    port = free_port()
+    framework = served.partition(" with ")[0]
+    program, *words = (word.format(port=port) for word in SERVED[served])
+    module = next(word for word in words if "_example" in word).removeprefix("--app=").partition(":")[0]
+    (folder / "users.toml").write_text(blocks(page(PAGE), "toml")[0], "utf-8")
+    (folder / f"{module}.py").write_text(blocks(section(PAGE, framework), "python")[0], "utf-8")
+    env = os.environ | {
+        "USERS_CONFIG": str(folder / "users.toml"),
+        "USERS_DATABASE": str(folder / "users.db"),
+        "USERS_BASE_URL": f"http://127.0.0.1:{port}",
+        "PYTHONPATH": str(folder),
+    }
+    with started([installed(program), *words], folder, port, env=env, signum=signal.SIGINT):
+        yield port
+    assert not (folder / "users.db-wal").exists()
 
 
 def as_json(reply: Reply) -> tuple[int, Any]:
@@ -251,22 +290,21 @@ def as_json(reply: Reply) -> tuple[int, Any]:
     return reply.status, reply.json
 
 
-@pytest.mark.parametrize("framework", ["Bottle", "Flask", "Django"])
-def test_the_example_of_the_documentation_runs(
-    make_service: Callable[..., Service],
-    tmp_path: Path,
-    clock: FakeClock,
-    monkeypatch: pytest.MonkeyPatch,
-    framework: str,
+@pytest.mark.slow
+@pytest.mark.parametrize("served", SERVED)
+def test_the_example_of_the_documentation_is_a_whole_application(
+    make_service: Callable[..., Service], tmp_path: Path, clock: FakeClock, served: str
 ) -> None:
     clock.now = utc_now()  # the example uses the real time
     service = make_service()
     ada = create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
     root = create_user(service, "root@example.com", "Root", None, role="admin", by=OPERATOR)
-    with example(framework, tmp_path, monkeypatch) as port:
+    service.close()  # the example is the last to close the database
+    with example(served, tmp_path) as port:
         site = Gated(service, port)
         nobody, user, admin = site.client(), site.client(ada), site.client(root)
         assert nobody.get("/").header("Location") == "/login?redirect=/"
+        assert b"<h1>" in nobody.get("/login?redirect=/").body
         assert as_json(user.get("/")) == (200, {"hello": "Ada"})
         assert as_json(nobody.get("/about")) == (200, {"hello": "stranger"})
         assert as_json(user.get("/about")) == (200, {"hello": "Ada"})
@@ -290,6 +328,11 @@ def test_the_example_of_the_documentation_runs(
         assert as_json(user.get("/reports/1"))[1]["statusMessage"] == "Admin access required"
         assert user.get("/unknown").status == 404
         assert nobody.get("/api/unknown").status == 401
+        # The emails are sent here, too.
+        assert nobody.post("/api/users/password/forgot", {"email": "ada@example.com"}).status == 200
+        (email,) = wait_for(lambda: list((tmp_path / "mail").glob("*.eml")))
+        assert f"http://127.0.0.1:{port}/reset-password" in email.read_text()
+        service.close()
 
 
 def test_the_page_names_each_helper_and_both_refusals() -> None:
@@ -305,4 +348,9 @@ def test_the_page_names_each_helper_and_both_refusals() -> None:
         "auth.roleRules",
     ):
         assert words in text
-    assert re.findall(r"^## (.*)$", text, re.MULTILINE)[-3:] == ["Bottle", "Flask", "Django"]
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE)[-4:] == [
+        "Bottle",
+        "Flask",
+        "Django",
+        "Any WSGI application",
+    ]

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import Daemon, free_port, wait_for
+from support.servers import installed
 from support.web import Client, Reply
 
 NOT_BELIEVED = (
     "Forward authentication does not know the path: "
     "set server.proxyDropsUnderscores if the proxy removes headers with an underscore in their name"
 )
-BIN = Path(sys.executable).parent
 GUNICORN = ("gunicorn", "--no-control-socket", "--bind=127.0.0.1:{port}", "--workers=2")
 UWSGI = (
     "uwsgi",
@@ -84,16 +84,6 @@ except ImportError:
 else:
     asgi_application = WSGIMiddleware(application)
 """
-
-
-def installed(program: str) -> Path:
-    """A missing server skips the test, or fails it with SERVER_TESTS=required."""
-    if not (BIN / program).exists():
-        lacking = f"needs {program}: pip install -e '.[servers]'"
-        if os.environ.get("SERVER_TESTS") == "required":
-            pytest.fail(lacking)
-        pytest.skip(lacking)
-    return BIN / program
 
 
 @contextmanager

@@ -131,7 +131,14 @@ def certified(folder: Path) -> tuple[Path, Path]:
 
 
 @contextmanager
-def started(command: list[str], folder: Path, port: int) -> Iterator[None]:
+def started(
+    command: list[str | Path],
+    folder: Path,
+    port: int,
+    *,
+    env: dict[str, str] | None = None,
+    signum: int = signal.SIGTERM,
+) -> Iterator[None]:
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -139,14 +146,14 @@ def started(command: list[str], folder: Path, port: int) -> Iterator[None]:
             stdout=output,
             stderr=output,
             cwd=folder,
-            env={"HOME": str(folder), "PATH": os.environ["PATH"]},
+            env={"HOME": str(folder), "PATH": os.environ["PATH"]} | (env or {}),
         )
     try:
         wait_for(lambda: process.poll() is not None or _answers(port))
         assert process.poll() is None, (folder / "output").read_text()
         yield
     finally:
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signum)
         try:
             process.wait(8)
         except subprocess.TimeoutExpired:

@@ -1,0 +1,68 @@
+"""What each start checks first, and what it logs."""
+
+import os
+
+from usersctl.config import Settings
+from usersctl.config.sources import Loaded
+from usersctl.errors import ConfigError
+from usersctl.mail import folder, writer
+from usersctl.service import Service
+from usersctl.text import counted
+from usersd.handlers.oauth import callback
+from usersd.log import Log
+from usersd.pages import assets
+from usersd.routes import TABLE
+
+
+def check(loaded: Loaded) -> None:
+    """Reads the operator's templates, texts and images, so that a mistake stops the start and not a later request."""
+    settings = loaded.settings
+    try:
+        writer.Writer(settings).check()
+        assets.check(settings)
+        if settings.oauth_callback_url in {route.path for route in TABLE if route.handler is not callback}:
+            setting = f"auth.oauth.callbackUrl = {settings.oauth_callback_url!r}"
+            raise ConfigError(f"{setting}: this path is taken by another page; choose a free one")
+    except ConfigError as error:
+        key = str(error).partition(" = ")[0]
+        origin = loaded.origins.get(key)  # None if the message names a file
+        if origin is None:
+            raise
+        raise ConfigError(f"{origin.source}: {error}", hint=error.hint) from None
+
+
+def announce(service: Service, log: Log) -> bool:
+    """Logs what a start changed. Returns whether there is no admin yet."""
+    migrated = service.store.migrated
+    if migrated is not None:
+        log.event("migrated", accounts=migrated.accounts, backup=str(migrated.backup))
+        for note in migrated.notes:
+            log.event("migrated", message=note)
+    log_links(service, log)
+    admin = service.first_admin.from_environment(os.environ)
+    if admin is not None:
+        log.event("first-admin", user=admin.id, email=admin.email)
+    needed = service.first_admin.needed()
+    if needed:
+        message = f"There is no admin yet. Make one with: {service.first_admin.command}"
+        log.event("no-admin", message=message)
+    return needed
+
+
+def log_links(service: Service, log: Log) -> None:
+    """Binds links to the provider of the configuration, and tells of those that are another one's."""
+    issuer, links = service.settings.provider_issuer, service.identities.bind()
+    if links.now:
+        log.event("provider-links", message=f"{counted(links.now, 'account')} bound to {issuer}")
+    if links.elsewhere:
+        message = f"{counted(links.elsewhere, 'account')} linked at another provider than {issuer}"
+        log.event("provider-links", message=f"{message}; see: usersctl doctor")
+
+
+def log_mail(settings: Settings, log: Log, *, dev: bool) -> None:
+    """Logs where emails go when there is no mail server."""
+    if dev:
+        log.event("mail", caught_at=f"{settings.base_url}/dev/mail")
+    elif settings.mailer_host is None:
+        message = "No mail server is configured: emails are written into a folder"
+        log.event("mail", message=message, folder=str(folder.mail_folder(settings)))
