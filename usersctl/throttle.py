@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import lru_cache
 from typing import NamedTuple
 
 from usersctl.clock import Clock, moment
@@ -172,6 +173,7 @@ class AddressThrottle:
         return started, events
 
 
+@lru_cache(maxsize=1000)
 def network_of(address: str) -> str:
     """IPv4 by address; IPv6 by /64, because a provider gives a customer so many addresses."""
     try:

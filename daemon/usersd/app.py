@@ -21,6 +21,7 @@ from usersd.response import (
     STATUS_LINES,
     Header,
     Response,
+    WrongCredentials,
     as_json,
     error_response,
     hsts,
@@ -135,6 +136,8 @@ class App:
             self.limits.count_failure(route.limit, request.ip, error)
             if route.event is not None and not route.signs_in:  # _sign_in_error_response logs those
                 self._log_event(request, route.event, f"{route.event}-refused", reason=error.code)
+            if isinstance(error, WrongCredentials):
+                return error.response
             raise
         if route.event is not None:
             self._log_event(request, route.event, route.event)

@@ -1,6 +1,7 @@
 """One request: path, query, body, cookies and client address, read here because Bottle's objects lose bytes of the path,
 believe forwarding headers and forget cookies."""
 
+import base64
 import ipaddress
 import json
 import os
@@ -149,6 +150,19 @@ class Request:
         if scheme.lower() == "bearer" and TOKEN_PATTERN.fullmatch(token):
             return token
         return None
+
+    @cached_property
+    def basic(self) -> tuple[str, str] | None:
+        """User and password of `Authorization: Basic`, empty if they are malformed; None with another header or none."""
+        header: str = self.environ.get("HTTP_AUTHORIZATION", "")
+        scheme, _, encoded = header.partition(" ")
+        if scheme.lower() != "basic":
+            return None
+        try:
+            user, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
+        except ValueError:
+            return "", ""
+        return user, password
 
     @cached_property
     def cookie_tokens(self) -> list[str]:

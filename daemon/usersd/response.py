@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from usersctl.config import Settings
+from usersctl.errors import Unauthenticated
 
 Header = tuple[str, str]
 
@@ -14,6 +15,14 @@ class Response(NamedTuple):
     status: int
     body: bytes
     headers: tuple[Header, ...] = ()
+
+
+class WrongCredentials(Unauthenticated):
+    """Counts as a failed login, and has a response of its own."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__("Authentication required")
+        self.response = response
 
 
 ALWAYS: tuple[Header, ...] = (
@@ -36,6 +45,7 @@ PAGE: tuple[Header, ...] = (
     *ALWAYS,
 )
 
+CHALLENGE = "WWW-Authenticate"
 STATUS_LINES = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -69,6 +79,8 @@ def as_json(value: Any, *headers: Header, status: int = 200) -> Response:
 
 def error_response(status: int, message: str, *headers: Header) -> Response:
     """Every error has this shape."""
+    if status == 401 and CHALLENGE not in dict(headers):
+        headers = (*headers, (CHALLENGE, "Bearer"))  # no browser asks its user for one
     return as_json({"statusCode": status, "statusMessage": message}, *headers, status=status)
 
 

@@ -1,5 +1,6 @@
 """Forward authentication over a real socket: decisions, redirects to the login, and what an application learns."""
 
+import base64
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -218,6 +219,146 @@ def test_the_configured_headers_are_sent_in_the_place_of_the_usual_ones(make_sit
     assert reply.header("Remote-Assertion") == assertion(SECRET, until=int(until), of=of)
     nobody = site.client().get(VERIFY, headers=forwarded("/about"))
     assert {value for name, _ in names for value in nobody.all(name)} == {""}
+
+
+# --- Basic credentials ---
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+@pytest.fixture
+def with_basic(make_site: Make) -> Site:
+    return make_site(
+        trusted_proxies=HERE, whitelist=("/about",), forward_basic=True, failed_logins_per_minute=3
+    )
+
+
+def api_token(site: Site, user_id: int) -> str:
+    made = site.service.sessions.create_api_token(user_id, name="x", lifetime=None, by=OPERATOR)
+    return made.token
+
+
+def test_an_email_and_an_api_token_pass_as_basic_credentials(with_basic: Site) -> None:
+    site, ada = with_basic, with_basic.add()
+    token = api_token(site, ada.id)
+    for header in (
+        basic("ada@example.com", token),
+        basic(" ADA@Example.com", token),
+        basic("ada@example.com", token).replace("Basic ", "basic  "),
+    ):
+        for client in (site.client(), site.signed_in(site.service.accounts.find(str(ada.id)))):
+            reply = client.get(VERIFY, headers=forwarded("/page", Authorization=header))
+            assert (reply.status, reply.header("Remote-User")) == (200, str(ada.id)), header
+            assert reply.header("Authorization") is None
+    site.service.sessions.uses.write()
+    (used,) = (session for session in site.service.sessions.listed() if session.kind == "api")
+    assert used.last_used_at is not None
+    # Only verify takes them.
+    assert site.client().get("/api/users/me", headers={"Authorization": header}).status == 401
+
+
+def test_basic_credentials_need_the_configuration(make_site: Make) -> None:
+    site = make_site(trusted_proxies=HERE, whitelist=("/about",))
+    ada = site.add()
+    header = basic("ada@example.com", api_token(site, ada.id))
+    reply = site.client().get(VERIFY, headers=forwarded("/page", Authorization=header))
+    assert (reply.status, reply.all("WWW-Authenticate")) == (401, ["Bearer"])
+    # A token of ours does not go on, whatever it is used for.
+    for client, target in ((site.client(), "/about"), (site.signed_in(ada), "/page")):
+        reply = client.get(VERIFY, headers=forwarded(target, Authorization=header))
+        assert (reply.status, reply.header("Authorization")) == (200, None)
+
+
+def test_wrong_basic_credentials_are_refused_and_counted_by_client_address(with_basic: Site) -> None:
+    site = with_basic
+    ada, bob = site.add(), site.add("bob")
+    token, session = api_token(site, ada.id), site.signed_in(ada).cookies["auth_token"]
+    right = basic("ada@example.com", token)
+    wrong = [
+        basic("bob@example.com", token),
+        basic("ada@example.com", api_token(site, bob.id)),
+        basic("ada@example.com", session),
+        basic("ada@example.com", "A" * 43),
+        basic("ada@example.com", ""),
+        basic("", token),
+        "Basic",
+        "Basic !",
+        "Basic /w==",
+        "Basic " + base64.b64encode(b"x" * 5000).decode(),
+    ]
+    for number, header in enumerate(wrong):
+        address = f"203.0.113.{number}"
+
+        def asked(header: str, address: str = address, **more: str) -> Reply:
+            headers = forwarded("/page", Authorization=header, **{"X-Forwarded-For": address}, **more)
+            return site.client().get(VERIFY, headers=headers)
+
+        assert [asked(header).status for _ in range(2)] == [401, 401], header
+        assert asked(header, **BROWSER).status == 302
+        refused = asked(header)
+        assert (refused.status, refused.header("Retry-After") is not None) == (429, True)
+        assert asked(header, **BROWSER).status == 429
+        # Others at this address come in, and so does who has the right ones.
+        assert asked(right).status == 200
+        assert asked("Bearer x").status == 401
+        assert asked("Bearer " + token).status == 200
+
+
+def test_basic_credentials_of_an_application_go_on_to_it(with_basic: Site) -> None:
+    theirs = basic("ada", "a password of the application")
+    for client, target in (
+        (with_basic.client(), "/about"),
+        (with_basic.signed_in(with_basic.add()), "/page"),
+    ):
+        for _ in range(5):
+            reply = client.get(VERIFY, headers=forwarded(target, Authorization=theirs))
+            assert (reply.status, reply.header("Authorization")) == (200, theirs)
+
+
+def test_a_revoked_token_and_a_deactivated_user_are_no_credentials(with_basic: Site) -> None:
+    site, ada = with_basic, with_basic.add()
+    header = basic("ada@example.com", api_token(site, ada.id))
+    assert site.client().get(VERIFY, headers=forwarded("/page", Authorization=header)).status == 200
+    site.service.accounts.set_active([ada.id], active=False, by=OPERATOR)
+    assert site.client().get(VERIFY, headers=forwarded("/page", Authorization=header)).status == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "challenge"),
+    [
+        ({}, 'Basic realm="http://127.0.0.1:8080", charset="UTF-8"'),
+        ({"Accept": "*/*"}, 'Basic realm="http://127.0.0.1:8080", charset="UTF-8"'),
+        ({"Sec-Fetch-Mode": "cors"}, "Bearer"),
+        ({"Sec-Fetch-Mode": "no-cors"}, "Bearer"),
+        ({"X-Requested-With": "XMLHttpRequest"}, "Bearer"),
+        ({"Referer": "http://127.0.0.1:8080/page"}, "Bearer"),
+        ({"Origin": "http://127.0.0.1:8080"}, "Bearer"),
+    ],
+)
+def test_only_clients_that_are_no_browsers_are_asked_for_basic_credentials(
+    with_basic: Site, headers: dict[str, str], challenge: str
+) -> None:
+    for ask in (original, forwarded):
+        reply = with_basic.client().get(VERIFY, headers=ask("/page", **headers))
+        assert (reply.status, reply.all("WWW-Authenticate")) == (401, [challenge])
+    page = with_basic.client().get(VERIFY, headers=forwarded("/page", **BROWSER))
+    assert (page.status, page.all("WWW-Authenticate")) == (302, [])
+
+
+def test_every_401_of_the_interface_names_a_way_to_authenticate_that_no_browser_asks_for(
+    with_basic: Site,
+) -> None:
+    with_basic.add()
+    for reply in (
+        with_basic.client().get("/api/users/me"),
+        with_basic.client().get("/nothing/here", headers={"Accept": "application/json"}),
+        with_basic.client().post("/nothing/here"),
+        with_basic.client().get("/api/users/me", headers={"Authorization": basic("ada@example.com", "x")}),
+        with_basic.client().login("ada@example.com", "a wrong password"),
+    ):
+        assert reply.all("WWW-Authenticate") == (["Bearer"] if reply.status == 401 else [])
 
 
 # --- anonymous ---

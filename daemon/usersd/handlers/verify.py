@@ -6,6 +6,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from usersctl.identity_headers import ASSERTION
+from usersctl.models import TokenKind
 from usersctl.secrets import assertion
 from usersctl.service import Service
 from usersd.access import identify, own_path, wants_a_page
@@ -16,7 +17,7 @@ from usersd.openapi.schemas import ROLE, exactly
 from usersd.page_access import PageAccess
 from usersd.pages import pages
 from usersd.request import ORIGINAL, Request
-from usersd.response import JSON, Header, Response, error_response, redirect_to
+from usersd.response import CHALLENGE, JSON, Header, Response, WrongCredentials, error_response, redirect_to
 
 ASSERTION_SECONDS = 60  # a proxy passes it on at once, but clocks differ
 MAX_TARGET = 2000  # characters of a page to come back to: a proxy limits the length of a header
@@ -33,6 +34,9 @@ _ENCODED_SLASH = re.compile(r"%(2f|5c)", re.IGNORECASE)
 _FIELD_VALUE = re.compile(r"[\t -~\x80-\xff]+")
 _READABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
+# Older browsers send no Sec-Fetch-Mode, but Referer, Origin, or what their scripts add.
+_OF_BROWSERS = ("HTTP_SEC_FETCH_MODE", "HTTP_REFERER", "HTTP_ORIGIN", "HTTP_X_REQUESTED_WITH")
+
 _page_access = cache(PageAccess)
 
 
@@ -43,6 +47,13 @@ class Original(NamedTuple):
     host: str | None = None
     target: str | None = None  # as it was written
     path: str | None = None  # of the target, decoded once
+
+
+class Basic(NamedTuple):
+    """What the credentials of `Authorization: Basic` are."""
+
+    is_ours: bool = False  # the password is a token of this service, so it is not for the application
+    is_wrong: bool = False
 
 
 class VerifyQuery(Query):
@@ -56,7 +67,7 @@ class VerifyQuery(Query):
     takes_session=True,
     redirect="Not signed in, and a browser: to `/login`, and back after signing in.",
     refusals={
-        401: "Not signed in. `Location` is where a browser could sign in.",
+        401: "Not signed in. `Location` is where a browser could sign in. With `forward.basic`, clients other than browsers are asked for Basic credentials: an email and an API token.",
         403: "The role does not suffice.",
     },
     html_refusals=frozenset({403}),
@@ -69,13 +80,14 @@ class VerifyQuery(Query):
     },
     optional_headers={
         "Cookie": "The `Cookie` of the request without those of this service, for the application.",
-        "Authorization": "That of the request, for the application, unless it is a token of this service.",
+        "Authorization": "That of the request, for the application, unless it has a token of this service.",
     },
 )
 def verify(request: Request, service: Service) -> Response:
     """Forward authentication. For a proxy in front of another application: whether to let the request that it holds in. The URL of that request is taken from `X-Original-URL` or `X-Forwarded-Uri`, from trusted proxies only."""
     role = VerifyQuery(request.query).role
     identify(request, service, renews=False)  # a proxy drops our cookies
+    basic = _by_basic(request, service)
     settings = request.settings
     original = Original()
     # A signed-in user may see every page, unless a role or an assertion depends on which page it is.
@@ -88,14 +100,48 @@ def verify(request: Request, service: Service) -> Response:
     if request.user is None and _ENCODED_SLASH.search((original.target or "").partition("?")[0]):
         verdict = 401  # an application that decodes it differently from the whitelist sees another path
     if verdict == 200:
-        return Response(200, b"{}", (*JSON, *_identity(request, service, original), *_passed_on(request)))
+        return Response(
+            200, b"{}", (*JSON, *_identity(request, service, original), *_passed_on(request, basic))
+        )
     is_page = wants_a_page(request.environ, original.method or request.method)
     if verdict == 403:
         return pages.forbidden(request) if is_page else error_response(403, "Admin access required")
     login = "/login" + _and_back(original.target)
+    response = error_response(401, "Authentication required", ("Location", login), _challenge(request))
     if is_page:
-        return redirect_to(login)
-    return error_response(401, "Authentication required", ("Location", login))
+        response = redirect_to(login)
+    if basic.is_wrong:
+        raise WrongCredentials(response)
+    return response
+
+
+def guesses_nothing(request: Request, service: Service) -> bool:
+    """The limit on failed logins stops only those that fail."""
+    return not _by_basic(request, service).is_wrong
+
+
+def _by_basic(request: Request, service: Service) -> Basic:
+    """Signs in by an email and an API token, if the configuration allows that: the same work for right and wrong ones."""
+    if request.basic is None:
+        return Basic()
+    email, token = request.basic
+    allowed = request.settings.forward_basic
+    known = service.sessions.check(token, use=allowed, renews=False, nonblocking=request.nonblocking)
+    address = email.strip().lower()  # as it is stored: the look-up of a login would take longer for odd ones
+    if not allowed or known is None:
+        return Basic(is_ours=known is not None, is_wrong=allowed)
+    session, user = known
+    if session.kind != TokenKind.API or address not in (user.email, user.claimed_email):
+        return Basic(is_ours=True, is_wrong=True)
+    request.session, request.user, request.token, request.by_cookie = session, user, token, False
+    return Basic(is_ours=True)
+
+
+def _challenge(request: Request) -> Header:
+    """Basic is for clients that are no browsers: a browser would ask its user for a password."""
+    if request.settings.forward_basic and not any(name in request.environ for name in _OF_BROWSERS):
+        return CHALLENGE, f'Basic realm="{request.settings.base_url}", charset="UTF-8"'
+    return CHALLENGE, "Bearer"
 
 
 @lru_cache(maxsize=256)  # most requests are for a few pages
@@ -163,14 +209,14 @@ def _identity(request: Request, service: Service, original: Original) -> list[He
     return [*((name, values.get(kind, "")) for name, kind in names), (ASSERTION, signed)]
 
 
-def _passed_on(request: Request) -> list[Header]:
+def _passed_on(request: Request, basic: Basic) -> list[Header]:
     """What the application gets of the headers that sign people in: what is not ours. For the proxy only, because a script
     could read cookies here that browsers keep from it."""
     if not request.is_from_trusted_proxy:
         return []
     cookie = without_ours(request.environ.get("HTTP_COOKIE", ""), request.settings.session_cookie)
     authorization: str = request.environ.get("HTTP_AUTHORIZATION", "")
-    if request.session is not None and not request.by_cookie:
+    if basic.is_ours or (request.session is not None and not request.by_cookie):
         authorization = ""
     passed_on = (("Cookie", cookie), ("Authorization", authorization))
     return [(name, value) for name, value in passed_on if value and _FIELD_VALUE.fullmatch(value)]

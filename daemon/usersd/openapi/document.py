@@ -29,7 +29,7 @@ _ALWAYS = (400, 413, 431, 500, 503)
 # Of paths; all others are ids.
 _SEGMENTS = {"name": string("style.css", minLength=1), "provider": string("oauth", minLength=1)}
 _OPEN = (Access.ANYONE, Access.OPTIONAL_SESSION)
-_REFUSAL_HEADERS = {405: ("Allow",), 429: ("Retry-After",), 503: ("Retry-After",)}
+_REFUSAL_HEADERS = {401: ("WWW-Authenticate",), 405: ("Allow",), 429: ("Retry-After",), 503: ("Retry-After",)}
 
 _STRING: Schema = {"type": "string"}
 
@@ -43,6 +43,7 @@ _HEADERS: dict[str, Schema] = {
     "Set-Cookie": {"description": "A session.", "schema": _STRING},
     "Location": _header(_STRING),
     "Allow": _header(_STRING),
+    "WWW-Authenticate": _header(_STRING, "How to authenticate: `Bearer`, or a cookie."),
     "Retry-After": _header({"type": "integer", "minimum": 1}, "Seconds to wait before the next attempt."),
 }
 _DESCRIPTION = """\
