@@ -19,14 +19,18 @@ class SessionUses:
 
     store: Store
     wait: float = 2.0  # seconds between the first note and the transaction that writes all of them
-    overdue: timedelta = timedelta(
-        seconds=10
-    )  # by the clock of the service: it was moved, or the machine slept
+    # By the clock of the service: it was moved, or the machine slept.
+    overdue: timedelta = timedelta(seconds=10)
     batch: int = 500  # notes in one transaction, so that other writers wait for some milliseconds only
+    patience: float = 1.0  # seconds that the thread and the stop wait for other writers
     _notes: dict[int, Session] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _timer: threading.Timer | None = None
-    _since: datetime | None = None  # the first of the notes
+    _noted: threading.Event = field(default_factory=threading.Event)
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _writer: threading.Thread | None = (
+        None  # one for all transactions, because a thread has a connection of its own
+    )
+    _since: datetime | None = None  # the first of the notes, or the last attempt to write them
 
     def latest(self, session: Session) -> Session:
         """The session with its last use, which may not be written yet."""
@@ -42,45 +46,50 @@ class SessionUses:
 
     def note(self, session: Session) -> None:
         with self._lock:
+            earlier = self._notes.get(session.id)
+            if earlier is not None and earlier.moved:  # an expiry that waits for its transaction stays moved
+                session = session._replace(moved=True)
             self._notes[session.id] = session
             self._since = self._since or self.store.clock()
-            if self._timer is None:
-                self._start_timer()
+            self._noted.set()
+            if self._writer is None or not self._writer.is_alive():
+                self._writer = threading.Thread(target=self._write_in_time, name="uses", daemon=True)
+                self._writer.start()
 
     def write(self, *, patience: float | None = None) -> None:
         """Raises Busy or StoreUnusable if the database takes nothing now; the notes are kept then."""
-        notes = list(self._notes.values())
-        for first in range(0, len(notes), self.batch):
-            some = notes[first : first + self.batch]
-            with self.store.write(patience=patience) as tx:
-                for session in some:
-                    tx.use_token(session)
+        with self._lock:
+            notes = list(self._notes.values())
+        try:
+            for first in range(0, len(notes), self.batch):
+                self._write(notes[first : first + self.batch], patience)
+        finally:
             with self._lock:
-                for session in some:
-                    if self._notes.get(session.id) is session:  # and not a later use
-                        del self._notes[session.id]
-                if not self._notes:
-                    self._since = None
+                # What is left came since, or could not be written: then a check does not try again at once.
+                self._since = self.store.clock() if self._notes else None
+
+    def _write(self, notes: list[Session], patience: float | None) -> None:
+        with self.store.write(patience=patience) as tx:
+            for session in notes:
+                tx.use_token(session)
+        with self._lock:
+            for session in notes:
+                if self._notes.get(session.id) is session:  # and not a later use
+                    del self._notes[session.id]
 
     def stop(self) -> None:
         """Writes what is noted, because the process ends."""
-        with self._lock:
-            timer = self._timer
-        if timer is not None:
-            timer.cancel()
-            timer.join()
+        self._stopping.set()
+        self._noted.set()
+        if self._writer is not None:
+            self._writer.join()
         with suppress(Busy, StoreUnusable):
-            self.write()
-
-    def _start_timer(self) -> None:
-        self._timer = threading.Timer(self.wait, self._write_in_time)
-        self._timer.daemon = True
-        self._timer.start()
+            self.write(patience=self.patience)
 
     def _write_in_time(self) -> None:
-        with suppress(Busy, StoreUnusable):
-            self.write()
-        with self._lock:
-            self._timer = None
+        while self._noted.wait() and not self._stopping.wait(self.wait):
+            self._noted.clear()
+            with suppress(Busy, StoreUnusable):
+                self.write(patience=self.patience)
             if self._notes:
-                self._start_timer()
+                self._noted.set()

@@ -202,14 +202,14 @@ class Sessions:
             return session_and_user
         session, user = session_and_user
         if self._is_due(session, tx.now, renews=renews):
-            ends_soon = self._ends_soon(session, tx.now)
-            session = self.uses.latest(session)
+            stored, session = session, self.uses.latest(session)
             if self._is_due(session, tx.now, renews=renews):
-                if ends_soon and nonblocking:
-                    raise Busy("The use of a session is to be written", retry_after=0)
                 session = self._used(session, tx.now, renews=renews)
+                at_once = self._would_end(stored, session, tx.now)
+                if at_once and nonblocking:
+                    raise Busy("The use of a session is to be written", retry_after=0)
                 self.uses.note(session)
-                if ends_soon:
+                if at_once:
                     self._write_uses()
         return session, user
 
@@ -250,12 +250,12 @@ class Sessions:
             expires_at = self._moved_by(session, now)
         return session._replace(last_used_at=stamp(now), expires_at=expires_at, moved=moves)
 
-    def _ends_soon(self, session: Session, now: datetime) -> bool:
+    def _would_end(self, stored: Session, used: Session, now: datetime) -> bool:
         """Whether a use has to be written at once: other processes see the database only, and so does one after a crash."""
-        if session.limit_at is None or session.expires_at is None:
-            return False  # a use of an API token does not move its expiry
-        soon = max(self.idle_time(session.kind) / 10, SOONEST_END)
-        return session.expires_at < stamp(now + soon)
+        if stored.expires_at is None or stored.expires_at == used.expires_at:
+            return False  # the use moves nothing
+        soon = max(self.idle_time(stored.kind) / 10, SOONEST_END)
+        return stored.expires_at < stamp(now + soon)
 
     # --- ended ---
 

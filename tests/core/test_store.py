@@ -525,6 +525,25 @@ def test_a_taken_address_or_provider_account_is_refused(service: Service) -> Non
         assert tx.count_users(UserFilter()) == 1
 
 
+def test_a_thread_that_has_ended_leaves_no_connection(path: Path, opened: Callable[..., Store]) -> None:
+    store = opened(path, create=True)
+
+    def read() -> None:
+        with store.glance() as tx:
+            assert tx.count_live_tokens() == 0
+
+    def files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    read()
+    before = files()
+    for _ in range(20):
+        thread = threading.Thread(target=read)
+        thread.start()
+        thread.join()
+    assert files() < before + 10
+
+
 def test_close_is_for_every_thread_and_the_store_can_be_used_again(service: Service) -> None:
     arrived, leave = threading.Barrier(2), threading.Event()
 

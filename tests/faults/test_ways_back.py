@@ -21,6 +21,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from support.databases import IN_MEMORY
 from support.fakes import FakeClock
 from support.faults import LONG
 from support.postbox import Link, link_in, send_all
@@ -39,9 +40,6 @@ PEOPLE = (OWNER, *ATTACKERS)
 ADDRESSES = {person: (f"{person}@example.com", f"{person}2@example.com") for person in PEOPLE}
 EVERY_ADDRESS = [address for addresses in ADDRESSES.values() for address in addresses]
 PASSWORDS = {person: f"{person}'s horse battery" for person in PEOPLE}
-IN_MEMORY = next(
-    (folder for folder in ("/dev/shm",) if Path(folder).is_dir()), None
-)  # nothing is lost but time
 KEPT = timedelta(days=5)  # a notice is at most two days older than the change, and its link works for seven
 RECOVERED = "a password for the account that is back"
 WEB = Actor("anonymous", "192.0.2.1")

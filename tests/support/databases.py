@@ -7,6 +7,9 @@ from tempfile import TemporaryDirectory
 from usersctl.store import database_file
 from usersctl.store.store import Store
 
+# A folder for databases of tests that write much: nothing is lost with them but time.
+IN_MEMORY = next((folder for folder in ("/dev/shm",) if Path(folder).is_dir()), None)
+
 
 def add_database(path: Path) -> None:
     """Puts an empty database at this path, if there is no file yet."""

@@ -19,6 +19,15 @@ _BY_HASH = (
     " AND NOT EXISTS (SELECT 1 FROM lockdown WHERE except_id IS NOT users.id OR role <> 'admin' OR kind = 'api')"
 )
 
+# Another process may have written a later use, and a use that moves no expiry leaves the one that it moved. A last use in
+# the future is none: the clock was set back.
+_LATER = "last_used_at > :used AND last_used_at <= :now"
+_USE = (
+    f"UPDATE auth_tokens SET last_used_at = CASE WHEN {_LATER} THEN last_used_at ELSE :used END,"
+    f" expires_at = CASE WHEN NOT :moved OR ({_LATER} AND expires_at > :expires) THEN expires_at ELSE :expires END"
+    " WHERE id = :id AND created_at = :created"
+)
+
 
 class AuthTokens(Statements):
     def add_token(self, user_id: int, token_hash: bytes, *, kind: str, name: str, **columns: Any) -> Session:
@@ -37,8 +46,8 @@ class AuthTokens(Statements):
 
     def use_token(self, session: Session) -> None:
         """Does nothing if the session is gone, also if a restored database has another one of this id."""
-        statement = "UPDATE auth_tokens SET last_used_at = ?, expires_at = ? WHERE id = ? AND created_at = ?"
-        self._run(statement, (session.last_used_at, session.expires_at, session.id, session.created_at))
+        row = {"used": session.last_used_at, "expires": session.expires_at, "moved": session.moved}
+        self._run(_USE, {**row, "now": self.now_text, "id": session.id, "created": session.created_at})
 
     def token(self, token_id: int) -> Session | None:
         return self._first(_session_of, f"SELECT {_SESSION} FROM auth_tokens WHERE id = ?", (token_id,))

@@ -20,6 +20,18 @@ PATIENCE_WHILE_HELD = 0.05
 Progress = Callable[[int, int], object]  # is called with the pages done, and the total
 
 
+class _EndOfThread:
+    """Closes the connection of a thread that has ended: some servers use a thread for each request."""
+
+    def __init__(self, connection: sqlite3.Connection, connections: set[sqlite3.Connection]) -> None:
+        self._connection = connection
+        self._connections = connections
+
+    def __del__(self) -> None:
+        self._connections.discard(self._connection)
+        self._connection.close()
+
+
 class Store:
     """One SQLite file, one connection for each thread, one writer at a time."""
 
@@ -36,7 +48,7 @@ class Store:
         self.migrated: database_file.Migrated | None = None  # what opening it did to an older database
         self.is_open = False  # and the database is a current one
         self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
+        self._connections: set[sqlite3.Connection] = set()
         # Threads of one process queue here, which is fair and quick; SQLite's own waiting is by polling.
         self._writing = threading.Lock()
         self._held = False  # a writer has waited in vain for another process, and none has written since
@@ -292,8 +304,9 @@ class Store:
         except BaseException:
             connection.close()
             raise
-        self._connections.append(connection)
+        self._connections.add(connection)
         self._local.connection, self._local.file, self._local.patience = connection, file, None
+        self._local.end = _EndOfThread(connection, self._connections)
         return connection
 
     @contextmanager
@@ -315,7 +328,7 @@ class Store:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is not None and not connection.in_transaction:
             self._local.connection = None
-            self._connections.remove(connection)
+            self._connections.discard(connection)
             connection.close()
 
 
