@@ -1,0 +1,209 @@
+"""What passes a real nginx and a real Caddy on the way to an application, and what does not: names of headers, hosts, uploads,
+Basic credentials. The snippets are used as they are printed, on loopback without TLS."""
+
+import base64
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.proxies import House, house
+from support.web import Reply
+
+from usersctl.identity_headers import known_names, spellings
+
+pytestmark = pytest.mark.slow
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml", "Sec-Fetch-Mode": "navigate"}
+FORWARD_HEADERS = (
+    ("Remote-User", "id"),
+    ("Remote-Email", "email"),
+    ("Remote-Name", "name"),
+    ("Remote-Role", "role"),
+    ("X-Own-Name", "email"),
+    ("X-Own-Groups", "groups"),
+)
+MB = 1024 * 1024
+
+
+@pytest.fixture(scope="module", params=["nginx", "caddy"])
+def here(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """The application gets X-WEBAUTH-USER and X-Remote-User by the snippet, the others by the configuration."""
+    words = ("--header", "X-WEBAUTH-USER=email", "--header", "x-remote-user=id")
+    folder = tmp_path_factory.mktemp(request.param)
+    changes: dict[str, Any] = {"forward_headers": FORWARD_HEADERS, "forward_basic": True}
+    with house(request.param, folder, plain=True, words=words, **changes) as site:
+        yield site
+
+
+def headers_of(reply: Reply) -> dict[str, str]:
+    """The headers that the application got."""
+    assert reply.status == 200, (reply.status, reply.body)
+    headers: dict[str, str] = reply.json["headers"]
+    return headers
+
+
+# --- headers ---
+
+
+def test_the_application_gets_the_headers_of_the_configuration_and_of_the_snippet(here: House) -> None:
+    headers = headers_of(here.visitor(here.ada).get("/page"))
+    ada = str(here.ada.id)
+    expected = {
+        "remote-user": ada,
+        "remote-email": "ada@example.com",
+        "remote-name": "Ada L%C3%B6velace",
+        "remote-role": "user",
+        "x-own-name": "ada@example.com",
+        "x-webauth-user": "ada@example.com",
+        "x-remote-user": ada,
+    }
+    assert {name: headers[name] for name in expected} == expected
+    assert headers.get("x-own-groups", "") == ""
+
+
+@pytest.mark.parametrize(
+    "how", ["as they are", "in small letters", "with underscores", "with one underscore", "mixed"]
+)
+def test_no_identity_header_of_a_visitor_reaches_the_application(here: House, how: str) -> None:
+    change = {
+        "as they are": lambda name: name,
+        "in small letters": str.lower,
+        "with underscores": lambda name: name.replace("-", "_"),
+        "with one underscore": lambda name: name.replace("-", "_", 1),
+        "mixed": lambda name: spellings(name)[-2 % len(spellings(name))].upper(),
+    }[how]
+    names = known_names() + [name for name, _ in FORWARD_HEADERS]
+    if here.kind == "caddy":
+        names += ["Remote-Anything", "X-Remote-Anything", "X-Auth-Request-Anything", "X-Forwarded-Anything"]
+    forged = {change(name): "forged" for name in names}
+    assert len(forged) > 100
+    for connection in ("close", ", ".join(("close", *list(forged)[:40]))):
+        sent = forged | {"Connection": connection}
+        for path, visitor in (("/page", here.visitor(here.ada)), ("/about", here.visitor())):
+            headers = headers_of(visitor.get(path, headers=sent))
+            assert [name for name, value in headers.items() if "forged" in value] == []
+        assert (
+            headers_of(here.visitor(here.ada).get("/page", headers=sent))["x-webauth-user"]
+            == "ada@example.com"
+        )
+        assert here.visitor().get("/page", headers=sent).status == 401
+
+
+def test_caddy_lets_no_request_pass_if_the_daemon_sends_other_names(tmp_path: Path) -> None:
+    """Else the application would get a placeholder of Caddy as the name of the user."""
+    with house("caddy", tmp_path, plain=True) as here:
+        settings = here.site.service.settings
+        assert here.visitor(here.ada).get("/page").status == 200
+        other = settings._replace(forward_headers=(("X-Other", "id"),))
+        object.__setattr__(here.site.service, "settings", other)
+        reply = here.visitor(here.ada).get("/page")
+        assert (reply.status, b"print this file again" in reply.body) == (502, True)
+
+
+# --- host and scheme ---
+
+
+def test_the_application_gets_scheme_host_and_port_as_the_visitor_sees_them(here: House) -> None:
+    headers = headers_of(here.visitor(here.ada).get("/page"))
+    host = f"localhost:{here.proxy.port}"
+    assert (headers["host"], headers["x-forwarded-host"]) == (host, host)
+    assert headers["x-forwarded-proto"] == "http"
+    reply = here.visitor(here.ada).get("/page")
+    assert reply.json["who"]["email"] == "ada@example.com"  # by the assertion, which covers the host
+
+
+def test_a_request_for_one_host_with_the_name_of_another_reaches_no_application(here: House) -> None:
+    host = f"localhost:{here.proxy.port}"
+    for target, named in (
+        (f"http://{host}/page", "evil.example"),
+        (f"http://{host}/page", f"evil.example:{here.proxy.port}"),
+        ("http://evil.example/page", host),
+        ("/page", f"evil.example:{here.proxy.port} {host}"),
+    ):
+        reply = here.visitor(here.ada).get(target, headers={"Host": named})
+        # Caddy answers with nothing where no site has that name.
+        assert reply.status != 200 or not reply.body or reply.json["headers"]["host"] == host, (target, named)
+
+
+def test_a_page_is_redirected_to_the_login_by_one_location(here: House) -> None:
+    page = here.visitor().get("/page?x=1", headers=BROWSER)
+    assert (page.status, page.all("Location")) == (302, ["/login?redirect=/page%3Fx%3D1"])
+    other = here.visitor().get("/page?x=1")
+    assert (other.status, other.all("Location")) == (401, ["/login?redirect=/page%3Fx%3D1"])
+    assert other.all("Cache-Control") == ["no-store"]
+
+
+def test_a_visitor_signs_in_and_out_over_http(here: House) -> None:
+    visitor = here.visitor()
+    way = str(visitor.get("/page", headers=BROWSER).header("Location"))
+    assert visitor.get(way, headers=BROWSER).status == 200
+    assert visitor.login("ada@example.com", "correct horse battery").status == 200
+    assert headers_of(visitor.get("/page", headers=BROWSER))["remote-user"] == str(here.ada.id)
+    assert visitor.delete("/api/users/session").status == 200
+    assert visitor.get("/page").status == 401
+
+
+# --- uploads ---
+
+
+def test_an_upload_of_20_mb_reaches_the_application(here: House) -> None:
+    body = b"0123456789abcdef" * (20 * MB // 16)
+    sent = {"Content-Type": "application/octet-stream"}
+    reply = here.visitor(here.ada).send("PUT", "/files/large", raw=body, headers=sent)
+    assert reply.status == 200
+    assert reply.json["body"].encode() == body
+    assert here.visitor().send("PUT", "/files/large", raw=body[:MB], headers=sent).status == 401
+
+
+def test_the_limit_on_uploads_stands_in_the_file_for_nginx(tmp_path: Path) -> None:
+    snippet = tmp_path / "snippet"
+    with house("nginx", tmp_path, plain=True) as here:
+        (limit,) = re.findall(r"client_max_body_size (\d+)m; # <--", snippet.read_text())
+        size = int(limit) * MB
+        for length, status in ((size + 1, 413),):
+            asks = {"Content-Length": str(length), "Expect": "100-continue", "Content-Type": "text/plain"}
+            assert here.visitor(here.ada).send("PUT", "/files/x", headers=asks).status == status
+        # The pages and the interface of the daemon take no more than before.
+        asks["Content-Length"] = str(2 * MB)
+        assert here.visitor(here.ada).send("POST", "/api/users/session", headers=asks).status == 413
+
+
+# --- Basic credentials ---
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def test_a_client_that_knows_only_basic_reaches_the_application(here: House) -> None:
+    token = here.api_token(here.ada)
+    headers = headers_of(here.visitor().get("/page", headers=basic("ada@example.com", token)))
+    assert headers["remote-user"] == str(here.ada.id)
+    assert token not in str(headers)
+    assert "authorization" not in headers
+    for user, password in (("root@example.com", token), ("ada@example.com", "x"), ("ada@example.com", "")):
+        assert here.visitor().get("/page", headers=basic(user, password)).status == 401
+    theirs = basic("ada", "of the application")
+    assert (
+        headers_of(here.visitor(here.ada).get("/page", headers=theirs))["authorization"]
+        == theirs["Authorization"]
+    )
+
+
+def test_only_clients_that_are_no_browsers_are_asked_for_basic_credentials(here: House) -> None:
+    asked = here.visitor().send("PROPFIND", "/calendar/")
+    challenge = f'Basic realm="http://localhost:{here.proxy.port}", charset="UTF-8"'
+    assert (asked.status, asked.all("WWW-Authenticate")) == (401, [challenge])
+    for headers in (
+        {"Sec-Fetch-Mode": "cors"},
+        {"X-Requested-With": "XMLHttpRequest"},
+        {"Accept": "text/html", "Sec-Fetch-Mode": "no-cors"},
+    ):
+        reply = here.visitor().get("/page", headers=headers)
+        assert (reply.status, reply.all("WWW-Authenticate")) == (401, ["Bearer"]), headers
+    for headers in (BROWSER, {"Accept": "text/html"}):
+        reply = here.visitor().get("/page", headers=headers)
+        # nginx adds that of the daemon to any answer.
+        assert (reply.status, reply.header("WWW-Authenticate")) in ((302, None), (302, "Bearer")), headers
