@@ -22,13 +22,17 @@ CREATE TABLE users (
     claim_proven_at       TEXT,                               -- the link to the new address was used
     claim_approved_at     TEXT,                               -- and the link to the old address, which an account without a password needs
     devices_since         TEXT,                               -- device cookies made before are void
-    delete_at             TEXT                                -- its owner asked for the deletion, and may undo it until then
+    delete_at             TEXT,                               -- its owner asked for the deletion, and may undo it until then
+    -- For search and order: usersctl/folding.py
+    name_folded           TEXT NOT NULL DEFAULT '',
+    email_folded          TEXT,                               -- NULL: like email
+    claimed_folded        TEXT                                -- NULL: like claimed_email
 ) STRICT;
 
 -- With the addresses, so that a search reads the index alone.
-CREATE INDEX users_by_name ON users (name, id, email, claimed_email);
-CREATE INDEX users_inactive_by_name ON users (name, id) WHERE active = 0;
-CREATE INDEX users_admins_by_name ON users (name, id) WHERE role = 'admin';
+CREATE INDEX users_by_name ON users (name_folded, name, id, email, email_folded, claimed_email, claimed_folded);
+CREATE INDEX users_inactive_by_name ON users (name_folded, name, id) WHERE active = 0;
+CREATE INDEX users_admins_by_name ON users (name_folded, name, id) WHERE role = 'admin';
 -- An id whose issuer is not known yet is unique among its like.
 CREATE UNIQUE INDEX users_by_link ON users (coalesce(oauth_issuer, ''), oauth_id) WHERE oauth_id IS NOT NULL;
 CREATE UNIQUE INDEX users_by_claim ON users (claimed_email) WHERE claimed_email IS NOT NULL;

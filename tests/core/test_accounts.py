@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from support.accounts import signed_in_admin
 from support.commands import OPERATOR, PASSWORD, create_user
@@ -290,45 +290,6 @@ def test_equal_names_are_ordered_by_id(service: Service) -> None:
         create_user(service, f"{letter}@example.com", "Same", None, by=OPERATOR)
     assert [user.id for user in service.accounts.page(UserFilter()).users] == [1, 2, 3]
     assert [user.id for user in service.accounts.page(UserFilter(descending=True)).users] == [3, 2, 1]
-
-
-SPECIAL = [
-    "100%",
-    "100 percent",
-    "a_b",
-    "axb",
-    "back\\slash",
-    "back/slash",
-    "%",
-    "_",
-    "\\",
-    "\\%",
-    "'; --",
-    "[x]*?",
-]
-
-
-@SAME_SERVICE
-@given(search=st.text("ab%_\\'x1[*? ", max_size=4) | st.text(st.characters(codec="utf-8"), max_size=6))
-def test_a_search_treats_wildcards_literally(service: Service, search: str) -> None:
-    with service.store.read() as tx:
-        empty = tx.count_users(UserFilter()) == 0
-    if empty:
-        for number, name in enumerate(SPECIAL):
-            create_user(service, f"u{number}@example.com", name, None, by=OPERATOR)
-
-    def ascii_lower(text: str) -> str:
-        return "".join(c.lower() if c.isascii() else c for c in text)
-
-    expected = {
-        name
-        for number, name in enumerate(SPECIAL)
-        if ascii_lower(search) in ascii_lower(name) or ascii_lower(search) in f"u{number}@example.com"
-    }
-    if "\0" not in search:  # SQLite reads a pattern up to there
-        listing = service.accounts.page(UserFilter(search=search), limit=100)
-        assert {user.name for user in listing.users} == expected
-        assert listing.total == len(expected)
 
 
 def test_the_first_admin_is_needed_until_there_is_an_active_admin(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
-from support.old_databases import INTEGER_ACTIVE, OLD, WITH_LAST_LOGIN, make_version_1
+from support.old_databases import INTEGER_ACTIVE, OLD, WITH_LAST_LOGIN, make_version_1, make_version_2
 from support.postbox import last_link
 
 from usersctl.clock import moment, stamp, utc_now
@@ -648,6 +648,62 @@ def test_a_waiting_notice_of_the_first_release_is_sent_after_an_upgrade_and_puts
 def test_a_backup_of_the_first_release_is_verified_as_it_would_be_restored(path: Path) -> None:
     with checked_copy(make_version_1(path)) as (report, _):
         assert (report.problems, report.counts["users"]) == ([], 6)
+
+
+# --- the second release, which had no folded forms ---
+
+
+def folded_forms(path: Path) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(path)) as db:
+        query = "SELECT name_folded, email_folded, claimed_folded FROM users ORDER BY id"
+        return db.execute(query).fetchall()
+
+
+def test_an_upgrade_of_the_second_release_keeps_every_row_and_has_the_layout_of_a_new_database(
+    path: Path, tmp_path: Path
+) -> None:
+    before = rows_of(make_version_2(path))
+    Store.open(path).close()
+    after = rows_of(path)
+    for table, rows in before.items():
+        assert [
+            {name: row[name] for name in old} for old, row in zip(rows, after[table], strict=True)
+        ] == rows, table
+    Store.open(tmp_path / "new.db", create=True).close()
+    assert layout_of(path, but=("theirs",)) == layout_of(tmp_path / "new.db")
+    assert check(path).problems == []
+
+
+def test_an_upgrade_folds_names_and_addresses(path: Path) -> None:
+    with closing(sqlite3.connect(make_version_2(path))) as db:
+        db.execute("UPDATE users SET name = 'Bjørn ÖDEGÅRD' WHERE id = 1")
+        db.execute("UPDATE users SET email = 'u@xn--exmple-cua.com' WHERE id = 2")
+        db.execute("UPDATE users SET claimed_email = 'x@xn--exmple-cua.com' WHERE id = 3")
+        db.commit()
+    Store.open(path).close()
+    assert folded_forms(path)[:4] == [
+        ("bjorn odegard", None, None),
+        ("user 2", "u@example.com", None),
+        ("user 3", None, "x@example.com"),
+        ("user 4", None, None),
+    ]
+
+
+@pytest.mark.parametrize("make_older", [make_version_1, make_version_2])
+def test_an_upgrade_keeps_a_name_that_is_no_text(path: Path, make_older: Callable[[Path], Path]) -> None:
+    with closing(sqlite3.connect(make_older(path))) as db:
+        db.execute("UPDATE users SET name = CAST(x'41ff' AS TEXT) WHERE id = 1")
+        db.commit()
+    Store.open(path).close()
+    assert folded_forms(path)[0] == ("a\ufffd", None, None)
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT CAST(name AS BLOB) FROM users WHERE id = 1").fetchone() == (b"A\xff",)
+
+
+def test_an_upgrade_of_an_existing_deployment_folds_names_and_addresses(path: Path) -> None:
+    make(path, OLD, old_row(name="ÅSA Ø", email="asa@exämple.com"))
+    migrated(path)
+    assert folded_forms(path) == [("asa o", "asa@example.com", None)]
 
 
 # --- several at once ---

@@ -4,15 +4,21 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-VERSION_1 = Path(__file__).with_name("schema_of_version_1.sql")
-
 
 def make_version_1(path: Path) -> Path:
-    """A database as the first release left it, with rows in every table and ids that were given and deleted."""
+    return _make_older(path, 1)
+
+
+def make_version_2(path: Path) -> Path:
+    return _make_older(path, 2)
+
+
+def _make_older(path: Path, version: int) -> Path:
+    """A database as a release left it, with rows in every table and ids that were given and deleted."""
     now, later = "2026-01-02T03:04:05.678Z", "2036-01-02T03:04:05.678Z"
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA foreign_keys = ON")
-        db.executescript(VERSION_1.read_text("utf-8"))
+        db.executescript(Path(__file__).with_name(f"schema_of_version_{version}.sql").read_text("utf-8"))
         add_user = (
             "INSERT INTO users (email, name, password_hash, role, active, created_at, updated_at, oauth_id)"
             " VALUES (?, ?, '!', ?, ?, ?, ?, ?)"
@@ -50,7 +56,7 @@ def make_version_1(path: Path) -> Path:
         db.execute("CREATE TABLE theirs (note TEXT)")
         db.execute("INSERT INTO theirs VALUES ('kept')")
         db.execute("PRAGMA application_id = 0x75737273")
-        db.execute("PRAGMA user_version = 1")
+        db.execute(f"PRAGMA user_version = {version}")
         db.commit()
     return path
 

@@ -2,14 +2,17 @@
 
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from usersctl.clock import stamp, utc_now
 from usersctl.errors import Busy, Invalid, StoreUnusable
 from usersctl.fields import lookup_key, normal_time
+from usersctl.folding import FOLDED_COLUMNS, with_folded
 from usersctl.models import UNUSABLE, USER_FIELDS, Role
 from usersctl.store import database_file
 from usersctl.store.database_file import Migrated
@@ -108,9 +111,14 @@ def _renew(connection: sqlite3.Connection, path: Path) -> Migrated:
     # Immutable, because SQLite would create files beside the backup otherwise.
     connection.execute("ATTACH ? AS old", (f"{backup.absolute().as_uri()}?immutable=1",))
     for table, columns in kept.items():
-        shared = ", ".join(column for column in _columns(connection, table) if column in columns)
+        copied = {column: column for column in _columns(connection, table) if column in columns}
+        if table == "users":
+            copied |= _folds(connection, columns)
         # Replaces the rows with which schema.sql begins.
-        connection.execute(f"INSERT OR REPLACE INTO main.{table} ({shared}) SELECT {shared} FROM old.{table}")
+        connection.execute(
+            f"INSERT OR REPLACE INTO main.{table} ({', '.join(copied)})"
+            f" SELECT {', '.join(copied.values())} FROM old.{table}"
+        )
     # The last id of each table, so that an id of a deleted row is not given again.
     connection.execute("DELETE FROM main.sqlite_sequence")
     connection.execute("INSERT INTO main.sqlite_sequence SELECT * FROM old.sqlite_sequence")
@@ -118,6 +126,21 @@ def _renew(connection: sqlite3.Connection, path: Path) -> Migrated:
         _reserve_former_addresses(connection, utc_now())
     (accounts,) = connection.execute("SELECT coalesce(sum(n), 0) FROM user_counts").fetchone()
     return Migrated(accounts, backup, [])
+
+
+def _folds(connection: sqlite3.Connection, columns: list[str]) -> dict[str, str]:
+    """The columns of folded forms, and the SQL that makes them of these columns of an older table."""
+    folds = {}
+    for name, (of, fold) in FOLDED_COLUMNS.items():
+        if of in columns:
+            connection.create_function(f"make_{name}", 1, partial(_fold_stored, fold), deterministic=True)
+            folds[name] = f"make_{name}(CAST({of} AS BLOB))"
+    return folds
+
+
+def _fold_stored(fold: Callable[[str], str | None], value: bytes | None) -> str | None:
+    # A damaged row may hold bytes that are no text.
+    return None if value is None else fold(value.decode("utf-8", "replace"))
 
 
 def _reserve_former_addresses(connection: sqlite3.Connection, now: datetime) -> None:
@@ -189,7 +212,7 @@ def _adopt(connection: sqlite3.Connection, path: Path) -> Migrated:
     _drop(connection, names_of_schema())
     _run_schema(connection)
     connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('users', ?)", (given,))
-    for user in users:
+    for user in map(with_folded, users):
         connection.execute(f"INSERT INTO users ({', '.join(user)}) VALUES (:{', :'.join(user)})", user)
     return Migrated(len(users), backup, notes)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from usersctl.clock import stamp
 from usersctl.errors import Taken
+from usersctl.folding import folded, folded_address, search_words, with_folded
 from usersctl.models import Claim, Credentials, Link, Newcomer, Role, User, UserFilter
 from usersctl.store.statements import Statements
 
@@ -17,12 +18,24 @@ USER = (
 _CREDENTIALS = f"SELECT {USER}, password_hash FROM users"
 # Both indexes are used. No address is known and claimed at once, so that at most one row fits.
 _CALLED = "email = :address OR (claimed_email = :address AND claim_expires_at > :now)"
-_NEW_USER = f"(?{', ?' * len(Newcomer._fields)})"
+_NEW_USER = f"(?, ?, ?{', ?' * len(Newcomer._fields)})"
 
 _ISSUER = "coalesce(oauth_issuer, '')"  # as the index has it
 
 # Whole phrases, so that no value of a caller becomes SQL, and so that SQLite uses the partial indexes.
-_SORTS = {"name": "name", "email": "email", "created": "created_at", "last-login": "last_login_at"}
+_SORTS = {
+    "name": ("name_folded", "name"),
+    "email": ("email",),
+    "created": ("created_at",),
+    "last-login": ("last_login_at",),
+}
+# With values, because SQLite would use the first column of the index only for those of a subquery.
+_BEHIND = "(name_folded, name, id) > (:folded_before, :name_before, :id_before)"
+# Numbered by the word of the search.
+_HOLDS = " OR ".join(
+    f"{column} LIKE :word{{n}} ESCAPE '\\'"
+    for column in ("name_folded", "email", "email_folded", "claimed_email", "claimed_folded")
+)
 _ROLES = {Role.ADMIN: "role = 'admin'", Role.USER: "role = 'user'"}
 _ACTIVE = {True: "active = 1", False: "active = 0"}
 _LARGEST = 2**63 - 1  # integer of SQLite
@@ -94,8 +107,9 @@ class Users(Statements):
 
     def clear_claim(self, user_id: int) -> None:
         self._run(
-            "UPDATE users SET claimed_email = NULL, claim_expires_at = NULL, claim_proven_at = NULL,"
-            " claim_approved_at = NULL, updated_at = ? WHERE id = ? AND claimed_email IS NOT NULL",
+            "UPDATE users SET claimed_email = NULL, claimed_folded = NULL, claim_expires_at = NULL,"
+            " claim_proven_at = NULL, claim_approved_at = NULL, updated_at = ?"
+            " WHERE id = ? AND claimed_email IS NOT NULL",
             (self.now_text, user_id),
         )
 
@@ -118,9 +132,10 @@ class Users(Statements):
         values: list[Any] = []
         for newcomer in newcomers:
             created_at = newcomer.created_at or self.now_text
-            values += (created_at, *newcomer._replace(created_at=created_at))
+            folds = (folded(newcomer.name), folded_address(newcomer.email))
+            values += (created_at, *folds, *newcomer._replace(created_at=created_at))
         statement = (
-            f"INSERT INTO users (updated_at, {', '.join(Newcomer._fields)})"
+            f"INSERT INTO users (updated_at, name_folded, email_folded, {', '.join(Newcomer._fields)})"
             f" VALUES {', '.join([_NEW_USER] * len(newcomers))} ON CONFLICT DO NOTHING RETURNING {USER}"
         )
         users = sorted(map(self._user, self._run(statement, values)))
@@ -145,6 +160,7 @@ class Users(Statements):
         return {number for (number,) in self._run(statement, (*ids, *issuers))}
 
     def change_user(self, user_id: int, **changes: Any) -> User:
+        changes = with_folded(changes)
         parts = ", ".join(f"{name} = :{name}" for name in (*changes, "updated_at"))
         values = {**changes, "updated_at": self.now_text, "id": user_id}
         changed = self._run(f"UPDATE users SET {parts} WHERE id = :id RETURNING {USER}", values)
@@ -192,7 +208,10 @@ class Users(Statements):
         self, wanted: UserFilter, *, limit: int = -1, offset: int = 0, behind: User | None = None
     ) -> Iterator[User]:
         """`behind`: only users that follow this one in a list by name."""
-        where, values = _where(wanted, behind)
+        where, values = _where(wanted, behind=behind is not None)
+        if behind is not None:
+            key = self._run("SELECT name_folded, name, id FROM users WHERE id = ?", (behind.id,)).fetchone()
+            values |= zip(("folded_before", "name_before", "id_before"), key, strict=True)
         values |= {"limit": limit, "offset": min(offset, _LARGEST)}
         statement = f"SELECT {USER} FROM users{where} ORDER BY {_order(wanted)} LIMIT :limit OFFSET :offset"
         return map(self._user, self._run(statement, values))
@@ -228,25 +247,29 @@ def _places(values: Collection[str]) -> str:
     return ", ".join("?" * len(values))
 
 
-def _where(wanted: UserFilter, behind: User | None = None) -> tuple[str, dict[str, Any]]:
+def _where(wanted: UserFilter, *, behind: bool = False) -> tuple[str, dict[str, Any]]:
     parts: list[str] = []
     values: dict[str, Any] = {}
-    if behind is not None:
-        parts.append("(name, id) > (:behind_name, :behind_id)")
-        values |= {"behind_name": behind.name, "behind_id": behind.id}
+    if behind:
+        parts.append(_BEHIND)
     if wanted.role is not None:
         parts.append(_ROLES[Role(wanted.role)])
     if wanted.active is not None:
         parts.append(_ACTIVE[wanted.active])
     if wanted.search:
-        escaped = wanted.search.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-        values["search"] = f"%{escaped}%"
-        parts.append(
-            "(email LIKE :search ESCAPE '\\' OR name LIKE :search ESCAPE '\\' OR claimed_email LIKE :search ESCAPE '\\')"
-        )
+        words = search_words(wanted.search)
+        parts += [f"({_HOLDS.format(n=n)})" for n in range(len(words))]
+        values |= {f"word{n}": _pattern(word) for n, word in enumerate(words)}
+        if not words:  # no character of it can be seen
+            parts.append("FALSE")
     return (" WHERE " + " AND ".join(parts) if parts else ""), values
+
+
+def _pattern(word: str) -> str:
+    escaped = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{escaped}%"
 
 
 def _order(wanted: UserFilter) -> str:
     direction = " DESC" if wanted.descending else ""
-    return f"{_SORTS[wanted.sort]}{direction}, id{direction}"
+    return ", ".join(f"{column}{direction}" for column in (*_SORTS[wanted.sort], "id"))
