@@ -70,6 +70,13 @@ class App:
     # --- the way of a request ---
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        response = self.answer(environ)
+        headers = [*response.headers, ("Content-Length", str(len(response.body)))]
+        start_response(STATUS_LINES[response.status], headers)
+        return sent_body(environ["REQUEST_METHOD"], response)
+
+    def answer(self, environ: dict[str, Any]) -> Response:
+        """The response with all its headers but Content-Length; its body is not for HEAD."""
         began = time.perf_counter()
         request = Request(environ, self.service.settings)
         match = self.router.match(request.path)
@@ -80,10 +87,9 @@ class App:
             response = self._error_response(request, route, error)
         if response.status >= 400:
             response = pages.instead(request, response)
-        headers = [*self._headers(request, response), ("Content-Length", str(len(response.body)))]
+        headers = self._headers(request, response)
         self._record(request, route, response, time.perf_counter() - began)
-        start_response(STATUS_LINES[response.status], headers)
-        return sent_body(request.method, response)
+        return Response(response.status, response.body, headers)
 
     def _respond(self, request: Request, match: Match, route: Route | None) -> Response:
         """Refusals in this order: 403 for another site, 401, 400 for an id, 403; then those of the handler."""
@@ -167,12 +173,12 @@ class App:
             return error_response(403, "Admin access required")
         return error_response(405, "Method not allowed", ("Allow", match.allowed))
 
-    def _headers(self, request: Request, response: Response) -> list[Header]:
+    def _headers(self, request: Request, response: Response) -> tuple[Header, ...]:
         request_id = ("X-Request-Id", request.request_id)
-        headers = [*response.headers, request_id, *request.new_cookies.values(), *self._hsts]
+        headers = (*response.headers, request_id, *request.new_cookies.values(), *self._hsts)
         # The target of a redirect is not for other origins.
         if request.settings.allowed_origins and response.status != 302:
-            headers += access.allowed_origin_headers(request)
+            headers += tuple(access.allowed_origin_headers(request))
         return headers
 
     # --- errors ---
@@ -220,7 +226,7 @@ class App:
             if route is not None and route.signs_in:
                 response = self._sign_in_error_response(request, errors.Busy(message, retry_after=2))
             self._record(request, route, response, 0.0)
-            return response._replace(headers=tuple(self._headers(request, response)))
+            return response._replace(headers=self._headers(request, response))
         request_id = new_request_id()
         self.log.event("request", status=status, request=request_id)
         if self.counters is not None:

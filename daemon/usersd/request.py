@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -15,6 +15,7 @@ from usersctl.config import Settings
 from usersctl.config.values import UNIX
 from usersctl.errors import Invalid
 from usersctl.fields import is_text, unique_keys
+from usersctl.lazy import lazy
 from usersctl.models import Actor, Client, Session, User
 from usersctl.secrets import digest
 from usersd.cookies import DEVICE_PATTERN, TOKEN_PATTERN, NewCookies, cookie_values
@@ -72,7 +73,7 @@ class Request:
 
     # --- the caller ---
 
-    @cached_property
+    @lazy
     def path(self) -> str | None:
         """Decoded once, with the prefix that the application is mounted at; None if it is not UTF-8."""
         raw: str = self.environ.get("SCRIPT_NAME", "").rstrip("/") + self.environ.get("PATH_INFO", "")
@@ -83,7 +84,7 @@ class Request:
         except UnicodeError:
             return None
 
-    @cached_property
+    @lazy
     def ip(self) -> str:
         """The client's address. A forwarding header is believed from trusted proxies only, and read from the right."""
         # A client on a Unix socket has no address; other servers than ours report an empty one.
@@ -102,7 +103,7 @@ class Request:
                 break
         return address
 
-    @cached_property
+    @lazy
     def is_from_trusted_proxy(self) -> bool:
         return _is_in(self.environ.get("REMOTE_ADDR") or UNIX, self.settings.trusted_proxies)
 
@@ -142,7 +143,7 @@ class Request:
             raise AssertionError("a route that needs a session was reached without one")
         return self.session.id
 
-    @cached_property
+    @lazy
     def bearer(self) -> str | None:
         header: str = self.environ.get("HTTP_AUTHORIZATION", "")
         scheme, _, token = header.partition(" ")
@@ -151,7 +152,7 @@ class Request:
             return token
         return None
 
-    @cached_property
+    @lazy
     def basic(self) -> tuple[str, str] | None:
         """User and password of `Authorization: Basic`, empty if they are malformed; None with another header or none."""
         header: str = self.environ.get("HTTP_AUTHORIZATION", "")
@@ -164,7 +165,7 @@ class Request:
             return "", ""
         return user, password
 
-    @cached_property
+    @lazy
     def cookie_tokens(self) -> list[str]:
         """Every value of the session cookie: another application on this host may have set one of the same name."""
         header = self.environ.get("HTTP_COOKIE")
@@ -187,7 +188,7 @@ class Request:
                     raise Invalid(f"Invalid {kind} id")
                 self.ids[name] = int(segments[name])
 
-    @cached_property
+    @lazy
     def query(self) -> dict[str, str]:
         """Refuses what is not UTF-8, and a name that comes twice."""
         text: str = self.environ.get("QUERY_STRING", "")
@@ -202,7 +203,7 @@ class Request:
             raise Invalid("A query parameter comes twice")
         return query
 
-    @cached_property
+    @lazy
     def body(self) -> dict[str, Any]:
         """One JSON object; no body at all is an empty one."""
         environ = self.environ

@@ -142,4 +142,11 @@ def hosted(
         leader.start()
         stack.callback(leader.stop)
         optional = {"on_tick": counters.tick} if counters else {}
-        yield Hosted(app=app, lane=app.lane, on_error=app.server_error, on_stop=service.stop, **optional)
+        yield Hosted(
+            app=app,
+            answer=app.answer,
+            lane=app.lane,
+            on_error=app.server_error,
+            on_stop=service.stop,
+            **optional,
+        )

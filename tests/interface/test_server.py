@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from usersctl.errors import ConfigError
+from usersd.response import Response
 from usersd.server import connections, messages
 from usersd.server.connections import Hosted, Server
 from usersd.server.lanes import NONBLOCKING, Lane, MustWait
@@ -38,7 +39,10 @@ class App:
         self.seen: list[str] = []
         self.threads: list[str] = []
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+    def __call__(self, _environ: dict[str, Any], _start_response: Callable[..., Any]) -> list[bytes]:
+        raise AssertionError("the server takes the shorter way")
+
+    def answer(self, environ: dict[str, Any]) -> Response:
         path = environ["PATH_INFO"]
         self.seen.append(path)
         self.threads.append(threading.current_thread().name)
@@ -52,8 +56,7 @@ class App:
         answer = f"{environ['REQUEST_METHOD']} {path} {len(body)} {environ['REMOTE_ADDR']}".encode()
         if path == "/much":
             answer = b"x" * 4_000_000
-        start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(answer)))])
-        return [answer]
+        return Response(200, answer, (("Content-Type", "text/plain"),))
 
 
 def is_slow(method: str, path: str) -> bool:
@@ -72,7 +75,7 @@ class Running:
         self.url = url_of(listener)
         self.address = listener.getsockname()[:2]
         self.stops: list[bool] = []
-        hosted = Hosted(app=app, lane=lane_of, on_stop=lambda: self.stops.append(True))
+        hosted = Hosted(app=app, answer=app.answer, lane=lane_of, on_stop=lambda: self.stops.append(True))
         numbers = {"threads": 4, "slow_threads": 2, "waiting_room": 8, "connections": 1000} | changes
         self.server = Server(listener, hosted, **numbers)
         self.thread = threading.Thread(target=self.server.run, name="main")
@@ -535,20 +538,19 @@ PROGRAM = """
 import contextlib, logging, os, sys, time
 import bcrypt
 from usersctl.errors import ConfigError
+from usersd.response import Response
 from usersd.server import connections
 from usersd.server.connections import Hosted
 from usersd.server.listener import listen
 from usersd.server.processes import Serving, serve
 
-def app(environ, start_response):
+def answer(environ):
     until = time.monotonic() + 5
     while environ["QUERY_STRING"] == "hash" and time.monotonic() < until:
         bcrypt.hashpw(b"x", bcrypt.gensalt(4))
     if environ["QUERY_STRING"] != "hash":
         time.sleep(float(environ["QUERY_STRING"] or 0))
-    body = str(os.getpid()).encode()
-    start_response("200 OK", [("Content-Length", str(len(body)))])
-    return [body]
+    return Response(200, str(os.getpid()).encode())
 
 def say(text):
     os.write(1, f"{text}\\n".encode())  # in one piece: another process writes there, too
@@ -557,7 +559,7 @@ def say(text):
 def make(index):
     if "broken" in sys.argv:
         raise ConfigError("users.toml: no")
-    yield Hosted(app=app, on_stop=lambda: say(f"stopping {index}"))
+    yield Hosted(app=None, answer=answer, on_stop=lambda: say(f"stopping {index}"))
     say(f"stopped {index}")
 
 logging.basicConfig()

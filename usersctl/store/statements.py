@@ -3,10 +3,10 @@
 import sqlite3
 from collections.abc import Callable
 from datetime import datetime
-from functools import cached_property
 from typing import Any, TypeVar
 
 from usersctl.clock import Clock, stamp, utc_now
+from usersctl.lazy import lazy
 
 T = TypeVar("T")
 
@@ -18,12 +18,12 @@ class Statements:
         self._clock = clock
         self.callbacks: list[Callable[[], object]] = []
 
-    @cached_property
+    @lazy
     def now(self) -> datetime:
         """The moment of this transaction. The clock is read once, at the first use, when a writer holds its lock."""
         return self._clock()
 
-    @cached_property
+    @lazy
     def now_text(self) -> str:
         """`now` as columns hold it."""
         return stamp(self.now)

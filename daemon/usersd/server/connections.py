@@ -48,6 +48,8 @@ class Hosted:
     """The application that one process serves, and its callbacks."""
 
     app: WSGIApp
+    # Takes the place of `app`, if it is given: the response to the environ without WSGI's calls back and forth.
+    answer: Callable[[dict[str, Any]], Response] | None = None
     lane: Callable[[str, str], Lane] = lambda _method, _path: Lane.QUICK  # by method and path
     # The answer to a request that does not reach the application; the environ is None if it could not be parsed.
     on_error: Callable[[int, str, dict[str, Any] | None], Response] = lambda status, message, _environ: (
@@ -270,6 +272,20 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
                 log_socket_errors=False,
             ),
         )
+
+        # What all requests have in common of their WSGI environment.
+        self.environ = {
+            "SERVER_NAME": self.adj.server_name,
+            "SERVER_PORT": str(self.effective_port),
+            "SCRIPT_NAME": "",
+            "wsgi.version": (1, 0),
+            "wsgi.url_scheme": self.adj.url_scheme,
+            "wsgi.errors": sys.stderr,
+            "wsgi.multithread": True,
+            "wsgi.multiprocess": False,
+            "wsgi.run_once": False,
+            "wsgi.input_terminated": True,
+        }
 
     def internal_connection(self) -> socket.socket:
         """The client's end of a new connection to this server, for the self-check. Call before `run`."""

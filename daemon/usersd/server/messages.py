@@ -12,7 +12,7 @@ from waitress.task import WSGITask
 from waitress.utilities import build_http_date
 
 from usersd.request import MAX_BODY
-from usersd.response import STATUS_LINES
+from usersd.response import STATUS_LINES, Response
 from usersd.server.lanes import NONBLOCKING, MustWait
 
 log = logging.getLogger("usersd")
@@ -24,7 +24,16 @@ MESSAGES = {
     500: "Internal server error",
     503: "Too many logins at once, please try again",
 }
+_VARIABLES = {"CONTENT_LENGTH": "CONTENT_LENGTH", "CONTENT_TYPE": "CONTENT_TYPE"}  # the others are HTTP_...
 HEADERS_PARSED = (413, 503)  # refused after the headers were parsed, so the application sees method and path
+
+# The head of a plain request: without escapes in its path, odd characters, or a body. A part that fits takes nothing back
+# (++ and *+), so that refusing costs no more than reading.
+_PLAIN = re.compile(
+    rb"([A-Z]++) ((/(?!/)[a-zA-Z0-9./_:@~-]*+)(?:\?([!\"$-~]*+))?) HTTP/1\.1\r\n"
+    rb"((?:[a-zA-Z0-9-]++: [ -~]*+\r\n)++)\r\n"
+)
+_OF_A_BODY = ("CONTENT_LENGTH", "TRANSFER_ENCODING", "EXPECT")
 
 # waitress accepts absolute and asterisk forms, control characters and any version.
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Z-]+ /[!\"$-~]* HTTP/1\.[01]\r\n")
@@ -32,6 +41,33 @@ _TRANSFER_ENCODING = re.compile(rb"^transfer-encoding:[ \t]*(.*?)[ \t]*\r?$", re
 
 
 class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
+    """Reads a plain request by itself, and leaves all others to waitress, which is stricter here than by itself."""
+
+    def received(self, data: bytes) -> int:
+        if self.body_rcv is None and not self.header_plus:
+            head = _PLAIN.match(data)
+            if head is not None and head.end() < self.adj.max_request_header_size and self._read(head):
+                return head.end()
+        consumed: int = super().received(data)
+        return consumed
+
+    def _read(self, head: re.Match[bytes]) -> bool:
+        """Reads a plain request as waitress would; False if it is none."""
+        command, uri, path, query, fields = [part.decode("ascii") for part in head.groups(b"")]
+        headers: dict[str, str] = {}
+        for field in fields.splitlines():
+            name, _, value = field.partition(": ")
+            key = _key(name)
+            if key in headers or key in _OF_A_BODY:
+                return False
+            headers[key] = value.strip(" ")
+        if "," in headers.get("HOST", ","):
+            return False
+        self.command, self.request_uri, self.path, self.query = command, uri, path, query
+        self.version, self.headers = "1.1", headers
+        self.headers_finished = self.completed = True
+        return True
+
     def parse_header(self, header_plus: bytes) -> None:
         try:
             if not _REQUEST_LINE.match(header_plus):
@@ -60,6 +96,12 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
                 raise ParsingError("transfer encoding")
 
 
+@lru_cache(maxsize=256)
+def _key(name: str) -> str:
+    """The name of a header as waitress keeps it."""
+    return name.upper().replace("-", "_")
+
+
 @lru_cache(maxsize=1)
 def _date(second: int) -> str:
     return str(build_http_date(second))
@@ -77,9 +119,11 @@ class Task(WSGITask):  # type: ignore[misc]
             self.start()
             if self.request.error:
                 self._answer_error(self.request.error.code)
+            elif self.channel.server.hosted.answer is not None:
+                self._send(self.channel.server.hosted.answer(self.get_environment()))
             else:
                 self.execute()
-            self.finish()
+                self.finish()
         except ClientDisconnected:
             self.close_on_finish = True
         except MustWait:
@@ -99,22 +143,40 @@ class Task(WSGITask):  # type: ignore[misc]
         environ = None
         if status in HEADERS_PARSED:
             environ = self.get_environment()
-        answer = self.channel.server.hosted.on_error(status, MESSAGES[status], environ)
-        self.complete = True
-        self.status = STATUS_LINES[answer.status]
-        self.response_headers = [*answer.headers, ("Content-Length", str(len(answer.body)))]
-        if answer.status == 503:
-            self.response_headers.append(("Retry-After", "2"))
-        if status != 503:
+        response = self.channel.server.hosted.on_error(status, MESSAGES[status], environ)
+        if response.status == 503:
+            response = response._replace(headers=(*response.headers, ("Retry-After", "2")))
+        self._send(response, close=status != 503)
+
+    def _send(self, response: Response, *, close: bool = False) -> None:
+        """In one piece, because each system call releases Python's global lock."""
+        self.status = STATUS_LINES[response.status]
+        self.response_headers = [*response.headers, ("Content-Length", str(len(response.body)))]
+        if close:
             self.set_close_on_finish()
-        self.content_length = len(answer.body)
-        if getattr(self.request, "command", "") == "HEAD":  # a request that was not parsed has no command
-            answer = answer._replace(body=b"")
-        self.write(answer.body)
+        data = self.build_response_header()
+        if getattr(self.request, "command", "") != "HEAD":  # a request that was not parsed has no command
+            data += response.body
+        self.wrote_header = True
+        self.channel.write_soon(data)
 
     def get_environment(self) -> dict[str, Any]:
-        environ: dict[str, Any] = super().get_environment()
-        environ[NONBLOCKING] = self.nonblocking
+        """As PEP 3333 has it."""
+        request, channel = self.request, self.channel
+        environ = {
+            **channel.server.environ,
+            "REMOTE_ADDR": channel.addr[0],
+            "REMOTE_PORT": str(channel.addr[1]),
+            "REQUEST_METHOD": request.command,
+            "SERVER_PROTOCOL": f"HTTP/{self.version}",
+            "PATH_INFO": "/" + request.path.lstrip("/"),
+            "REQUEST_URI": request.request_uri,
+            "QUERY_STRING": request.query,
+            "wsgi.input": request.get_body_stream(),
+            NONBLOCKING: self.nonblocking,
+        }
+        for key, value in request.headers.items():
+            environ[_VARIABLES.get(key) or f"HTTP_{key}"] = value
         return environ
 
     def build_response_header(self) -> bytes:
@@ -122,25 +184,15 @@ class Task(WSGITask):  # type: ignore[misc]
         looking up a session."""
         if self.channel.server.stopping:
             self.request.headers["CONNECTION"] = "close"
-        # An application behind the gate may leave the length to the server, or spell the name differently.
-        has_length = any(name == "Content-Length" for name, _ in self.response_headers)
-        if self.version != "1.1" or not has_length or not self.has_body:
+        if (
+            self.version != "1.1" or self.complete
+        ):  # complete: the headers are those of another WSGI application
             head: bytes = super().build_response_header()
             return head
         if self.request.headers.get("CONNECTION", "").lower() == "close":
             self.set_close_on_finish()
-        lines = [f"{name}: {value}\r\n" for name, value in self.response_headers]
+        lines = "\r\n".join([f"{name}: {value}" for name, value in self.response_headers])
+        if lines.count("\n") >= len(self.response_headers):
+            raise ValueError("a header holds a line feed")
         date = _date(int(self.start_time))
-        return f"HTTP/1.1 {self.status}\r\n{''.join(lines)}Date: {date}\r\n\r\n".encode("latin-1")
-
-    def write(self, data: bytes) -> None:
-        # One system call for head and body: each call releases Python's global lock.
-        if data and self.complete and not self.wrote_header:
-            head = self.build_response_header()
-            self.wrote_header = True
-            if self.has_body and self.content_length == len(data):
-                self.content_bytes_written = len(data)
-                self.channel.write_soon(head + data)
-                return
-            self.channel.write_soon(head)
-        super().write(data)
+        return f"HTTP/1.1 {self.status}\r\n{lines}\r\nDate: {date}\r\n\r\n".encode("latin-1")
