@@ -17,6 +17,7 @@ from support.proxies import NAME, STARTS, House, Visitor, house
 from support.spellings import other_spellings
 from support.web import Client, Reply, hosting
 
+from usersctl.identity_headers import known_names, spellings
 from usersd.routes import TABLE
 from usersd.server.connections import Hosted
 
@@ -247,7 +248,7 @@ OTHER_PATH = {
 }
 
 
-def spellings(headers: dict[str, str]) -> list[dict[str, str]]:
+def rewritten(headers: dict[str, str]) -> list[dict[str, str]]:
     return [
         headers,
         {name.lower(): value for name, value in headers.items()},
@@ -259,7 +260,7 @@ def spellings(headers: dict[str, str]) -> list[dict[str, str]]:
 
 
 def test_identity_headers_of_a_client_are_not_believed(here: House) -> None:
-    for headers in spellings(FORGED):
+    for headers in rewritten(FORGED):
         assert here.visitor().get("/page", headers=headers).status == 401
         seen_request = seen(here.visitor().get("/about", headers=headers))
         assert seen_request["who"] is None
@@ -277,7 +278,7 @@ def test_identity_headers_of_a_client_are_not_believed(here: House) -> None:
 
 
 def test_forwarded_uri_headers_of_a_client_are_not_believed(here: House) -> None:
-    for headers in [*spellings(OTHER_PATH), {"X-Original-URL": "/about"}, {"X-Forwarded-Uri": "/about"}]:
+    for headers in [*rewritten(OTHER_PATH), {"X-Original-URL": "/about"}, {"X-Forwarded-Uri": "/about"}]:
         reply = here.visitor().get("/page", headers=headers)
         assert (reply.status, reply.header("Location")) == (401, "/login?redirect=/page")
         assert here.visitor(here.ada).get("/admin", headers=headers).status == 403
@@ -554,6 +555,24 @@ def test_the_file_for_traefik_is_of_its_form(usersctl: Command) -> None:
         router["priority"] for name, router in routers.items() if name != "application"
     )
     assert services["usersd"]["loadBalancer"]["servers"] == [{"url": "http://[::1]:8081"}]
+
+
+def test_the_file_for_traefik_removes_every_spelling_of_an_identity_header(usersctl: Command) -> None:
+    usersctl.configure(f'baseUrl = "https://{NAME}"\nforward.headers = {{"X-Own-User" = "email"}}\n')
+    done = usersctl.ok("snippet", "traefik", "--header", "X-WEBAUTH-USER=email")
+    middlewares = yaml.safe_load(done.stdout)["http"]["middlewares"]
+    stripped = middlewares["users-strip-headers"]["headers"]["customRequestHeaders"]
+    assert set(stripped.values()) == {""}
+    keys = [name.lower() for name in stripped]
+    assert len(keys) == len(set(keys))
+    for name in (*known_names(), "X-Own-User", "X-WEBAUTH-USER", "Remote-Assertion"):
+        assert set(map(str.lower, spellings(name))) <= set(keys), name
+    assert middlewares["users-verify"]["forwardAuth"]["authResponseHeaders"] == [
+        *("X-Own-User", "X-WEBAUTH-USER"),
+        *("Remote-Assertion", "Cookie", "Authorization"),
+    ]
+    # Traefik cannot rename what the daemon sends.
+    assert 'so usersd has to send them so: [forward.headers] "X-WEBAUTH-USER" = "email"\n' in done.stdout
 
 
 # The daemon's paths beside an application; one that ends with / stands for all below it.

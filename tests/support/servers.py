@@ -9,11 +9,11 @@ import pytest
 BIN = Path(sys.executable).parent
 
 
-def installed(program: str) -> Path:
-    """A missing server skips the test, or fails it with SERVER_TESTS=required."""
+def installed(program: str, extra: str = "servers") -> Path:
+    """A missing one skips the test, or fails it with SERVER_TESTS=required or APPLICATION_TESTS=required."""
     if not (BIN / program).exists():
-        lacking = f"needs {program}: pip install -e '.[servers]'"
-        if os.environ.get("SERVER_TESTS") == "required":
+        lacking = f"needs {program}: pip install -e '.[{extra}]'"
+        if os.environ.get(f"{extra.removesuffix('s').upper()}_TESTS") == "required":
             pytest.fail(lacking)
         pytest.skip(lacking)
     return BIN / program
