@@ -84,6 +84,8 @@ DAEMON = {
     "embedded": "announce app background log",
     "gate": "access app embedded pages page_access request response",
     "dev_provider": "pages request response routing",
+    "development": "dev_provider page_access routes routing",
+    "dev_proxy": "access app handlers pages request response server server.lanes",
     "server": "request response server.lanes server.systemd",
     "background": "log",
 }

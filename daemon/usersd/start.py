@@ -7,23 +7,20 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
-from urllib.parse import urlsplit
+from typing import Any
 
-from usersctl.config import Settings
 from usersctl.config.sources import COMMAND_LINE, Loaded, default_files
 from usersctl.config.values import is_loopback
 from usersctl.errors import Invalid
-from usersctl.secrets import new_token
 from usersctl.service import MAKE_AN_ADMIN, Service, build
 from usersctl.store.store import Store
 from usersd.announce import announce, check, log_mail
 from usersd.app import App
 from usersd.background.leader import Leader
 from usersd.counters import Counters
-from usersd.dev_provider import SampleProvider
+from usersd.development import Trial, add_people, for_development
 from usersd.log import Forward, Log
-from usersd.page_access import REGISTRATION
-from usersd.routes import FOR_DEVELOPMENT, TABLE
+from usersd.routes import TABLE
 from usersd.routing import Route
 from usersd.server.connections import Hosted
 from usersd.server.listener import address_of, listening
@@ -31,12 +28,19 @@ from usersd.server.processes import Serving, serve
 from usersd.server.systemd import Notifier
 
 
-def start(loaded: Loaded, *, dev: bool = False, quiet: bool = False, as_json: bool | None = None) -> int:
+def start(
+    loaded: Loaded, *, trial: Trial | None = None, quiet: bool = False, as_json: bool | None = None
+) -> int:
     """Serves until a signal stops it, and returns the exit code."""
-    settings, table = loaded.settings, TABLE
-    if dev:
-        settings, table = for_development(settings)
-        loaded = loaded._replace(settings=settings)
+    table = TABLE
+    if trial is not None:
+        loaded, table = for_development(loaded)
+    behind = None
+    if trial is not None and trial.app is not None:
+        from usersd.dev_proxy import application_at  # late: for development only
+
+        behind = application_at(trial.app, loaded.settings)
+    settings = loaded.settings
     check(loaded)
     log = Log(as_json=as_json, quiet=quiet)
     logging.getLogger().addHandler(Forward(log))
@@ -44,7 +48,7 @@ def start(loaded: Loaded, *, dev: bool = False, quiet: bool = False, as_json: bo
     with ExitStack() as stack:
         listener = stack.enter_context(listening(settings, os.environ))
         address = address_of(listener)
-        if dev and not is_loopback(address or ""):
+        if trial is not None and not is_loopback(address or ""):
             raise Invalid("--dev serves this machine only and does not take a socket that others can reach")
         metrics = None
         if settings.metrics_port is not None:
@@ -53,17 +57,21 @@ def start(loaded: Loaded, *, dev: bool = False, quiet: bool = False, as_json: bo
 
             host, port = settings.metrics_host, settings.metrics_port
             metrics = stack.enter_context(measuring(host, port, table, settings.processes))
-        first_run(loaded, log, at_terminal=sys.stdout.isatty(), dev=dev)
-        log_mail(settings, log, dev=dev)
+        first_run(loaded, log, at_terminal=sys.stdout.isatty(), trial=trial)
+        log_mail(settings, log, dev=trial is not None)
 
         def ready(url: str) -> None:
             log.event("listening", url=url, base_url=settings.base_url, database=str(settings.database))
+            if trial is not None:
+                log.event(
+                    "trial", message=f"For other commands on this database: usersctl list{db_option(loaded)}"
+                )
             if metrics is not None:
                 log.event("metrics", url=metrics.url)
 
         def make(index: int) -> AbstractContextManager[Hosted]:
             count = partial(metrics.of_process, index) if metrics else None
-            return hosted(loaded, log, table=table, address=address, count=count)
+            return hosted(loaded, log, table=table, address=address, count=count, behind=behind)
 
         serving = Serving(threads=settings.threads, processes=settings.processes)
         code = serve(listener, make, serving, ready, notifier)
@@ -71,48 +79,33 @@ def start(loaded: Loaded, *, dev: bool = False, quiet: bool = False, as_json: bo
     return code
 
 
-def for_development(settings: Settings) -> tuple[Settings, tuple[Route, ...]]:
-    """Settings and routes of --dev: open to everybody on this machine, and closed to others."""
-    if not is_loopback(settings.host) or not is_loopback(urlsplit(settings.base_url).hostname or ""):
-        raise Invalid(
-            f"--dev serves this machine only, not {settings.host} as {settings.base_url}",
-            hint="leave --dev out, or --host and --base-url",
-        )
-    if settings.socket is not None:
-        raise Invalid(
-            "--dev is for a browser, which cannot open a Unix socket",
-            hint="leave --dev out, or add --port 8080",
-        )
-    # Without a mail server the emails stay in a folder, and /dev/mail shows them.
-    settings = settings._replace(whitelist=(*settings.whitelist, REGISTRATION), mailer_host=None, processes=1)
-    table = TABLE + FOR_DEVELOPMENT
-    if not settings.oauth_client_id:
-        provider = SampleProvider(settings.base_url, new_token(), settings.redirect_uri)
-        settings = provider.settings(settings)._replace(oauth_label="the sample provider")
-        table += provider.routes()
-    return settings, table
-
-
 def admin_command(loaded: Loaded) -> str:
     """The command that makes an admin in this daemon's database."""
     command = MAKE_AN_ADMIN
     if loaded.file is not None and loaded.file not in default_files(os.environ):
         command += f" --config {shlex.quote(str(loaded.file))}"
-    if loaded.origins["database"].source == COMMAND_LINE:
-        command += f" --db {shlex.quote(str(loaded.settings.database))}"
-    return command
+    return command + db_option(loaded)
 
 
-def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False, dev: bool = False) -> None:
+def db_option(loaded: Loaded) -> str:
+    """What another command needs to find this daemon's database."""
+    if loaded.origins["database"].source != COMMAND_LINE:
+        return ""
+    return f" --db {shlex.quote(str(loaded.settings.database))}"
+
+
+def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False, trial: Trial | None = None) -> None:
     """Makes or migrates the database and announces how to make the first admin, before any process is forked."""
     with closing(build(loaded.settings, admin_command=admin_command(loaded))) as service:
         is_new = announce(service, log)
+        if trial is not None and trial.samples:
+            add_people(service)
         if is_new and at_terminal:
             # The link is a secret, so it goes to the terminal and not into the log.
             text = "Create the first admin here (the link works once, for 30 minutes):"
             sys.stdout.write(f"\n{text}\n  {service.first_admin.link()}\n\n")
             sys.stdout.flush()
-        elif not is_new and loaded.has_default_address and not dev:
+        elif not is_new and loaded.has_default_address and trial is None:
             message = "baseUrl is not set, so links lead to this machine, and its processes run tasks without a session. "
             log.event("default-address", message=message + "Set it before you put a proxy in front.")
 
@@ -125,8 +118,10 @@ def hosted(
     address: str | None = None,
     table: tuple[Route, ...] = TABLE,
     count: Callable[[Service], AbstractContextManager[Counters]] | None = None,
+    behind: tuple[str, int] | None = None,
 ) -> Iterator[Hosted]:
-    """The application of one process and its background work. `address`: the one that it listens on, if known."""
+    """The application of one process and its background work. `address`: the one that it listens on, if known.
+    `behind`: the address of another application, to stand in front of it in development."""
     with ExitStack() as stack:
         store = Store.open(loaded.settings.database)
         command = admin_command(loaded)
@@ -141,8 +136,8 @@ def hosted(
         leader = Leader(service, log=log)
         leader.start()
         stack.callback(leader.stop)
-        optional = {"on_tick": counters.tick} if counters else {}
-        yield Hosted(
+        optional: Any = {"on_tick": counters.tick} if counters else {}
+        daemon = Hosted(
             app=app,
             answer=app.answer,
             lane=app.lane,
@@ -150,3 +145,8 @@ def hosted(
             on_stop=service.stop,
             **optional,
         )
+        if behind is not None:
+            from usersd.dev_proxy import in_front_of
+
+            daemon = in_front_of(behind, app, daemon)
+        yield daemon

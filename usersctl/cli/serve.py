@@ -6,6 +6,7 @@ import typer
 from typer import Context, Option
 
 from usersctl.cli.questions import invocation
+from usersctl.errors import Invalid
 
 
 def serve(
@@ -15,16 +16,30 @@ def serve(
     socket: Annotated[str | None, Option(metavar="PATH", help="A Unix socket instead of both.")] = None,
     base_url: Annotated[str | None, Option(metavar="URL", help="The address that browsers use.")] = None,
     dev: Annotated[bool, Option("--dev", help="Try it out on this machine, with open registration.")] = False,
+    app: Annotated[
+        str | None,
+        Option(
+            metavar="URL", help="With --dev: ask visitors of this application on this machine to sign in."
+        ),
+    ] = None,
+    no_samples: Annotated[
+        bool, Option("--no-samples", help="With --dev: begin without the sample people.")
+    ] = False,
 ) -> None:
     """Run the daemon.
 
     It serves the pages and the HTTP interface, sends emails and removes expired tokens, until it is stopped.
     """
+    from usersd.development import Trial
     from usersd.start import start
 
     run = invocation(ctx)
+    trial = Trial(app, samples=not no_samples) if dev else None
+    if trial is None and (app is not None or no_samples):
+        hint = "add --dev; for a real installation see: usersctl snippet nginx"
+        raise Invalid("--app and --no-samples are for development", hint=hint)
     if socket is None and (host is not None or port is not None):
         socket = ""  # an address on the command line replaces the socket of the configuration
     run.flags |= {"server.host": host, "server.port": port, "server.socket": socket, "baseUrl": base_url}
     options = run.options
-    raise typer.Exit(start(run.loaded, dev=dev, quiet=options.quiet, as_json=options.json or None))
+    raise typer.Exit(start(run.loaded, trial=trial, quiet=options.quiet, as_json=options.json or None))

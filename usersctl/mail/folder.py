@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from email.message import EmailMessage  # slow to import, and a cleanup reads no email
 
 
+TRIAL = "users-dev.db"  # the database of `serve --dev`
+
+
 def mail_folder(settings: Settings) -> Path:
+    """Files are named by the id of an email, so the trial beside the usual database needs a folder of its own."""
+    if settings.database.name == TRIAL:
+        return settings.database.with_name("mail-dev")
     return settings.database.parent / "mail"
 
 

@@ -150,6 +150,12 @@ def _refused(request: Request, why: str, status: int) -> Response:
     return _page(request, "refused", why=why)._replace(status=status)
 
 
+def away(request: Request, url: str) -> Response:
+    """The development proxy cannot reach the application."""
+    again = own_path(request.environ["REQUEST_URI"]) or "/"
+    return _page(request, "away", url=url, again=again)._replace(status=502)
+
+
 def dev_mail(request: Request, service: Service) -> Response:
     return _page(request, "dev_mail", width="middle", emails=service.outbox.saved_emails())
 

@@ -57,6 +57,7 @@ class Hosted:
     )
     on_stop: Callable[[], None] = lambda: None  # once, before the last requests are answered
     on_tick: Callable[[int], None] = lambda _waiting: None  # every half second: requests that wait to hash
+    max_body: int = MAX_BODY  # bytes
 
 
 class Channel(HTTPChannel):  # type: ignore[misc]
@@ -268,7 +269,7 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
                 connection_limit=connections,
                 channel_request_lookahead=LOOKAHEAD,
                 max_request_header_size=MAX_HEADERS,
-                max_request_body_size=MAX_BODY + 1,  # waitress refuses from this size on
+                max_request_body_size=hosted.max_body + 1,  # waitress refuses from this size on
                 log_socket_errors=False,
             ),
         )

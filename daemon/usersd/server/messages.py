@@ -11,7 +11,6 @@ from waitress.parser import HTTPRequestParser, ParsingError, TransferEncodingNot
 from waitress.task import WSGITask
 from waitress.utilities import build_http_date
 
-from usersd.request import MAX_BODY
 from usersd.response import STATUS_LINES, Response
 from usersd.server.lanes import NONBLOCKING, MustWait
 
@@ -80,7 +79,7 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
             # Also a Content-Length of 5,000 digits, or an unknown encoding, which waitress would answer 501.
             self.expect_continue = False
             raise ParsingError(str(error)) from None
-        if self.body_rcv is None or self.content_length > MAX_BODY:
+        if self.body_rcv is None or self.content_length >= self.adj.max_request_body_size:
             # "100 Continue" would wait for a body that never comes, or that is refused.
             self.expect_continue = False
 

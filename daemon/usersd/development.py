@@ -1,0 +1,77 @@
+"""`serve --dev`: a trial on this machine, with a database, sample people and an identity provider of its own."""
+
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from usersctl.config.sources import COMMAND_LINE, Loaded, Origin
+from usersctl.config.values import is_loopback
+from usersctl.errors import Invalid
+from usersctl.mail.folder import TRIAL
+from usersctl.models import SYSTEM, UserFilter
+from usersctl.secrets import new_token
+from usersctl.service import Service
+from usersd.dev_provider import SampleProvider
+from usersd.page_access import REGISTRATION
+from usersd.routes import FOR_DEVELOPMENT, TABLE
+from usersd.routing import Route
+
+
+class Trial(NamedTuple):
+    """What the options of `serve --dev` say."""
+
+    app: str | None = None  # the URL of an application to stand in front of
+    samples: bool = True
+
+
+# Others than those of the sample provider, who come by signing in.
+PEOPLE = (
+    ("emmy@example.com", "Emmy Noether"),
+    ("lukasiewicz@example.com", "Jan Łukasiewicz"),
+    ("hypatia@example.com", "Ὑπατία"),
+    ("sofja@example.com", "Софья Ковалевская"),
+    ("alchwarizmi@example.com", "محمد بن موسى الخوارزمي"),
+    ("yukawa@example.com", "湯川秀樹"),
+    ("oersted@example.com", "Hans Christian Ørsted"),
+)
+DEACTIVATED = "oersted@example.com"
+
+
+def for_development(loaded: Loaded) -> tuple[Loaded, tuple[Route, ...]]:
+    """Configuration and routes of --dev: open to everybody on this machine, and closed to others."""
+    settings = loaded.settings
+    if not is_loopback(settings.host) or not is_loopback(urlsplit(settings.base_url).hostname or ""):
+        raise Invalid(
+            f"--dev serves this machine only, not {settings.host} as {settings.base_url}",
+            hint="leave --dev out, or --host and --base-url",
+        )
+    if settings.socket is not None:
+        raise Invalid(
+            "--dev is for a browser, which cannot open a Unix socket",
+            hint="leave --dev out, or add --port 8080",
+        )
+    origins = loaded.origins
+    if origins["database"].source != COMMAND_LINE:
+        database = settings.database.with_name(TRIAL)
+        settings = settings._replace(database=database)
+        origins = origins | {
+            "database": Origin(COMMAND_LINE, str(database))
+        }  # other commands need --db for it
+    # Without a mail server the emails stay in a folder, and /dev/mail shows them.
+    settings = settings._replace(whitelist=(*settings.whitelist, REGISTRATION), mailer_host=None, processes=1)
+    table = TABLE + FOR_DEVELOPMENT
+    if not settings.oauth_client_id:
+        provider = SampleProvider(settings.base_url, new_token(), settings.redirect_uri)
+        settings = provider.settings(settings)._replace(oauth_label="the sample provider")
+        table += provider.routes()
+    return loaded._replace(settings=settings, origins=origins), table
+
+
+def add_people(service: Service) -> int:
+    """Sample accounts in an empty database, without a password: an email of /dev/mail sets one."""
+    accounts = service.accounts
+    with accounts.all(UserFilter()) as users:
+        if any(users):
+            return 0
+    for email, name in PEOPLE:
+        accounts.create(accounts.newcomer(email, name), None, active=email != DEACTIVATED, by=SYSTEM)
+    return len(PEOPLE)
