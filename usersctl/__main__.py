@@ -1,6 +1,7 @@
 """`usersctl` and `python -m usersctl`: runs one command line and turns an error into one line and an exit code."""
 
 import errno
+import gc
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from usersctl.errors import UsersError
 
 
 def main() -> None:
+    gc.disable()  # until the command runs: its modules live to the end, and a search for garbage among them takes long
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # under nohup it is ignored, and stays so
             signal.signal(number, _stop)
@@ -42,6 +44,7 @@ def main() -> None:
             traceback.print_exception(error)
     finally:
         run.close()
+        gc.freeze()  # nor does the interpreter search when it ends
     sys.exit(code)
 
 
@@ -108,10 +111,12 @@ def _run(run: Invocation) -> int:
         from usersctl.cli.show.listing import list_users
         from usersctl.models import UserFilter
 
+        gc.enable()
         list_users(run, UserFilter(), form="json")
         return ExitCode.DONE
     from usersctl.cli.tree import run_tree
 
+    gc.enable()
     return run_tree(run)
 
 

@@ -202,6 +202,7 @@ def run_command(request: dict[str, Any], streams: list[int]) -> NoReturn:
 
 def _leave(code: int) -> NoReturn:
     """Ends the process without clearing every module, which would copy the memory that it shares with its parent."""
+    gc.unfreeze()
     gc.collect()  # warns of what is not closed
     atexit._run_exitfuncs()
     sys.stdout.flush()
