@@ -22,10 +22,10 @@ def benchmarks(*words: str) -> subprocess.CompletedProcess[str]:
     [
         ("sessions", {0.75, 0.6, 0.85, 1.2, 0.95, 1}),
         ("logins", {0.9, 0.5, 50}),
-        ("start", {3, 2000}),
+        ("start", {2.2, 2000}),
         ("memory", {2.5, 1.1}),
         ("growth", {1.11, 1.5}),
-        ("command", {2.5, 4}),
+        ("command", {2.2, 4}),
         ("import", {20000, 1.1}),
         ("export", {1.1}),
         ("cleanup", {200}),
