@@ -80,8 +80,9 @@ DAEMON = {
     "counters": "routing",
     "metrics": "counters routing server",
     "app": "access counters handlers log pages page_access rate_limits request response routes routing server.lanes",
-    "announce": "handlers log pages routes",
-    "embedded": "announce app background log",
+    "check": "handlers pages routes",
+    "announce": "log",
+    "embedded": "announce app background check log",
     "gate": "access app embedded pages page_access request response",
     "dev_provider": "pages request response routing",
     "development": "dev_provider page_access routes routing",
@@ -90,7 +91,7 @@ DAEMON = {
     "background": "log",
 }
 DAEMON["start"] = " ".join(DAEMON)
-DAEMON["wsgi"] = "announce embedded log request response server start"
+DAEMON["wsgi"] = "announce check embedded log request response server start"
 ROOMS = {
     **{f"usersctl.{room}": {f"usersctl.{door}" for door in doors.split()} for room, doors in CORE.items()},
     **{f"usersd.{room}": {f"usersd.{door}" for door in doors.split()} for room, doors in DAEMON.items()},

@@ -1,34 +1,12 @@
-"""What each start checks first, and what it logs."""
+"""What each start logs."""
 
 import os
 
 from usersctl.config import Settings
-from usersctl.config.sources import Loaded
-from usersctl.errors import ConfigError
-from usersctl.mail import folder, writer
+from usersctl.mail import folder
 from usersctl.service import Service
 from usersctl.text import counted
-from usersd.handlers.oauth import callback
 from usersd.log import Log
-from usersd.pages import assets
-from usersd.routes import TABLE
-
-
-def check(loaded: Loaded) -> None:
-    """Reads the operator's templates, texts and images, so that a mistake stops the start and not a later request."""
-    settings = loaded.settings
-    try:
-        writer.Writer(settings).check()
-        assets.check(settings)
-        if settings.oauth_callback_url in {route.path for route in TABLE if route.handler is not callback}:
-            setting = f"auth.oauth.callbackUrl = {settings.oauth_callback_url!r}"
-            raise ConfigError(f"{setting}: this path is taken by another page; choose a free one")
-    except ConfigError as error:
-        key = str(error).partition(" = ")[0]
-        origin = loaded.origins.get(key)  # None if the message names a file
-        if origin is None:
-            raise
-        raise ConfigError(f"{origin.source}: {error}", hint=error.hint) from None
 
 
 def announce(service: Service, log: Log) -> bool:

@@ -10,9 +10,10 @@ from typing import Any, Generic, TypeVar
 from usersctl.config import Loaded
 from usersctl.errors import UsersError
 from usersctl.service import Service
-from usersd.announce import announce, check, log_mail
+from usersd.announce import announce, log_mail
 from usersd.app import App
 from usersd.background.leader import Leader
+from usersd.check import check
 from usersd.log import Log
 
 T = TypeVar("T")

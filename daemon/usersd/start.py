@@ -14,9 +14,10 @@ from usersctl.config.values import is_loopback
 from usersctl.errors import Invalid
 from usersctl.service import MAKE_AN_ADMIN, Service, build
 from usersctl.store.store import Store
-from usersd.announce import announce, check, log_mail
+from usersd.announce import announce, log_mail
 from usersd.app import App
 from usersd.background.leader import Leader
+from usersd.check import check
 from usersd.counters import Counters
 from usersd.development import Trial, add_people, for_development
 from usersd.log import Forward, Log

@@ -8,7 +8,8 @@ from typing import Any
 
 from usersctl.config.sources import Loaded, load
 from usersctl.errors import UsersError
-from usersd.announce import check, log_mail
+from usersd.announce import log_mail
+from usersd.check import check
 from usersd.embedded import Embedded
 from usersd.log import Forward, Log
 from usersd.request import drop_original, new_request_id

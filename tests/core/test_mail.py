@@ -40,6 +40,7 @@ from usersctl.fields import normal_email, normal_name
 from usersctl.mail import folder as mail_folder
 from usersctl.mail import kinds, writer
 from usersctl.mail.folder import FolderSender
+from usersctl.mail.outbox import link_to
 from usersctl.mail.outbox import sender as sender_for
 from usersctl.mail.sending import Undeliverable
 from usersctl.mail.smtp import SmtpSender
@@ -468,7 +469,7 @@ def test_our_own_templates_meet_the_same_rules(folder: Path, kind: str) -> None:
     ],
 )
 def test_a_link_is_built_from_the_configuration(base_url: str, target: str, expected: str) -> None:
-    assert writer.link(settings(base_url=base_url), target, "t/&", "a+b@x.example") == expected
+    assert link_to(settings(base_url=base_url), target, "t/&", "a+b@x.example") == expected
 
 
 # --- the folder ---

@@ -66,11 +66,11 @@ def _explanation(key: Key) -> dict[str, Any]:
 
 def check(ctx: Context) -> None:
     """Check that the configuration can be used. A mistake is named with what is allowed."""
-    from usersd import announce
+    from usersd.check import check as check_files
 
     run = invocation(ctx)
     file = run.loaded.file
-    announce.check(run.loaded)  # also the files that the daemon reads: templates, catalogue, logo
+    check_files(run.loaded)  # also the files that the daemon reads: templates, catalogue, logo
     used = file or "No configuration file: the defaults"
     run.out.result(f"{used} can be used", {"valid": True, "file": file and str(file)})
 

@@ -33,7 +33,7 @@ def doctor(
     """
     from usersctl.clock import utc_now
     from usersctl.doctor import CHECKS, Installation, Severity, examine
-    from usersd import announce
+    from usersd.check import check
 
     run = invocation(ctx)
     loaded: Loaded | UsersError
@@ -41,7 +41,7 @@ def doctor(
         loaded = run.loaded
     except UsersError as error:
         loaded = error
-    installation = Installation(loaded, run.options.to_repeat(), utc_now, announce.check, _why_not_ready)
+    installation = Installation(loaded, run.options.to_repeat(), utc_now, check, _why_not_ready)
     with closing(installation):
         findings = list(examine(installation, with_network=online))
     severities = Counter(finding.severity for finding in findings)

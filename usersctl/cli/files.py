@@ -1,9 +1,7 @@
 """Reads the files of `import`, and writes those of `export`."""
 
-import csv
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -78,6 +76,8 @@ def replaced(path: Path) -> Iterator[IO[str]]:
             number = os.open(path, os.O_WRONLY)
         else:
             final = Path(os.path.realpath(path))  # a symbolic link is kept, and its target replaced
+            import tempfile
+
             # mkstemp creates files with mode 0600.
             number, temporary = tempfile.mkstemp(prefix=f".{final.name}.", dir=final.parent)
     except OSError as error:
@@ -112,6 +112,8 @@ def write_rows(
 
     count = 0
     if form is Format.CSV:
+        import csv
+
         columns = [name for name in COLUMNS if with_hashes or name != "password_hash"]
         writer = csv.DictWriter(target, columns, lineterminator="\n")
         writer.writeheader()

@@ -1,7 +1,6 @@
 """import and export: accounts from a file or another application, and into a file."""
 
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from enum import StrEnum
@@ -129,7 +128,10 @@ def _service(run: Invocation, *, dry_run: bool) -> Iterator["Service"]:
     if not dry_run:
         yield run.service(create=True)
         return
-    from usersctl.service import build
+    import tempfile
+
+    from usersctl.service import Service
+    from usersctl.store.store import Store
 
     settings = run.loaded.settings
     database = settings.database
@@ -138,8 +140,8 @@ def _service(run: Invocation, *, dry_run: bool) -> Iterator["Service"]:
         # An import turns an empty file into a database.
         if database.is_dir() or (database.exists() and database.stat().st_size > 0):
             run.store(write=False).copy(copy)
-        with closing(build(settings._replace(database=copy))) as service:
-            yield service
+        with closing(Store.open(copy, create=True)) as store:
+            yield Service(settings._replace(database=copy), store)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from usersctl.clock import moment, stamp
 from usersctl.config import Settings
@@ -98,8 +99,6 @@ class Outbox:
         return self._url(kind, token, email)
 
     def _url(self, kind: Kind, token: str, email: str) -> str:
-        from usersctl.mail.writer import link
-
         pages = {
             Purpose.CONFIRM: self.settings.link_confirm,
             Purpose.RESET: self.settings.link_reset,
@@ -109,7 +108,7 @@ class Outbox:
             Purpose.APPROVE: "/confirm-new-email",
             Purpose.NOT_ME: "/not-me",
         }
-        return "" if kind.purpose is None else link(self.settings, pages[kind.purpose], token, email)
+        return "" if kind.purpose is None else link_to(self.settings, pages[kind.purpose], token, email)
 
     def _send(self, email: QueuedEmail, kind: Kind, token: str, date: datetime, *, new_email: str) -> Attempt:
         # Late, because the libraries of mail are slow to import and most commands send no email.
@@ -229,3 +228,11 @@ def sender(settings: Settings) -> "Send":
     from usersctl.mail.smtp import SmtpSender
 
     return SmtpSender(settings) if settings.mailer_host else FolderSender(mail_folder(settings))
+
+
+def link_to(settings: Settings, target: str, token: str, email: str) -> str:
+    """A link that is made from the configuration alone, never from anything in a request."""
+    if target.startswith("/"):
+        target = settings.base_url + target
+    separator = "&" if "?" in target else "?"
+    return f"{target}{separator}{urlencode({'token': token, 'email': email})}"

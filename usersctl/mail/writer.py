@@ -13,7 +13,7 @@ from email.policy import SMTP
 from email.utils import format_datetime, parseaddr
 from pathlib import Path
 from string import Template
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 from usersctl.colours import readable_on
 from usersctl.config import Settings
@@ -126,14 +126,6 @@ def domain(settings: Settings) -> str:
     if ":" not in host and re.search(r"[a-z]", host):
         return host
     return "localhost"
-
-
-def link(settings: Settings, target: str, token: str, email: str) -> str:
-    """A link that is made from the configuration alone, never from anything in a request."""
-    if target.startswith("/"):
-        target = settings.base_url + target
-    separator = "&" if "?" in target else "?"
-    return f"{target}{separator}{urlencode({'token': token, 'email': email})}"
 
 
 def _header(head: str, name: str) -> str:

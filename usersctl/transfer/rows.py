@@ -1,6 +1,5 @@
 """Reads CSV, JSON and JSON lines as rows, each with its place in the file."""
 
-import csv
 import io
 import json
 from collections.abc import Callable, Iterator
@@ -74,6 +73,8 @@ def _csv_body(rows: Iterator[tuple[int, list[str] | Invalid]], columns: list[str
 
 def _fields(text: IO[str], delimiter: str) -> Iterator[tuple[int, list[str] | Invalid]]:
     """Yields the rows that are not empty, with their lines. At an error it ends: the reader has lost its place."""
+    import csv
+
     reader = csv.reader(lines(text), strict=True, delimiter=delimiter)
     line = 1
     try:
