@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from usersctl import __version__
 from usersctl.cli.options import Options, take
+from usersctl.cli.tree import COMMANDS as TABLE
 from usersctl.cli.tree import command_tree, value_options
 
 pytestmark = pytest.mark.slow
@@ -507,19 +508,77 @@ def test_list_in_json_imports_only_what_it_needs(usersctl: Command) -> None:
         assert not modules & (heavy | journeys)
 
 
-def test_no_command_imports_what_only_the_daemon_needs(usersctl: Command) -> None:
+# Libraries that most commands do without, and whose import would take longer than the rest of a command.
+HEAVY = {
+    "bottle",
+    "waitress",
+    "requests",
+    "oauthlib",
+    "jwt",
+    "cryptography",
+    "sqlite_utils",
+    "rich",
+    "tempfile",
+    "csv",
+}
+HEAVY |= {
+    "email",
+    "http",
+    "ssl",
+    "smtplib",
+    "bcrypt",
+    "zxcvbn",
+    "email_validator",
+    "crontab",
+    "tomllib",
+    "usersd",
+}
+JOURNEYS = {
+    "accounts",
+    "sessions",
+    "claims",
+    "registration",
+    "recovery",
+    "deletion",
+    "first_admin",
+    "oauth",
+    "transfer",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "of_its_own", "journeys"),
+    [
+        ("show ada@example.com", {"accounts"}, {"accounts"}),
+        ("list --inactive", {"accounts"}, set()),
+        ("create ada@example.com --if-missing", {"accounts"}, set()),
+        ("cleanup-tokens", {"tokens"}, {"sessions"}),
+        ("token list", {"tokens"}, {"sessions"}),
+        ("audit", {"audit"}, set()),
+        ("mail list", {"mail"}, set()),
+        ("lockdown status", {"lockdown"}, set()),
+        ("config path", {"configuration"}, set()),
+        ("config check", {"configuration"}, set()),
+    ],
+)
+def test_a_command_imports_its_own_module_and_its_journeys_only(
+    usersctl: Command, words: str, of_its_own: set[str], journeys: set[str]
+) -> None:
     usersctl.add("ada")
-    daemons = {"rich", "bottle", "waitress", "requests", "oauthlib", "sqlite_utils"}
-    modules, printed = imported(usersctl, "show", "1")
-    assert "ada@example.com" in printed
-    assert not modules & daemons
+    usersctl.config.unlink()
+    usersctl.env["USERS_CONFIG"] = ""
+    modules, _ = imported(usersctl, *words.split())
+    commands = {place.partition(".")[0] for rows in TABLE.values() for _, place, _ in rows}
+    assert {name for name in commands if f"usersctl.cli.{name}" in modules} == of_its_own
+    assert {name for name in JOURNEYS if f"usersctl.{name}" in modules} <= journeys
+    needed = {"usersd"} if words == "config check" else set()
+    assert not modules & (HEAVY - needed)
 
 
 def test_help_imports_nothing_that_single_commands_need(usersctl: Command) -> None:
-    heavy = {"http", "email", "ssl", "bcrypt", "email_validator", "sqlite_utils", "zxcvbn"}
     modules, printed = imported(usersctl, "--help")
     assert printed.startswith("Usage: usersctl")
-    assert not modules & heavy
+    assert not modules & HEAVY
 
 
 def test_the_installed_script_is_the_same_command(usersctl: Command) -> None:
