@@ -148,8 +148,11 @@ class AddressThrottle:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def check(self, address: str) -> None:
+        network = network_of(address)
+        if network not in self._windows:  # as for nearly every address
+            return
         with self._lock:
-            started, events = self._current(network_of(address))
+            started, events = self._current(network)
         if events >= self.at_most:
             left = started + self.window.total_seconds() - self.now().timestamp()
             raise TooMany(

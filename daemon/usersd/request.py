@@ -155,7 +155,9 @@ class Request:
     @lazy
     def basic(self) -> tuple[str, str] | None:
         """User and password of `Authorization: Basic`, empty if they are malformed; None with another header or none."""
-        header: str = self.environ.get("HTTP_AUTHORIZATION", "")
+        header = self.environ.get("HTTP_AUTHORIZATION")
+        if not header:
+            return None
         scheme, _, encoded = header.partition(" ")
         if scheme.lower() != "basic":
             return None

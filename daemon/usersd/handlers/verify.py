@@ -56,6 +56,9 @@ class Basic(NamedTuple):
     is_wrong: bool = False
 
 
+NO_BASIC = Basic()
+
+
 class VerifyQuery(Query):
     role = choice(ROLE, "The role that is needed.")
 
@@ -103,16 +106,24 @@ def verify(request: Request, service: Service) -> Response:
         return Response(
             200, b"{}", (*JSON, *_identity(request, service, original), *_passed_on(request, basic))
         )
-    is_page = wants_a_page(request.environ, original.method or request.method)
     if verdict == 403:
+        is_page = _is_page(request, original)
         return pages.forbidden(request) if is_page else error_response(403, "Admin access required")
-    login = "/login" + _and_back(original.target)
-    response = error_response(401, "Authentication required", ("Location", login), _challenge(request))
-    if is_page:
-        response = redirect_to(login)
+    response = _sign_in_first(request, original)
     if basic.is_wrong:
         raise WrongCredentials(response)
     return response
+
+
+def _is_page(request: Request, original: Original) -> bool:
+    return wants_a_page(request.environ, original.method or request.method)
+
+
+def _sign_in_first(request: Request, original: Original) -> Response:
+    login = "/login" + _and_back(original.target)
+    if _is_page(request, original):
+        return redirect_to(login)
+    return error_response(401, "Authentication required", ("Location", login), _challenge(request))
 
 
 def guesses_nothing(request: Request, service: Service) -> bool:
@@ -123,7 +134,7 @@ def guesses_nothing(request: Request, service: Service) -> bool:
 def _by_basic(request: Request, service: Service) -> Basic:
     """Signs in by an email and an API token, if the configuration allows that: the same work for right and wrong ones."""
     if request.basic is None:
-        return Basic()
+        return NO_BASIC
     email, token = request.basic
     allowed = request.settings.forward_basic
     known = service.sessions.check(token, use=allowed, renews=False, nonblocking=request.nonblocking)
@@ -193,7 +204,7 @@ def _identity(request: Request, service: Service, original: Original) -> list[He
     """All headers, always: if one is missing, some proxies pass on what the client sent under its name."""
     user, names = request.user, request.settings.forward_headers
     if user is None:
-        return [*((name, "") for name, _ in names), (ASSERTION, "")]
+        return [*[(name, "") for name, _ in names], (ASSERTION, "")]
     values = {
         "id": str(user.id),
         "email": _as_ascii(user.email),
@@ -206,7 +217,7 @@ def _identity(request: Request, service: Service, original: Original) -> list[He
         until = int(service.now().timestamp()) + ASSERTION_SECONDS
         of = (*values.values(), original.method, original.host, original.path)
         signed = assertion(secret, until=until, of=of)
-    return [*((name, values.get(kind, "")) for name, kind in names), (ASSERTION, signed)]
+    return [*[(name, values.get(kind, "")) for name, kind in names], (ASSERTION, signed)]
 
 
 def _passed_on(request: Request, basic: Basic) -> list[Header]:
