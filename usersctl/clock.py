@@ -12,7 +12,7 @@ def utc_now() -> datetime:
 
 def stamp(moment: datetime) -> str:
     """`2026-11-20T08:22:19.123Z`"""
-    return f"{moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def moment(text: str) -> datetime:

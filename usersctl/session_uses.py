@@ -51,7 +51,8 @@ class SessionUses:
                 session = session._replace(moved=True)
             self._notes[session.id] = session
             self._since = self._since or self.store.clock()
-            self._noted.set()
+            if not self._noted.is_set():
+                self._noted.set()
             if self._writer is None or not self._writer.is_alive():
                 self._writer = threading.Thread(target=self._write_in_time, name="uses", daemon=True)
                 self._writer.start()

@@ -201,17 +201,17 @@ class Sessions:
         if session_and_user is None or not use:
             return session_and_user
         session, user = session_and_user
-        if self._is_due(session, tx.now, renews=renews):
-            stored, session = session, self.uses.latest(session)
-            if self._is_due(session, tx.now, renews=renews):
-                session = self._used(session, tx.now, renews=renews)
-                at_once = self._would_end(stored, session, tx.now)
-                if at_once and nonblocking:
-                    raise Busy("The use of a session is to be written", retry_after=0)
-                self.uses.note(session)
-                if at_once:
-                    self._write_uses()
-        return session, user
+        latest = self.uses.latest(session)
+        if not self._is_due(latest, tx.now, renews=renews):
+            return latest, user
+        used = self._used(latest, tx, renews=renews)
+        at_once = self._would_end(session, used, tx.now)
+        if at_once and nonblocking:
+            raise Busy("The use of a session is to be written", retry_after=0)
+        self.uses.note(used)
+        if at_once:
+            self._write_uses()
+        return used, user
 
     def _write_uses(self, *, nonblocking: bool = False) -> None:
         if nonblocking:
@@ -243,19 +243,18 @@ class Sessions:
             return session.expires_at
         return min(stamp(used + self.idle_time(session.kind)), session.limit_at)
 
-    def _used(self, session: Session, now: datetime, *, renews: bool) -> Session:
+    def _used(self, session: Session, tx: Transaction, *, renews: bool) -> Session:
         expires_at = session.expires_at
         moves = renews or session.kind != TokenKind.PERSISTENT
         if moves:
-            expires_at = self._moved_by(session, now)
-        return session._replace(last_used_at=stamp(now), expires_at=expires_at, moved=moves)
+            expires_at = self._moved_by(session, tx.now)
+        return session._replace(last_used_at=tx.now_text, expires_at=expires_at, moved=moves)
 
     def _would_end(self, stored: Session, used: Session, now: datetime) -> bool:
         """Whether a use has to be written at once: other processes see the database only, and so does one after a crash."""
         if stored.expires_at is None or stored.expires_at == used.expires_at:
             return False  # the use moves nothing
-        soon = max(self.idle_time(stored.kind) / 10, SOONEST_END)
-        return stored.expires_at < stamp(now + soon)
+        return moment(stored.expires_at) - now < max(self.idle_time(stored.kind) / 10, SOONEST_END)
 
     # --- ended ---
 

@@ -5,16 +5,24 @@ import json
 import os
 import platform
 import sqlite3
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks import cleanup, command, daemon, growth, logins, sessions, transfer
-from tests.benchmarks.frame import Bench, Figure, Measure
+from tests.benchmarks.frame import Bench, Figure, Measure, Others
+
+WIDE = 72
+IDLE = 0.1  # cores that others may take on a machine that counts as idle
 
 MEASURES: dict[str, Measure] = {
     "sessions": sessions.measure,
+    "stale": sessions.measure_stale,
+    "size": sessions.measure_size,
+    "client": sessions.measure_client,
     "logins": logins.measure,
     "start": daemon.measure_start,
     "memory": daemon.measure_memory,
@@ -34,35 +42,71 @@ def main() -> None:
     parser.add_argument(
         "measures", nargs="*", metavar="MEASURE", help=f"all if left out: {', '.join(MEASURES)}"
     )
-    parser.add_argument("--quick", action="store_true", help="small: to see that it works, not how fast")
+    parser.add_argument("--runs", type=int, default=3, help="how often all of it is measured (3)")
+    parser.add_argument(
+        "--quick", action="store_true", help="small, once: to see that it works, not how fast"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all of it to FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write it to FILE to be read")
     chosen = parser.parse_args()
     unknown = set(chosen.measures) - set(MEASURES)
     if unknown:
         parser.error(f"no measure {', '.join(sorted(unknown))}; there are {', '.join(MEASURES)}")
+    if chosen.runs < 1:
+        parser.error("--runs is at least 1")
+    runs = 1 if chosen.quick else chosen.runs
+    measured, others = _measured(chosen.measures or list(MEASURES), runs, quick=chosen.quick)
     machine = {
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
         "processor": _processor(),
         "cores": os.cpu_count(),
+        "runs": runs,
         "quick": chosen.quick,
+        "others": _idleness(others),
     }
     print(_described(machine))
-    print(f"{'':<52} {'median':>9} {'least':>9} {'most':>9} {'':<9}promise")
-    measured: dict[str, list[Figure]] = {}
-    with tempfile.TemporaryDirectory(prefix="usersctl-benchmarks-") as folder:
-        bench = Bench(Path(folder), quick=chosen.quick)
-        for name in chosen.measures or MEASURES:
-            measured[name] = []
-            for figure in MEASURES[name](bench):
-                measured[name].append(figure)
-                print(_line(figure, judged=not chosen.quick), flush=True)
+    print(f"{'':<{WIDE}} {'median':>9} {'least':>9} {'most':>9} {'':<11}promise")
+    for figures in measured.values():
+        for figure in figures:
+            print(_line(figure, judged=not chosen.quick))
     if chosen.json:
-        figures = {name: [figure.as_json() for figure in listed] for name, listed in measured.items()}
-        chosen.json.write_text(json.dumps({**machine, "measures": figures}, indent=2) + "\n", "utf-8")
+        as_json = {name: [figure.as_json() for figure in figures] for name, figures in measured.items()}
+        chosen.json.write_text(json.dumps({**machine, "measures": as_json}, indent=2) + "\n", "utf-8")
     if chosen.markdown:
         chosen.markdown.write_text("\n".join(_markdown(_described(machine), measured)) + "\n", "utf-8")
+
+
+def _measured(
+    names: Sequence[str], runs: int, *, quick: bool
+) -> tuple[dict[str, list[Figure]], dict[str, float]]:
+    """The figures of each measure over all runs, and the most cores that other programs took meanwhile.
+
+    A run measures everything once, so that a busy hour affects all measures alike.
+    """
+    figures: dict[str, list[list[Figure]]] = {name: [] for name in names}
+    others: dict[str, float] = dict.fromkeys(names, 0.0)
+    with tempfile.TemporaryDirectory(prefix="usersctl-benchmarks-") as folder:
+        bench = Bench(Path(folder), quick=quick)
+        for run in range(runs):
+            for name in names:
+                began, beside = time.perf_counter(), Others()
+                figures[name].append(list(MEASURES[name](bench)))
+                others[name] = max(others[name], beside.cores())
+                took = time.perf_counter() - began
+                print(f"run {run + 1} of {runs}: {name}, {took:.0f} s", file=sys.stderr, flush=True)
+    merged = {
+        name: [first.with_runs(more) for first, *more in zip(*found, strict=True)]
+        for name, found in figures.items()
+    }
+    return merged, others
+
+
+def _idleness(others: Mapping[str, float]) -> str:
+    busy = {name: cores for name, cores in others.items() if cores > IDLE}
+    if not busy:
+        return "idle"
+    return "NOT IDLE, cores that other programs took: " + " ".join(f"{k} {v:.2f}" for k, v in busy.items())
 
 
 def _processor() -> str:
@@ -78,7 +122,7 @@ def _described(machine: Mapping[str, Any]) -> str:
 
 
 def _markdown(machine: str, measured: Mapping[str, list[Figure]]) -> Iterator[str]:
-    yield f"# Counters\n\nOf `python -m tests.benchmarks`: {machine}."
+    yield f"# Figures\n\nOf `python -m tests.benchmarks`: {machine}."
     for name, figures in measured.items():
         yield f"\n## {name}\n\n| what | median | least to most | | promised |\n|---|---:|---:|---|---|"
         for figure in figures:
@@ -92,7 +136,7 @@ def _markdown(machine: str, measured: Mapping[str, list[Figure]]) -> Iterator[st
 def _line(figure: Figure, *, judged: bool) -> str:
     numbers = " ".join(_shown(value) for value in (figure.median, min(figure.values), max(figure.values)))
     verdict = {True: " kept", False: " NOT KEPT", None: ""}[figure.kept if judged else None]
-    return f"{figure.what:<52} {numbers} {figure.unit:<9}{figure.promise}{verdict}".rstrip()
+    return f"{figure.what:<{WIDE}} {numbers} {figure.unit:<11}{figure.promise}{verdict}".rstrip()
 
 
 def _shown(value: float) -> str:

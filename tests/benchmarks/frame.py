@@ -2,6 +2,7 @@
 
 import compileall
 import os
+import resource
 import shutil
 import sqlite3
 import statistics
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
+TICKS = os.sysconf("SC_CLK_TCK")  # of /proc, in a second
 LONGEST = 900.0  # seconds until a process is killed
 BARE = "import argparse, json, sqlite3"
 BARE_SERVER = "import bottle, waitress"
@@ -30,7 +32,7 @@ HASH = "$2b$12$" + "abcdefghijklmnopqrstuv" + "A" * 31  # well-formed, and of no
 
 class Figure(NamedTuple):
     what: str
-    values: list[float]  # one per round
+    values: list[float]  # one per run, or per turn of a single run
     unit: str
     at_most: float | None = None
     at_least: float | None = None
@@ -51,6 +53,12 @@ class Figure(NamedTuple):
             return self.median <= self.at_most
         return self.median >= self.at_least if self.at_least is not None else None
 
+    def with_runs(self, others: Sequence["Figure"]) -> "Figure":
+        """This figure of the first run and that of others, each by its median."""
+        if not others:
+            return self
+        return self._replace(values=[figure.median for figure in (self, *others)])
+
     def as_json(self) -> dict[str, Any]:
         return {**self._asdict(), "median": self.median, "kept": self.kept}
 
@@ -61,6 +69,11 @@ Measure = Callable[["Bench"], Iterator[Figure]]
 class Ran(NamedTuple):
     seconds: float
     peak: float  # MB
+
+
+class Printed(NamedTuple):
+    printed: str
+    processor: float  # seconds
 
 
 class Bench:
@@ -120,6 +133,18 @@ class Bench:
         # The peak of a process includes what its parent held at the fork, so this process stays small.
         return Ran(seconds, used.ru_maxrss / 1024)
 
+    def wrk(self, words: Sequence[str]) -> Printed:
+        program = shutil.which("wrk")
+        if program is None:
+            raise SystemExit("wrk is missing, the client of this measure; on Debian: apt-get install wrk")
+        process = subprocess.Popen([program, *words], stdout=subprocess.PIPE, text=True)
+        printed = process.stdout.read() if process.stdout else ""
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            raise RuntimeError(f"wrk {' '.join(words)}: exit {process.returncode}")
+        return Printed(printed, used.ru_utime + used.ru_stime)
+
     @contextmanager
     def started(
         self, words: Sequence[str], env: Mapping[str, str], **streams: Any
@@ -136,13 +161,23 @@ class Bench:
         try:
             yield process
         finally:
-            timer.cancel()
             if process.returncode is None:
-                process.kill()
+                process.terminate()  # a server waits for its processes, so that their processor time counts as ours
                 process.wait()
+            timer.cancel()
 
     def usersctl(self, database: Path, *words: str) -> Ran:
         return self.run(["-c", START, *words], self.environment(database))
+
+    def people(self, count: int) -> Path:
+        """A database of so many users, each with a session. It is filled once, and serves all runs."""
+        path = self.folder / f"people-{count}.db"
+        if not path.exists():
+            self.database(path.stem)
+            with filling(path) as connection:
+                add_users(connection, count)
+                add_sessions(connection, count)
+        return path
 
     def database(self, name: str) -> Path:
         """A new, empty database."""
@@ -187,6 +222,26 @@ def add_sessions(connection: sqlite3.Connection, count: int) -> None:
             for n in range(count)
         ),
     )
+
+
+class Others:
+    """The processor time that other programs take, in cores: what is busy on the machine without us and our children."""
+
+    def __init__(self) -> None:
+        self._began, self._before = time.perf_counter(), _busy_with_others()
+
+    def cores(self) -> float:
+        return (_busy_with_others() - self._before) / (time.perf_counter() - self._began)
+
+
+def _busy_with_others() -> float:
+    first = Path("/proc/stat").read_text("utf-8").partition("\n")[0]
+    user, nice, system, _idle, _waiting, *interrupts = map(int, first.split()[1:8])
+    ours = sum(
+        used.ru_utime + used.ru_stime
+        for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
+    return (user + nice + system + sum(interrupts)) / TICKS - ours
 
 
 def rounds(count: int, measures: Mapping[str, Callable[[], Ran]]) -> dict[str, list[Ran]]:

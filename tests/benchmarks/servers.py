@@ -5,14 +5,15 @@ import socket
 import sqlite3
 import statistics
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.benchmarks.frame import START, Bench
+from tests.benchmarks.frame import START, TICKS, Bench
 from tests.support.ports import free_port
 
 HERE = Path(__file__).parent
@@ -28,6 +29,15 @@ class Order(NamedTuple):
     port: int
     requests: Sequence[str]
     connections: int = 1
+
+
+class Turn(NamedTuple):
+    """A second or more of requests by wrk."""
+
+    rate: float  # per second
+    p99: float  # seconds
+    server: float  # microseconds of processor time for a request, of all its processes
+    client: float
 
 
 class Asker:
@@ -72,6 +82,23 @@ class Server(NamedTuple):
         """Resident memory in MB, as `ps` shows it."""
         status = Path(f"/proc/{self.process.pid}/status").read_text("utf-8")
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+    @property
+    def processor(self) -> float:
+        """Seconds of processor time of all its processes until now."""
+        return sum(map(_processor, _with_children(self.process.pid)))
+
+
+def _with_children(pid: int) -> Iterator[int]:
+    yield pid
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text("utf-8").split():
+            yield from _with_children(int(child))
+
+
+def _processor(pid: int) -> float:
+    values = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    return (int(values[11]) + int(values[12])) / TICKS
 
 
 class Servers:
@@ -134,18 +161,63 @@ def post(path: str, body: Mapping[str, Any]) -> str:
     return "\r\n".join([*head, f"Content-Length: {len(text)}", "", text])
 
 
-def signed_in(users: int, path: str = "/api/users/me", *headers: str) -> list[str]:
+def signed_in(users: int, path: str = "/api/users/me", *headers: str, active: int = ACTIVE) -> list[str]:
     """Requests with some sessions of `add_sessions`, spread over all of them."""
-    step = max(1, users // ACTIVE)
+    step = max(1, users // active)
     return [get(path, f"Cookie: auth_token=benchmark-{n:08}", *headers) for n in range(0, users, step)]
 
 
-def use(database: Path, users: int) -> None:
-    """Marks the active sessions as just used, because a busy service notes the use once a minute."""
-    step = max(1, users // ACTIVE)
+def use(database: Path, users: int, *, active: int = ACTIVE, ago: float = 0) -> None:
+    """Marks the active sessions as used so many seconds ago: a service notes the use of each once a minute."""
+    step = max(1, users // active)
+    used = f"{datetime.now(UTC) - timedelta(seconds=ago):%Y-%m-%dT%H:%M:%S}.000Z"
     with closing(sqlite3.connect(database, TIME_LIMIT)) as connection, connection:
-        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}.000Z"
-        connection.execute("UPDATE auth_tokens SET last_used_at = ? WHERE (id - 1) % ? = 0", (now, step))
+        connection.execute("UPDATE auth_tokens SET last_used_at = ? WHERE (id - 1) % ? = 0", (used, step))
+
+
+class Wrk:
+    """Sends requests by wrk, a program in C. Each of its turns begins where the last one of these requests ended."""
+
+    def __init__(self, bench: Bench, requests: Sequence[str]) -> None:
+        self.requests = len(requests)
+        self._bench = bench
+        self._next = 0
+        with tempfile.NamedTemporaryFile(dir=bench.folder, delete=False) as file:
+            file.write(b"".join(request.encode() + b"\0" for request in requests))
+        self._file = file.name
+
+    def ask(self, server: Server, connections: int, seconds: int, *, after: float = 0) -> Turn:
+        """`after`: seconds in which the server may end what the requests have begun, which counts as theirs."""
+        words = ["-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(HERE / "wrk.lua")]
+        url = f"http://127.0.0.1:{server.port}"
+        before = server.processor
+        ran = self._bench.wrk([*words, url, "--", self._file, str(self._next)])
+        time.sleep(after)
+        answered: dict[str, float] = json.loads(ran.printed.splitlines()[-1])
+        answers = int(answered["answers"])
+        if answered["refused"] or answered["broken"] or not answers:
+            raise RuntimeError(f"not all answers were 200: {answered}")
+        self._next = (self._next + answers) % self.requests
+        used, asked = (1e6 * took / answers for took in (server.processor - before, ran.processor))
+        return Turn(answers / answered["seconds"], answered["p99"], used, asked)
+
+
+class Load(NamedTuple):
+    """What wrk asks a server in its turns."""
+
+    wrk: Wrk
+    server: Server
+    connections: int = 1
+
+
+def take_turns(loads: Mapping[str, Load], turns: int, seconds: int) -> dict[str, list[Turn]]:
+    """The turns of each load, in alternating direction."""
+    taken: dict[str, list[Turn]] = {name: [] for name in loads}
+    for turn in range(turns):
+        for name in list(loads)[:: -1 if turn % 2 else 1]:
+            load = loads[name]
+            taken[name].append(load.wrk.ask(load.server, load.connections, seconds))
+    return taken
 
 
 def in_turns(

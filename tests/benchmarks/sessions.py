@@ -1,13 +1,29 @@
 """The session check, `GET /api/users/me`, beside the bare framework, a minimal check and other frameworks."""
 
 import http.client
+import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
-from tests.benchmarks.frame import Bench, Figure, add_sessions, add_users, filling
-from tests.benchmarks.servers import Order, asking, beside, get, in_turns, servers, signed_in, use
+from tests.benchmarks.frame import Bench, Figure
+from tests.benchmarks.servers import (
+    Load,
+    Server,
+    Servers,
+    Turn,
+    Wrk,
+    get,
+    servers,
+    signed_in,
+    take_turns,
+    use,
+)
 
 MANY = 16  # parallel connections
+CONNECTIONS = (1, MANY, 64)
+STALE = 120  # seconds since the last use
+NOTED = 3  # seconds after a request until its use is written
+TWO = "[server]\nprocesses = 2\n"
 # The headers of a proxy that asks on behalf of another application.
 TRUST = '[server]\ntrustedProxies = ["127.0.0.1"]\n'
 FORWARDED = (
@@ -18,85 +34,178 @@ FORWARDED = (
     "X-Forwarded-Uri: /orders/7",
 )
 
+Turns = Mapping[str, list[Turn]]
+
 
 def measure(bench: Bench) -> Iterator[Figure]:
     users = bench.size(10_000, 300)
-    database = bench.database("sessions")
-    with filling(database) as connection:
-        add_users(connection, users)
-        add_sessions(connection, users)
-    checks = signed_in(users)
+    with servers(bench) as start:
+        loads = _loads(bench, start, users)
+        taken: dict[str, list[Turn]] = {}
+        for connections in CONNECTIONS:
+            use(bench.people(users), users, active=users)
+            present = {
+                f"{name} {connections}": Load(wrk, server, connections)
+                for name, (wrk, server) in loads.items()
+                if connections in (MANY, *ALSO.get(name, CONNECTIONS))
+            }
+            taken |= take_turns(present, bench.size(4, 1), 1)
+    for connections in CONNECTIONS:
+        yield from _checks(taken, users, connections)
+    yield from _forwarding(taken)
+    yield from _others(taken)
 
-    def forwarded(path: str) -> list[str]:
-        return signed_in(users, path, *FORWARDED)
 
-    measured: dict[str, list[float]] = defaultdict(list)
-    for run in range(bench.size(3, 1)):
-        with servers(bench) as start, asking(bench) as asker:
-            ours = start.daemon(database)
-            two = start.daemon(database, configuration="[server]\nprocesses = 2\n")
-            behind = start.daemon(database, configuration=TRUST)
-            bare = start.beside("bare", database=database)
-            minimal = start.beside("minimal", str(database), database=database)
-            theirs = bench.database(f"django-{run}")
-            theirs.unlink()
-            django = start.beside("django_service", str(theirs), str(users), database=theirs)
-            flask = start.beside("flask_service", str(database), database=database)
-            cookies = _flask_cookies(flask.port, bench.size(100, 10))
-            for connections in (1, MANY):
-                orders = {
-                    "bare": Order(bare.port, checks, connections),
-                    "ours": Order(ours.port, checks, connections),
-                    "verify": Order(behind.port, forwarded("/api/users/auth/verify"), connections),
-                    "forwarded": Order(behind.port, forwarded("/api/users/me"), connections),
-                    "minimal": Order(minimal.port, checks, connections),
-                }
-                if connections == MANY:
-                    orders |= {
-                        "two": Order(two.port, checks, connections),
-                        "django": Order(django.port, checks, connections),
-                        "flask": Order(flask.port, cookies, connections),
-                    }
-                use(database, users)
-                rates = in_turns(asker, orders, bench.size(12, 1), bench.seconds(0.4))
-                for name, values in rates.items():
-                    measured[f"{name} {connections}"] += values
-                    for other in ("bare", "minimal", "ours", "forwarded"):
-                        measured[f"{name} beside {other} {connections}"].append(beside(rates, name, other))
+# The numbers of connections beside MANY at which these are measured; all others at all of them.
+ALSO: dict[str, tuple[int, ...]] = {
+    "two": (64,),
+    "verify": (1,),
+    "forwarded": (1,),
+    "minimal": (),
+    "flask": (),
+    "django": (),
+}
 
-    def rate(title: str, name: str) -> Figure:
-        return Figure(title, measured[name], "requests/s")
 
-    def ratio(title: str, name: str, at_least: float | None = None) -> Figure:
-        return Figure(f"  {title}", measured[name], "times", at_least=at_least)
+def _loads(bench: Bench, start: Servers, users: int) -> dict[str, tuple[Wrk, Server]]:
+    database = bench.people(users)
+    checks = Wrk(bench, signed_in(users, active=users))
 
-    one, many = "1 connection", f"{MANY} connections"
-    yield rate(f"waitress + bottle, 200 bytes of JSON, {one}", "bare 1")
-    yield rate(f"session check, {users:,} users, {one}", "ours 1")
-    yield ratio("beside waitress + bottle", "ours beside bare 1", 0.75)
-    yield ratio("beside a minimal session check", "ours beside minimal 1")
-    yield rate(f"forward authentication, {one}", "verify 1")
-    yield ratio("beside the session check asked like it", "verify beside forwarded 1", 0.95)
-    yield rate(f"waitress + bottle, 200 bytes of JSON, {many}", f"bare {MANY}")
-    yield rate(f"session check, {many}", f"ours {MANY}")
-    yield ratio("beside waitress + bottle", f"ours beside bare {MANY}", 0.60)
-    yield rate(f"forward authentication, {many}", f"verify {MANY}")
-    yield ratio("beside the session check asked like it", f"verify beside forwarded {MANY}", 0.95)
-    yield rate(f"session check, server.processes = 2, {many}", f"two {MANY}")
-    yield ratio("beside waitress + bottle (one process)", f"two beside bare {MANY}", 1.2)
-    for other, title in (
-        ("minimal", "minimal session check"),
-        ("flask", "Flask, signed cookie"),
-        ("django", "Django"),
-    ):
-        yield rate(f"{title}, {many}", f"{other} {MANY}")
-        yield ratio("beside waitress + bottle", f"{other} beside bare {MANY}")
-        yield Figure(
-            "  our session check beside it",
-            [1 / value for value in measured[f"{other} beside ours {MANY}"]],
-            "times",
-            at_least=0.85 if other == "minimal" else 1,
+    def forwarded(path: str) -> Wrk:
+        return Wrk(bench, signed_in(users, path, *FORWARDED, active=users))
+
+    behind = start.daemon(database, configuration=TRUST)
+    tables = bench.database("django")
+    tables.unlink()
+    flask = start.beside("flask_service", str(database), database=database)
+    return {
+        "bare": (checks, start.beside("bare", database=database)),
+        "ours": (checks, start.daemon(database)),
+        "two": (checks, start.daemon(database, configuration=TWO)),
+        "verify": (forwarded("/api/users/auth/verify"), behind),
+        "forwarded": (forwarded("/api/users/me"), behind),
+        "minimal": (checks, start.beside("minimal", str(database), database=database)),
+        "flask": (Wrk(bench, _flask_cookies(flask.port, bench.size(100, 10))), flask),
+        "django": (checks, start.beside("django_service", str(tables), str(users), database=tables)),
+    }
+
+
+def _checks(taken: Turns, users: int, connections: int) -> Iterator[Figure]:
+    at = _at(connections)
+    bare, ours = f"bare {connections}", f"ours {connections}"
+    yield from _rate(f"waitress + bottle, 200 bytes of JSON, {at}", taken[bare])
+    yield from _rate(f"session check, {users:,} sessions, {at}", taken[ours])
+    at_least = {1: 0.9, MANY: 1.3}.get(connections)
+    yield _beside("beside waitress + bottle", taken, ours, bare, at_least)
+    yield _beside("its processor time beside that", taken, ours, bare, of=_server)
+    if f"two {connections}" in taken:
+        yield from _rate(f"session check, server.processes = 2, {at}", taken[f"two {connections}"])
+        promise = 2.0 if connections == MANY else None
+        yield _beside("beside waitress + bottle (one process)", taken, f"two {connections}", bare, promise)
+
+
+def _forwarding(taken: Turns) -> Iterator[Figure]:
+    for connections in (1, MANY):
+        verify, forwarded = f"verify {connections}", f"forwarded {connections}"
+        yield from _rate(f"forward authentication, {_at(connections)}", taken[verify])
+        yield _beside("beside the session check asked like it", taken, verify, forwarded, 0.95)
+
+
+def _others(taken: Turns) -> Iterator[Figure]:
+    titles = {"minimal": "minimal session check", "flask": "Flask, signed cookie", "django": "Django"}
+    for other, title in titles.items():
+        yield from _rate(f"{title}, {_at(MANY)}", taken[f"{other} {MANY}"])
+        yield _beside("beside waitress + bottle", taken, f"{other} {MANY}", f"bare {MANY}")
+        yield _beside("our session check beside it", taken, f"ours {MANY}", f"{other} {MANY}", 1)
+
+
+def measure_stale(bench: Bench) -> Iterator[Figure]:
+    """Every request is the first of its session for more than a minute, so each use is noted.
+
+    Each session is used at most once in a turn. A turn lasts several times as long as notes wait, and its processor
+    time includes the transaction of the last ones.
+    """
+    users, seconds = bench.size(150_000, 20_000), bench.size(12, 1)
+    database = bench.people(users)
+    checks = Wrk(bench, signed_in(users, active=users))
+    for processes, configuration in ((1, ""), (2, TWO)):
+        taken: dict[str, list[Turn]] = defaultdict(list)
+        for ago in (0, STALE):
+            use(database, users, active=users, ago=ago)
+            with servers(bench) as start:
+                ours = start.daemon(database, configuration=configuration)
+                turn = checks.ask(ours, MANY, seconds, after=NOTED)
+            if turn.rate * seconds > users:
+                raise RuntimeError(f"{users:,} sessions are too few for {seconds} seconds")
+            taken["stale" if ago else "fresh"].append(turn)
+        title = f"session check, {users:,} sessions, server.processes = {processes}"
+        yield from _rate(f"{title}, used within the minute", taken["fresh"])
+        yield from _rate(f"{title}, last used before it", taken["stale"])
+        yield _beside("beside the ones used within the minute", taken, "stale", "fresh", 0.9)
+        yield _beside("its processor time beside that", taken, "stale", "fresh", of=_server)
+
+
+def measure_size(bench: Bench) -> Iterator[Figure]:
+    """The session check of few and of very many users, each with a session. A thousand sessions are in use."""
+    sizes = (100, 400) if bench.quick else (1_000, 1_000_000)
+    databases = {size: bench.people(size) for size in sizes}
+    with servers(bench) as start:
+        loads = {}
+        for size, database in databases.items():
+            use(database, size)
+            loads[str(size)] = Load(Wrk(bench, signed_in(size)), start.daemon(database), 1)
+        taken = take_turns(loads, bench.size(6, 1), 1)
+    few, many = map(str, sizes)
+    for size in sizes:
+        yield from _rate(f"session check, {size:,} users and sessions, 1 connection", taken[str(size)])
+    yield _beside(f"{sizes[1]:,} beside {sizes[0]:,}", taken, many, few, 0.95)
+    yield _beside("its processor time beside that", taken, many, few, of=_server)
+
+
+def measure_client(bench: Bench) -> Iterator[Figure]:
+    """What wrk costs, with its script of requests and without."""
+    database = bench.people(bench.size(10_000, 300))
+    with servers(bench) as start:
+        bare = start.beside("bare", database=database)
+        scripted = Wrk(bench, signed_in(bench.size(10_000, 300), active=bench.size(10_000, 300)))
+        alike = Wrk(bench, [get("/api/users/me")])
+        taken = take_turns(
+            {"many": Load(scripted, bare, MANY), "one": Load(alike, bare, MANY)}, bench.size(4, 1), 1
         )
+    yield Figure("wrk's processor time of a request", [turn.client for turn in taken["many"]], "µs")
+    yield Figure("  with one request that it repeats", [turn.client for turn in taken["one"]], "µs")
+
+
+def _rate(title: str, turns: list[Turn]) -> Iterator[Figure]:
+    yield Figure(title, [turn.rate for turn in turns], "requests/s")
+    yield Figure("  processor time of a request: server", [turn.server for turn in turns], "µs")
+    yield Figure("  processor time of a request: client", [turn.client for turn in turns], "µs")
+
+
+def _rate_of(turn: Turn) -> float:
+    return turn.rate
+
+
+def _server(turn: Turn) -> float:
+    return turn.server
+
+
+def _beside(
+    title: str,
+    taken: Turns,
+    one: str,
+    other: str,
+    at_least: float | None = None,
+    *,
+    of: Callable[[Turn], float] = _rate_of,
+) -> Figure:
+    """The ratio of neighbouring turns."""
+    ratios = [of(mine) / of(theirs) for mine, theirs in zip(taken[one], taken[other], strict=True)]
+    return Figure(f"  {title}", [statistics.median(ratios)], "times", at_least=at_least)
+
+
+def _at(connections: int) -> str:
+    return f"{connections} connection{'s' * (connections > 1)}"
 
 
 def _flask_cookies(port: int, count: int) -> list[str]:

@@ -1,5 +1,6 @@
 """The bare framework: waitress and Bottle answer with 200 bytes of JSON, without any session. `bare.py PORT`"""
 
+import logging
 import sys
 
 import bottle
@@ -23,4 +24,5 @@ def me() -> dict[str, object]:
     return {"user": USER}
 
 
+logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a line for each request that waits, else
 waitress.serve(app, listen=f"127.0.0.1:{sys.argv[1]}", threads=4)

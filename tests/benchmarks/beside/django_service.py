@@ -4,6 +4,7 @@ Nothing but what a session check needs: no CSRF, no messages, no admin pages, no
 """
 
 import json
+import logging
 import sys
 
 import django
@@ -86,4 +87,5 @@ Session.objects.bulk_create(
     )
     for n, user in enumerate(User.objects.order_by("pk"))
 )
+logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a line for each request that waits, else
 waitress.serve(get_wsgi_application(), listen=f"127.0.0.1:{PORT}", threads=4)

@@ -3,6 +3,7 @@
 The cookie is taken on trust until it expires: nobody can end such a session.
 """
 
+import logging
 import sqlite3
 import sys
 import threading
@@ -38,4 +39,5 @@ def me() -> dict[str, object]:
     return {"user": dict(zip(COLUMNS, row, strict=True))}
 
 
+logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a line for each request that waits, else
 waitress.serve(app, listen=f"127.0.0.1:{sys.argv[1]}", threads=4)

@@ -4,6 +4,7 @@ No limits, no renewal, no refusal of odd requests, no headers for browsers, no l
 """
 
 import hashlib
+import logging
 import sqlite3
 import sys
 import threading
@@ -38,4 +39,5 @@ def me() -> dict[str, object]:
     return {"user": dict(zip(COLUMNS, row, strict=True))}
 
 
+logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a line for each request that waits, else
 waitress.serve(app, listen=f"127.0.0.1:{sys.argv[1]}", threads=4)
