@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.proxies import needed
+
+from tests.benchmarks.frame import Figure
 
 pytestmark = pytest.mark.slow
 
@@ -20,20 +23,24 @@ def benchmarks(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("measure", "promised"),
     [
-        ("sessions", {0.75, 0.6, 0.85, 1.2, 0.95, 1}),
-        ("logins", {0.9, 0.5, 50}),
+        ("sessions", {0.9, 1.3, 2, 0.95, 1}),
+        ("stale", {0.9}),
+        ("size", {0.95}),
+        ("client", set()),
+        ("logins", {0.95, 0.75, 20}),
         ("start", {2.2, 2000}),
-        ("memory", {2.5, 1.1}),
-        ("growth", {1.11, 1.5}),
+        ("memory", {1.6, 1.1}),
+        ("growth", {1.5}),
         ("command", {2.2, 4}),
         ("import", {20000, 1.1}),
         ("export", {1.1}),
-        ("cleanup", {200}),
+        ("cleanup", {20000, 100}),
     ],
 )
 def test_a_measure_prints_its_figures_and_their_promises(
     measure: str, promised: set[float], tmp_path: Path
 ) -> None:
+    needed("wrk")
     files = ["--json", str(tmp_path / "figures.json"), "--markdown", str(tmp_path / "figures.md")]
     done = benchmarks("--quick", *files, measure)
     assert (done.returncode, done.stderr) == (0, "")
@@ -51,5 +58,28 @@ def test_measures_are_chosen_by_name() -> None:
     refused = benchmarks("--quick", "nonsense")
     assert refused.returncode == 2
     assert (
-        "no measure nonsense; there are sessions, logins, start, memory, growth, command, " in refused.stderr
+        "no measure nonsense; there are sessions, stale, size, client, logins, start, memory, "
+        in refused.stderr
     )
+
+
+def test_a_missing_client_is_named_with_its_package(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.benchmarks", "--quick", "client"]
+    refused = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert refused.returncode == 1
+    assert "wrk is missing" in refused.stderr
+    assert "apt-get install wrk" in refused.stderr
+
+
+def test_a_figure_of_several_runs_has_the_median_of_each() -> None:
+    runs = [Figure("rate", values, "times", at_least=2) for values in ([1, 2, 9], [4, 4, 4], [3, 3, 4])]
+    figure = runs[0].with_runs(runs[1:])
+    assert (figure.values, figure.median, figure.kept) == ([2, 4, 3], 3, True)

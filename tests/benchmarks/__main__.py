@@ -5,7 +5,6 @@ import json
 import os
 import platform
 import sqlite3
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -84,22 +83,31 @@ def _measured(
 
     A run measures everything once, so that a busy hour affects all measures alike.
     """
-    figures: dict[str, list[list[Figure]]] = {name: [] for name in names}
+    figures: dict[str, list[dict[str, Figure]]] = {name: [] for name in names}
     others: dict[str, float] = dict.fromkeys(names, 0.0)
     with tempfile.TemporaryDirectory(prefix="usersctl-benchmarks-") as folder:
         bench = Bench(Path(folder), quick=quick)
         for run in range(runs):
             for name in names:
                 began, beside = time.perf_counter(), Others()
-                figures[name].append(list(MEASURES[name](bench)))
+                figures[name].append(dict(_with_titles(MEASURES[name](bench))))
                 others[name] = max(others[name], beside.cores())
                 took = time.perf_counter() - began
-                print(f"run {run + 1} of {runs}: {name}, {took:.0f} s", file=sys.stderr, flush=True)
+                print(f"run {run + 1} of {runs}: {name}, {took:.0f} s", flush=True)
     merged = {
-        name: [first.with_runs(more) for first, *more in zip(*found, strict=True)]
-        for name, found in figures.items()
+        name: [figure.with_runs([run[title] for run in more]) for title, figure in first.items()]
+        for name, (first, *more) in figures.items()
     }
     return merged, others
+
+
+def _with_titles(figures: Iterator[Figure]) -> Iterator[tuple[str, Figure]]:
+    """Each figure, with its name below that of the figure that it belongs to."""
+    title = ""
+    for figure in figures:
+        if not figure.what.startswith("  "):
+            title = figure.what
+        yield f"{title} {figure.what}", figure
 
 
 def _idleness(others: Mapping[str, float]) -> str:

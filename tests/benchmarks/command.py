@@ -78,7 +78,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
         ran[name].append(measured())
         beside[name].append(ran[name][-1] / bare[-1])
 
-    for _ in range(bench.size(9, 1)):
+    for _ in range(bench.size(3, 1)):  # in each run
         for name, (words, environment, _) in whole.items():
             note(name, partial(to_the_end, bench, ["-c", START, *words], environment))
         for name, words in commands.items():

@@ -134,10 +134,7 @@ class Bench:
         return Ran(seconds, used.ru_maxrss / 1024)
 
     def wrk(self, words: Sequence[str]) -> Printed:
-        program = shutil.which("wrk")
-        if program is None:
-            raise SystemExit("wrk is missing, the client of this measure; on Debian: apt-get install wrk")
-        process = subprocess.Popen([program, *words], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(["wrk", *words], stdout=subprocess.PIPE, text=True)
         printed = process.stdout.read() if process.stdout else ""
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -170,13 +167,21 @@ class Bench:
         return self.run(["-c", START, *words], self.environment(database))
 
     def people(self, count: int) -> Path:
-        """A database of so many users, each with a session. It is filled once, and serves all runs."""
-        path = self.folder / f"people-{count}.db"
+        """A database of so many users, each with a session."""
+
+        def fill(connection: sqlite3.Connection) -> None:
+            add_users(connection, count)
+            add_sessions(connection, count)
+
+        return self.kept(f"people-{count}", fill)
+
+    def kept(self, name: str, fill: Callable[[sqlite3.Connection], None]) -> Path:
+        """A database that is filled once, and serves all runs."""
+        path = self.folder / f"{name}.db"
         if not path.exists():
-            self.database(path.stem)
+            self.database(name)
             with filling(path) as connection:
-                add_users(connection, count)
-                add_sessions(connection, count)
+                fill(connection)
         return path
 
     def database(self, name: str) -> Path:

@@ -1,5 +1,6 @@
-"""The cost of requests and commands at 1,000, 100,000 and 1,000,000 users and sessions."""
+"""The cost of requests and commands at 1,000, 100,000 and 1,000,000 users; that of a session check is in `sessions`."""
 
+import sqlite3
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -8,7 +9,7 @@ from pathlib import Path
 from tests.benchmarks.daemon import until_it_answers
 from tests.benchmarks.frame import MOMENT, USER_AGENT, Bench, Figure, add_sessions, add_users, filling
 from tests.benchmarks.logins import PASSWORD
-from tests.benchmarks.servers import Order, asking, beside, get, in_turns, post, servers, signed_in, use
+from tests.benchmarks.servers import Order, asking, beside, get, in_turns, post, servers, use
 from usersctl.passwords import Hasher
 
 COST = 10  # the lowest cost, so that bcrypt hides as little as possible
@@ -17,7 +18,6 @@ ADMIN = "Cookie: auth_token=benchmark-00000000"
 
 FLAT = 1.5  # times the smallest size: constant, apart from caches and deeper trees
 MEASURED = {  # by how much each may grow; None for those that read every row they skip
-    "session check": 1.11,  # 0.90 of the requests per second
     "login": FLAT,
     "list, first page": FLAT,
     "list, last page": FLAT,
@@ -35,38 +35,37 @@ COMMANDS = {
 def measure(bench: Bench) -> Iterator[Figure]:
     sizes = (100, 400) if bench.quick else (1_000, 100_000, 1_000_000)
     databases = {size: _filled(bench, size) for size in sizes}
-    took: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))  # milliseconds
-    grown: dict[str, list[float]] = defaultdict(list)
-    for _ in range(bench.size(3, 1)):
-        with servers(bench) as start, asking(bench) as asker:
-            rounds = f"[passwordHashing]\nrounds = {COST}\n"
-            ports = {size: start.daemon(databases[size], configuration=rounds).port for size in sizes}
-            for what in MEASURED:
-                for size in sizes:
-                    use(databases[size], size)
-                orders = {str(size): Order(ports[size], _requests(size)[what]) for size in sizes}
-                rates = in_turns(asker, orders, bench.size(4, 1), bench.seconds(0.3), warm_up=2)
-                for size in sizes:
-                    took[what][size].append(1000 / statistics.median(rates[str(size)]))
-                grown[what].append(beside(rates, str(sizes[0]), str(sizes[-1])))
-        for size in sizes:
-            for what, seconds in _without_a_daemon(bench, databases[size], size).items():
-                took[what][size].append(seconds * 1000)
-        for what in COMMANDS:
-            grown[what].append(took[what][sizes[-1]][-1] / took[what][sizes[0]][-1])
+    took: dict[str, dict[int, float]] = defaultdict(dict)  # milliseconds
+    grown: dict[str, float] = {}
+    with servers(bench) as start, asking(bench) as asker:
+        rounds = f"[passwordHashing]\nrounds = {COST}\n"
+        ports = {size: start.daemon(databases[size], configuration=rounds).port for size in sizes}
+        for what in MEASURED:
+            for size in sizes:
+                use(databases[size], size)
+            orders = {str(size): Order(ports[size], _requests(size)[what]) for size in sizes}
+            rates = in_turns(asker, orders, bench.size(4, 1), bench.seconds(0.3), warm_up=2)
+            for size in sizes:
+                took[what][size] = 1000 / statistics.median(rates[str(size)])
+            grown[what] = beside(rates, str(sizes[0]), str(sizes[-1]))
+    for size in sizes:
+        for what, seconds in _without_a_daemon(bench, databases[size], size).items():
+            took[what][size] = seconds * 1000
+    for what in COMMANDS:
+        grown[what] = took[what][sizes[-1]] / took[what][sizes[0]]
     for what, at_most in (MEASURED | COMMANDS).items():
         for size in sizes:
-            yield Figure(f"{what}, {size:,} users", took[what][size], "ms")
-        yield Figure(f"  {sizes[-1]:,} beside {sizes[0]:,}", grown[what], "times", at_most)
+            yield Figure(f"{what}, {size:,} users", [took[what][size]], "ms")
+        yield Figure(f"  {sizes[-1]:,} beside {sizes[0]:,}", [grown[what]], "times", at_most)
 
 
 def _filled(bench: Bench, size: int) -> Path:
-    database = bench.database(f"growth-{size}")
-    with filling(database) as connection:
+    def fill(connection: sqlite3.Connection) -> None:
         add_users(connection, size, hashed=Hasher(COST).hash(PASSWORD))
         add_sessions(connection, size)
         connection.execute("UPDATE users SET role = 'admin' WHERE id = 1")
-    return database
+
+    return bench.kept(f"growth-{size}", fill)
 
 
 def _requests(size: int) -> Mapping[str, list[str]]:
@@ -74,7 +73,6 @@ def _requests(size: int) -> Mapping[str, list[str]]:
     middle = pages // 2
     step = max(1, size // 1_000)
     return {
-        "session check": signed_in(size),
         "login": [
             post("/api/users/session", {"email": f"user{n:08}@example.com", "password": PASSWORD})
             for n in range(0, size, step)

@@ -1,6 +1,7 @@
 """Servers that are measured side by side and in turns, so that other load of the machine affects all alike."""
 
 import json
+import shutil
 import socket
 import sqlite3
 import statistics
@@ -179,6 +180,8 @@ class Wrk:
     """Sends requests by wrk, a program in C. Each of its turns begins where the last one of these requests ended."""
 
     def __init__(self, bench: Bench, requests: Sequence[str]) -> None:
+        if shutil.which("wrk") is None:
+            raise SystemExit("wrk is missing, the client of this measure; on Debian: apt-get install wrk")
         self.requests = len(requests)
         self._bench = bench
         self._next = 0

@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.benchmarks.frame import HASH, MOMENT, Bench, Figure, add_users, filling, ratios, rounds
+from tests.benchmarks.frame import HASH, MOMENT, Bench, Figure, ratios, rounds
 
 FLAT = 1.1  # times the memory for a hundredth, or a tenth, of the rows: constant, apart from noise
 
@@ -13,7 +13,7 @@ def measure_import(bench: Bench) -> Iterator[Figure]:
     few, many = bench.size(10_000, 100), bench.size(100_000, 1_000)
     files = {count: _people(bench.folder / f"people-{count}.csv", count) for count in (few, many)}
     ran = rounds(
-        bench.size(3, 1),
+        1,
         {
             str(count): lambda count=count: bench.usersctl(
                 bench.database("import"), "import", str(files[count])
@@ -37,14 +37,11 @@ def measure_import(bench: Bench) -> Iterator[Figure]:
 
 def measure_export(bench: Bench) -> Iterator[Figure]:
     few, many = bench.size(10_000, 100), bench.size(1_000_000, 1_000)
-    databases = {count: bench.database(f"export-{count}") for count in (few, many)}
-    for count, database in databases.items():
-        with filling(database) as connection:
-            add_users(connection, count)
+    databases = {count: bench.people(count) for count in (few, many)}
     for form in ("csv", "jsonl", "json"):
         target = bench.folder / f"people.{form}"
         ran = rounds(
-            bench.size(3, 1),
+            1,
             {
                 str(count): lambda count=count, target=target: bench.usersctl(
                     databases[count], "export", str(target), "--with-hashes"
