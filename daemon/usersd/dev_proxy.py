@@ -19,7 +19,7 @@ from usersd.app import App
 from usersd.handlers.verify import verify
 from usersd.pages import pages
 from usersd.request import FORWARDING, Request
-from usersd.response import JSON, Response, error_response, send, unavailable
+from usersd.response import JSON, Response, WrongCredentials, error_response, send, unavailable
 from usersd.server.connections import Hosted
 from usersd.server.lanes import Lane
 
@@ -132,6 +132,8 @@ class DevProxy:
         }
         try:
             return verify(Request(asked, self._believing), self._app.service)
+        except WrongCredentials as wrong:
+            return wrong.response
         except UsersError:
             return unavailable()
 

@@ -53,12 +53,10 @@ def counted(service: Service) -> Service:
     from dataclasses import replace
 
     hasher = CountedHasher(4, slots=2, waiting_room=1000)
-    return replace(
-        service,
-        hasher=hasher,
-        accounts=replace(service.accounts, hasher=hasher),
-        sessions=replace(service.sessions, hasher=hasher),
-    )
+    service.hasher = hasher
+    service.accounts = replace(service.accounts, hasher=hasher)
+    service.sessions = replace(service.sessions, hasher=hasher)
+    return service
 
 
 # --- on one account ---

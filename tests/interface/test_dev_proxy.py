@@ -20,6 +20,8 @@ passwordHashing.rounds = 10
 whitelist = ["/about"]
 [auth.roleRules]
 "/admin/*" = "admin"
+[forward]
+basic = true
 [forward.headers]
 Remote-User = "id"
 X-WebAuth-User = "email"
@@ -109,6 +111,12 @@ def test_the_application_learns_the_user_and_nothing_that_signs_in(behind: Behin
         assert token not in seen.body.decode()
         assert headers["host"] == headers["x-forwarded-host"] == f"127.0.0.1:{behind.daemon.port}"
         assert headers["x-forwarded-for"] == "127.0.0.1"
+
+
+def test_wrong_basic_credentials_are_a_401_with_a_challenge(behind: Behind) -> None:
+    for credentials in ("YWRhOng=", "!", ""):
+        reply = behind.visitor.get("/page", headers={"Authorization": f"Basic {credentials}"})
+        assert (reply.status, reply.all("WWW-Authenticate")[0][:6]) == (401, "Basic ")
 
 
 def test_no_visitor_names_the_user_in_a_header(behind: Behind) -> None:
