@@ -15,7 +15,6 @@ from usersctl.errors import Busy, TooMany
 from usersctl.models import Actor, Device, User
 from usersctl.passwords import Hasher
 from usersctl.permissions import admit
-from usersctl.secrets import digest
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
@@ -34,6 +33,8 @@ class Counter(NamedTuple):
 def counter_of(tx: Transaction, user: User | None, email: str, devices: Iterable[Device] = ()) -> Counter:
     """For a login: of the user's device, if one of these still is, else of strangers."""
     if user is None:
+        from usersctl.secrets import digest  # late: most commands need no hashing
+
         # Users mistype passwords into this field, so an address without an account is not stored in clear.
         return Counter(digest(email).hex(), None)
     for device in devices:

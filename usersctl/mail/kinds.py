@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from usersctl.clock import stamp
 from usersctl.models import Purpose, User
-from usersctl.secrets import digest, new_message_id
 from usersctl.store.transaction import Transaction
 
 
@@ -81,6 +80,8 @@ class EmailQueue:
         notice is sent if no link of one works, and the email that undoes a deletion always: each deletion takes the
         password or another link.
         """
+        from usersctl.secrets import digest, new_message_id  # late: most commands need no hashing
+
         if user is None:
             # Without an account the text may be a mistyped password or a megabyte, so only its digest is stored.
             email = digest(email).hex()
