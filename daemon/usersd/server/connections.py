@@ -20,6 +20,7 @@ from usersd.request import MAX_BODY
 from usersd.response import Response, error_response
 from usersd.server.lanes import Lane, Lanes, Rejected
 from usersd.server.messages import Parser, Task
+from usersd.server.watch import Watched
 
 log = logging.getLogger("usersd")
 
@@ -256,7 +257,7 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
         self.asked_to_stop = False
         super().__init__(
             hosted.app,
-            map={},
+            map=Watched(),
             _sock=listener,
             dispatcher=Lanes(hosted.lane, **sizes),
             bind_socket=False,
@@ -287,11 +288,13 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
             "wsgi.run_once": False,
             "wsgi.input_terminated": True,
         }
+        self._watch_all()
 
     def internal_connection(self) -> socket.socket:
         """The client's end of a new connection to this server, for the self-check. Call before `run`."""
         ours, theirs = socket.socketpair()
         InternalChannel(self, ours, (UNIX, None), self.adj, map=self._map)
+        self._watch_all()
         return theirs
 
     def stop(self) -> None:
@@ -330,8 +333,19 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
         return ended
 
     def _turn(self, seconds: float) -> None:
-        wasyncore.poll2(seconds, self._map)
+        """One round: what clients sent is read, and what the main thread can answer is answered."""
+        ready = self._map.wait(seconds)
+        for number, channel, events in ready:
+            if self._map.get(number) is channel:  # no other event of this round has closed it
+                wasyncore.readwrite(channel, events)
         self.task_dispatcher.answer_here()
+        if all(isinstance(channel, Channel) for _, channel, _ in ready):
+            self._map.watch([number for number, _, _ in ready])
+        else:
+            self._watch_all()  # a connection is new, or a thread has changed something
+
+    def _watch_all(self) -> None:
+        self._map.watch(list(self._map))
 
     def _stop_accepting(self) -> None:
         try:
@@ -359,6 +373,7 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
             limit = channel.time_limit()
             if limit is not None and now - channel.since > limit:
                 channel.handle_close()
+        self._watch_all()  # it may accept again
 
     def readable(self) -> bool:
         return bool(self.accepting and not self.out_of_files and len(self._map) < self.adj.connection_limit)

@@ -47,7 +47,10 @@ class Lanes:
         away_threads: int = AWAY_THREADS,
     ) -> None:
         self._lane_of = lane_of
-        self._queues: dict[Lane, SimpleQueue[Any]] = {lane: SimpleQueue() for lane in Lane}
+        self._here: deque[Any] = deque()
+        self._queues: dict[Lane, SimpleQueue[Any]] = {
+            lane: SimpleQueue() for lane in Lane if lane is not Lane.HERE
+        }
         self._capacity = {
             Lane.HASHING: threading.BoundedSemaphore(slow_threads + waiting_room),
             Lane.AWAY: threading.BoundedSemaphore(away_threads),
@@ -65,6 +68,9 @@ class Lanes:
     def add_task(self, channel: Any) -> None:
         request = channel.requests[0]
         lane = Lane.QUICK if request.error else self._lane_of(request.command, _routed(request.path))
+        if lane is Lane.HERE:
+            self._here.append(channel)
+            return
         capacity = self._capacity.get(lane)
         if capacity is None or capacity.acquire(blocking=False):
             self._queues[lane].put(channel)
@@ -74,9 +80,8 @@ class Lanes:
 
     def answer_here(self) -> None:
         """Runs the requests of Lane.HERE in the main thread; one that would wait moves to a thread."""
-        waiting = self._queues[Lane.HERE]
-        while not waiting.empty():
-            channel = waiting.get()
+        while self._here:
+            channel = self._here.popleft()
             try:
                 _answer(channel, nonblocking=True)
             except MustWait:
