@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.proxies import needed
 
+from tests.benchmarks import quoted
 from tests.benchmarks.frame import Figure
 
 pytestmark = pytest.mark.slow
@@ -83,3 +84,17 @@ def test_a_figure_of_several_runs_has_the_median_of_each() -> None:
     runs = [Figure("rate", values, "times", at_least=2) for values in ([1, 2, 9], [4, 4, 4], [3, 3, 4])]
     figure = runs[0].with_runs(runs[1:])
     assert (figure.values, figure.median, figure.kept) == ([2, 4, 3], 3, True)
+
+
+def test_the_documentation_quotes_the_figures_of_the_last_run() -> None:
+    speed, readme = (page.read_text("utf-8") for page in quoted.PAGES)
+    table = list(quoted.lines())
+    assert "\n".join(table) in speed
+    assert quoted.with_figures(speed) == speed
+    assert quoted.with_figures(readme) == readme
+    assert len([line for line in table if line in readme]) == 3
+
+
+def test_figures_are_published_of_complete_runs_only() -> None:
+    refused = benchmarks("--publish", "--quick")
+    assert (refused.returncode, "all measures" in refused.stderr) == (2, True)

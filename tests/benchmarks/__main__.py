@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import cleanup, command, daemon, growth, logins, sessions, transfer
+from tests.benchmarks import cleanup, command, daemon, growth, logins, quoted, sessions, transfer
 from tests.benchmarks.frame import Bench, Figure, Measure, Others
 
 WIDE = 72
@@ -47,10 +47,15 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all of it to FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write it to FILE to be read")
+    parser.add_argument(
+        "--publish", action="store_true", help="write figures.md, and what the documentation quotes of it"
+    )
     chosen = parser.parse_args()
     unknown = set(chosen.measures) - set(MEASURES)
     if unknown:
         parser.error(f"no measure {', '.join(sorted(unknown))}; there are {', '.join(MEASURES)}")
+    if chosen.publish and (chosen.measures or chosen.quick):
+        parser.error("--publish takes the figures of all measures")
     if chosen.runs < 1:
         parser.error("--runs is at least 1")
     runs = 1 if chosen.quick else chosen.runs
@@ -72,8 +77,12 @@ def main() -> None:
     if chosen.json:
         as_json = {name: [figure.as_json() for figure in figures] for name, figures in measured.items()}
         chosen.json.write_text(json.dumps({**machine, "measures": as_json}, indent=2) + "\n", "utf-8")
+    markdown = "\n".join(_markdown(_described(machine), measured)) + "\n"
     if chosen.markdown:
-        chosen.markdown.write_text("\n".join(_markdown(_described(machine), measured)) + "\n", "utf-8")
+        chosen.markdown.write_text(markdown, "utf-8")
+    if chosen.publish:
+        quoted.FIGURES.write_text(markdown, "utf-8")
+        quoted.update()
 
 
 def _measured(

@@ -138,10 +138,10 @@ def measure_stale(bench: Bench) -> Iterator[Figure]:
             if turn.rate * seconds > users and not bench.quick:
                 raise RuntimeError(f"{users:,} sessions are too few for {seconds} seconds")
             taken["stale" if ago else "fresh"].append(turn)
-        title = f"session check, {users:,} sessions, server.processes = {processes}"
-        yield from _rate(f"{title}, used within the minute", taken["fresh"])
-        yield from _rate(f"{title}, last used before it", taken["stale"])
-        yield _beside("beside the ones used within the minute", taken, "stale", "fresh", 0.9)
+        at = f"server.processes = {processes}"
+        yield from _rate(f"{users:,} fresh sessions, {at}", taken["fresh"])
+        yield from _rate(f"{users:,} stale sessions, {at}", taken["stale"])
+        yield _beside("beside fresh ones", taken, "stale", "fresh", 0.9)
         yield _beside("its processor time beside that", taken, "stale", "fresh", of=_server)
 
 
