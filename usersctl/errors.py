@@ -43,6 +43,14 @@ class Forbidden(UsersError):
     code = "forbidden"
 
 
+class Inactive(Forbidden):
+    """The password was right. `state` is the user's own business: one of User.inactive_because."""
+
+    def __init__(self, state: str) -> None:
+        super().__init__("Account is inactive")
+        self.state = state
+
+
 class NotFound(UsersError):
     code = "not_found"
 
@@ -75,13 +83,17 @@ class LockedDown(_Later):
 
 
 class SignInRefused(UsersError):
-    """A sign-in through the identity provider that failed; `reason` is the `error=` value of the redirect."""
+    """A sign-in through the identity provider that failed; `reason` is the `error=` value of the redirect.
+
+    `detail` says more than the few values of `reason` can, for the text on our own sign-in page.
+    """
 
     code = "sign_in_refused"
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, *, detail: str | None = None) -> None:
         super().__init__(message)
         self.reason = reason
+        self.detail = detail
 
 
 class ConfigError(UsersError):

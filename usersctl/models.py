@@ -62,6 +62,13 @@ class User(NamedTuple):
         """The address to show. Recovery, emails and other applications use `email`, the known address."""
         return self.claimed_email or self.email
 
+    @property
+    def inactive_because(self) -> str:
+        """Why an inactive account is inactive, for its owner."""
+        if self.awaiting_confirmation:
+            return "awaiting-confirmation"
+        return "deactivated" if self.delete_at is None else "deletion"
+
     def as_json(self) -> dict[str, Any]:
         """The user object of the HTTP interface and of every `--json`, without the internal fields."""
         user = self.as_known()

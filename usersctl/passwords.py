@@ -137,6 +137,11 @@ def check_password(settings: Settings, password: str, owner: User | Newcomer) ->
     return password
 
 
+def refused_for_all(settings: Settings) -> frozenset[str]:
+    """The common passwords and the names of the service, in lower case."""
+    return _common_passwords() | _names_of_service(settings)
+
+
 def _refuse_common(settings: Settings, folded: str, owner: User | Newcomer) -> None:
     own = (owner.email, owner.email.partition("@")[0], owner.name)
     if folded in (text.casefold() for text in own):

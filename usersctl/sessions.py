@@ -11,7 +11,16 @@ from usersctl.addresses import expire_claims, remove_old_registrations
 from usersctl.clock import moment, stamp
 from usersctl.config import Settings
 from usersctl.devices import Devices
-from usersctl.errors import Busy, Forbidden, LockedDown, NotFound, StoreUnusable, Unauthenticated, UsersError
+from usersctl.errors import (
+    Busy,
+    Forbidden,
+    Inactive,
+    LockedDown,
+    NotFound,
+    StoreUnusable,
+    Unauthenticated,
+    UsersError,
+)
 from usersctl.expiry import delete_due
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.folder import mail_folder, remove_emails
@@ -134,13 +143,15 @@ class Sessions:
                 raise Unauthenticated("Invalid email or password")
             if verified and current and current.password_hash != verified.password_hash:
                 raise _HashChangedError("Invalid email or password")
-            if current is None or not current.user.active:
-                raise Forbidden("Account is inactive")
+            if current is not None:
+                user = current.user
+            if current is None or not user.active:
+                raise Inactive(user.inactive_because)
             if verified:
                 tx.clear_failures(user.id)
                 if verified.renewed is not None:
                     tx.renew_hash(user.id, verified.renewed)
-            return self.open_in(tx, current.user, remember=remember, client=client)
+            return self.open_in(tx, user, remember=remember, client=client)
 
     def open_in(
         self,

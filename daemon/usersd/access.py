@@ -121,5 +121,5 @@ def allowed_origin_headers(request: Request) -> list[Header]:
     if is_from_allowed_origin(request):
         headers.append(("Access-Control-Allow-Origin", request.environ["HTTP_ORIGIN"]))
         headers.append(("Access-Control-Allow-Credentials", "true"))
-        headers.append(("Access-Control-Expose-Headers", "Retry-After, X-Request-Id"))
+        headers.append(("Access-Control-Expose-Headers", "Retry-After, X-Request-Id, X-Account-State"))
     return headers

@@ -1,7 +1,7 @@
 """The application: match the path, identify the caller, admit, run the handler, answer errors as JSON."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from usersctl import errors
@@ -200,15 +200,15 @@ class App:
             # Its message names files, which clients must not learn.
             self.log.event("database", request=request.request_id, message=str(error))
             return unavailable()
-        if isinstance(error, errors.TooMany | errors.Busy | errors.LockedDown):
-            return error_response(status, str(error), ("Retry-After", str(error.retry_after)))
-        return error_response(status, str(error))
+        return error_response(status, str(error), *_headers_of(error))
 
     def _sign_in_error_response(self, request: Request, error: Exception) -> Response:
         """The browser is on its way between two sites: every error ends at the configured page."""
         code, why = FAILED, str(error)
         if isinstance(error, errors.SignInRefused):
             code = error.reason
+            if error.detail is not None:
+                request.leave_reason(error.detail)
         elif not isinstance(error, errors.UsersError):
             why = type(error).__name__
             self.log.error(error, request=request.request_id, method=request.method, path=request.path)
@@ -267,6 +267,13 @@ class App:
             user=request.user and request.user.id,
             request=request.request_id,
         )
+
+
+def _headers_of(error: Exception) -> Iterator[Header]:
+    if isinstance(error, errors.Inactive):
+        yield "X-Account-State", error.state
+    if isinstance(error, errors.TooMany | errors.Busy | errors.LockedDown):
+        yield "Retry-After", str(error.retry_after)
 
 
 def _is_own_change_by_token(request: Request, route: Route) -> bool:

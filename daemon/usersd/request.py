@@ -18,7 +18,7 @@ from usersctl.fields import is_text, unique_keys
 from usersctl.lazy import lazy
 from usersctl.models import Actor, Client, Session, User
 from usersctl.secrets import digest
-from usersd.cookies import DEVICE_PATTERN, TOKEN_PATTERN, NewCookies, cookie_values
+from usersd.cookies import DEVICE_PATTERN, REASON, TOKEN_PATTERN, NewCookies, cookie_values
 from usersd.server.lanes import NONBLOCKING
 
 MAX_BODY = 64 * 1024
@@ -179,6 +179,22 @@ class Request:
     def device_cookies(self) -> tuple[str, ...]:
         header = self.environ.get("HTTP_COOKIE", "")
         return tuple(cookie_values(header, self.settings.device_cookie, DEVICE_PATTERN))
+
+    # The `error` of a sign-in through the provider has four values only. Our own sign-in page finds more in a cookie.
+
+    @property
+    def _reason_cookie(self) -> str:
+        return f"{'__Host-' * self.settings.https}{REASON}"
+
+    def leave_reason(self, detail: str) -> None:
+        self.new_cookies.set(self._reason_cookie, detail, max_age=60)
+
+    def take_reason(self) -> str:
+        """The detail that the last sign-in of this browser left, once. It may be any text."""
+        details = cookie_values(self.environ.get("HTTP_COOKIE", ""), self._reason_cookie)
+        if details:
+            self.new_cookies.set(self._reason_cookie, "", max_age=0)
+        return "".join(details[:1])
 
     # --- the input ---
 

@@ -225,7 +225,7 @@ def test_only_an_allowed_origin_may_read_responses(make_site: Callable[..., Site
     allowed = {
         "Access-Control-Allow-Origin": FRIEND,
         "Access-Control-Allow-Credentials": "true",
-        "Access-Control-Expose-Headers": "Retry-After, X-Request-Id",
+        "Access-Control-Expose-Headers": "Retry-After, X-Request-Id, X-Account-State",
     }
     for fetch in ({}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}):
         headers = {"Origin": FRIEND, **fetch}

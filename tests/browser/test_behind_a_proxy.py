@@ -81,7 +81,7 @@ def test_every_link_to_the_own_profile_leads_to_account(visitor: Visitor) -> Non
 
 def test_a_deep_link_survives_the_sign_in_through_the_provider(visitor: Visitor) -> None:
     visitor.goes(DEEP)
-    visitor.page.get_by_role("link", name=re.compile("provider")).click()
+    visitor.page.get_by_role("link", name=re.compile("Continue with")).click()
     visitor.follows("Ada Lovelace")
     visitor.page.wait_for_url(visitor.base + DEEP)
     assert shown_by(visitor)["who"]["email"] == "ada@example.com"

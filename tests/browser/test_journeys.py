@@ -31,10 +31,11 @@ def test_the_first_admin_comes_by_a_link_and_signs_in(house: House, visit: Visit
     ada.page.goto(link)
     ada.fills(Name="Ada Lovelace", Email="ada@example.com", Password=PASSWORD)
     ada.presses("Create admin")
-    ada.sees("Your admin account is there.")
-    ada.follows("Sign in")
+    ada.is_at("/login")
+    ada.has_focus_on(ada.page.get_by_text("Your admin account has been created."))
     ada.misses("There is no admin yet")
-    ada.fills(Email="ada@example.com", Password=PASSWORD)
+    expect(ada.field("Email")).to_have_value("ada@example.com")
+    ada.fills(Password=PASSWORD)
     ada.presses("Sign in")
     sees_profile(ada)
     ada.follows("Users")
@@ -49,7 +50,7 @@ def test_a_wrong_set_up_link_shows_the_command_instead_of_a_form(
 ) -> None:
     ada = visit(house())
     ada.goes(f"/setup{query}")
-    ada.sees("This link was used already, or is too old.")
+    ada.sees("This link has already been used, or has expired.")
     ada.sees("usersctl create EMAIL --admin")
     expect(ada.page.locator("form")).to_have_count(0)
 
@@ -62,7 +63,7 @@ def test_a_visit_of_the_set_up_page_does_not_consume_its_link(house: House, visi
         ada.page.goto(link)
     ada.fills(Name="Ada", Email="ada@example.com", Password=PASSWORD)
     ada.presses("Create admin")
-    ada.sees("Your admin account is there.")
+    ada.sees("Your admin account has been created.")
 
 
 def test_a_set_up_link_that_expires_meanwhile_is_refused_in_words(house: House, visit: Visit) -> None:
@@ -73,7 +74,7 @@ def test_a_set_up_link_that_expires_meanwhile_is_refused_in_words(house: House, 
     site.service.first_admin.link()
     ada.fills(Name="Ada", Email="ada@example.com", Password=PASSWORD)
     ada.presses("Create admin")
-    ada.sees("This link was used already, or is too old.")
+    ada.sees("This link has already been used, or has expired.")
     ada.sees("usersctl create EMAIL --admin")
     expect(ada.button("Create admin")).to_have_count(0)
 
@@ -108,7 +109,7 @@ def test_a_user_manages_profile_password_and_sessions(house: House, visit: Visit
     ada.expected = {400}
     ada.fills(Current_password="wrong", New_password=ANOTHER, New_password__once_more="x")
     ada.presses("Change password")
-    ada.sees("New password and confirmation do not match")
+    ada.sees("The two passwords are not the same.")
     ada.fills(New_password__once_more=ANOTHER)
     ada.presses("Change password")
     ada.sees("Current password is incorrect")
@@ -131,7 +132,7 @@ def test_a_user_manages_profile_password_and_sessions(house: House, visit: Visit
     expect(sessions).to_have_count(2)
     expect(sessions.filter(has_text="this device")).to_have_count(1)
     ada.page.get_by_role("button", name="End: ").click()
-    ada.sees("The session has ended.")
+    ada.sees("The session has been ended.")
     expect(sessions).to_have_count(1)
     ada.presses("Sign out")
     ada.is_at("/login")
@@ -147,21 +148,25 @@ def test_a_new_user_registers_confirms_and_signs_in(house: House, visit: Visit) 
     new.follows("Create an account")
     new.fills(Name="Grace Hopper", Email="grace@example.com", Password=PASSWORD)
     new.presses("Create account")
-    new.sees("Open the link in the email that is on its way to grace@example.com.")
+    new.sees("open the link in the email that is on its way to grace@example.com.")
+    expect(new.page.get_by_role("heading")).to_have_text("Check your email")
+    expect(new.page).to_have_title("Check your email · Acme")
+    new.misses("Already have an account?")
 
     new.expected = {403}
     new.goes("/login")
     new.fills(Email="grace@example.com", Password=PASSWORD)
     new.presses("Sign in")
-    new.sees("Your account is not active.")
+    new.sees("Your email address still has to be confirmed.")
     new.presses("Send the confirmation email again")
-    new.sees("If grace@example.com waits for its confirmation, an email is on its way.")
+    new.sees("If grace@example.com still has to be confirmed, an email is on its way.")
 
     new.opens_email("Confirm")
     new.presses("Confirm")
+    new.is_at("/login")
     new.sees("Your email address is confirmed.")
-    new.follows("Sign in")
-    new.fills(Email="grace@example.com", Password=PASSWORD)
+    expect(new.field("Email")).to_have_value("grace@example.com")
+    new.fills(Password=PASSWORD)
     new.presses("Sign in")
     sees_profile(new)
 
@@ -178,7 +183,7 @@ def test_an_expired_confirmation_email_leads_to_another_one(
     clock.move(hours=25)
     new.opens_email("Confirm")
     new.presses("Confirm")
-    new.sees("This link was used already, or is too old.")
+    new.sees("This link has already been used, or has expired.")
     expect(new.button("Confirm")).to_have_count(0)
     new.presses("Send the confirmation email again")
     new.sees("an email is on its way")
@@ -192,16 +197,22 @@ def test_a_forgotten_password_is_reset_by_email(house: House, visit: Visit) -> N
     site.add()
     ada = visit(site)
     ada.goes("/login")
-    ada.follows("Forgot your password?")
     ada.fills(Email="ada@example.com")
+    ada.follows("Forgot your password?")
+    expect(ada.field("Email")).to_have_value("ada@example.com")
+    ada.follows("Sign in")
+    expect(ada.field("Email")).to_have_value("ada@example.com")
+    ada.follows("Forgot your password?")
     ada.presses("Send the link")
     ada.sees("If ada@example.com has an account, an email with a link is on its way.")
+    expect(ada.page.get_by_role("heading")).to_have_text("Check your email")
     letter = ada.opens_email("Set a new password")
     ada.fills(New_password=ANOTHER, New_password__once_more=ANOTHER)
     ada.presses("Set password")
-    ada.sees("Your password is set.")
-    ada.follows("Sign in")
-    ada.fills(Email="ada@example.com", Password=ANOTHER)
+    ada.is_at("/login")
+    ada.sees("Your new password is set.")
+    expect(ada.field("Email")).to_have_value("ada@example.com")
+    ada.fills(Password=ANOTHER)
     ada.presses("Sign in")
     sees_profile(ada)
 
@@ -209,10 +220,13 @@ def test_a_forgotten_password_is_reset_by_email(house: House, visit: Visit) -> N
     ada.page.goto(letter)
     ada.fills(New_password=ANOTHER, New_password__once_more=ANOTHER)
     ada.presses("Set password")
-    ada.sees("This link was used already, or is too old.")
+    ada.sees("This link has already been used, or has expired.")
     expect(ada.button("Set password")).to_have_count(0)
     ada.follows("Get another link")
     ada.is_at("/forgot-password")
+    expect(ada.field("Email")).to_have_value("ada@example.com")
+    ada.page.reload()
+    assert ada.page.evaluate("sessionStorage.length") == 0
 
 
 def test_an_owner_closes_the_account_after_a_foreign_change(house: House, visit: Visit) -> None:
@@ -224,13 +238,13 @@ def test_an_owner_closes_the_account_after_a_foreign_change(house: House, visit:
     thief.presses("Change password")
     thief.sees("Your password is changed.")
     link = ada.opens_email("password")
-    ada.presses("Close my account to others")
-    ada.sees("All sessions have ended.")
+    ada.presses("Lock everyone out")
+    ada.sees("Everyone is locked out.")
     ada.expected = {400}
     ada.page.goto(link)
-    ada.presses("Close my account to others")
-    ada.sees("This link was used already, or is too old. If you are still worried, set a new password.")
-    expect(ada.button("Close my account to others")).to_have_count(0)
+    ada.presses("Lock everyone out")
+    ada.sees("This link has already been used, or has expired. If you are still worried, set a new password.")
+    expect(ada.button("Lock everyone out")).to_have_count(0)
     ada.follows("Set a new password")
     ada.is_at("/forgot-password")
     thief.expected = {401}
@@ -238,15 +252,25 @@ def test_an_owner_closes_the_account_after_a_foreign_change(house: House, visit:
     thief.sees("Your session has ended.")
 
 
-@pytest.mark.parametrize("page", ["/confirm-email", "/not-me", "/reset-password"])
-def test_an_incomplete_link_is_reported_as_incomplete(house: House, visit: Visit, page: str) -> None:
+WAYS_ON = {
+    "/confirm-email": ("Sign in", "/login"),
+    "/reset-password": ("Get another link", "/forgot-password"),
+    "/not-me": ("Set a new password", "/forgot-password"),
+    "/confirm-new-email": ("Profile", "/login?redirect=/account"),
+    "/confirm-deletion": ("Profile", "/login?redirect=/account"),
+    "/undo-deletion": ("Sign in", "/login"),
+}
+
+
+def test_without_its_link_a_page_shows_no_form_but_what_to_do(house: House, visit: Visit) -> None:
     ada = visit(house())
-    ada.expected = {400}
-    ada.goes(page)
-    if page == "/reset-password":
-        ada.fills(New_password=ANOTHER, New_password__once_more=ANOTHER)
-    ada.page.locator("main button:not([type]):visible").first.click()
-    ada.sees("Something is missing in this link.")
+    for page, (way, led_to) in WAYS_ON.items():
+        for query in ("", "?email=ada@example.com", "?token=x", "?token=&email="):
+            ada.goes(page + query)
+            ada.sees("part of that link is missing")
+            expect(ada.page.locator("form, main button")).to_have_count(0)
+        ada.follows(way)
+        ada.is_at(led_to)
 
 
 # --- through a provider ---
@@ -270,7 +294,7 @@ def test_a_user_of_the_provider_sets_a_first_password_by_email(house: House, vis
     ada.follows("Continue with Example ID")
     ada.follows("Ada Lovelace")
     ada.is_at("/account")
-    ada.sees("This account has no password yet.")
+    ada.sees("This account has no password.")
     expect(ada.field("Current password")).to_have_count(0)
     ada.fills(Email="countess@example.com")
     ada.presses("Save")
@@ -280,10 +304,10 @@ def test_a_user_of_the_provider_sets_a_first_password_by_email(house: House, vis
     ada.opens_email("Set a new password")
     ada.fills(New_password=PASSWORD, New_password__once_more=PASSWORD)
     ada.presses("Set password")
-    ada.sees("Your password is set.")
+    ada.sees("Your new password is set.")
     ada.signs_in(at="/login?redirect=/account")  # the reset ended the claim to another address
     expect(ada.field("Current password")).to_have_count(1)
-    ada.misses("This account has no password yet.")
+    ada.misses("This account has no password.")
 
 
 def test_cancelling_at_the_provider_is_reported(house: House, visit: Visit) -> None:
@@ -292,7 +316,9 @@ def test_cancelling_at_the_provider_is_reported(house: House, visit: Visit) -> N
     ada.follows("Continue with Example ID")
     ada.follows("Cancel")
     ada.is_at("/login?error=oauth_failed")
-    ada.sees("or was cancelled")
+    ada.sees("The sign-in was cancelled.")
+    ada.page.reload()
+    ada.sees("The sign-in did not work.")  # the browser was told once
 
 
 @pytest.mark.parametrize("again", ["with the password", "through the provider"])
@@ -306,7 +332,7 @@ def test_a_sign_in_after_cancelling_at_the_provider_leads_to_the_requested_page(
     for _ in range(2):
         ada.follows("Continue with Example ID")
         ada.follows("Cancel")
-        ada.sees("or was cancelled")
+        ada.sees("The sign-in was cancelled.")
         assert ada.page.evaluate("sessionStorage.length") == 0
     ada.page.reload()
     if again == "with the password":
@@ -341,9 +367,13 @@ def test_a_stored_target_does_not_lead_to_another_site(house: House, visit: Visi
 @pytest.mark.parametrize(
     ("person", "settings", "message"),
     [
-        ("Alan Turing", {}, "did not work"),
-        ("Grace Hopper", {"oauth_allow_auto_registration": False}, "Nobody is registered here"),
-        ("Ada Lovelace", {}, "This account is not active."),
+        ("Alan Turing", {}, "Your email address is not verified at the provider."),
+        (
+            "Grace Hopper",
+            {"oauth_allow_auto_registration": False},
+            "There is no account with your email address",
+        ),
+        ("Ada Lovelace", {}, "Your account has been deactivated."),
     ],
 )
 def test_a_refused_sign_in_through_the_provider_is_shown_in_words(
@@ -451,7 +481,7 @@ def test_the_login_page_lets_another_user_sign_in(house: House, visit: Visit) ->
     visitor = visit(site)
     visitor.signs_in()
     visitor.goes("/login?redirect=/users")
-    visitor.presses("Sign in as somebody else")
+    visitor.presses("Use another account")
     visitor.is_at("/login?redirect=%2Fusers")
     assert visitor.cookie() is None
     visitor.fills(Email="grace@example.com", Password=PASSWORD)

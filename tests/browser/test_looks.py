@@ -36,18 +36,18 @@ def weak_registration(visitor: Visitor) -> None:
     visitor.goes("/register")
     visitor.fills(Name=LONG, Email=f"{LONG}@{LONG}.example", Password="Password7")
     visitor.presses("Create account")
-    visitor.sees("Password must have")
+    visitor.sees("This password does not keep all the rules yet.")
 
 
 def old_confirmation(visitor: Visitor) -> None:
     visitor.goes(f"/confirm-email{LINK}")
     visitor.presses("Confirm")
-    visitor.sees("This link was used already")
+    visitor.sees("This link has already been used")
 
 
 def old_notice(visitor: Visitor) -> None:
     visitor.goes(f"/not-me{LINK}")
-    visitor.presses("Close my account to others")
+    visitor.presses("Lock everyone out")
     visitor.sees("If you are still worried")
 
 
@@ -55,14 +55,14 @@ def old_reset(visitor: Visitor) -> None:
     visitor.goes(f"/reset-password{LINK}")
     visitor.fills(New_password=PASSWORD, New_password__once_more=PASSWORD)
     visitor.presses("Set password")
-    visitor.sees("This link was used already")
+    visitor.sees("This link has already been used")
 
 
 def registered(visitor: Visitor) -> None:
     visitor.goes("/register")
     visitor.fills(Name=LONG, Email=f"x{LONG}@example.com", Password=PASSWORD)
     visitor.presses("Create account")
-    visitor.sees("Your account is made.")
+    visitor.sees("Your account has been created.")
 
 
 def signed_in_already(visitor: Visitor) -> None:
@@ -116,7 +116,7 @@ def deleted(visitor: Visitor) -> None:
 def old_undo(visitor: Visitor) -> None:
     visitor.goes(f"/undo-deletion{LINK}")
     visitor.presses("Undo the deletion")
-    visitor.sees("your account is gone")
+    visitor.sees("your account has been deleted")
 
 
 def ended_session(visitor: Visitor) -> None:
@@ -296,7 +296,7 @@ def test_the_profile_is_usable_by_keyboard(house: House, visit: Visit) -> None:
     ada.page.keyboard.type(PASSWORD)
     ada.page.keyboard.press("Enter")
     ada.is_at("/login")
-    ada.has_focus_on(ada.page.get_by_text("Your account is inactive now"))
+    ada.has_focus_on(ada.page.get_by_text("Your account is now inactive"))
 
 
 def test_a_signed_in_user_continues_by_keyboard(house: House, visit: Visit) -> None:
@@ -306,7 +306,7 @@ def test_a_signed_in_user_continues_by_keyboard(house: House, visit: Visit) -> N
     ada.goes("/login")
     assert tabs(ada) == [
         *("Skip to the content", "Acme", "Profile", "Sign out"),
-        *("Continue", "Sign in as somebody else"),
+        *("Continue", "Use another account"),
     ]
 
 
@@ -498,15 +498,15 @@ def test_the_pages_speak_german(house: House, visit: Visit) -> None:
     ada = visit(site, locale="de-DE")
     ada.expected = {400, 401, 429}
     ada.goes("/login")
-    ada.fills(**{"E-Mail": "ada@example.com"}, Passwort="falsch")
+    ada.fills(**{"E-Mail-Adresse": "ada@example.com"}, Passwort="falsch")
     ada.presses("Anmelden")
-    ada.sees("E-Mail oder Passwort stimmt nicht.")
+    ada.sees("E-Mail-Adresse oder Passwort stimmt nicht.")
     ada.fills(Passwort="correct horse 7")
     ada.presses("Anmelden")
     ada.sees("Wo Sie angemeldet sind")
-    ada.fills(Jetziges_Passwort="x", Neues_Passwort="zu kurz", Neues_Passwort__noch_einmal="zu kurz")
+    ada.fills(Aktuelles_Passwort="x", Neues_Passwort="zu kurz", Neues_Passwort_wiederholen="zu kurz")
     ada.presses("Passwort ändern")
-    ada.sees("Das Passwort erfüllt noch nicht alle Regeln.")
+    ada.sees("Dieses Passwort erfüllt noch nicht alle Regeln.")
     ada.follows("Benutzer")
     ada.sees("Seite 1 von 1 · insgesamt 2")
     ada.presses("Verwalten: grace@example.com")
@@ -518,7 +518,7 @@ def test_the_pages_speak_german(house: House, visit: Visit) -> None:
     ada.presses("Abmelden")
     ada.is_at("/login")
     ada.context.clear_cookies()  # strangers' failed logins keep no known device out
-    ada.fills(**{"E-Mail": "ada@example.com"}, Passwort="falsch")
+    ada.fills(**{"E-Mail-Adresse": "ada@example.com"}, Passwort="falsch")
     ada.presses("Anmelden")
     ada.sees("Bitte warten Sie 30 Sekunden")
 

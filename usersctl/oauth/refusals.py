@@ -6,13 +6,15 @@ from usersctl.errors import SignInRefused
 
 FAILED, NOT_CONFIGURED = "oauth_failed", "oauth_not_configured"
 
+CANCELLED, UNVERIFIED = "cancelled", "unverified"  # details of FAILED
+
 # The error codes of providers for a client id or secret that they do not accept.
 WRONG_CLIENT = ("invalid_client", "unauthorized_client", "incorrect_client_credentials")
 
 
-def refused(reason: str) -> SignInRefused:
-    """`reason` goes into the log; the browser gets only the code."""
-    return SignInRefused(FAILED, reason)
+def refused(reason: str, *, detail: str | None = None) -> SignInRefused:
+    """`reason` goes into the log; the browser gets only the code, and our own sign-in page the detail."""
+    return SignInRefused(FAILED, reason, detail=detail)
 
 
 def refused_by_provider(reason: str, error: Any) -> SignInRefused:

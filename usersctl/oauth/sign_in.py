@@ -16,7 +16,7 @@ from usersctl.mail.kinds import ACCOUNT_LINKED, PASSWORD_ENDED, EmailQueue
 from usersctl.models import UNUSABLE, Actor, Link, Newcomer, Purpose, User
 from usersctl.oauth.http import HttpClient
 from usersctl.oauth.providers import Profile, Provider
-from usersctl.oauth.refusals import refused
+from usersctl.oauth.refusals import UNVERIFIED, refused
 from usersctl.passwords import password_is_set
 from usersctl.secrets import digest
 from usersctl.store.store import Store
@@ -57,7 +57,7 @@ class OAuthSignIn:
     def user_for(self, profile: Profile, *, then: Callable[[Transaction, User], T], by: Actor) -> T:
         """Finds, links or creates the account, and calls `then` with it in the same transaction."""
         if not profile.email_verified:
-            raise refused("the provider has not verified the address")
+            raise refused("the provider has not verified the address", detail=UNVERIFIED)
         try:
             email = normal_email(profile.email)
         except Invalid:
@@ -82,7 +82,7 @@ class OAuthSignIn:
             return self._create(tx, email, profile, by)
         if user.awaiting_confirmation:
             self._take_from_stranger(tx, user, by)
-            raise SignInRefused(INACTIVE, "the account awaits its confirmation")
+            raise _inactive(user, "the account awaits its confirmation")
         if tx.link_of(user.id) == self._link(profile):
             return self._update_picture(tx, user, profile)
         return self._connect(tx, user, profile, by)
@@ -133,7 +133,7 @@ class OAuthSignIn:
 
     def _update_picture(self, tx: Transaction, user: User, profile: Profile) -> User:
         if not user.active:
-            raise SignInRefused(INACTIVE, "the account is inactive")
+            raise _inactive(user)
         picture = _picture(profile.picture)
         if picture is not None and picture != user.profile_picture:
             return tx.change_user(user.id, profile_picture=picture)
@@ -150,7 +150,7 @@ class OAuthSignIn:
         if former is not None and may_be_here and former.oauth_id != new.oauth_id:
             raise refused("the account is linked to another provider account")
         if not user.active:
-            raise SignInRefused(INACTIVE, "the account is inactive")
+            raise _inactive(user)
         changes: dict[str, Any] = {**new._asdict(), "email_proven_at": tx.now_text}
         picture = _picture(profile.picture)
         if picture is not None:
@@ -187,6 +187,10 @@ class OAuthSignIn:
         )
         tx.audit(by, "create", user, role=user.role, active=True, through="provider")
         return user
+
+
+def _inactive(user: User, reason: str = "the account is inactive") -> SignInRefused:
+    return SignInRefused(INACTIVE, reason, detail=user.inactive_because)
 
 
 def _name(text: str | None) -> str:

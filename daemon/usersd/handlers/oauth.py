@@ -13,7 +13,7 @@ from usersctl.config import Settings
 from usersctl.devices import KEY
 from usersctl.errors import SignInRefused
 from usersctl.oauth.providers import Profile
-from usersctl.oauth.refusals import NOT_CONFIGURED, refused
+from usersctl.oauth.refusals import CANCELLED, NOT_CONFIGURED, refused
 from usersctl.oauth.sign_in import STATE_LIFETIME
 from usersctl.secrets import challenge_of, digest, new_token, sign, verified
 from usersctl.service import Service
@@ -103,7 +103,8 @@ def callback(request: Request, service: Service) -> Response:
     flow = _flow(request, service, state, name)
     request.new_cookies.set(name, "", max_age=0)  # also if the sign-in fails
     if query.error or not query.code:
-        raise refused(f"the provider says {(query.error or 'nothing')[:100]!r}")
+        detail = CANCELLED if query.error == "access_denied" else None
+        raise refused(f"the provider says {(query.error or 'nothing')[:100]!r}", detail=detail)
     fetch_profile = partial(
         service.oauth.fetch_profile,
         code=query.code,

@@ -39,7 +39,8 @@ class Credentials(Body, missing="Email and password are required"):
     refusals=_REFUSED_LOGIN,
 )
 def login(request: Request, service: Service) -> dict[str, Any]:
-    """Sign in. A session that the request came with ends and is replaced."""
+    """Sign in. A session that the request came with ends and is replaced. A 403 after the right password has the header
+    `X-Account-State`: `awaiting-confirmation`, `deactivated`, or `deletion` by its owner."""
     body = Credentials(request.body)
     email, is_address = lookup(body.email)
     if is_address:  # an invalid address may be a password in the wrong field: it is not logged

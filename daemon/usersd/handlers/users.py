@@ -13,6 +13,7 @@ from usersd.inputs import Body, Query, choice, number, optional, optional_boolea
 from usersd.openapi import schemas
 from usersd.openapi.operation import MANAGEMENT, OWN, Operation
 from usersd.request import Request
+from usersd.response import Response, as_json
 
 _CREATED_USER = {
     "read": ("GET", "/api/users/{id}", "$response.body#/user/id"),
@@ -66,6 +67,7 @@ def create(request: Request, service: Service) -> dict[str, Any]:
     return {"user": user.as_json()}
 
 
+_AWAITING = {"X-Awaiting-Confirmation": "The ids of listed users who have not confirmed their address yet."}
 _OWN_ONLY = {403: "You may only read your own profile."} | NO_SUCH_USER
 
 
@@ -93,24 +95,32 @@ def delete(request: Request, service: Service) -> dict[str, Any]:
     return {"success": True}
 
 
-@Operation(MANAGEMENT, schemas.named("UserPage"), query=FilteredUserList, links=_FIRST_USER)
-def list_all(request: Request, service: Service) -> dict[str, Any]:
+@Operation(
+    MANAGEMENT,
+    schemas.named("UserPage"),
+    query=FilteredUserList,
+    links=_FIRST_USER,
+    optional_headers=_AWAITING,
+)
+def list_all(request: Request, service: Service) -> Response:
     """List users. Ordered by name, then id. A page beyond the end is an empty list."""
     query = FilteredUserList(request.query)
     return _page(service, query, query.active)
 
 
-@Operation(MANAGEMENT, schemas.named("UserPage"), query=UserList, links=_FIRST_USER)
-def list_inactive(request: Request, service: Service) -> dict[str, Any]:
+@Operation(
+    MANAGEMENT, schemas.named("UserPage"), query=UserList, links=_FIRST_USER, optional_headers=_AWAITING
+)
+def list_inactive(request: Request, service: Service) -> Response:
     """List inactive users."""
     return _page(service, UserList(request.query), active=False)
 
 
-def _page(service: Service, query: UserList, active: bool | None) -> dict[str, Any]:
+def _page(service: Service, query: UserList, active: bool | None) -> Response:
     wanted = UserFilter(search_text(query.search or ""), query.role, active)
     page, limit = query.page, query.limit
     result = service.accounts.page(wanted, page=page, limit=limit, after=query.after or None)
-    return {
+    listed = {
         "users": [user.as_json() for user in result.users],
         "pagination": {
             "page": page,
@@ -121,6 +131,11 @@ def _page(service: Service, query: UserList, active: bool | None) -> dict[str, A
             "hasPrev": page > 1,
         },
     }
+    # The user object has no field for it.
+    awaiting = ",".join(str(user.id) for user in result.users if user.awaiting_confirmation)
+    if not awaiting:
+        return as_json(listed)
+    return as_json(listed, ("X-Awaiting-Confirmation", awaiting))
 
 
 @Operation(OWN, schemas.USER)

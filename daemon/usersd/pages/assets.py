@@ -8,7 +8,7 @@ from pathlib import Path
 from usersctl.colours import BLACK, WHITE, made_readable, readable_on
 from usersctl.config import Settings
 from usersctl.errors import ConfigError, NotFound
-from usersd.pages import texts
+from usersd.pages import common_passwords, texts
 
 _FOLDER = Path(__file__).parent
 _STYLE, _SCRIPT, _TEXTS = (
@@ -40,6 +40,8 @@ def content(settings: Settings, name: str) -> tuple[str, bytes]:
         return _SCRIPT, b"".join(map(_lean, _SCRIPTS[stem]))
     if stem in _SCRIPTS and kind == "json":
         return _TEXTS, texts.for_script(settings.locale, content(settings, f"{stem}.js")[1].decode())
+    if name == "common.bin" and settings.prevent_common_passwords:
+        return "application/octet-stream", common_passwords.content(settings)
     if name == "brand.css" and is_branded(settings):
         sheet = accent_rules(settings.accent).encode()
         if settings.stylesheet is not None:

@@ -1,6 +1,7 @@
 """The pages: thin clients of the JSON API, made from templates with one style sheet and one script."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
@@ -11,9 +12,9 @@ from usersctl.service import Service
 from usersd.access import is_api, own_path, wants_a_page
 from usersd.inputs import Query, optional
 from usersd.openapi.operation import HTML, PAGES, Operation
-from usersd.openapi.schemas import TOKEN, string
+from usersd.openapi.schemas import EMAIL, TOKEN, string
 from usersd.page_access import REGISTRATION
-from usersd.pages import assets, texts
+from usersd.pages import assets, common_passwords, texts
 from usersd.request import Request
 from usersd.response import ALWAYS, JSON, PAGE, Response
 
@@ -38,6 +39,8 @@ def login(request: Request, service: Service) -> Response:
     if urlsplit(then).path == LOGIN:
         then = ""  # a sign-in that leads to the sign-in page would show it again
     onward = f"?{urlencode({'redirect': then})}" if then else ""
+    words = texts.catalogue(request.settings.locale)
+    detail = request.take_reason() if query.error else ""
     return _page(
         request,
         "login",
@@ -49,7 +52,8 @@ def login(request: Request, service: Service) -> Response:
         provider=_provider(service),
         way=OAUTH + onward,
         has_provider=request.settings.has_provider,
-        error=texts.catalogue(request.settings.locale).get(f"oauth.{query.error}"),
+        error=words.get(f"oauth.{query.error}.{detail}", words.get(f"oauth.{query.error}")),
+        awaits=detail == "awaiting-confirmation",
     )
 
 
@@ -65,6 +69,11 @@ CLOSED = {403: "Registration is closed."}
 HTML_403 = frozenset({403})
 
 
+class EmailLinkQuery(Query):
+    token = optional(TOKEN, "From the link in the email.")
+    email = optional(EMAIL, "From the link in the email.")
+
+
 def _form(name: str, description: str, operation: Operation) -> Callable[[Request, Service], Response]:
     """The handler of a page that is the same for all visitors."""
 
@@ -75,19 +84,30 @@ def _form(name: str, description: str, operation: Operation) -> Callable[[Reques
     return operation(show)
 
 
+def _linked(name: str, description: str, operation: Operation) -> Callable[[Request, Service], Response]:
+    """The handler of a page that an email leads to. Without the link its form could not succeed."""
+
+    def show(request: Request, _service: Service) -> Response:
+        link = EmailLinkQuery.lenient(request)
+        return _page(request, name, has_link=bool(link.token and link.email))
+
+    show.__doc__ = description
+    return replace(operation, query=EmailLinkQuery)(show)
+
+
 _FOR_REGISTRATION = Operation(PAGES, HTML, refusals=CLOSED, html_refusals=HTML_403)
 register = _form("register", "Create an account.", _FOR_REGISTRATION)
-confirm_email = _form("confirm_email", "Where the confirmation email leads.", _FOR_REGISTRATION)
+confirm_email = _linked("confirm_email", "Where the confirmation email leads.", _FOR_REGISTRATION)
 forgot_password = _form("forgot_password", "Ask for a reset email.", Operation(PAGES, HTML))
-reset_password = _form("reset_password", "Where the reset email leads.", Operation(PAGES, HTML))
-confirm_new_email = _form(
+reset_password = _linked("reset_password", "Where the reset email leads.", Operation(PAGES, HTML))
+confirm_new_email = _linked(
     "confirm_new_email", "Where the email to a new address leads.", Operation(PAGES, HTML)
 )
-not_me = _form("not_me", "Where the link of a notice leads.", Operation(PAGES, HTML))
-confirm_deletion = _form(
+not_me = _linked("not_me", "Where the link of a notice leads.", Operation(PAGES, HTML))
+confirm_deletion = _linked(
     "confirm_deletion", "Where the email about a deletion leads.", Operation(PAGES, HTML)
 )
-undo_deletion = _form("undo_deletion", "Undo the deletion of your account.", Operation(PAGES, HTML))
+undo_deletion = _linked("undo_deletion", "Undo the deletion of your account.", Operation(PAGES, HTML))
 
 
 class SetupQuery(Query):
@@ -186,6 +206,7 @@ def _page(request: Request, name: str, *, width: str = "narrow", **values: objec
         lang=words["lang"],
         rules=texts.password_rules(settings),
         min_length=settings.min_length,
+        common=common_passwords.address(settings),
         brand=settings.brand,
         asset=partial(assets.address, settings),
         script=assets.script_of(name),

@@ -19,13 +19,24 @@ function takeLink() {
     return search;
   }
   const link = sessionStorage.getItem(pathname);
-  // The form of the set-up page is only in the answer to a request with the token.
-  if (link && !$("form")) location.replace(origin + pathname + link);
+  // The form is only in the answer to a request with the token.
+  if (link && !$("form[data-query]")) location.replace(origin + pathname + link);
   return link || search;
 }
 
 function dropLink() {
   sessionStorage.removeItem(location.pathname);
+}
+
+// Text that the next page takes over: a note, or the email address that was typed.
+function hand(name, text) {
+  if (text) sessionStorage.setItem(name, text);
+}
+
+function taken(name) {
+  const text = sessionStorage.getItem(name);
+  sessionStorage.removeItem(name);
+  return text;
 }
 
 // The texts of this script in the language of the page. One in English is there if they cannot be loaded.
@@ -71,16 +82,25 @@ function fill(text, values) {
   return text.replace(/{(\w+)}/g, (_, key) => values[key] ?? "");
 }
 
+// Why an account is inactive, which the server says after the right password only.
+const STATES = {
+  "awaiting-confirmation": "say.awaiting-confirmation",
+  deactivated: "say.deactivated",
+  deletion: "say.deletion",
+};
+
 // The text for a refusal: the catalogue's for the server's message, or one by the status. A message that lists something
 // stands in the catalogue with a placeholder for the list.
 function refusalText(answer, message = "") {
   const { messages } = texts;
   const template = Object.keys(messages).find((key) => key.includes("{") && message.startsWith(key.split("{")[0]));
   const translation = messages[message] || messages[template];
-  if (translation) return translation;
   const seconds = Number(answer.headers.get("Retry-After")) || 60;
   const [n, unit] = seconds < 90 ? [seconds, "second"] : [Math.ceil(seconds / 60), "minute"];
   const time = new Intl.NumberFormat(lang, { style: "unit", unit, unitDisplay: "long" }).format(n);
+  const state = answer.headers.get("X-Account-State");
+  if (STATES[state]) return t(STATES[state]);
+  if (translation) return translation;
   if (message.startsWith("Too many failed logins")) return t("say.locked", { time });
   if (answer.status === 429) return t("say.limited", { time });
   if (answer.status === 503) return t("say.busy", { time });
@@ -130,13 +150,16 @@ async function ask(method, path, body, refused = (text) => say(text, "note bad")
     return null;
   }
   const result = await answer.json().catch(() => null);
-  if (answer.ok && result) return result;
+  if (answer.ok && result) {
+    result.headers = answer.headers;
+    return result;
+  }
   if (answer.status === 401 && signedIn) {
     const here = encodeURIComponent(location.pathname + location.search);
     say(t("say.ended"), "note bad", " ", makeLink("", t("say.again"), "/login?redirect=" + here));
   } else {
     const message = result?.statusMessage;
-    refused(refusalText(answer, message), message);
+    refused(refusalText(answer, message), message, answer.headers.get("X-Account-State"));
   }
   return null;
 }
@@ -162,26 +185,30 @@ function onPress(button, action) {
 // --- forms ---
 // A form says by its attributes what it does. The request: data-api, data-method, data-query (fields that come from the
 // page's address). After success: data-then (the page to go to) and data-done (the note to show, there or here),
-// data-keep (the form stays). data-over: an addition to the error when the link in an email has expired.
+// data-keep (the form stays), data-title (the page's new heading). data-over: an addition to the error when the link in an email has expired.
 
 function fields(form) {
   const values = {};
-  for (const input of all("[name]", form)) values[input.name] = input.type === "checkbox" ? input.checked : input.value;
+  for (const input of all("[name]", form)) {
+    if (input.type === "hidden") input.value ||= address?.value || "";
+    values[input.name] = input.type === "checkbox" ? input.checked : input.value;
+  }
   for (const name of (form.dataset.query || "").split(" ").filter(Boolean)) values[name] = query.get(name) || "";
   return values;
 }
 
 async function send(form) {
-  for (const button of all(".show[aria-pressed=true]", form)) button.click();
+  for (const input of all(".box input", form)) reveal(input, false);
   clearNotes();
+  if (hasProblems(form)) return;
   const values = fields(form);
   const method = form.dataset.method || "POST";
   const isGet = method === "GET";
   const path = form.dataset.api + (isGet ? "?" + new URLSearchParams(values) : "");
-  const result = await ask(method, path, isGet ? undefined : values, (text, message = "") => {
+  const result = await ask(method, path, isGet ? undefined : values, (text, message = "", state = "") => {
     const isDead = form.dataset.query && /link$|^Token/.test(message);
     (isDead ? giveUp : refuse)(form, text, message);
-    if (isDead || message === "Account is inactive") offerResend(form, values.email);
+    if (isDead || state === "awaiting-confirmation") offerResend(form, values.email);
   });
   return result && finish(form, result, values);
 }
@@ -197,17 +224,61 @@ function giveUp(form, text) {
 // Shows a refusal at the field that it is about, or above the form.
 function refuse(form, text, message) {
   const input = wrongField(form, message);
-  const note = input ? $(`#${input.id}-error`) : $(".refused", form);
+  if (input) {
+    mark(input, text);
+    input.focus();
+    return;
+  }
+  show($(".refused", form), text);
+  if (message.startsWith("Invalid email or")) $("[type=password]", form).select();
+}
+
+function show(note, text) {
   note.textContent = text;
   note.hidden = false;
-  if (input) {
-    input.setAttribute("aria-invalid", "true");
-    input.setAttribute("aria-errormessage", note.id);
-    input.focus();
-  } else if (message.startsWith("Invalid email or")) {
-    $("[type=password]", form).select();
-  }
 }
+
+// --- what is wrong with a field before the form is sent, all at once, in the language of the page ---
+
+function hasProblems(form) {
+  const wrong = [...all("input[aria-describedby]", form)].filter((input) => {
+    const text = problem(input);
+    if (text) mark(input, text);
+    return text;
+  });
+  wrong[0]?.focus();
+  return wrong.length > 0;
+}
+
+function problem(input) {
+  const { messages } = texts;
+  const { valueMissing, typeMismatch } = input.validity;
+  const repeated = input.dataset.repeats && input.form.elements[input.dataset.repeats];
+  if (valueMissing) return t("say.missing");
+  if (typeMismatch) return messages["Invalid email format"];
+  if (repeated && repeated.value !== input.value) return t("say.repeat");
+  // The list of common passwords in the browser may be wrong, rarely: the server decides.
+  if ($(".broken:not([data-rule=common])", input.closest(".field"))) return t("say.rules");
+}
+
+function mark(input, text) {
+  const note = $(`#${input.id}-error`);
+  show(note, text);
+  input.setAttribute("aria-invalid", "true");
+  input.setAttribute("aria-errormessage", note.id);
+}
+
+function unmark(input) {
+  const note = $(`#${input.id}-error`);
+  if (note) note.hidden = true;
+  input.removeAttribute("aria-invalid");
+}
+
+// What was said of a text does not hold for the next one.
+on(document, "input", ({ target }) => {
+  unmark(target);
+  for (const repetition of all(`[data-repeats="${target.name}"]`)) unmark(repetition);
+});
 
 function wrongField(form, message) {
   const fieldsOf = [
@@ -224,12 +295,13 @@ function wrongField(form, message) {
 
 // Returns the page to go to, if any.
 function finish(form, result, values) {
-  const { then, done, keep } = form.dataset;
+  const { then, done, keep, title } = form.dataset;
   const message = texts.messages?.[result.message] || result.message;
   const text = fill(done || "", { ...values, ...result, message, ...result.user });
   if (form.dataset.query) dropLink();
   if (then !== undefined) {
-    sessionStorage.setItem("note", text);
+    hand("note", text);
+    if (form.dataset.query) hand("email", values.email);
     return own_path(then);
   }
   if (keep !== undefined) {
@@ -238,9 +310,18 @@ function finish(form, result, values) {
     document.dispatchEvent(new CustomEvent("changed", { detail: result }));
   } else {
     (form.closest("section") || form).hidden = true;
+    if (title) retitle(title);
     say(text).focus();
     if (form.dataset.api.endsWith("/register")) offerResend(form, values.email);
   }
+}
+
+// The rest of the page was for a visitor before this step.
+function retitle(title) {
+  const heading = $("h1");
+  document.title = document.title.replace(heading.textContent, title);
+  heading.textContent = title;
+  for (const question of all("[data-before]")) question.hidden = true;
 }
 
 function empty(input) {
@@ -257,6 +338,7 @@ function offerResend(form, email) {
 }
 
 for (const form of all("form[data-done], form[data-then]")) {
+  form.noValidate = true;
   const button = $("button:not([type])", form);
   const enable = () => { button.disabled = false; };
   // If the texts could not be loaded, a request tries again and reports the failure.
@@ -273,9 +355,16 @@ on(window, "keydown", (event) => {
 for (const input of all("[data-from-query]")) input.value = query.get(input.dataset.fromQuery) || "";
 
 // What a form says after it has led to this page.
-const note = sessionStorage.getItem("note");
+const note = taken("note");
 if (note) say(note).focus();
-sessionStorage.removeItem("note");
+
+// The email address goes along between the pages of a visitor who is not signed in.
+const address = $(".narrow #email");
+const typed = taken("email");
+if (address && typed) address.value ||= typed;
+for (const way of all(".ways a, .primary")) {
+  on(way, "click", () => hand("email", address?.value || query.get("email")));
+}
 
 // --- the session ---
 
@@ -321,10 +410,31 @@ const RULES = {
   lower: (password) => /\p{Lowercase}/u.test(password),
   number: (password) => /\p{Nd}/u.test(password),
   special: (password) => /[^\p{L}\p{N}\s]/u.test(password),
-  common: (password, own) => (own.includes(password.toLowerCase()) ? false : undefined),
+  common: (password, own) => isUncommon(password.toLowerCase(), own),
   strength: () => undefined,
   bytes: (password) => new TextEncoder().encode(password).length <= 72,
 };
+
+// The list comes as a Bloom filter, once a password is about to be typed.
+let commonBits;
+
+async function loadCommon(path) {
+  const answer = await fetch(path).catch(() => null);
+  if (answer?.ok) commonBits = new Uint8Array(await answer.arrayBuffer());
+}
+
+// daemon/usersd/pages/common_passwords.py writes what this reads. Undefined until it is there.
+function isUncommon(password, own) {
+  if (own.includes(password)) return false;
+  if (!commonBits || !RULES.length(password)) return undefined;
+  const bytes = new TextEncoder().encode(password);
+  const [first, second] = [2166136261, 709607].map((start) => bytes.reduce((hash, byte) => Math.imul(hash ^ byte, 16777619) >>> 0, start));
+  for (let step = 0; step < 10; step += 1) {
+    const place = (first + step * second) % (commonBits.length * 8);
+    if (!(commonBits[place >> 3] & (1 << (place & 7)))) return true;
+  }
+  return false;
+}
 
 function ownWords(form) {
   const email = $("[type=email]", form).value.trim();
@@ -332,24 +442,37 @@ function ownWords(form) {
   return [email, email.split("@")[0], name].map((word) => word.toLowerCase());
 }
 
+function reveal(input, isShown) {
+  const field = input.closest(".field");
+  const button = $(".show", field);
+  const text = t(isShown ? "password.hide" : "password.show");
+  input.type = isShown ? "text" : "password";
+  if (!text) return; // no texts could be loaded
+  button.textContent = text;
+  button.setAttribute("aria-label", `${text}: ${$("label", field).textContent}`);
+}
+
 for (const input of all("[type=password]")) {
   const field = input.closest(".field");
   const caps = $(".caps", field);
-  const show = $(".show", field);
-  on(input, "input", () => {
+  const judge = () => {
     for (const rule of all("[data-rule]", field)) {
       const met = input.value ? RULES[rule.dataset.rule](input.value, ownWords(input.form)) : undefined;
       rule.className = { true: "met", false: "broken" }[met] || "";
       if (rule.dataset.rule === "bytes") rule.hidden = met !== false;
     }
-  });
+  };
+  on(input, "input", judge);
+  const list = $("[data-common]", field);
+  if (list) {
+    on(input, "focus", async () => {
+      if (!commonBits) await loadCommon(list.dataset.common);
+      judge();
+    });
+  }
   on(input, "keyup", (event) => {
     caps.textContent = event.getModifierState?.("CapsLock") ? t("hint.caps") : "";
   });
   on(input, "blur", () => { caps.textContent = ""; });
-  on(show, "click", () => {
-    const isHidden = input.type === "password";
-    input.type = isHidden ? "text" : "password";
-    show.setAttribute("aria-pressed", isHidden);
-  });
+  on($(".show", field), "click", () => reveal(input, input.type === "password"));
 }

@@ -34,8 +34,9 @@ function manageUsers() {
       page = totalPages;
       return list();
     }
+    const awaiting = (result.headers.get("X-Awaiting-Confirmation") || "").split(",");
     const focused = document.activeElement.dataset.id;
-    table.tBodies[0].replaceChildren(...(result.users.length ? result.users.map(row) : [emptyRow()]));
+    table.tBodies[0].replaceChildren(...(result.users.length ? result.users.map((user) => row(user, awaiting)) : [emptyRow()]));
     if (focused) ($(`[data-id="${focused}"]`, table) || table).focus();
     const [n, pages, users] = [page, totalPages, total].map((number) => number.toLocaleString(lang));
     $("#page").textContent = total ? t("users.page", { page: n, pages, total: users }) : "";
@@ -52,9 +53,9 @@ function manageUsers() {
     return make("tr", "", cell);
   }
 
-  function row(user) {
+  function row(user, awaiting) {
     const role = make("span", "badge " + user.role, t(user.role === "admin" ? "role.admin" : "role.user"));
-    const status = make("span", "badge off", t("users.inactive"));
+    const status = make("span", "badge off", t(awaiting.includes(String(user.id)) ? "users.awaiting" : "users.inactive"));
     const tags = make("span", "tags", role.cloneNode(true));
     if (!user.active) tags.append(" ", status.cloneNode(true));
     const who = make("th", "who", make("span", "name", user.name), make("span", "hint", user.email), tags);
