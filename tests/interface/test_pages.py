@@ -382,7 +382,7 @@ def judged_common(filter_: bytes, password: str) -> bool:
         reduce(lambda hash_, byte: ((hash_ ^ byte) * 16777619) % 2**32, password.encode(), start)
         for start in common_passwords.FNV
     )
-    places = ((first + step * second) % (len(filter_) * 8) for step in range(common_passwords.HASHES))
+    places = ((first + step * second) % (len(filter_) * 8 - 1) for step in range(common_passwords.HASHES))
     return all(filter_[place >> 3] >> (place & 7) & 1 for place in places)
 
 

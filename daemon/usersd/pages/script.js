@@ -430,7 +430,7 @@ function isUncommon(password, own) {
   const bytes = new TextEncoder().encode(password);
   const [first, second] = [2166136261, 709607].map((start) => bytes.reduce((hash, byte) => Math.imul(hash ^ byte, 16777619) >>> 0, start));
   for (let step = 0; step < 10; step += 1) {
-    const place = (first + step * second) % (commonBits.length * 8);
+    const place = (first + step * second) % (commonBits.length * 8 - 1);
     if (!(commonBits[place >> 3] & (1 << (place & 7)))) return true;
   }
   return false;
