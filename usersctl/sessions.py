@@ -224,6 +224,11 @@ class Sessions:
             self._write_uses()
         return used, user
 
+    def is_ours(self, token: str) -> bool:
+        """Whether this service gave the token, valid or not: no application behind a proxy gets it."""
+        with self.store.glance() as tx:
+            return tx.has_token(digest(token))
+
     def _write_uses(self, *, nonblocking: bool = False) -> None:
         if nonblocking:
             raise Busy("Uses of sessions are to be written", retry_after=0)

@@ -271,6 +271,31 @@ def test_basic_credentials_need_the_configuration(make_site: Make) -> None:
         assert (reply.status, reply.header("Authorization")) == (200, None)
 
 
+def test_a_token_that_is_not_valid_now_reaches_no_application_either(
+    make_site: Make, clock: FakeClock
+) -> None:
+    """It is valid again after a lockdown, and a clock may be set back."""
+    site = make_site(trusted_proxies=HERE, whitelist=("/about",))
+    ada = site.add()
+    tokens = [api_token(site, ada.id), site.signed_in(ada).cookies["auth_token"]]
+
+    def passed_on() -> set[str | None]:
+        return {
+            site.client()
+            .get(VERIFY, headers=forwarded("/about", Authorization=header))
+            .header("Authorization")
+            for token in tokens
+            for header in (f"Bearer {token}", basic("ada@example.com", token), basic("x", token))
+        }
+
+    assert passed_on() == {None}
+    clock.move(days=2)
+    assert passed_on() == {None}
+    site.service.lockdown.start(None, by=OPERATOR)
+    del tokens[1]  # it ended
+    assert passed_on() == {None}
+
+
 def test_wrong_basic_credentials_are_refused_and_counted_by_client_address(with_basic: Site) -> None:
     site = with_basic
     ada, bob = site.add(), site.add("bob")

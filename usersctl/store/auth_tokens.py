@@ -44,6 +44,11 @@ class AuthTokens(Statements):
             return None
         return Session(*row[:_COLUMNS]), user_of(row[_COLUMNS:], self)
 
+    def has_token(self, token_hash: bytes) -> bool:
+        """Also one that has expired, or that a lockdown refuses for the time being."""
+        statement = "SELECT 1 FROM auth_tokens WHERE token_hash = ?"
+        return self._run(statement, (token_hash,)).fetchone() is not None
+
     def use_token(self, session: Session) -> None:
         """Does nothing if the session is gone, also if a restored database has another one of this id."""
         row = {"used": session.last_used_at, "expires": session.expires_at, "moved": session.moved}

@@ -49,16 +49,6 @@ class Original(NamedTuple):
     path: str | None = None  # of the target, decoded once
 
 
-class Basic(NamedTuple):
-    """What the credentials of `Authorization: Basic` are."""
-
-    is_ours: bool = False  # the password is a token of this service, so it is not for the application
-    is_wrong: bool = False
-
-
-NO_BASIC = Basic()
-
-
 class VerifyQuery(Query):
     role = choice(ROLE, "The role that is needed.")
 
@@ -90,7 +80,7 @@ def verify(request: Request, service: Service) -> Response:
     """Forward authentication. For a proxy in front of another application: whether to let the request that it holds in. The URL of that request is taken from `X-Original-URL` or `X-Forwarded-Uri`, from trusted proxies only."""
     role = VerifyQuery(request.query).role
     identify(request, service, renews=False)  # a proxy drops our cookies
-    basic = _by_basic(request, service)
+    is_wrong = _signs_in_wrongly(request, service)
     settings = request.settings
     original = Original()
     # A signed-in user may see every page, unless a role or an assertion depends on which page it is.
@@ -104,13 +94,13 @@ def verify(request: Request, service: Service) -> Response:
         verdict = 401  # an application that decodes it differently from the whitelist sees another path
     if verdict == 200:
         return Response(
-            200, b"{}", (*JSON, *_identity(request, service, original), *_passed_on(request, basic))
+            200, b"{}", (*JSON, *_identity(request, service, original), *_passed_on(request, service))
         )
     if verdict == 403:
         is_page = _is_page(request, original)
         return pages.forbidden(request) if is_page else error_response(403, "Admin access required")
     response = _sign_in_first(request, original)
-    if basic.is_wrong:
+    if is_wrong:
         raise WrongCredentials(response)
     return response
 
@@ -128,24 +118,24 @@ def _sign_in_first(request: Request, original: Original) -> Response:
 
 def guesses_nothing(request: Request, service: Service) -> bool:
     """The limit on failed logins stops only those that fail."""
-    return not _by_basic(request, service).is_wrong
+    return not _signs_in_wrongly(request, service)
 
 
-def _by_basic(request: Request, service: Service) -> Basic:
-    """Signs in by an email and an API token, if the configuration allows that: the same work for right and wrong ones."""
-    if request.basic is None:
-        return NO_BASIC
+def _signs_in_wrongly(request: Request, service: Service) -> bool:
+    """Signs in by Basic credentials, an email and an API token, if the configuration allows that. True if they are wrong,
+    for the same work."""
+    if not request.settings.forward_basic or request.basic is None:
+        return False
     email, token = request.basic
-    allowed = request.settings.forward_basic
-    known = service.sessions.check(token, use=allowed, renews=False, nonblocking=request.nonblocking)
+    known = service.sessions.check(token, renews=False, nonblocking=request.nonblocking)
     address = email.strip().lower()  # as it is stored: the look-up of a login would take longer for odd ones
-    if not allowed or known is None:
-        return Basic(is_ours=known is not None, is_wrong=allowed)
+    if known is None:
+        return True
     session, user = known
     if session.kind != TokenKind.API or address not in (user.email, user.claimed_email):
-        return Basic(is_ours=True, is_wrong=True)
+        return True
     request.session, request.user, request.token, request.by_cookie = session, user, token, False
-    return Basic(is_ours=True)
+    return False
 
 
 def _challenge(request: Request) -> Header:
@@ -220,17 +210,25 @@ def _identity(request: Request, service: Service, original: Original) -> list[He
     return [*[(name, values.get(kind, "")) for name, kind in names], (ASSERTION, signed)]
 
 
-def _passed_on(request: Request, basic: Basic) -> list[Header]:
+def _passed_on(request: Request, service: Service) -> list[Header]:
     """What the application gets of the headers that sign people in: what is not ours. For the proxy only, because a script
     could read cookies here that browsers keep from it."""
     if not request.is_from_trusted_proxy:
         return []
     cookie = without_ours(request.environ.get("HTTP_COOKIE", ""), request.settings.session_cookie)
     authorization: str = request.environ.get("HTTP_AUTHORIZATION", "")
-    if basic.is_ours or (request.session is not None and not request.by_cookie):
+    if authorization and _is_token_of_ours(request, service):
         authorization = ""
     passed_on = (("Cookie", cookie), ("Authorization", authorization))
     return [(name, value) for name, value in passed_on if value and _FIELD_VALUE.fullmatch(value)]
+
+
+def _is_token_of_ours(request: Request, service: Service) -> bool:
+    if request.session is not None and not request.by_cookie:
+        return True
+    _, password = request.basic or ("", "")
+    token = request.bearer or password
+    return bool(token) and service.sessions.is_ours(token)
 
 
 def _as_ascii(text: str) -> str:
