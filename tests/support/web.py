@@ -23,6 +23,8 @@ from usersd.server.connections import Hosted, Server
 from usersd.server.lanes import AWAY_THREADS
 from usersd.server.listener import listen
 
+DEVICE = "auth_token_device"  # the cookie of a known device
+
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
     """An application behind the gate that answers with the current user."""
@@ -57,6 +59,12 @@ class Reply:
     def cookies(self) -> list[str]:
         """Those that are set, without that of a known device."""
         return [line for line in self.all("Set-Cookie") if "_device=" not in line]
+
+
+def refusal_of(reply: Reply) -> tuple[Any, ...]:
+    """What a client can tell it by."""
+    headers = sorted((name, value) for name, value in reply.headers if name not in ("X-Request-Id", "Date"))
+    return reply.status, headers, reply.body
 
 
 @dataclass
