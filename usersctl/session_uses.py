@@ -79,11 +79,12 @@ class SessionUses:
                     del self._notes[session.id]
 
     def stop(self) -> None:
-        """Writes what is noted, because the process ends."""
+        """Writes what is noted, because the process ends or forks; a later note starts the thread again."""
         self._stopping.set()
         self._noted.set()
         if self._writer is not None:
             self._writer.join()
+        self._stopping.clear()
         with suppress(Busy, StoreUnusable):
             self.write(patience=self.patience)
 

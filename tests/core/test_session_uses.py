@@ -66,10 +66,17 @@ def test_a_use_is_written_a_moment_after_the_request(service: Service, ada: User
     assert in_database(service) == known[0]._replace(moved=False)
 
 
-def test_a_use_is_written_without_another_request(service: Service, ada: User, clock: FakeClock) -> None:
+@pytest.mark.parametrize("after_a_stop", [False, True])
+def test_a_use_is_written_without_another_request(
+    service: Service, ada: User, clock: FakeClock, after_a_stop: bool
+) -> None:
     uses = SessionUses(service.store, wait=0.05)
     sessions = replace(service.sessions, uses=uses)
     opened = sessions.login(ada.email, PASSWORD)
+    if after_a_stop:  # as before a fork
+        clock.move(minutes=2)
+        sessions.check(opened.token)
+        uses.stop()
     clock.move(minutes=2)
     sessions.check(opened.token)
     written = threading.Event()

@@ -261,6 +261,10 @@ SERVED = {
         "flask_example:app",
     ],
     "Django": ["waitress-serve", "--listen=127.0.0.1:{port}", "django_example:application"],
+    "Any WSGI application with uWSGI": [
+        *("uwsgi", "--http-socket=127.0.0.1:{port}", "--master", "--processes=2", "--enable-threads"),
+        *("--die-on-term", "--module=wsgi_example:application"),
+    ],
     "Any WSGI application": ["waitress-serve", "--listen=127.0.0.1:{port}", "wsgi_example:application"],
 }
 
@@ -271,7 +275,7 @@ def example(served: str, folder: Path) -> Iterator[int]:
     port = free_port()
     framework = served.partition(" with ")[0]
     program, *words = (word.format(port=port) for word in SERVED[served])
-    module = next(word for word in words if "_example" in word).removeprefix("--app=").partition(":")[0]
+    module = next(word for word in words if "_example" in word).rpartition("=")[2].partition(":")[0]
     (folder / "users.toml").write_text(blocks(page(PAGE), "toml")[0], "utf-8")
     (folder / f"{module}.py").write_text(blocks(section(PAGE, framework), "python")[0], "utf-8")
     env = os.environ | {
