@@ -162,9 +162,11 @@ class Request:
         if scheme.lower() != "basic":
             return None
         try:
-            user, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
+            # As leniently as any application behind us may read it.
+            raw = base64.b64decode(encoded.replace("-", "+").replace("_", "/") + "==")
         except ValueError:
             return "", ""
+        user, _, password = raw.decode(errors="replace").partition(":")
         return user, password
 
     @lazy
