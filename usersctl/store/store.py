@@ -262,6 +262,23 @@ class Store:
             for how in ("PASSIVE", at_the_end):
                 connection.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
 
+    @contextmanager
+    def many_changes(self) -> Iterator[None]:
+        """For a thread that changes many rows, and calls checkpoint() after each transaction.
+
+        The larger cache holds all pages of a transaction; else some are written before the commit, and read again. A
+        power cut may undo the last transactions until another one, outside of this, is committed.
+        """
+        connection = self._connection(to_write=True)
+        for setting in ("wal_autocheckpoint = 0", "cache_size = -16384", "synchronous = NORMAL"):
+            connection.execute(f"PRAGMA {setting}")
+        try:
+            yield
+        finally:
+            if connection in self._connections:  # an error may have closed it
+                for setting in ("wal_autocheckpoint = 1000", "cache_size = -2000", "synchronous = FULL"):
+                    connection.execute(f"PRAGMA {setting}")
+
     def _set_patience(self, connection: sqlite3.Connection, seconds: float) -> None:
         milliseconds = round(seconds * 20) * 50
         if milliseconds != self._local.patience:
