@@ -26,7 +26,11 @@ CREATE TABLE users (
     -- For search and order: usersctl/folding.py
     name_folded           TEXT NOT NULL DEFAULT '',
     email_folded          TEXT,                               -- NULL: like email
-    claimed_folded        TEXT                                -- NULL: like claimed_email
+    claimed_folded        TEXT,                               -- NULL: like claimed_email
+    search_text           TEXT AS (
+        char(10) || name_folded || ' ' || email || coalesce(' ' || email_folded, '') || coalesce(' ' || claimed_email, '')
+        || coalesce(' ' || claimed_folded, '')
+    )
 ) STRICT;
 
 -- With the addresses, so that a search reads the index alone.
@@ -39,6 +43,26 @@ CREATE UNIQUE INDEX users_by_claim ON users (claimed_email) WHERE claimed_email 
 CREATE INDEX users_by_end_of_claim ON users (claim_expires_at) WHERE claim_expires_at IS NOT NULL;
 CREATE INDEX users_by_deletion ON users (delete_at) WHERE delete_at IS NOT NULL;
 CREATE INDEX users_awaiting_by_age ON users (created_at) WHERE awaiting_confirmation = 1;
+
+-- Which users have which three characters in a row in their search_text.
+CREATE VIRTUAL TABLE user_search USING fts5 (
+    search_text,
+    content = 'users', content_rowid = 'id', tokenize = 'trigram case_sensitive 1', detail = none, columnsize = 0
+);
+
+CREATE TRIGGER users_searched_in AFTER INSERT ON users BEGIN
+    INSERT INTO user_search (rowid, search_text) VALUES (new.id, new.search_text);
+END;
+
+CREATE TRIGGER users_searched_out AFTER DELETE ON users BEGIN
+    INSERT INTO user_search (user_search, rowid, search_text) VALUES ('delete', old.id, old.search_text);
+END;
+
+CREATE TRIGGER users_searched_over
+AFTER UPDATE OF name_folded, email, email_folded, claimed_email, claimed_folded ON users BEGIN
+    INSERT INTO user_search (user_search, rowid, search_text) VALUES ('delete', old.id, old.search_text);
+    INSERT INTO user_search (rowid, search_text) VALUES (new.id, new.search_text);
+END;
 
 -- Addresses that an account has given up: reserved for it while a "this wasn't me" link can put them back.
 CREATE TABLE reserved_emails (

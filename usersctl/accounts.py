@@ -49,20 +49,8 @@ class Accounts:
 
     def page(self, wanted: UserFilter, *, page: int = 1, limit: int = 10, after: int | None = None) -> Page:
         """`after`: the id of the last user of the page before, which makes a far page quick. An unknown id is ignored."""
-        offset = (page - 1) * limit
         with self.store.read() as tx:
-            behind = tx.user(after) if after is not None else None
-            if behind is not None:
-                users, total = list(tx.users(wanted, limit=limit, behind=behind)), tx.count_users(wanted)
-            elif wanted.search:
-                users = list(tx.users(wanted, limit=limit, offset=offset))
-                # Counting a search reads all users, so it is left out if this page shows how many there are.
-                is_last = len(users) < limit and (len(users) > 0 or page == 1)
-                total = offset + len(users) if is_last else tx.count_users(wanted)
-            else:
-                total = tx.count_users(wanted)
-                users = _from_nearer_end(tx, wanted, limit, offset, total)
-        return Page(users, limit, total)
+            return tx.page(wanted, page=page, limit=limit, after=after)
 
     @contextmanager
     def all(self, wanted: UserFilter) -> Iterator[Iterator[User]]:
@@ -252,16 +240,6 @@ def _changes(user: User, asked: dict[str, Any], *, unlink: bool) -> dict[str, An
 def _is_another(email: str, user: User, by: Actor) -> bool:
     """Whether this changes the address. A form sends back the claimed address that it shows; only a command gives it."""
     return email != user.called or (email != user.email and by.user_id is None)
-
-
-def _from_nearer_end(tx: Transaction, wanted: UserFilter, limit: int, offset: int, total: int) -> list[User]:
-    """OFFSET scans every skipped row, so pages in the second half are read from the end and reversed."""
-    left = total - offset
-    if left > offset:
-        return list(tx.users(wanted, limit=limit, offset=offset))
-    backwards = wanted._replace(descending=not wanted.descending)
-    users = tx.users(backwards, limit=max(0, min(limit, left)), offset=max(0, left - limit))
-    return list(users)[::-1]
 
 
 def _existing(user: User | None) -> User:

@@ -56,7 +56,7 @@ def _unicode_label(label: str) -> str:
 
 def search_words(text: str) -> list[str]:
     """The words of a search; all of them have to occur in a name or an address."""
-    words = (word.strip(",;<>") or word for word in folded(text).split())
+    words = (word.strip(",;<>") or word for word in folded(text.replace("\0", " ")).split())
     return list(dict.fromkeys(words))
 
 

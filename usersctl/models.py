@@ -160,6 +160,7 @@ class Page(NamedTuple):
     users: list[User]
     limit: int
     total: int
+    is_exact: bool = True  # else there may be more than `total`
 
     @property
     def total_pages(self) -> int:

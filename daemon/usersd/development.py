@@ -11,7 +11,6 @@ from usersctl.models import SYSTEM, UserFilter
 from usersctl.secrets import new_token
 from usersctl.service import Service
 from usersd.dev_provider import SampleProvider
-from usersd.dev_proxy import application_at
 from usersd.page_access import REGISTRATION
 from usersd.routes import FOR_DEVELOPMENT, TABLE
 from usersd.routing import Route
@@ -37,9 +36,8 @@ PEOPLE = (
 DEACTIVATED = "oersted@example.com"
 
 
-def for_development(loaded: Loaded, trial: Trial) -> tuple[Loaded, tuple[Route, ...], tuple[str, int] | None]:
-    """Configuration and routes of --dev, open to everybody on this machine and closed to others; and the address of the
-    application behind it."""
+def for_development(loaded: Loaded) -> tuple[Loaded, tuple[Route, ...]]:
+    """Configuration and routes of --dev: open to everybody on this machine, and closed to others."""
     settings = loaded.settings
     if not is_loopback(settings.host) or not is_loopback(urlsplit(settings.base_url).hostname or ""):
         raise Invalid(
@@ -65,10 +63,7 @@ def for_development(loaded: Loaded, trial: Trial) -> tuple[Loaded, tuple[Route, 
         provider = SampleProvider(settings.base_url, new_token(), settings.redirect_uri)
         settings = provider.settings(settings)._replace(oauth_label="the sample provider")
         table += provider.routes()
-    behind = None
-    if trial.app is not None:
-        behind = application_at(trial.app, settings)
-    return loaded._replace(settings=settings, origins=origins), table, behind
+    return loaded._replace(settings=settings, origins=origins), table
 
 
 def add_people(service: Service) -> int:

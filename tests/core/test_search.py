@@ -87,6 +87,7 @@ def test_every_word_of_a_search_has_to_occur(service: Service) -> None:
     assert found(service, "example zorn") == ["Zorn"]
     assert found(service, "AND zorn") == []
     assert found(service, "zorn NOT ola") == []
+    assert found(service, "zorn\0example") == ["Zorn"]
 
 
 @pytest.mark.parametrize(
@@ -98,9 +99,7 @@ def test_a_search_without_a_word_that_occurs_lists_nobody(service: Service, sear
     assert listed == ([PEOPLE["percent@example.com"]] if search == "*" else [])
 
 
-@pytest.mark.parametrize(
-    "search", ["%" * 200, "ab " * 66, "\ufdfa" * 200, "x" * 200, "'\"" * 100, "a\0b", "𝔸" * 200]
-)
+@pytest.mark.parametrize("search", ["%" * 200, "ab " * 66, "\ufdfa" * 200, "x" * 200, "'\"" * 100, "𝔸" * 200])
 @pytest.mark.usefixtures("people")
 def test_a_long_or_odd_search_is_no_error(service: Service, search: str) -> None:
     assert found(service, search) == []

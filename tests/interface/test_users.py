@@ -1,9 +1,12 @@
 """User management, the caller's own profile and password, and lists of sessions, through a real socket."""
 
+import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
@@ -428,7 +431,15 @@ def test_two_admins_cannot_remove_each_other_at_the_same_time(site: Site, method
 def names(reply: Reply) -> list[str]:
     assert reply.status == 200, reply
     assert set(reply.json) == {"users", "pagination"}
-    assert set(reply.json["pagination"]) == {"page", "limit", "total", "totalPages", "hasNext", "hasPrev"}
+    assert set(reply.json["pagination"]) == {
+        "page",
+        "limit",
+        "total",
+        "totalIsExact",
+        "totalPages",
+        "hasNext",
+        "hasPrev",
+    }
     return [check_user(user)["name"] for user in reply.json["users"]]
 
 
@@ -444,6 +455,7 @@ def test_a_list_is_ordered_by_name_then_id_in_pages(site: Site, admin: Client) -
         "page": 1,
         "limit": 10,
         "total": 13,
+        "totalIsExact": True,
         "totalPages": 2,
         "hasNext": True,
         "hasPrev": False,
@@ -452,6 +464,7 @@ def test_a_list_is_ordered_by_name_then_id_in_pages(site: Site, admin: Client) -
         "page": 2,
         "limit": 10,
         "total": 13,
+        "totalIsExact": True,
         "totalPages": 2,
         "hasNext": False,
         "hasPrev": True,
@@ -462,6 +475,7 @@ def test_a_list_is_ordered_by_name_then_id_in_pages(site: Site, admin: Client) -
             "page": 3,
             "limit": 10,
             "total": 13,
+            "totalIsExact": True,
             "totalPages": 2,
             "hasNext": False,
             "hasPrev": True,
@@ -480,6 +494,7 @@ def test_an_empty_list_has_no_pages(admin: Client) -> None:
             "page": 1,
             "limit": 10,
             "total": 0,
+            "totalIsExact": True,
             "totalPages": 0,
             "hasNext": False,
             "hasPrev": False,
@@ -492,6 +507,72 @@ def test_an_empty_list_has_no_pages(admin: Client) -> None:
         f"{USERS}?role=user",
     ):
         assert admin.get(path).json == nobody
+
+
+MANY = 5_100  # more than a search counts
+
+
+@pytest.fixture
+def crowd(site: Site) -> None:
+    with closing(sqlite3.connect(site.service.store.path)) as database, database:
+        database.execute(
+            "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers LIMIT :many)"
+            " INSERT INTO users (email, name, name_folded, password_hash, active, created_at, updated_at)"
+            " SELECT printf('crowd%04d@example.com', n), printf('Zoë %04d', n), printf('zoe %04d', n), '!', 1, :now, :now"
+            " FROM numbers",
+            {"many": MANY, "now": "2026-01-01T00:00:00.000Z"},
+        )
+
+
+@pytest.mark.usefixtures("crowd")
+def test_a_search_that_many_share_has_a_lower_bound_as_its_total(admin: Client) -> None:
+    first = admin.get(f"{USERS}?search=crowd&limit=100").json
+    assert first["pagination"] == {
+        "page": 1,
+        "limit": 100,
+        "total": 1000,
+        "totalIsExact": False,
+        "totalPages": 10,
+        "hasNext": True,
+        "hasPrev": False,
+    }
+    everyone, last, page = list(first["users"]), first, 1
+    while last["pagination"]["hasNext"]:
+        page += 1
+        last = admin.get(f"{USERS}?search=crowd&limit=100&page={page}").json
+        after = everyone[-1]["id"]
+        assert (
+            admin.get(f"{USERS}?search=crowd&limit=100&page={page}&after={after}").json["users"]
+            == last["users"]
+        )
+        assert last["pagination"]["total"] >= len(everyone)
+        assert last["pagination"]["totalPages"] >= page
+        everyone += last["users"]
+    assert [user["email"] for user in everyone] == [f"crowd{n:04}@example.com" for n in range(1, MANY + 1)]
+    assert last["pagination"]["total"] == MANY
+    assert last["pagination"]["totalIsExact"] is True
+    beyond = admin.get(f"{USERS}?search=crowd&page=900").json
+    assert beyond["users"] == []
+    assert beyond["pagination"]["total"] == 1000
+    assert beyond["pagination"]["hasNext"] is False
+
+
+@pytest.mark.usefixtures("crowd")
+def test_the_total_of_a_search_is_exact_where_counting_is_quick(admin: Client) -> None:
+    for query, total, is_exact in (
+        ("search=zoë 1234", 1, True),
+        ("search=ZOE crowd12", 100, True),
+        ("search=zo", 1000, False),
+        ("search=zo root", 0, True),
+        ("search=crowd&role=admin", 0, True),
+        ("search=crowd zoe&active=true", 1000, False),
+        ("search=crowd5", 101, True),
+        ("search=root", 1, True),
+    ):
+        reply = admin.get(f"{USERS}?{quote(query, safe='=&')}").json
+        pagination = reply["pagination"]
+        assert (pagination["total"], pagination["totalIsExact"]) == (total, is_exact), query
+        assert len(reply["users"]) == min(10, total), query
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,7 @@ def _parts(connection: sqlite3.Connection) -> dict[tuple[str, str], tuple[str, s
     """Returns the table and the SQL, without comments and line ends, of each kind and name in the schema."""
     rows = connection.execute(
         "SELECT type, lower(name), lower(tbl_name), sql FROM sqlite_schema WHERE sql IS NOT NULL AND name <> 'sqlite_sequence'"
+        " AND name NOT IN (SELECT name FROM pragma_table_list WHERE type = 'shadow')"
     )
     return {
         (kind, name): (table, " ".join(re.sub(r"--[^\n]*", "", sql).split()))
@@ -150,6 +151,18 @@ def _counts(connection: sqlite3.Connection) -> Iterator[str]:
         yield f"user_counts has {stored} {kind}, but there are {actual}"
 
 
+def _search(connection: sqlite3.Connection) -> Iterator[str]:
+    try:
+        # Compares the index with the users, and writes nothing.
+        connection.execute("INSERT INTO user_search (user_search, rank) VALUES ('integrity-check', 1)")
+    except sqlite3.DatabaseError as error:
+        problem = error.sqlite_errorcode & 0xFF
+        if problem == sqlite3.SQLITE_CORRUPT:
+            yield "user_search does not hold what the users hold"
+        elif problem != sqlite3.SQLITE_READONLY:  # which the database in use is here, and no copy of a backup
+            raise
+
+
 def _audit(connection: sqlite3.Connection) -> Iterator[str]:
     if problem := Transaction(connection).check_audit().problem:
         yield problem
@@ -160,6 +173,7 @@ _CHECKS: dict[str, Callable[[sqlite3.Connection], Iterator[str]]] = {
     "foreign keys": _foreign_keys,
     "schema": _schema,
     "counts": _counts,
+    "search": _search,
     "audit": _audit,
 }
 

@@ -9,11 +9,13 @@ from usersctl.store.one_time_tokens import OneTimeTokens
 from usersctl.store.outbox import Outbox
 from usersctl.store.reserved_emails import ReservedEmails
 from usersctl.store.signing_keys import SigningKeys
+from usersctl.store.user_lists import UserLists
 from usersctl.store.users import Users
 
 
 class Transaction(
     Users,
+    UserLists,
     ReservedEmails,
     AuthTokens,
     OneTimeTokens,

@@ -105,7 +105,7 @@ def _renew(connection: sqlite3.Connection, path: Path) -> Migrated:
     """
     backup = database_file.copy_aside(path, utc_now())
     ours = names_of_schema()
-    kept = {name: _columns(connection, name) for name in _tables(connection) if name in ours}
+    kept = {name: _columns(connection, name) for name in _tables(connection, but="virtual") if name in ours}
     _drop(connection, ours)
     _run_schema(connection)
     # Immutable, because SQLite would create files beside the backup otherwise.
@@ -168,9 +168,13 @@ def _reserve_former_addresses(connection: sqlite3.Connection, now: datetime) -> 
     )
 
 
-def _tables(connection: sqlite3.Connection) -> list[str]:
-    query = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
-    return [name for (name,) in connection.execute(query)]
+def _tables(connection: sqlite3.Connection, but: str = "") -> list[str]:
+    """Without the tables in which SQLite keeps an index of text."""
+    query = (
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
+        " AND name NOT IN (SELECT name FROM pragma_table_list WHERE type IN ('shadow', ?))"
+    )
+    return [name for (name,) in connection.execute(query, (but,))]
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[str]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from usersctl.clock import stamp
 from usersctl.errors import Taken
-from usersctl.folding import folded, folded_address, search_words, with_folded
-from usersctl.models import Claim, Credentials, Link, Newcomer, Role, User, UserFilter
+from usersctl.folding import folded, folded_address, with_folded
+from usersctl.models import Claim, Credentials, Link, Newcomer, User
 from usersctl.store.statements import Statements
 
 USER = (
@@ -21,24 +21,6 @@ _CALLED = "email = :address OR (claimed_email = :address AND claim_expires_at > 
 _NEW_USER = f"(?, ?, ?{', ?' * len(Newcomer._fields)})"
 
 _ISSUER = "coalesce(oauth_issuer, '')"  # as the index has it
-
-# Whole phrases, so that no value of a caller becomes SQL, and so that SQLite uses the partial indexes.
-_SORTS = {
-    "name": ("name_folded", "name"),
-    "email": ("email",),
-    "created": ("created_at",),
-    "last-login": ("last_login_at",),
-}
-# With values, because SQLite would use the first column of the index only for those of a subquery.
-_BEHIND = "(name_folded, name, id) > (:folded_before, :name_before, :id_before)"
-# Numbered by the word of the search.
-_HOLDS = " OR ".join(
-    f"{column} LIKE :word{{n}} ESCAPE '\\'"
-    for column in ("name_folded", "email", "email_folded", "claimed_email", "claimed_folded")
-)
-_ROLES = {Role.ADMIN: "role = 'admin'", Role.USER: "role = 'user'"}
-_ACTIVE = {True: "active = 1", False: "active = 0"}
-_LARGEST = 2**63 - 1  # integer of SQLite
 
 
 class Users(Statements):
@@ -198,24 +180,6 @@ class Users(Statements):
     def active_admins(self) -> int:
         return self._number("SELECT n FROM user_counts WHERE role = 'admin' AND active = 1")
 
-    def count_users(self, wanted: UserFilter) -> int:
-        where, values = _where(wanted)
-        if wanted.search:
-            return self._number(f"SELECT count(*) FROM users{where}", values)
-        return self._number(f"SELECT coalesce(sum(n), 0) FROM user_counts{where}")
-
-    def users(
-        self, wanted: UserFilter, *, limit: int = -1, offset: int = 0, behind: User | None = None
-    ) -> Iterator[User]:
-        """`behind`: only users that follow this one in a list by name."""
-        where, values = _where(wanted, behind=behind is not None)
-        if behind is not None:
-            key = self._run("SELECT name_folded, name, id FROM users WHERE id = ?", (behind.id,)).fetchone()
-            values |= zip(("folded_before", "name_before", "id_before"), key, strict=True)
-        values |= {"limit": limit, "offset": min(offset, _LARGEST)}
-        statement = f"SELECT {USER} FROM users{where} ORDER BY {_order(wanted)} LIMIT :limit OFFSET :offset"
-        return map(self._user, self._run(statement, values))
-
     def _user(self, row: Any) -> User:
         return user_of(row, self)
 
@@ -245,31 +209,3 @@ def user_of(row: Any, at: Statements) -> User:
 
 def _places(values: Collection[str]) -> str:
     return ", ".join("?" * len(values))
-
-
-def _where(wanted: UserFilter, *, behind: bool = False) -> tuple[str, dict[str, Any]]:
-    parts: list[str] = []
-    values: dict[str, Any] = {}
-    if behind:
-        parts.append(_BEHIND)
-    if wanted.role is not None:
-        parts.append(_ROLES[Role(wanted.role)])
-    if wanted.active is not None:
-        parts.append(_ACTIVE[wanted.active])
-    if wanted.search:
-        words = search_words(wanted.search)
-        parts += [f"({_HOLDS.format(n=n)})" for n in range(len(words))]
-        values |= {f"word{n}": _pattern(word) for n, word in enumerate(words)}
-        if not words:  # no character of it can be seen
-            parts.append("FALSE")
-    return (" WHERE " + " AND ".join(parts) if parts else ""), values
-
-
-def _pattern(word: str) -> str:
-    escaped = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return f"%{escaped}%"
-
-
-def _order(wanted: UserFilter) -> str:
-    direction = " DESC" if wanted.descending else ""
-    return ", ".join(f"{column}{direction}" for column in (*_SORTS[wanted.sort], "id"))

@@ -126,6 +126,7 @@ def _page(service: Service, query: UserList, active: bool | None) -> Response:
             "page": page,
             "limit": limit,
             "total": result.total,
+            "totalIsExact": result.is_exact,
             "totalPages": result.total_pages,
             "hasNext": page < result.total_pages,
             "hasPrev": page > 1,

@@ -95,6 +95,7 @@ _PAGINATION = {
     "page": integer(1, minimum=1),
     "limit": integer(10, minimum=1, maximum=100),
     "total": integer(1, minimum=0),
+    "totalIsExact": boolean(example=True),
     "totalPages": integer(1, minimum=0),
     "hasNext": boolean(example=False),
     "hasPrev": boolean(example=False),

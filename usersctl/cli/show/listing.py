@@ -6,7 +6,7 @@ from typing import IO
 
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.show.cells import Cell, no_formula, to_json
-from usersctl.models import USER_FIELDS, User, UserFilter
+from usersctl.models import USER_FIELDS, Page, User, UserFilter
 from usersctl.text import counted
 
 ON_A_TERMINAL = 50
@@ -22,21 +22,25 @@ def list_users(
     on_terminal = form is None and run.out.terminal
     if limit is None and on_terminal:
         limit = ON_A_TERMINAL
-    offset = (page - 1) * (limit or 0)
     with store.read() as tx:
-        total = tx.count_users(wanted)
-        _print(run, tx.users(wanted, limit=limit or -1, offset=offset), form)
-    if on_terminal and limit is not None and total:
-        run.out.note(_how_many(total, limit, page, offset))
+        if not on_terminal or limit is None:
+            _print(run, tx.users(wanted, limit=limit or -1, offset=(page - 1) * (limit or 0)), form)
+            return
+        found = tx.page(wanted, page=page, limit=limit)
+    _print(run, found.users, form)
+    if found.total:
+        run.out.note(_how_many(found, page))
 
 
-def _how_many(total: int, limit: int, page: int, offset: int) -> str:
-    users, pages = counted(total, "user"), -(-total // limit)
-    if offset >= total:
-        return f"There are {users} on {counted(pages, 'page')}."
-    if total <= limit:
+def _how_many(found: Page, page: int) -> str:
+    users, pages = counted(found.total, "user"), f"page {page} of {found.total_pages}"
+    if not found.is_exact:
+        users, pages = f"{found.total:,} and more users", f"page {page}"
+    if not found.users:
+        return f"There are {users} on {counted(found.total_pages, 'page')}."
+    if found.total <= found.limit:
         return users
-    return f"{min(limit, total - offset)} of {users}, page {page} of {pages}; see the rest with --page N or --all"
+    return f"{len(found.users)} of {users}, {pages}; see the rest with --page N or --all"
 
 
 def _print(run: Invocation, users: Iterable[User], form: str | None) -> None:

@@ -1,0 +1,157 @@
+"""Lists of users: filtered, searched, sorted, and page by page."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from usersctl.folding import search_words
+from usersctl.models import Page, Role, User, UserFilter
+from usersctl.store.user_search import FEW, UserSearch, holds
+from usersctl.store.users import USER, user_of
+
+COUNTED = 1_000  # users of a search that finds more than FEW
+
+# Whole phrases, so that no value of a caller becomes SQL, and so that SQLite uses the partial indexes.
+_SORTS = {
+    "name": ("name_folded", "name"),
+    "email": ("email",),
+    "created": ("created_at",),
+    "last-login": ("last_login_at",),
+}
+_ROLES = {Role.ADMIN: "role = 'admin'", Role.USER: "role = 'user'"}
+_ACTIVE = {True: "active = 1", False: "active = 0"}
+_BEHIND = "(name_folded, name, id) > (:folded_before, :name_before, :id_before)"
+_LARGEST = 2**63 - 1  # integer of SQLite
+
+Values = dict[str, Any]
+
+
+class UserLists(UserSearch):
+    def count_users(self, wanted: UserFilter) -> int:
+        """Without a search."""
+        where = _where(_conditions(wanted._replace(search=None))[0])
+        return self._number(f"SELECT coalesce(sum(n), 0) FROM user_counts{where}")
+
+    def users(self, wanted: UserFilter, *, limit: int = -1, offset: int = 0) -> Iterator[User]:
+        ids = self._to_sort(wanted, self._candidates(wanted), {}, limit + offset)
+        return self._list(wanted, limit, offset, ids=ids)
+
+    def page(self, wanted: UserFilter, *, page: int = 1, limit: int = 10, after: int | None = None) -> Page:
+        """`after`: the id of the last user of the page before, which makes a far page quick. An unknown id is ignored."""
+        offset = (page - 1) * limit
+        behind = self._place_of(after)
+        if wanted.search:
+            return self._page_of_search(wanted, limit, offset, behind)
+        total = self.count_users(wanted)
+        if behind:
+            users = list(self._list(wanted, limit, behind=behind))
+        else:
+            users = self._from_nearer_end(wanted, limit, offset, total)
+        return Page(users, limit, total)
+
+    def _place_of(self, user_id: int | None) -> Values:
+        """Of a user in a list by name; empty for an unknown one."""
+        statement = "SELECT name_folded, name, id FROM users WHERE id = ?"
+        row = self._run(statement, (user_id,)).fetchone()
+        return dict(zip(("folded_before", "name_before", "id_before"), row or (), strict=False))
+
+    def _from_nearer_end(self, wanted: UserFilter, limit: int, offset: int, total: int) -> list[User]:
+        """OFFSET scans every skipped row, so pages in the second half are read from the end and reversed."""
+        left = total - offset
+        if left > offset:
+            return list(self._list(wanted, limit, offset))
+        backwards = wanted._replace(descending=not wanted.descending)
+        users = self._list(backwards, max(0, min(limit, left)), max(0, left - limit))
+        return list(users)[::-1]
+
+    def _page_of_search(self, wanted: UserFilter, limit: int, offset: int, behind: Values) -> Page:
+        candidates = self._candidates(wanted)
+        skipped = 0 if behind else offset
+        ids = self._to_sort(wanted, candidates, behind, skipped + limit + 1)
+        users = list(self._list(wanted, limit + 1, skipped, behind=behind, ids=ids))
+        if not behind and len(users) <= limit and (users or not offset):
+            return Page(users, limit, offset + len(users))
+        total, is_exact = self._count_found(wanted, candidates)
+        if users and not is_exact:
+            total = max(total, offset + len(users))  # with the first of the next page
+        return Page(users[:limit], limit, total, is_exact)
+
+    def _candidates(self, wanted: UserFilter) -> list[int] | None:
+        return self.candidates(search_words(wanted.search)) if wanted.search else None
+
+    def _to_sort(
+        self, wanted: UserFilter, candidates: list[int] | None, behind: Values, most: int
+    ) -> list[int] | None:
+        """The ids to sort for the `most` first users of a search; None if the list has to be read in its order."""
+        if candidates is None or len(candidates) <= FEW:
+            return candidates
+        if wanted.sort != "name" or not 0 < most <= FEW:
+            return None
+        conditions, values = _conditions(wanted)
+        if behind:
+            # IS TRUE, so that SQLite reads the index from the first of the names that begin like a word.
+            conditions.append(f"({_BEHIND}) IS TRUE")
+        words = search_words(wanted.search or "")
+        return self.first_by_name(words, conditions, values | behind, _order(wanted), most)
+
+    def _list(
+        self,
+        wanted: UserFilter,
+        limit: int,
+        offset: int = 0,
+        *,
+        behind: Values | None = None,
+        ids: list[int] | None = None,
+    ) -> Iterator[User]:
+        """`ids`: only these users; SQLite would rather read an index than look them up one by one."""
+        conditions, values = _conditions(wanted, behind, ids)
+        hint = "" if ids is None else " NOT INDEXED"
+        statement = (
+            f"SELECT {USER} FROM users{hint}{_where(conditions)}"
+            f" ORDER BY {_order(wanted)} LIMIT :limit OFFSET :offset"
+        )
+        values |= {"limit": limit, "offset": min(offset, _LARGEST)}
+        return (user_of(row, self) for row in self._run(statement, values))
+
+    def _count_found(self, wanted: UserFilter, candidates: list[int] | None) -> tuple[int, bool]:
+        """The users of a search, and whether these are all."""
+        if candidates is None:
+            conditions, values = _conditions(wanted)
+            some = f"SELECT 1 FROM users{_where(conditions)} LIMIT {COUNTED + 1}"
+            count = self._number(f"SELECT count(*) FROM ({some})", values)
+            return min(count, COUNTED), count <= COUNTED
+        are_all = len(candidates) <= FEW
+        conditions, values = _conditions(wanted, ids=candidates if are_all else candidates[:COUNTED])
+        count = self._number(f"SELECT count(*) FROM users NOT INDEXED{_where(conditions)}", values)
+        return count, are_all
+
+
+def _conditions(
+    wanted: UserFilter, behind: Values | None = None, ids: list[int] | None = None
+) -> tuple[list[str], Values]:
+    conditions: list[str] = []
+    values: Values = {}
+    if behind:
+        conditions.append(_BEHIND)
+        values |= behind
+    if ids is not None:
+        conditions.append("id IN (SELECT value FROM json_each(:ids))")
+        values["ids"] = json.dumps(ids)
+    if wanted.role is not None:
+        conditions.append(_ROLES[Role(wanted.role)])
+    if wanted.active is not None:
+        conditions.append(_ACTIVE[wanted.active])
+    if wanted.search:
+        held, patterns = holds(search_words(wanted.search))
+        conditions += held
+        values |= patterns
+    return conditions, values
+
+
+def _where(conditions: list[str]) -> str:
+    return " WHERE " + " AND ".join(conditions) if conditions else ""
+
+
+def _order(wanted: UserFilter) -> str:
+    direction = " DESC" if wanted.descending else ""
+    return ", ".join(f"{column}{direction}" for column in (*_SORTS[wanted.sort], "id"))
