@@ -85,8 +85,8 @@ DAEMON = {
     "embedded": "announce app background check log",
     "gate": "access app embedded pages page_access request response",
     "dev_provider": "pages request response routing",
-    "development": "dev_provider page_access routes routing",
     "dev_proxy": "access app handlers pages request response server server.lanes",
+    "development": "dev_provider dev_proxy page_access routes routing",
     "server": "request response server.lanes server.systemd",
     "background": "log",
 }

@@ -42,6 +42,9 @@ MAX_USER_AGENT = 300
 SENT_EMAILS_KEPT = timedelta(days=7)
 
 
+Delete = Callable[[Transaction, int], int]  # so many rows at most; returns how many there were
+
+
 @dataclass(frozen=True)
 class Opened:
     """A new session. Only this object and the client know the token."""
@@ -74,11 +77,12 @@ class Sessions:
     emails: EmailQueue
     uses: SessionUses
 
-    # A batch of the cleanup makes other writers wait for some ten milliseconds. SQLite lets them try again every 25, so
-    # they come in during the pause. A batch changes fewer pages than the thousand at which a commit has to carry them
-    # into the database: no login does that, because each batch is followed by its own checkpoint.
-    batch: int = 250
-    pause: float = 0.03
+    # The cleanup deletes some rows at a time until other writers have waited for `hold` seconds; the commit adds about as
+    # many. SQLite lets waiting writers try again every 25 milliseconds, so they come in during the time that follows, in
+    # which the cleanup carries its pages into the database (else the commit of a login would have to), or pauses.
+    some: int = 50
+    hold: float = 0.012
+    pause: float = 0.03  # from the end of one transaction to the next, at least
     kept_failures: int = 100_000  # of failed logins on addresses without an account
 
     # --- opened ---
@@ -387,25 +391,26 @@ class Sessions:
             began, kept_since = tx.now_text, tx.now - SENT_EMAILS_KEPT
         done = Cleanup(0, 0, include_no_expiration)
         try:
-            for removed in self._in_batches(by, lambda tx: tx.delete_expired_tokens(began, self.batch)):
-                done = done._replace(expired=removed)
-                progress(removed)
-            if include_no_expiration:
-                for removed in self._in_batches(by, lambda tx: tx.delete_endless_tokens(self.batch)):
-                    done = done._replace(no_expiration=removed)
+            with self.store.many_changes():
+                for removed in self._in_batches(by, lambda tx, some: tx.delete_expired_tokens(began, some)):
+                    done = done._replace(expired=removed)
                     progress(removed)
-            uncounted: tuple[Callable[[Transaction], int], ...] = (
-                lambda tx: tx.delete_expired_one_time_tokens(began, self.batch),
-                lambda tx: tx.delete_oldest_failures(self.kept_failures, self.batch),
-                lambda tx: tx.delete_finished_emails(stamp(kept_since), self.batch),
-                lambda tx: delete_due(tx, by, self.batch),
-                lambda tx: expire_claims(tx, self.emails, self.batch),
-                lambda tx: tx.delete_expired_reservations(began, self.batch),
-                lambda tx: remove_old_registrations(tx, self.settings.unconfirmed_expiration, self.batch),
-            )
-            for delete in uncounted:
-                for _ in self._in_batches(by, delete):
-                    pass
+                if include_no_expiration:
+                    for removed in self._in_batches(by, lambda tx, some: tx.delete_endless_tokens(some)):
+                        done = done._replace(no_expiration=removed)
+                        progress(removed)
+                uncounted: tuple[Delete, ...] = (
+                    lambda tx, some: tx.delete_expired_one_time_tokens(began, some),
+                    lambda tx, some: tx.delete_oldest_failures(self.kept_failures, some),
+                    lambda tx, some: tx.delete_finished_emails(stamp(kept_since), some),
+                    lambda tx, some: delete_due(tx, by, some),
+                    lambda tx, some: expire_claims(tx, self.emails, some),
+                    lambda tx, some: tx.delete_expired_reservations(began, some),
+                    lambda tx, some: remove_old_registrations(tx, self.settings.unconfirmed_expiration, some),
+                )
+                for delete in uncounted:
+                    for _ in self._in_batches(by, delete):
+                        pass
         except UsersError:
             if done.expired or done.no_expiration:
                 self._record(done, by)
@@ -418,19 +423,25 @@ class Sessions:
         with self.store.write() as tx:
             tx.audit(by, "cleanup-tokens", **done._asdict())
 
-    def _in_batches(self, by: Actor, delete: Callable[[Transaction], int]) -> Iterator[int]:
-        """Yields after each batch how many rows were removed so far."""
-        removed = 0
-        while True:
+    def _in_batches(self, by: Actor, delete: Delete) -> Iterator[int]:
+        """Yields after each transaction how many rows were removed so far."""
+        removed, is_done = 0, False
+        while not is_done:
             with self.store.write() as tx:
                 admit(tx, by)
-                batch = delete(tx)
-            removed += batch
+                until = time.monotonic() + self.hold
+                while not is_done:
+                    some = delete(tx, self.some)
+                    removed += some
+                    is_done = some < self.some
+                    if time.monotonic() >= until:
+                        break
+            free_since = time.monotonic()
             yield removed
-            if batch < self.batch:
-                return
-            self.store.checkpoint()
-            time.sleep(self.pause)
+            if removed:
+                self.store.checkpoint()
+            if not is_done:
+                time.sleep(max(0, self.pause - (time.monotonic() - free_since)))
 
 
 def clean_user_agent(text: str | None) -> str | None:

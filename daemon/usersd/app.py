@@ -138,12 +138,13 @@ class App:
         try:
             self._limit(request, route)
             result = route.handler(request, self.service)
+        except WrongCredentials as error:
+            self.limits.refuse_or_count(route.limit, request.ip, error)
+            return error.response
         except errors.UsersError as error:
             self.limits.count_failure(route.limit, request.ip, error)
             if route.event is not None and not route.signs_in:  # _sign_in_error_response logs those
                 self._log_event(request, route.event, f"{route.event}-refused", reason=error.code)
-            if isinstance(error, WrongCredentials):
-                return error.response
             raise
         if route.event is not None:
             self._log_event(request, route.event, route.event)

@@ -11,6 +11,7 @@ from usersctl.models import SYSTEM, UserFilter
 from usersctl.secrets import new_token
 from usersctl.service import Service
 from usersd.dev_provider import SampleProvider
+from usersd.dev_proxy import application_at
 from usersd.page_access import REGISTRATION
 from usersd.routes import FOR_DEVELOPMENT, TABLE
 from usersd.routing import Route
@@ -36,8 +37,9 @@ PEOPLE = (
 DEACTIVATED = "oersted@example.com"
 
 
-def for_development(loaded: Loaded) -> tuple[Loaded, tuple[Route, ...]]:
-    """Configuration and routes of --dev: open to everybody on this machine, and closed to others."""
+def for_development(loaded: Loaded, trial: Trial) -> tuple[Loaded, tuple[Route, ...], tuple[str, int] | None]:
+    """Configuration and routes of --dev, open to everybody on this machine and closed to others; and the address of the
+    application behind it."""
     settings = loaded.settings
     if not is_loopback(settings.host) or not is_loopback(urlsplit(settings.base_url).hostname or ""):
         raise Invalid(
@@ -63,7 +65,10 @@ def for_development(loaded: Loaded) -> tuple[Loaded, tuple[Route, ...]]:
         provider = SampleProvider(settings.base_url, new_token(), settings.redirect_uri)
         settings = provider.settings(settings)._replace(oauth_label="the sample provider")
         table += provider.routes()
-    return loaded._replace(settings=settings, origins=origins), table
+    behind = None
+    if trial.app is not None:
+        behind = application_at(trial.app, settings)
+    return loaded._replace(settings=settings, origins=origins), table, behind
 
 
 def add_people(service: Service) -> int:

@@ -44,3 +44,9 @@ class RateLimits:
         is_wrong_password = isinstance(error, Unauthenticated | WrongPassword | LockedDown)
         if limit is Limit.FAILED_LOGINS and is_wrong_password and self.enabled:
             self._throttles[limit].count(address)
+
+    def refuse_or_count(self, limit: Limit | None, address: str, error: Exception) -> None:
+        """For credentials that were found to be wrong, whatever the limit said before."""
+        if limit is not None:
+            self.check(limit, address)
+        self.count_failure(limit, address, error)

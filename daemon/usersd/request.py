@@ -55,6 +55,12 @@ class BadRequest(Exception):
 
 
 class Request:
+    session: Session | None = None
+    user: User | None = None
+    token = ""  # that the session was identified by
+    by_cookie = False
+    as_admin = False  # the route is for admins only
+
     def __init__(self, environ: dict[str, Any], settings: Settings) -> None:
         self.environ = environ
         self.settings = settings
@@ -65,11 +71,6 @@ class Request:
         self.segments: dict[str, str] = {}  # the variable segments of the path, as they were sent
         self.new_cookies = NewCookies()  # sent with any response, also an error
         self.log_fields: dict[str, Any] = {}  # what the handler adds to its line in the log
-        self.session: Session | None = None
-        self.user: User | None = None
-        self.token = ""  # that the session was identified by
-        self.by_cookie = False
-        self.as_admin = False  # the route is for admins only
 
     # --- the caller ---
 
@@ -162,9 +163,11 @@ class Request:
         if scheme.lower() != "basic":
             return None
         try:
-            user, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
+            # As leniently as any application behind us may read it.
+            raw = base64.b64decode(encoded.replace("-", "+").replace("_", "/") + "==")
         except ValueError:
             return "", ""
+        user, _, password = raw.decode(errors="replace").partition(":")
         return user, password
 
     @lazy

@@ -65,7 +65,7 @@ TABLE: tuple[Route, ...] = (
     Route("DELETE", "/api/users/<id>/sessions",            ADMIN,            session.end_of_user, event="revoke-all", own=ANY),
     Route("GET",    "/api/users/auth/oauth/redirect",      ANYONE,           oauth.redirect, Limit.WAYS_TO_PROVIDER, Lane.AWAY, signs_in=True),
     Route("GET",    CALLBACK,                              ANYONE,           oauth.callback, Limit.WAYS_BACK, Lane.AWAY, once=True, signs_in=True, event="oauth"),
-    Route("GET",    "/api/users/auth/verify",              ANYONE,           verify.verify, Limit.FAILED_LOGINS, Lane.HERE, spares=verify.guesses_nothing),  # the answer is the decision
+    Route("GET",    "/api/users/auth/verify",              ANYONE,           verify.verify, Limit.FAILED_LOGINS, Lane.HERE, spares=verify.is_judged_first),  # the answer is the decision
     Route("GET",    "/_tasks/",                            OPERATOR,         tasks.list_tasks),
     Route("POST",   "/_tasks/users:cleanup-tokens",        OPERATOR,         tasks.cleanup_tokens, event="cleanup-tokens"),
     Route("GET",    "/api/users/openapi.json",             ANYONE,           reference.as_document),

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from usersctl.config.sources import COMMAND_LINE, Loaded, default_files
 from usersctl.config.values import is_loopback
@@ -19,7 +19,6 @@ from usersd.app import App
 from usersd.background.leader import Leader
 from usersd.check import check
 from usersd.counters import Counters
-from usersd.development import Trial, add_people, for_development
 from usersd.log import Forward, Log
 from usersd.routes import TABLE
 from usersd.routing import Route
@@ -28,19 +27,19 @@ from usersd.server.listener import address_of, listening
 from usersd.server.processes import Serving, serve
 from usersd.server.systemd import Notifier
 
+if TYPE_CHECKING:
+    from usersd.development import Trial
+
 
 def start(
-    loaded: Loaded, *, trial: Trial | None = None, quiet: bool = False, as_json: bool | None = None
+    loaded: Loaded, *, trial: "Trial | None" = None, quiet: bool = False, as_json: bool | None = None
 ) -> int:
     """Serves until a signal stops it, and returns the exit code."""
-    table = TABLE
+    table, behind = TABLE, None
     if trial is not None:
-        loaded, table = for_development(loaded)
-    behind = None
-    if trial is not None and trial.app is not None:
-        from usersd.dev_proxy import application_at  # late: for development only
+        from usersd.development import for_development  # late: a real installation does without
 
-        behind = application_at(trial.app, loaded.settings)
+        loaded, table, behind = for_development(loaded, trial)
     settings = loaded.settings
     check(loaded)
     log = Log(as_json=as_json, quiet=quiet)
@@ -95,11 +94,13 @@ def db_option(loaded: Loaded) -> str:
     return f" --db {shlex.quote(str(loaded.settings.database))}"
 
 
-def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False, trial: Trial | None = None) -> None:
+def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False, trial: "Trial | None" = None) -> None:
     """Makes or migrates the database and announces how to make the first admin, before any process is forked."""
     with closing(build(loaded.settings, admin_command=admin_command(loaded))) as service:
         is_new = announce(service, log)
         if trial is not None and trial.samples:
+            from usersd.development import add_people
+
             add_people(service)
         if is_new and at_terminal:
             # The link is a secret, so it goes to the terminal and not into the log.

@@ -281,8 +281,7 @@ def test_a_sign_in_through_the_provider_leads_to_the_requested_page(house: House
     ada = visit(site)
     ada.goes("/?from=here")
     ada.is_at("/login?redirect=/%3Ffrom%3Dhere")
-    ada.follows("Continue with Example ID")
-    ada.follows("Ada Lovelace")
+    ada.signs_in_by_provider()
     ada.is_at("/?from=here")
     ada.sees("You can sign in with your account at Example ID.")
 
@@ -290,9 +289,7 @@ def test_a_sign_in_through_the_provider_leads_to_the_requested_page(house: House
 def test_a_user_of_the_provider_sets_a_first_password_by_email(house: House, visit: Visit) -> None:
     site = house()
     ada = visit(site)
-    ada.goes("/login?redirect=/account")
-    ada.follows("Continue with Example ID")
-    ada.follows("Ada Lovelace")
+    ada.signs_in_by_provider(at="/login?redirect=/account")
     ada.is_at("/account")
     ada.sees("This account has no password.")
     expect(ada.field("Current password")).to_have_count(0)
@@ -339,8 +336,7 @@ def test_a_sign_in_after_cancelling_at_the_provider_leads_to_the_requested_page(
         ada.fills(Email="ada@example.com", Password=PASSWORD)
         ada.presses("Sign in")
     else:
-        ada.follows("Continue with Example ID")
-        ada.follows("Ada Lovelace")
+        ada.signs_in_by_provider()
     ada.is_at("/users?search=a%26b")
     ada.presses("Sign out")
     ada.is_at("/login")

@@ -39,6 +39,18 @@ def weak_registration(visitor: Visitor) -> None:
     visitor.sees("This password does not keep all the rules yet.")
 
 
+def empty_registration(visitor: Visitor) -> None:
+    visitor.goes("/register")
+    visitor.presses("Create account")
+    visitor.sees("Please fill in this field.")
+
+
+def signing_out(visitor: Visitor) -> None:
+    visitor.signs_in()
+    visitor.goes("/logout")
+    visitor.sees("Stay signed in")
+
+
 def old_confirmation(visitor: Visitor) -> None:
     visitor.goes(f"/confirm-email{LINK}")
     visitor.presses("Confirm")
@@ -164,6 +176,7 @@ SIGHTS: dict[str, Callable[[Visitor], None]] = {
     "login, signed in": signed_in_already,
     "register": at("/register"),
     "register, refused": weak_registration,
+    "register, empty": empty_registration,
     "registered": registered,
     "confirm": at(f"/confirm-email{LINK}"),
     "confirm, refused": old_confirmation,
@@ -172,6 +185,9 @@ SIGHTS: dict[str, Callable[[Visitor], None]] = {
     "reset, refused": old_reset,
     "not me": at(f"/not-me{LINK}"),
     "not me, refused": old_notice,
+    "not me, no link": at("/not-me"),
+    "sign out": signing_out,
+    "signed out": at("/logout"),
     "set-up": first_admin,
     "set-up, refused": at("/setup?token=x"),
     "set-up, over": at("/setup?token=x"),

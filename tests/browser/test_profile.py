@@ -71,9 +71,7 @@ def test_what_a_user_types_stays_when_the_page_has_asked_for_the_address(site: S
 
 def test_a_user_without_a_password_reads_that_both_addresses_get_a_link(house: House, visit: Visit) -> None:
     ada = visit(house())
-    ada.goes("/login?redirect=/account")
-    ada.follows("Continue with Example ID")
-    ada.follows("Ada Lovelace")
+    ada.signs_in_by_provider(at="/login?redirect=/account")
     ada.fills(Email="countess@example.com")
     ada.presses("Save")
     ada.sees("Open the links in the emails to countess@example.com and to ada@example.com by")
@@ -103,9 +101,7 @@ def test_a_user_signs_out_everywhere_else(site: Site, visit: Visit) -> None:
 def test_the_provider_is_disconnected_when_a_password_is_another_way_in(house: House, visit: Visit) -> None:
     site = house()
     ada = visit(site)
-    ada.goes("/login?redirect=/account")
-    ada.follows("Continue with Example ID")
-    ada.follows("Ada Lovelace")
+    ada.signs_in_by_provider(at="/login?redirect=/account")
     ada.sees("You can sign in with your account at Example ID.")
     ada.sees("This is your only way to sign in, so it cannot be disconnected. Set a password first.")
     expect(ada.button("Disconnect")).to_have_count(0)
@@ -157,9 +153,7 @@ def test_a_user_deletes_the_account_and_undoes_that(site: Site, visit: Visit) ->
 def test_a_user_without_a_password_deletes_the_account_by_email(house: House, visit: Visit) -> None:
     site = house()
     ada = visit(site)
-    ada.goes("/login")
-    ada.follows("Continue with Example ID")
-    ada.follows("Ada Lovelace")
+    ada.signs_in_by_provider(at="/login")
     ada.page.get_by_text("Delete my account …").click()
     ada.sees("we will send you an email with a link to confirm this")
     ada.presses("Delete my account")

@@ -269,9 +269,12 @@ def test_an_error_ends_when_its_field_is_put_right(ada: Visitor) -> None:
         "New password": "This password does not keep all the rules yet.",
         "New password, once more": "The two passwords are not the same.",
     }
+    for red in ("#password-error", "#again-error", "[data-rule=length]"):
+        expect(ada.page.locator(red)).to_have_css("color", "rgb(179, 38, 30)")
     ada.fills(New_password="a good sentence")
     assert errors(ada) == {}
     expect(ada.page.locator("[data-rule=length]")).to_have_class("met")
+    expect(ada.page.locator("[data-rule=length]")).to_have_css("color", "rgb(26, 110, 55)")
     ada.goes("/register")
     ada.fills(Name="Grace", Email="ada@example.com", Password="password1")
     ada.presses("Create account")

@@ -55,6 +55,21 @@ def test_the_list_comes_in_pages(ada: Visitor) -> None:
     ada.is_at("/users")
 
 
+def test_the_next_page_is_asked_for_by_the_last_user_of_this_one(ada: Visitor) -> None:
+    last = ada.site.service.accounts.find("user17@example.com")
+    with ada.page.expect_request(f"**/api/users?*after={last.id}"):
+        ada.presses("Next")
+    ada.sees("Page 2 of 2")
+    assert rows(ada)[0] == "User18"
+    ada.field("Show").select_option(label="Admins")
+    ada.sees("1 in all")
+    ada.field("Show").select_option(label="All users")
+    ada.sees("Page 1 of 2 · 27 in all")  # the list began anew
+    with ada.page.expect_request(f"**/api/users?*after={last.id}"):
+        ada.presses("Next")
+    ada.sees("Page 2 of 2")
+
+
 def test_people_are_found_by_name_address_and_state(ada: Visitor) -> None:
     ada.fills(Search_by_name_or_email="race")
     ada.sees("Page 1 of 1 · 1 in all")

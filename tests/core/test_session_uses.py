@@ -26,6 +26,7 @@ from usersctl.errors import Busy
 from usersctl.models import Session, User
 from usersctl.service import Service, build
 from usersctl.session_uses import SessionUses
+from usersctl.sessions import Opened
 
 ADA = "ada@example.com"
 EXAMPLES, STEPS = (250, 50) if LONG else (15, 40)
@@ -48,6 +49,14 @@ def beside(service: Service, clock: FakeClock) -> Iterator[Service]:
     other = build(service.settings, now=clock)
     yield other
     other.close()
+
+
+def used_after(minutes: float, service: Service, user: User, clock: FakeClock) -> Opened:
+    """A session that was used so many minutes after its login."""
+    opened = service.sessions.login(user.email, PASSWORD)
+    clock.move(minutes=minutes)
+    assert service.sessions.check(opened.token)
+    return opened
 
 
 def in_database(service: Service) -> Session:
@@ -99,9 +108,7 @@ def test_a_second_use_within_a_minute_renews_no_cookie_again(
 def test_a_use_shortly_before_the_end_is_written_at_once(
     service: Service, beside: Service, ada: User, clock: FakeClock
 ) -> None:
-    opened = service.sessions.login(ada.email, PASSWORD)
-    clock.move(minutes=19)
-    assert service.sessions.check(opened.token)
+    opened = used_after(19, service, ada, clock)
     clock.move(minutes=19)
     assert beside.sessions.check(opened.token), "another process sees the use"
 
@@ -118,9 +125,7 @@ def test_notes_are_written_before_a_check_if_the_clock_was_moved(
 def test_a_revoked_session_is_not_brought_back_by_its_note(
     service: Service, beside: Service, ada: User, clock: FakeClock
 ) -> None:
-    opened = service.sessions.login(ada.email, PASSWORD)
-    clock.move(minutes=2)
-    assert service.sessions.check(opened.token)
+    opened = used_after(2, service, ada, clock)
     beside.sessions.revoke_all([ada.id], by=OPERATOR)
     assert service.sessions.check(opened.token) is None
     service.sessions.uses.write()
@@ -196,9 +201,7 @@ def test_uses_that_come_while_others_are_written_are_not_overdue(
 def test_a_check_does_not_write_again_at_once_what_could_not_be_written(
     service: Service, beside: Service, ada: User, clock: FakeClock
 ) -> None:
-    opened = service.sessions.login(ada.email, PASSWORD)
-    clock.move(minutes=2)
-    assert service.sessions.check(opened.token)
+    opened = used_after(2, service, ada, clock)
     clock.move(seconds=11)
     with beside.store.write():
         with pytest.raises(Busy):
@@ -226,9 +229,7 @@ def test_a_use_that_moves_no_expiry_is_not_written_at_once(
 def test_an_earlier_use_of_another_process_takes_no_time_from_a_session(
     service: Service, beside: Service, ada: User, clock: FakeClock
 ) -> None:
-    opened = service.sessions.login(ada.email, PASSWORD)
-    clock.move(minutes=2)
-    assert service.sessions.check(opened.token), "a process that is suspended now"
+    opened = used_after(2, service, ada, clock)
     clock.move(minutes=9)
     assert beside.sessions.check(opened.token)
     beside.sessions.uses.write()
@@ -281,9 +282,7 @@ def test_a_shorter_idle_time_holds_from_the_next_use_on(
 def test_a_note_does_not_bring_back_a_session_that_was_removed_after_its_end(
     service: Service, beside: Service, ada: User, clock: FakeClock
 ) -> None:
-    opened = service.sessions.login(ada.email, PASSWORD)
-    clock.move(minutes=2)
-    assert service.sessions.check(opened.token)
+    opened = used_after(2, service, ada, clock)
     clock.move(minutes=20)
     assert beside.sessions.cleanup(by=OPERATOR).expired == 1
     service.sessions.uses.write()

@@ -1,9 +1,11 @@
 """Sessions and API tokens: opened, checked, moved on, ended, cleaned up."""
 
 import os
+import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -571,7 +573,7 @@ def left(service: Service) -> list[tuple[str, int]]:
 def test_a_cleanup_removes_what_has_expired_and_counts_it(
     service: Service, ada: User, batch: int, include: bool
 ) -> None:
-    sessions = replace(service.sessions, batch=batch, pause=0)
+    sessions = replace(service.sessions, some=batch, hold=0, pause=0)
     fill(service, ada, expired=7, live=3, endless=5)
     expected = Cleanup(7, 5 if include else 0, include)
     removed: list[int] = []
@@ -621,8 +623,47 @@ def test_a_cleanup_removes_expired_links_without_counting_them(
         assert tx._run("SELECT token_hash FROM one_time_tokens").fetchall() == [(digest("new"),)]
 
 
+@pytest.mark.parametrize(("hold", "transactions"), [(0, 5), (60, 1)])
+def test_a_transaction_of_a_cleanup_ends_when_it_has_held_the_lock_for_long(
+    service: Service, ada: User, hold: float, transactions: int
+) -> None:
+    sessions = replace(service.sessions, some=10, hold=hold, pause=0)
+    fill(service, ada, expired=45, live=0, endless=0)
+    removed: list[int] = []
+    sessions.cleanup(by=OPERATOR, progress=removed.append)
+    assert len(removed) == transactions
+    assert removed[-1] == 45
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_cleanup_leaves_the_connection_as_it_was(service: Service, ada: User, fails: bool) -> None:
+    def pragmas() -> list[object]:
+        connection = service.store._connection()
+        names = ("synchronous", "cache_size", "wal_autocheckpoint")
+        return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
+
+    def progress(_removed: int) -> None:
+        assert pragmas() != before
+        if fails:
+            raise Busy("amid the cleanup", retry_after=1)
+
+    before = pragmas()
+    fill(service, ada, expired=2, live=0, endless=0)
+    with pytest.raises(Busy) if fails else nullcontext():
+        service.sessions.cleanup(by=OPERATOR, progress=progress)
+    assert pragmas() == before
+
+
+def test_a_cleanup_carries_its_pages_into_the_database_itself(service: Service, ada: User) -> None:
+    fill(service, ada, expired=200, live=0, endless=0)
+    service.sessions.cleanup(by=OPERATOR)
+    with closing(sqlite3.connect(service.store.path)) as other:
+        _, in_log, carried = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    assert carried == in_log < 20
+
+
 def test_parallel_cleanups_count_every_token_once(service: Service, ada: User) -> None:
-    sessions = replace(service.sessions, batch=5, pause=0)
+    sessions = replace(service.sessions, some=5, hold=0, pause=0)
     fill(service, ada, expired=101, live=2, endless=0)
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(lambda _: sessions.cleanup(by=OPERATOR), range(4)))
@@ -631,7 +672,7 @@ def test_parallel_cleanups_count_every_token_once(service: Service, ada: User) -
 
 
 def test_logins_succeed_between_the_batches_of_a_cleanup(service: Service, ada: User) -> None:
-    sessions = replace(service.sessions, batch=10)
+    sessions = replace(service.sessions, some=10, hold=0)
     fill(service, ada, expired=45, live=0, endless=0)
     opened = []
 
@@ -649,7 +690,7 @@ def test_a_cleanup_whose_admin_is_demoted_stops_and_records_what_it_removed(
     add("root", role="admin")
     me = add("me", role="admin")
     by = signed_in_admin(service, me)
-    sessions = replace(service.sessions, batch=10, pause=0)
+    sessions = replace(service.sessions, some=10, hold=0, pause=0)
     fill(service, me, expired=45, live=0, endless=0)
 
     def demote(_removed: int) -> None:

@@ -292,7 +292,7 @@ def test_the_cleanup_keeps_the_newest_addresses_without_an_account_and_all_with_
     service: Service, add: Callable[..., User], clock: FakeClock
 ) -> None:
     assert service.sessions.kept_failures == 100_000
-    sessions = replace(service.sessions, kept_failures=3, batch=2)
+    sessions = replace(service.sessions, kept_failures=3, some=2)
     user = add()
     guess(service)
     for number in range(10):

@@ -4,11 +4,15 @@ Basic credentials. The snippets are used as they are printed, on loopback withou
 import base64
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.proxies import House, house
+from support.commands import PASSWORD, Command
+from support.daemons import free_port, serving
+from support.documentation import blocks, section
+from support.proxies import STARTS, House, echoing, house
 from support.web import Reply
 
 from usersctl.identity_headers import known_names, spellings
@@ -42,6 +46,32 @@ def headers_of(reply: Reply) -> dict[str, str]:
     assert reply.status == 200, (reply.status, reply.body)
     headers: dict[str, str] = reply.json["headers"]
     return headers
+
+
+# --- the trial that the manual shows ---
+
+
+@pytest.mark.parametrize("kind", ["caddy", "nginx"])
+def test_the_trial_of_the_manual_leads_to_the_application(usersctl: Command, kind: str) -> None:
+    shown = section("docs/integrating/forward-auth.md", "Try it")
+    (configuration,), (script,) = blocks(shown, "toml"), blocks(shown, "sh")
+    (printed,) = re.findall(r"^usersctl (snippet .*) > Caddyfile$", script, re.MULTILINE)
+    port, daemon = free_port(), free_port()
+    assert configuration.count("localhost:8090") == 1
+    usersctl.configure(
+        f"passwordHashing.rounds = 10\n{configuration.replace('8090', str(port))}port = {daemon}\n"
+    )
+    usersctl.add("ada", role="admin")
+    with ExitStack() as stack:
+        application = stack.enter_context(echoing())
+        stack.enter_context(serving(usersctl, port=daemon))
+        assert printed.count("127.0.0.1:5000") == 1
+        words = printed.replace("caddy", kind).replace("127.0.0.1:5000", f"127.0.0.1:{application}").split()
+        snippet = usersctl.ok(*words).stdout
+        visitor = stack.enter_context(STARTS[kind](usersctl.folder, snippet, port)).visitor()
+        assert visitor.get("/", headers=BROWSER).header("Location") == "/login?redirect=/"
+        assert visitor.login("ada@example.com", PASSWORD).status == 200
+        assert headers_of(visitor.get("/"))["remote-email"] == "ada@example.com"
 
 
 # --- headers ---
@@ -139,7 +169,7 @@ def test_a_visitor_signs_in_and_out_over_http(here: House) -> None:
     visitor = here.visitor()
     way = str(visitor.get("/page", headers=BROWSER).header("Location"))
     assert visitor.get(way, headers=BROWSER).status == 200
-    assert visitor.login("ada@example.com", "correct horse battery").status == 200
+    assert visitor.login("ada@example.com", PASSWORD).status == 200
     assert headers_of(visitor.get("/page", headers=BROWSER))["remote-user"] == str(here.ada.id)
     assert visitor.delete("/api/users/session").status == 200
     assert visitor.get("/page").status == 401
@@ -190,6 +220,22 @@ def test_a_client_that_knows_only_basic_reaches_the_application(here: House) -> 
         headers_of(here.visitor(here.ada).get("/page", headers=theirs))["authorization"]
         == theirs["Authorization"]
     )
+
+
+@pytest.mark.parametrize("kind", ["nginx", "caddy"])
+def test_too_many_wrong_basic_credentials_of_a_client_are_a_429(tmp_path: Path, kind: str) -> None:
+    changes: dict[str, Any] = {"forward_basic": True, "failed_logins_per_minute": 3}
+    with house(kind, tmp_path, plain=True, **changes) as here:
+        wrong, right = basic("ada@example.com", "x"), basic("ada@example.com", here.api_token(here.ada))
+        assert [here.visitor().get("/page", headers=wrong).status for _ in range(3)] == [401] * 3
+        limited = here.visitor().send("PROPFIND", "/page", headers=wrong)
+        assert (limited.status, limited.json["statusCode"], limited.all("Location")) == (429, 429, [])
+        assert 1 <= int(str(limited.header("Retry-After"))) <= 60
+        # Only wrong ones are stopped.
+        headers_of(here.visitor().get("/page", headers=right))
+        headers_of(here.visitor(here.ada).get("/page", headers=wrong))
+        assert here.visitor().get("/page").status == 401
+        assert here.visitor().get("/page", headers=BROWSER).status == 302
 
 
 def test_only_clients_that_are_no_browsers_are_asked_for_basic_credentials(here: House) -> None:

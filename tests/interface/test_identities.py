@@ -167,6 +167,13 @@ def linked(service: Service, name: str, oauth_id: str, issuer: str | None) -> in
     return user.id
 
 
+def link_all(usersctl: Command, **accounts: tuple[str, str | None]) -> None:
+    """Accounts by their names, each with its id at a provider."""
+    with usersctl.service() as service:
+        for name, (oauth_id, issuer) in accounts.items():
+            linked(service, name, oauth_id, issuer)
+
+
 def links(usersctl: Command) -> dict[str, Any]:
     with usersctl.service() as service, service.store.read() as tx:
         users = [credentials.user for credentials in tx.all_credentials()]
@@ -176,11 +183,8 @@ def links(usersctl: Command) -> dict[str, Any]:
 @pytest.mark.slow
 def test_the_first_start_with_a_provider_binds_the_links_that_have_none(usersctl: Command) -> None:
     usersctl.configure(CONFIGURED.format(HERE))
-    with usersctl.service() as service:
-        linked(service, "ada", "7", None)
-        linked(service, "bea", "8", ELSEWHERE)
-        linked(service, "cyd", "9", HERE)
-        linked(service, "dan", "9", None)  # the id of another account there: never bound
+    # The id of dan is that of another account there: it is never bound.
+    link_all(usersctl, ada=("7", None), bea=("8", ELSEWHERE), cyd=("9", HERE), dan=("9", None))
     with serving(usersctl) as daemon:
         messages = [line["message"] for line in daemon.events("provider-links")]
         assert daemon.stop() == 0
@@ -255,10 +259,7 @@ def test_an_import_binds_ids_to_the_configured_provider(usersctl: Command) -> No
 @pytest.mark.slow
 def test_an_export_keeps_the_issuers_of_ids(usersctl: Command) -> None:
     usersctl.configure(CONFIGURED.format(HERE))
-    with usersctl.service() as service:
-        linked(service, "ada", "7", ELSEWHERE)
-        linked(service, "bea", "7", HERE)
-        linked(service, "cyd", "8", None)
+    link_all(usersctl, ada=("7", ELSEWHERE), bea=("7", HERE), cyd=("8", None))
     exported = usersctl.ok("export", "-", "--format", "csv").stdout
     usersctl.database.unlink()
     usersctl.ok("import", "-", "--format", "csv", stdin=exported)

@@ -56,6 +56,8 @@ class App:
         answer = f"{environ['REQUEST_METHOD']} {path} {len(body)} {environ['REMOTE_ADDR']}".encode()
         if path == "/much":
             answer = b"x" * 4_000_000
+        if path == "/splits":
+            return Response(200, answer, (("Location", "/\r\nSet-Cookie: a=b"),))
         return Response(200, answer, (("Content-Type", "text/plain"),))
 
 
@@ -368,6 +370,13 @@ def test_the_headers_of_the_application_are_sent_unchanged_with_a_date(running: 
     length = b"Content-Length: %d" % len(body)
     assert lines == [b"HTTP/1.1 200 OK", b"Content-Type: text/plain", length, b"Connection: close"]
     assert parsedate_to_datetime(date.removeprefix(b"Date: ").decode())
+
+
+def test_a_header_with_a_line_feed_is_not_sent(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    received = running.get("/splits")
+    assert received.startswith(b"HTTP/1.1 500 ")
+    assert b"Set-Cookie" not in received
+    assert "a header holds a line feed" in caplog.text
 
 
 # --- slow clients ---

@@ -285,7 +285,17 @@ def test_a_token_that_is_not_valid_now_reaches_no_application_either(
             .get(VERIFY, headers=forwarded("/about", Authorization=header))
             .header("Authorization")
             for token in tokens
-            for header in (f"Bearer {token}", basic("ada@example.com", token), basic("x", token))
+            for right in (basic("ada@example.com", token),)
+            for header in (
+                *(f"Bearer {token}", f"bearer  {token}", right, basic("x", token), basic("\u00ff", token)),
+                *(
+                    right.rstrip("="),
+                    right.replace(" ", "   "),
+                    right[:20] + " " + right[20:],
+                    right.replace("B", "b", 1),
+                ),
+                "Basic " + base64.b64encode(b"\xff:" + token.encode()).decode(),
+            )
         }
 
     assert passed_on() == {None}

@@ -74,6 +74,13 @@ class Visitor:
 
     # --- what they see ---
 
+    def signs_in_by_provider(self, *, at: str | None = None, person: str = "Ada Lovelace") -> None:
+        """`at`: the page to go to first."""
+        if at is not None:
+            self.goes(at)
+        self.follows("Continue with Example ID")
+        self.follows(person)
+
     def sees(self, text: str | re.Pattern[str]) -> None:
         expect(self.page.get_by_text(text).locator("visible=true").first).to_be_visible()
 

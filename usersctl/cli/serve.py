@@ -30,12 +30,15 @@ def serve(
 
     It serves the pages and the HTTP interface, sends emails and removes expired tokens, until it is stopped.
     """
-    from usersd.development import Trial
     from usersd.start import start
 
     run = invocation(ctx)
-    trial = Trial(app, samples=not no_samples) if dev else None
-    if trial is None and (app is not None or no_samples):
+    trial = None
+    if dev:
+        from usersd.development import Trial
+
+        trial = Trial(app, samples=not no_samples)
+    elif app is not None or no_samples:
         hint = "add --dev; for a real installation see: usersctl snippet nginx"
         raise Invalid("--app and --no-samples are for development", hint=hint)
     if socket is None and (host is not None or port is not None):

@@ -88,7 +88,8 @@ def snippet(
         list[str] | None,
         Option(
             metavar="NAME=KIND",
-            help="For a proxy: a header with the id, email, name, role or groups of the user. Repeatable. Default: forward.headers.",
+            help="For a proxy: one more header with the id, email, name, role or groups of the user, beside those of "
+            "forward.headers. Repeatable.",
         ),
     ] = None,
 ) -> None:

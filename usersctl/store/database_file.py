@@ -61,7 +61,7 @@ def _open(uri: str) -> sqlite3.Connection:
     return connection
 
 
-def identity(path: Path) -> tuple[int, int] | None:
+def identity(path: str) -> tuple[int, int] | None:
     """Identifies the file that has this name now; None if there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116 - runs at every request

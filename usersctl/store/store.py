@@ -17,6 +17,8 @@ from usersctl.store.transaction import Transaction
 # After one writer has waited in vain for another process, the others do not wait: their threads are needed by readers.
 PATIENCE_WHILE_HELD = 0.05
 
+_FromSQLite = sqlite3.Error | UnicodeDecodeError  # the latter in the text of a damaged database
+
 Progress = Callable[[int, int], object]  # is called with the pages done, and the total
 
 
@@ -42,6 +44,7 @@ class Store:
         self, path: Path, *, read_only: bool = False, no_trace: bool = False, clock: Clock = utc_now
     ) -> None:
         self.path = path
+        self._name = os.fspath(path)
         self.read_only = read_only
         self.no_trace = no_trace
         self.clock = clock
@@ -116,13 +119,12 @@ class Store:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
 
-    @contextmanager
-    def glance(self) -> Iterator[Transaction]:
+    def glance(self) -> "Glance":
         """For a single statement, which needs no snapshot. It never waits: SQLite's readers and writers do not meet."""
-        try:
-            yield Transaction(self._connection(), self.clock)
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise self._translated(error) from error
+        return Glance(self._begun, self._translated)
+
+    def _begun(self) -> Transaction:
+        return Transaction(self._connection(), self.clock)
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
@@ -262,6 +264,23 @@ class Store:
             for how in ("PASSIVE", at_the_end):
                 connection.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
 
+    @contextmanager
+    def many_changes(self) -> Iterator[None]:
+        """For a thread that changes many rows, and calls checkpoint() after each transaction.
+
+        The larger cache holds all pages of a transaction; else some are written before the commit, and read again. A
+        power cut may undo the last transactions until another one, outside of this, is committed.
+        """
+        connection = self._connection(to_write=True)
+        for setting in ("wal_autocheckpoint = 0", "cache_size = -16384", "synchronous = NORMAL"):
+            connection.execute(f"PRAGMA {setting}")
+        try:
+            yield
+        finally:
+            if connection in self._connections:  # an error may have closed it
+                for setting in ("wal_autocheckpoint = 1000", "cache_size = -2000", "synchronous = FULL"):
+                    connection.execute(f"PRAGMA {setting}")
+
     def _set_patience(self, connection: sqlite3.Connection, seconds: float) -> None:
         milliseconds = round(seconds * 20) * 50
         if milliseconds != self._local.patience:
@@ -286,7 +305,7 @@ class Store:
         """This thread's connection, to the file that has the name now: an operator may have replaced the file."""
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is not None:
-            file = database_file.identity(self.path)
+            file = database_file.identity(self._name)
             if file is None and to_write:
                 raise StoreUnusable(f"{self.path} is gone", hint="put it back, or restore a backup")
             if file in (self._local.file, None) or connection.in_transaction:
@@ -295,7 +314,7 @@ class Store:
         return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
-        file = database_file.identity(self.path)
+        file = database_file.identity(self._name)
         connection = database_file.connect(self.path, read_only=self.read_only, no_trace=self.no_trace)
         try:
             if self.is_open and not database_file.is_current(connection, self.path):
@@ -316,7 +335,7 @@ class Store:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._translated(error) from error
 
-    def _translated(self, error: sqlite3.Error | UnicodeDecodeError) -> UsersError:
+    def _translated(self, error: _FromSQLite) -> UsersError:
         if isinstance(error, UnicodeDecodeError):  # in SQLite's message about a damaged schema
             return StoreUnusable(f"{self.path} {DAMAGED}")
         if _primary(error) in _LASTING:
@@ -330,6 +349,26 @@ class Store:
             self._local.connection = None
             self._connections.discard(connection)
             connection.close()
+
+
+class Glance:
+    """A context manager of a class, because one of a generator costs half as much as the statement of a session check."""
+
+    def __init__(
+        self, begin: Callable[[], Transaction], translated: Callable[[_FromSQLite], UsersError]
+    ) -> None:
+        self._begin = begin
+        self._translated = translated
+
+    def __enter__(self) -> Transaction:
+        try:
+            return self._begin()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self._translated(error) from error
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, sqlite3.Error | UnicodeDecodeError):
+            raise self._translated(error) from error
 
 
 DAMAGED = "is damaged: restore a backup"

@@ -116,9 +116,9 @@ def _sign_in_first(request: Request, original: Original) -> Response:
     return error_response(401, "Authentication required", ("Location", login), _challenge(request))
 
 
-def guesses_nothing(request: Request, service: Service) -> bool:
-    """The limit on failed logins stops only those that fail."""
-    return not _signs_in_wrongly(request, service)
+def is_judged_first(_request: Request, _service: Service) -> bool:
+    """The limit on failed logins stops no request before its credentials are known to be wrong."""
+    return True
 
 
 def _signs_in_wrongly(request: Request, service: Service) -> bool:

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import re
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from waitress.channel import ClientDisconnected
@@ -190,8 +191,9 @@ class Task(WSGITask):  # type: ignore[misc]
             return head
         if self.request.headers.get("CONNECTION", "").lower() == "close":
             self.set_close_on_finish()
-        lines = "\r\n".join([f"{name}: {value}" for name, value in self.response_headers])
-        if lines.count("\n") >= len(self.response_headers):
+        headers = self.response_headers
+        lines = ("%s: %s\r\n" * len(headers)) % tuple(chain.from_iterable(headers))
+        if lines.count("\n") != len(headers):
             raise ValueError("a header holds a line feed")
         date = _date(int(self.start_time))
-        return f"HTTP/1.1 {self.status}\r\n{lines}\r\nDate: {date}\r\n\r\n".encode("latin-1")
+        return f"HTTP/1.1 {self.status}\r\n{lines}Date: {date}\r\n\r\n".encode("latin-1")
