@@ -59,7 +59,7 @@ function manageUsers() {
 
   function row(user, awaiting) {
     const role = make("span", "badge " + user.role, t(user.role === "admin" ? "role.admin" : "role.user"));
-    const status = make("span", "badge off", t(awaiting.includes(String(user.id)) ? "users.awaiting" : "users.inactive"));
+    const status = awaiting.includes(String(user.id)) ? make("span", "badge", t("users.awaiting")) : make("span", "badge off", t("users.inactive"));
     const tags = make("span", "tags", role.cloneNode(true));
     if (!user.active) tags.append(" ", status.cloneNode(true));
     const who = make("th", "who", make("span", "name", user.name), make("span", "hint", user.email), tags);
