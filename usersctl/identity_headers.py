@@ -9,44 +9,24 @@ DEFAULT = (("Remote-User", "id"), ("Remote-Email", "email"), ("Remote-Name", "na
 ASSERTION = "Remote-Assertion"
 
 # The names that applications and other proxies use: each beginning with each end.
-BEGINNINGS = (
-    "Remote",
-    "X-Remote",
-    "X-Forwarded",
-    "X-Auth",
-    "X-Auth-Request",
-    "X-Webauth",
-    "X-Authentik",
-    "X-Authenticated",
-)
+# fmt: off
+BEGINNINGS = ("Remote", "X-Remote", "X-Forwarded", "X-Auth", "X-Auth-Request", "X-Webauth", "X-Authentik", "X-Authenticated")
 ENDS = (
-    *(
-        "User",
-        "Username",
-        "Preferred-Username",
-        "Userid",
-        "User-Id",
-        "Uid",
-        "Id",
-        "Sub",
-        "Login",
-        "Email",
-        "Mail",
-        "Name",
-    ),
-    *("Fullname", "Display-Name", "Role", "Roles", "Group", "Groups", "Access-Token", "Id-Token"),
+    "User", "Username", "Preferred-Username", "Userid", "User-Id", "Uid", "Id", "Sub", "Login", "Email", "Mail", "Name",
+    "Fullname", "Display-Name", "Role", "Roles", "Group", "Groups", "Access-Token", "Id-Token",
 )
 OTHERS = (
-    *("X-User", "X-Username", "X-Email", "X-Vouch-User", "X-Token-Subject", "X-Authentik-Jwt", "X-Authentik-Entitlements"),
-    *("X-Goog-Authenticated-User-Email", "X-Goog-Authenticated-User-Id", "X-Goog-Iap-Jwt-Assertion"),
-    *("X-Ms-Client-Principal", "X-Ms-Client-Principal-Id", "X-Ms-Client-Principal-Name"),
-    *("X-Amzn-Oidc-Identity", "X-Amzn-Oidc-Data", "X-Amzn-Oidc-Accesstoken", "X-Apigateway-Api-Userinfo"),
-    *("Cf-Access-Authenticated-User-Email", "Cf-Access-Jwt-Assertion", "Tailscale-User-Login", "Tailscale-User-Name"),
-    *("X-Pomerium-Jwt-Assertion", "X-Pomerium-Claim-Email", "X-Pomerium-Claim-User"),
+    "X-User", "X-Username", "X-Email", "X-Vouch-User", "X-Token-Subject", "X-Authentik-Jwt", "X-Authentik-Entitlements",
+    "X-Goog-Authenticated-User-Email", "X-Goog-Authenticated-User-Id", "X-Goog-Iap-Jwt-Assertion",
+    "X-Ms-Client-Principal", "X-Ms-Client-Principal-Id", "X-Ms-Client-Principal-Name",
+    "X-Amzn-Oidc-Identity", "X-Amzn-Oidc-Data", "X-Amzn-Oidc-Accesstoken", "X-Apigateway-Api-Userinfo",
+    "Cf-Access-Authenticated-User-Email", "Cf-Access-Jwt-Assertion", "Tailscale-User-Login", "Tailscale-User-Name",
+    "X-Pomerium-Jwt-Assertion", "X-Pomerium-Claim-Email", "X-Pomerium-Claim-User",
     # Of certificates that a client showed to a proxy.
-    *("X-Forwarded-Client-Cert", "X-Forwarded-Tls-Client-Cert", "X-Client-Cert", "X-Ssl-Cert", "X-Ssl-Client-Cert"),
-    *("X-Ssl-Client-Dn", "X-Ssl-Client-S-Dn", "X-Ssl-Client-Verify", "Ssl-Client-Cert", "Ssl-Client-Verify"),
-)  # fmt: skip
+    "X-Forwarded-Client-Cert", "X-Forwarded-Tls-Client-Cert", "X-Client-Cert", "X-Ssl-Cert", "X-Ssl-Client-Cert",
+    "X-Ssl-Client-Dn", "X-Ssl-Client-S-Dn", "X-Ssl-Client-Verify", "Ssl-Client-Cert", "Ssl-Client-Verify",
+)
+# fmt: on
 
 _NAME = r"[A-Za-z][A-Za-z0-9-]{0,63}"
 # Headers with a meaning of their own, in a request or in the answer that carries the identity.

@@ -6,7 +6,7 @@ from textwrap import fill
 from urllib.parse import SplitResult, urlsplit
 
 from usersctl.config import Settings
-from usersctl.config.values import BadValue, bracketed, is_loopback, origin_of
+from usersctl.config.values import BadValue, bracketed, connectable_host, is_loopback, origin_of
 from usersctl.errors import Invalid
 from usersctl.identity_headers import ASSERTION, BEGINNINGS, KINDS, known_names, problem_with, spellings
 
@@ -87,13 +87,9 @@ class Front:
         return self.app
 
     def refuse_address_of_daemon(self) -> None:
-        daemon = self.settings.host, self.settings.port
-        if (
-            self.settings.socket is None
-            and self.is_local
-            and is_loopback(daemon[0])
-            and self.port == daemon[1]
-        ):
+        listens = connectable_host(self.settings.host), self.settings.port
+        is_taken = is_loopback(listens[0]) and listens[1] == self.port and self.settings.socket is None
+        if self.is_local and is_taken:
             raise Invalid(
                 f"baseUrl {self.url} is where the daemon itself listens",
                 hint=f"set baseUrl to where visitors come, such as https://accounts.example.com, or {TRIAL} to try it",
