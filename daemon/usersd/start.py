@@ -63,9 +63,8 @@ def start(
         def ready(url: str) -> None:
             log.event("listening", url=url, base_url=settings.base_url, database=str(settings.database))
             if trial is not None:
-                log.event(
-                    "trial", message=f"For other commands on this database: usersctl list{db_option(loaded)}"
-                )
+                message = f"For other commands on this database: usersctl list{db_option(loaded)}"
+                log.event("trial", app=trial.app, message=message)
             if metrics is not None:
                 log.event("metrics", url=metrics.url)
 
