@@ -28,7 +28,7 @@ OTHERS = (
 )
 # fmt: on
 
-_NAME = r"[A-Za-z][A-Za-z0-9-]{0,63}"
+_NAME = r"(?=.{1,64}$)[A-Za-z][A-Za-z0-9]*(-[A-Za-z0-9]+){0,5}"
 # Headers with a meaning of their own, in a request or in the answer that carries the identity.
 _TAKEN = r"""(?x)
     (accept|access-control|content|cross-origin|if|proxy|sec|x-original|x-rewrite)-.*
@@ -46,7 +46,7 @@ def problem_with(names: Iterable[str]) -> str:
     seen: set[str] = set()
     for name in names:
         if not re.fullmatch(_NAME, name, re.ASCII):
-            return f"{name!r} is no name of a header: letters, digits and -, beginning with a letter"
+            return f"{name!r} is no name of a header: words of letters and digits, at most six, with - between them"
         if re.fullmatch(_TAKEN, name.lower()):
             return f"{name} is a header with another meaning"
         if name.lower() in seen:
