@@ -79,6 +79,16 @@ def test_every_link_to_the_own_profile_leads_to_account(visitor: Visitor) -> Non
     assert shown_by(visitor)["path"] == "/"
 
 
+def test_the_page_that_signs_out_leads_back_to_the_application(visitor: Visitor) -> None:
+    visitor.signs_in("ada")
+    visitor.goes("/logout?redirect=/about")
+    visitor.presses("Sign out")
+    visitor.is_at("/about")
+    assert shown_by(visitor)["who"] is None
+    visitor.goes("/account")
+    visitor.is_at("/login?redirect=/account")
+
+
 def test_a_deep_link_survives_the_sign_in_through_the_provider(visitor: Visitor) -> None:
     visitor.goes(DEEP)
     visitor.page.get_by_role("link", name=re.compile("Continue with")).click()

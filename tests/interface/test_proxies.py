@@ -122,6 +122,18 @@ def test_pages_for_admins(here: House) -> None:
         assert seen_request["who"]["role"] == "admin"
 
 
+def test_a_form_of_the_application_signs_out(here: House) -> None:
+    ada = here.visitor(here.ada)
+    assert ada.get("/logout?redirect=/about").body.count(b"<button") == 1
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    other = ada.send("POST", "/logout", raw=b"", headers=form | {"Sec-Fetch-Site": "cross-site"})
+    assert (other.status, who(seen(ada.get("/page")))) == (403, ADA)
+    own = {"Sec-Fetch-Site": "same-origin"}
+    reply = ada.send("POST", "/logout?redirect=/about", raw=b"", headers=form | own)
+    assert (reply.status, reply.header("Location")) == (302, "/about")
+    assert ada.get("/page").status == 401
+
+
 def test_a_sign_in_leads_back_to_the_page(here: House) -> None:
     visitor = here.visitor()
     deep = "/reports/7?from=2026-01-01&q=%C3%A4%26b#"[:-1]

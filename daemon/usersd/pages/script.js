@@ -338,7 +338,6 @@ function offerResend(form, email) {
 }
 
 for (const form of all("form[data-done], form[data-then]")) {
-  form.noValidate = true;
   const button = $("button:not([type])", form);
   const enable = () => { button.disabled = false; };
   // If the texts could not be loaded, a request tries again and reports the failure.
