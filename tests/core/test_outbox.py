@@ -467,11 +467,13 @@ def test_an_email_that_is_being_sent_is_claimed_by_one_worker(
     def others() -> None:
         server.then = lambda: None
         clock.move(seconds=LEASE.total_seconds() - 1)
-        meanwhile.extend([box.work(), box.retry(None), box.retry([1]), box.work()])
+        meanwhile.extend([box.work(), box.work()])
+        clock.move(minutes=5)  # a worker that lives keeps its email, however long it takes
+        meanwhile.extend([box.work(), box.retry(None)[0].attempts, box.retry([1])[0].attempts, box.work()])
 
     server.then = others
     assert [attempt.state for attempt in worked(box)] == ["sent"]
-    assert meanwhile == [None, [], [], None]
+    assert meanwhile == [None, None, None, 1, 1, None]
     assert len(server.taken) == 1
 
 
@@ -491,6 +493,7 @@ def test_after_a_crash_between_sending_and_marking_the_email_is_sent_again_with_
     alive = replace(service.outbox, given_send=server)
     clock.move(seconds=LEASE.total_seconds() - 1)
     assert worked(alive) == []
+    assert timedelta(seconds=5) >= LEASE
     clock.move(seconds=1)
     assert [attempt.state for attempt in worked(alive)] == ["sent"]
     clock.move(days=1)
@@ -504,10 +507,39 @@ def test_after_a_crash_between_sending_and_marking_the_email_is_sent_again_with_
             assert tx.one_time_token("reset", outbox.digest(link.token)) is not None
 
 
-def test_an_attempt_is_over_before_its_lease_is() -> None:
-    from usersctl.mail.smtp import STEP, WHOLE
+def test_an_email_of_a_worker_that_died_is_retried_at_once(
+    service: Service, add: Callable[..., User], server: Server
+) -> None:
+    class Killed(BaseException):
+        pass
 
-    assert timedelta(seconds=WHOLE + 2 * STEP + outbox.NOTED_WITHIN) <= LEASE
+    def dies(_message: EmailMessage, _recipient: str, _number: int) -> str:
+        raise Killed
+
+    queued(service, add("ada"))
+    with pytest.raises(Killed):
+        replace(service.outbox, given_send=dies).work()
+    alive = replace(service.outbox, given_send=server)
+    assert worked(alive) == []
+    assert [email.id for email in alive.retry(None)] == [1]
+    assert [attempt.state for attempt in worked(alive)] == ["sent"]
+
+
+def test_an_email_that_is_being_sent_delays_no_other(
+    service: Service, add: Callable[..., User], box: Outbox, server: Server, clock: FakeClock
+) -> None:
+    queued(service, add("ada"), add("bob"))
+    meanwhile: list[Any] = []
+
+    def others() -> None:
+        server.then = lambda: None
+        clock.move(minutes=5)
+        meanwhile.extend(worked(box))
+
+    server.then = others
+    box.work()
+    assert [(attempt.email.email, attempt.state) for attempt in meanwhile] == [("bob@example.com", "sent")]
+    assert [row.state for row in rows(service)] == ["sent", "sent"]
 
 
 def test_a_sent_email_is_marked_as_soon_as_another_process_frees_its_lock(

@@ -14,8 +14,9 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+import pytest
 from support.commands import PASSWORD, Command
-from support.daemons import free_port, serving, wait_for
+from support.daemons import Daemon, free_port, serving, wait_for
 from support.postbox import Postbox, smtp_server
 from support.web import Client
 
@@ -75,7 +76,7 @@ def flapping(box: Postbox) -> Iterator[None]:
 
 
 def release(usersctl: Command) -> None:
-    """Moves the clock by two minutes and by a quarter of an hour, so that every email is due again."""
+    """Moves the clock by a quarter of an hour, so that every email that was refused is due again."""
     with closing(sqlite3.connect(usersctl.database, isolation_level=None, timeout=10)) as database:
         database.execute("UPDATE outbox SET due_at = created_at WHERE state = 'waiting'")
 
@@ -83,6 +84,57 @@ def release(usersctl: Command) -> None:
 def waiting(usersctl: Command) -> int:
     with closing(sqlite3.connect(usersctl.database, timeout=10)) as database:
         return int(database.execute("SELECT count(*) FROM outbox WHERE state = 'waiting'").fetchone()[0])
+
+
+def kill(daemon: Daemon) -> None:
+    daemon.process.send_signal(signal.SIGKILL)
+    assert daemon.process.wait(10) == -signal.SIGKILL
+
+
+@pytest.fixture
+def killed_while_sending(usersctl: Command) -> Iterator[Postbox]:
+    """The postbox of a mail server that was amid an email of a daemon when the daemon was killed."""
+    usersctl.add("ada")
+    with smtp_server(Postbox(delay=60)) as box:
+        usersctl.configure(f'[mailer]\nhost = "127.0.0.1"\nport = {box.port}\n')
+        with serving(usersctl) as daemon:
+            body = {"email": "ada@example.com"}
+            assert daemon.client().post("/api/users/password/forgot", body).status == 200
+            wait_for(lambda: box.at_once)
+            kill(daemon)
+        box.delay = 0
+        yield box
+
+
+def test_the_next_daemon_sends_the_email_of_a_killed_one_within_seconds(
+    usersctl: Command, killed_while_sending: Postbox
+) -> None:
+    with serving(usersctl) as daemon:
+        wait_for(lambda: daemon.events("email"), 10)
+    assert [line["state"] for line in daemon.events("email")] == ["sent"]
+    assert len(killed_while_sending.received) == 1
+
+
+def test_retry_sends_the_email_of_a_killed_daemon_at_once(
+    usersctl: Command, killed_while_sending: Postbox
+) -> None:
+    assert usersctl.ok("mail", "retry").stdout == "Email 1 to ada@example.com: sent\n"
+    assert len(killed_while_sending.received) == 1
+    assert usersctl.ok("mail", "retry").stdout == "No email waits; nothing to do\n"
+    (listed,) = usersctl.ok("mail", "list", "--json").json
+    assert (listed["state"], listed["due_at"]) == ("sent", None)
+
+
+def test_retry_waits_for_the_email_that_a_daemon_is_sending(usersctl: Command) -> None:
+    usersctl.add("ada")
+    with smtp_server(Postbox(delay=2)) as box:
+        usersctl.configure(f'[mailer]\nhost = "127.0.0.1"\nport = {box.port}\n')
+        with serving(usersctl) as daemon:
+            body = {"email": "ada@example.com"}
+            assert daemon.client().post("/api/users/password/forgot", body).status == 200
+            wait_for(lambda: box.at_once)
+            assert usersctl.ok("mail", "retry").stdout == "Email 1 to ada@example.com: sent\n"
+    assert len(box.received) == 1
 
 
 def test_every_answered_registration_is_emailed_and_a_kill_costs_at_most_one_duplicate(
@@ -104,8 +156,7 @@ def test_every_answered_registration_is_emailed_and_a_kill_costs_at_most_one_dup
                     assert time.monotonic() < until
                     with serving(usersctl, port=port) as daemon:
                         time.sleep(random.uniform(0.1, 0.8))
-                        daemon.process.send_signal(signal.SIGKILL)
-                        assert daemon.process.wait(10) == -signal.SIGKILL
+                        kill(daemon)
                         kills += 1
                     release(usersctl)
                 with serving(usersctl, port=port):

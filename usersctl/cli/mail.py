@@ -33,7 +33,7 @@ def list_(ctx: Context) -> None:
     if run.out.json:
         run.out.write_json([_as_json(queued) for queued in emails])
         return
-    rows = ([getattr(queued, name) for name in COLUMNS] for queued in emails)
+    rows = ([values[name] for name in COLUMNS] for values in map(_as_json, emails))
     run.out.table(COLUMNS, rows, empty="No emails.")
 
 
@@ -82,6 +82,8 @@ def retry(
     due_by = stamp(service.now())
     while service.outbox.work(due_by=due_by) is not None:
         pass
+    for queued in tried:
+        service.outbox.wait_for_others(queued.id)  # the daemon may have taken it
     with service.store.read() as tx:
         emails = [queued for before in tried if (queued := tx.queued_email(before.id)) is not None]
     outcomes = "\n".join(_outcome(queued) for queued in emails)
@@ -171,4 +173,7 @@ def _queued(tx: Transaction, email_id: int) -> QueuedEmail:
 
 
 def _as_json(queued: QueuedEmail) -> dict[str, Any]:
-    return {name: value for name, value in queued._asdict().items() if name != "message_id"}
+    values = {name: value for name, value in queued._asdict().items() if name != "message_id"}
+    if queued.state != EmailState.WAITING:
+        values["due_at"] = None
+    return values

@@ -16,6 +16,7 @@ from usersctl.mail.kinds import EmailQueue, Kind
 from usersctl.models import Actor, EmailState, Purpose, QueuedEmail, User
 from usersctl.permissions import admit
 from usersctl.secrets import digest, new_token
+from usersctl.store import lock_file
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
     from usersctl.mail.folder import SavedEmail
     from usersctl.mail.sending import Send, Undeliverable
 
-# Longer than one attempt can take: until then no other worker touches the email.
-LEASE = timedelta(minutes=2)
+# For so long no worker looks at an email that one has taken. Then its lock tells whether that worker lives; where there
+# are no such locks, the lease is longer than one attempt can take.
+LEASE = timedelta(seconds=3) if lock_file.HAS_BYTE_LOCKS else timedelta(minutes=2)
 NOTED_WITHIN = 60.0  # seconds
+POLL_EVERY = 0.1  # seconds
 FIRST_DELAY, LONGEST_DELAY = timedelta(seconds=5), timedelta(minutes=15)
 
 
@@ -52,8 +55,12 @@ class Outbox:
             due_by = due_by or tx.now_text
         if due is None or due > due_by:
             return None
+        with lock_file.opened(self.store.path) as handle:
+            return self._work(handle, due_by)
+
+    def _work(self, handle: int, due_by: str) -> Attempt | None:
         with self.store.write() as tx:
-            email = tx.claim_email(due_by, LEASE)
+            email = _claimed(tx, handle, due_by)
             if email is None:
                 return None  # another worker was quicker
             kind = kinds.KINDS.get(email.kind)
@@ -74,12 +81,22 @@ class Outbox:
         return min(at_most, max(0.0, (moment(due) - tx.now) / timedelta(seconds=1)))
 
     def retry(self, email_ids: list[int] | None) -> list[QueuedEmail]:
-        """Makes these, or all that wait or failed, due now; not one that is being sent."""
-        with self.store.write() as tx:
-            if email_ids is None:
-                email_ids = [email.id for email in tx.queued_emails(unfinished=True)]
+        """Makes these, or all that wait or failed, due now, except those that are being sent; returns them all."""
+        with lock_file.opened(self.store.path) as handle, self.store.write() as tx:
+            emails = list(tx.queued_emails(unfinished=True))
+            if email_ids is not None:
+                emails = [email for email in emails if email.id in email_ids]
+            for email in emails:
+                if not lock_file.is_locked(handle, email.id):
+                    tx.retry_email(email.id)
             tx.after_commit(self.queue.committed.set)
-            return list(filter(None, map(tx.retry_email, email_ids)))
+            return emails
+
+    def wait_for_others(self, email_id: int) -> None:
+        """Until no worker is sending this email."""
+        with lock_file.opened(self.store.path) as handle:
+            while lock_file.is_locked(handle, email_id):
+                time.sleep(POLL_EVERY)
 
     def saved_emails(self) -> "list[SavedEmail]":
         """The newest emails in the folder that takes the place of a mail server."""
@@ -150,7 +167,7 @@ class Outbox:
         return Attempt(email, EmailState.FAILED if error.permanent else EmailState.WAITING, reason)
 
     def _note(self, change: Callable[[Transaction], Any]) -> None:
-        """Repeats the change during the lease until the database takes it, because an email that was sent must be marked."""
+        """Repeats the change until the database takes it, because an email that was sent must be marked."""
         until = time.monotonic() + NOTED_WITHIN
         while True:
             try:
@@ -161,6 +178,15 @@ class Outbox:
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.5)
+
+
+def _claimed(tx: Transaction, handle: int, due_by: str) -> QueuedEmail | None:
+    """The email that is due longest, locked by `handle`; not one that another worker is sending."""
+    while (email_id := tx.due_email(due_by)) is not None:
+        if lock_file.lock_byte(handle, email_id):
+            return tx.claim_email(email_id, due_by, LEASE)
+        tx.leave_email(email_id, LEASE)
+    return None
 
 
 def _until_deleted(kind: Kind, user: User, now: datetime) -> Kind:

@@ -39,15 +39,25 @@ class Outbox(Statements):
         counted: tuple[int, ...] = self._run(statement, (*since, email, user_id, kind, min(since))).fetchone()
         return counted
 
-    def claim_email(self, due_by: str, lease: timedelta) -> QueuedEmail | None:
-        """The email that is due longest; no other worker takes it before `lease` is over. Clears its last error."""
+    def due_email(self, due_by: str) -> int | None:
+        """The email that is due longest."""
+        statement = (
+            "SELECT id FROM outbox WHERE state = 'waiting' AND due_at <= ? ORDER BY due_at, id LIMIT 1"
+        )
+        return self._first(lambda row: int(row[0]), statement, (due_by,))
+
+    def claim_email(self, email_id: int, due_by: str, lease: timedelta) -> QueuedEmail | None:
+        """No other worker takes the email before `lease` is over. Clears its last error."""
         return self._first(
             QueuedEmail._make,
-            "UPDATE outbox SET due_at = :until, attempts = attempts + 1, last_error = NULL WHERE id ="
-            " (SELECT id FROM outbox WHERE state = 'waiting' AND due_at <= :due ORDER BY due_at, id LIMIT 1)"
-            f" RETURNING {_EMAIL}",
-            {"due": due_by, "until": stamp(self.now + lease)},
+            "UPDATE outbox SET due_at = :until, attempts = attempts + 1, last_error = NULL"
+            f" WHERE id = :id AND state = 'waiting' AND due_at <= :due RETURNING {_EMAIL}",
+            {"id": email_id, "due": due_by, "until": stamp(self.now + lease)},
         )
+
+    def leave_email(self, email_id: int, lease: timedelta) -> None:
+        """For another worker, which is sending it."""
+        self._run("UPDATE outbox SET due_at = ? WHERE id = ?", (stamp(self.now + lease), email_id))
 
     def next_email_due(self) -> str | None:
         statement = "SELECT due_at FROM outbox WHERE state = 'waiting' ORDER BY due_at LIMIT 1"
@@ -62,14 +72,12 @@ class Outbox(Statements):
         statement = "UPDATE outbox SET due_at = ?, last_error = ? WHERE id = ? AND state = 'waiting'"
         self._run(statement, (stamp(due_at), error, email_id))
 
-    def retry_email(self, email_id: int) -> QueuedEmail | None:
-        """Makes the email due now, as if it had never been tried; None if it is done, being sent, or unknown."""
-        return self._first(
-            QueuedEmail._make,
-            "UPDATE outbox SET state = 'waiting', due_at = :now, attempts = 0, finished_at = NULL"
-            " WHERE id = :id AND (state = 'failed' OR (state = 'waiting'"
-            f" AND (attempts = 0 OR last_error IS NOT NULL OR due_at <= :now))) RETURNING {_EMAIL}",
-            {"now": self.now_text, "id": email_id},
+    def retry_email(self, email_id: int) -> None:
+        """Makes the email due now, as if it had never been tried."""
+        self._run(
+            "UPDATE outbox SET state = 'waiting', due_at = ?, attempts = 0, finished_at = NULL"
+            " WHERE id = ? AND state IN ('waiting', 'failed')",
+            (self.now_text, email_id),
         )
 
     def queued_email(self, email_id: int) -> QueuedEmail | None:

@@ -10,6 +10,7 @@ from usersctl.clock import stamp
 from usersctl.errors import UsersError
 from usersctl.models import SYSTEM
 from usersctl.service import Service
+from usersctl.store import lock_file
 from usersd.background.mailer import Mailer
 from usersd.background.scheduler import ACTOR, Scheduler
 from usersd.log import Log
@@ -27,8 +28,6 @@ class Leader(threading.Thread):
 
     def __init__(self, service: Service, *, log: Log) -> None:
         super().__init__(name="leader", daemon=True)
-        database = service.settings.database.resolve()
-        self._file = database.with_name(f"{database.name}.lock")
         self._service = service
         self._log = log
         self._stopping = threading.Event()
@@ -66,13 +65,7 @@ class Leader(threading.Thread):
             self._stopping.wait(LOCK_EVERY)
 
     def _open(self) -> int:
-        owner = self._service.settings.database.stat()
-        # O_NOFOLLOW: root must not give away the target of a link that another user put there.
-        handle = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        if os.geteuid() == 0 and owner.st_uid != 0:
-            # As SQLite does with its files: a start by root must not lock out the daemon's own user.
-            os.fchown(handle, owner.st_uid, owner.st_gid)
-        return handle
+        return lock_file.open_beside(self._service.settings.database)
 
     def _work(self, handle: int, since: datetime) -> None:
         scheduler = scheduled_cleanup(self._service, log=self._log, handle=handle, since=since)
