@@ -82,8 +82,8 @@ def retry(
     due_by = stamp(service.now())
     while service.outbox.work(due_by=due_by) is not None:
         pass
-    for queued in tried:
-        service.outbox.wait_for_others(queued.id)  # the daemon may have taken it
+    for before in tried:
+        service.outbox.wait_for_others(before.id)  # the daemon may have taken it
     with service.store.read() as tx:
         emails = [queued for before in tried if (queued := tx.queued_email(before.id)) is not None]
     outcomes = "\n".join(_outcome(queued) for queued in emails)
