@@ -464,6 +464,30 @@ def test_an_unknown_client_is_reported_as_not_configured(
     assert visit.failure() == "oauth_not_configured"
 
 
+def test_the_log_has_the_error_of_the_provider_in_its_own_words(visit: Visit, provider: Hostile) -> None:
+    error = {"error": "invalid_grant", "error_description": "The code\nis " + "too old. " * 100}
+    for status in ("400 Bad Request", "200 OK"):
+        provider.answers["/token"] = answer(error, status=status)
+        assert visit.failure() == "oauth_failed"
+        assert "'invalid_grant': 'The code\\nis too old. too old." in visit.why()
+        assert len(visit.why()) < 500
+    provider.answers.clear()
+    assert visit.failure(error="server_error", error_description="Out of order", code="") == "oauth_failed"
+    assert visit.why() == "the provider says 'server_error': 'Out of order'"
+
+
+def test_an_address_without_a_word_about_its_verification_counts_only_if_the_operator_trusts_it(
+    make_visit: Callable[..., Visit], provider: Hostile
+) -> None:
+    visit = make_visit(oauth_issuer=provider.url, oauth_trusts_email=True)
+    for said in (False, None, "false", "true", 1, {}):
+        provider.profile["email_verified"] = said
+        assert visit.failure() == "oauth_failed", said
+    del provider.profile["email_verified"]
+    assert visit().header("Location") == "/"
+    assert (visit.browser.me() or {})["email"] == "ada@example.com"
+
+
 def test_proxies_and_netrc_passwords_of_this_machine_are_ignored(
     visit: Visit, provider: Hostile, elsewhere: Hostile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

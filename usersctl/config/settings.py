@@ -112,6 +112,8 @@ class Settings(NamedTuple):
         example="https://id.example.com/userinfo", help="The user info endpoint of a provider without discovery.")] = None
     oauth_allow_auto_registration: Annotated[bool, Key("auth.oauth.allowAutoRegistration", values.boolean,
         "Creates an account for a person who signs in through the provider and has none.")] = False
+    oauth_trusts_email: Annotated[bool, Key("auth.oauth.trustsEmail", values.boolean,
+        "Takes an address of which the provider does not say whether it is verified for verified. Only for a provider that you run yourself, or where no person can set an address that is not theirs: such a person would sign in to the accounts of others. An address that the provider calls unverified stays refused.")] = False
     oauth_success_redirect: Annotated[str, Key("auth.oauth.successRedirect", values.redirect,
         "Where a sign-in through the provider ends.")] = "/"
     oauth_error_redirect: Annotated[str, Key("auth.oauth.errorRedirect", values.redirect,

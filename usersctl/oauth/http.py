@@ -113,8 +113,10 @@ class HttpClient:
         except (ValueError, RecursionError):
             raise refused(f"{host} answers {status} without JSON") from None
         if status != 200:
-            error = document.get("error") if isinstance(document, dict) else None
-            raise refused_by_provider(f"{host} answers {status} {str(error)[:100]!r}", error)
+            error = document if isinstance(document, dict) else {}
+            raise refused_by_provider(
+                f"{host} answers {status}", error.get("error"), error.get("error_description")
+            )
         return document
 
     def peek(self, url: str) -> tuple[int, bytes]:

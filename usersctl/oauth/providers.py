@@ -104,8 +104,9 @@ class CodeFlow:
             # No scope is passed, because oauthlib raises a Warning where the provider grants another one.
             token = client.parse_request_body_response(json.dumps(answer))["access_token"]
         except OAuth2Error as error:
-            reason = f"the provider refused the code: {type(error).__name__}"
-            raise refused_by_provider(reason, error.error) from None
+            raise refused_by_provider(
+                "the provider refuses the code:", error.error, error.description
+            ) from None
         except (Warning, TypeError, ArithmeticError, ValueError, AttributeError) as error:
             raise refused(f"the provider's answer to the code is invalid: {type(error).__name__}") from None
         if not isinstance(token, str) or not re.fullmatch(r"[!-~]{1,8192}", token):
@@ -160,7 +161,7 @@ class OpenIdProvider(CodeFlow):
         profile = Profile(
             _subject(said.get("sub")),
             _text(said.get("email")) or "",
-            said.get("email_verified") is True,
+            said.get("email_verified", self.settings.oauth_trusts_email) is True,
             _text(said.get("name")),
             _text(said.get("picture")),
         )

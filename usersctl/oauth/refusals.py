@@ -17,7 +17,16 @@ def refused(reason: str, *, detail: str | None = None) -> SignInRefused:
     return SignInRefused(FAILED, reason, detail=detail)
 
 
-def refused_by_provider(reason: str, error: Any) -> SignInRefused:
+def refused_by_provider(reason: str, error: Any, description: Any) -> SignInRefused:
+    reason = f"{reason} {in_its_words(error, description)}"
     if error in WRONG_CLIENT:
         return SignInRefused(NOT_CONFIGURED, reason)
     return refused(reason)
+
+
+def in_its_words(error: Any, description: Any) -> str:
+    """The code and the text of a provider's error, for the log."""
+    words = repr(str(error)[:100])
+    if isinstance(description, str) and description:
+        words += f": {description[:300]!r}"
+    return words

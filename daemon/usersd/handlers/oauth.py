@@ -13,7 +13,7 @@ from usersctl.config import Settings
 from usersctl.devices import KEY
 from usersctl.errors import SignInRefused
 from usersctl.oauth.providers import Profile
-from usersctl.oauth.refusals import CANCELLED, NOT_CONFIGURED, refused
+from usersctl.oauth.refusals import CANCELLED, NOT_CONFIGURED, in_its_words, refused
 from usersctl.oauth.sign_in import STATE_LIFETIME
 from usersctl.secrets import challenge_of, digest, new_token, sign, verified
 from usersctl.service import Service
@@ -57,6 +57,7 @@ class CallbackQuery(Query):
     state = optional(string("af0ifjsldkj"), "As it was sent to the provider.")
     iss = optional(string("https://id.example.com"), "The provider's issuer.")
     error = optional(string("access_denied"), "Why there is no code.")
+    error_description = optional(string("The user cancelled."), "The same in words, for the log.")
 
 
 @Operation(
@@ -104,7 +105,8 @@ def callback(request: Request, service: Service) -> Response:
     request.new_cookies.set(name, "", max_age=0)  # also if the sign-in fails
     if query.error or not query.code:
         detail = CANCELLED if query.error == "access_denied" else None
-        raise refused(f"the provider says {(query.error or 'nothing')[:100]!r}", detail=detail)
+        words = in_its_words(query.error or "nothing", query.error_description)
+        raise refused(f"the provider says {words}", detail=detail)
     fetch_profile = partial(
         service.oauth.fetch_profile,
         code=query.code,
