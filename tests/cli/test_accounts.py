@@ -285,10 +285,34 @@ def test_lists_are_filtered_searched_and_sorted(usersctl: Command) -> None:
     assert emails("--search", "") == "ada eve grace"
 
 
+def test_a_list_goes_on_behind_a_user(usersctl: Command) -> None:
+    usersctl.add("eve", "grace", "ada", "emile", "bob")
+
+    def listed(*words: str) -> list[str]:
+        return [user["email"] for user in usersctl.ok("list", "--json", *words).json]
+
+    everyone, behind = listed(), []
+    while page := usersctl.ok("list", "--json", "--limit", "2", *behind).json:
+        assert [user["email"] for user in page] == everyone[:2]
+        del everyone[:2]
+        behind = ["--after", str(page[-1]["id"])]
+    assert everyone == []
+    assert listed("--after", "3", "--search", "example", "--active") == listed()[1:]
+    assert usersctl.ok("list", "--after", "3").rows[0][1] == "bob@example.com"
+    missing = usersctl("list", "--after", "99")
+    assert missing.code == 3
+    assert "No user 99" in missing.stderr
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ["--active", "--inactive"],
+        ["--after", "1", "--page", "2"],
+        ["--after", "1", "--all"],
+        ["--after", "1", "--desc"],
+        ["--after", "1", "--sort", "email"],
+        ["--after", "0"],
         ["--json", "--csv"],
         ["--csv", "--jsonl"],
         ["--all", "--limit", "3"],

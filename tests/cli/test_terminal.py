@@ -125,7 +125,16 @@ def test_a_list_on_a_terminal_shows_50_accounts_and_the_total(usersctl: Command)
     people(usersctl, 120)
     screen = usersctl.on_terminal("list")
     assert len(re.findall(r"user\d+@example\.com", screen.text)) == 50
-    assert screen.lines[-1] == "50 of 120 users, page 1 of 3; see the rest with --page N or --all"
+    behind = ""
+    for shown in (50, 50, 20):
+        ending = screen.lines[-1]
+        assert ending.startswith(f"{shown} of 120 users, {behind or 'page 1 of 3'}; ")
+        last = re.search(r"--after (\d+), all: --all$", ending)
+        if last is not None:
+            screen, behind = usersctl.on_terminal("list", "--after", last[1]), f"behind user {last[1]}"
+    assert ending.endswith("; these are the last")
+    by_email = usersctl.on_terminal("list", "--sort", "email")
+    assert by_email.lines[-1] == "50 of 120 users, page 1 of 3; see the rest with --page N or --all"
     assert len(re.findall(r"user\d+@", usersctl.on_terminal("list", "--all").text)) == 120
     last = usersctl.on_terminal("list", "--page", "3")
     assert last.lines[-1].startswith("20 of 120 users, page 3 of 3")

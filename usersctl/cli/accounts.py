@@ -113,6 +113,10 @@ def list_(
     desc: Annotated[bool, Option("--desc", help="Sort in descending order.")] = False,
     limit: Annotated[int | None, Option(min=1, metavar="N", help="Accounts on a page.")] = None,
     page: Annotated[int | None, Option(min=1, metavar="N", help="The page. Default: the first.")] = None,
+    after: Annotated[
+        int | None,
+        Option(min=1, metavar="ID", help="The page behind this account, by name: quick also far back."),
+    ] = None,
     everyone: Annotated[bool, Option("--all", help="All accounts, also on a terminal.")] = False,
     jsonl: Annotated[bool, Option("--jsonl", help="One JSON object a line.")] = False,
     csv: Annotated[bool, Option("--csv", help="Comma-separated values with a header line.")] = False,
@@ -124,17 +128,22 @@ def list_(
     forms = [form for form, asked in (("json", run.options.json), ("jsonl", jsonl), ("csv", csv)) if asked]
     if len(forms) > 1:
         raise Invalid("Choose one of --json, --jsonl and --csv")
-    for option, value in (("--limit", limit), ("--page", page)):
+    for option, value in (("--limit", limit), ("--page", page), ("--after", after)):
         if everyone and value is not None:
             raise Invalid(f"--all and {option} contradict each other")
+    if after is not None and page is not None:
+        raise Invalid("--after and --page contradict each other")
+    if after is not None and (sort is not Sort.NAME or desc):
+        raise Invalid("--after goes with a list by name", hint="with other orders: --page N")
     if everyone:
         limit = MOST
-    elif limit is None and page not in (None, 1):
+    elif limit is None and (page not in (None, 1) or after is not None):
         limit = ON_A_TERMINAL
     # Surrogates, which no name holds, cannot be bound to a statement.
     search = (search or "").encode("utf-8", "backslashreplace").decode()
     wanted = UserFilter(search_text(search), role, active if active != inactive else None, sort, desc)
-    list_users(run, wanted, form=next(iter(forms), None), limit=limit and min(limit, MOST), page=page or 1)
+    form, limit = next(iter(forms), None), limit and min(limit, MOST)
+    list_users(run, wanted, form=form, limit=limit, page=page or 1, after=after)
 
 
 def show(ctx: Context, user: ReadUserArgument) -> None:

@@ -6,6 +6,7 @@ from typing import IO
 
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.show.cells import Cell, no_formula, to_json
+from usersctl.errors import NotFound
 from usersctl.models import USER_FIELDS, Page, User, UserFilter
 from usersctl.text import counted
 
@@ -15,7 +16,13 @@ COLUMNS: tuple[str, ...] = ("id", "email", "name", "role", "active", "created_at
 
 
 def list_users(
-    run: Invocation, wanted: UserFilter, *, form: str | None = None, limit: int | None = None, page: int = 1
+    run: Invocation,
+    wanted: UserFilter,
+    *,
+    form: str | None = None,
+    limit: int | None = None,
+    page: int = 1,
+    after: int | None = None,
 ) -> None:
     """`form` is json, jsonl or csv; None prints a table or TSV. Without a `limit` a terminal shows the first 50."""
     store = run.store(write=False)
@@ -23,24 +30,35 @@ def list_users(
     if limit is None and on_terminal:
         limit = ON_A_TERMINAL
     with store.read() as tx:
-        if not on_terminal or limit is None:
+        if limit is None or (after is None and not on_terminal):
             _print(run, tx.users(wanted, limit=limit or -1, offset=(page - 1) * (limit or 0)), form)
             return
-        found = tx.page(wanted, page=page, limit=limit)
+        if after is not None and tx.user(after) is None:
+            raise NotFound(
+                f"No user {after}", hint="name the last user of the page before, or a page with --page N"
+            )
+        found = tx.page(wanted, page=page, limit=limit, after=after)
     _print(run, found.users, form)
-    if found.total:
-        run.out.note(_how_many(found, page))
+    if on_terminal and found.total:
+        run.out.note(_how_many(found, wanted, page, after))
 
 
-def _how_many(found: Page, page: int) -> str:
+def _how_many(found: Page, wanted: UserFilter, page: int, after: int | None) -> str:
     users, pages = counted(found.total, "user"), f"page {page} of {found.total_pages}"
     if not found.is_exact:
         users, pages = f"{found.total:,} and more users", f"page {page}"
-    if not found.users:
+    if after is not None:
+        pages = f"behind user {after}"
+    elif not found.users:
         return f"There are {users} on {counted(found.total_pages, 'page')}."
-    if found.total <= found.limit:
+    elif found.total <= found.limit:
         return users
-    return f"{len(found.users)} of {users}, {pages}; see the rest with --page N or --all"
+    rest = "see the rest with --page N or --all"
+    if len(found.users) < found.limit:
+        rest = "these are the last"
+    elif wanted.sort == "name" and not wanted.descending:
+        rest = f"the next: --after {found.users[-1].id}, all: --all"
+    return f"{len(found.users)} of {users}, {pages}; {rest}"
 
 
 def _print(run: Invocation, users: Iterable[User], form: str | None) -> None:
