@@ -13,6 +13,7 @@ import bcrypt
 import pytest
 from support.commands import HASH, PASSWORD, Command
 from support.documentation import at_a_terminal, same, section, steps
+from support.servers import installed
 
 from usersctl.config import Settings
 from usersctl.errors import Invalid
@@ -274,6 +275,7 @@ call_command("dumpdata", output="dump.json", verbosity=0)
 
 
 def test_django_is_imported_from_a_dump_and_from_a_database(usersctl: Command) -> None:
+    installed("django-admin", "applications")
     subprocess.run(
         [sys.executable, "-c", DJANGO, PASSWORD],
         cwd=usersctl.folder,

@@ -24,6 +24,7 @@ import pytest
 from support.fakes import FakeClock
 from support.proxies import Quiet, needed
 from support.recipes import python_verifier, verifier
+from support.servers import installed
 from support.web import Client, hosting
 
 from usersctl.secrets import assertion
@@ -349,6 +350,7 @@ for environ in json.load(sys.stdin):
 
 def test_the_verifier_reads_requests_of_django(tmp_path: Path) -> None:
     """In its own process, because a process can hold only one Django."""
+    installed("django-admin", "applications")
     (tmp_path / "verifier.py").write_text(verifier("python"))
 
     def environ(signed_path: str, path: str) -> dict[str, str]:

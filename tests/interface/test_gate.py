@@ -274,6 +274,8 @@ def example(served: str, folder: Path) -> Iterator[int]:
     """The example of that framework in a process of its own, which stops cleanly."""
     port = free_port()
     framework = served.partition(" with ")[0]
+    if framework == "Django":
+        installed("django-admin", "applications")
     program, *words = (word.format(port=port) for word in SERVED[served])
     module = next(word for word in words if "_example" in word).rpartition("=")[2].partition(":")[0]
     (folder / "users.toml").write_text(blocks(page(PAGE), "toml")[0], "utf-8")
