@@ -15,7 +15,9 @@ from support.documentation import blocks, section
 from support.proxies import STARTS, House, echoing, house
 from support.web import Reply
 
+from usersctl.errors import StoreUnusable
 from usersctl.identity_headers import known_names, spellings
+from usersctl.store.store import Store
 
 pytestmark = pytest.mark.slow
 
@@ -173,6 +175,24 @@ def test_a_visitor_signs_in_and_out_over_http(here: House) -> None:
     assert headers_of(visitor.get("/page", headers=BROWSER))["remote-user"] == str(here.ada.id)
     assert visitor.delete("/api/users/session").status == 200
     assert visitor.get("/page").status == 401
+
+
+@pytest.mark.parametrize("kind", ["nginx", "caddy"])
+def test_no_request_passes_while_the_database_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def gone(_store: Store) -> None:
+        raise StoreUnusable("users.db is gone")
+
+    with house(kind, tmp_path, plain=True) as here:
+        visitor = here.visitor(here.ada)
+        headers_of(visitor.get("/page"))
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "glance", gone)
+            for headers in ({}, BROWSER):
+                refused = visitor.get("/page", headers=headers)
+                assert (refused.status, refused.all("Retry-After")) == (503, ["5"])
+        headers_of(visitor.get("/page"))
 
 
 # --- uploads ---
