@@ -17,6 +17,8 @@ from usersctl.text import visible
 SECRET = re.compile(r"token|code|state|password", re.IGNORECASE)
 HOLDS_SECRET = re.compile(rf"({SECRET.pattern})[^/?&=]*=", re.IGNORECASE)
 
+_encode = json.JSONEncoder(ensure_ascii=True).encode
+
 
 @dataclass(eq=False)
 class Log:
@@ -35,7 +37,7 @@ class Log:
             return
         at = stamp(self.now())
         if self.as_json:
-            line = json.dumps({"at": at, "event": name, **fields}, ensure_ascii=True)
+            line = _encode({"at": at, "event": name, **fields})
         else:
             words = " ".join(f"{key}={_plain(value)}" for key, value in fields.items() if value is not None)
             line = f"{at} {name} {words}".rstrip()

@@ -275,6 +275,8 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
             ),
         )
 
+        # The listening socket, and the pipe by which threads wake the main thread.
+        self._no_clients = set(self._map)
         # What all requests have in common of their WSGI environment.
         self.environ = {
             "SERVER_NAME": self.adj.server_name,
@@ -339,8 +341,9 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
             if self._map.get(number) is channel:  # no other event of this round has closed it
                 wasyncore.readwrite(channel, events)
         self.task_dispatcher.answer_here()
-        if all(isinstance(channel, Channel) for _, channel, _ in ready):
-            self._map.watch([number for number, _, _ in ready])
+        numbers = [number for number, _, _ in ready]
+        if self._no_clients.isdisjoint(numbers):
+            self._map.watch(numbers)
         else:
             self._watch_all()  # a connection is new, or a thread has changed something
 
