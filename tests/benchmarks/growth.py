@@ -28,6 +28,9 @@ MEASURED = {  # by how much each may grow; None for those that read every row th
 COMMANDS = {
     "start of the daemon": FLAT,
     f"cleanup-tokens of {EXPIRED:,} expired": FLAT,
+    "list --sort email --desc": FLAT,
+    "list --sort created": FLAT,
+    "list --sort last-login --desc": FLAT,
     "export of all": None,  # it writes every row
 }
 
@@ -101,6 +104,14 @@ def _without_a_daemon(bench: Bench, database: Path, size: int) -> dict[str, floa
         )
     cleaned = bench.usersctl(database, "cleanup-tokens", "--quiet")
     seconds[f"cleanup-tokens of {EXPIRED:,} expired"] = cleaned.seconds
+    some = ("--limit", "50", "--json")
+    lists = {
+        "list --sort email --desc": ("--sort", "email", "--desc", *some),
+        "list --sort created": ("--sort", "created", *some),
+        "list --sort last-login --desc": ("--sort", "last-login", "--desc", *some),
+    }
+    for what, words in lists.items():
+        seconds[what] = min(bench.usersctl(database, "list", *words).seconds for _ in range(bench.size(3, 1)))
     target = bench.folder / "people.jsonl"
     seconds["export of all"] = bench.usersctl(database, "export", str(target)).seconds
     target.unlink()
