@@ -64,14 +64,12 @@ class VerifyQuery(Query):
         403: "The role does not suffice.",
     },
     html_refusals=frozenset({403}),
-    headers={
+    headers={"Remote-Assertion": "Id, address, name and role, signed, if `auth.assertionSecret` is set."},
+    optional_headers={
         "Remote-User": "The user's id; empty, like all of these, without a session. `forward.headers` gives them other names.",
         "Remote-Email": "The address.",
         "Remote-Name": "The name; characters outside of ASCII as percent-encoded UTF-8.",
         "Remote-Role": "The role.",
-        "Remote-Assertion": "Id, address, name and role, signed, if `auth.assertionSecret` is set.",
-    },
-    optional_headers={
         "Cookie": "The `Cookie` of the request without those of this service, for the application.",
         "Authorization": "That of the request, for the application, unless it has a token of this service.",
     },
