@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.proxies import needed
+from support.servers import installed
 
 from tests.benchmarks import quoted
 from tests.benchmarks.frame import Figure
@@ -42,6 +43,8 @@ def test_a_measure_prints_its_figures_and_their_promises(
     measure: str, promised: set[float], tmp_path: Path
 ) -> None:
     needed("wrk")
+    if measure == "sessions":  # Django is measured, too
+        installed("django-admin", "applications")
     files = ["--json", str(tmp_path / "figures.json"), "--markdown", str(tmp_path / "figures.md")]
     done = benchmarks("--quick", *files, measure)
     assert (done.returncode, done.stderr) == (0, "")

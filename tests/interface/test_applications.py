@@ -128,6 +128,7 @@ urlpatterns = [path("admin/", admin.site.urls)]
 
 @contextmanager
 def django(folder: Path, port: int) -> Iterator[None]:
+    installed("django-admin", "applications")
     title = "Django and its admin"
     (folder / "accounts.py").write_text(config(title, "python"))
     (folder / "site_urls.py").write_text(URLS)
