@@ -14,9 +14,10 @@ from support.commands import CLAIM, USERSCTL, Command, by_hand, feed
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from usersctl import __version__
+from usersctl.cli.guesses import GUESSES
 from usersctl.cli.options import Options, take
 from usersctl.cli.tree import COMMANDS as TABLE
-from usersctl.cli.tree import command_tree, value_options
+from usersctl.cli.tree import GROUPS, command_tree, value_options
 
 pytestmark = pytest.mark.slow
 
@@ -124,6 +125,56 @@ def test_misuse_names_the_option(usersctl: Command, words: list[str], named: str
 
 
 # --- the options for everywhere ---
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("user list", "list"),
+        ("users", "list"),
+        ("user", "list"),
+        ("ls", "list"),
+        ("add", "create EMAIL"),
+        ("user add ada@example.com", "create EMAIL"),
+        ("useradd", "create EMAIL"),
+        ("users delete 7 --yes", "delete"),
+        ("rm ada@example.com", "delete USER"),
+        ("remove", "delete USER"),
+        ("passwd ada", "set-password USER"),
+        ("reset-password", "set-password USER, or: usersctl link reset USER"),
+        ("enable", "activate USER"),
+        ("disable", "deactivate USER"),
+        ("login", "token create USER, or for people: usersctl serve"),
+        ("start", "serve"),
+        ("run", "serve"),
+        ("backup", "db backup FILE"),
+        ("migrate", "db migrate"),
+        ("db upgrade", "db migrate"),
+        ("token ls", "token list"),
+        ("version", "--version"),
+        ("help", "--help"),
+        ("help list", "list --help"),
+    ],
+)
+def test_a_wrong_guess_leads_to_the_right_command(usersctl: Command, words: str, command: str) -> None:
+    done = usersctl(*words.split())
+    assert (done.code, done.stdout) == (2, "")
+    first, second = done.stderr.splitlines()
+    assert first.startswith("usersctl: No such command '")
+    assert "Did you mean" not in first
+    assert second == f"  use: usersctl {command}"
+    assert usersctl("--json", *words.split()).error["hint"] == f"use: usersctl {command}"
+
+
+def test_the_table_of_guesses_names_commands_and_no_word_twice() -> None:
+    names = {" ".join(path) for path, _ in COMMANDS} | {"--version", "--help"}
+    for command in GUESSES:
+        words = command.partition(",")[0].split()
+        assert words[0] in names
+        assert words[0] not in GROUPS or " ".join(words[:2]) in names
+    guesses = [guess for line in GUESSES.values() for guess in line.split()]
+    assert len(guesses) == len(set(guesses))
+    assert not names & {guess.replace(":", " ") for guess in guesses}
 
 
 def test_shared_options_work_before_and_after_the_command(usersctl: Command) -> None:

@@ -187,8 +187,11 @@ def value_options(words: Sequence[str] = ()) -> Collection[str]:
 
 def _named(words: Sequence[str]) -> str | None:
     """The command or group that a command line begins with; None if there is none of the name."""
-    names = {path.partition(" ")[0] for rows in COMMANDS.values() for path, _, _ in rows}
-    return words[0] if words and words[0] in names else None
+    return words[0] if words and words[0] in _first_words() else None
+
+
+def _first_words() -> set[str]:
+    return {path.partition(" ")[0] for rows in COMMANDS.values() for path, _, _ in rows}
 
 
 def run_tree(run: Invocation) -> int:
@@ -219,7 +222,13 @@ def run_tree(run: Invocation) -> int:
 def _report_misuse(run: Invocation, error: TyperException) -> None:
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "usersctl")
+    hint = f"see: {path} --help"
     message = error.format_message()  # it names the option
+    if message.startswith("No such command"):
+        from usersctl.cli.guesses import command_for
+
+        if command := command_for(run.words, _first_words()):
+            message, hint = message.partition(". ")[0].rstrip("."), f"use: usersctl {command}"
     for typers_words, ours in (("a valid int range", "a whole number"), ("a valid float range", "a number")):
         message = message.replace(typers_words, ours)
-    run.out.error(TyperException(message), code="usage", hint=f"see: {path} --help")
+    run.out.error(TyperException(message), code="usage", hint=hint)
