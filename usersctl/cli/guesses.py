@@ -1,6 +1,6 @@
 """What people type instead of the name of a command, as in other tools, and the command that they need."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 NOUNS = ("user", "users", "account", "accounts")
 
@@ -52,7 +52,7 @@ GUESSES = {
 # fmt: on
 
 
-def command_for(words: Sequence[str], commands: Sequence[str]) -> str | None:
+def command_for(words: Sequence[str], commands: Collection[str]) -> str | None:
     """The command that these words stand for, of those that there are: `list` for `user list`."""
     meant = {guess.replace(":", " "): command for command, line in GUESSES.items() for guess in line.split()}
     phrases = [" ".join(words[:2]), *words[:1]]
