@@ -63,7 +63,7 @@ def for_development(loaded: Loaded, trial: Trial) -> tuple[Loaded, tuple[Route, 
     table = TABLE + FOR_DEVELOPMENT
     if not settings.oauth_client_id:
         provider = SampleProvider(settings.base_url, new_token(), settings.redirect_uri)
-        settings = provider.settings(settings)._replace(oauth_label="the sample provider")
+        settings = provider.settings(settings)._replace(oauth_label="Sample ID")
         table += provider.routes()
     behind = None
     if trial.app is not None:
