@@ -33,6 +33,7 @@ def benchmarks(*words: str) -> subprocess.CompletedProcess[str]:
         ("start", {2.2, 2000}),
         ("memory", {1.6, 1.1}),
         ("growth", {1.5}),
+        ("search", {10, 50}),
         ("command", {2.2, 4}),
         ("import", {20000, 1.1}),
         ("export", {1.1}),

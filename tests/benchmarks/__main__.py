@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import cleanup, command, daemon, growth, logins, quoted, sessions, transfer
+from tests.benchmarks import cleanup, command, daemon, growth, logins, quoted, search, sessions, transfer
 from tests.benchmarks.frame import Bench, Figure, Measure, Others
 
 WIDE = 72
@@ -26,6 +26,7 @@ MEASURES: dict[str, Measure] = {
     "start": daemon.measure_start,
     "memory": daemon.measure_memory,
     "growth": growth.measure,
+    "search": search.measure,
     "command": command.measure,
     "import": transfer.measure_import,
     "export": transfer.measure_export,

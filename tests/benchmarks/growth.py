@@ -23,7 +23,6 @@ MEASURED = {  # by how much each may grow; None for those that read every row th
     "list, last page": FLAT,
     "list, page in the middle with `after`": FLAT,
     "list, page in the middle by its number": None,
-    "search for one": None,
 }
 COMMANDS = {
     "start of the daemon": FLAT,
@@ -87,7 +86,6 @@ def _requests(size: int) -> Mapping[str, list[str]]:
             get(f"/api/users?page={middle + 1}&after={10 * middle}", ADMIN)
         ],
         "list, page in the middle by its number": [get(f"/api/users?page={middle + 1}", ADMIN)],
-        "search for one": [get(f"/api/users?search=user{size // 2:08}", ADMIN)],
     }
 
 

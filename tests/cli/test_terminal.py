@@ -2,6 +2,8 @@
 
 import json
 import re
+import sqlite3
+from contextlib import closing
 
 import pytest
 from support.commands import PASSWORD, Command
@@ -12,6 +14,17 @@ pytestmark = pytest.mark.slow
 def people(usersctl: Command, count: int) -> None:
     rows = "".join(f"user{number:03}@example.com,User {number}\n" for number in range(1, count + 1))
     usersctl.ok("import", "-", stdin=f"email,name\n{rows}")
+
+
+def crowd(usersctl: Command, count: int) -> None:
+    usersctl.ok("db", "init")
+    with closing(sqlite3.connect(usersctl.database)) as database, database:
+        database.execute(
+            "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers LIMIT ?)"
+            " INSERT INTO users (email, name, password_hash, active, created_at, updated_at)"
+            " SELECT printf('crowd%04d@example.com', n), 'Crowd', '!', 1, '2026', '2026' FROM numbers",
+            (count,),
+        )
 
 
 # --- passwords ---
@@ -119,6 +132,17 @@ def test_delete_asks_for_confirmation(usersctl: Command, answer: str, code: int)
 
 
 # --- tables ---
+
+
+def test_a_search_that_many_share_says_how_many_there_are_at_least(usersctl: Command) -> None:
+    crowd(usersctl, 5100)
+    screen = usersctl.on_terminal("list", "--search", "crowd")
+    assert screen.lines[-1].startswith("50 of 1,000 and more users, page 1; ")
+    far = usersctl.on_terminal("list", "--search", "crowd", "--page", "60")
+    assert far.lines[-1].startswith("50 of 3,001 and more users, page 60; ")
+    beyond = usersctl.on_terminal("list", "--search", "crowd", "--page", "900")
+    assert beyond.lines[-1] == "There are 1,000 and more users on 20 and more pages."
+    assert len(usersctl.ok("list", "--search", "crowd").rows) == 5100
 
 
 def test_a_list_on_a_terminal_shows_50_accounts_and_the_total(usersctl: Command) -> None:

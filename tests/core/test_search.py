@@ -1,6 +1,11 @@
 """Searched and sorted lists of users."""
 # ruff: noqa: RUF001 - letters that look alike
 
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -9,6 +14,8 @@ from support.commands import OPERATOR, create_user
 from usersctl.folding import folded
 from usersctl.models import Newcomer, UserFilter
 from usersctl.service import Service
+from usersctl.store.backup import check
+from usersctl.store.store import Store
 
 SAME_SERVICE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 PEOPLE = {
@@ -199,3 +206,42 @@ def test_pages_go_on_behind_a_user_whose_name_others_have_in_another_form(servic
         walked += listed
         after = listed[-1].id
     assert walked == everyone
+
+
+def test_a_damaged_index_of_the_search_is_a_problem_of_a_backup(service: Service, tmp_path: Path) -> None:
+    create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
+    backup = tmp_path / "backup.db"
+    service.store.copy(backup)
+    assert check(backup, read_only=False).problems == []
+    with closing(sqlite3.connect(backup)) as database:
+        database.execute("INSERT INTO user_search (rowid, search_text) VALUES (7, 'nobody')")
+        database.commit()
+    (problem,) = check(backup, read_only=False).problems
+    assert problem == ("search", "user_search does not hold what the users hold")
+
+
+def test_an_upgrade_from_a_version_with_the_index_makes_it_again(
+    tmp_path: Path, make_service: Callable[..., Service]
+) -> None:
+    path = tmp_path / "users.db"
+    store = Store.open(path, create=True)
+    with store.write() as tx:
+        tx.add_user(Newcomer("ada@example.com", "Ada Löve"))
+    store.close()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA user_version = 2")
+    service = make_service(database=path)
+    assert found(service, "LOVE ada") == ["Ada Löve"]
+    assert check(path, read_only=False).problems == []
+
+
+def test_a_claimed_address_finds_its_user_until_the_claim_ends(service: Service) -> None:
+    user = create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
+    with service.store.write() as tx:
+        tx.change_user(
+            user.id, claimed_email="countess@xn--exmple-cua.com", claim_expires_at="2099-01-01T00:00:00.000Z"
+        )
+    assert found(service, "countess@exämple.com") == found(service, "ada@example") == ["Ada"]
+    with service.store.write() as tx:
+        tx.clear_claim(user.id)
+    assert (found(service, "countess"), found(service, "ada@example")) == ([], ["Ada"])

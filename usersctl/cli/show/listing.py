@@ -44,13 +44,15 @@ def list_users(
 
 
 def _how_many(found: Page, wanted: UserFilter, page: int, after: int | None) -> str:
-    users, pages = counted(found.total, "user"), f"page {page} of {found.total_pages}"
+    users, all_pages = counted(found.total, "user"), counted(found.total_pages, "page")
+    pages = f"page {page} of {found.total_pages}"
     if not found.is_exact:
-        users, pages = f"{found.total:,} and more users", f"page {page}"
+        users, all_pages = f"{found.total:,} and more users", f"{found.total_pages} and more pages"
+        pages = f"page {page}"
     if after is not None:
         pages = f"behind user {after}"
     elif not found.users:
-        return f"There are {users} on {counted(found.total_pages, 'page')}."
+        return f"There are {users} on {all_pages}."
     elif found.total <= found.limit:
         return users
     rest = "see the rest with --page N or --all"
