@@ -20,6 +20,10 @@ def next_slot(line: str, after: datetime | None = None) -> datetime:
     from crontab import CronTab
 
     line = line.strip()
+    if not line.isascii():
+        raise ValueError(
+            "only ASCII digits, letters and signs"
+        )  # int() would take the digits of other scripts
     if line.startswith("@"):
         if line not in _ALIASES:
             raise ValueError(f"known aliases: {', '.join(_ALIASES)}")

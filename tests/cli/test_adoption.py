@@ -103,8 +103,8 @@ def test_an_older_deployment_is_imported_with_its_passwords(usersctl: Command) -
     assert done.json["created"] == 4
     assert done.json["mapping"]["oauth_id"] == ["google_id"]
     assert done.json["notes"] == [
-        "the role 'editor' of 1 account becomes user; for another role: --map-role editor=admin",
-        "the password hashes of 1 account are of an unknown kind and not bcrypt: no password will match them",
+        "the role 'editor' of 1 row becomes user; for another role: --map-role editor=admin",
+        "the password hashes of 1 row are of an unknown kind and not bcrypt: no password will match them",
         "times without an offset count as UTC: created_at, last_login_at",
         "pictures left out because they are not web addresses: 1",
         "columns left out: updated_at",
@@ -292,11 +292,11 @@ def test_django_is_imported_from_a_dump_and_from_a_database(usersctl: Command) -
         assert done.json["created"] == 4
         assert done.json["without_password"] == 3
         kinds = [note.partition(" and not bcrypt")[0] for note in done.json["notes"][:2]]
-        assert done.json["notes"][2].startswith("1 account without an email address left out: ")
+        assert done.json["notes"][2].startswith("1 row without an email address left out: ")
         assert done.json["notes"][2].endswith("(id 5)")
         assert sorted(kinds) == [
-            "the password hashes of 1 account are bcrypt_sha256",
-            "the password hashes of 1 account are pbkdf2_sha256",
+            "the password hashes of 1 row are bcrypt_sha256",
+            "the password hashes of 1 row are pbkdf2_sha256",
         ]
         rows = list(by_email(usersctl).values())
         results.append([{key: value for key, value in row.items() if key != "created_at"} for row in rows])

@@ -1,11 +1,19 @@
 """`usersctl config`, and the error of every command for a configuration that cannot be used."""
 
 import json
+import tempfile
+from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support.commands import Command
 
+from usersctl.cli.configuration import toml_lines
 from usersctl.config.settings import KEYS
+from usersctl.config.sources import Loaded, load, shown
+from usersctl.config.values import BadValue
 
 
 @pytest.mark.parametrize(
@@ -19,6 +27,8 @@ from usersctl.config.settings import KEYS
         ("tokenCleanupSchedule = '0 0 31 2 *'\n", "must be five cron fields"),
         ("tokenCleanupSchedule = '@sometimes'\n", "must be five cron fields"),
         ("tokenCleanupSchedule = '99 2 * * *'\n", "must be five cron fields"),
+        ("tokenCleanupSchedule = '\u0660 \u0662 * * *'\n", "must be five cron fields"),
+        ("tokenCleanupSchedule = '0 \uff12 * * *'\n", "only ASCII digits"),
         ("auth = 7\n", "must be a table of keys"),
         ("[auth\n", "not valid TOML"),
         ("[mailer.auth]\npass = ''\n", "mailer.auth.pass = ***"),
@@ -44,7 +54,7 @@ def test_a_json_file_may_hold_null_and_no_duplicate_keys(usersctl: Command) -> N
     file = usersctl.folder / "users.json"
     file.write_text('{"tokenCleanupSchedule": null}')
     done = usersctl.ok("config", "show", "--config", file)
-    assert "tokenCleanupSchedule = null\n" in done.stdout.replace("false", "null")
+    assert "tokenCleanupSchedule = false\n" in done.stdout
     file.write_text('{"locale": "en", "locale": "de"}')
     assert usersctl("config", "check", "--config", file).code == 6
 
@@ -81,8 +91,105 @@ def test_check_path_and_show_use_the_same_file(usersctl: Command) -> None:
     assert len(values) == len(lines)
     assert values["auth.tokenExpiration"] == 1440
     for line in lines:
-        key, _, value = line.partition(" = ")
-        assert json.loads(value) == values[key]
+        key, _, value = line.removeprefix("# ").partition(" = ")
+        if values[key] is None:
+            assert line == f"# {key} = (not set)"
+        elif not isinstance(values[key], dict):
+            assert json.loads(value) == values[key]
+
+
+def test_show_prints_a_file_that_check_takes(usersctl: Command) -> None:
+    usersctl.configure(
+        'baseUrl = "HTTPS://Example.com:443/"\ntokenCleanupSchedule = false\n[auth]\nwhitelist = ["/register"]\n'
+        'roleRules = {"/a b/*" = "admin"}\nassertionSecret = "0123456789012345678901234567890123456789"\n'
+        '[auth.oauth]\nclientId = "c"\nclientSecret = "very secret"\nissuer = "https://id.example.com"\n'
+        '[mailer]\nhost = "mail"\ndefaults.from = "\\"Ünï, \\" <a@example.com>"\n'
+        'auth = {user = "u", pass = "also secret"}\n'.replace("/a b/", "/ä/")
+    )
+    shown = usersctl.ok("config", "show", "--origin").stdout
+    assert "secret" not in shown.replace("Secret", "")
+    assert '# auth.oauth.clientSecret = "***"  # ' in shown
+    assert '# mailer.auth.user = "u"  # ' in shown  # refused without its password
+    assert "# server.socket = (not set)  # default\n" in shown
+    again = usersctl.folder / "again.toml"
+    again.write_text(shown)
+    assert usersctl.ok("config", "check", "--config", again).stdout == f"{again} can be used\n"
+    expected = usersctl.ok("config", "show", "--json").json
+    hidden = ("auth.assertionSecret", "auth.oauth.clientSecret", "mailer.auth.user", "mailer.auth.pass")
+    values = usersctl.ok("config", "show", "--json", "--config", again).json
+    assert values == expected | dict.fromkeys(hidden)
+    assert values["baseUrl"] == "https://example.com"
+
+
+TEXT = st.text(max_size=30)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "branding.name": TEXT,
+    "auth.oauth.label": TEXT,
+    "auth.oauth.clientId": TEXT,
+    "auth.oauth.clientSecret": TEXT,
+    "auth.oauth.scopes": st.lists(TEXT, max_size=3),
+    "auth.assertionSecret": st.text(min_size=32, max_size=40),
+    "auth.whitelist": st.lists(TEXT.map("/".__add__), max_size=3),
+    "auth.roleRules": st.dictionaries(TEXT.map("/".__add__), st.sampled_from(("admin", "user")), max_size=3),
+    "forward.headers": st.dictionaries(
+        st.from_regex(r"X-[A-Za-z-]{1,9}", fullmatch=True), st.sampled_from(("id", "email")), max_size=3
+    ),
+    "mailer.host": TEXT,
+    "mailer.auth.user": st.text(st.characters(codec="ascii"), max_size=9),
+    "mailer.auth.pass": st.text(st.characters(codec="ascii"), max_size=9),
+    "mailer.templates": TEXT,
+    "database": TEXT,
+    "server.host": TEXT,
+    "server.port": st.integers(1, 65535),
+    "server.trustedProxies": st.lists(st.ip_addresses().map(str) | st.just("unix"), max_size=3),
+    "auth.tokenExpiration": st.integers(1, 525_600),
+    "tokenCleanupSchedule": st.sampled_from((None, False, "@daily", "0 2 * * 1-5")),
+    "passwordValidation.preventCommonPasswords": st.booleans(),
+}
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.fixed_dictionaries({}, optional=VALUES))
+def test_whatever_is_configured_is_shown_as_toml_with_the_same_meaning(given_values: dict[str, Any]) -> None:
+    values = {name: value for name, value in given_values.items() if is_usable(name, value)}
+    if "mailer.auth.pass" not in values or "mailer.auth.user" not in values:
+        values.pop("mailer.auth.pass", None)
+        values.pop("mailer.auth.user", None)
+    loaded = loaded_from("users.json", json.dumps(nested({"auth.oauth.provider": "github"} | values)))
+    hidden = [name for name, key in KEYS.items() if key.secret] + ["mailer.auth.user"] * (
+        "mailer.auth.pass" in values
+    )
+    expected = {name: value for name, value, _ in shown(loaded)} | dict.fromkeys(hidden)
+    for origins in (False, True):
+        text = "\n".join(toml_lines(shown(loaded), origins=origins))
+        again = loaded_from("users.toml", text)
+        assert {name: value for name, value, _ in shown(again)} == expected
+
+
+def loaded_from(name: str, content: str) -> Loaded:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / name
+        file.write_text(content, "utf-8", newline="")
+        return load(config=file, env={"HOME": "/home", "STATE_DIRECTORY": "/state"})
+
+
+def is_usable(name: str, value: Any) -> bool:
+    try:
+        KEYS[name].kind.check(value)
+    except BadValue:
+        return False
+    return True
+
+
+def nested(dotted: dict[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, value in dotted.items():
+        *tables, name = key.split(".")
+        branch = tree
+        for table in tables:
+            branch = branch.setdefault(table, {})
+        branch[name] = value
+    return tree
 
 
 def test_show_origin_names_the_source_of_each_value(usersctl: Command) -> None:

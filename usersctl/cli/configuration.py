@@ -1,22 +1,24 @@
 """config: what the configuration is, where each value came from, and what each key means."""
 
 import os
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from typer import Argument, Context, Option
 
 from usersctl.cli.questions import invocation
-from usersctl.cli.show.cells import clean, to_json
+from usersctl.cli.show.cells import clean, one_line, to_json
 from usersctl.config import sources
 from usersctl.config.settings import KEYS, Key
 from usersctl.errors import Invalid
+from usersctl.fields import is_text
 
 
 def show(
     ctx: Context,
     origin: Annotated[bool, Option("--origin", help="Also show where each value came from.")] = False,
 ) -> None:
-    """Print every setting that is in force; secrets as ***."""
+    """Print every setting that is in force, as TOML that `config check` takes; secrets as ***, in comments."""
     run = invocation(ctx)
     rows = sources.shown(run.loaded)
     if run.out.json and origin:
@@ -24,11 +26,31 @@ def show(
     elif run.out.json:
         run.out.write_json({name: value for name, value, _ in rows})
     else:
-        for name, value, source in rows:
-            line = f"{name} = {to_json(value)}"
-            if origin:
-                line += f"  # {source}"
+        for line in toml_lines(rows, origins=origin):
             run.out.data(line)
+
+
+# A file with the first and without the second is refused.
+NEEDS = {"mailer.auth.user": "mailer.auth.pass"}
+
+
+def toml_lines(rows: list[tuple[str, Any, str]], *, origins: bool) -> Iterator[str]:
+    """A comment stands for what a file cannot hold: no value, a masked secret, a path that is not UTF-8."""
+    masked = {name for name, value, _ in rows if KEYS[name].secret and value is not None}
+    for name, value, source in rows:
+        line = f"{name} = {as_toml(value)}"
+        if value is None or name in masked or NEEDS.get(name) in masked or not is_text(str(value)):
+            line = f"# {line}"
+        yield f"{line}  # {one_line(source)}" if origins else line
+
+
+def as_toml(value: Any) -> str:
+    if value is None:
+        return "(not set)"  # TOML has no null
+    if isinstance(value, dict):
+        pairs = ", ".join(f"{to_json(name)} = {as_toml(item)}" for name, item in value.items())
+        return f"{{ {pairs} }}" if pairs else "{}"
+    return to_json(value)
 
 
 def explain(

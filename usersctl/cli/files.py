@@ -40,8 +40,8 @@ def opened(file: str) -> AbstractContextManager[IO[bytes]]:
         raise Invalid(f"{file} cannot be read: {error.strerror}") from None
 
 
-def read_rows(content: IO[bytes], form: Format) -> Generator[SourceRow, None, None]:
-    with as_text(content) as text:
+def read_rows(content: IO[bytes], form: Format, *, name: str) -> Generator[SourceRow, None, None]:
+    with as_text(content, name) as text:
         if form is Format.CSV:
             columns, rows = csv_rows(text, spelled=str.lower)
             _check_header(columns)

@@ -23,7 +23,7 @@ from usersctl.transfer.rows import Format, SourceRow
 if TYPE_CHECKING:
     from usersctl.service import Service
     from usersctl.transfer.adoption import Adoption
-    from usersctl.transfer.writing import BrokenRows, RowProblem
+    from usersctl.transfer.writing import BrokenRows, Imported, RowProblem
 
 
 class OnConflict(StrEnum):
@@ -76,7 +76,7 @@ def import_(
         raise Invalid("--table, --map and --map-role go with --from")
     form = form or by_suffix(file)
     # The rows are closed before the file, also when a signal ends the command.
-    with opened(file) as content, closing(read_rows(content, form)) as rows:
+    with opened(file) as content, closing(read_rows(content, form, name=file)) as rows:
         _import(run, rows, None, on_conflict, dry_run=dry_run)
 
 
@@ -101,17 +101,31 @@ def _import(
             done = service.transfer.import_rows(rows, options)
         except BrokenRows as error:
             _refuse_broken(run, error, problems)
-    as_json: dict[str, Any] = done._asdict() | {"dry_run": dry_run}
-    notes: list[str] = []
+    notes = [] if adoption is None else list(adoption.notes())
+    _report_done(run, done, adoption, notes, dry_run=dry_run)
+
+
+def _report_done(
+    run: Invocation, done: "Imported", adoption: "Adoption | None", notes: list[str], *, dry_run: bool
+) -> None:
+    left_out = 0
+    about: dict[str, Any] = {}
     if adoption is not None:
-        notes = list(adoption.notes())
-        as_json |= {"from": adoption.table.name, "mapping": adoption.mapping, "notes": notes}
+        left_out = len(adoption.without_email)
+        about = {"from": adoption.table.name, "mapping": adoption.mapping, "notes": notes}
+    rows = done.created + done.updated + done.unchanged + done.skipped + left_out
+    numbers = done._asdict() | {"left_out": left_out, "rows": rows}
     verb = "Would import" if dry_run else "Imported"
-    run.out.result(f"{verb}: {done.created} created, {done.updated} updated, {done.skipped} skipped", as_json)
+    text = f"{verb}: {done.created} created, {done.updated} updated, {done.skipped} skipped"
+    for count, what in ((done.unchanged, "unchanged"), (left_out, "left out")):
+        if count:
+            text += f", {count} {what}"
+    run.out.result(text, numbers | {"dry_run": dry_run} | about)
     for note in notes:
         run.out.note(f"Note: {note}")
     if done.without_password:
-        run.out.note(f"{done.without_password} have no password: they set one through a reset email")
+        count = done.without_password
+        run.out.note(f"New accounts without a password: {count}; their owners set one through a reset email")
 
 
 def _refuse_broken(run: Invocation, error: "BrokenRows", problems: "list[RowProblem]") -> NoReturn:

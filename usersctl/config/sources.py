@@ -12,6 +12,7 @@ from usersctl.errors import ConfigError, Invalid
 from usersctl.fields import unique_keys
 
 COMMAND_LINE = "command line"
+MASK = "***"  # of a secret
 MOST_BYTES = 1024 * 1024  # of a configuration file or a secret's file
 
 
@@ -79,7 +80,7 @@ def _checked(layer: dict[str, Origin]) -> dict[str, Any]:
 
 def _as_text(value: Any, *, secret: bool = False) -> str:
     if secret:
-        return "***"
+        return MASK
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -256,14 +257,11 @@ def _origin_of_url(url: str) -> str | None:
 
 
 def shown(loaded: Loaded) -> list[tuple[str, Any, str]]:
-    """(key, value, source) of every key, secrets masked: what `config show` prints."""
+    """(key, value, source) of every key, as it is in force, secrets masked: what `config show` prints."""
     rows = []
     for name, key in KEYS.items():
-        origin = loaded.origins.get(name, Origin("default", None))
-        value = origin.value
-        if name not in loaded.origins or name == "database":  # which is shown as an absolute path
-            value = key.kind.write(getattr(loaded.settings, key.field))
+        value = key.kind.write(getattr(loaded.settings, key.field))
         if key.secret and value is not None:
-            value = "***"
-        rows.append((name, value, origin.source))
+            value = MASK
+        rows.append((name, value, loaded.origins.get(name, Origin("default", None)).source))
     return rows

@@ -74,16 +74,16 @@ class Adoption:
 
     def notes(self) -> Iterator[str]:
         for role, count in self.odd_roles.most_common(5):
-            accounts = counted(count, "account")
-            yield f"the role {role!r} of {accounts} becomes user; for another role: --map-role {role}=admin"
+            rows = counted(count, "row")
+            yield f"the role {role!r} of {rows} becomes user; for another role: --map-role {role}=admin"
         if len(self.odd_roles) > 5:
             yield f"{len(self.odd_roles) - 5} more unknown roles become user"
         for kind, count in self.odd_hashes.most_common():
-            accounts = counted(count, "account")
-            yield f"the password hashes of {accounts} are {kind} and not bcrypt: no password will match them"
+            rows = counted(count, "row")
+            yield f"the password hashes of {rows} are {kind} and not bcrypt: no password will match them"
         if self.without_email:
-            accounts = counted(len(self.without_email), "account")
-            yield f"{accounts} without an email address left out: {listed(self.without_email, 5)}"
+            rows = counted(len(self.without_email), "row")
+            yield f"{rows} without an email address left out: {listed(self.without_email, 5)}"
         if self.assumed_utc:
             yield f"times without an offset count as UTC: {', '.join(sorted(self.assumed_utc))}"
         if self.left_pictures:

@@ -61,7 +61,7 @@ def checked(settings: Settings, row: dict[str, Any]) -> dict[str, Any]:
     if not row.keys() <= _KNOWN:
         unknown = next(name for name in row if name not in _KNOWN)
         raise Invalid(f"unknown column {unknown!r}; known are {', '.join(IMPORTED)}")
-    given = {name: value for name, value in row.items() if name in _CHECKS and value not in (None, "")}
+    given = {name: value for name, value in row.items() if name in _CHECKS and not _is_empty(name, value)}
     if "email" not in given:
         raise Invalid("email is missing")
     if "password_hash" in given and "password" in given:
@@ -78,6 +78,11 @@ def checked(settings: Settings, row: dict[str, Any]) -> dict[str, Any]:
         owner = Newcomer(fields["email"], fields.get("name", ""))
         check_password(settings, fields["password"], owner)
     return fields
+
+
+def _is_empty(name: str, value: Any) -> bool:
+    """Null and blank text count as left out. A password is taken as it is."""
+    return value is None or value == "" or (isinstance(value, str) and value.isspace() and name != "password")
 
 
 def _text(name: str, value: Any) -> str:

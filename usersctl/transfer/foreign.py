@@ -39,11 +39,11 @@ def open_source(kind: SourceKind, path: Path, table: str | None = None) -> Itera
     with source:
         beginning = source.peek()
         if kind is SourceKind.CSV:
-            with as_text(source) as text:
+            with as_text(source, str(path)) as text:
                 yield SourceTable(path.name, *csv_rows(text, delimiter=_delimiter(beginning)))
             return
         if kind is SourceKind.DJANGO and not beginning.startswith(SQLITE):
-            with as_text(source) as text:
+            with as_text(source, str(path)) as text:
                 yield _dump(json_rows(text), table)
             return
     if not beginning.startswith(SQLITE):

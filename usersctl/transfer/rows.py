@@ -2,9 +2,12 @@
 
 import io
 import json
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import IO, Any
 
 from usersctl.errors import Invalid
@@ -18,6 +21,9 @@ SourceRow = tuple[str, dict[str, Any] | Invalid]
 LONGEST_LINE = 1024 * 1024
 LONGEST_DOCUMENT = 256 * 1024 * 1024
 
+_UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
+_NO_UTF_8 = re.compile("[\ud800-\udfff]")
+
 _DECODER = json.JSONDecoder(object_pairs_hook=unique_keys)  # made once: loads() makes one for each line
 
 
@@ -27,21 +33,51 @@ class Format(StrEnum):
     JSONL = "jsonl"
 
 
+class _NotUtf8(Exception):
+    """No Invalid, because it is about the file and not about a row."""
+
+    def __init__(self, before: str, line: int) -> None:
+        self.line = line
+        # Two bytes mark the order of the others; without them, the first letter shows it.
+        self.encoding = "utf16" if before.startswith(_UTF_16) or "\0" in before[:4] else "latin1"
+
+
 @contextmanager
-def as_text(source: IO[bytes]) -> Iterator[IO[str]]:
-    # A byte that is not UTF-8 becomes a surrogate, which the check of the row reports with its line.
+def as_text(source: IO[bytes], name: str) -> Iterator[IO[str]]:
+    """`name` is of the file, or `-`."""
+    # A byte that is not UTF-8 becomes a surrogate, so that its line can be named.
     text = io.TextIOWrapper(source, encoding="utf-8-sig", errors="surrogateescape", newline="")
     try:
         yield text
+    except _NotUtf8 as error:
+        convert = f"iconv -f {error.encoding} -t utf8"
+        if name != "-":
+            new = Path(name).with_name(f"{Path(name).stem}-utf8{Path(name).suffix}")
+            convert += f" {shlex.quote(name)} > {shlex.quote(str(new))}"
+        subject = "standard input" if name == "-" else name
+        problem = f"{subject} is not UTF-8: see line {error.line}"
+        raise Invalid(problem, hint=f"convert it, for example: {convert}") from None
     finally:
         text.detach()
 
 
+def _refuse_other_encodings(text: str, line: int = 1) -> None:
+    """Also UTF-16 of ASCII letters, which is UTF-8 with many zeros."""
+    if text.isascii() and not (line == 1 and "\0" in text[:4]):
+        return
+    wrong = _NO_UTF_8.search(text)
+    if wrong or "\0" in text[:4]:
+        raise _NotUtf8(text, line + text.count("\n", 0, wrong.start() if wrong else 0))
+
+
 def lines(text: IO[str], at_most: int = LONGEST_LINE) -> Iterator[str]:
     """Yields lines with their ends, and raises Invalid for a long one; the caller knows its number."""
+    number = 0
     while line := text.readline(at_most + 1):
+        number += 1
         if len(line) > at_most and line[-1] not in "\r\n":
             raise Invalid(f"longer than {at_most} characters")
+        _refuse_other_encodings(line, number)
         yield line
 
 
@@ -93,6 +129,7 @@ def json_rows(text: IO[str]) -> Iterator[SourceRow]:
     if len(document) > LONGEST_DOCUMENT:
         most = LONGEST_DOCUMENT // 1024 // 1024
         raise Invalid(f"more than {most} MiB, which is too much for one JSON document: use JSON lines")
+    _refuse_other_encodings(document)
     entries = _parsed(document)
     if not isinstance(entries, list):
         raise Invalid("not a JSON array of objects")

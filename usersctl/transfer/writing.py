@@ -35,8 +35,11 @@ class BrokenRows(Invalid):
 
 
 class Imported(NamedTuple):
+    """What became of the rows; each is in one of the first four numbers."""
+
     created: int
     updated: int
+    unchanged: int
     skipped: int
     without_password: int
 
@@ -50,7 +53,7 @@ class Writing:
         self.options = options
         self.provider_issuer = provider_issuer
         self.first = 0  # the id of the first account that was made
-        self.created = self.updated = self.skipped = self.without_password = self.taken = 0
+        self.created = self.updated = self.unchanged = self.skipped = self.without_password = self.taken = 0
         self.hint = ""
 
     def write(self, rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
@@ -75,7 +78,7 @@ class Writing:
     def imported(self) -> Imported:
         if self.taken:
             raise BrokenRows(self.taken, taken=True, hint=self.hint)
-        return Imported(self.created, self.updated, self.skipped, self.without_password)
+        return Imported(self.created, self.updated, self.unchanged, self.skipped, self.without_password)
 
     def _add(self, rows: Sequence[dict[str, Any]]) -> None:
         if not rows:
@@ -112,7 +115,9 @@ class Writing:
             hint = "choose with --on-conflict skip or --on-conflict update"
             self._refuse(where, f"{known.email} is taken by {holder}", hint)
         elif self.options.on_conflict == "update":
-            self.updated += _update(tx, known, row, by)
+            changed = _update(tx, known, row, by)
+            self.updated += changed
+            self.unchanged += not changed
         else:
             self.skipped += 1
 
