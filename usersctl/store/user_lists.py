@@ -121,9 +121,10 @@ class UserLists(UserSearch):
             count = self._number(f"SELECT count(*) FROM ({some})", values)
             return min(count, COUNTED), count <= COUNTED
         are_all = len(candidates) <= FEW
-        conditions, values = _conditions(wanted, ids=candidates if are_all else candidates[:COUNTED])
-        count = self._number(f"SELECT count(*) FROM users NOT INDEXED{_where(conditions)}", values)
-        return count, are_all
+        most = len(candidates) if are_all else COUNTED
+        conditions, values = _conditions(wanted, ids=candidates)
+        some = f"SELECT 1 FROM users NOT INDEXED{_where(conditions)} LIMIT {most}"
+        return self._number(f"SELECT count(*) FROM ({some})", values), are_all
 
 
 def _conditions(
