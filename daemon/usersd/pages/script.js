@@ -2,7 +2,7 @@
 
 const $ = (selector, within = document) => within.querySelector(selector);
 const all = (selector, within = document) => within.querySelectorAll(selector);
-const on = (target, event, listener) => target.addEventListener(event, listener);
+const on = (target, event, listener, options) => target.addEventListener(event, listener, options);
 
 // The language of the page, in the visitor's regional variant if there is one: it decides how dates are written.
 const pageLang = document.documentElement.lang;
@@ -414,7 +414,7 @@ const RULES = {
   bytes: (password) => new TextEncoder().encode(password).length <= 72,
 };
 
-// The list comes as a Bloom filter, once a password is about to be typed.
+// The list comes as a Bloom filter, once a password is being typed.
 let commonBits;
 
 async function loadCommon(path) {
@@ -463,12 +463,7 @@ for (const input of all("[type=password]")) {
   };
   on(input, "input", judge);
   const list = $("[data-common]", field);
-  if (list) {
-    on(input, "focus", async () => {
-      if (!commonBits) await loadCommon(list.dataset.common);
-      judge();
-    });
-  }
+  if (list) on(input, "input", () => loadCommon(list.dataset.common).then(judge), { once: true });
   on(input, "keyup", (event) => {
     caps.textContent = event.getModifierState?.("CapsLock") ? t("hint.caps") : "";
   });
