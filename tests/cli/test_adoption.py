@@ -309,6 +309,134 @@ def test_django_is_imported_from_a_dump_and_from_a_database(usersctl: Command) -
     assert results[0] == results[1]
 
 
+# --- Flask-Security ---
+
+
+def flask_security(path: Path, *confirmed_at: str | None) -> Path:
+    script = """
+        CREATE TABLE user (id INTEGER PRIMARY KEY, email TEXT, username TEXT, password TEXT, active BOOLEAN,
+            fs_uniquifier TEXT UNIQUE NOT NULL, confirmed_at DATETIME);
+        CREATE TABLE role (id INTEGER PRIMARY KEY, name TEXT UNIQUE, description TEXT);
+        CREATE TABLE roles_users (user_id INTEGER, role_id INTEGER);
+        INSERT INTO role VALUES (1, 'editor', ''), (2, 'admin', '');
+        INSERT INTO roles_users VALUES (1, 1), (1, 2), (2, 1);
+    """
+    names = ("ada", "grace", "bob")[: len(confirmed_at)]
+    people = [
+        {"email": f"{name}@example.com", "password": HASH, "active": 1, "fs_uniquifier": name}
+        | {"confirmed_at": confirmed}
+        for name, confirmed in zip(names, confirmed_at, strict=True)
+    ]
+    return database(path, script, people, table="user")
+
+
+def test_hashes_of_flask_security_are_left_out_with_a_note_unless_they_are_chosen(usersctl: Command) -> None:
+    flask_security(usersctl.folder / "app.db", "2024-01-01", "2024-01-02 03:04:05")
+    done = usersctl.ok("import", "--from", "sqlite:app.db", "--dry-run", "--json")
+    assert (done.json["created"], done.json["without_password"]) == (2, 2)
+    (note,) = [note for note in done.json["notes"] if "Flask-Security" in note]
+    assert note.startswith("the password hashes of 2 rows are left out: Flask-Security hashes twice")
+    assert note.endswith("--map password_hash=password")
+    done = usersctl.ok("import", "--from", "sqlite:app.db", "--map", "password_hash=password", "--json")
+    assert done.json["without_password"] == 0
+    assert "Flask-Security" not in " ".join(done.json["notes"])
+    assert usersctl.can_log_in("ada@example.com")
+
+
+def test_roles_in_a_table_of_their_own_are_read(usersctl: Command) -> None:
+    flask_security(usersctl.folder / "app.db", *["2024-01-01"] * 3)
+    done = usersctl.ok("import", "--from", "sqlite:app.db", "--json")
+    assert done.json["mapping"]["role"] == ["role.name"]
+    assert (
+        "the role 'editor' of 2 rows becomes user; for another role: --map-role editor=admin"
+        in done.json["notes"]
+    )
+    roles = {email: row["role"] for email, row in by_email(usersctl).items()}
+    assert roles == {"ada@example.com": "admin", "grace@example.com": "user", "bob@example.com": "user"}
+    usersctl.ok("import", "--from", "sqlite:app.db", "--map-role", "editor=admin", "--on-conflict", "update")
+    assert by_email(usersctl)["grace@example.com"]["role"] == "admin"
+
+
+def test_a_column_of_confirmations_that_is_empty_everywhere_is_a_question(usersctl: Command) -> None:
+    flask_security(usersctl.folder / "app.db", None, None, None)
+    words = ("import", "--from", "sqlite:app.db")
+    for more in ((), ("--dry-run",)):
+        done = usersctl(*words, *more)
+        assert done.code == 2
+        assert "confirmed_at is empty or false in all 3 rows: no account could sign in" in done.stderr
+        assert done.stderr.endswith("leave the column out: --map confirmed=\n")
+    assert not usersctl.database.exists() or usersctl.emails() == []
+    usersctl.ok(*words, "--map", "confirmed=")
+    assert {(row["active"], row["confirmed"]) for row in by_email(usersctl).values()} == {(True, None)}
+
+
+@pytest.mark.parametrize(("answer", "active"), [("y", False), ("n", True)])
+def test_the_question_about_confirmations_is_asked_on_a_terminal(
+    usersctl: Command, answer: str, *, active: bool
+) -> None:
+    flask_security(usersctl.folder / "app.db", None, None)
+    screen = usersctl.on_terminal(
+        "import", "--from", "sqlite:app.db", typed=[("for confirmations? [y/N]", f"{answer}\n")]
+    )
+    assert screen.code == 0, screen.text
+    assert "in all 2 rows" in screen.text
+    assert {row["active"] for row in by_email(usersctl).values()} == {active}
+
+
+def test_accounts_that_are_not_confirmed_are_counted(usersctl: Command) -> None:
+    flask_security(usersctl.folder / "app.db", "2024-01-01", None, None)
+    done = usersctl.ok("import", "--from", "sqlite:app.db", "--json")
+    (note,) = [note for note in done.json["notes"] if note.startswith("confirmed_at")]
+    assert note.startswith("confirmed_at is empty or false in 2 rows: inactive until their owners confirm")
+    assert [row["active"] for row in by_email(usersctl).values()] == [True, False, False]
+
+
+# --- WordPress ---
+
+WORDPRESS = """
+    CREATE TABLE wp_users (ID INTEGER PRIMARY KEY, user_login TEXT, user_pass TEXT, user_nicename TEXT, user_email TEXT,
+        user_url TEXT, user_registered TEXT DEFAULT '0000-00-00 00:00:00', user_activation_key TEXT,
+        user_status INTEGER DEFAULT 0, display_name TEXT)
+"""
+
+
+def test_the_users_of_wordpress_are_recognised(usersctl: Command) -> None:
+    people = [
+        {
+            "user_login": "ada",
+            "user_pass": "$P$B12345678abcdefghijklmnopqrstu",
+            "user_email": "ada@example.com",
+        }
+        | {"user_registered": "2020-01-02 03:04:05", "display_name": "Ada Lovelace"},
+        {
+            "user_login": "g",
+            "user_pass": f"$wp{HASH[:60]}",
+            "user_email": "g@example.com",
+            "display_name": "G",
+        },
+    ]
+    database(usersctl.folder / "wp.db", WORDPRESS, people, table="wp_users")
+    done = usersctl.ok("import", "--from", "sqlite:wp.db", "--json").json
+    assert {name: column for name, (column,) in done["mapping"].items()} == {
+        "email": "user_email",
+        "name": "display_name",
+        "password_hash": "user_pass",
+        "created_at": "user_registered",
+    }
+    assert [note.partition(" and ")[0] for note in done["notes"][:2]] == [
+        "the password hashes of 1 row are phpass",
+        "the password hashes of 1 row are WordPress's",
+    ]
+    ada, other = by_email(usersctl).values()
+    assert (ada["name"], ada["created_at"]) == ("Ada Lovelace", "2020-01-02T03:04:05.000Z")
+    assert other["created_at"] > "2026"
+
+
+def test_a_login_of_wordpress_is_the_name_where_there_is_no_other() -> None:
+    columns = ["user_login", "user_pass", "user_email", "user_registered"]
+    assert map_columns(columns, {}, SETTINGS)["name"] == ["user_login"]
+
+
 # --- CSV ---
 
 

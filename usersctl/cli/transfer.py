@@ -69,8 +69,7 @@ def import_(
     if file is None:
         if form is not None:
             raise Invalid("--format is for a FILE; --from names the kind before the colon")
-        with _foreign(run, source or "", table, columns or [], roles or []) as adoption:
-            _import(run, adoption.rows(), adoption, on_conflict, dry_run=dry_run)
+        _adopt(run, source or "", table, columns or [], roles or [], on_conflict, dry_run=dry_run)
         return
     if table is not None or columns or roles:
         raise Invalid("--table, --map and --map-role go with --from")
@@ -78,6 +77,32 @@ def import_(
     # The rows are closed before the file, also when a signal ends the command.
     with opened(file) as content, closing(read_rows(content, form, name=file)) as rows:
         _import(run, rows, None, on_conflict, dry_run=dry_run)
+
+
+def _adopt(
+    run: Invocation,
+    source: str,
+    table: str | None,
+    columns: list[str],
+    roles: list[str],
+    policy: str,
+    *,
+    dry_run: bool,
+) -> None:
+    from usersctl.transfer.adoption import NoneConfirmed
+
+    try:
+        with _foreign(run, source, table, columns, roles) as adoption:
+            _import(run, adoption.decided_rows(), adoption, policy, dry_run=dry_run)
+    except NoneConfirmed as problem:
+        if not run.may_ask:
+            raise
+        run.close()  # nothing was written; the second try opens the database again
+        run.out.note(f"{problem}.")
+        asked = typer.confirm("Did the application ask its users for confirmations?", err=True)
+        choice = f"confirmed={problem.column if asked else ''}"
+        with _foreign(run, source, table, [*columns, choice], roles) as adoption:
+            _import(run, adoption.decided_rows(), adoption, policy, dry_run=dry_run)
 
 
 def _import(
@@ -177,7 +202,7 @@ def _foreign(
     new_roles = {theirs: normal_role(ours) for theirs, ours in _pairs("--map-role", roles).items()}
     with open_source(SourceKind(kind), path, table) as source_table:
         mapping = map_columns(source_table.columns, our_columns, run.loaded.settings)
-        yield Adoption(source_table, mapping, new_roles)
+        yield Adoption(source_table, mapping, new_roles, chosen=our_columns)
 
 
 def _pairs(option: str, given: list[str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -12,7 +12,7 @@ from usersctl.fields import is_web_address, normal_time
 from usersctl.models import Role
 from usersctl.passwords import cost_of
 from usersctl.text import counted, listed
-from usersctl.transfer.foreign import SourceTable, folded
+from usersctl.transfer.foreign import BETWEEN_ROLES, SourceTable, folded
 from usersctl.transfer.rows import SourceRow
 
 TRUE_IS_ADMIN = {"isadmin", "issuperuser", "admin"}
@@ -24,8 +24,21 @@ _SINCE_1970 = re.compile(r"-?\d{9,14}(\.\d+)?")  # seconds or milliseconds
 # The prefix of a bcrypt hash in systems that mark the kind of each hash.
 _BEFORE_BCRYPT = re.compile(r"(?:bcrypt\$|\{(?:BCRYPT|BLF-CRYPT|CRYPT)\})(?=\$2)", re.IGNORECASE)
 _HASHES = re.compile(
-    r"(pbkdf2\w*|bcrypt_sha256|argon2|scrypt|md5|sha1|sha256)\$|\$(argon2\w*|scrypt|1|5|6|7|y)\$"
+    r"(pbkdf2\w*|bcrypt_sha256|argon2|scrypt|md5|sha1|sha256)\$|\$(argon2\w*|scrypt|1|5|6|7|y|P|H|wp)\$"
 )
+_NAMES_OF_HASHES = {"P": "phpass", "H": "phpass", "wp": "WordPress's"}
+
+
+class NoneConfirmed(Invalid):
+    """A question for the operator: did the application ask for confirmations at all?"""
+
+    def __init__(self, column: str, rows: int) -> None:
+        super().__init__(
+            f"{column} is empty or false in all {rows} rows: no account could sign in before its owner confirms by email",
+            hint=f"to keep it so: --map confirmed={column}; if the application never asked its users to confirm, leave the"
+            " column out: --map confirmed=",
+        )
+        self.column = column
 
 
 @dataclass
@@ -35,11 +48,15 @@ class Adoption:
     table: SourceTable
     mapping: dict[str, list[str]]  # our field, and the columns whose values are joined for it
     roles: Mapping[str, str]
+    chosen: Collection[str] = ()  # our fields that the operator has mapped
     odd_roles: Counter[str] = field(default_factory=Counter)
     odd_hashes: Counter[str] = field(default_factory=Counter)
     assumed_utc: set[str] = field(default_factory=set)
     left_pictures: int = 0
     without_email: list[str] = field(default_factory=list)  # the places of these rows
+    confirmed: int = 0
+    unconfirmed: int = 0  # and for no other reason inactive
+    hashed_twice: int = 0
 
     def rows(self) -> Iterator[SourceRow]:
         for where, row in self.table.rows:
@@ -51,6 +68,18 @@ class Adoption:
                 yield where, converted
             else:
                 self.without_email.append(where)  # an account of a machine, or one that no email can reach
+
+    def decided_rows(self) -> Iterator[SourceRow]:
+        """After the last row an error, if a column that was guessed would make all accounts inactive."""
+        yield from self.rows()
+        if self.unconfirmed and not self.confirmed and "confirmed" not in self.chosen:
+            raise NoneConfirmed(self.mapping["confirmed"][0], self.unconfirmed)
+
+    @property
+    def hashes_twice(self) -> bool:
+        """Flask-Security hashes a keyed digest of the password, unless SECURITY_PASSWORD_SINGLE_HASH is set."""
+        marked = any(folded(column) == "fsuniquifier" for column in self.table.columns)
+        return marked and "password_hash" not in self.chosen
 
     def _converted(self, row: Mapping[str, Any]) -> dict[str, Any]:
         converted: dict[str, Any] = {}
@@ -65,6 +94,8 @@ class Adoption:
             del converted["confirmed"]
         elif converted.get("confirmed") is False:
             converted.pop("active", None)
+        self.confirmed += converted.get("confirmed") is True
+        self.unconfirmed += converted.get("confirmed") is False
         return converted
 
     def explained(self) -> Iterator[tuple[str, str, str]]:
@@ -81,6 +112,19 @@ class Adoption:
         for kind, count in self.odd_hashes.most_common():
             rows = counted(count, "row")
             yield f"the password hashes of {rows} are {kind} and not bcrypt: no password will match them"
+        if self.hashed_twice:
+            rows, column = counted(self.hashed_twice, "row"), self.mapping["password_hash"][0]
+            yield (
+                f"the password hashes of {rows} are left out: Flask-Security hashes twice, with SECURITY_PASSWORD_SALT, and no"
+                " password would match them; their owners set a new one through a reset email. If the application sets"
+                f" SECURITY_PASSWORD_SINGLE_HASH, keep them with --map password_hash={column}"
+            )
+        if self.unconfirmed:
+            rows, column = counted(self.unconfirmed, "row"), self.mapping["confirmed"][0]
+            yield (
+                f"{column} is empty or false in {rows}: inactive until their owners confirm by email; to leave the column out:"
+                " --map confirmed="
+            )
         if self.without_email:
             rows = counted(len(self.without_email), "row")
             yield f"{rows} without an email address left out: {listed(self.without_email, 5)}"
@@ -111,6 +155,9 @@ def _as_it_is(_: Adoption, value: Any, _column: str) -> str | None:
 
 def _role(adoption: Adoption, value: Any, column: str) -> str | None:
     text = _text(value).strip()
+    if BETWEEN_ROLES in text:
+        roles = {_role(adoption, role, column) for role in text.split(BETWEEN_ROLES)}
+        return str(Role.ADMIN if Role.ADMIN in roles else Role.USER)
     if text in adoption.roles:
         return adoption.roles[text]
     if folded(column) in TRUE_IS_ADMIN:
@@ -135,12 +182,15 @@ def _password_hash(adoption: Adoption, value: Any, _column: str) -> str | None:
     text = _BEFORE_BCRYPT.sub("", _text(value).strip())
     if not text or text[0] in "!*":  # how Django and Unix mark an account without a password
         return None
+    if cost_of(text) is not None and adoption.hashes_twice:
+        adoption.hashed_twice += 1
+        return None
     if cost_of(text) is not None:
         return text
     # Only the name of a known kind is repeated, because the value may be a password in plain text.
     known = _HASHES.match(text)
-    kind = known and (known[1] or known[2])
-    adoption.odd_hashes[kind or "of an unknown kind"] += 1
+    kind = known[1] or known[2] if known else "of an unknown kind"
+    adoption.odd_hashes[_NAMES_OF_HASHES.get(kind, kind)] += 1
     return None
 
 
@@ -150,7 +200,7 @@ def _password(_: Adoption, value: Any, _column: str) -> str | None:
 
 def _time(adoption: Adoption, value: Any, column: str) -> str | None:
     text = _text(value).strip()
-    if text in ("", "0"):
+    if text in ("", "0") or text.startswith("0000-00-00"):  # how MySQL writes none
         return None
     try:
         if _SINCE_1970.fullmatch(text):

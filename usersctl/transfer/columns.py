@@ -6,21 +6,23 @@ from urllib.parse import urlsplit
 from usersctl.config import Settings
 from usersctl.errors import Invalid
 from usersctl.text import listed
-from usersctl.transfer.foreign import EXTERNAL, folded
+from usersctl.transfer.foreign import EXTERNAL, JOINED_ROLES, folded
 
 # Column names of other applications for each of our fields, the likeliest first, in their folded form.
 NAMES: dict[str, tuple[str, ...]] = {
     "email": ("email", "emailaddress", "mail", "useremail", "primaryemail"),
     "name": ("name", "fullname", "displayname", "realname"),
-    "role": ("role", "userrole", "usertype", "isadmin", "issuperuser", "admin"),
+    "role": ("role", "userrole", "usertype", "isadmin", "issuperuser", "admin",
+             *JOINED_ROLES),
     "active": ("active", "isactive", "enabled", "isenabled", "disabled", "isdisabled", "blocked", "isblocked",
                "banned", "isbanned", "suspended", "deletedat"),
     "confirmed": ("confirmed", "isconfirmed", "verified", "isverified", "emailverified", "emailconfirmed",
                   "confirmedat", "verifiedat", "emailverifiedat", "emailconfirmedat", "emailprovenat"),
     "password_hash": ("passwordhash", "hashedpassword", "encryptedpassword", "passworddigest", "password",
-                      "passwd", "pwhash", "hash"),
+                      "passwd", "userpass", "pwhash", "hash"),
     "created_at": ("createdat", "created", "datejoined", "registeredat", "signupat", "creationdate",
-                   "createddate", "createdon", "insertedat", "joinedat"),
+                   "createddate", "createdon", "insertedat", "joinedat",
+                   "userregistered"),
     "last_login_at": ("lastloginat", "lastlogin", "lastsigninat", "currentsigninat", "lastsignin"),
     "oauth_id": ("oauthid", "oauthsub", "oauthuid", "oidcsub", "oidcid", "openid", "providerid",
                  "provideruserid", "provideruid", "externalid", "sub"),
@@ -29,7 +31,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 FIELDS = (*NAMES, "password")
 PARTS_OF_NAMES = (("firstname", "givenname"), ("lastname", "familyname", "surname"))
-SECOND_BEST_NAMES = ("username", "login", "nickname")
+SECOND_BEST_NAMES = ("username", "login", "userlogin", "nickname")
 
 
 def map_columns(

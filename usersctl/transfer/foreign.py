@@ -11,8 +11,13 @@ from typing import Any, NamedTuple
 from usersctl.errors import Invalid
 from usersctl.transfer.rows import SourceRow, as_text, csv_rows, json_rows
 
-TABLES = ("users", "user", "accounts", "account", "authuser", "members", "people")
+TABLES = ("users", "user", "accounts", "account", "authuser", "wpusers", "members", "people")
 EXTERNAL = "external."  # prefix of the columns for PocketBase's ids at providers, which are in another table
+JOINED_ROLES = (
+    "role.name",
+    "roles.name",
+)  # the columns for roles that are in another table, joined by BETWEEN_ROLES
+BETWEEN_ROLES = "\x1f"
 SQLITE = b"SQLite format 3\0"
 
 
@@ -85,7 +90,34 @@ def _connect(path: Path, *, has_log: bool) -> sqlite3.Connection:
 
 def _sqlite(connection: sqlite3.Connection, wanted: str | None, path: Path) -> SourceTable:
     name = _choose(_tables(connection), wanted, path)
-    return _select(connection, name, f"SELECT * FROM {_quoted(name)}", path)
+    return _select(
+        connection, name, f"SELECT them.*{_roles(connection, name)} FROM {_quoted(name)} AS them", path
+    )
+
+
+def _roles(connection: sqlite3.Connection, users: str) -> str:
+    """One more column for the roles, if two tables have them, as in Flask-Security: `role`, and `roles_users` for who has which."""
+    columns = {
+        table: {
+            folded(row["name"]): _quoted(row["name"])
+            for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
+        }
+        for table in _tables(connection)
+    }
+    roles = [
+        table
+        for table in columns
+        if f"{folded(table)}.name" in JOINED_ROLES and columns[table].keys() >= {"id", "name"}
+    ]
+    links = [table for table in columns if columns[table].keys() >= {"userid", "roleid"}]
+    if not roles or not links or "id" not in columns[users]:
+        return ""
+    role, link = columns[roles[0]], columns[links[0]]
+    return (
+        f", (SELECT group_concat(role.{role['name']}, char({ord(BETWEEN_ROLES)})) FROM {_quoted(roles[0])} AS role"
+        f" JOIN {_quoted(links[0])} AS link ON link.{link['roleid']} = role.{role['id']}"
+        f" WHERE link.{link['userid']} = them.{columns[users]['id']}) AS {_quoted(f'{roles[0]}.name')}"
+    )
 
 
 def _tables(connection: sqlite3.Connection) -> list[str]:

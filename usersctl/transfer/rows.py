@@ -72,11 +72,14 @@ def _refuse_other_encodings(text: str, line: int = 1) -> None:
 
 def lines(text: IO[str], at_most: int = LONGEST_LINE) -> Iterator[str]:
     """Yields lines with their ends, and raises Invalid for a long one; the caller knows its number."""
-    number = 0
     while line := text.readline(at_most + 1):
-        number += 1
         if len(line) > at_most and line[-1] not in "\r\n":
             raise Invalid(f"longer than {at_most} characters")
+        yield line
+
+
+def _lines_in_utf_8(text: IO[str]) -> Iterator[str]:
+    for number, line in enumerate(lines(text), 1):
         _refuse_other_encodings(line, number)
         yield line
 
@@ -111,7 +114,7 @@ def _fields(text: IO[str], delimiter: str) -> Iterator[tuple[int, list[str] | In
     """Yields the rows that are not empty, with their lines. At an error it ends: the reader has lost its place."""
     import csv
 
-    reader = csv.reader(lines(text), strict=True, delimiter=delimiter)
+    reader = csv.reader(_lines_in_utf_8(text), strict=True, delimiter=delimiter)
     line = 1
     try:
         for fields in reader:
@@ -140,7 +143,7 @@ def json_rows(text: IO[str]) -> Iterator[SourceRow]:
 def jsonl_rows(text: IO[str]) -> Iterator[SourceRow]:
     number = 0
     try:
-        for number, line in enumerate(lines(text), 1):
+        for number, line in enumerate(_lines_in_utf_8(text), 1):
             if line.strip():
                 yield f"line {number}", _line(line)
     except Invalid as error:
