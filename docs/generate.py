@@ -153,6 +153,12 @@ def query(operation: Any) -> list[tuple[str, str, str, str]]:
     ]
 
 
+def body(api: Any, schema: Any) -> Any:
+    """What the name of a request's or an answer's body stands for. Objects that it consists of keep their names."""
+    titled = api["components"]["schemas"].get(shape(schema), {})
+    return titled if "title" in titled else schema
+
+
 def fields(schema: Any) -> list[tuple[str, str, str]]:
     required = schema.get("required", ())
     return [
@@ -161,12 +167,12 @@ def fields(schema: Any) -> list[tuple[str, str, str]]:
     ]
 
 
-def details(status: str, response: Any) -> str:
+def details(api: Any, status: str, response: Any) -> str:
     """The body of a success, and the headers that only this response has."""
     text = ""
     if status == "200":
         ((media, content),) = response["content"].items()
-        text += f" `{shape(content['schema']) if media == 'application/json' else media}`"
+        text += f" `{shape(body(api, content['schema'])) if media == 'application/json' else media}`"
     for name, header in response["headers"].items():
         if "$ref" not in header:
             text += f" `{name}`: {header['description']}"

@@ -125,7 +125,8 @@ class Body(Fields):
     @classmethod
     def schema(cls) -> Schema:
         properties = {field.name: described(field.schema, field.description) for field in cls.fields}
-        return fields(properties, [field.name for field in cls.fields if field.required])
+        body = fields(properties, [field.name for field in cls.fields if field.required])
+        return {"title": cls.__name__} | body
 
 
 class NoFields(Body):

@@ -86,7 +86,7 @@ TABLE: tuple[Route, ...] = (
     Route("GET",    "/setup",                              ANYONE,           pages.setup),
     Route("GET",    "/assets/<name>",                      ANYONE,           pages.asset),
     Route("GET",    "/account",                            SIGNED_IN,        pages.profile),  # where an application has /
-    Route("GET",    "/",                                   SIGNED_IN,        pages.profile),
+    Route("GET",    "/",                                   SIGNED_IN,        pages.home),
     Route("GET",    "/users",                              ADMIN_PAGE,       pages.users),
 )
 # fmt: on

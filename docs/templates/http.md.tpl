@@ -25,14 +25,14 @@ Cookies, limits and lists: [The HTTP interface](../http.md). The daemon serves t
 {{table(("parameter", "in", "type", "meaning"), query(operation))}}
 
 % end
-% body = fields(operation["requestBody"]["content"]["application/json"]["schema"]) if "requestBody" in operation else []
-% if body:
-{{table(("body", "type", "meaning"), body)}}
+% sent = fields(body(api, operation["requestBody"]["content"]["application/json"]["schema"])) if "requestBody" in operation else []
+% if sent:
+{{table(("body", "type", "meaning"), sent)}}
 
 % end
 % for status, response in operation["responses"].items():
 % if "$ref" not in response:
-- `{{status}}` {{response["description"]}}{{details(status, response)}}
+- `{{status}}` {{response["description"]}}{{details(api, status, response)}}
 % end
 % end
 % shared = [f"`{status}`" for status, response in operation["responses"].items() if "$ref" in response]
@@ -42,6 +42,7 @@ Cookies, limits and lists: [The HTTP interface](../http.md). The daemon serves t
 
 ## Objects
 % for name, schema in api["components"]["schemas"].items():
+% if "title" not in schema:
 
 ### {{name}}
 
@@ -49,6 +50,7 @@ Cookies, limits and lists: [The HTTP interface](../http.md). The daemon serves t
 {{table(("field", "type", "meaning"), fields(schema))}}
 % else:
 A {{kind(schema)}}. {{schema["description"]}}
+% end
 % end
 % end
 

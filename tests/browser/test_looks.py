@@ -165,7 +165,7 @@ def forbidden(visitor: Visitor) -> None:
 
 def interface(visitor: Visitor) -> None:
     visitor.goes("/api/users/docs")
-    for operation in ("patch_api_users_password", "get_api_users_auth_verify", "get_api_users_id"):
+    for operation in ("changePassword", "verify", "getUser"):
         visitor.page.locator(f"#{operation} > summary").click()
     visitor.sees("newPasswordConfirmation")
 

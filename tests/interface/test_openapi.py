@@ -15,9 +15,13 @@ from support.commands import Command
 from support.web import Site
 
 from usersctl.config import Settings
+from usersctl.service import Service
 from usersd.openapi.document import document
-from usersd.openapi.operation import operation_of
+from usersd.openapi.operation import PAGES, Operation, operation_of
 from usersd.openapi.reference import page
+from usersd.openapi.schemas import model
+from usersd.request import Request
+from usersd.response import Response
 from usersd.routes import TABLE
 from usersd.routing import Access, Route
 
@@ -29,6 +33,10 @@ def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
     for path, methods in DOCUMENT["paths"].items():
         for method, operation in methods.items():
             yield method.upper(), path, operation
+
+
+def described() -> list[Operation]:
+    return [operation_of(route.handler) for route in TABLE]
 
 
 def by_row(method: str, path: str) -> dict[str, Any]:
@@ -117,6 +125,70 @@ def test_links_refer_to_operations_that_exist() -> None:
     ]
     assert len(links) > 8
     assert set(links) <= set(names)
+
+
+def test_operations_have_readable_names() -> None:
+    names = {(method, path): operation["operationId"] for method, path, operation in operations()}
+    assert all(re.fullmatch(r"[a-z][A-Za-z]+", name) for name in names.values())
+    assert names["POST", "/api/users/session"] == "login"
+    assert names["GET", "/api/users/me"] == "me"
+    assert names["GET", "/api/users"] == "listUsers"
+
+
+def test_bodies_of_requests_and_answers_are_named_schemas() -> None:
+    bodies = [operation["requestBody"] for _, _, operation in operations() if "requestBody" in operation]
+    answers = [operation["responses"].get("200", {}) for _, _, operation in operations()]
+    schemas = [
+        body["content"]["application/json"]["schema"]
+        for body in (*bodies, *answers)
+        if "application/json" in body.get("content", {})
+    ]
+    assert len(schemas) > 40
+    for schema in schemas:
+        assert list(schema) == ["$ref"]
+        assert schema["$ref"].rpartition("/")[2] in DOCUMENT["components"]["schemas"]
+
+
+def test_two_bodies_of_one_name_are_refused() -> None:
+    def other(_request: Request, _service: Service) -> Response:
+        """Another message."""
+        raise AssertionError("only described")
+
+    Operation("other", PAGES, model("Message", {}))(other)
+    with pytest.raises(TypeError, match="two bodies are named Message"):
+        document(DAEMONS, (*TABLE, Route("GET", "/new", Access.ANYONE, other)))
+
+
+def test_a_null_fits_no_field_of_a_body() -> None:
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        if name in {operation.body.__name__ for operation in described() if operation.body}:
+            for field, kind in schema["properties"].items():
+                assert kind.get("type") in ("string", "boolean", None), (name, field)
+
+
+def test_the_cookie_of_a_login_is_documented() -> None:
+    header = by_row("POST", "/api/users/session")["responses"]["200"]["headers"]["Set-Cookie"]
+    assert "security scheme `cookie`" in header["description"]
+    scheme = DOCUMENT["components"]["securitySchemes"]["cookie"]
+    assert (scheme["in"], scheme["name"]) == ("cookie", "__Host-auth_token")
+    assert "HttpOnly" in scheme["description"]
+
+
+@pytest.mark.parametrize(
+    ("base_url", "host", "opens"),
+    [
+        ("http://127.0.0.1:8080", "127.0.0.1", True),
+        ("https://accounts.example.com", "127.0.0.1", False),
+        ("http://127.0.0.1:8080", "192.0.2.1", False),
+    ],
+)
+def test_tasks_open_without_a_session_only_where_the_document_says_so(
+    base_url: str, host: str, opens: bool
+) -> None:
+    paths = document(DAEMONS._replace(base_url=base_url, host=host), TABLE)["paths"]
+    for operation in (paths["/_tasks/"]["get"], paths["/_tasks/users:cleanup-tokens"]["post"]):
+        assert ({} in operation["security"]) == opens
+        assert operation["security"][:2] == [{"cookie": []}, {"bearer": []}]
 
 
 # --- where it is ---

@@ -6,12 +6,14 @@ from usersctl.service import Service
 from usersd.handlers.recovery import EmailLink
 from usersd.inputs import NoFields, optional
 from usersd.openapi.operation import OWN, SIGNING_IN, Operation
-from usersd.openapi.schemas import ANY_PASSWORD, DONE, EMAIL, MESSAGE, MOMENT, exactly, or_null, string
+from usersd.openapi.schemas import ANY_PASSWORD, DONE, EMAIL, MESSAGE, MOMENT, exactly, model, or_null, string
 from usersd.request import Request
 
 _CLAIM = exactly({"email": EMAIL, "expires_at": MOMENT})
-_STATE = exactly({"email": EMAIL, "claim": or_null(_CLAIM)})
-_PROVEN = exactly({"success": {"type": "boolean", "const": True}, "message": string("Email changed")})
+_STATE = model("OwnEmail", {"email": EMAIL, "claim": or_null(_CLAIM)})
+_PROVEN = model(
+    "EmailProven", {"success": {"type": "boolean", "const": True}, "message": string("Email changed")}
+)
 _WRONG_PASSWORD = {400: "The link is dead, or the password is missing.", 401: "Incorrect password."}
 
 
@@ -19,14 +21,14 @@ class Proof(EmailLink, missing="Token and email are required"):
     password = optional(ANY_PASSWORD, "The account's password, if it has one.")
 
 
-@Operation(OWN, _STATE)
+@Operation("getMyEmail", OWN, _STATE)
 def read(request: Request, service: Service) -> dict[str, Any]:
     """Read your addresses. `email` is the known one; `claim` the new one that waits for its confirmation."""
     claim = service.claims.of(request.signed_in.id)
     return {"email": request.signed_in.email, "claim": claim and claim.as_json()}
 
 
-@Operation(SIGNING_IN, _PROVEN, Proof, refusals=_WRONG_PASSWORD)
+@Operation("proveMyEmail", SIGNING_IN, _PROVEN, Proof, refusals=_WRONG_PASSWORD)
 def prove(request: Request, service: Service) -> dict[str, Any]:
     """Confirm a new address. With the link that was sent to it and the password. An account without a password needs the link that was sent to its known address, too."""
     body = Proof(request.body)
@@ -39,14 +41,14 @@ def prove(request: Request, service: Service) -> dict[str, Any]:
     return {"success": True, "message": "Confirmed, now open the other link"}
 
 
-@Operation(OWN, DONE)
+@Operation("takeBackMyEmail", OWN, DONE)
 def take_back(request: Request, service: Service) -> dict[str, Any]:
     """Take back a new address that is not confirmed yet."""
     service.claims.take_back(request.signed_in.id, by=request.actor)
     return {"success": True}
 
 
-@Operation(OWN, MESSAGE, NoFields, refusals={404: "No new address to confirm."})
+@Operation("resendMyEmail", OWN, MESSAGE, NoFields, refusals={404: "No new address to confirm."})
 def resend(request: Request, service: Service) -> dict[str, Any]:
     """Send the email to a new address again."""
     NoFields(request.body)

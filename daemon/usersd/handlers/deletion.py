@@ -7,18 +7,18 @@ from usersd.handlers.recovery import EmailLink
 from usersd.handlers.session import clear_session_cookie
 from usersd.inputs import Body, optional
 from usersd.openapi.operation import OWN, SIGNING_IN, Operation
-from usersd.openapi.schemas import ANY_PASSWORD, DONE, MESSAGE, exactly
+from usersd.openapi.schemas import ANY_PASSWORD, DONE, MESSAGE, model
 from usersd.request import Request
 
 # `success` when the account is deleted, `message` when an email has to confirm it.
-_DELETED = exactly(DONE["properties"] | MESSAGE["properties"]) | {"required": []}
+_DELETED = model("DeletionBegun", DONE["properties"] | MESSAGE["properties"]) | {"required": []}
 
 
 class OwnDeletion(Body):
     password = optional(ANY_PASSWORD, "Required from an account that has one.")
 
 
-@Operation(OWN, _DELETED, OwnDeletion, sets_cookie="Cleared, when the account is deleted.")
+@Operation("deleteMe", OWN, _DELETED, OwnDeletion, sets_cookie="Cleared, when the account is deleted.")
 def delete_me(request: Request, service: Service) -> dict[str, Any]:
     """Delete your account. It is inactive at once, and deleted after `auth.deletionGrace`; until then a link in an email
     undoes that. The answer is `{success}`. An account without a password gets an email that confirms first: `{message}`."""
@@ -30,7 +30,7 @@ def delete_me(request: Request, service: Service) -> dict[str, Any]:
     return {"message": "Open the link in the email that is on its way to you"}
 
 
-@Operation(SIGNING_IN, MESSAGE, EmailLink)
+@Operation("confirmDeletion", SIGNING_IN, MESSAGE, EmailLink)
 def confirm_deletion(request: Request, service: Service) -> dict[str, Any]:
     """Confirm the deletion of an account without a password. With the link of the email."""
     body = EmailLink(request.body)
@@ -38,7 +38,7 @@ def confirm_deletion(request: Request, service: Service) -> dict[str, Any]:
     return {"message": "Your account is deleted"}
 
 
-@Operation(SIGNING_IN, MESSAGE, EmailLink)
+@Operation("undoDeletion", SIGNING_IN, MESSAGE, EmailLink)
 def undo_deletion(request: Request, service: Service) -> dict[str, Any]:
     """Undo the deletion of your account. With the link of the email, until the account is gone."""
     body = EmailLink(request.body)

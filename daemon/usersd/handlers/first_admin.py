@@ -16,7 +16,7 @@ class FirstAdmin(Body, missing="Token, email, name and password are required"):
     password = required(NEW_PASSWORD)
 
 
-@Operation(SIGNING_IN, USER, FirstAdmin)
+@Operation("createFirstAdmin", SIGNING_IN, USER, FirstAdmin)
 def first_admin(request: Request, service: Service) -> dict[str, Any]:
     """Create the first admin. With the link that `usersctl serve` prints while there is no admin."""
     body = FirstAdmin(request.body)

@@ -4,20 +4,21 @@ from typing import Any
 
 from usersctl.service import Service
 from usersd.openapi.operation import SERVICE, Operation
-from usersd.openapi.schemas import exactly
+from usersd.openapi.schemas import model
 from usersd.request import Request
 from usersd.response import Response, error_response
 
 
-@Operation(SERVICE, exactly({"status": {"type": "string", "const": "alive"}}))
+@Operation("health", SERVICE, model("Alive", {"status": {"type": "string", "const": "alive"}}))
 def alive(_request: Request, _service: Service) -> dict[str, Any]:
     """Tell that the daemon is alive. Does not use the database: a restart of the daemon would not repair it."""
     return {"status": "alive"}
 
 
 @Operation(
+    "ready",
     SERVICE,
-    exactly({"status": {"type": "string", "const": "ready"}}),
+    model("Ready", {"status": {"type": "string", "const": "ready"}}),
     refusals={503: "Not ready: the message names the parts that fail, or says that the daemon stops."},
 )
 def ready(_request: Request, service: Service) -> Response | dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from usersctl.service import Service
 from usersd.openapi.operation import OWN, Operation
-from usersd.openapi.schemas import DONE, array, exactly, named
+from usersd.openapi.schemas import DONE, array, model, named
 from usersd.request import Request
 
 _REFUSALS = {
@@ -13,13 +13,13 @@ _REFUSALS = {
 }
 
 
-@Operation(OWN, exactly({"identities": array(named("Identity"))}))
+@Operation("listMyIdentities", OWN, model("IdentityList", {"identities": array(named("Identity"))}))
 def list_own(request: Request, service: Service) -> dict[str, Any]:
     """List the identity providers that you can sign in with."""
     return {"identities": [identity.as_json() for identity in service.identities.of(request.signed_in.id)]}
 
 
-@Operation(OWN, DONE, refusals=_REFUSALS)
+@Operation("unlinkMyIdentity", OWN, DONE, refusals=_REFUSALS)
 def disconnect(request: Request, service: Service) -> dict[str, Any]:
     """Disconnect an identity provider. Your sessions stay; a notice goes to your address."""
     service.identities.disconnect(request.signed_in.id, request.segments["provider"], by=request.actor)

@@ -61,6 +61,7 @@ class CallbackQuery(Query):
 
 
 @Operation(
+    "oauthRedirect",
     SIGNING_IN,
     None,
     query=Onward,
@@ -89,6 +90,7 @@ def redirect(request: Request, service: Service) -> Response:
 
 
 @Operation(
+    "oauthCallback",
     SIGNING_IN,
     None,
     query=CallbackQuery,

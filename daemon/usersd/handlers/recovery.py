@@ -19,22 +19,22 @@ class EmailLink(Body, missing="Token and email are required"):
     email = required(EMAIL)
 
 
-class NewPassword(EmailLink, missing="Token, email, password and password confirmation are required"):
+class PasswordReset(EmailLink, missing="Token, email, password and password confirmation are required"):
     password = required(NEW_PASSWORD)
     confirmation = required(NEW_PASSWORD, "password_confirmation")
 
 
-@Operation(SIGNING_IN, MESSAGE, Address)
+@Operation("forgotPassword", SIGNING_IN, MESSAGE, Address)
 def forgot(request: Request, service: Service) -> dict[str, Any]:
     """Ask for a reset email. The answer is the same for every address."""
     service.recovery.forgot(Address(request.body).email)
     return {"message": "If this address has an account, an email with a link is on its way"}
 
 
-@Operation(SIGNING_IN, MESSAGE, NewPassword)
+@Operation("resetPassword", SIGNING_IN, MESSAGE, PasswordReset)
 def reset(request: Request, service: Service) -> dict[str, Any]:
     """Set a new password with the link of a reset email. Ends all sessions, and does not sign in."""
-    body = NewPassword(request.body)
+    body = PasswordReset(request.body)
     if body.password != body.confirmation:
         raise Invalid("Password and confirmation do not match")
     user = service.recovery.reset(body.token, body.email, body.password, by=request.actor)
@@ -42,7 +42,7 @@ def reset(request: Request, service: Service) -> dict[str, Any]:
     return {"message": "Your password is set"}
 
 
-@Operation(SIGNING_IN, MESSAGE, EmailLink)
+@Operation("notMe", SIGNING_IN, MESSAGE, EmailLink)
 def not_me(request: Request, service: Service) -> dict[str, Any]:
     """This wasn't me. With the link of a notice: ends all sessions, undoes a link to the identity provider made since, and
     makes the password unusable until it is reset."""

@@ -6,12 +6,13 @@ from usersctl.service import Service
 from usersd.handlers.recovery import Address
 from usersd.inputs import Body, Query, required
 from usersd.openapi.operation import SIGNING_IN, Operation
-from usersd.openapi.schemas import EMAIL, MESSAGE, NAME, NEW_PASSWORD, TOKEN, exactly, named, string
+from usersd.openapi.schemas import EMAIL, MESSAGE, NAME, NEW_PASSWORD, TOKEN, model, named, string
 from usersd.request import Request
 
-_REGISTERED = exactly({"user": named("RegisteredUser"), "message": string("Registered.")})
-_CONFIRMED = exactly(
-    {"success": {"type": "boolean", "const": True}, "message": string("You can sign in now")}
+_REGISTERED = model("Registered", {"user": named("RegisteredUser"), "message": string("Registered.")})
+_CONFIRMED = model(
+    "EmailConfirmed",
+    {"success": {"type": "boolean", "const": True}, "message": string("You can sign in now")},
 )
 _SHOWN = ("id", "email", "name", "role", "created_at", "updated_at")
 
@@ -27,7 +28,7 @@ class ConfirmationLink(Query, missing="Token and email are required"):
     email = required(EMAIL, description="From the link in the email.")
 
 
-@Operation(SIGNING_IN, _REGISTERED, Registration)
+@Operation("register", SIGNING_IN, _REGISTERED, Registration)
 def register(request: Request, service: Service) -> dict[str, Any]:
     """Register. The account is inactive until its owner opens the link in the email."""
     body = Registration(request.body)
@@ -39,14 +40,14 @@ def register(request: Request, service: Service) -> dict[str, Any]:
     }
 
 
-@Operation(SIGNING_IN, MESSAGE, Address)
+@Operation("resendConfirmation", SIGNING_IN, MESSAGE, Address)
 def resend(request: Request, service: Service) -> dict[str, Any]:
     """Send the confirmation email again. The answer is the same for every address."""
     service.registration.resend(Address(request.body).email)
     return {"message": "If this address waits for its confirmation, an email is on its way"}
 
 
-@Operation(SIGNING_IN, _CONFIRMED, query=ConfirmationLink)
+@Operation("confirmEmail", SIGNING_IN, _CONFIRMED, query=ConfirmationLink)
 def confirm(request: Request, service: Service) -> dict[str, Any]:
     """Confirm an address. Works once. HEAD and prefetch have no effect."""
     link = ConfirmationLink(request.query)

@@ -10,7 +10,7 @@ from usersctl.sessions import Opened
 from usersd.access import own_path
 from usersd.inputs import Body, NoFields, flag, required
 from usersd.openapi.operation import MANAGEMENT, OWN, PAGES, SIGNING_IN, Operation
-from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER, array, exactly, named
+from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER, array, model, named
 from usersd.pages.pages import Onward
 from usersd.request import Request
 from usersd.response import Response, redirect_to
@@ -20,8 +20,8 @@ _REFUSED_LOGIN = {
     401: "Invalid email or password.",
     403: "The account is inactive, or the request comes from another site.",
 }
-_END_FIRST = {"end": ("DELETE", "/api/users/me/sessions/{session_id}", "$response.body#/sessions/0/id")}
-_SESSIONS = exactly({"sessions": array(named("Session"))})
+_END_FIRST = {"end": ("endMySession", "session_id", "$response.body#/sessions/0/id")}
+_SESSIONS = model("SessionList", {"sessions": array(named("Session"))})
 _SHOWN = ("id", "name", "created_at", "last_used_at", "expires_at", "ip", "user_agent")
 
 
@@ -32,10 +32,11 @@ class Credentials(Body, missing="Email and password are required"):
 
 
 @Operation(
+    "login",
     SIGNING_IN,
     USER,
     Credentials,
-    sets_cookie="The new session, and the mark of a known device.",
+    sets_cookie="The new session, in the cookie of the security scheme `cookie`; and the mark of a known device.",
     refusals=_REFUSED_LOGIN,
 )
 def login(request: Request, service: Service) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def is_known_device(request: Request, service: Service) -> bool:
     return service.sessions.is_known_device(email, request.client)
 
 
-@Operation(SIGNING_IN, MESSAGE, sets_cookie="Cleared.")
+@Operation("logout", SIGNING_IN, MESSAGE, takes_session=True, sets_cookie="Cleared.")
 def logout(request: Request, service: Service) -> dict[str, Any]:
     """Sign out. Succeeds without a session, too."""
     # First, so that it is cleared even if the database cannot be written.
@@ -69,7 +70,14 @@ def logout(request: Request, service: Service) -> dict[str, Any]:
     return {"message": "Logged out"}
 
 
-@Operation(PAGES, None, query=Onward, redirect="To `redirect`, or to `/login`.", sets_cookie="Cleared.")
+@Operation(
+    "logoutByForm",
+    PAGES,
+    None,
+    query=Onward,
+    redirect="To `redirect`, or to `/login`.",
+    sets_cookie="Cleared.",
+)
 def logout_by_form(request: Request, service: Service) -> Response:
     """Sign out by a form. An application links to the page or has a form with this action; a form of another site is
     refused. Succeeds without a session, too."""
@@ -94,20 +102,20 @@ def clear_session_cookie(request: Request) -> None:
     request.new_cookies.set(request.settings.session_cookie, "", max_age=0)
 
 
-@Operation(OWN, _SESSIONS, links=_END_FIRST)
+@Operation("listMySessions", OWN, _SESSIONS, links=_END_FIRST)
 def list_own(request: Request, service: Service) -> dict[str, Any]:
     """List your sessions."""
     return _listed(request, service.sessions.listed(request.signed_in.id))
 
 
-@Operation(OWN, DONE, refusals={404: "Session not found, or another user's."})
+@Operation("endMySession", OWN, DONE, refusals={404: "Session not found, or another user's."})
 def end_own(request: Request, service: Service) -> dict[str, Any]:
     """End one of your sessions."""
     service.sessions.revoke(request.ids["session_id"], by=request.actor, user_id=request.signed_in.id)
     return {"success": True}
 
 
-@Operation(OWN, DONE, NoFields, sets_cookie="This device's, renewed.")
+@Operation("endMyOtherSessions", OWN, DONE, NoFields, sets_cookie="This device's, renewed.")
 def end_others(request: Request, service: Service) -> dict[str, Any]:
     """Sign out everywhere else. Ends all other sessions and all API tokens."""
     NoFields(request.body)
@@ -118,14 +126,14 @@ def end_others(request: Request, service: Service) -> dict[str, Any]:
     return {"success": True}
 
 
-@Operation(MANAGEMENT, _SESSIONS, refusals=NO_SUCH_USER)
+@Operation("listUserSessions", MANAGEMENT, _SESSIONS, refusals=NO_SUCH_USER)
 def list_of_user(request: Request, service: Service) -> dict[str, Any]:
     """List a user's sessions. API tokens included."""
     user = service.accounts.get(request.ids["id"])
     return _listed(request, service.sessions.listed(user.id))
 
 
-@Operation(MANAGEMENT, DONE, refusals=NO_SUCH_USER)
+@Operation("endUserSessions", MANAGEMENT, DONE, refusals=NO_SUCH_USER)
 def end_of_user(request: Request, service: Service) -> dict[str, Any]:
     """End all sessions of a user. API tokens included."""
     service.sessions.revoke_all([request.ids["id"]], by=request.actor)

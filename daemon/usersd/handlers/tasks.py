@@ -5,7 +5,7 @@ from typing import Any
 from usersctl.service import Service
 from usersd.inputs import Body, flag
 from usersd.openapi.operation import MANAGEMENT, Operation
-from usersd.openapi.schemas import array, boolean, exactly, integer, string
+from usersd.openapi.schemas import array, boolean, exactly, integer, model, string
 from usersd.request import Request
 
 CLEANUP = "users:cleanup-tokens"
@@ -29,7 +29,9 @@ class Cleanup(Body):
     no_expiration = flag("includeNoExpiration", "Also tokens that never expire.", example=False)
 
 
-@Operation(MANAGEMENT, exactly({"tasks": _LISTED, "scheduledTasks": array(_SCHEDULED)}))
+@Operation(
+    "listTasks", MANAGEMENT, model("TaskList", {"tasks": _LISTED, "scheduledTasks": array(_SCHEDULED)})
+)
 def list_tasks(request: Request, _service: Service) -> dict[str, Any]:
     """List tasks and their schedule."""
     cron = request.settings.cleanup_schedule
@@ -39,7 +41,7 @@ def list_tasks(request: Request, _service: Service) -> dict[str, Any]:
     }
 
 
-@Operation(MANAGEMENT, exactly(_CLEANED), Cleanup)
+@Operation("cleanupTokens", MANAGEMENT, model("TokensCleaned", _CLEANED), Cleanup)
 def cleanup_tokens(request: Request, service: Service) -> dict[str, Any]:
     """Delete expired tokens."""
     body = Cleanup(request.body)

@@ -16,12 +16,12 @@ from usersd.request import Request
 from usersd.response import Response, as_json
 
 _CREATED_USER = {
-    "read": ("GET", "/api/users/{id}", "$response.body#/user/id"),
-    "change": ("PATCH", "/api/users/{id}", "$response.body#/user/id"),
-    "delete": ("DELETE", "/api/users/{id}", "$response.body#/user/id"),
-    "sessions": ("GET", "/api/users/{id}/sessions", "$response.body#/user/id"),
+    "read": ("getUser", "id", "$response.body#/user/id"),
+    "change": ("updateUser", "id", "$response.body#/user/id"),
+    "delete": ("deleteUser", "id", "$response.body#/user/id"),
+    "sessions": ("listUserSessions", "id", "$response.body#/user/id"),
 }
-_FIRST_USER = {"first": ("GET", "/api/users/{id}", "$response.body#/users/0/id")}
+_FIRST_USER = {"first": ("getUser", "id", "$response.body#/users/0/id")}
 
 
 class NewUser(Registration):
@@ -56,7 +56,7 @@ class FilteredUserList(UserList):
     active = true_or_false("Only active users, or only inactive ones.")
 
 
-@Operation(MANAGEMENT, schemas.USER, NewUser, links=_CREATED_USER)
+@Operation("createUser", MANAGEMENT, schemas.USER, NewUser, links=_CREATED_USER)
 def create(request: Request, service: Service) -> dict[str, Any]:
     """Create a user. Active at once; `role` is `user` if left out."""
     body = NewUser(request.body)
@@ -71,13 +71,13 @@ _AWAITING = {"X-Awaiting-Confirmation": "The ids of listed users who have not co
 _OWN_ONLY = {403: "You may only read your own profile."} | NO_SUCH_USER
 
 
-@Operation(MANAGEMENT, schemas.USER, refusals=_OWN_ONLY, links=_CREATED_USER)
+@Operation("getUser", MANAGEMENT, schemas.USER, refusals=_OWN_ONLY, links=_CREATED_USER)
 def read(request: Request, service: Service) -> dict[str, Any]:
     """Read a user."""
     return {"user": service.accounts.get(request.ids["id"]).as_json()}
 
 
-@Operation(MANAGEMENT, schemas.USER, UserChanges, refusals=NO_SUCH_USER)
+@Operation("updateUser", MANAGEMENT, schemas.USER, UserChanges, refusals=NO_SUCH_USER)
 def change(request: Request, service: Service) -> dict[str, Any]:
     """Change a user. You cannot change your own `active` (403), and the last active admin cannot be lost (400)."""
     body = UserChanges(request.body)
@@ -88,7 +88,7 @@ def change(request: Request, service: Service) -> dict[str, Any]:
     return {"user": user.as_json()}
 
 
-@Operation(MANAGEMENT, schemas.DONE, refusals=NO_SUCH_USER)
+@Operation("deleteUser", MANAGEMENT, schemas.DONE, refusals=NO_SUCH_USER)
 def delete(request: Request, service: Service) -> dict[str, Any]:
     """Delete a user. With all data of the account."""
     service.accounts.delete([request.ids["id"]], by=request.actor)
@@ -96,6 +96,7 @@ def delete(request: Request, service: Service) -> dict[str, Any]:
 
 
 @Operation(
+    "listUsers",
     MANAGEMENT,
     schemas.named("UserPage"),
     query=FilteredUserList,
@@ -109,7 +110,12 @@ def list_all(request: Request, service: Service) -> Response:
 
 
 @Operation(
-    MANAGEMENT, schemas.named("UserPage"), query=UserList, links=_FIRST_USER, optional_headers=_AWAITING
+    "listInactiveUsers",
+    MANAGEMENT,
+    schemas.named("UserPage"),
+    query=UserList,
+    links=_FIRST_USER,
+    optional_headers=_AWAITING,
 )
 def list_inactive(request: Request, service: Service) -> Response:
     """List inactive users."""
@@ -139,20 +145,26 @@ def _page(service: Service, query: UserList, active: bool | None) -> Response:
     return as_json(listed, ("X-Awaiting-Confirmation", awaiting))
 
 
-@Operation(OWN, schemas.USER)
+@Operation("me", OWN, schemas.USER)
 def read_me(request: Request, _service: Service) -> dict[str, Any]:
     """Read your profile."""
     return {"user": request.signed_in.as_json()}
 
 
-@Operation(OWN, schemas.named("User"), ProfileChanges)
+@Operation("updateMe", OWN, schemas.named("User"), ProfileChanges)
 def change_me(request: Request, service: Service) -> dict[str, Any]:
     """Change your profile. Answers with the bare user object."""
     body = ProfileChanges(request.body)
     return service.accounts.update(request.signed_in.id, **vars(body), by=request.actor).as_json()
 
 
-@Operation(OWN, schemas.MESSAGE, PasswordChange, sets_cookie="This session's and this device's, renewed.")
+@Operation(
+    "changePassword",
+    OWN,
+    schemas.MESSAGE,
+    PasswordChange,
+    sets_cookie="This session's and this device's, renewed.",
+)
 def change_password(request: Request, service: Service) -> dict[str, Any]:
     """Change your password. Ends all other sessions and API tokens."""
     body = PasswordChange(request.body)

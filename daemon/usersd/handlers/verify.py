@@ -13,7 +13,7 @@ from usersd.access import identify, own_path, wants_a_page
 from usersd.cookies import without_ours
 from usersd.inputs import Query, choice
 from usersd.openapi.operation import SERVICE, Operation
-from usersd.openapi.schemas import ROLE, exactly
+from usersd.openapi.schemas import ROLE, model
 from usersd.page_access import PageAccess
 from usersd.pages import pages
 from usersd.request import ORIGINAL, Request
@@ -54,8 +54,9 @@ class VerifyQuery(Query):
 
 
 @Operation(
+    "verify",
     SERVICE,
-    exactly({}),
+    model("LetIn", {}),
     query=VerifyQuery,
     takes_session=True,
     redirect="Not signed in, and a browser: to `/login`, and back after signing in.",

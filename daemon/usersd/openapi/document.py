@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 from usersctl import __version__
 from usersctl.config import Settings
+from usersctl.config.values import is_loopback
 from usersd.access import is_api
-from usersd.openapi.operation import HTML, Operation, operation_of
+from usersd.openapi.operation import HTML, TOPICS, Operation, operation_of
 from usersd.openapi.schemas import ID, Schema, components, described, named, string
 from usersd.routing import SAFE_METHODS, Access, Route, configured
 
@@ -40,7 +42,6 @@ def _header(schema: Schema, description: str = "") -> Schema:
 
 _HEADERS: dict[str, Schema] = {
     "X-Request-Id": _header({"type": "string", "pattern": "^[0-9a-f]{16}$"}, "The log has the same id."),
-    "Set-Cookie": {"description": "A session.", "schema": _STRING},
     "Location": _header(_STRING),
     "Allow": _header(_STRING),
     "WWW-Authenticate": _header(_STRING, "How to authenticate: `Bearer`, or a cookie."),
@@ -60,30 +61,42 @@ def document(settings: Settings, table: Iterable[Route]) -> dict[str, Any]:
         path = re.sub(r"<(\w+)>", r"{\1}", placed.path)
         operation = operation_of(route.handler)
         topics[operation.topic] = None
-        paths.setdefault(path, {})[route.method.lower()] = _operation(route, operation, path)
+        paths.setdefault(path, {})[route.method.lower()] = _operation(route, operation, path, settings)
+    operations = [operation_of(route.handler) for route in table]
     return {
         "openapi": "3.1.0",
         "info": {
             "title": f"{settings.brand}: accounts and sessions",
             "version": __version__,
             "description": _DESCRIPTION,
+            "contact": {"name": settings.brand, "url": settings.base_url},
+            "license": {"name": "MIT", "identifier": "MIT"},
         },
         "servers": [{"url": settings.base_url}],
-        "tags": [{"name": topic} for topic in topics],
+        "tags": [{"name": topic, "description": TOPICS[topic]} for topic in topics],
         "paths": paths,
         "components": {
-            "schemas": components(settings),
+            "schemas": components(settings) | _models(operations),
             "headers": _HEADERS,
             "responses": {str(status): _refusal(status, meaning) for status, meaning in _REFUSALS.items()},
             "securitySchemes": {
-                "cookie": {"type": "apiKey", "in": "cookie", "name": settings.session_cookie},
-                "bearer": {"type": "http", "scheme": "bearer"},
+                "cookie": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": settings.session_cookie,
+                    "description": "Set by `login`, out of the reach of scripts: `HttpOnly; SameSite=Lax; Path=/`.",
+                },
+                "bearer": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "The value of the same cookie, or a token made by `usersctl token create`.",
+                },
             },
         },
     }
 
 
-def _operation(route: Route, operation: Operation, path: str) -> dict[str, Any]:
+def _operation(route: Route, operation: Operation, path: str, settings: Settings) -> dict[str, Any]:
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": _SEGMENTS.get(name, ID)}
         for name in re.findall(r"{(\w+)}", path)
@@ -92,7 +105,7 @@ def _operation(route: Route, operation: Operation, path: str) -> dict[str, Any]:
         parameters += operation.query.parameters()
     summary, _, note = " ".join((route.handler.__doc__ or "").split()).partition(". ")
     result: dict[str, Any] = {
-        "operationId": _operation_id(route.method, path),
+        "operationId": operation.id,
         "tags": [operation.topic],
         "summary": summary.removesuffix("."),
         "description": f"For {route.access.value}. {note}".rstrip(),
@@ -102,19 +115,32 @@ def _operation(route: Route, operation: Operation, path: str) -> dict[str, Any]:
     }
     if route.access.needs_session or operation.takes_session:
         result["security"] = [{"cookie": []}, {"bearer": []}]
+    if operation.takes_session or (route.access is Access.OPERATOR and _is_for_this_machine(settings)):
+        result["security"].append({})  # or without a session
     if operation.body is not None:
         schema = operation.body.schema()
         # A request without a body counts as one with {}.
         result["requestBody"] = {
             "required": "required" in schema,
-            "content": {"application/json": {"schema": schema}},
+            "content": {"application/json": {"schema": named(schema["title"])}},
         }
     return result
 
 
-def _operation_id(method: str, path: str) -> str:
-    """get_api_users_id"""
-    return re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_")
+def _is_for_this_machine(settings: Settings) -> bool:
+    return is_loopback(settings.host) and is_loopback(urlsplit(settings.base_url).hostname or "")
+
+
+def _models(operations: Iterable[Operation]) -> dict[str, Schema]:
+    """The bodies of requests and answers that have a name."""
+    models: dict[str, Schema] = {}
+    for operation in operations:
+        for schema in (operation.body and operation.body.schema(), operation.answer):
+            if not isinstance(schema, dict) or "title" not in schema:
+                continue
+            if models.setdefault(schema["title"], schema) != schema:
+                raise TypeError(f"two bodies are named {schema['title']}")
+    return models
 
 
 def _responses(route: Route, operation: Operation) -> dict[str, Any]:
@@ -127,6 +153,8 @@ def _responses(route: Route, operation: Operation) -> dict[str, Any]:
     if redirect:
         headers = _headers("Location", cookie=operation.sets_cookie)
         responses["302"] = {"description": redirect, "headers": headers}
+    if operation.answer is None:
+        responses["default"] = _refusal(0, "Any other status is an error.")
     for status in sorted({*_statuses(route, operation), *operation.refusals}):
         responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
         meaning = operation.refusals.get(status)
@@ -156,9 +184,11 @@ def _statuses(route: Route, operation: Operation) -> Iterator[int]:
 
 
 def _headers(*names: str, cookie: str = "") -> dict[str, Any]:
-    headers = {name: {"$ref": f"#/components/headers/{name}"} for name in ("X-Request-Id", *names)}
+    headers: dict[str, Any] = {
+        name: {"$ref": f"#/components/headers/{name}"} for name in ("X-Request-Id", *names)
+    }
     if cookie:
-        headers["Set-Cookie"] = _HEADERS["Set-Cookie"] | {"description": cookie}
+        headers["Set-Cookie"] = {"description": cookie, "schema": _STRING}
     return headers
 
 
@@ -171,19 +201,20 @@ def _success(route: Route, operation: Operation) -> dict[str, Any]:
         headers[name] = _header(_STRING, meaning)
     for name, meaning in operation.optional_headers.items():
         headers[name] = {"description": meaning, "schema": _STRING}
-    content = {"application/json": {"schema": operation.answer}}
+    content = {"application/json": {"schema": _by_name(operation.answer)}}
     if isinstance(operation.answer, str):
         content = {operation.answer: {"schema": _STRING}}
     success: dict[str, Any] = {"description": "Done.", "headers": headers, "content": content}
     if operation.links:
         success["links"] = {
-            name: {
-                "operationId": _operation_id(method, path),
-                "parameters": {re.findall(r"{(\w+)}", path)[0]: place},
-            }
-            for name, (method, path, place) in operation.links.items()
+            name: {"operationId": next_id, "parameters": {parameter: place}}
+            for name, (next_id, parameter, place) in operation.links.items()
         }
     return success
+
+
+def _by_name(answer: Any) -> Any:
+    return named(answer["title"]) if "title" in answer else answer
 
 
 def _refusal(status: int, meaning: str, *headers: str) -> dict[str, Any]:

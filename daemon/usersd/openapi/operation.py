@@ -16,12 +16,20 @@ OWN = "Your own account"
 MANAGEMENT = "Management"
 SERVICE = "The service itself"
 PAGES = "Pages"
+TOPICS = {
+    SIGNING_IN: "Ways into an account and out of it, and the links of emails.",
+    OWN: "What signed-in users read and change of their own.",
+    MANAGEMENT: "What admins read and change.",
+    SERVICE: "Probes, this description, and the question of a proxy in front of another application.",
+    PAGES: "For people: HTML, and what it loads.",
+}
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A decorator: `@Operation(OWN, USER)`. The handler's docstring is the description, its first sentence the summary."""
+    """A decorator: `@Operation("me", OWN, USER)`. The handler's docstring is the description, its first sentence the summary."""
 
+    id: str  # clients make the name of a function of it
     topic: str
     answer: Schema | str | None  # of a 200: a JSON schema, a media type, or None for a redirect
     body: type[Body] | None = None
@@ -34,7 +42,7 @@ class Operation:
     takes_session: bool = False  # although anyone may call
     headers: dict[str, str] = field(default_factory=dict)  # of the 200
     optional_headers: dict[str, str] = field(default_factory=dict)
-    # What to call next: method, path, and where in the answer the path's id stands.
+    # What to call next: its id, its parameter, and where in the answer the value stands.
     links: dict[str, tuple[str, str, str]] = field(default_factory=dict)
 
     def __call__(self, handler: H) -> H:

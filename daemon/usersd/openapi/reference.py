@@ -30,12 +30,14 @@ class Reference:
     def __init__(self, table: Callable[[], Table]) -> None:
         self._table = table
 
-    @Operation(SERVICE, {"type": "object", "examples": [{"openapi": "3.1.0"}]})
+    @Operation(
+        "openapi", SERVICE, {"title": "OpenApiDocument", "type": "object", "examples": [{"openapi": "3.1.0"}]}
+    )
     def as_document(self, request: Request, _service: Service) -> Response:
         """This interface, as OpenAPI."""
         return _document_response(request.settings, self._table())
 
-    @Operation(SERVICE, HTML)
+    @Operation("docs", SERVICE, HTML)
     def as_page(self, request: Request, _service: Service) -> Response:
         """This interface, as a page."""
         return _page_response(request.settings, self._table())

@@ -42,6 +42,11 @@ def exactly(properties: dict[str, Schema]) -> Schema:
     return fields(properties, list(properties)) | {"additionalProperties": False}
 
 
+def model(title: str, properties: dict[str, Schema]) -> Schema:
+    """The same with a name: the whole body of an answer, which clients make a type of."""
+    return {"title": title} | exactly(properties)
+
+
 def array(schema: Schema) -> Schema:
     return {"type": "array", "items": schema}
 
@@ -60,9 +65,9 @@ ANY_EMAIL = string("grace@example.com", minLength=1)  # to look for: an invalid 
 ANY_PASSWORD = string("correct horse battery", minLength=1)  # an existing password, which no rule applies to
 NEW_PASSWORD = named("NewPassword")
 
-MESSAGE = exactly({"message": string("Logged out")})
-DONE = exactly({"success": {"type": "boolean", "const": True}})
-USER = exactly({"user": named("User")})
+MESSAGE = model("Message", {"message": string("Logged out")})
+DONE = model("Done", {"success": {"type": "boolean", "const": True}})
+USER = model("OneUser", {"user": named("User")})
 
 _ERROR = {"statusCode": integer(404, minimum=400, maximum=599), "statusMessage": string("User not found")}
 _PERSON = {"id": ID, "email": EMAIL, "name": string("Grace Hopper"), "role": ROLE}

@@ -31,7 +31,7 @@ class LoginQuery(Onward):
     error = optional(string("oauth_failed"), "Why a sign-in through the provider failed.")
 
 
-@Operation(PAGES, HTML, query=LoginQuery)
+@Operation("loginPage", PAGES, HTML, query=LoginQuery)
 def login(request: Request, service: Service) -> Response:
     """Sign in."""
     query = LoginQuery.lenient(request)
@@ -57,7 +57,7 @@ def login(request: Request, service: Service) -> Response:
     )
 
 
-@Operation(PAGES, HTML, query=Onward)
+@Operation("logoutPage", PAGES, HTML, query=Onward)
 def logout(request: Request, _service: Service) -> Response:
     """Sign out. The button of this page sends a form to the same address."""
     then = own_path(Onward.lenient(request).redirect)
@@ -74,7 +74,7 @@ class EmailLinkQuery(Query):
     email = optional(EMAIL, "From the link in the email.")
 
 
-def _form(name: str, description: str, operation: Operation) -> Callable[[Request, Service], Response]:
+def _form(operation: Operation, name: str, description: str) -> Callable[[Request, Service], Response]:
     """The handler of a page that is the same for all visitors."""
 
     def show(request: Request, _service: Service) -> Response:
@@ -84,7 +84,7 @@ def _form(name: str, description: str, operation: Operation) -> Callable[[Reques
     return operation(show)
 
 
-def _linked(name: str, description: str, operation: Operation) -> Callable[[Request, Service], Response]:
+def _linked(operation: Operation, name: str, description: str) -> Callable[[Request, Service], Response]:
     """The handler of a page that an email leads to. Without the link its form could not succeed."""
 
     def show(request: Request, _service: Service) -> Response:
@@ -95,26 +95,43 @@ def _linked(name: str, description: str, operation: Operation) -> Callable[[Requ
     return replace(operation, query=EmailLinkQuery)(show)
 
 
-_FOR_REGISTRATION = Operation(PAGES, HTML, refusals=CLOSED, html_refusals=HTML_403)
-register = _form("register", "Create an account.", _FOR_REGISTRATION)
-confirm_email = _linked("confirm_email", "Where the confirmation email leads.", _FOR_REGISTRATION)
-forgot_password = _form("forgot_password", "Ask for a reset email.", Operation(PAGES, HTML))
-reset_password = _linked("reset_password", "Where the reset email leads.", Operation(PAGES, HTML))
+register = _form(
+    Operation("registerPage", PAGES, HTML, refusals=CLOSED, html_refusals=HTML_403),
+    "register",
+    "Create an account.",
+)
+confirm_email = _linked(
+    Operation("confirmEmailPage", PAGES, HTML, refusals=CLOSED, html_refusals=HTML_403),
+    "confirm_email",
+    "Where the confirmation email leads.",
+)
+forgot_password = _form(
+    Operation("forgotPasswordPage", PAGES, HTML), "forgot_password", "Ask for a reset email."
+)
+reset_password = _linked(
+    Operation("resetPasswordPage", PAGES, HTML), "reset_password", "Where the reset email leads."
+)
 confirm_new_email = _linked(
-    "confirm_new_email", "Where the email to a new address leads.", Operation(PAGES, HTML)
+    Operation("confirmNewEmailPage", PAGES, HTML),
+    "confirm_new_email",
+    "Where the email to a new address leads.",
 )
-not_me = _linked("not_me", "Where the link of a notice leads.", Operation(PAGES, HTML))
+not_me = _linked(Operation("notMePage", PAGES, HTML), "not_me", "Where the link of a notice leads.")
 confirm_deletion = _linked(
-    "confirm_deletion", "Where the email about a deletion leads.", Operation(PAGES, HTML)
+    Operation("confirmDeletionPage", PAGES, HTML),
+    "confirm_deletion",
+    "Where the email about a deletion leads.",
 )
-undo_deletion = _linked("undo_deletion", "Undo the deletion of your account.", Operation(PAGES, HTML))
+undo_deletion = _linked(
+    Operation("undoDeletionPage", PAGES, HTML), "undo_deletion", "Undo the deletion of your account."
+)
 
 
 class SetupQuery(Query):
     token = optional(TOKEN, "From the set-up link.")
 
 
-@Operation(PAGES, HTML, query=SetupQuery)
+@Operation("setupPage", PAGES, HTML, query=SetupQuery)
 def setup(request: Request, service: Service) -> Response:
     """The first admin, with the set-up link."""
     first_admin = service.first_admin
@@ -122,7 +139,7 @@ def setup(request: Request, service: Service) -> Response:
     return _page(request, "setup", needed=first_admin.needed(), opens=opens, command=first_admin.command)
 
 
-@Operation(PAGES, HTML)
+@Operation("accountPage", PAGES, HTML)
 def profile(request: Request, service: Service) -> Response:
     """Your profile, password and sessions."""
     has_password = service.recovery.has_password(request.signed_in.id)
@@ -140,12 +157,18 @@ def profile(request: Request, service: Service) -> Response:
     )
 
 
+@Operation("homePage", PAGES, HTML)
+def home(request: Request, service: Service) -> Response:
+    """The same as `/account`, where no application has `/`."""
+    return profile(request, service)
+
+
 def _provider(service: Service) -> str:
     """Its name."""
     return service.identities.label(service.settings.provider_issuer)
 
 
-@Operation(PAGES, HTML, refusals={403: "For admins only."}, html_refusals=HTML_403)
+@Operation("usersPage", PAGES, HTML, refusals={403: "For admins only."}, html_refusals=HTML_403)
 def users(request: Request, _service: Service) -> Response:
     """User management."""
     return _page(request, "users", width="wide")
@@ -184,7 +207,7 @@ def sample_provider(request: Request, *, people: Sequence[tuple[object, str]], c
     return _page(request, "sample_provider", people=people, cancel=cancel)
 
 
-@Operation(PAGES, "*/*", refusals={404: "Not found."})
+@Operation("asset", PAGES, "*/*", refusals={404: "Not found."})
 def asset(request: Request, _service: Service) -> Response:
     """Style sheet, script, texts and logo."""
     media_type, content = assets.content(request.settings, request.segments["name"])
