@@ -29,7 +29,11 @@ class UserSearch(Statements):
         For a word that many names begin with: those names stand together, and the list would be read up to them.
         """
         starts = list(dict.fromkeys(word[:2] for word in words if len(word) > 1))
-        ids = self._matching(f"({_all_of(_grams(words))}) NOT ({_any_of(starts)})")
+        # Said of each word, so that FTS5 stops at the first that no other name holds.
+        elsewhere = (
+            f"(({_all_of(_grams([word]))}) NOT ({_any_of(starts)}))" for word in words if len(word) > 2
+        )
+        ids = self._matching(" AND ".join(elsewhere))
         if len(ids) > FEW:
             return None
         where = " AND ".join((*conditions, "name_folded >= :start AND name_folded < :end"))
