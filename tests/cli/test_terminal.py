@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from rich.cells import cell_len
 from support.commands import PASSWORD, Command
 
 pytestmark = pytest.mark.slow
@@ -171,27 +172,57 @@ def test_a_list_on_a_terminal_shows_50_accounts_and_the_total(usersctl: Command)
     assert usersctl.on_terminal("list", "--quiet", "--search", "user007").lines[-1] != "1 user"
 
 
-@pytest.mark.parametrize("columns", [200, 100, 80, 60, 20])
-def test_nothing_is_cut_and_nothing_is_wider_than_the_terminal(usersctl: Command, columns: int) -> None:
-    names = [
-        "Ada [bold red]L[/bold red] [link=https://example.com]x[/link]",
-        "N" * 180,
-        "長い名前" * 20,
-        "😀 \u202eabc",
-    ]
-    rows = "".join(f"user{number}@example.com,{name}\n" for number, name in enumerate(names))
+STRANGE_NAMES = [
+    "Ada [bold red]L[/bold red] [link=https://example.com]x[/link]",
+    "N" * 180,
+    "長い名前" * 20,
+    "😀 \u202eabc",
+    "Maximiliane Freifrau von Müller-Lüdenscheidt",
+]
+
+
+@pytest.mark.parametrize("columns", [200, 100, 80, 60, 40])
+def test_a_list_has_one_line_for_each_user_on_a_narrow_terminal(usersctl: Command, columns: int) -> None:
+    rows = "".join(
+        f"user{number}@{'long-' * number}example.com,{name}\n" for number, name in enumerate(STRANGE_NAMES)
+    )
     usersctl.ok("import", "-", stdin=f"email,name\n{rows}")
     screen = usersctl.on_terminal("list", columns=columns)
     assert screen.code == 0
-    if columns >= 80:
-        assert max(len(line) for line in screen.lines) <= columns
-        assert "last" in "".join(screen.lines[:4])
-    everything = re.sub(r"\s", "", screen.text)
+    title, _, *lines = screen.lines
+    assert max(map(cell_len, [title, *lines[:5]])) <= columns
+    assert sorted(line.split()[0] for line in lines[:5]) == ["1", "2", "3", "4", "5"]
+    assert not re.search(r"\d\d:\d\d", screen.text)
+    assert ("email" in title, "name" in title, "active" in title) == (True, columns > 40, columns > 40)
+    assert "\u202e" not in screen.text
+    if columns == 200:
+        assert "Ada [bold red]L[/bold red] [link=https://example.com]x[/link]" in screen.text
+    assert ("created" in title) == (columns >= 100)
+    if columns < 100:
+        assert "created" in next(line for line in screen.lines if line.startswith("No room here for: "))
+    piped = usersctl.ok("list").stdout
+    assert "N" * 180 in piped
+
+
+def test_a_list_on_a_very_narrow_terminal_is_blocks_that_are_not_cut(usersctl: Command) -> None:
+    rows = "".join(f"user{number}@example.com,{name}\n" for number, name in enumerate(STRANGE_NAMES))
+    usersctl.ok("import", "-", stdin=f"email,name\n{rows}")
+    everything = re.sub(r"\s", "", usersctl.on_terminal("list", columns=20).text)
     assert everything.count("N") >= 180
     assert everything.count("長") == 20
-    if columns in (200, 20):
-        assert "[boldred]L[/boldred]" in everything
-    assert "\u202e" not in screen.text
+    assert "[boldred]L[/boldred]" in everything
+    assert "created(UTC)" in everything
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_an_ordinary_list_fits_with_names_and_activity(usersctl: Command, columns: int) -> None:
+    people(usersctl, 12)
+    usersctl.ok("deactivate", "3")
+    screen = usersctl.on_terminal("list", columns=columns)
+    users = [line for line in screen.lines if "@example.com" in line]
+    assert len(users) == 12
+    assert max(map(len, screen.lines)) <= columns
+    assert sum(" no" in line for line in users) == 1
 
 
 def test_every_kind_of_table_is_drawn_on_a_terminal(usersctl: Command) -> None:

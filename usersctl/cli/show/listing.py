@@ -1,14 +1,17 @@
 """`usersctl list`: accounts as a table, TSV, CSV, JSON or JSON lines, row by row and never all in memory."""
 
 import sys
-from collections.abc import Iterable
-from typing import IO
+from collections.abc import Iterable, Sequence
+from typing import IO, TYPE_CHECKING
 
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.show.cells import Cell, no_formula, to_json
 from usersctl.errors import NotFound
 from usersctl.models import USER_FIELDS, Page, User, UserFilter
 from usersctl.text import counted
+
+if TYPE_CHECKING:
+    from usersctl.cli.show.tables import Step
 
 ON_A_TERMINAL = 50
 LINES_AT_ONCE = 500  # writing line by line costs more than encoding the lines
@@ -83,7 +86,14 @@ def _print(run: Invocation, users: Iterable[User], form: str | None) -> None:
             if any(user.delete_at for user in users):
                 columns = (*COLUMNS, "delete_at")  # an owner has deleted one of the accounts
         rows = (_cells(user, columns, on_terminal=run.out.terminal) for user in users)
-        run.out.table(columns, rows, empty="No users.")
+        run.out.table(columns, rows, empty="No users.", steps=_steps() if run.out.terminal else ())
+
+
+def _steps() -> "Sequence[Step]":
+    from usersctl.cli.show.tables import Step  # late: most lists are read by scripts
+
+    optional = (Step("created_at"), Step("last_login_at"), Step("role"))
+    return (Step("name", 16), *optional, Step("email", 28), Step("delete_at"), Step("name"), Step("active"))
 
 
 def _cells(user: User, columns: Iterable[str], *, on_terminal: bool) -> tuple[Cell, ...]:

@@ -5,11 +5,14 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from usersctl.cli.options import Options
 from usersctl.cli.show.cells import Cell, clean, csv_value, one_line, plain, to_json
 from usersctl.errors import UsersError
+
+if TYPE_CHECKING:
+    from usersctl.cli.show.tables import Step
 
 
 class Draw(Protocol):
@@ -50,7 +53,15 @@ class Output:
         elif not self.quiet:
             self.data(clean(text))
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, empty: str = "") -> None:
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[Cell]],
+        *,
+        empty: str = "",
+        steps: "Sequence[Step]" = (),
+    ) -> None:
+        """With `steps` each row keeps one line on a narrow terminal."""
         if not self.terminal:
             self.data("\t".join(columns))
             for row in rows:
@@ -58,10 +69,18 @@ class Output:
             return
         from usersctl.cli.show import tables
 
-        titles, shown = tables.for_people(columns, rows)
-        if not shown:
+        cells = list(rows)
+        if not cells:
             self.note(empty)
-        elif not tables.draw(titles, shown, color=self.color):
+            return
+        if steps:
+            left_out = tables.draw_fitted(columns, cells, steps, color=self.color)
+            if left_out:
+                self.note(f"No room here for: {', '.join(left_out)}")
+            if left_out is not None:
+                return
+        titles, shown = tables.for_people(columns, cells)
+        if steps or not tables.draw(titles, shown, color=self.color):
             # The terminal is too narrow for a table: print each row as a block of lines.
             for number, row in enumerate(shown):
                 if number:
