@@ -28,8 +28,9 @@ from usersd.response import (
     sent_body,
     unavailable,
 )
+from usersd.router import Match, Router
 from usersd.routes import TABLE
-from usersd.routing import ANY, SAFE_METHODS, Access, Match, Route, Router
+from usersd.routing import ANY, SAFE_METHODS, Access, Route
 from usersd.server.lanes import MustWait
 
 # The status of each error of the core; the nearest class decides.

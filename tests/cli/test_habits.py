@@ -610,6 +610,7 @@ JOURNEYS = {
         ("lockdown status", {"lockdown"}, set()),
         ("config path", {"configuration"}, set()),
         ("config check", {"configuration"}, set()),
+        ("openapi", {"openapi"}, {"oauth"}),
     ],
 )
 def test_a_command_imports_its_own_module_and_its_journeys_only(
@@ -622,8 +623,15 @@ def test_a_command_imports_its_own_module_and_its_journeys_only(
     commands = {place.partition(".")[0] for rows in TABLE.values() for _, place, _ in rows}
     assert {name for name in commands if f"usersctl.cli.{name}" in modules} == of_its_own
     assert {name for name in JOURNEYS if f"usersctl.{name}" in modules} <= journeys
-    needed = {"usersd"} if words == "config check" else set()
+    needed = {"usersd"} if words in ("config check", "openapi") else set()
     assert not modules & (HEAVY - needed)
+
+
+def test_doctor_without_the_network_imports_no_client_of_mail_and_of_the_provider(usersctl: Command) -> None:
+    usersctl.add("ada", role="admin")
+    usersctl.config.write_text("")
+    modules, _ = imported(usersctl, "doctor")
+    assert not modules & {"smtplib", "requests", "oauthlib", "usersctl.mail.writer", "usersctl.oauth.http"}
 
 
 def test_help_imports_nothing_that_single_commands_need(usersctl: Command) -> None:

@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import socket
 import sqlite3
+import subprocess
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -387,7 +389,9 @@ def test_with_a_sound_daemon_the_exit_code_is_0(usersctl: Command) -> None:
         assert {path.name: path.stat().st_mtime_ns for path in usersctl.folder.iterdir()} == before
         screen = usersctl.on_terminal("doctor", columns=90)
         assert screen.code == 0
-        assert "ok  database-integrity  every page is sound" in screen.lines
+        assert re.search(
+            "^ok +database-integrity +every page is sound$", "\n".join(screen.lines), re.MULTILINE
+        )
         assert screen.lines[-1] == "Nothing is wrong; 6 more checks with --online"
         assert usersctl("doctor", "--quiet").stdout == "code\tseverity\tmessage\tmend\n"
 
@@ -459,6 +463,19 @@ def test_an_unusable_configuration_is_a_finding(usersctl: Command) -> None:
     assert re.search("problem +config +/", screen.text)
     assert f"{usersctl.config}:locale=" in "".join(screen.text.split())
     assert "   -> usersctl db init --db other.db" in screen.text
+
+
+def test_a_finding_is_printed_before_the_next_check_begins(usersctl: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        usersctl.configure(f"server.port = {silent.getsockname()[1]}\n")
+        with usersctl.start("doctor", stdout=subprocess.PIPE) as doctor:
+            assert doctor.stdout is not None
+            lines = iter(doctor.stdout.readline, b"")
+            assert next(lines) == b"code\tseverity\tmessage\tmend\n"
+            assert any(line.startswith(b"proxies\t") for line in lines)
+            silent.accept()[0].close()  # the check of the daemon ends only now
+            assert b"not ready: Remote end closed connection" in next(lines)
+            doctor.stdout.read()
 
 
 def test_findings_contain_no_secrets(usersctl: Command) -> None:

@@ -23,8 +23,8 @@ from usersctl.config import Settings
 from usersctl.models import User
 from usersctl.service import Service
 from usersd.gate import Gate, Refused, current_user, require_role, require_user
+from usersd.router import Router
 from usersd.routes import TABLE
-from usersd.routing import Router
 from usersd.server.connections import Hosted
 
 PAGE = "docs/integrating/python.md"

@@ -1,6 +1,6 @@
 """doctor: looks for problems of this installation, with the command that fixes each."""
 
-from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,22 +41,26 @@ def doctor(
         loaded = run.loaded
     except UsersError as error:
         loaded = error
+    counts: dict[str, int] = dict.fromkeys(Severity, 0)
     installation = Installation(loaded, run.options.to_repeat(), utc_now, check, _why_not_ready)
     with closing(installation):
-        findings = list(examine(installation, with_network=online))
-    severities = Counter(finding.severity for finding in findings)
-    counts: dict[str, int] = {severity: severities[severity] for severity in Severity}
-    if run.out.json:
-        rows = [finding._asdict() for finding in findings]
-        run.out.write_json({"online": online, "findings": rows, "counts": counts})
-    else:
-        if run.out.quiet:
-            findings = [finding for finding in findings if finding.severity is not Severity.OK]
-        show(run.out, ("code", "severity", "message"), _lines(run.out, findings))
-        skipped = sum(check.online for check in CHECKS)
-        run.out.note(_summary(counts) + ("" if online else f"; {skipped} more checks with --online"))
+        findings = _counting(examine(installation, with_network=online), counts)
+        if run.out.json:
+            rows = [finding._asdict() for finding in findings]
+            run.out.write_json({"online": online, "findings": rows, "counts": counts})
+        else:
+            columns, lines = ("code", "severity", "message"), _lines(run.out, findings)
+            show(run.out, columns, lines, names=[check.code for check in CHECKS], states=Severity)
+            skipped = sum(check.online for check in CHECKS)
+            run.out.note(_summary(counts) + ("" if online else f"; {skipped} more checks with --online"))
     if counts[Severity.PROBLEM] or counts[Severity.WARNING]:
         raise typer.Exit(ExitCode.PARTLY_FAILED)
+
+
+def _counting(findings: "Iterable[Finding]", counts: dict[str, int]) -> "Iterator[Finding]":
+    for finding in findings:
+        counts[finding.severity] += 1
+        yield finding
 
 
 def _why_not_ready(settings: Settings) -> str | None:
@@ -67,19 +71,16 @@ def _why_not_ready(settings: Settings) -> str | None:
     return None
 
 
-def _lines(out: Output, findings: "list[Finding]") -> list[Line]:
+def _lines(out: Output, findings: "Iterable[Finding]") -> Iterator[Line]:
     """On a terminal, the checks that were not possible come last, one line for each reason."""
-    if not out.terminal:
-        return [Line(*finding) for finding in findings]
-    lines, unchecked = [], dict[str, list[str]]()
+    unchecked = dict[str, list[str]]()
     for finding in findings:
-        if finding.severity == "unchecked":
+        if out.terminal and finding.severity == "unchecked":
             unchecked.setdefault(finding.message, []).append(finding.code)
-        else:
-            lines.append(Line(*finding))
+        elif not out.quiet or finding.severity != "ok":
+            yield Line(*finding)
     for reason, codes in unchecked.items():
-        lines.append(Line("", "unchecked", f"{reason}: {', '.join(codes)}", None))
-    return lines
+        yield Line("", "unchecked", f"{reason}: {', '.join(codes)}", None)
 
 
 def _summary(counts: dict[str, int]) -> str:

@@ -31,7 +31,8 @@ def why(ctx: Context, user: ReadUserArgument) -> None:
         account, gates = explained.user and explained.user.as_json(), [line._asdict() for line in lines]
         run.out.write_json({"user": account, "stopped_by": stopped_by, "gates": gates})
     else:
-        show(run.out, ("gate", "state", "why"), lines)
+        names, states = [line.name for line in lines], [line.state for line in lines]
+        show(run.out, ("gate", "state", "why"), lines, names=names, states=states)
         if explained.user is not None:
             run.out.note(f"Stopped by: {stopped_by}" if stopped_by else NOTHING)
     if explained.user is None:

@@ -7,7 +7,6 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 
 from usersctl.config.settings import KEYS
@@ -61,6 +60,8 @@ def packages(_: Installation) -> Result:
 
 
 def _version(distribution: str) -> str | None:
+    from importlib import metadata  # late: it imports email and csv
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

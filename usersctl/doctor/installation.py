@@ -5,17 +5,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from usersctl.clock import Clock
 from usersctl.config import Settings
 from usersctl.config.sources import Loaded
 from usersctl.deadline import within
 from usersctl.errors import Invalid, SignInRefused, UsersError
-from usersctl.mail.smtp import Probe, SmtpSender
-from usersctl.oauth.http import HttpClient
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
+
+if TYPE_CHECKING:  # slow to import, and only checks over the network use them
+    from usersctl.mail.smtp import Probe
+    from usersctl.oauth.http import HttpClient
 
 T = TypeVar("T")
 
@@ -105,14 +107,18 @@ class Installation:
             raise UncheckedError(f"it would take longer than {QUERY_AT_MOST:g} s") from None
 
     @cached_property
-    def mail_probe(self) -> Probe:
+    def mail_probe(self) -> "Probe":
+        from usersctl.mail.smtp import Probe, SmtpSender
+
         sender = SmtpSender(self.settings, step=MAIL_AT_MOST / 3, whole=MAIL_AT_MOST)
         try:
             return within(MAIL_AT_MOST, sender.probe)
         except TimeoutError as error:
             return Probe([], str(error))
 
-    def ask_web(self, ask: Callable[[HttpClient], T], *, mend: str) -> T:
+    def ask_web(self, ask: "Callable[[HttpClient], T]", *, mend: str) -> T:
+        from usersctl.oauth.http import HttpClient
+
         http = HttpClient()
         try:
             return http.within_limits(lambda: ask(http))

@@ -1,13 +1,14 @@
 """Checks over the network: the mail server, the identity provider, and baseUrl."""
 
 import shlex
+from typing import TYPE_CHECKING
 
 from usersctl.config.values import is_loopback
 from usersctl.doctor.installation import Installation, Result, UncheckedError, ok, problem, warning
-from usersctl.mail.smtp import Step
-from usersctl.oauth.http import HttpClient
-from usersctl.oauth.providers import Endpoints, OpenIdProvider, make_provider
-from usersctl.secrets import challenge_of, new_token
+
+if TYPE_CHECKING:  # each check imports what it needs, because most calls of doctor are without the network
+    from usersctl.oauth.http import HttpClient
+    from usersctl.oauth.providers import Endpoints
 
 
 def base_url_reachable(installation: Installation) -> Result:
@@ -22,6 +23,8 @@ def base_url_reachable(installation: Installation) -> Result:
 
 
 def mail_server(installation: Installation) -> Result | None:
+    from usersctl.mail.smtp import Step
+
     host = installation.settings.mailer_host
     if host is None:
         return None
@@ -31,6 +34,8 @@ def mail_server(installation: Installation) -> Result | None:
 
 
 def mail_starttls(installation: Installation) -> Result | None:
+    from usersctl.mail.smtp import Step
+
     settings = installation.settings
     if settings.mailer_host is None:
         return None
@@ -50,6 +55,8 @@ def mail_starttls(installation: Installation) -> Result | None:
 
 
 def mail_login(installation: Installation) -> Result | None:
+    from usersctl.mail.smtp import Step
+
     settings = installation.settings
     if settings.mailer_host is None or settings.mailer_user is None:
         return None
@@ -64,11 +71,13 @@ def mail_login(installation: Installation) -> Result | None:
 
 
 def provider_discovery(installation: Installation) -> Result | None:
+    from usersctl.oauth.providers import OpenIdProvider
+
     settings = installation.settings
     if not settings.has_provider or settings.oauth_issuer is None:
         return None
 
-    def discover(http: HttpClient) -> Endpoints:
+    def discover(http: "HttpClient") -> "Endpoints":
         return OpenIdProvider(settings, http, installation.now).endpoints()
 
     endpoints = installation.ask_web(discover, mend="check auth.oauth.issuer")
@@ -79,11 +88,14 @@ def provider_discovery(installation: Installation) -> Result | None:
 
 
 def provider_redirect(installation: Installation) -> Result | None:
+    from usersctl.oauth.providers import make_provider
+    from usersctl.secrets import challenge_of, new_token
+
     settings = installation.settings
     if not settings.has_provider:
         return None
 
-    def begin_sign_in(http: HttpClient) -> int:
+    def begin_sign_in(http: "HttpClient") -> int:
         provider = make_provider(settings, http, installation.now)
         challenge = challenge_of(new_token())
         url = provider.authorization_url(state=new_token(), nonce=new_token(), challenge=challenge)

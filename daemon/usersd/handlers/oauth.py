@@ -6,18 +6,15 @@ import json
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from usersctl.config import Settings
 from usersctl.devices import KEY
 from usersctl.errors import SignInRefused
-from usersctl.oauth.providers import Profile
 from usersctl.oauth.refusals import CANCELLED, NOT_CONFIGURED, in_its_words, refused
-from usersctl.oauth.sign_in import STATE_LIFETIME
 from usersctl.secrets import challenge_of, digest, new_token, sign, verified
 from usersctl.service import Service
-from usersctl.sessions import Opened
 from usersd.access import is_navigation_of_another_site, own_path
 from usersd.cookies import FLOW, cookie_values
 from usersd.handlers.session import set_session_cookie
@@ -27,6 +24,10 @@ from usersd.openapi.schemas import string
 from usersd.pages.pages import Onward
 from usersd.request import Request
 from usersd.response import Response, redirect_to
+
+if TYPE_CHECKING:
+    from usersctl.oauth.providers import Profile
+    from usersctl.sessions import Opened
 
 MAX_TARGET = 1000  # characters of the page to go to afterwards: it has to fit into a cookie
 MAX_FLOWS = 5  # sign-ins that may wait in one browser; a larger Cookie header would be refused
@@ -70,6 +71,8 @@ class CallbackQuery(Query):
 )
 def redirect(request: Request, service: Service) -> Response:
     """Sign in through the identity provider."""
+    from usersctl.oauth.sign_in import STATE_LIFETIME  # late, because the OpenAPI document needs no provider
+
     # The state waits in a cookie of this browser, one for each sign-in that was begun.
     _refuse_unconfigured(request.settings)
     if is_navigation_of_another_site(request):
@@ -122,7 +125,7 @@ def callback(request: Request, service: Service) -> Response:
     return redirect_to(flow.then or request.settings.oauth_success_redirect)
 
 
-def _sign_in(request: Request, service: Service, fetch_profile: Callable[[], Profile]) -> Opened:
+def _sign_in(request: Request, service: Service, fetch_profile: "Callable[[], Profile]") -> "Opened":
     profile = fetch_profile()
     open_session = partial(
         service.sessions.open_in,
@@ -150,6 +153,8 @@ def _refuse_unconfigured(settings: Settings) -> None:
 
 def _flow(request: Request, service: Service, state: str, name: str) -> Flow:
     """What this browser's cookie holds of the sign-in that it began with this state, in the last ten minutes."""
+    from usersctl.oauth.sign_in import STATE_LIFETIME
+
     key = service.store.signing_key(KEY)
     for value in cookie_values(request.environ.get("HTTP_COOKIE", ""), name, _VALUE):
         text = verified(key, PURPOSE, value)

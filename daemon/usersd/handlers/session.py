@@ -1,12 +1,11 @@
 """Login and logout, and the lists of sessions."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from usersctl.devices import KNOWN_FOR
 from usersctl.fields import lookup
 from usersctl.models import Session
 from usersctl.service import Service
-from usersctl.sessions import Opened
 from usersd.access import own_path
 from usersd.inputs import Body, NoFields, flag, required
 from usersd.openapi.operation import MANAGEMENT, OWN, PAGES, SIGNING_IN, Operation
@@ -14,6 +13,9 @@ from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER,
 from usersd.pages.pages import Onward
 from usersd.request import Request
 from usersd.response import Response, redirect_to
+
+if TYPE_CHECKING:
+    from usersctl.sessions import Opened
 
 NO_SUCH_USER = {404: "User not found."}
 _REFUSED_LOGIN = {
@@ -85,7 +87,7 @@ def logout_by_form(request: Request, service: Service) -> Response:
     return redirect_to(own_path(Onward.lenient(request).redirect) or "/login")
 
 
-def set_session_cookie(request: Request, service: Service, opened: Opened, *, remember: bool) -> None:
+def set_session_cookie(request: Request, service: Service, opened: "Opened", *, remember: bool) -> None:
     """After a sign-in. Without `remember` the session's cookie ends with the browser."""
     max_age = int(request.settings.remember_me_expiration.total_seconds()) if remember else None
     request.new_cookies.set(request.settings.session_cookie, opened.token, max_age=max_age)

@@ -8,8 +8,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import bottle
-
 from usersctl.config import Settings
 from usersctl.service import Service
 from usersd.openapi.document import document
@@ -60,12 +58,14 @@ def _page_response(settings: Settings, table: Table) -> Response:
 
 def page(settings: Settings, table: Table) -> str:
     """One file without a script, its style included."""
+    from bottle import SimpleTemplate  # late, because the document itself needs none
+
     reference = document(settings, table)
     topics: dict[str, list[tuple[str, str, Any]]] = {tag["name"]: [] for tag in reference["tags"]}
     for path, methods in reference["paths"].items():
         for method, operation in methods.items():
             topics[operation["tags"][0]].append((method.upper(), path, operation))
-    template = bottle.SimpleTemplate(name="reference.html", lookup=[str(_HERE)])
+    template = SimpleTemplate(name="reference.html", lookup=[str(_HERE)])
     html: str = template.render(
         document=reference,
         topics=topics,

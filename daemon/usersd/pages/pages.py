@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit
-
-import bottle
 
 from usersctl.service import Service
 from usersd.access import is_api, own_path, wants_a_page
@@ -17,6 +16,9 @@ from usersd.page_access import REGISTRATION
 from usersd.pages import assets, common_passwords, texts
 from usersd.request import Request
 from usersd.response import ALWAYS, JSON, PAGE, Response
+
+if TYPE_CHECKING:
+    from bottle import SimpleTemplate
 
 _FOLDER = str(Path(__file__).parent)
 LOGIN = "/login"
@@ -246,5 +248,7 @@ def _page(request: Request, name: str, *, width: str = "narrow", **values: objec
 
 
 @cache
-def _template(name: str) -> bottle.SimpleTemplate:
-    return bottle.SimpleTemplate(name=f"{name}.html", lookup=[_FOLDER])
+def _template(name: str) -> "SimpleTemplate":
+    from bottle import SimpleTemplate  # late, because the OpenAPI document needs none
+
+    return SimpleTemplate(name=f"{name}.html", lookup=[_FOLDER])

@@ -1,6 +1,7 @@
 """The findings of `doctor` and `why`: a line for each check, with the command that fixes it."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from usersctl.cli.show.cells import clean
@@ -17,24 +18,44 @@ class Line(NamedTuple):
     mend: str | None
 
 
-def show(out: Output, columns: tuple[str, str, str], lines: Iterable[Line]) -> None:
-    """Columns in a pipe. On a terminal each command stands on a line of its own, below its finding, for copying."""
+def show(
+    out: Output,
+    columns: tuple[str, str, str],
+    lines: Iterable[Line],
+    *,
+    names: Iterable[str],
+    states: Iterable[str],
+) -> None:
+    """Prints each line before the next one is made, because a check may take long. `names` and `states` are those that
+    lines may have.
+
+    Columns in a pipe. On a terminal each command stands on a line of its own, below its finding, for copying.
+    """
     if not out.terminal:
-        out.table((*columns, "mend"), lines)
+        out.table((*columns, "mend"), _one_by_one(lines))
         return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(2):
-        table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    console = Console(no_color=not out.color, highlight=False)
+    widths = max(map(len, states)), max(map(len, names))
     for line in lines:
         state, message = Text(line.state), Text(clean(line.message))
         command = Text(f"\n-> {clean(line.mend)}" if line.mend else "")
         if out.color:
             state.stylize(STYLES.get(line.state, "green"))
             command.stylize("bold")
-        table.add_row(state, Text(line.name), message + command)
-    Console(no_color=not out.color, highlight=False).print(table)
+        row = Table.grid(padding=(0, 2, 0, 0))
+        for width in widths:
+            row.add_column(no_wrap=True, min_width=width)
+        row.add_column(overflow="fold")
+        row.add_row(state, Text(line.name), message + command)
+        console.print(row)
+
+
+def _one_by_one(lines: Iterable[Line]) -> Iterator[Line]:
+    sys.stdout.flush()
+    for line in lines:
+        yield line
+        sys.stdout.flush()

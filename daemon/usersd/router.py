@@ -1,0 +1,75 @@
+"""Which row of the route table a path belongs to."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import bottle
+
+from usersctl.config import Settings
+from usersd.routing import OF_THE_APPLICATION, OF_THE_SERVICE, SAFE_METHODS, Route, configured
+from usersd.server.lanes import Lane
+
+
+class Match(NamedTuple):
+    """The routes of one path by method, HEAD included, and the variable segments of the path."""
+
+    methods: dict[str, Route]
+    segments: dict[str, str]
+
+    @property
+    def allowed(self) -> str:
+        """The methods, as the header Allow lists them."""
+        return ", ".join(sorted(self.methods))
+
+
+NO_MATCH = Match({}, {})
+
+
+class Router:
+    """Paths are matched without the method, so that the answer to a wrong method depends on who may call the path.
+
+    A plain path is a key of a dictionary. Bottle's patterns are for the others only: in a plain path they would take a
+    colon for a wildcard.
+    """
+
+    def __init__(self, table: Iterable[Route], settings: Settings) -> None:
+        self._plain: dict[str, Match] = {}
+        self._patterns = bottle.Router()
+        patterns: dict[str, Match] = {}
+        for route in configured(table, settings):
+            matches = patterns if "<" in route.path else self._plain
+            match = matches.setdefault(route.path, Match({}, {}))
+            match.methods[route.method] = route
+            if route.method == "GET":
+                match.methods["HEAD"] = route
+        for path, match in patterns.items():
+            self._patterns.add(path, "ANY", match.methods)
+
+    def match(self, path: str | None) -> Match:
+        """None is a path that is not UTF-8."""
+        if path is None:
+            return NO_MATCH
+        match = self._plain.get(path)
+        if match is not None:
+            return match
+        try:
+            methods, segments = self._patterns.match({"REQUEST_METHOD": "ANY", "PATH_INFO": path})
+        except bottle.HTTPError:
+            return NO_MATCH
+        # The end of Bottle's patterns also matches before a final line feed, which no segment then holds.
+        if path.endswith("\n") and not any(segment.endswith("\n") for segment in segments.values()):
+            return NO_MATCH
+        return Match(methods, segments)
+
+    def keeps(self, path: str | None) -> bool:
+        """Whether a path belongs to the service where an application stands beside it."""
+        if path is None or path in OF_THE_APPLICATION:
+            return False
+        return path.startswith(OF_THE_SERVICE) or bool(self.match(path).methods)
+
+    def lane(self, method: str, path: str) -> Lane:
+        """The thread pool of a request, by its path as the server read it: a look-up, before there is a request to match."""
+        route = self._plain.get(path, NO_MATCH).methods.get(method)
+        if route is not None and route.lane is not None:
+            return route.lane
+        return Lane.QUICK if method in SAFE_METHODS else Lane.WRITING
