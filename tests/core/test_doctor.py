@@ -473,7 +473,8 @@ def test_a_finding_is_printed_before_the_next_check_begins(usersctl: Command) ->
             lines = iter(doctor.stdout.readline, b"")
             assert next(lines) == b"code\tseverity\tmessage\tmend\n"
             assert any(line.startswith(b"proxies\t") for line in lines)
-            silent.accept()[0].close()  # the check of the daemon ends only now
+            with silent.accept()[0] as connection:  # the check of the daemon waits until this is closed
+                connection.recv(4096)
             assert b"not ready: Remote end closed connection" in next(lines)
             doctor.stdout.read()
 
