@@ -31,7 +31,7 @@ OTHERS = (
 _NAME = r"(?=.{1,64}$)[A-Za-z][A-Za-z0-9]*(-[A-Za-z0-9]+){0,5}"
 # Headers with a meaning of their own, in a request or in the answer that carries the identity.
 _TAKEN = r"""(?x)
-    (accept|access-control|content|cross-origin|if|proxy|sec|x-original|x-rewrite)-.*
+    (accept|access-control|content|cross-origin|if|proxy|sec|x-accel|x-original|x-rewrite)-.*
     |x-forwarded-(for|host|method|port|prefix|proto|scheme|server|ssl|uri|url)
     |remote-(assertion|authorization|cookie)
     |accept|age|allow|alt-svc|authorization|cache-control|clear-site-data|connection|cookie2?|date|etag|expect|expires
@@ -59,10 +59,10 @@ def known_names() -> list[str]:
     return [*("-".join(parts) for parts in product(BEGINNINGS, ENDS)), *OTHERS]
 
 
-def spellings(name: str) -> list[str]:
-    """The name with each of its hyphens as it is or as an underscore, which some servers read as a hyphen."""
+def spellings(name: str, marks: str = "-_") -> list[str]:
+    """The name with each of its hyphens as it is or as another mark, which some servers read as a hyphen."""
     first, *rest = name.split("-")
     return [
-        first + "".join(mark + part for mark, part in zip(marks, rest, strict=True))
-        for marks in product("-_", repeat=len(rest))
+        first + "".join(mark + part for mark, part in zip(some, rest, strict=True))
+        for some in product(marks, repeat=len(rest))
     ]

@@ -125,6 +125,7 @@ class DevProxy:
         asked = self._without_identity(request.environ) | {
             "REQUEST_METHOD": "GET",
             "PATH_INFO": VERIFY,
+            "REQUEST_URI": VERIFY,
             "QUERY_STRING": "",
             "REMOTE_ADDR": PROXY,
             "HTTP_X_ORIGINAL_METHOD": request.method,
@@ -156,7 +157,7 @@ class DevProxy:
         return {
             name: value
             for name, value in environ.items()
-            if name not in self._identity and not name.startswith(FROM_PROXIES)
+            if _read_as(name) not in self._identity and not _read_as(name).startswith(FROM_PROXIES)
         }
 
     def _away(self, request: Request) -> Response:
@@ -164,6 +165,11 @@ class DevProxy:
         if wants_a_page(request.environ, request.method):
             return pages.away(request, url)
         return error_response(502, f"The application at {url} does not answer")
+
+
+def _read_as(name: str) -> str:
+    """The name of a header as PHP reads it."""
+    return name.replace(".", "_")
 
 
 def _parts(connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> Iterator[bytes]:

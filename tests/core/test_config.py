@@ -60,6 +60,7 @@ DEFAULTS: dict[str, Any] = {
     "auth.oauth.tokenUrl": None,
     "auth.oauth.userInfoUrl": None,
     "auth.oauth.allowAutoRegistration": False,
+    "auth.oauth.trustsEmail": False,
     "auth.oauth.successRedirect": "/",
     "auth.oauth.errorRedirect": "/login?error=oauth_failed",
     "auth.oauth.scopes": ["openid", "profile", "email"],
@@ -362,6 +363,7 @@ BAD: list[tuple[str, list[Any]]] = [
                         "X-Forwarded-Proto",
                     ),
                     *(
+                        "X-Accel-Redirect",
                         "X-Original-URL",
                         "X-Real-IP",
                         "Forwarded",

@@ -96,7 +96,8 @@ def test_the_application_gets_the_headers_of_the_configuration_and_of_the_snippe
 
 
 @pytest.mark.parametrize(
-    "how", ["as they are", "in small letters", "with underscores", "with one underscore", "mixed"]
+    "how",
+    ["as they are", "in small letters", "with underscores", "with one underscore", "mixed", "with dots"],
 )
 def test_no_identity_header_of_a_visitor_reaches_the_application(here: House, how: str) -> None:
     change = {
@@ -105,6 +106,7 @@ def test_no_identity_header_of_a_visitor_reaches_the_application(here: House, ho
         "with underscores": lambda name: name.replace("-", "_"),
         "with one underscore": lambda name: name.replace("-", "_", 1),
         "mixed": lambda name: spellings(name)[-2 % len(spellings(name))].upper(),
+        "with dots": lambda name: name.replace("-", "."),  # PHP reads a dot as an underscore
     }[how]
     names = known_names() + [name for name, _ in FORWARD_HEADERS]
     if here.kind == "caddy":

@@ -579,6 +579,7 @@ def test_the_file_for_traefik_removes_every_spelling_of_an_identity_header(users
     assert len(keys) == len(set(keys))
     for name in (*known_names(), "X-Own-User", "X-WEBAUTH-USER", "Remote-Assertion"):
         assert set(map(str.lower, spellings(name))) <= set(keys), name
+    assert {"x.own.user", "x-own.user", "x_webauth.user", "remote.assertion"} <= set(keys)
     assert middlewares["users-verify"]["forwardAuth"]["authResponseHeaders"] == [
         *("X-Own-User", "X-WEBAUTH-USER"),
         *("Remote-Assertion", "Cookie", "Authorization"),

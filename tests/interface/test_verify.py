@@ -158,6 +158,20 @@ def test_no_script_reads_cookies_and_passwords_by_verify(make_site: Make) -> Non
         assert site.client().get(path, headers=headers).header("Cookie") is None
 
 
+def test_no_visitor_reaches_verify_by_another_spelling_of_its_address(make_site: Make) -> None:
+    """Some proxies keep visitors from the address as it is written: to them %2F is no slash."""
+    site = make_site(trusted_proxies=HERE)
+    ada = site.signed_in(site.add())
+    for spelling in (
+        "/api/users/auth%2Fverify",
+        "/api/users/auth/%76erify",
+        "/%61pi/users/auth/verify?role=user",
+    ):
+        reply = ada.get(spelling, headers={"Cookie": "sid=1", "Authorization": "Basic YTpi"})
+        assert (reply.status, reply.header("Cookie"), reply.header("Remote-User")) == (404, None, None)
+    assert ada.get(f"{VERIFY}?role=us%65r", headers=forwarded("/a%20page")).status == 200
+
+
 @pytest.mark.parametrize(
     ("name", "header"),
     [
@@ -288,6 +302,7 @@ def test_a_token_that_is_not_valid_now_reaches_no_application_either(
             for right in (basic("ada@example.com", token),)
             for header in (
                 *(f"Bearer {token}", f"bearer  {token}", right, basic("x", token), basic("\u00ff", token)),
+                *(f"Bearer\t{token}", f"Token {token}", f'Token token="{token}"', basic(token, "x"), token),
                 *(
                     right.rstrip("="),
                     right.replace(" ", "   "),

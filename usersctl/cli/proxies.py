@@ -192,7 +192,13 @@ class Front:
         needs = ""
         if missing:
             needs = f"\n# Traefik renames no header, so usersd has to send them so: [forward.headers] {', '.join(missing)}"
-        strips = [f'{spelling}: "",' for name in (*self.stripped, ASSERTION) for spelling in spellings(name)]
+        known = {name.lower() for name, _ in self.names} | {ASSERTION.lower()}
+        strips = [
+            f'{spelling}: "",'
+            for name in (*self.stripped, ASSERTION)
+            # With dots those only that the application expects: the file would be too long.
+            for spelling in spellings(name, "-_." if name.lower() in known else "-_")
+        ]
         return {
             "traefik_needs": needs,
             "traefik_entry": entry,
