@@ -88,12 +88,12 @@ def generated(title: str, programs: Path) -> list[str]:
     return [str(programs / words[0]), *words[1:]]
 
 
-def ends_well(output: str, name: str) -> None:
+def ends_well(output: str) -> None:
     """A wrong login, the tour, and a request after the logout."""
     *statuses, user = output.splitlines()
     assert statuses in (["401 Invalid email or password", "401"], ["401"])
     changed: dict[str, Any] = json.loads(user)
-    assert (changed["name"], changed["active"], changed["role"]) == (name, True, "user")
+    assert (changed["name"], changed["active"], changed["role"]) == ("Grace Hopper", True, "user")
 
 
 # --- linters ---
@@ -133,9 +133,9 @@ def test_spectral_finds_nothing_but_the_trailing_slash_of_the_specification(
 # --- clients ---
 
 
-@pytest.mark.parametrize(("title", "name"), [("openapi-typescript", "Fay Wray"), ("Hey API", "Hal Ninth")])
+@pytest.mark.parametrize("title", ["openapi-typescript", "Hey API"])
 def test_a_typescript_client_compiles_under_strict_rules_and_makes_the_tour(
-    programs: Path, accounts: Site, title: str, name: str
+    programs: Path, accounts: Site, title: str
 ) -> None:
     folder = programs / title.replace(" ", "-")
     folder.mkdir()
@@ -147,7 +147,7 @@ def test_a_typescript_client_compiles_under_strict_rules_and_makes_the_tour(
     (folder / "tsconfig.json").write_text(json.dumps(options))
     run(programs / "node_modules/.bin/tsc", "--project", ".", folder=folder)
     words = ("-e", RUN, folder / "out" / "tour.js", f"http://127.0.0.1:{accounts.port}")
-    ends_well(run(needed("node"), *words, folder=folder), name)
+    ends_well(run(needed("node"), *words, folder=folder))
 
 
 def test_a_python_client_is_typed_strictly_and_makes_the_tour(
@@ -158,4 +158,4 @@ def test_a_python_client_is_typed_strictly_and_makes_the_tour(
     (tmp_path / "tour.py").write_text(of_the_page("Python", "python"))
     run(python / "mypy", "--strict", "tour.py", "accounts_client", folder=tmp_path)
     words = ("-c", RUN_PYTHON, f"http://127.0.0.1:{accounts.port}")
-    ends_well(run(python / "python", *words, folder=tmp_path), "Pat Smith")
+    ends_well(run(python / "python", *words, folder=tmp_path))
