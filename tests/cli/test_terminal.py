@@ -235,6 +235,21 @@ def test_every_kind_of_table_is_drawn_on_a_terminal(usersctl: Command) -> None:
     assert "audit" in usersctl.on_terminal("db", "status").text
 
 
+@pytest.mark.parametrize("columns", [120, 80, 60])
+def test_the_trail_on_a_terminal_begins_with_the_newest_row_and_keeps_one_line_for_each(
+    usersctl: Command, columns: int
+) -> None:
+    people(usersctl, 60)
+    screen = usersctl.on_terminal("audit", columns=columns)
+    title, _, *lines = screen.lines
+    assert "at (UTC)" in title
+    shown = [re.findall(r" (\d+) user", line)[0] for line in lines[:50]]
+    assert shown == [str(number) for number in range(60, 10, -1)]
+    assert max(map(len, [title, *lines[:50]])) <= columns
+    assert screen.lines[-1].startswith("The newest 50 rows; see more with --limit N")
+    assert len(usersctl.on_terminal("audit", "--limit", "3", columns=columns).text.split("import")) == 4
+
+
 def test_no_color_prints_no_colours(usersctl: Command) -> None:
     usersctl.add("ada")
     assert "\x1b[" in usersctl.on_terminal("list").raw

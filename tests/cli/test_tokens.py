@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.accounts import author
 from support.commands import OPERATOR, PASSWORD, USERSCTL, Command, by_hand
 
 TASK_KEYS = [
@@ -174,6 +175,37 @@ def test_audit_filters_by_time_and_by_user_also_a_deleted_one(usersctl: Command)
         assert [row["action"] for row in rows] == ["create", "update"]
     done = usersctl("audit", "--user", "-", stdin="nobody@example.com\n")
     assert "No user 'nobody@example.com', now or earlier" in done.stderr
+
+
+def test_audit_filters_by_action_and_shows_the_newest_rows(usersctl: Command) -> None:
+    usersctl.add("ada", "eve", "bob")
+    usersctl.ok("update", "2", "--name", "Eve L")
+    assert [row[5] for row in usersctl.ok("audit", "--action", "create").rows] == ["1", "2", "3"]
+    assert [row[0] for row in usersctl.ok("audit", "--limit", "2").rows] == ["3", "4"]
+    assert [row["id"] for row in usersctl.ok("audit", "--limit", "2", "--json").json] == [3, 4]
+    newest = usersctl.ok("audit", "--limit", "1", "--action", "create", "--jsonl").json
+    assert (newest["id"], newest["action"]) == (3, "create")
+    assert usersctl.ok("audit", "--action", "nothing", "--json").json == []
+    assert usersctl("audit", "--limit", "0").code == 2
+    assert usersctl("audit", "--limit", "1", "--follow").code == 2
+    assert usersctl("audit", "--limit", "1", "verify").code == 2
+
+
+def test_addresses_stand_beside_ids_in_audit_and_token_list(usersctl: Command) -> None:
+    ada, eve = usersctl.add("ada", "eve", role="admin")
+    with usersctl.service() as service:
+        opened = service.sessions.open(ada, remember=False)
+        service.accounts.update(eve.id, name="Eve L", by=author(opened))
+    (row,) = usersctl.ok("audit", "--action", "update", "--json").json
+    assert (row["actor"], row["actor_email"], row["email"]) == (f"user:{ada.id}", ada.email, eve.email)
+    assert usersctl.ok("audit", "--action", "update").rows[0][-1] == ada.email
+    shown = usersctl.on_terminal("audit", "--action", "update", columns=120).text
+    assert f"user:{ada.id} {ada.email}" in shown
+    assert f"{eve.id} {eve.email}" in shown
+    (token,) = usersctl.ok("token", "list", "--json").json
+    assert (token["user_id"], token["email"]) == (ada.id, ada.email)
+    assert usersctl.ok("token", "list").rows[0][-1] == ada.email
+    assert f"{ada.id} {ada.email}" in usersctl.on_terminal("token", "list", columns=120).text
 
 
 def test_audit_verify_counts_one_row_in_the_singular(usersctl: Command) -> None:

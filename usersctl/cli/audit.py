@@ -1,9 +1,9 @@
 """audit: the trail of changes, and the check that no row of it was changed or removed."""
 
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer import Context, Option
@@ -23,9 +23,20 @@ if TYPE_CHECKING:
     from usersctl.cli.invocation import Invocation
     from usersctl.service import Service
     from usersctl.store.store import Store
+    from usersctl.store.transaction import Transaction
 
-COLUMNS = ("id", "at", "actor", "origin", "action", "user_id", "email", "details")
+COLUMNS = ("id", "at", "actor", "origin", "action", "user_id", "email", "details", "actor_email")
+ON_A_TERMINAL = 50
 POLL_EVERY = 0.1  # seconds; SQLite does not notify of new rows
+
+
+class Wanted(NamedTuple):
+    user_id: int | None
+    action: str | None
+    since: str | None
+
+    def includes(self, row: AuditRow) -> bool:
+        return self.user_id in (None, row.user_id) and self.action in (None, row.action)
 
 
 def audit(
@@ -33,32 +44,83 @@ def audit(
     user: Annotated[
         str | None, Option(metavar="USER", help="Only rows about this user.", autocompletion=complete_user)
     ] = None,
+    action: Annotated[str | None, Option(metavar="NAME", help="Only rows of this action: create, …")] = None,
     since: Annotated[str | None, Option(metavar="WHEN", help="Only rows since then: 7d, or a date.")] = None,
+    limit: Annotated[
+        int | None, Option(metavar="N", min=1, help="Only the newest N rows. Default on a terminal: 50.")
+    ] = None,
     follow: Annotated[bool, Option("--follow", help="Then wait for new rows, until Ctrl-C.")] = False,
     jsonl: Annotated[bool, Option("--jsonl", help="One JSON object a line.")] = False,
 ) -> None:
     if ctx.invoked_subcommand is not None:
-        if user is not None or since is not None or follow or jsonl:
+        if follow or jsonl or not {user, action, since, limit} <= {None}:
             raise Invalid(f"audit {ctx.invoked_subcommand} does not take the options of audit")
         return
     run = invocation(ctx)
+    if follow and limit is not None:
+        raise Invalid("--limit does not go with --follow", hint="begin earlier with --since WHEN")
     service = run.service(write=False)
     after = stamp(since_when(since, service.now())) if since is not None else None
     user_id = _user_id(service, one_reference(user)) if user is not None else None
+    wanted = Wanted(user_id, action, after)
     if follow:
         run.endless = True
-        with closing(_followed(service.store, user_id=user_id, since=after)) as rows:
-            _print_each(run, rows, as_json=jsonl or run.out.json)
+        with closing(_followed(service.store, wanted)) as followed:
+            _print_each(run, followed, as_json=jsonl or run.out.json)
         return
     with service.store.read() as tx:
-        trail = tx.audit_rows(user_id=user_id, since=after)
-        if jsonl:
-            for row in trail:
-                print(to_json(row._asdict()))
-        elif run.out.json:
-            print_json_array(row._asdict() for row in trail)
+        if run.out.terminal and not (run.out.json or jsonl):
+            _draw(run, tx, wanted, limit or ON_A_TERMINAL)
+            return
+        if limit is not None:
+            trail = reversed(list(tx.audit_rows(**wanted._asdict(), newest=limit)))
         else:
-            run.out.table(COLUMNS, map(_cells, trail), empty="The audit trail is empty.")
+            trail = tx.audit_rows(**wanted._asdict())
+        rows = _with_addresses(tx, trail)
+        if jsonl:
+            for row in rows:
+                print(to_json(row))
+        elif run.out.json:
+            print_json_array(rows)
+        else:
+            run.out.table(COLUMNS, map(_cells, rows))
+
+
+def _draw(run: "Invocation", tx: "Transaction", wanted: Wanted, limit: int) -> None:
+    """The newest first, because that is what a person looks for."""
+    from usersctl.cli.show.tables import DAYS, Step
+
+    rows = list(_with_addresses(tx, tx.audit_rows(**wanted._asdict(), newest=limit + 1)))
+    columns = ("id", "at", "actor", "action", "user", "origin", "details")
+    cells = []
+    for row in rows[:limit]:
+        row |= {
+            "actor": _beside(row["actor"], row["actor_email"]),
+            "user": _beside(row["user_id"], row["email"]),
+            "details": to_json(row["details"]) if row["details"] else "",
+        }
+        cells.append([row[name] for name in columns])
+    first = (Step("details", 24), Step("user", 30), Step("origin"), Step("id"), Step("details"))
+    steps = (*first, Step("actor", 12), Step("user", 14), DAYS)
+    run.out.table(columns, cells, empty="The audit trail has no such row.", steps=steps)
+    if len(rows) > limit:
+        run.out.note(f"The newest {counted(limit, 'row')}; see more with --limit N, or all of them in a pipe")
+
+
+def _beside(name: object, address: str | None) -> str | None:
+    """An id with the address that belongs to it."""
+    return " ".join(str(part) for part in (name, address) if part is not None) or None
+
+
+def _with_addresses(tx: "Transaction", rows: Iterable[AuditRow]) -> Iterator[dict[str, Any]]:
+    """The rows as dictionaries, with the address of the user who acted, as it is now; None for another actor."""
+    addresses: dict[str, str | None] = {}
+    for row in rows:
+        kind, _, number = row.actor.partition(":")
+        if kind == "user" and row.actor not in addresses:
+            user = tx.user(user_id_of(number) or 0)
+            addresses[row.actor] = user and user.email
+        yield row._asdict() | {"actor_email": addresses.get(row.actor)}
 
 
 def verify(
@@ -98,12 +160,12 @@ def _hash(text: str) -> bytes:
     raise Invalid("--expect takes a hash as `usersctl audit verify` prints it: 64 hexadecimal digits")
 
 
-def _followed(store: "Store", *, user_id: int | None, since: str | None) -> Generator[AuditRow, None, None]:
+def _followed(store: "Store", wanted: Wanted) -> Generator[dict[str, Any], None, None]:
     """Yields rows since then, or from now on, and waits for more. Never returns."""
     with store.read() as tx:
         seen = tx.last_audit_row()
-        if since is not None:
-            yield from tx.audit_rows(user_id=user_id, since=since)
+        if wanted.since is not None:
+            yield from _with_addresses(tx, tx.audit_rows(**wanted._asdict()))
     while True:
         time.sleep(POLL_EVERY)
         with store.read() as tx:
@@ -113,27 +175,28 @@ def _followed(store: "Store", *, user_id: int | None, since: str | None) -> Gene
                 rows = list(filter(None, [tx.last_audit_row()]))
             elif seen is not None:
                 rows = rows[1:]
-        yield from (row for row in rows if user_id in (None, row.user_id))
+            new = list(_with_addresses(tx, filter(wanted.includes, rows)))
+        yield from new
         if rows:
             seen = rows[-1]
 
 
-def _print_each(run: "Invocation", rows: Iterable[AuditRow], *, as_json: bool) -> None:
+def _print_each(run: "Invocation", rows: Iterable[dict[str, Any]], *, as_json: bool) -> None:
     if not as_json and not run.out.terminal:
         print("\t".join(COLUMNS), flush=True)
     for row in rows:
         cells = map(plain, _cells(row))
         if as_json:
-            print(to_json(row._asdict()), flush=True)
+            print(to_json(row), flush=True)
         elif run.out.terminal:
             print("  ".join(filter(None, cells)), flush=True)
         else:
             print("\t".join(cells), flush=True)
 
 
-def _cells(row: AuditRow) -> list[Any]:
-    details = to_json(row.details) if row.details else ""
-    return [getattr(row, name) for name in COLUMNS[:-1]] + [details]
+def _cells(row: dict[str, Any]) -> list[Any]:
+    details = to_json(row["details"]) if row["details"] else ""
+    return [details if name == "details" else row[name] for name in COLUMNS]
 
 
 def _user_id(service: "Service", reference: str) -> int:

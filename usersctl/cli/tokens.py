@@ -1,6 +1,6 @@
 """cleanup-tokens and token: removes expired tokens; creates, lists and revokes API tokens."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Context, Option
 
@@ -18,6 +18,9 @@ from usersctl.errors import Invalid, NotFound
 from usersctl.fields import normal_name
 from usersctl.models import Session
 from usersctl.text import counted
+
+if TYPE_CHECKING:
+    from usersctl.cli.invocation import Invocation
 
 COLUMNS = ("id", "user_id", "kind", "name", "created_at", "last_used_at", "expires_at", "ip", "user_agent")
 
@@ -83,11 +86,39 @@ def list_(
     run = invocation(ctx)
     service = run.service(write=False)
     user_id = one_user(service, user, also_claimed=True).id if user is not None else None
-    sessions = [_as_json(session) for session in service.sessions.listed(user_id)]
+    sessions = service.sessions.listed(user_id)
+    with service.store.read() as tx:
+        owners = {number: tx.user(number) for number in {session.user_id for session in sessions}}
+    rows = []
+    for session in sessions:
+        owner = owners[session.user_id]
+        rows.append(_as_json(session) | {"email": owner and owner.email})
     if run.out.json:
-        run.out.write_json(sessions)
+        run.out.write_json(rows)
+    elif run.out.terminal:
+        _draw(run, rows)
     else:
-        run.out.table(COLUMNS, (list(session.values()) for session in sessions), empty="No tokens.")
+        run.out.table((*COLUMNS, "email"), (list(row.values()) for row in rows))
+
+
+def _draw(run: "Invocation", rows: list[dict[str, Any]]) -> None:
+    from usersctl.cli.show.tables import DAYS, Step
+
+    columns = ("id", "user", *COLUMNS[2:])
+    cells = [
+        [f"{row['user_id']} {row['email']}" if name == "user" else row[name] for name in columns]
+        for row in rows
+    ]
+    first = (
+        DAYS,
+        Step("user_agent", 16),
+        Step("user", 30),
+        Step("user_agent"),
+        Step("created_at"),
+        Step("ip"),
+    )
+    last = (Step("name", 12), Step("last_used_at"), Step("user", 18), Step("name"), Step("kind"))
+    run.out.table(columns, cells, empty="No tokens.", steps=(*first, *last))
 
 
 def revoke(

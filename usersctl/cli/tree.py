@@ -79,7 +79,7 @@ GROUPS = {
     "token": "API tokens and sessions: create, list, revoke.",
     "mail": "Show, send and test emails.",
     "db": "Create, upgrade, back up and check the database.",
-    "audit": "Show the audit trail, the oldest row first.",
+    "audit": "Show the audit trail: on a terminal the newest row first, else the oldest.",
     "lockdown": "Close the service in an emergency.",
     "config": "Show, explain and check the configuration.",
 }

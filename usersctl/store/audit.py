@@ -43,12 +43,22 @@ class Audit(Statements):
         return self._number(statement, {"email": email}) or None
 
     def audit_rows(
-        self, *, user_id: int | None = None, since: str | None = None, from_id: int | None = None
+        self,
+        *,
+        user_id: int | None = None,
+        action: str | None = None,
+        since: str | None = None,
+        from_id: int | None = None,
+        newest: int | None = None,
     ) -> Iterator[AuditRow]:
-        conditions = {"user_id = ?": user_id, "at >= ?": since, "id >= ?": from_id}
+        """The oldest first; with `newest` the newest first, and at most so many."""
+        conditions = {"user_id = ?": user_id, "action = ?": action, "at >= ?": since, "id >= ?": from_id}
         given = {condition: value for condition, value in conditions.items() if value is not None}
-        statement = f"SELECT {_AUDIT} FROM audit WHERE {' AND '.join(given) or 'TRUE'} ORDER BY id"
-        return map(_row_of, self._run(statement, tuple(given.values())))
+        order, values = "ORDER BY id", list(given.values())
+        if newest is not None:
+            order, values = "ORDER BY id DESC LIMIT ?", [*values, newest]
+        statement = f"SELECT {_AUDIT} FROM audit WHERE {' AND '.join(given) or 'TRUE'} {order}"
+        return map(_row_of, self._run(statement, tuple(values)))
 
     def first_audited_at(self) -> str | None:
         return self._first(lambda row: str(row[0]), "SELECT at FROM audit ORDER BY id LIMIT 1")

@@ -90,10 +90,11 @@ def _print(run: Invocation, users: Iterable[User], form: str | None) -> None:
 
 
 def _steps() -> "Sequence[Step]":
-    from usersctl.cli.show.tables import Step  # late: most lists are read by scripts
+    from usersctl.cli.show.tables import DAYS, Step  # late: most lists are read by scripts
 
     optional = (Step("created_at"), Step("last_login_at"), Step("role"))
-    return (Step("name", 16), *optional, Step("email", 28), Step("delete_at"), Step("name"), Step("active"))
+    last = (Step("email", 28), Step("delete_at"), Step("name"), Step("active"))
+    return (DAYS, Step("name", 16), *optional, *last)
 
 
 def _cells(user: User, columns: Iterable[str], *, on_terminal: bool) -> tuple[Cell, ...]:

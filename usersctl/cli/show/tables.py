@@ -18,6 +18,9 @@ class Step(NamedTuple):
     least: int = 0  # its texts are cut to so many characters; 0: it is left out
 
 
+DAYS = Step("times", 10)  # no hours and minutes
+
+
 def for_people(
     columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, days: bool = False
 ) -> tuple[list[str], list[list[Cell]]]:
@@ -47,9 +50,10 @@ def draw_fitted(
 ) -> list[str] | None:
     """Returns the titles of the columns that were left out; None, and draws nothing, if the terminal is too narrow."""
     console = _console(color=color)
-    steps = [step for step in steps if step.column in columns]
-    for days, taken in [(False, 0), *((True, taken) for taken in range(len(steps) + 1))]:
-        least = {step.column: step.least for step in steps[:taken]}
+    steps = [step for step in steps if step is DAYS or step.column in columns]
+    for taken in range(len(steps) + 1):
+        days = DAYS in steps[:taken]
+        least = {step.column: step.least for step in steps[:taken] if step is not DAYS}
         kept = [number for number, column in enumerate(columns) if least.get(column) != 0]
         names = [columns[number] for number in kept]
         titles, cells = for_people(names, ([row[number] for number in kept] for row in rows), days=days)
