@@ -27,6 +27,7 @@ CREATE TABLE users (
     name_folded           TEXT NOT NULL DEFAULT '',
     email_folded          TEXT,                               -- NULL: like email
     claimed_folded        TEXT,                               -- NULL: like claimed_email
+    login_order           TEXT AS (coalesce(last_login_at, '')),  -- never signed in sorts first
     search_text           TEXT AS (
         char(10) || name_folded || ' ' || email || coalesce(' ' || email_folded, '') || coalesce(' ' || claimed_email, '')
         || coalesce(' ' || claimed_folded, '')
@@ -35,8 +36,17 @@ CREATE TABLE users (
 
 -- With the addresses, so that a search reads the index alone.
 CREATE INDEX users_by_name ON users (name_folded, name, id, email, email_folded, claimed_email, claimed_folded);
+CREATE INDEX users_by_creation ON users (created_at);
+CREATE INDEX users_by_last_login ON users (login_order);
+-- Of the few that a list of all would have to look for.
 CREATE INDEX users_inactive_by_name ON users (name_folded, name, id) WHERE active = 0;
+CREATE INDEX users_inactive_by_email ON users (email) WHERE active = 0;
+CREATE INDEX users_inactive_by_creation ON users (created_at) WHERE active = 0;
+CREATE INDEX users_inactive_by_last_login ON users (login_order) WHERE active = 0;
 CREATE INDEX users_admins_by_name ON users (name_folded, name, id) WHERE role = 'admin';
+CREATE INDEX users_admins_by_email ON users (email) WHERE role = 'admin';
+CREATE INDEX users_admins_by_creation ON users (created_at) WHERE role = 'admin';
+CREATE INDEX users_admins_by_last_login ON users (login_order) WHERE role = 'admin';
 -- An id whose issuer is not known yet is unique among its like.
 CREATE UNIQUE INDEX users_by_link ON users (coalesce(oauth_issuer, ''), oauth_id) WHERE oauth_id IS NOT NULL;
 CREATE UNIQUE INDEX users_by_claim ON users (claimed_email) WHERE claimed_email IS NOT NULL;

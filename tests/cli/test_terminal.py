@@ -159,7 +159,7 @@ def test_a_list_on_a_terminal_shows_50_accounts_and_the_total(usersctl: Command)
             screen, behind = usersctl.on_terminal("list", "--after", last[1]), f"behind user {last[1]}"
     assert ending.endswith("; these are the last")
     by_email = usersctl.on_terminal("list", "--sort", "email")
-    assert by_email.lines[-1] == "50 of 120 users, page 1 of 3; see the rest with --page N or --all"
+    assert by_email.lines[-1] == "50 of 120 users, page 1 of 3; the next: --after 50, all: --all"
     assert len(re.findall(r"user\d+@", usersctl.on_terminal("list", "--all").text)) == 120
     last = usersctl.on_terminal("list", "--page", "3")
     assert last.lines[-1].startswith("20 of 120 users, page 3 of 3")

@@ -264,11 +264,13 @@ def test_pages_read_from_either_end_together_are_the_list(
 
 
 @pytest.mark.parametrize("wanted", [{}, {"search": "e"}, {"active": True}, {"role": "user"}])
+@pytest.mark.parametrize("sort", ["name", "email", "created", "last-login"])
+@pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.usefixtures("people")
 def test_a_page_goes_on_behind_the_last_user_of_the_one_before(
-    service: Service, wanted: dict[str, Any]
+    service: Service, wanted: dict[str, Any], sort: str, descending: bool
 ) -> None:
-    asked = UserFilter(**wanted)
+    asked = UserFilter(**wanted, sort=sort, descending=descending)
     for page in range(1, 4):
         before, by_number = (
             service.accounts.page(asked, page=number, limit=2) for number in (page, page + 1)

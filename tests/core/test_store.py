@@ -575,7 +575,12 @@ FOUND: dict[str, tuple[str, Operation]] = {
     "the first page": (r"SCAN users USING INDEX users_by_name", lambda service, *_: service.accounts.page(UserFilter())),
     "the first inactive": (r"SCAN users USING INDEX users_inactive_by_name", lambda service, *_: service.accounts.page(UserFilter(active=False))),
     "the first admins": (r"SCAN users USING INDEX users_admins_by_name", lambda service, *_: service.accounts.page(UserFilter(role="admin"))),
-    "a page after": (r"SEARCH users USING INDEX users_by_name \(.+\)", lambda service, _, user: service.accounts.page(UserFilter(), after=user.id)),
+    "a page after": (r"SEARCH users USING INDEX users_by_name \(name_folded=\? AND name=\? AND id>\?\)", lambda service, _, user: service.accounts.page(UserFilter(), after=user.id)),
+    "the last to be created": (r"SCAN users USING INDEX users_by_creation", lambda service, *_: service.accounts.page(UserFilter(sort="created", descending=True))),
+    "the last to sign in": (r"SCAN users USING INDEX users_by_last_login", lambda service, *_: service.accounts.page(UserFilter(sort="last-login", descending=True))),
+    "admins by email": (r"SCAN users USING INDEX users_admins_by_email", lambda service, *_: service.accounts.page(UserFilter(role="admin", active=True, sort="email"))),
+    "inactive by creation": (r"SCAN users USING INDEX users_inactive_by_creation", lambda service, *_: service.accounts.page(UserFilter(active=False, sort="created"))),
+    "a page after by last login": (r"SEARCH users USING INDEX users_by_last_login \(login_order=\? AND rowid<\?\)", lambda service, _, user: service.accounts.page(UserFilter(sort="last-login", descending=True), after=user.id)),
 }  # fmt: skip
 FEW_ROWS = {"lockdown", "user_counts"}
 

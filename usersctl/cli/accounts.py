@@ -115,7 +115,9 @@ def list_(
     page: Annotated[int | None, Option(min=1, metavar="N", help="The page. Default: the first.")] = None,
     after: Annotated[
         int | None,
-        Option(min=1, metavar="ID", help="The page behind this account, by name: quick also far back."),
+        Option(
+            min=1, metavar="ID", help="The page behind this account in the same order: quick also far back."
+        ),
     ] = None,
     everyone: Annotated[bool, Option("--all", help="All accounts, also on a terminal.")] = False,
     jsonl: Annotated[bool, Option("--jsonl", help="One JSON object a line.")] = False,
@@ -133,8 +135,6 @@ def list_(
             raise Invalid(f"--all and {option} contradict each other")
     if after is not None and page is not None:
         raise Invalid("--after and --page contradict each other")
-    if after is not None and (sort is not Sort.NAME or desc):
-        raise Invalid("--after goes with a list by name", hint="with other orders: --page N")
     if everyone:
         limit = MOST
     elif limit is None and (page not in (None, 1) or after is not None):

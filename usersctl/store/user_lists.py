@@ -1,7 +1,7 @@
 """Lists of users: filtered, searched, sorted, and page by page."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from usersctl.folding import search_words
@@ -16,11 +16,10 @@ _SORTS = {
     "name": ("name_folded", "name"),
     "email": ("email",),
     "created": ("created_at",),
-    "last-login": ("last_login_at",),
+    "last-login": ("login_order",),
 }
 _ROLES = {Role.ADMIN: "role = 'admin'", Role.USER: "role = 'user'"}
 _ACTIVE = {True: "active = 1", False: "active = 0"}
-_BEHIND = "(name_folded, name, id) > (:folded_before, :name_before, :id_before)"
 _LARGEST = 2**63 - 1  # integer of SQLite
 
 Values = dict[str, Any]
@@ -39,21 +38,28 @@ class UserLists(UserSearch):
     def page(self, wanted: UserFilter, *, page: int = 1, limit: int = 10, after: int | None = None) -> Page:
         """`after`: the id of the last user of the page before, which makes a far page quick. An unknown id is ignored."""
         offset = (page - 1) * limit
-        behind = self._place_of(after)
+        behind = self._place_of(after, wanted)
         if wanted.search:
             return self._page_of_search(wanted, limit, offset, behind)
         total = self.count_users(wanted)
         if behind:
-            users = list(self._list(wanted, limit, behind=behind))
+            users = self._list_behind(wanted, limit, behind)
         else:
             users = self._from_nearer_end(wanted, limit, offset, total)
         return Page(users, limit, total)
 
-    def _place_of(self, user_id: int | None) -> Values:
-        """Of a user in a list by name; empty for an unknown one."""
-        statement = "SELECT name_folded, name, id FROM users WHERE id = ?"
+    def _place_of(self, user_id: int | None, wanted: UserFilter) -> Values:
+        """Of a user in a list; empty for an unknown one."""
+        statement = f"SELECT {', '.join(_keys(wanted))} FROM users WHERE id = ?"
         row = self._run(statement, (user_id,)).fetchone()
-        return dict(zip(("folded_before", "name_before", "id_before"), row or (), strict=False))
+        return {f"before{n}": value for n, value in enumerate(row or ())}
+
+    def _list_behind(self, wanted: UserFilter, limit: int, behind: Values) -> list[User]:
+        """First the users with the same keys: SQLite finds an id by an index in no other way."""
+        users: list[User] = []
+        for condition in (_among_same(wanted), _behind_same(wanted)):
+            users += self._list(wanted, limit - len(users), more=[condition], values=behind)
+        return users
 
     def _from_nearer_end(self, wanted: UserFilter, limit: int, offset: int, total: int) -> list[User]:
         """OFFSET scans every skipped row, so pages in the second half are read from the end and reversed."""
@@ -68,7 +74,8 @@ class UserLists(UserSearch):
         candidates = self._candidates(wanted)
         skipped = 0 if behind else offset
         ids = self._to_sort(wanted, candidates, behind, skipped + limit + 1)
-        users = list(self._list(wanted, limit + 1, skipped, behind=behind, ids=ids))
+        more = [_behind(wanted)] if behind else []
+        users = list(self._list(wanted, limit + 1, skipped, ids=ids, more=more, values=behind))
         if not behind and len(users) <= limit and (users or not offset):
             return Page(users, limit, offset + len(users))
         total, is_exact = self._count_found(wanted, candidates)
@@ -90,7 +97,7 @@ class UserLists(UserSearch):
         conditions, values = _conditions(wanted)
         if behind:
             # IS TRUE, so that SQLite reads the index from the first of the names that begin like a word.
-            conditions.append(f"({_BEHIND}) IS TRUE")
+            conditions.append(f"({_behind(wanted)}) IS TRUE")
         words = search_words(wanted.search or "")
         return self.first_by_name(words, conditions, values | behind, _order(wanted), most)
 
@@ -100,18 +107,20 @@ class UserLists(UserSearch):
         limit: int,
         offset: int = 0,
         *,
-        behind: Values | None = None,
         ids: list[int] | None = None,
+        more: Sequence[str] = (),
+        values: Values | None = None,
     ) -> Iterator[User]:
-        """`ids`: only these users; SQLite would rather read an index than look them up one by one."""
-        conditions, values = _conditions(wanted, behind, ids)
+        """`ids`: only these users; SQLite would rather read an index than look them up one by one. `more` conditions have
+        `values`."""
+        conditions, known = _conditions(wanted, ids)
         hint = "" if ids is None else " NOT INDEXED"
         statement = (
-            f"SELECT {USER} FROM users{hint}{_where(conditions)}"
+            f"SELECT {USER} FROM users{hint}{_where([*conditions, *more])}"
             f" ORDER BY {_order(wanted)} LIMIT :limit OFFSET :offset"
         )
-        values |= {"limit": limit, "offset": min(offset, _LARGEST)}
-        return (user_of(row, self) for row in self._run(statement, values))
+        known |= {**(values or {}), "limit": limit, "offset": min(offset, _LARGEST)}
+        return (user_of(row, self) for row in self._run(statement, known))
 
     def _count_found(self, wanted: UserFilter, candidates: list[int] | None) -> tuple[int, bool]:
         """The users of a search, and whether these are all."""
@@ -122,19 +131,14 @@ class UserLists(UserSearch):
             return min(count, COUNTED), count <= COUNTED
         are_all = len(candidates) <= FEW
         most = len(candidates) if are_all else COUNTED
-        conditions, values = _conditions(wanted, ids=candidates)
+        conditions, values = _conditions(wanted, candidates)
         some = f"SELECT 1 FROM users NOT INDEXED{_where(conditions)} LIMIT {most}"
         return self._number(f"SELECT count(*) FROM ({some})", values), are_all
 
 
-def _conditions(
-    wanted: UserFilter, behind: Values | None = None, ids: list[int] | None = None
-) -> tuple[list[str], Values]:
+def _conditions(wanted: UserFilter, ids: list[int] | None = None) -> tuple[list[str], Values]:
     conditions: list[str] = []
     values: Values = {}
-    if behind:
-        conditions.append(_BEHIND)
-        values |= behind
     if ids is not None:
         conditions.append("id IN (SELECT value FROM json_each(:ids))")
         values["ids"] = json.dumps(ids)
@@ -153,6 +157,33 @@ def _where(conditions: list[str]) -> str:
     return " WHERE " + " AND ".join(conditions) if conditions else ""
 
 
+def _keys(wanted: UserFilter) -> tuple[str, ...]:
+    return (*_SORTS[wanted.sort], "id")
+
+
+def _behind(wanted: UserFilter) -> str:
+    return _compared(_keys(wanted), _direction(wanted))
+
+
+def _behind_same(wanted: UserFilter) -> str:
+    return _compared(_SORTS[wanted.sort], _direction(wanted))
+
+
+def _among_same(wanted: UserFilter) -> str:
+    keys = _SORTS[wanted.sort]
+    return f"{_compared(keys, '=')} AND id {_direction(wanted)} :before{len(keys)}"
+
+
+def _direction(wanted: UserFilter) -> str:
+    return "<" if wanted.descending else ">"
+
+
+def _compared(keys: Sequence[str], operator: str) -> str:
+    """The keys of a user with those of the last one of the page before."""
+    before = ", ".join(f":before{n}" for n in range(len(keys)))
+    return f"({', '.join(keys)}) {operator} ({before})"
+
+
 def _order(wanted: UserFilter) -> str:
     direction = " DESC" if wanted.descending else ""
-    return ", ".join(f"{column}{direction}" for column in (*_SORTS[wanted.sort], "id"))
+    return ", ".join(f"{key}{direction}" for key in _keys(wanted))

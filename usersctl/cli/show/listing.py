@@ -43,10 +43,10 @@ def list_users(
         found = tx.page(wanted, page=page, limit=limit, after=after)
     _print(run, found.users, form)
     if on_terminal and found.total:
-        run.out.note(_how_many(found, wanted, page, after))
+        run.out.note(_how_many(found, page, after))
 
 
-def _how_many(found: Page, wanted: UserFilter, page: int, after: int | None) -> str:
+def _how_many(found: Page, page: int, after: int | None) -> str:
     users, all_pages = counted(found.total, "user"), counted(found.total_pages, "page")
     pages = f"page {page} of {found.total_pages}"
     if not found.is_exact:
@@ -58,10 +58,8 @@ def _how_many(found: Page, wanted: UserFilter, page: int, after: int | None) -> 
         return f"There are {users} on {all_pages}."
     elif found.total <= found.limit:
         return users
-    rest = "see the rest with --page N or --all"
-    if len(found.users) < found.limit:
-        rest = "these are the last"
-    elif wanted.sort == "name" and not wanted.descending:
+    rest = "these are the last"
+    if len(found.users) == found.limit:
         rest = f"the next: --after {found.users[-1].id}, all: --all"
     return f"{len(found.users)} of {users}, {pages}; {rest}"
 
