@@ -6,6 +6,7 @@ Some thousand mutated requests in every run; a million by `USERSCTL_LONG=1 pytes
 
 import random
 import time
+from itertools import product
 from typing import Any
 
 import pytest
@@ -102,10 +103,36 @@ def test_both_ways_through_the_parser_read_every_request_alike() -> None:
     assert refused > MUTATED / 5
 
 
-@pytest.mark.parametrize("filling", [b"a", b" ", b"a ", b"X: ", b"X: a\r\n", b"/", b"/a", b"?", b"\r", b":"])
+FIELDS = b"GET / HTTP/1.1\r\nHost: x\r\n"
+BEFORE = [
+    *(
+        b"",
+        b"GET /",
+        b"GET /?",
+        b"GET / HTTP/1.1\r\n",
+        FIELDS + b"X: ",
+        FIELDS + b"Y_Z: 1\r\nX:",
+        FIELDS + b"X: y",
+    ),
+    *(FIELDS + b"Content-Length:", FIELDS + b"Transfer-Encoding:", FIELDS + b"Transfer-Encoding: chunked,"),
+]
+AFTER = [
+    b"",
+    b"\r\n\r\n",
+    b"x\r\n\r\n",
+    b"\x01\r\n\r\n",
+    b"chunked\r\n\r\n",
+    b"1\r\n\r\n",
+    b" HTTP/1.1\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize(
+    "filling", [b"a", b" ", b"\t", b" \t", b"a ", b",", b"X: ", b"X: a\r\n", b"/", b"/a", b"?", b"\r", b":"]
+)
 def test_no_head_takes_the_parser_long(filling: bytes) -> None:
-    for before in (b"", b"GET /", b"GET /?", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nX: "):
-        head = before + filling * ((MAX_HEADERS - len(before)) // len(filling) - 1)
+    for before, after in product(BEFORE, AFTER):
+        head = before + filling * ((MAX_HEADERS - len(before) - len(after)) // len(filling) - 1) + after
         began = time.process_time()
         Parser(ADJUSTMENTS).received(head)
         assert time.process_time() - began < 0.1
