@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.web import end
 
 from usersctl.errors import ConfigError
 from usersd.response import Response
@@ -85,10 +86,7 @@ class Running:
 
     def stop(self) -> None:
         self.app.gate.set()
-        if self.thread.is_alive():
-            self.server.stop()
-            self.thread.join(10)
-        assert not self.thread.is_alive()
+        end(self.server, self.thread)
 
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, timeout=10)

@@ -212,6 +212,15 @@ def hosting(hosted: Hosted, listener: socket.socket | None = None, *, away_threa
     try:
         yield listener.getsockname()[1]
     finally:
-        server.stop()
-        thread.join(10)
+        end(server, thread)
         listener.close()
+
+
+def end(server: Server, thread: threading.Thread) -> None:
+    if thread.is_alive():
+        server.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+    # On a busy machine the threads of the lanes may end later than the shutdown waits for them.
+    assert server.task_dispatcher.stop(20)
+    server.trigger.close()
