@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.commands import Command
 from support.proxies import needed
 from support.servers import installed
 
-from tests.benchmarks import quoted
-from tests.benchmarks.frame import Figure
+from tests.benchmarks import command, quoted
+from tests.benchmarks.frame import Bench, Figure
+from usersctl.cli.tree import COMMANDS
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +59,15 @@ def test_a_measure_prints_its_figures_and_their_promises(
     assert all(figure["what"] in done.stdout for figure in figures)
     table = (tmp_path / "figures.md").read_text("utf-8")
     assert all(figure["what"].strip() in table for figure in figures)
+
+
+def test_the_benchmark_can_run_every_command(usersctl: Command, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, quick=True)
+    database = command.prepared(bench, 10)
+    commands = command.words_of_commands(COMMANDS)
+    del commands["serve"]  # it does not end
+    done = {name: usersctl(*words, env=command.fresh(bench, database)) for name, words in commands.items()}
+    assert {name: ran for name, ran in done.items() if ran.code not in command.DONE} == {}
 
 
 def test_measures_are_chosen_by_name() -> None:

@@ -39,10 +39,11 @@ Turns = Mapping[str, list[Turn]]
 
 def measure(bench: Bench) -> Iterator[Figure]:
     users = bench.size(10_000, 300)
+    numbers = CONNECTIONS[: bench.size(3, 2)]
     with servers(bench) as start:
         loads = _loads(bench, start, users)
         taken: dict[str, list[Turn]] = {}
-        for connections in CONNECTIONS:
+        for connections in numbers:
             use(bench.people(users), users, active=users)
             present = {
                 f"{name} {connections}": Load(wrk, server, connections)
@@ -50,7 +51,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
                 if connections in (MANY, *ALSO.get(name, CONNECTIONS))
             }
             taken |= take_turns(present, bench.size(3, 1), 1)
-    for connections in CONNECTIONS:
+    for connections in numbers:
         yield from _checks(taken, users, connections)
     yield from _forwarding(taken)
     yield from _others(taken)
