@@ -1,5 +1,7 @@
 """The errors of the core. Their texts are safe to show; HTTP statuses and exit codes are decided by the visitors."""
 
+LONGEST_VALUE = 60  # characters of a refused text that are shown
+
 
 class UsersError(Exception):
     """The root of all errors here; `hint` is advice for an operator."""
@@ -10,9 +12,27 @@ class UsersError(Exception):
         super().__init__(message)
         self.hint = hint
 
+    @property
+    def in_full(self) -> str:
+        """The message for an operator."""
+        return str(self)
+
 
 class Invalid(UsersError):
+    """`value` is the text that was refused. An operator is shown it, a client of the interface is not; never a secret."""
+
     code = "invalid"
+
+    def __init__(self, message: str, *, hint: str | None = None, value: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.value = value
+
+    @property
+    def in_full(self) -> str:
+        if self.value is None:
+            return str(self)
+        cut = "…" if len(self.value) > LONGEST_VALUE else ""
+        return f"{self}: {self.value[:LONGEST_VALUE]!r}{cut}"  # repr() makes control characters visible
 
 
 class Taken(Invalid):

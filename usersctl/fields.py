@@ -35,12 +35,12 @@ def checked_email(text: str) -> str:
             text, check_deliverability=False, allow_smtputf8=False, globally_deliverable=False
         )
     except (EmailNotValidError, UnicodeError):
-        raise Invalid("Invalid email format") from None
+        raise Invalid("Invalid email format", value=text) from None
     address = f"{parts.local_part}@{parts.ascii_domain}"
     last = parts.ascii_domain.rpartition(".")[2]
     is_domain = last not in ("", parts.ascii_domain) and not last.isdigit()
     if not address.isascii() or len(parts.local_part) > 64 or not is_domain:
-        raise Invalid("Invalid email format")
+        raise Invalid("Invalid email format", value=text)
     return address.lower()
 
 
@@ -61,16 +61,16 @@ def lookup_key(email: str) -> str:
 def normal_name(value: str) -> str:
     name = value.strip()
     if not 1 <= len(name) <= MAX_NAME:
-        raise Invalid(f"Name must have 1 to {MAX_NAME} characters")
+        raise Invalid(f"Name must have 1 to {MAX_NAME} characters", value=value)
     # Control characters, line separators, and surrogates, which UTF-8 cannot encode.
     if re.search("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", name):
-        raise Invalid("Name must not contain control characters")
+        raise Invalid("Name must not contain control characters", value=value)
     return name
 
 
 def normal_role(value: str) -> str:
     if value not in _ROLES:
-        raise Invalid(f"Role must be one of {', '.join(Role)}")
+        raise Invalid(f"Role must be one of {', '.join(Role)}", value=value)
     return str(value)
 
 
@@ -103,7 +103,7 @@ def search_text(value: str) -> str | None:
     """The text to search for; None if it is blank."""
     text = value.strip()
     if len(text) > MAX_NAME or not is_text(text):
-        raise Invalid(f"search must be a string of at most {MAX_NAME} characters")
+        raise Invalid(f"search must be a string of at most {MAX_NAME} characters", value=text)
     return text or None
 
 

@@ -137,7 +137,35 @@ def test_invalid_input_is_refused_before_a_database_is_created(
 @pytest.mark.parametrize("email", ["ada", "ada@", "@example.com", "a b@example.com", "ada@localhost", ""])
 def test_an_invalid_address_is_refused(usersctl: Command, email: str) -> None:
     done = usersctl("create", email, "--generate")
-    assert (done.code, done.stderr) == (2, "usersctl: Invalid email format\n")
+    assert (done.code, done.stderr) == (2, f"usersctl: Invalid email format: {email!r}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["create", "no \x1b[31maddress"], r"Invalid email format: 'no \x1b[31maddress'"),
+        (["create", "a" * 500], f"Invalid email format: '{'a' * 60}'…"),
+        (["update", "1", "--email", "ada@"], "Invalid email format: 'ada@'"),
+        (["update", "1", "--name", "A\nB"], r"Name must not contain control characters: 'A\nB'"),
+        (["update", "1", "--name", "n" * 201], f"Name must have 1 to 200 characters: '{'n' * 60}'…"),
+        (["update", "1", "--role", "boss"], "'boss' is not one of 'admin', 'user'"),
+        (["mail", "test", "\u202eevil"], r"Invalid email format: '\u202eevil'"),
+        (["token", "create", "1", "--expires", "soon"], "'soon' is not a duration"),
+        (["audit", "--since", "soon"], "'soon' is neither a duration nor a date"),
+        (["audit", "verify", "--expect", "abc"], "as `usersctl audit verify` prints it: 'abc'"),
+        (["list", "--limit", "ten"], "'ten' is not a whole number"),
+    ],
+    ids=str,
+)
+def test_a_message_about_an_invalid_value_shows_the_value(
+    usersctl: Command, words: list[str], message: str
+) -> None:
+    usersctl.add("ada")
+    done = usersctl(*words)
+    assert done.code == 2
+    assert message in done.stderr
+    assert "\x1b" not in done.stderr
+    assert message in usersctl("--json", *words).error["message"]
 
 
 def test_an_address_that_is_taken_is_refused_with_its_own_exit_code(usersctl: Command) -> None:

@@ -155,10 +155,10 @@ def test_every_broken_row_is_named_and_nothing_is_written(usersctl: Command) -> 
     done = usersctl("import", "--from", f"sqlite:{old}")
     assert done.code == 2
     assert done.stderr.splitlines() == [
-        "row 2 (id 2): Invalid email format",
+        "row 2 (id 2): Invalid email format: 'nobody'",
         "row 3 (id 3): active: 'perhaps' is neither true nor false",
         "row 4 (id 4): created_at: 'yesterday' is not a time",
-        "row 5 (id 5): name is not valid text: it holds control characters, or is not UTF-8",
+        r"row 5 (id 5): name is not valid text: it holds control characters, or is not UTF-8: '\x1b[2J'",
         "usersctl: 4 rows cannot be imported; nothing was imported",
     ]
     assert usersctl.emails() == []

@@ -134,7 +134,7 @@ def test_every_broken_row_is_reported_with_its_line_and_nothing_is_written(users
     assert usersctl.emails() == []
     error = usersctl("import", usersctl.folder / "p.csv", "--json").error
     assert (error["code"], len(error["rows"])) == ("invalid", 14)
-    assert error["rows"][0] == {"where": "line 3", "message": "Invalid email format"}
+    assert error["rows"][0] == {"where": "line 3", "message": "Invalid email format: 'nonsense'"}
     assert usersctl("import", usersctl.folder / "p.csv", "--dry-run").code == 2
 
 

@@ -157,7 +157,8 @@ def _hash(text: str) -> bytes:
     with suppress(ValueError):
         if len(digest := bytes.fromhex(text)) == 32:
             return digest
-    raise Invalid("--expect takes a hash as `usersctl audit verify` prints it: 64 hexadecimal digits")
+    problem = "--expect takes a hash of 64 hexadecimal digits, as `usersctl audit verify` prints it"
+    raise Invalid(problem, value=text)
 
 
 def _followed(store: "Store", wanted: Wanted) -> Generator[dict[str, Any], None, None]:

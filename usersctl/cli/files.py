@@ -61,7 +61,7 @@ def _check_header(header: list[str]) -> None:
         raise Invalid("line 1: the header has no column email", hint=hint)
     unknown = next((name for name in header if name not in IMPORTED + IGNORED), None)
     if unknown is not None:
-        raise Invalid(f"line 1: unknown column {unknown!r}", hint=f"known are {known}; {other}")
+        raise Invalid(f"line 1: unknown column {unknown[:60]!r}", hint=f"known are {known}; {other}")
 
 
 # --- writing ---

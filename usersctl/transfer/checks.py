@@ -12,13 +12,14 @@ from usersctl.models import Newcomer
 from usersctl.passwords import check_hash, check_password
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_SECRETS = ("password", "password_hash")
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
 
 
 def _boolean(name: str, value: str) -> bool:
     text = value.strip().lower()
     if text not in _TRUE + _FALSE:
-        raise Invalid(f"{name} must be true or false")
+        raise Invalid(f"{name} must be true or false", value=value)
     return text in _TRUE
 
 
@@ -60,7 +61,7 @@ def checked(settings: Settings, row: dict[str, Any]) -> dict[str, Any]:
     """The fields of an account in their stored form, and its password if the row has one."""
     if not row.keys() <= _KNOWN:
         unknown = next(name for name in row if name not in _KNOWN)
-        raise Invalid(f"unknown column {unknown!r}; known are {', '.join(IMPORTED)}")
+        raise Invalid(f"unknown column {unknown[:60]!r}; known are {', '.join(IMPORTED)}")
     given = {name: value for name, value in row.items() if name in _CHECKS and not _is_empty(name, value)}
     if "email" not in given:
         raise Invalid("email is missing")
@@ -89,8 +90,9 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, bool | int) and name in ("active", "confirmed"):
         return str(value)
     if not isinstance(value, str):
-        raise Invalid(f"{name} must be a string")
+        raise Invalid(f"{name} must be a string", value=None if name in _SECRETS else str(value))
     # A password is taken exactly as it was typed; its own rules forbid some characters.
     if not value.isprintable() and (not is_text(value) or (name != "password" and _CONTROL.search(value))):
-        raise Invalid(f"{name} is not valid text: it holds control characters, or is not UTF-8")
+        problem = f"{name} is not valid text: it holds control characters, or is not UTF-8"
+        raise Invalid(problem, value=None if name in _SECRETS else value)
     return value

@@ -54,7 +54,7 @@ class Transfer:
                 fields = checked(self.settings, row)
             except UsersError as error:
                 broken += 1
-                report(RowProblem(where, str(error)))
+                report(RowProblem(where, error.in_full))
                 continue
             password = fields.pop("password", None)
             if password is not None:

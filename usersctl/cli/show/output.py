@@ -107,7 +107,8 @@ class Output:
             print(clean(text), file=sys.stderr)
 
     def error(self, error: Exception, *, code: str, hint: str | None = None, **more: Any) -> None:
-        message = clean(str(error)) or type(error).__name__
+        told = error.in_full if isinstance(error, UsersError) else str(error)
+        message = clean(told) or type(error).__name__
         if self.json:
             report = {"code": code, "message": message, "hint": hint, **more}
             print(to_json({"error": report}), file=sys.stderr)
