@@ -26,4 +26,6 @@ def since(text: str, now: datetime) -> datetime:
     try:
         return moment(text.strip())
     except (ValueError, OverflowError):
-        raise Invalid(f"{text[:60]!r} is neither a duration nor a date", hint="write 7d, or 2026-11-20") from None
+        raise Invalid(
+            f"{text[:60]!r} is neither a duration nor a date", hint="write 7d, or 2026-11-20"
+        ) from None
