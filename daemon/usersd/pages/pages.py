@@ -71,9 +71,12 @@ CLOSED = {403: "Registration is closed."}
 HTML_403 = frozenset({403})
 
 
+_ANY_TOKEN = string(TOKEN["examples"][0])  # a page is shown with any
+
+
 class EmailLinkQuery(Query):
-    token = optional(TOKEN, "From the link in the email.")
-    email = optional(EMAIL, "From the link in the email.")
+    token = optional(_ANY_TOKEN, "From the link in the email.")
+    email = optional(string(EMAIL["examples"][0]), "From the link in the email.")
 
 
 def _form(operation: Operation, name: str, description: str) -> Callable[[Request, Service], Response]:
@@ -130,7 +133,7 @@ undo_deletion = _linked(
 
 
 class SetupQuery(Query):
-    token = optional(TOKEN, "From the set-up link.")
+    token = optional(_ANY_TOKEN, "From the set-up link.")
 
 
 @Operation("setupPage", PAGES, HTML, query=SetupQuery)
