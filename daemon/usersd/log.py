@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import re
 import sys
 import threading
@@ -20,6 +21,26 @@ HOLDS_SECRET = re.compile(rf"({SECRET.pattern})[^/?&=]*=", re.IGNORECASE)
 _encode = json.JSONEncoder(ensure_ascii=True).encode
 
 
+# On a terminal: the codes of a terminal's styles.
+BOLD, _DIM, _RED, _GREEN, _YELLOW, CYAN = "1", "2", "1;31", "32", "33", "36"
+_STYLES = {
+    "error": _RED,
+    "no-admin": _YELLOW,
+    "default-address": _YELLOW,
+    "listening": _GREEN,
+    "library": _YELLOW,
+}
+_STYLES_OF_STATUS = {2: _GREEN, 3: CYAN, 4: _YELLOW}  # by its first digit; any other: red
+
+
+def in_color(stream: IO[str]) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def styled(style: str, text: str) -> str:
+    return f"\x1b[{style}m{text}\x1b[0m"
+
+
 @dataclass(eq=False)
 class Log:
     stream: IO[str] = field(default_factory=lambda: sys.stderr)
@@ -31,22 +52,29 @@ class Log:
     def __post_init__(self) -> None:
         if self.as_json is None:
             self.as_json = not self.stream.isatty()
+        self._in_color = in_color(self.stream)
 
     def event(self, name: str, /, **fields: Any) -> None:
         if self.quiet and name == "request":
             return
         at = stamp(self.now())
-        if self.as_json:
-            line = _encode({"at": at, "event": name, **fields})
-        else:
-            words = " ".join(f"{key}={_plain(value)}" for key, value in fields.items() if value is not None)
-            line = f"{at} {name} {words}".rstrip()
+        line = _encode({"at": at, "event": name, **fields}) if self.as_json else self._text(at, name, fields)
         try:
             with self._lock:
                 self.stream.write(line + "\n")
                 self.stream.flush()
         except (OSError, ValueError):
             pass  # a log that cannot be written must not stop the service
+
+    def _text(self, at: str, name: str, fields: dict[str, Any]) -> str:
+        pairs = [f"{key}={_plain(value)}" for key, value in fields.items() if value is not None]
+        if not self._in_color:
+            return " ".join((at, name, *pairs))
+        style = _STYLES.get(name, BOLD)
+        if "status" in fields:
+            style = _STYLES_OF_STATUS.get(fields["status"] // 100, _RED)
+        pairs = [styled(style, pair) if pair.startswith("status=") else pair for pair in pairs]
+        return " ".join((styled(_DIM, at), styled(style, name), *pairs))
 
     def error(self, error: BaseException, **fields: Any) -> None:
         """An unexpected exception, with its trace."""

@@ -19,7 +19,7 @@ from usersd.app import App
 from usersd.background.leader import Leader
 from usersd.check import check
 from usersd.counters import Counters
-from usersd.log import Forward, Log
+from usersd.log import BOLD, CYAN, Forward, Log, in_color, styled
 from usersd.routes import TABLE
 from usersd.routing import Route
 from usersd.server.connections import Hosted
@@ -103,12 +103,19 @@ def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False, trial: "Tr
             add_people(service)
         if is_new and at_terminal:
             # The link is a secret, so it goes to the terminal and not into the log.
-            text = "Create the first admin here (the link works once, for 30 minutes):"
-            sys.stdout.write(f"\n{text}\n  {service.first_admin.link()}\n\n")
-            sys.stdout.flush()
+            show_link(service.first_admin.link())
         elif not is_new and loaded.has_default_address and trial is None:
             message = "baseUrl is not set, so links lead to this machine, and its processes run tasks without a session. "
             log.event("default-address", message=message + "Set it before you put a proxy in front.")
+
+
+def show_link(link: str) -> None:
+    """Set apart from the log, in which it would be overlooked."""
+    text, rule = "Create the first admin here (the link works once, for 30 minutes):", "─" * 66
+    if in_color(sys.stdout):
+        text, rule = styled(BOLD, text), styled(CYAN, rule)
+    sys.stdout.write(f"\n{rule}\n{text}\n\n  {link}\n{rule}\n\n")
+    sys.stdout.flush()
 
 
 @contextmanager

@@ -164,13 +164,17 @@ def test_only_an_active_admin_counts_as_an_admin(usersctl: Command) -> None:
 class OnTerminal:
     process: subprocess.Popen[bytes]
     master: int
-    shown: str = ""
+    raw: str = ""
+
+    @property
+    def shown(self) -> str:
+        return re.sub(r"\x1b\[[0-9;]*m", "", self.raw)
 
     def wait_for(self, pattern: re.Pattern[str]) -> re.Match[str]:
         until = time.monotonic() + TIME_LIMIT
         while not (match := pattern.search(self.shown)):
             assert select.select([self.master], [], [], max(0, until - time.monotonic()))[0], self.shown
-            self.shown += os.read(self.master, 65536).decode()
+            self.raw += os.read(self.master, 65536).decode()
         return match
 
 
@@ -203,6 +207,10 @@ def test_on_a_terminal_a_link_makes_the_first_admin_once(usersctl: Command) -> N
         screen.wait_for(re.compile(r"\blistening\b.*\n"))
         link = screen.wait_for(LINK)
         assert link[0].startswith(f"http://127.0.0.1:{port}/setup?token=")
+        assert re.search(
+            r"─{20,}\r\n.*Create the first admin here.*\r\n\r\n  \S+\r\n.*─{20,}\r\n\r\n", screen.shown
+        )
+        assert "\x1b[32mlistening\x1b[0m" in screen.raw
         # Text, one line for each event, and not JSON.
         assert re.search(
             r"^[0-9T:.-]{23}Z no-admin message=\"There is no admin yet", screen.shown, re.MULTILINE

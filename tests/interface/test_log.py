@@ -323,11 +323,32 @@ def test_a_value_with_spaces_cannot_pass_for_other_fields() -> None:
     assert stream.getvalue() == f'{NOW} request path="/x status=200 \\"" status=404\n'
 
 
-def test_text_on_a_terminal_and_json_otherwise() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
+
+@pytest.mark.parametrize(("status", "style"), [(200, "32"), (302, "36"), (404, "33"), (503, "1;31")])
+def test_a_request_on_a_terminal_has_the_colour_of_its_status(
+    monkeypatch: pytest.MonkeyPatch, status: int, style: str
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    Log(terminal, now=FakeClock()).event("request", path="/\x1b[0m", status=status)
+    line = terminal.getvalue()
+    assert f"\x1b[{style}mrequest\x1b[0m " in line
+    assert f"\x1b[{style}mstatus={status}\x1b[0m" in line
+    assert re.sub(r"\x1b\[[0-9;]*m", "", line) == f"{NOW} request path=/\\x1b[0m status={status}\n"
+    plain, pipe = Terminal(), io.StringIO()
+    Log(pipe, as_json=False, now=FakeClock()).event("request", status=status)
+    monkeypatch.setenv("NO_COLOR", "1")
+    Log(plain, now=FakeClock()).event("request", status=status)
+    assert plain.getvalue() == pipe.getvalue() == f"{NOW} request status={status}\n"
+
+
+def test_text_on_a_terminal_and_json_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
     terminal, pipe = Terminal(), io.StringIO()
     for stream in (terminal, pipe):
         Log(stream, now=FakeClock()).event("login", user=1, email="ada@example.com", ip=None)
