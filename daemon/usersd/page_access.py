@@ -29,12 +29,15 @@ class Whitelist:
         return any(_matches(pattern, parts) for pattern in self._wild) and not _is_ambiguous(path)
 
 
+LONGEST = 2000  # bytes of a path
 _END = re.compile(r"[?#\0]")  # where some parsers stop reading the path
 
 
 def _is_ambiguous(path: str) -> bool:
     """True if another server could parse this path differently (dot segments, backslashes, parameters, double encoding,
-    Unicode forms, characters that it drops or stops at)."""
+    Unicode forms, characters that it drops or stops at), or if it is too long to look at in the main thread."""
+    if len(path.encode(errors="surrogatepass")) > LONGEST:
+        return True
     shape = [bool(part) for part in path.split("/")]
     for _ in range(3):
         path = unicodedata.normalize("NFKC", unquote(path))

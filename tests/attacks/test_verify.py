@@ -1,6 +1,7 @@
 """Attacks on forward authentication: no spelling of a path weakens a rule, and no header speaks for another."""
 
 import re
+import time
 import unicodedata
 from collections.abc import Callable, Iterator
 from ipaddress import ip_network
@@ -301,6 +302,21 @@ def test_invalid_sessions_are_anonymous(site: Site) -> None:
     client = site.client(cookies={"auth_token": token})
     assert client.get(VERIFY, headers=ASKS[0]("/page")).status == 401
     assert client.get(VERIFY, headers=ASKS[0]("/about")).header("Remote-User") == ""
+
+
+@pytest.mark.parametrize(
+    "filling", ["/", "/a", "/.a", "%25", "/%2f", "\ufdfa", "\u0301", ";", "@", "/secrets"]
+)
+def test_no_path_keeps_the_thread_that_judges_it(filling: str) -> None:
+    """It answers all other requests."""
+    access = PageAccess(WHITELIST, RULES)
+    for closed in ("/docs/drafts", "/teams/x/secrets", "/docs"):
+        path = closed + "/" + filling * (15_000 // len(filling.encode()))
+        began = time.process_time()
+        access.verdict(None, path)
+        assert time.process_time() - began < 0.02
+    long = "/docs/" + "a b" * 700
+    assert [access.verdict(None, path) for path in (long[:1900], long)] == [200, 401]
 
 
 def test_another_site_learns_nothing_from_verify(make_service: Callable[..., Service]) -> None:
