@@ -409,11 +409,12 @@ def test_after_twelve_emails_of_a_kind_in_a_day_the_next_comes_when_the_last_lin
         clock.move(minutes=15)
     assert len(sent(service)) == 12
     for _ in range(22 * 3):
-        service.recovery.forgot(ADA)
-        of_the_day = len(sent(service))
         clock.move(minutes=20)
+        service.recovery.forgot(ADA)
+        send_all(service)
+    of_the_day = len(sent(service))
     assert 12 + 20 <= of_the_day <= 12 + 22
-    clock.move(hours=1)
+    clock.move(hours=1, minutes=20)
     service.recovery.forgot(ADA)
     of_the_day = len(sent(service))
     service.recovery.reset(last_link(service).token, ADA, "another good password", by=WEB)

@@ -190,6 +190,7 @@ def run_command(request: dict[str, Any], streams: list[int]) -> NoReturn:
     os.chdir(request["cwd"])
     sys.path[0] = request["cwd"]
     sys.argv[1:] = request["words"]
+    gc.freeze = lambda: None  # the command ends with it, and then _leave would find nothing
     sys.stdin = os.fdopen(0, closefd=False, errors="surrogateescape")
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", closefd=False, buffering=1, errors="backslashreplace")
@@ -202,7 +203,6 @@ def run_command(request: dict[str, Any], streams: list[int]) -> NoReturn:
 
 def _leave(code: int) -> NoReturn:
     """Ends the process without clearing every module, which would copy the memory that it shares with its parent."""
-    gc.unfreeze()
     gc.collect()  # warns of what is not closed
     atexit._run_exitfuncs()
     sys.stdout.flush()
