@@ -75,7 +75,9 @@ class Why:
         yield self._throttled(tx, user, user.email)
         yield _password(user, has_password=has_password, has_provider=has_provider)
         yield self._provider(link, has_password=has_password)
-        yield _email(tx, user, needed=user.awaiting_confirmation or not (has_password or has_provider))
+        by_hand = {CONFIRM.name: self._command_to_confirm(user), RESET.name: f"usersctl link reset {user.id}"}
+        needed = user.awaiting_confirmation or not (has_password or has_provider)
+        yield _email(tx, user, needed=needed, by_hand=by_hand)
         if user.claimed_email is not None:
             mend = f"usersctl link email {user.id}"
             yield _note("claim", f"{user.claimed_email} waits for its confirmation", mend)
@@ -209,8 +211,8 @@ def _password(user: User, *, has_password: bool, has_provider: bool) -> Gate:
     return _shut("password", "not set", mend)
 
 
-def _email(tx: Transaction, user: User, *, needed: bool) -> Gate:
-    """The latest email with a link that lets the user in."""
+def _email(tx: Transaction, user: User, *, needed: bool, by_hand: dict[str, str]) -> Gate:
+    """The latest email with a link that lets the user in. `by_hand`: the commands that do without each kind."""
     links = [email for email in tx.queued_emails_of(user.id) if email.kind in (CONFIRM.name, RESET.name)]
     if not links:
         return _open("letter", "none was requested")
@@ -218,7 +220,10 @@ def _email(tx: Transaction, user: User, *, needed: bool) -> Gate:
     message = f"{last.kind} of {last.created_at}: {_outcome(last)}"
     if last.state in ("waiting", "failed"):
         result = _shut if needed else _note
-        return result("letter", message, f"usersctl mail retry {last.id}")
+        mend = f"usersctl mail retry {last.id}"
+        if last.state == "failed":  # the server refused it, and would again
+            mend = by_hand[last.kind]
+        return result("letter", message, mend)
     if last.state == "sent" and needed and last.finished_at is not None:
         hours = KINDS[last.kind].lifetime.total_seconds() / 3600
         message += f"; its link works for {hours:.0f} h"

@@ -68,10 +68,11 @@ def test_a_registered_user_has_to_confirm(service: Service, clock: FakeClock) ->
     clock.move(milliseconds=877)
     with service.store.write() as tx:
         tx.finish_email(1, EmailState.FAILED, "550 no such mailbox")
-    assert (
-        "failed at 2026-11-20T08:22:20.000Z (550 no such mailbox)"
-        in gate(explained(service, eve), "letter").message
-    )
+    letter = gate(explained(service, eve), "letter")
+    assert "failed at 2026-11-20T08:22:20.000Z (550 no such mailbox)" in letter.message
+    assert letter.mend == f"usersctl activate {eve.id}"
+    explanation = explained(service, eve, whitelist=("/register",))
+    assert gate(explanation, "letter").mend == f"usersctl link confirm {eve.id}"
 
 
 def test_a_throttled_user_has_to_wait(service: Service, add: Callable[..., User], clock: FakeClock) -> None:

@@ -1,7 +1,7 @@
 """mail and link: the emails in the outbox, and links for users whom no email reaches."""
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Context
@@ -15,6 +15,11 @@ from usersctl.errors import Forbidden, NotFound
 from usersctl.fields import normal_email
 from usersctl.models import EmailState, QueuedEmail, User
 from usersctl.store.transaction import Transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from usersctl.cli.show.tables import Step
 
 COLUMNS = ("id", "kind", "email", "state", "attempts", "created_at", "due_at", "last_error")
 
@@ -34,7 +39,14 @@ def list_(ctx: Context) -> None:
         run.out.write_json([_as_json(queued) for queued in emails])
         return
     rows = ([values[name] for name in COLUMNS] for values in map(_as_json, emails))
-    run.out.table(COLUMNS, rows, empty="No emails.")
+    run.out.table(COLUMNS, rows, empty="No emails.", steps=_steps() if run.out.terminal else ())
+
+
+def _steps() -> "Sequence[Step]":
+    from usersctl.cli.show.tables import DAYS, Step
+
+    first = (Step("last_error", 24), Step("created_at"), Step("email", 28), Step("attempts"), Step("due_at"))
+    return (*first, Step("last_error", 12), Step("last_error"), DAYS)
 
 
 def show(
