@@ -1,7 +1,6 @@
 """One thread pool per kind of request, so that slow logins do not delay fast reads."""
 
 import contextlib
-import logging
 import os
 import sys
 import threading
@@ -11,8 +10,6 @@ from collections.abc import Callable
 from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import Any
-
-log = logging.getLogger("usersd")
 
 WRITING_THREADS = 4  # SQLite lets one write at a time; the others parse the next requests meanwhile
 AWAY_THREADS = 32  # without a queue: behind 32 slow providers the wait would be too long
@@ -152,7 +149,9 @@ def _answer(channel: Any, *, nonblocking: bool = False) -> None:
     except MustWait:
         raise
     except BaseException:
+        import logging  # late, because `usersctl openapi` imports this module and runs no thread
+
         # The thread must survive: the pool does not replace it.
-        log.exception("A connection failed")
+        logging.getLogger("usersd").exception("A connection failed")
         channel.cancel()
         channel.server.pull_trigger()
