@@ -88,6 +88,7 @@ def test_an_application_of_the_page_has_logins(
         visitor.presses("Sign in")
         visitor.sees("Hello, Zoë <Ada>")
         visitor.sees("Your address is ada@example.com.")
+        visitor.sees("Your account · Sign out")  # in UTF-8
         visitor.follows("Your account")
         visitor.sees("Your profile")
         visitor.goes("/users")
