@@ -670,6 +670,8 @@ class Machine(RuleBasedStateMachine):
         )
     )
     def wait(self, span: timedelta) -> None:
+        # As the daemon does in such a span. What a clock that jumps does to notes: tests/core/test_session_uses.py
+        self.service.sessions.uses.write()
         self.clock.now += span
 
     @rule(token=st.none() | tokens, endless=st.booleans())
