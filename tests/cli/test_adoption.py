@@ -363,7 +363,10 @@ def test_a_column_of_confirmations_that_is_empty_everywhere_is_a_question(usersc
     for more in ((), ("--dry-run",)):
         done = usersctl(*words, *more)
         assert done.code == 2
-        assert "confirmed_at is empty or false in all 3 rows: no account could sign in" in done.stderr
+        assert (
+            "confirmed_at is empty or false in all 3 rows that could be active: no account could sign in"
+            in done.stderr
+        )
         assert done.stderr.endswith("leave the column out: --map confirmed=\n")
     assert not usersctl.database.exists() or usersctl.emails() == []
     usersctl.ok(*words, "--map", "confirmed=")

@@ -34,7 +34,7 @@ class NoneConfirmed(Invalid):
 
     def __init__(self, column: str, rows: int) -> None:
         super().__init__(
-            f"{column} is empty or false in all {rows} rows: no account could sign in before its owner confirms by email",
+            f"{column} is empty or false in all {counted(rows, 'row')} that could be active: no account could sign in before its owner confirms by email",
             hint=f"to keep it so: --map confirmed={column}; if the application never asked its users to confirm, leave the"
             " column out: --map confirmed=",
         )

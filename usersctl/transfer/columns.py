@@ -22,7 +22,7 @@ NAMES: dict[str, tuple[str, ...]] = {
                       "passwd", "userpass", "pwhash", "hash"),
     "created_at": ("createdat", "created", "datejoined", "registeredat", "signupat", "creationdate",
                    "createddate", "createdon", "insertedat", "joinedat",
-                   "userregistered"),
+                   "createdatetime", "userregistered"),
     "last_login_at": ("lastloginat", "lastlogin", "lastsigninat", "currentsigninat", "lastsignin"),
     "oauth_id": ("oauthid", "oauthsub", "oauthuid", "oidcsub", "oidcid", "openid", "providerid",
                  "provideruserid", "provideruid", "externalid", "sub"),
