@@ -37,6 +37,12 @@ def log_links(service: Service, log: Log) -> None:
         log.event("provider-links", message=f"{message}; see: usersctl doctor")
 
 
+def log_missing_metrics(settings: Settings, log: Log) -> None:
+    """In a process that another server runs: it has no socket of its own."""
+    if settings.metrics_port is not None:
+        log.event("no-metrics", message="metrics.port is set, but only usersctl serve has metrics")
+
+
 def log_mail(settings: Settings, log: Log, *, dev: bool) -> None:
     """Logs where emails go when there is no mail server."""
     if dev:

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from usersctl.config import Loaded
 from usersctl.errors import UsersError
 from usersctl.service import Service
-from usersd.announce import announce, log_mail
+from usersd.announce import announce, log_mail, log_missing_metrics
 from usersd.app import App
 from usersd.background.leader import Leader
 from usersd.check import check
@@ -104,6 +104,7 @@ def accounts_of(service: Service) -> Callable[[], App]:
 def _at_work(service: Service, log: Log) -> Iterator[App]:
     announce(service, log)
     log_mail(service.settings, log, dev=False)
+    log_missing_metrics(service.settings, log)
     leader = Leader(service, log=log)
     leader.start()
     try:

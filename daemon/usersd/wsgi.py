@@ -8,7 +8,7 @@ from typing import Any
 
 from usersctl.config.sources import Loaded, load
 from usersctl.errors import UsersError
-from usersd.announce import log_mail
+from usersd.announce import log_mail, log_missing_metrics
 from usersd.check import check
 from usersd.embedded import Embedded
 from usersd.log import Forward, Log
@@ -46,6 +46,7 @@ def _at_work(loaded: Loaded, log: Log) -> Iterator[Hosted]:
     settings = loaded.settings
     first_run(loaded, log)
     log_mail(settings, log, dev=False)
+    log_missing_metrics(settings, log)
     if settings.trusted_proxies and not settings.proxy_drops_underscores:
         log.event("not-believed", message=NOT_BELIEVED)
     with hosted(loaded, log) as daemon:

@@ -340,6 +340,37 @@ def test_another_server_believes_the_path_only_if_the_proxy_drops_underscores(
     assert (NOT_BELIEVED in done.stderr) == (drops == "false")
 
 
+IN_A_GATE = """
+from usersctl.config import load
+from usersctl.service import build
+from usersd.gate import Gate
+
+def application(environ, start_response):
+    start_response("200 OK", [])
+    return []
+
+gate = Gate(application, build(load().settings), pages=True)
+list(gate({"REQUEST_METHOD": "GET", "PATH_INFO": "/login"}, lambda *a: print(a[0])))
+"""
+
+
+@pytest.mark.parametrize("program", [VERIFIED, IN_A_GATE])
+@pytest.mark.parametrize("port", ["", "port = 9180"])
+def test_the_log_of_another_server_says_that_it_serves_no_metrics(
+    usersctl: Command, program: str, port: str
+) -> None:
+    usersctl.configure(f"[metrics]\n{port}\n")
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=usersctl.env,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert ("metrics.port is set, but only usersctl serve has metrics" in done.stderr) == bool(port)
+
+
 # --- nothing of ours crosses a fork ---
 
 FORK = """
