@@ -62,7 +62,7 @@ class Service:
         self,
         settings: Settings,
         store: Store,
-        now: Clock = utc_now,
+        now: Clock | None = None,
         provider: "Provider | None" = None,
         send: "Send | None" = None,
         admin_command: str = MAKE_AN_ADMIN,
@@ -70,7 +70,7 @@ class Service:
     ) -> None:
         self.settings = settings
         self.store = store
-        self.now = store.clock = now  # one clock for all parts of a service
+        self.now = store.clock = now or store.clock  # one clock for all parts of a service
         self.hasher = Hasher(settings.rounds)
         self._provider = provider
         self._send = send

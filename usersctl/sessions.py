@@ -396,7 +396,10 @@ class Sessions:
                     done = done._replace(expired=removed)
                     progress(removed)
                 if include_no_expiration:
-                    for removed in self._in_batches(by, lambda tx, some: tx.delete_endless_tokens(some)):
+                    # The caller's own token is the last, because it admits each transaction before.
+                    for removed in self._in_batches(
+                        by, lambda tx, some: tx.delete_endless_tokens(some, but=by.token_hash)
+                    ):
                         done = done._replace(no_expiration=removed)
                         progress(removed)
                 uncounted: tuple[Delete, ...] = (
@@ -413,15 +416,19 @@ class Sessions:
                         pass
         except UsersError:
             if done.expired or done.no_expiration:
-                self._record(done, by)
+                self._record(done, by, is_whole=False)
             raise
         remove_emails(mail_folder(self.settings), kept_since)
-        self._record(done, by)
-        return done
+        return self._record(done, by)
 
-    def _record(self, done: Cleanup, by: Actor) -> None:
+    def _record(self, done: Cleanup, by: Actor, *, is_whole: bool = True) -> Cleanup:
         with self.store.write() as tx:
+            own = tx.session(by.token_hash or b"")
+            if is_whole and done.include_no_expiration and own is not None and own[0].expires_at is None:
+                tx.delete_token(by.token_hash or b"")
+                done = done._replace(no_expiration=done.no_expiration + 1)
             tx.audit(by, "cleanup-tokens", **done._asdict())
+        return done
 
     def _in_batches(self, by: Actor, delete: Delete) -> Iterator[int]:
         """Yields after each transaction how many rows were removed so far."""

@@ -224,7 +224,6 @@ class Machine(RuleBasedStateMachine):
             patch.setenv("USERS_CONFIG", str(self.folder / "users.toml"))
             patch.setattr(sys, "argv", ["usersctl", "--json", "--no-input", *words])
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-            patch.setitem(build.__kwdefaults__ or {}, "now", self.clock)
             patch.setitem(Store.open.__func__.__kwdefaults__, "clock", self.clock)  # type: ignore[attr-defined]
             patch.setattr(bcrypt, "gensalt", lambda _rounds: salt)
             patch.setattr(signal, "signal", lambda *_arguments: None)

@@ -74,6 +74,19 @@ def test_a_cleanup_returns_the_true_counts(site: Site, clock: FakeClock, body: A
     assert (again["expiredTokensRemoved"], again["totalTokensCleaned"]) == (0, 0)
 
 
+def test_a_cleanup_of_tokens_without_an_expiry_takes_that_of_its_caller_at_last(site: Site) -> None:
+    root = site.add("root", role="admin")
+    token, *_ = [
+        site.service.sessions.create_api_token(root.id, name="ci", lifetime=None, by=OPERATOR).token
+        for _ in range(3)
+    ]
+    caller = site.client(headers={"Authorization": f"Bearer {token}"})
+    reply = caller.post(CLEANUP, {"includeNoExpiration": True})
+    assert (reply.status, reply.json["noExpirationTokensRemoved"]) == (200, 3)
+    assert caller.get("/api/users/me").status == 401
+    assert site.service.sessions.listed(root.id) == []
+
+
 @pytest.mark.parametrize("value", [0, 1, "true", "", [], {}, 1.0])
 def test_a_flag_that_is_not_a_boolean_is_a_400_and_cleans_nothing(
     admin: Client, site: Site, value: Any

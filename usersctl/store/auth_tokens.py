@@ -103,8 +103,10 @@ class AuthTokens(Statements):
     def delete_expired_tokens(self, before: str, at_most: int) -> int:
         return self._delete_some("auth_tokens", "id", "expires_at <= ? LIMIT ?", before, at_most)
 
-    def delete_endless_tokens(self, at_most: int) -> int:
-        return self._delete_some("auth_tokens", "id", "expires_at IS NULL LIMIT ?", at_most)
+    def delete_endless_tokens(self, at_most: int, *, but: bytes | None = None) -> int:
+        return self._delete_some(
+            "auth_tokens", "id", "expires_at IS NULL AND token_hash IS NOT ? LIMIT ?", but, at_most
+        )
 
     def last_logins(self, at_most: int) -> list[tuple[int, str]]:
         """(user, address) of the newest sessions."""
