@@ -60,7 +60,8 @@ class SessionUses:
     def write(self, *, patience: float | None = None) -> None:
         """Raises Busy or StoreUnusable if the database takes nothing now; the notes are kept then."""
         with self._lock:
-            notes = list(self._notes.values())
+            # In the order of the table, so that each of its pages is read and written once.
+            notes = sorted(self._notes.values(), key=lambda session: session.id)
         try:
             for first in range(0, len(notes), self.batch):
                 self._write(notes[first : first + self.batch], patience)
@@ -71,8 +72,7 @@ class SessionUses:
 
     def _write(self, notes: list[Session], patience: float | None) -> None:
         with self.store.write(patience=patience) as tx:
-            for session in notes:
-                tx.use_token(session)
+            tx.use_tokens(notes)
         with self._lock:
             for session in notes:
                 if self._notes.get(session.id) is session:  # and not a later use

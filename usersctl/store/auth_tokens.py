@@ -1,6 +1,6 @@
 """The table of tokens that sign a user in: sessions of browsers, and API tokens."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from usersctl.models import Session, User
@@ -49,10 +49,20 @@ class AuthTokens(Statements):
         statement = "SELECT 1 FROM auth_tokens WHERE token_hash = ?"
         return self._run(statement, (token_hash,)).fetchone() is not None
 
-    def use_token(self, session: Session) -> None:
-        """Does nothing if the session is gone, also if a restored database has another one of this id."""
-        row = {"used": session.last_used_at, "expires": session.expires_at, "moved": session.moved}
-        self._run(_USE, {**row, "now": self.now_text, "id": session.id, "created": session.created_at})
+    def use_tokens(self, sessions: Iterable[Session]) -> None:
+        """Leaves out a session that is gone, also if a restored database has another one of this id."""
+        rows = (
+            {
+                "used": session.last_used_at,
+                "expires": session.expires_at,
+                "moved": session.moved,
+                "now": self.now_text,
+                "id": session.id,
+                "created": session.created_at,
+            }
+            for session in sessions
+        )
+        self._run_each(_USE, rows)
 
     def token(self, token_id: int) -> Session | None:
         return self._first(_session_of, f"SELECT {_SESSION} FROM auth_tokens WHERE id = ?", (token_id,))
