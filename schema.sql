@@ -23,6 +23,8 @@ CREATE TABLE users (
     claim_approved_at     TEXT,                               -- and the link to the old address, which an account without a password needs
     devices_since         TEXT,                               -- device cookies made before are void
     delete_at             TEXT,                               -- its owner asked for the deletion, and may undo it until then
+    invited_at            TEXT,                               -- an admin invited this address; NULL once its owner accepted
+    invitation_expires_at TEXT,
     -- For search and order: usersctl/folding.py
     name_folded           TEXT NOT NULL DEFAULT '',
     email_folded          TEXT,                               -- NULL: like email
@@ -54,6 +56,8 @@ CREATE INDEX users_by_end_of_claim ON users (claim_expires_at) WHERE claim_expir
 CREATE INDEX users_by_deletion ON users (delete_at) WHERE delete_at IS NOT NULL;
 CREATE INDEX users_awaiting_by_age ON users (created_at) WHERE awaiting_confirmation = 1;
 
+CREATE INDEX users_invited_by_expiry ON users (invitation_expires_at) WHERE invited_at IS NOT NULL;
+
 -- Which users have which three characters in a row in their search_text.
 CREATE VIRTUAL TABLE user_search USING fts5 (
     search_text,
@@ -73,6 +77,42 @@ AFTER UPDATE OF name_folded, email, email_folded, claimed_email, claimed_folded 
     INSERT INTO user_search (user_search, rowid, search_text) VALUES ('delete', old.id, old.search_text);
     INSERT INTO user_search (rowid, search_text) VALUES (new.id, new.search_text);
 END;
+
+CREATE TABLE groups (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    name       TEXT NOT NULL UNIQUE,
+    created_at TEXT NOT NULL,
+    members    INTEGER NOT NULL DEFAULT 0         -- counted by the triggers below
+) STRICT;
+
+CREATE TABLE group_members (
+    group_id INTEGER NOT NULL REFERENCES groups (id) ON DELETE CASCADE,
+    user_id  INTEGER NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    PRIMARY KEY (group_id, user_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX group_members_by_user ON group_members (user_id);
+
+CREATE TRIGGER group_members_counted_in AFTER INSERT ON group_members BEGIN
+    UPDATE groups SET members = members + 1 WHERE id = new.group_id;
+END;
+
+CREATE TRIGGER group_members_counted_out AFTER DELETE ON group_members BEGIN
+    UPDATE groups SET members = members - 1 WHERE id = old.group_id;
+END;
+
+-- Accounts of identity providers that sign a user in.
+CREATE TABLE identities (
+    id        INTEGER PRIMARY KEY AUTOINCREMENT,
+    user_id   INTEGER NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    provider  TEXT NOT NULL,                     -- its name in the configuration
+    issuer    TEXT NOT NULL,
+    subject   TEXT NOT NULL,                     -- the id of the account, which is unique at its issuer
+    email     TEXT,                              -- that the provider told when the account was linked
+    linked_at TEXT NOT NULL,
+    UNIQUE (provider, issuer, subject),
+    UNIQUE (user_id, provider)
+) STRICT;
 
 -- Addresses that an account has given up: reserved for it while a "this wasn't me" link can put them back.
 CREATE TABLE reserved_emails (

@@ -55,9 +55,8 @@ def for_development(loaded: Loaded, trial: Trial) -> tuple[Loaded, tuple[Route, 
     if origins["database"].source != COMMAND_LINE:
         database = settings.database.with_name(TRIAL)
         settings = settings._replace(database=database)
-        origins = origins | {
-            "database": Origin(COMMAND_LINE, str(database))
-        }  # other commands need --db for it
+        # As if --db had named it, because other commands need --db for it.
+        origins = origins | {"database": Origin(COMMAND_LINE, str(database))}
     # Without a mail server the emails stay in a folder, and /dev/mail shows them.
     settings = settings._replace(whitelist=(*settings.whitelist, REGISTRATION), mailer_host=None, processes=1)
     table = TABLE + FOR_DEVELOPMENT

@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
-from support.old_databases import INTEGER_ACTIVE, OLD, WITH_LAST_LOGIN, make_version_1, make_version_2
+from support.old_databases import (
+    INTEGER_ACTIVE,
+    OLD,
+    WITH_LAST_LOGIN,
+    make_version_1,
+    make_version_2,
+    make_version_3,
+)
 from support.postbox import last_link
 
 from usersctl.clock import moment, stamp, utc_now
@@ -650,7 +657,7 @@ def test_a_backup_of_the_first_release_is_verified_as_it_would_be_restored(path:
         assert (report.problems, report.counts["users"]) == ([], 6)
 
 
-# --- the second release, which had no folded forms ---
+# --- later releases; the second had no folded forms, the third no groups and no table of identities ---
 
 
 def folded_forms(path: Path) -> list[tuple[Any, ...]]:
@@ -659,10 +666,11 @@ def folded_forms(path: Path) -> list[tuple[Any, ...]]:
         return db.execute(query).fetchall()
 
 
-def test_an_upgrade_of_the_second_release_keeps_every_row_and_has_the_layout_of_a_new_database(
-    path: Path, tmp_path: Path
+@pytest.mark.parametrize("make_older", [make_version_2, make_version_3])
+def test_an_upgrade_of_a_later_release_keeps_every_row_and_has_the_layout_of_a_new_database(
+    path: Path, tmp_path: Path, make_older: Callable[[Path], Path]
 ) -> None:
-    before = rows_of(make_version_2(path))
+    before = rows_of(make_older(path))
     Store.open(path).close()
     after = rows_of(path)
     for table, rows in before.items():
@@ -689,7 +697,7 @@ def test_an_upgrade_folds_names_and_addresses(path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("make_older", [make_version_1, make_version_2])
+@pytest.mark.parametrize("make_older", [make_version_1, make_version_2, make_version_3])
 def test_an_upgrade_keeps_a_name_that_is_no_text(path: Path, make_older: Callable[[Path], Path]) -> None:
     with closing(sqlite3.connect(make_older(path))) as db:
         db.execute("UPDATE users SET name = CAST(x'41ff' AS TEXT) WHERE id = 1")

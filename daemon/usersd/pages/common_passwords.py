@@ -34,9 +34,8 @@ def content(settings: Settings) -> bytes:
     for password in passwords:
         first, second = (_hash(password, start) for start in FNV)
         for step in range(HASHES):
-            place = (first + step * second) % (
-                size * 8 - 1
-            )  # an odd number, so that every bit of a hash counts
+            # By an odd number, so that every bit of a hash counts.
+            place = (first + step * second) % (size * 8 - 1)
             bits[place >> 3] |= 1 << (place & 7)
     return bytes(bits)
 

@@ -187,9 +187,8 @@ class Task(WSGITask):  # type: ignore[misc]
         looking up a session."""
         if self.channel.server.stopping:
             self.request.headers["CONNECTION"] = "close"
-        if (
-            self.version != "1.1" or self.complete
-        ):  # complete: the headers are those of another WSGI application
+        # `complete`: the headers are those of another WSGI application.
+        if self.version != "1.1" or self.complete:
             head: bytes = super().build_response_header()
             return head
         if self.request.headers.get("CONNECTION", "").lower() == "close":

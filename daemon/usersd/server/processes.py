@@ -247,9 +247,8 @@ class _Parent:
 
     def _be_child(self, index: int, delay: float, parent: int) -> NoReturn:
         code = 1
-        every = (
-            self.notifier.every and self.notifier.every / 2
-        )  # twice as often as the parent reads the times
+        # Twice as often as the parent reads the times.
+        every = self.notifier.every and self.notifier.every / 2
         try:
             # A terminal sends SIGINT to all processes, systemd SIGTERM: only the parent acts on the second one.
             signal.signal(signal.SIGINT, signal.SIG_IGN)

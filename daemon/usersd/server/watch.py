@@ -13,9 +13,8 @@ class Watched(dict[int, Any]):
 
     def __init__(self) -> None:
         self._poll = select.poll()
-        self._events: dict[
-            int, int
-        ] = {}  # that the kernel reports; none for a channel that waits for a thread
+        # By descriptor, what the kernel reports. A channel that waits for a thread is not among them.
+        self._events: dict[int, int] = {}
 
     def __delitem__(self, number: int) -> None:
         super().__delitem__(number)
@@ -37,7 +36,7 @@ class Watched(dict[int, Any]):
             self._poll.register(number, events)
             self._events[number] = events
         else:
-            # A channel that waits for nothing is not even told that its client has gone.
+            # Registered for no event, it would still be reported when its client has gone.
             self._poll.unregister(number)
             del self._events[number]
 

@@ -1,0 +1,214 @@
+-- The complete schema of a new database. usersctl/store/upgrade.py brings an older database to this state.
+-- Times are ISO 8601 text in UTC with milliseconds (2026-11-20T08:22:19.123Z), so that text sorts as time.
+-- Booleans are 0 and 1.
+
+CREATE TABLE users (
+    id                    INTEGER PRIMARY KEY AUTOINCREMENT,  -- never reused
+    email                 TEXT NOT NULL UNIQUE,               -- proven, or given by an admin; lower-case, domain in its ASCII form
+    name                  TEXT NOT NULL,
+    password_hash         TEXT NOT NULL,                      -- bcrypt; any other text matches no password
+    role                  TEXT NOT NULL DEFAULT 'user' CHECK (role IN ('admin', 'user')),
+    active                INTEGER NOT NULL CHECK (active IN (0, 1)),
+    awaiting_confirmation INTEGER NOT NULL DEFAULT 0 CHECK (awaiting_confirmation IN (0, 1)),  -- registered; the only inactive state that an email may end
+    email_proven_at       TEXT,                               -- when the owner showed that they read this address
+    created_at            TEXT NOT NULL,
+    updated_at            TEXT NOT NULL,
+    last_login_at         TEXT,
+    oauth_id              TEXT,
+    profile_picture       TEXT,
+    oauth_issuer          TEXT,                               -- of oauth_id; NULL until a daemon with a provider binds it
+    claimed_email         TEXT,                               -- the owner's new address, which is not proven yet
+    claim_expires_at      TEXT,
+    claim_proven_at       TEXT,                               -- the link to the new address was used
+    claim_approved_at     TEXT,                               -- and the link to the old address, which an account without a password needs
+    devices_since         TEXT,                               -- device cookies made before are void
+    delete_at             TEXT,                               -- its owner asked for the deletion, and may undo it until then
+    -- For search and order: usersctl/folding.py
+    name_folded           TEXT NOT NULL DEFAULT '',
+    email_folded          TEXT,                               -- NULL: like email
+    claimed_folded        TEXT,                               -- NULL: like claimed_email
+    login_order           TEXT AS (coalesce(last_login_at, '')),  -- never signed in sorts first
+    search_text           TEXT AS (
+        char(10) || name_folded || ' ' || email || coalesce(' ' || email_folded, '') || coalesce(' ' || claimed_email, '')
+        || coalesce(' ' || claimed_folded, '')
+    )
+) STRICT;
+
+-- With the addresses, so that a search reads the index alone.
+CREATE INDEX users_by_name ON users (name_folded, name, id, email, email_folded, claimed_email, claimed_folded);
+CREATE INDEX users_by_creation ON users (created_at);
+CREATE INDEX users_by_last_login ON users (login_order);
+-- Of the few that a list of all would have to look for.
+CREATE INDEX users_inactive_by_name ON users (name_folded, name, id) WHERE active = 0;
+CREATE INDEX users_inactive_by_email ON users (email) WHERE active = 0;
+CREATE INDEX users_inactive_by_creation ON users (created_at) WHERE active = 0;
+CREATE INDEX users_inactive_by_last_login ON users (login_order) WHERE active = 0;
+CREATE INDEX users_admins_by_name ON users (name_folded, name, id) WHERE role = 'admin';
+CREATE INDEX users_admins_by_email ON users (email) WHERE role = 'admin';
+CREATE INDEX users_admins_by_creation ON users (created_at) WHERE role = 'admin';
+CREATE INDEX users_admins_by_last_login ON users (login_order) WHERE role = 'admin';
+-- An id whose issuer is not known yet is unique among its like.
+CREATE UNIQUE INDEX users_by_link ON users (coalesce(oauth_issuer, ''), oauth_id) WHERE oauth_id IS NOT NULL;
+CREATE UNIQUE INDEX users_by_claim ON users (claimed_email) WHERE claimed_email IS NOT NULL;
+CREATE INDEX users_by_end_of_claim ON users (claim_expires_at) WHERE claim_expires_at IS NOT NULL;
+CREATE INDEX users_by_deletion ON users (delete_at) WHERE delete_at IS NOT NULL;
+CREATE INDEX users_awaiting_by_age ON users (created_at) WHERE awaiting_confirmation = 1;
+
+-- Which users have which three characters in a row in their search_text.
+CREATE VIRTUAL TABLE user_search USING fts5 (
+    search_text,
+    content = 'users', content_rowid = 'id', tokenize = 'trigram case_sensitive 1', detail = none, columnsize = 0
+);
+
+CREATE TRIGGER users_searched_in AFTER INSERT ON users BEGIN
+    INSERT INTO user_search (rowid, search_text) VALUES (new.id, new.search_text);
+END;
+
+CREATE TRIGGER users_searched_out AFTER DELETE ON users BEGIN
+    INSERT INTO user_search (user_search, rowid, search_text) VALUES ('delete', old.id, old.search_text);
+END;
+
+CREATE TRIGGER users_searched_over
+AFTER UPDATE OF name_folded, email, email_folded, claimed_email, claimed_folded ON users BEGIN
+    INSERT INTO user_search (user_search, rowid, search_text) VALUES ('delete', old.id, old.search_text);
+    INSERT INTO user_search (rowid, search_text) VALUES (new.id, new.search_text);
+END;
+
+-- Addresses that an account has given up: reserved for it while a "this wasn't me" link can put them back.
+CREATE TABLE reserved_emails (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,  -- in the order in which the account gave them up
+    email      TEXT NOT NULL UNIQUE,
+    user_id    INTEGER NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    expires_at TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX reserved_emails_by_user ON reserved_emails (user_id);
+CREATE INDEX reserved_emails_by_expiry ON reserved_emails (expires_at);
+
+-- The number of accounts of each kind, so that lists and the rule of the last admin never count a million rows.
+CREATE TABLE user_counts (
+    role   TEXT NOT NULL,
+    active INTEGER NOT NULL,
+    n      INTEGER NOT NULL,
+    PRIMARY KEY (role, active)
+) STRICT, WITHOUT ROWID;
+
+INSERT INTO user_counts (role, active, n) VALUES ('admin', 0, 0), ('admin', 1, 0), ('user', 0, 0), ('user', 1, 0);
+
+CREATE TRIGGER users_counted_in AFTER INSERT ON users BEGIN
+    UPDATE user_counts SET n = n + 1 WHERE role = new.role AND active = new.active;
+END;
+
+CREATE TRIGGER users_counted_out AFTER DELETE ON users BEGIN
+    UPDATE user_counts SET n = n - 1 WHERE role = old.role AND active = old.active;
+END;
+
+CREATE TRIGGER users_counted_over AFTER UPDATE OF role, active ON users BEGIN
+    UPDATE user_counts SET n = n - 1 WHERE role = old.role AND active = old.active;
+    UPDATE user_counts SET n = n + 1 WHERE role = new.role AND active = new.active;
+END;
+
+-- Sessions and API tokens.
+CREATE TABLE auth_tokens (
+    id           INTEGER PRIMARY KEY AUTOINCREMENT,
+    user_id      INTEGER NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    token_hash   BLOB NOT NULL UNIQUE,           -- SHA-256; the token itself is never stored
+    kind         TEXT NOT NULL CHECK (kind IN ('session', 'persistent', 'api')),
+    name         TEXT NOT NULL,
+    created_at   TEXT NOT NULL,
+    last_used_at TEXT,
+    expires_at   TEXT,                           -- NULL: never
+    limit_at     TEXT,                           -- activity moves expires_at, but never past this; NULL: never moves it
+    ip           TEXT,
+    user_agent   TEXT,
+    auth_time    TEXT,                           -- when and how the provider signed the user in,
+    amr          TEXT                            -- as its ID token says: methods separated by blanks
+) STRICT;
+
+CREATE INDEX auth_tokens_by_user ON auth_tokens (user_id);
+CREATE INDEX auth_tokens_by_expiry ON auth_tokens (expires_at);
+
+-- Secrets that work once: the links in emails and the link to create the first admin. And the OAuth states that were used.
+CREATE TABLE one_time_tokens (
+    token_hash BLOB PRIMARY KEY,
+    purpose    TEXT NOT NULL,                    -- one of models.Purpose; one purpose never serves another
+    user_id    INTEGER REFERENCES users (id) ON DELETE CASCADE,
+    email      TEXT NOT NULL,                    -- the address that the link was sent to
+    created_at TEXT NOT NULL,
+    expires_at TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX one_time_tokens_by_user ON one_time_tokens (user_id);
+CREATE INDEX one_time_tokens_by_expiry ON one_time_tokens (expires_at);
+
+-- Emails to send, inserted in the transaction of the change that they report. Their secrets are made when they are sent.
+-- An address without an account gets a row, too, which the worker drops, so that timing never shows if it has one.
+CREATE TABLE outbox (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind        TEXT NOT NULL,
+    user_id     INTEGER REFERENCES users (id) ON DELETE CASCADE,
+    email       TEXT NOT NULL,                   -- the recipient
+    message_id  TEXT NOT NULL UNIQUE,            -- the same in every attempt
+    state       TEXT NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'sent', 'failed', 'dropped')),
+    created_at  TEXT NOT NULL,
+    due_at      TEXT NOT NULL,                   -- before this, no worker takes it: it is postponed, or being sent
+    attempts    INTEGER NOT NULL DEFAULT 0,
+    last_error  TEXT,
+    finished_at TEXT
+) STRICT;
+
+CREATE INDEX outbox_due ON outbox (due_at) WHERE state = 'waiting';
+CREATE INDEX outbox_by_email ON outbox (email, kind, created_at);
+CREATE INDEX outbox_by_user ON outbox (user_id);
+CREATE INDEX outbox_finished ON outbox (finished_at) WHERE finished_at IS NOT NULL;
+
+-- Failed logins in a row, of accounts and of addresses without an account.
+CREATE TABLE login_failures (
+    account        TEXT PRIMARY KEY,             -- whose count: see usersctl/throttle.py
+    user_id        INTEGER REFERENCES users (id) ON DELETE CASCADE,
+    failures       INTEGER NOT NULL,
+    last_failed_at TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX login_failures_by_user ON login_failures (user_id);
+CREATE INDEX login_failures_by_age ON login_failures (last_failed_at) WHERE user_id IS NULL;
+
+-- Every change: which, to which account, by which actor and from where. Rows outlive their accounts and hold no secrets.
+CREATE TABLE audit (
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    at      TEXT NOT NULL,
+    actor   TEXT NOT NULL,                       -- cli:NAME, user:ID or system
+    origin  TEXT,                                -- the client's address, or the terminal
+    action  TEXT NOT NULL,
+    user_id INTEGER,
+    email   TEXT,
+    details TEXT NOT NULL DEFAULT '{}',          -- JSON
+    hash    BLOB NOT NULL                        -- of this row and of the hash before it: see usersctl/store/chain.py
+) STRICT;
+
+CREATE INDEX audit_by_user ON audit (user_id);
+CREATE INDEX audit_by_time ON audit (at);
+CREATE INDEX audit_of_cleanups ON audit (id) WHERE action = 'cleanup-tokens';
+
+-- The end of that chain, so that a trail whose last rows were removed is noticed.
+CREATE TABLE audit_head (
+    id   INTEGER PRIMARY KEY CHECK (id = 1),
+    n    INTEGER NOT NULL,                       -- the number of rows
+    hash BLOB NOT NULL                           -- of the last row
+) STRICT;
+
+INSERT INTO audit_head (id, n, hash) VALUES (1, 0, zeroblob(32));
+
+-- While this table has a row, only this admin can sign in; without one, no user can.
+CREATE TABLE lockdown (
+    id        INTEGER PRIMARY KEY CHECK (id = 1),
+    except_id INTEGER REFERENCES users (id) ON DELETE SET NULL,
+    since     TEXT NOT NULL,
+    actor     TEXT NOT NULL                      -- who started it
+) STRICT;
+
+-- Keys that sign cookies of this service, made at first use.
+CREATE TABLE signing_keys (
+    name TEXT PRIMARY KEY,
+    key  BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
