@@ -39,6 +39,8 @@ def _make_older(path: Path, version: int) -> Path:
                 f"subject-{number}",
             )
             db.execute(add_user, row)
+        if version >= 3:
+            db.execute("UPDATE users SET name_folded = lower(name)")
         for user_id in range(1, 8):
             session = "INSERT INTO auth_tokens (user_id, token_hash, kind, name, created_at, expires_at)"
             db.execute(
