@@ -674,6 +674,8 @@ def test_an_upgrade_of_a_later_release_keeps_every_row_and_has_the_layout_of_a_n
     Store.open(path).close()
     after = rows_of(path)
     for table, rows in before.items():
+        if table.startswith("user_search"):  # the index is made again, and checked below
+            continue
         assert [
             {name: row[name] for name in old} for old, row in zip(rows, after[table], strict=True)
         ] == rows, table
