@@ -48,9 +48,9 @@ console.log(JSON.stringify(bad));
 
 
 def script() -> str:
-    """What all pages load, and the additions of two pages."""
+    """What all pages load, and the additions of some pages."""
     folder = Path(usersd.pages.pages.__file__).parent
-    return "".join((folder / name).read_text() for name in ("script.js", "profile.js", "users.js"))
+    return "".join(file.read_text() for file in sorted(folder.glob("*.js"), reverse=True))
 
 
 def test_a_login_never_redirects_to_another_site() -> None:

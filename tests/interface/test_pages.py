@@ -311,13 +311,12 @@ def test_a_page_with_all_that_it_loads_is_below_60_kb(make_site: Callable[..., S
 
 
 def test_the_script_is_served_without_comments_and_indentation(site: Site) -> None:
-    common, profile, users = (SCRIPTS[name] for name in ("script.js", "profile.js", "users.js"))
-    sources = {"style.css": (HERE / "style.css").read_text("utf-8"), "script.js": common}
-    for name, text in (sources | {"profile.js": common + profile, "users.js": common + users}).items():
-        source = text.splitlines()
-        served = site.client().get(f"/assets/{name}").body.decode().splitlines()
-        lean = ["" if line.strip().startswith("//") else line.strip() for line in source]
-        assert served == lean
+    served = {
+        f"{name}.js": "".join(SCRIPTS[part] for part in parts) for name, parts in assets.SCRIPTS.items()
+    }
+    for name, text in (served | {"style.css": (HERE / "style.css").read_text("utf-8")}).items():
+        lean = ["" if line.strip().startswith(("//", "/*")) else line.strip() for line in text.splitlines()]
+        assert site.client().get(f"/assets/{name}").body.decode().splitlines() == lean
     # A template literal over several lines would lose its indentation.
     assert [line for line in SCRIPT.splitlines() if line.count("`") % 2] == []
 
@@ -415,11 +414,12 @@ def used_keys() -> set[str]:
 
 
 def used_by(script: str) -> set[str]:
-    return set(re.findall(r'"((?:say|hint|password|profile|users|nav)\.[a-z.-]+)"', script))
+    topics = {key.partition(".")[0] for key in ENGLISH if "." in key}
+    return {key for key in re.findall(r'"([a-z-]+\.[a-z.-]+)"', script) if key.partition(".")[0] in topics}
 
 
 def test_the_catalogue_has_exactly_the_texts_that_are_used() -> None:
-    computed = {key for key in ENGLISH if key.startswith(("role.", "rules.", "oauth.", "days."))} | {
+    computed = {key for key in ENGLISH if key.startswith(("role.", "rules.", "oauth.", "days.", "nav."))} | {
         "lang",
         "messages",
     }

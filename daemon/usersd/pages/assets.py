@@ -14,11 +14,11 @@ _FOLDER = Path(__file__).parent
 _STYLE, _SCRIPT, _TEXTS = (
     f"{kind}; charset=utf-8" for kind in ("text/css", "text/javascript", "application/json")
 )
-# One script for a page. Two pages have more to do than the others: theirs is the common one with an addition.
-_SCRIPTS = {
+# One script for a page. Some pages have more to do than the others: theirs is the common one with additions.
+SCRIPTS = {
     "script": ("script.js",),
     "profile": ("script.js", "profile.js"),
-    "users": ("script.js", "users.js"),
+    "users": ("script.js", "dialogs.js", "users.js"),
 }
 _IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp"}
 MAX_SIZE = 512 * 1024  # of an operator's file
@@ -36,9 +36,9 @@ def content(settings: Settings, name: str) -> tuple[str, bytes]:
     stem, _, kind = name.rpartition(".")
     if name == "style.css":
         return _STYLE, _lean(name)
-    if stem in _SCRIPTS and kind == "js":
-        return _SCRIPT, b"".join(map(_lean, _SCRIPTS[stem]))
-    if stem in _SCRIPTS and kind == "json":
+    if stem in SCRIPTS and kind == "js":
+        return _SCRIPT, b"".join(map(_lean, SCRIPTS[stem]))
+    if stem in SCRIPTS and kind == "json":
         return _TEXTS, texts.for_script(settings.locale, content(settings, f"{stem}.js")[1].decode())
     if name == "common.bin" and settings.prevent_common_passwords:
         return "application/octet-stream", common_passwords.content(settings)
@@ -53,7 +53,7 @@ def content(settings: Settings, name: str) -> tuple[str, bytes]:
 
 
 def script_of(page: str) -> str:
-    return page if page in _SCRIPTS else "script"
+    return page if page in SCRIPTS else "script"
 
 
 def is_branded(settings: Settings) -> bool:
@@ -62,7 +62,9 @@ def is_branded(settings: Settings) -> bool:
 
 def _lean(name: str) -> bytes:
     """Without indentation and comments. The lines stay, so that line numbers in a browser are those of the file."""
-    return re.sub(r"^ +(//.*)?|^//.*", "", (_FOLDER / name).read_text("utf-8"), flags=re.MULTILINE).encode()
+    return re.sub(
+        r"^ +(//.*)?|^//.*|^/\*.*\*/$", "", (_FOLDER / name).read_text("utf-8"), flags=re.MULTILINE
+    ).encode()
 
 
 def accent_rules(colour: str | None) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit
 
+from usersctl.models import Role
 from usersctl.service import Service
 from usersd.access import is_api, own_path, wants_a_page
 from usersd.inputs import Query, optional
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 _FOLDER = str(Path(__file__).parent)
 LOGIN = "/login"
+# Names of templates, which are also those of their texts (nav.NAME).
+NAVIGATION = (("profile", "/account"),)
+FOR_ADMINS = (("users", "/users"), *NAVIGATION)
 OAUTH = "/api/users/auth/oauth/redirect"
 
 
@@ -225,7 +229,10 @@ def asset(request: Request, _service: Service) -> Response:
     return Response(200, content, headers)
 
 
-def _page(request: Request, name: str, *, width: str = "narrow", **values: object) -> Response:
+def _page(
+    request: Request, name: str, *, width: str = "narrow", here: str = "", **values: object
+) -> Response:
+    """`here`: the page of the navigation that this one belongs to, if it is not itself in the navigation."""
     settings = request.settings
     words = texts.catalogue(settings.locale)
     # SimpleTemplate escapes every {{value}}.
@@ -243,7 +250,8 @@ def _page(request: Request, name: str, *, width: str = "narrow", **values: objec
         days=texts.days(settings),
         is_branded=assets.is_branded(settings),
         user=request.user,
-        here=name,
+        here=here or name,
+        navigation=FOR_ADMINS if request.user and request.user.role == Role.ADMIN else NAVIGATION,
         width=width,
         **values,
     )

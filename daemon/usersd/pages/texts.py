@@ -44,7 +44,7 @@ def _fits(english: object, own: object) -> bool:
 @cache
 def for_script(locale: str, script: str) -> bytes:
     """The texts that a script names, and its translations of the server's messages, as JSON."""
-    named = set(re.findall(r'"([a-z]+\.[a-z.-]+)"', script))
+    named = set(re.findall(r'"([a-z-]+\.[a-z.-]+)"', script))
     texts = {key: text for key, text in catalogue(locale).items() if key in named or key == "messages"}
     return json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode()
 

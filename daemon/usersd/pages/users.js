@@ -3,8 +3,7 @@
 const table = $("#users");
 
 function manageUsers() {
-  const [find, previous, next, createDialog, dialog, deleteDialog] =
-    ["find", "previous", "next", "create", "one", "delete"].map((id) => $("#" + id));
+  const [find, previous, next, createDialog, dialog] = ["find", "previous", "next", "create", "one"].map((id) => $("#" + id));
   const { search, show } = find.elements;
   const form = $("form", dialog);
   let page;
@@ -81,13 +80,17 @@ function manageUsers() {
 
   function open(user) {
     chosen = user;
-    clearNotes();
     form.dataset.api = "/api/users/" + user.id;
     for (const name of ["name", "email", "role"]) form.elements[name].value = user[name];
     $("#one-title").textContent = user.name;
     $("#one-facts").textContent = `${t("users.last-login")}: ${localTime(user.last_login_at)}`;
     $("#one-active").textContent = t(user.active ? "users.deactivate" : "users.activate");
-    dialog.showModal();
+    openDialog(dialog, rowButton);
+  }
+
+  // A new list replaces the button that opened the dialog.
+  function rowButton() {
+    return $(`[data-id="${chosen.id}"]`, table);
   }
 
   async function act(method, path, done, values) {
@@ -101,27 +104,17 @@ function manageUsers() {
     return act("PATCH", "", active ? "users.did.activate" : "users.did.deactivate", { active });
   });
   onPress($("#one-sessions"), () => act("DELETE", "/sessions", "users.did.end"));
-  onPress($("#really"), () => act("DELETE", "", "users.did.delete"));
-  on($("#one-delete"), "click", () => {
+  on($("#one-delete"), "click", async () => {
     dialog.close();
-    $("#whom").textContent = `${chosen.name} (${chosen.email})`;
-    deleteDialog.showModal();
+    const whom = `${t("users.delete.intro")} ${chosen.name} (${chosen.email})`;
+    if (await sure(t("users.delete.title"), whom, t("users.delete.submit"), rowButton)) act("DELETE", "", "users.did.delete");
   });
   on($("#new"), "click", () => {
     const newUser = $("form", createDialog);
     newUser.reset();
-    clearNotes();
     empty(newUser.elements.password);
-    createDialog.showModal();
+    openDialog(createDialog);
   });
-  // The browser cannot return the focus to the button that opened the dialog if its row was replaced meanwhile.
-  for (const closed of [dialog, deleteDialog]) {
-    on(closed, "close", () => {
-      const from = document.activeElement;
-      if (from === document.body || closed.contains(from)) $(`[data-id="${chosen.id}"]`, table)?.focus();
-    });
-  }
-  for (const button of all("[data-close]")) on(button, "click", () => button.closest("dialog").close());
   on(previous, "click", () => { page -= 1; list("pushState"); });
   on(next, "click", () => { page += 1; list("pushState"); });
 
