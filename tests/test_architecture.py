@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 # --- doors: what each room may import of ours. A room is a module or a folder; a new one gets its place here. ---
 
-BOTTOM = "errors models clock secrets config fields schedule colours text"
+BOTTOM = "errors models clock durations secrets config fields schedule colours text"
 JOURNEY = (  # and never another journey
     f"{BOTTOM} passwords store permissions throttle devices lockdown mail addresses credentials expiry"
 )
@@ -23,6 +23,7 @@ CORE = {
     "errors": "",
     "models": "",
     "clock": "",
+    "durations": "clock errors",
     "secrets": "",
     "colours": "",
     "text": "",

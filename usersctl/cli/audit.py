@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from typer import Context, Option
 
-from usersctl.cli.durations import since as since_when
 from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.questions import complete_user, invocation, one_reference
 from usersctl.cli.show.cells import plain, to_json
 from usersctl.cli.show.listing import print_json_array
 from usersctl.clock import stamp
+from usersctl.durations import since as since_when
 from usersctl.errors import Invalid, NotFound
 from usersctl.fields import lookup_key, user_id_of
 from usersctl.models import AuditRow

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Context, Option
 
-from usersctl.cli.durations import span
 from usersctl.cli.questions import (
     USERS_HELP,
     UserArgument,
@@ -14,6 +13,7 @@ from usersctl.cli.questions import (
     one_user,
     users,
 )
+from usersctl.durations import span
 from usersctl.errors import Invalid, NotFound
 from usersctl.fields import normal_name
 from usersctl.models import Session
