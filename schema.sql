@@ -86,7 +86,7 @@ CREATE TABLE groups (
 ) STRICT;
 
 CREATE TABLE group_members (
-    group_id INTEGER NOT NULL REFERENCES groups (id) ON DELETE CASCADE,
+    group_id INTEGER NOT NULL,                    -- perhaps deleted: the cleanup then removes its rows, in small transactions
     user_id  INTEGER NOT NULL REFERENCES users (id) ON DELETE CASCADE,
     PRIMARY KEY (group_id, user_id)
 ) STRICT, WITHOUT ROWID;

@@ -8,6 +8,7 @@ from usersctl.errors import Invalid
 from usersctl.models import Newcomer, Role
 
 MAX_NAME = 200
+GROUP_NAME = "1 to 63 of a-z, 0-9 and . _ -, and begin with a letter or digit"
 _ROLES = frozenset(Role)
 
 # Addresses that need no closer look: letters and digits, with single signs between them. Hyphens side by side are left
@@ -72,6 +73,13 @@ def normal_role(value: str) -> str:
     if value not in _ROLES:
         raise Invalid(f"Role must be one of {', '.join(Role)}", value=value)
     return str(value)
+
+
+def normal_group(value: str) -> str:
+    """In lower case already: applications compare it as it is, and a comma separates it from others in a header."""
+    if not re.fullmatch("[a-z0-9][a-z0-9._-]{0,62}", value):
+        raise Invalid(f"Group must be {GROUP_NAME}", value=value)
+    return value
 
 
 def normal_time(value: str | float) -> str:

@@ -191,6 +191,16 @@ class Link(NamedTuple):
     oauth_issuer: str | None  # None: no provider was configured yet
 
 
+class Group(NamedTuple):
+    id: int
+    name: str
+    created_at: str
+    members: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {"name": self.name, "members": self.members}
+
+
 class AuditRow(NamedTuple):
     id: int
     at: str

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from usersctl.deletion import Deletion
     from usersctl.devices import Devices
     from usersctl.first_admin import FirstAdmin
+    from usersctl.groups import Groups
     from usersctl.lockdown import Lockdowns
     from usersctl.mail.kinds import EmailQueue
     from usersctl.mail.outbox import Outbox
@@ -109,6 +110,12 @@ class Service:
         from usersctl.accounts import Accounts
 
         return Accounts(self.store, self.hasher, self.throttle, self.settings, self.emails)
+
+    @cached_property
+    def groups(self) -> "Groups":
+        from usersctl.groups import Groups
+
+        return Groups(self.store)
 
     @cached_property
     def claims(self) -> "Claims":

@@ -409,6 +409,7 @@ class Sessions:
                     lambda tx, some: delete_due(tx, by, some),
                     lambda tx, some: expire_claims(tx, self.emails, some),
                     lambda tx, some: tx.delete_expired_reservations(began, some),
+                    lambda tx, some: tx.delete_left_members(some),
                     lambda tx, some: remove_old_registrations(tx, self.settings.unconfirmed_expiration, some),
                 )
                 for delete in uncounted:

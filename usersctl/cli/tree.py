@@ -37,6 +37,14 @@ COMMANDS = {
         ("import",          "transfer.import_",        "people.csv --dry-run"),
         ("export",          "transfer.export",         "people.jsonl --with-hashes"),
     ),
+    "Groups": (
+        ("group list",      "groups.list_",            "--json"),
+        ("group show",      "groups.show",             "staff"),
+        ("group create",    "groups.create",           "staff"),
+        ("group delete",    "groups.delete",           "staff --yes"),
+        ("group add",       "groups.add",              "staff ada@example.com bob@example.com"),
+        ("group remove",    "groups.remove",           "staff bob@example.com"),
+    ),
     "Sessions and tokens": (
         ("cleanup-tokens",  "tokens.cleanup_tokens",   "--quiet"),
         ("token create",    "tokens.create",           "ci@example.com --name backup --expires 90d"),
@@ -76,6 +84,7 @@ COMMANDS = {
 # fmt: on
 
 GROUPS = {
+    "group": "Groups of users: create, delete, add and remove members.",
     "token": "API tokens and sessions: create, list, revoke.",
     "mail": "Show, send and test emails.",
     "db": "Create, upgrade, back up and check the database.",

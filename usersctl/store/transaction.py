@@ -3,6 +3,7 @@
 from usersctl.store.audit import Audit
 from usersctl.store.auth_tokens import AuthTokens
 from usersctl.store.failures import LoginFailures
+from usersctl.store.groups import Groups
 from usersctl.store.inspection import Inspection
 from usersctl.store.lockdown import LockdownRow
 from usersctl.store.one_time_tokens import OneTimeTokens
@@ -16,6 +17,7 @@ from usersctl.store.users import Users
 class Transaction(
     Users,
     UserLists,
+    Groups,
     ReservedEmails,
     AuthTokens,
     OneTimeTokens,

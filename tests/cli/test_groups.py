@@ -1,0 +1,64 @@
+"""usersctl group: groups and their members, for people and for scripts."""
+
+from support.commands import Command
+
+
+def test_a_group_is_created_filled_shown_and_deleted(usersctl: Command) -> None:
+    usersctl.add("ada", "bob")
+    assert usersctl.ok("group", "list", "--json").json == []
+    assert usersctl.ok("group", "create", "staff").stdout == "Created group staff\n"
+    done = usersctl.ok("group", "add", "staff", "ada@example.com", "2")
+    assert done.stdout == "Added to staff: ada@example.com\nAdded to staff: bob@example.com\n"
+    done = usersctl.ok("group", "add", "staff", "1", "--json")
+    assert done.json == {"group": {"name": "staff", "members": 2}, "changed": 0}
+    assert usersctl.ok("group", "list", "--json").json == [{"name": "staff", "members": 2}]
+    shown = usersctl.ok("group", "show", "staff", "--json").json
+    assert (shown["name"], shown["members"]) == ("staff", 2)
+    assert [user["email"] for user in shown["users"]] == ["ada@example.com", "bob@example.com"]
+    assert usersctl.ok("group", "show", "staff").stdout.endswith(
+        "member\tada@example.com\nmember\tbob@example.com\n"
+    )
+    assert usersctl.ok("group", "remove", "staff", "1", "2", "--quiet").stdout == ""
+    assert usersctl.ok("group", "delete", "staff").stdout == "Deleted group staff\n"
+
+
+def test_users_of_a_change_come_from_standard_input(usersctl: Command) -> None:
+    usersctl.add("ada", "bob")
+    usersctl.ok("group", "create", "staff")
+    assert (
+        usersctl.ok("group", "add", "staff", "-", "--json", stdin="ada@example.com\n2\n").json["changed"] == 2
+    )
+    done = usersctl.ok("group", "remove", "staff", "-", stdin="")
+    assert done.stdout == "No users given; nothing to do\n"
+
+
+def test_refusals_have_their_exit_codes(usersctl: Command) -> None:
+    usersctl.add("ada")
+    usersctl.ok("group", "create", "staff")
+    usersctl.ok("group", "add", "staff", "1")
+    for words, code, message in (
+        (("create", "staff"), 4, "There is a group staff already"),
+        (("create", "Staff"), 2, "Group must be 1 to 63 of a-z"),
+        (("show", "nobody"), 3, "Group not found"),
+        (("add", "nobody", "1"), 3, "Group not found"),
+        (("add", "staff", "1", "99"), 3, "No user '99'"),
+        (("remove", "staff", "eve@example.com"), 3, "No user"),
+        (("delete", "nobody", "--yes"), 3, "Group not found"),
+        (("delete", "staff"), 5, "confirm with --yes"),
+    ):
+        done = usersctl("group", *words)
+        assert (done.code, done.stdout) == (code, ""), words
+        assert message in done.stderr
+    assert usersctl.ok("group", "delete", "staff", "--yes", "--json").json == {"name": "staff", "members": 1}
+    error = usersctl("group", "show", "staff", "--json")
+    assert '"code": "not_found"' in error.stderr
+
+
+def test_a_large_group_is_shown_in_part(usersctl: Command) -> None:
+    usersctl.add(*(f"u{n}" for n in range(52)))
+    usersctl.ok("group", "create", "staff")
+    usersctl.ok("group", "add", "staff", *map(str, range(1, 53)))
+    done = usersctl.ok("group", "show", "staff")
+    assert done.stdout.count("\nmember\t") == 50
+    assert "50 of 52 members" in done.stderr
+    assert len(usersctl.ok("group", "show", "staff", "--json").json["users"]) == 50

@@ -1,0 +1,118 @@
+"""Groups: names beside the two roles, which applications behind a proxy get, and rules can ask for."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from usersctl.errors import Forbidden, Invalid, NotFound, Taken
+from usersctl.fields import normal_group
+from usersctl.models import Actor, Group, User
+from usersctl.permissions import admit
+from usersctl.store.store import Store
+from usersctl.store.transaction import Transaction
+
+REMOVED_AT_ONCE = 1000  # members of a deleted group; the cleanup removes the rows of others
+
+
+def group_named(tx: Transaction, name: str) -> Group:
+    group = tx.group(name)
+    if group is None:
+        raise NotFound("Group not found", hint="see: usersctl group list")
+    return group
+
+
+def change_members(
+    tx: Transaction, group: Group, users: Iterable[User], *, into: bool, by: Actor
+) -> list[User]:
+    """Adds these users to the group, or removes them from it. Returns those for whom that changed something."""
+    change = tx.join_group if into else tx.leave_group
+    changed = [user for user in users if change(group.id, user.id)]
+    if changed:
+        action = "group-add" if into else "group-remove"
+        tx.audit_each(by, action, [(user, {"group": group.name}) for user in changed])
+    return changed
+
+
+def set_groups(tx: Transaction, user: User, names: Collection[str], *, by: Actor) -> None:
+    """Exactly these; Invalid if one does not exist."""
+    wanted = {name: tx.group(name) for name in names}
+    unknown = sorted(name for name, group in wanted.items() if group is None)
+    if unknown:
+        raise Invalid("Unknown group", value=unknown[0])
+    present = tx.groups_of(user.id)
+    for name in sorted({*present, *wanted}):
+        is_wanted = name in wanted
+        if is_wanted != (name in present):
+            change_members(tx, group_named(tx, name), [user], into=is_wanted, by=by)
+
+
+@dataclass(frozen=True)
+class Groups:
+    store: Store
+
+    def all(self) -> list[Group]:
+        with self.store.glance() as tx:
+            return tx.groups()
+
+    def get(self, name: str) -> Group:
+        with self.store.glance() as tx:
+            return group_named(tx, name)
+
+    def with_members(self, name: str, at_most: int) -> tuple[Group, list[User]]:
+        """The group, and its oldest members."""
+        with self.store.read() as tx:
+            group = group_named(tx, name)
+            return group, tx.members(group.id, at_most)
+
+    def create(self, name: str, *, by: Actor) -> Group:
+        name = normal_group(name)
+        with self.store.write() as tx:
+            admit(tx, by)
+            group = tx.add_group(name)
+            if group is None:
+                raise Taken(f"There is a group {name} already")
+            tx.audit(by, "group-create", group=name)
+            return group
+
+    def delete(self, name: str, *, with_members: bool = True, by: Actor) -> Group:
+        """No user is a member from this moment on, however many there were."""
+        with self.store.write() as tx:
+            admit(tx, by)
+            group = group_named(tx, name)
+            if group.members and not with_members:
+                raise Forbidden(f"Group {name} has members", hint="confirm with --yes")
+            tx.delete_group(group.id)
+            tx.delete_left_members(REMOVED_AT_ONCE)
+            tx.audit(by, "group-delete", group=name, members=group.members)
+            return group
+
+    def add(self, name: str, user_ids: Iterable[int], *, by: Actor) -> list[User]:
+        """Returns the users who were no members before."""
+        return self._change(name, user_ids, into=True, by=by)
+
+    def remove(self, name: str, user_ids: Iterable[int], *, by: Actor) -> list[User]:
+        """Returns the users who were members."""
+        return self._change(name, user_ids, into=False, by=by)
+
+    def _change(self, name: str, user_ids: Iterable[int], *, into: bool, by: Actor) -> list[User]:
+        with self.store.write() as tx:
+            admit(tx, by)
+            group = group_named(tx, name)
+            return change_members(tx, group, [_user(tx, user_id) for user_id in user_ids], into=into, by=by)
+
+    def of(self, user_id: int) -> tuple[str, ...]:
+        with self.store.read() as tx:
+            _user(tx, user_id)
+            return tx.groups_of(user_id)
+
+    def set(self, user_id: int, names: Collection[str], *, by: Actor) -> tuple[str, ...]:
+        with self.store.write() as tx:
+            admit(tx, by)
+            set_groups(tx, _user(tx, user_id), names, by=by)
+            return tx.groups_of(user_id)
+
+
+def _user(tx: Transaction, user_id: int) -> User:
+    user = tx.user(user_id)
+    if user is None:
+        raise NotFound("User not found")
+    return user

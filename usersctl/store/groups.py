@@ -1,0 +1,71 @@
+"""The tables of groups and of their members."""
+
+from collections.abc import Sequence
+
+from usersctl.models import Group, User
+from usersctl.store.statements import Statements
+from usersctl.store.users import USER, user_of
+
+_GROUP = "id, name, created_at, members"
+# Of deleted groups: one search of the index for each group.
+_LEFT_OVER = (
+    "WITH RECURSIVE used (id) AS (SELECT min(group_id) FROM group_members UNION ALL"
+    " SELECT (SELECT min(group_id) FROM group_members WHERE group_id > used.id) FROM used WHERE used.id IS NOT NULL)"
+    " SELECT id FROM used WHERE id IS NOT NULL AND id NOT IN (SELECT id FROM groups) LIMIT 1"
+)
+
+
+class Groups(Statements):
+    def groups(self) -> list[Group]:
+        return list(map(Group._make, self._run(f"SELECT {_GROUP} FROM groups ORDER BY name")))
+
+    def group(self, name: str) -> Group | None:
+        return self._first(Group._make, f"SELECT {_GROUP} FROM groups WHERE name = ?", (name,))
+
+    def add_group(self, name: str) -> Group | None:
+        """None if there is one of this name."""
+        ending = f"ON CONFLICT DO NOTHING RETURNING {_GROUP}"
+        row = self._insert("groups", ending, name=name, created_at=self.now_text).fetchone()
+        return None if row is None else Group._make(row)
+
+    def delete_group(self, group_id: int) -> None:
+        """Its members stay in their table, for delete_left_members: there may be a million."""
+        self._run("DELETE FROM groups WHERE id = ?", (group_id,))
+
+    def delete_left_members(self, at_most: int) -> int:
+        """Members of deleted groups. Returns how many there were."""
+        some = "SELECT user_id FROM group_members WHERE group_id = :id LIMIT :most"
+        statement = f"DELETE FROM group_members WHERE group_id = :id AND user_id IN ({some})"
+        deleted = 0
+        while deleted < at_most and (group_id := self._number(_LEFT_OVER)):
+            deleted += self._run(statement, {"id": group_id, "most": at_most - deleted}).rowcount
+        return deleted
+
+    def groups_of(self, user_id: int) -> tuple[str, ...]:
+        statement = "SELECT name FROM group_members JOIN groups ON groups.id = group_id WHERE user_id = ? ORDER BY name"
+        return tuple(name for (name,) in self._run(statement, (user_id,)))
+
+    def groups_of_each(self, user_ids: Sequence[int]) -> dict[int, list[str]]:
+        """For users who are in a group."""
+        groups: dict[int, list[str]] = {}
+        statement = (
+            "SELECT user_id, name FROM group_members JOIN groups ON groups.id = group_id"
+            f" WHERE user_id IN ({', '.join('?' * len(user_ids))}) ORDER BY user_id, name"
+        )
+        for user_id, name in self._run(statement, user_ids):
+            groups.setdefault(user_id, []).append(name)
+        return groups
+
+    def members(self, group_id: int, at_most: int) -> list[User]:
+        statement = f"SELECT {USER} FROM group_members JOIN users ON users.id = user_id WHERE group_id = ? ORDER BY user_id LIMIT ?"
+        return [user_of(row, self) for row in self._run(statement, (group_id, at_most))]
+
+    def join_group(self, group_id: int, user_id: int) -> bool:
+        """False if the user is a member already."""
+        added = self._insert("group_members", "ON CONFLICT DO NOTHING", group_id=group_id, user_id=user_id)
+        return added.rowcount == 1
+
+    def leave_group(self, group_id: int, user_id: int) -> bool:
+        """False if the user is no member."""
+        statement = "DELETE FROM group_members WHERE group_id = ? AND user_id = ?"
+        return self._run(statement, (group_id, user_id)).rowcount == 1
