@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 
 BOTTOM = "errors models clock durations secrets config fields schedule colours text"
 JOURNEY = (  # and never another journey
-    f"{BOTTOM} passwords store permissions throttle devices lockdown mail addresses credentials expiry"
+    f"{BOTTOM} passwords store permissions throttle devices lockdown mail addresses credentials expiry groups"
 )
 CORE = {
     "errors": "",
@@ -46,6 +46,7 @@ CORE = {
     "addresses": f"{BOTTOM} passwords store mail",
     "credentials": f"{BOTTOM} passwords store mail",
     "expiry": "models store",
+    "groups": "errors fields models store permissions",
     "accounts": JOURNEY,
     "claims": JOURNEY,
     "sessions": f"{JOURNEY} session_uses",
