@@ -59,7 +59,7 @@ CORE = {
     "why": JOURNEY,
     "doctor": f"{JOURNEY} deadline oauth",
     "service": (
-        f"{JOURNEY} readiness accounts claims session_uses sessions registration recovery deletion oauth first_admin transfer"
+        f"{JOURNEY} readiness accounts claims session_uses sessions registration recovery deletion oauth first_admin transfer why"
     ),
 }
 DAEMON = {

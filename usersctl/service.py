@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from usersctl.sessions import Sessions
     from usersctl.throttle import AccountThrottle
     from usersctl.transfer.transfer import Transfer
+    from usersctl.why import Why
 
 
 def build(
@@ -194,6 +195,12 @@ class Service:
         from usersctl.readiness import Readiness
 
         return Readiness(self.store, self._parts)
+
+    @cached_property
+    def why(self) -> "Why":
+        from usersctl.why import Why
+
+        return Why(self.store, self.throttle, self.settings, self.now)
 
     def stop(self) -> None:
         """The daemon stops: what waits for other servers is given up."""

@@ -24,18 +24,55 @@ class State(StrEnum):
     NOTE = "note"  # good to know, but no obstacle
 
 
+class Cause(StrEnum):
+    """What is in the way of a user."""
+
+    LOCKDOWN = "lockdown"
+    AWAITING = "awaiting-confirmation"
+    DEACTIVATED = "deactivated"
+    DELETION = "deletion"
+    LOCKED = "locked"
+    THROTTLED = "throttled"
+    DEVICES_LOCKED = "devices-locked"
+    NO_PASSWORD = "no-password"  # noqa: S105 - none is in it
+    NO_PROVIDER = "no-provider"
+    EMAIL_WAITING = "email-waiting"
+    EMAIL_FAILED = "email-failed"
+
+
+class Step(StrEnum):
+    """What an admin can do about it without a command."""
+
+    ACTIVATE = "activate"
+    UNLOCK = "unlock"
+    SEND_RESET = "reset-letter"
+    SEND_CONFIRMATION = "confirm-letter"
+
+
 class Gate(NamedTuple):
-    """One condition between a user and a session."""
+    """One condition between a user and a session. One that is shut has a cause, if the user has an account."""
 
     state: State
     name: str
     message: str
-    mend: str | None = None
+    mend: str | None = None  # a command
+    cause: Cause | None = None
+    step: Step | None = None
+    until: str | None = None  # when it opens by itself, or the account is deleted
 
 
 class Explanation(NamedTuple):
     user: User | None
     gates: list[Gate]
+
+    @property
+    def findings(self) -> list[Gate]:
+        """What is in the way of an account: the first gate of each cause."""
+        first: dict[Cause | None, Gate] = {}
+        for gate in self.gates:
+            if gate.state is State.SHUT:
+                first.setdefault(gate.cause, gate)
+        return list(first.values())
 
     @property
     def shut(self) -> Gate | None:
@@ -87,18 +124,26 @@ class Why:
         if user.active:
             return _open("active", "yes")
         if user.awaiting_confirmation:
-            return _shut("active", "inactive until the address is confirmed", self._command_to_confirm(user))
+            return self._awaiting(user, "active", "inactive until the address is confirmed")
+        mend = f"usersctl activate {user.id}"
         if user.delete_at is not None:
             message = f"its owner deleted it, and can undo that by email until {user.delete_at}"
-            return _shut("active", message, f"usersctl activate {user.id}")
-        return _shut("active", "an operator or an import made it inactive", f"usersctl activate {user.id}")
+            return _shut("active", message, mend, Cause.DELETION, Step.ACTIVATE, user.delete_at)
+        message = "an admin, an operator or an import made it inactive"
+        return _shut("active", message, mend, Cause.DEACTIVATED, Step.ACTIVATE)
 
     def _confirmed(self, user: User) -> Gate:
         if user.awaiting_confirmation:
-            return _shut("confirmed", "registered, but never confirmed", self._command_to_confirm(user))
+            return self._awaiting(user, "confirmed", "registered, but never confirmed")
         if user.email_proven_at is None:
             return _note("confirmed", "the owner was never asked to confirm this address")
         return _open("confirmed", f"since {user.email_proven_at}")
+
+    def _awaiting(self, user: User, name: str, message: str) -> Gate:
+        step = Step.ACTIVATE
+        if self.settings.registration_is_open:
+            step = Step.SEND_CONFIRMATION
+        return _shut(name, message, self._command_to_confirm(user), Cause.AWAITING, step)
 
     def _command_to_confirm(self, user: User) -> str:
         # While registration is closed, the page behind a link to confirm is closed, too.
@@ -114,15 +159,18 @@ class Why:
         message = f"{counted(failures, 'failed login')} in a row"
         if known:
             message += f", and {known} on known devices or in sessions"
-        mend = user and f"usersctl unlock {user.id}"
+        shut = partial(_shut, "throttled")
+        if user is not None:
+            shut = partial(shut, mend=f"usersctl unlock {user.id}", step=Step.UNLOCK)
         wait = self.throttle.wait(tx, strangers)
         if self.throttle.is_locked(tx, strangers):
-            return _shut("throttled", f"{message}: locked until a reset, but for known devices", mend)
+            return shut(f"{message}: locked until a reset, but for known devices", cause=Cause.LOCKED)
         if wait is not None:
             until = stamp(self.now() + wait)
-            return _shut("throttled", f"{message}: until {until}, but for known devices", mend)
+            message = f"{message}: until {until}, but for known devices"
+            return shut(message, cause=Cause.THROTTLED, until=until)
         if known >= self.throttle.of_known:
-            return _shut("throttled", f"{message}: known devices are locked until a reset", mend)
+            return shut(f"{message}: known devices are locked until a reset", cause=Cause.DEVICES_LOCKED)
         return _open("throttled", f"no; {message}")
 
     def _is_configured(self, link: Link) -> bool:
@@ -138,7 +186,7 @@ class Why:
             message += f" at {link.oauth_issuer}"
         if self.settings.has_provider and self._is_configured(link):
             return _open("provider", message)
-        result = _note if has_password else _shut
+        result = _note if has_password else partial(_shut, cause=Cause.NO_PROVIDER)
         if self.settings.has_provider:
             message += ", which is not the configured provider"
             return result("provider", message, "a sign-in with the account's address links it again")
@@ -189,7 +237,8 @@ def _lockdown(tx: Transaction, user: User | None) -> Gate:
         return _open("lockdown", "off")
     if lockdown.admits(user):
         return _open("lockdown", f"on since {lockdown.since}, but not for this user")
-    return _shut("lockdown", f"on since {lockdown.since}, by {lockdown.actor}", "usersctl lockdown off")
+    message = f"on since {lockdown.since}, by {lockdown.actor}"
+    return _shut("lockdown", message, "usersctl lockdown off", Cause.LOCKDOWN)
 
 
 def _exists(tx: Transaction, reference: str, number: int | None) -> Gate:
@@ -208,7 +257,7 @@ def _password(user: User, *, has_password: bool, has_provider: bool) -> Gate:
     mend = f"usersctl link reset {user.id}"
     if has_provider:
         return _note("password", "not set; the user signs in through the provider", mend)
-    return _shut("password", "not set", mend)
+    return _shut("password", "not set", mend, Cause.NO_PASSWORD, Step.SEND_RESET)
 
 
 def _email(tx: Transaction, user: User, *, needed: bool, by_hand: dict[str, str]) -> Gate:
@@ -219,11 +268,12 @@ def _email(tx: Transaction, user: User, *, needed: bool, by_hand: dict[str, str]
     last = links[0]
     message = f"{last.kind} of {last.created_at}: {_outcome(last)}"
     if last.state in ("waiting", "failed"):
-        result = _shut if needed else _note
-        mend = f"usersctl mail retry {last.id}"
+        mend, cause = f"usersctl mail retry {last.id}", Cause.EMAIL_WAITING
         if last.state == "failed":  # the server refused it, and would again
-            mend = by_hand[last.kind]
-        return result("letter", message, mend)
+            mend, cause = by_hand[last.kind], Cause.EMAIL_FAILED
+        if not needed:
+            return _note("letter", message, mend)
+        return _shut("letter", message, mend, cause)
     if last.state == "sent" and needed and last.finished_at is not None:
         hours = KINDS[last.kind].lifetime.total_seconds() / 3600
         message += f"; its link works for {hours:.0f} h"

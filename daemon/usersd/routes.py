@@ -5,6 +5,7 @@ To add an endpoint, write its handler, describe it with @Operation(...), and add
 """
 
 from usersd.handlers import (
+    assistance,
     claims,
     deletion,
     first_admin,
@@ -63,6 +64,11 @@ TABLE: tuple[Route, ...] = (
     Route("DELETE", "/api/users/<id>",                     ADMIN,            users.delete, event="delete", own=ANY),
     Route("GET",    "/api/users/<id>/sessions",            ADMIN,            session.list_of_user),
     Route("DELETE", "/api/users/<id>/sessions",            ADMIN,            session.end_of_user, event="revoke-all", own=ANY),
+    Route("DELETE", "/api/users/<id>/sessions/<session_id>", ADMIN,          session.end_one_of_user, event="revoke", own=ANY),
+    Route("GET",    "/api/users/<id>/why",                 ADMIN,            assistance.why),
+    Route("POST",   "/api/users/<id>/unlock",              ADMIN,            assistance.unlock, event="unlock", own=ANY),
+    Route("POST",   "/api/users/<id>/reset-letter",        ADMIN,            assistance.send_reset, event="email-reset", own=ANY),
+    Route("POST",   "/api/users/<id>/confirm-letter",      ADMIN,            assistance.send_confirmation, event="email-confirm", own=ANY),
     Route("GET",    "/api/users/auth/oauth/redirect",      ANYONE,           oauth.redirect, Limit.WAYS_TO_PROVIDER, Lane.AWAY, signs_in=True),
     Route("GET",    CALLBACK,                              ANYONE,           oauth.callback, Limit.WAYS_BACK, Lane.AWAY, once=True, signs_in=True, event="oauth"),
     Route("GET",    "/api/users/auth/verify",              ANYONE,           verify.verify, Limit.FAILED_LOGINS, Lane.HERE, spares=verify.is_judged_first),  # the answer is the decision

@@ -26,7 +26,8 @@ from usersd.routes import TABLE
 
 NEW_PASSWORD = "another sentence entirely"
 CLEANUP = ("POST", "/_tasks/users:cleanup-tokens")
-# A body with which the request of an admin succeeds. <id> is another user, <session_id> another session of the caller.
+# A body with which the request of an admin succeeds. <id> is another user; <session_id> is another session of the caller,
+# or behind an <id> one of that user.
 REQUESTS: dict[tuple[str, str], dict[str, Any] | None] = {
     ("PATCH", "/api/users/me"): {"name": "New Name"},
     ("DELETE", "/api/users/me"): {"password": PASSWORD},
@@ -49,6 +50,10 @@ REQUESTS: dict[tuple[str, str], dict[str, Any] | None] = {
     ("PATCH", "/api/users/<id>"): {"role": "admin"},
     ("DELETE", "/api/users/<id>"): None,
     ("DELETE", "/api/users/<id>/sessions"): None,
+    ("DELETE", "/api/users/<id>/sessions/<session_id>"): None,
+    ("POST", "/api/users/<id>/unlock"): None,
+    ("POST", "/api/users/<id>/reset-letter"): None,
+    ("POST", "/api/users/<id>/confirm-letter"): None,
     CLEANUP: {"includeNoExpiration": True},
 }
 FOR_SIGNED_IN = [route for route in TABLE if route.access.needs_session]
@@ -84,9 +89,15 @@ class Caller:
     session: Session
     other_session: Session
     named: User
+    session_of_named: Session
+    unconfirmed: User
 
     def send(self, method: str, path: str) -> Reply:
         ids = {"<id>": self.named.id, "<session_id>": self.other_session.id, "<provider>": "oauth"}
+        if path.startswith("/api/users/<id>/"):
+            ids["<session_id>"] = self.session_of_named.id
+        if path.endswith("/confirm-letter"):
+            ids["<id>"] = self.unconfirmed.id
         return self.client.send(
             method, re.sub("<[a-z_]+>", lambda name: str(ids[name[0]]), path), REQUESTS.get((method, path))
         )
@@ -109,10 +120,15 @@ class House:
             claim = {"claimed_email": f"new-{user.email}", "claim_expires_at": "2999-01-01T00:00:00.000Z"}
             tx.change_user(user.id, oauth_id=str(user.id), **claim)
         opened = [self.elsewhere.sessions.open(user, remember=False) for _ in range(2)]
-        self.elsewhere.sessions.open(named, remember=False)
+        session_of_named = self.elsewhere.sessions.open(named, remember=False).session
+        unconfirmed = self.elsewhere.registration.register(
+            f"unconfirmed-{self.callers}@example.com", "Zoe", PASSWORD, by=OPERATOR
+        )
         client = self.site.client(cookies={"auth_token": opened[0].token})
         self.gate.reset()
-        return Caller(user, client, opened[0].session, opened[1].session, named)
+        return Caller(
+            user, client, opened[0].session, opened[1].session, named, session_of_named, unconfirmed
+        )
 
     def rows(self) -> list[Any]:
         tables = query(self.elsewhere, "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
@@ -128,7 +144,13 @@ class House:
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     database: Path = tmp_path_factory.mktemp("house") / "users.db"
-    settings = Settings(database=database, base_url="http://127.0.0.1:8080", rounds=4, limits_enabled=False)
+    settings = Settings(
+        database=database,
+        base_url="http://127.0.0.1:8080",
+        rounds=4,
+        limits_enabled=False,
+        whitelist=("/register",),
+    )
     with closing(build(settings)) as service, closing(build(settings)) as elsewhere:
         service.sessions.uses.wait = 3600  # no other write comes in between
         service.sessions.uses.overdue = timedelta(hours=1)

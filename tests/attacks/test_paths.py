@@ -28,7 +28,7 @@ CLOSED = [
     if route.access in (Access.SIGNED_IN, Access.ADMIN, Access.OPERATOR)
 ]
 FOR_ADMINS = [
-    (route.method, route.path.replace("<id>", "1"))
+    (route.method, route.path.replace("<id>", "1").replace("<session_id>", "1"))
     for route in TABLE
     if route.access in (Access.ADMIN, Access.OPERATOR)
 ]

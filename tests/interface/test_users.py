@@ -171,6 +171,11 @@ def test_fields_that_cannot_be_set_are_ignored(admin: Client) -> None:
         ("DELETE", "/api/users/{id}"),
         ("GET", "/api/users/{id}/sessions"),
         ("DELETE", "/api/users/{id}/sessions"),
+        ("DELETE", "/api/users/{id}/sessions/1"),
+        ("GET", "/api/users/{id}/why"),
+        ("POST", "/api/users/{id}/unlock"),
+        ("POST", "/api/users/{id}/reset-letter"),
+        ("POST", "/api/users/{id}/confirm-letter"),
     ],
 )
 def test_refusals_come_in_the_order_401_400_403_404(

@@ -16,16 +16,14 @@ def why(ctx: Context, user: ReadUserArgument) -> None:
     Prints every check of a sign-in in order, and the command that opens the gate that is shut. For an address without
     an account: what a registration, or a sign-in through the identity provider, would do.
     """
-    from usersctl.why import Why
-
     run = invocation(ctx)
     service = run.service(write=False)
     user = one_reference(user)
-    explained = Why(service.store, service.throttle, service.settings, service.now).explain(user)
+    explained = service.why.explain(user)
     stopped_by = getattr(explained.shut, "name", None)
     lines = [
         Line(name, state, message, _on_this_database(mend, run.options))
-        for state, name, message, mend in explained.gates
+        for state, name, message, mend, *_ in explained.gates
     ]
     if run.out.json:
         account, gates = explained.user and explained.user.as_json(), [line._asdict() for line in lines]

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from usersctl.clock import stamp
+from usersctl.errors import TooMany
 from usersctl.models import Purpose, User
 from usersctl.store.transaction import Transaction
 
@@ -72,8 +73,16 @@ AT_MOST_A_DAY, DAY = 12, timedelta(days=1)
 class EmailQueue:
     committed: threading.Event = field(default_factory=threading.Event)  # wakes the worker that sends
 
-    def add(self, tx: Transaction, kind: Kind, user: User | None, email: str) -> None:
-        """To an address of the account only. Silently drops more than three of a kind to one address or account in 15 minutes.
+    def add_for_admin(self, tx: Transaction, kind: Kind, user: User) -> None:
+        """The same limit as of `add`, which an admin learns of."""
+        if not self.add(tx, kind, user, user.email):
+            wait = int(WITHIN.total_seconds())
+            message = "Too many emails of this kind went to this user, please try again later"
+            raise TooMany(message, retry_after=wait)
+
+    def add(self, tx: Transaction, kind: Kind, user: User | None, email: str) -> bool:
+        """To an address of the account only. Silently drops more than three of a kind to one address or account in 15 minutes,
+        and returns False.
 
         After twelve in a day there is only one more whenever the last link has expired: so no flood of requests keeps the
         owner without a link that works, also if other accounts ask for emails to this address. For the same reason a
@@ -96,3 +105,4 @@ class EmailQueue:
             too_many = False
         tx.add_email(kind.name, user_id, email, new_message_id(), dropped=too_many)
         tx.after_commit(self.committed.set)
+        return not too_many

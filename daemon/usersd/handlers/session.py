@@ -142,6 +142,14 @@ def end_of_user(request: Request, service: Service) -> dict[str, Any]:
     return {"success": True}
 
 
+@Operation("endUserSession", MANAGEMENT, DONE, refusals={404: "User or session not found."})
+def end_one_of_user(request: Request, service: Service) -> dict[str, Any]:
+    """End one session or API token of a user."""
+    user = service.accounts.get(request.ids["id"])
+    service.sessions.revoke(request.ids["session_id"], by=request.actor, user_id=user.id)
+    return {"success": True}
+
+
 def _listed(request: Request, sessions: list[Session]) -> dict[str, Any]:
     current = request.session and request.session.id
     return {
