@@ -30,6 +30,8 @@ CREATE TABLE users (
     email_folded          TEXT,                               -- NULL: like email
     claimed_folded        TEXT,                               -- NULL: like claimed_email
     login_order           TEXT AS (coalesce(last_login_at, '')),  -- never signed in sorts first
+    signed_in             INTEGER AS (last_login_at IS NOT NULL),
+    invited               INTEGER AS (invited_at IS NOT NULL),
     search_text           TEXT AS (
         char(10) || name_folded || ' ' || email || coalesce(' ' || email_folded, '') || coalesce(' ' || claimed_email, '')
         || coalesce(' ' || claimed_folded, '')
@@ -45,6 +47,18 @@ CREATE INDEX users_inactive_by_name ON users (name_folded, name, id) WHERE activ
 CREATE INDEX users_inactive_by_email ON users (email) WHERE active = 0;
 CREATE INDEX users_inactive_by_creation ON users (created_at) WHERE active = 0;
 CREATE INDEX users_inactive_by_last_login ON users (login_order) WHERE active = 0;
+-- They registered and have not confirmed, or were deactivated: awaiting_confirmation tells.
+CREATE INDEX users_shut_by_name ON users (awaiting_confirmation, name_folded, name, id) WHERE active = 0 AND invited = 0;
+CREATE INDEX users_shut_by_email ON users (awaiting_confirmation, email) WHERE active = 0 AND invited = 0;
+CREATE INDEX users_shut_by_creation ON users (awaiting_confirmation, created_at) WHERE active = 0 AND invited = 0;
+CREATE INDEX users_shut_by_last_login ON users (awaiting_confirmation, login_order) WHERE active = 0 AND invited = 0;
+CREATE INDEX users_invited_by_name ON users (name_folded, name, id) WHERE invited = 1;
+CREATE INDEX users_invited_by_email ON users (email) WHERE invited = 1;
+CREATE INDEX users_invited_by_creation ON users (created_at) WHERE invited = 1;
+CREATE INDEX users_invited_by_last_login ON users (login_order) WHERE invited = 1;
+CREATE INDEX users_new_by_name ON users (name_folded, name, id) WHERE signed_in = 0;
+CREATE INDEX users_new_by_email ON users (email) WHERE signed_in = 0;
+CREATE INDEX users_new_by_creation ON users (created_at) WHERE signed_in = 0;
 CREATE INDEX users_admins_by_name ON users (name_folded, name, id) WHERE role = 'admin';
 CREATE INDEX users_admins_by_email ON users (email) WHERE role = 'admin';
 CREATE INDEX users_admins_by_creation ON users (created_at) WHERE role = 'admin';
@@ -127,25 +141,43 @@ CREATE INDEX reserved_emails_by_expiry ON reserved_emails (expires_at);
 
 -- The number of accounts of each kind, so that lists and the rule of the last admin never count a million rows.
 CREATE TABLE user_counts (
-    role   TEXT NOT NULL,
-    active INTEGER NOT NULL,
-    n      INTEGER NOT NULL,
-    PRIMARY KEY (role, active)
+    role                  TEXT NOT NULL,
+    active                INTEGER NOT NULL,
+    awaiting_confirmation INTEGER NOT NULL,
+    invited               INTEGER NOT NULL,
+    signed_in             INTEGER NOT NULL,
+    n                     INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (role, active, awaiting_confirmation, invited, signed_in)
 ) STRICT, WITHOUT ROWID;
 
-INSERT INTO user_counts (role, active, n) VALUES ('admin', 0, 0), ('admin', 1, 0), ('user', 0, 0), ('user', 1, 0);
+WITH bits (bit) AS (VALUES (0), (1))
+INSERT INTO user_counts (role, active, awaiting_confirmation, invited, signed_in)
+SELECT role, active.bit, awaiting.bit, invited.bit, signed_in.bit
+FROM (SELECT 'admin' AS role UNION ALL SELECT 'user'), bits AS active, bits AS awaiting, bits AS invited, bits AS signed_in;
 
 CREATE TRIGGER users_counted_in AFTER INSERT ON users BEGIN
-    UPDATE user_counts SET n = n + 1 WHERE role = new.role AND active = new.active;
+    UPDATE user_counts SET n = n + 1
+    WHERE role = new.role AND active = new.active AND awaiting_confirmation = new.awaiting_confirmation
+        AND invited = new.invited AND signed_in = new.signed_in;
 END;
 
 CREATE TRIGGER users_counted_out AFTER DELETE ON users BEGIN
-    UPDATE user_counts SET n = n - 1 WHERE role = old.role AND active = old.active;
+    UPDATE user_counts SET n = n - 1
+    WHERE role = old.role AND active = old.active AND awaiting_confirmation = old.awaiting_confirmation
+        AND invited = old.invited AND signed_in = old.signed_in;
 END;
 
-CREATE TRIGGER users_counted_over AFTER UPDATE OF role, active ON users BEGIN
-    UPDATE user_counts SET n = n - 1 WHERE role = old.role AND active = old.active;
-    UPDATE user_counts SET n = n + 1 WHERE role = new.role AND active = new.active;
+CREATE TRIGGER users_counted_over
+AFTER UPDATE OF role, active, awaiting_confirmation, invited_at, last_login_at ON users
+WHEN (old.role, old.active, old.awaiting_confirmation, old.invited, old.signed_in)
+    IS NOT (new.role, new.active, new.awaiting_confirmation, new.invited, new.signed_in)
+BEGIN
+    UPDATE user_counts SET n = n - 1
+    WHERE role = old.role AND active = old.active AND awaiting_confirmation = old.awaiting_confirmation
+        AND invited = old.invited AND signed_in = old.signed_in;
+    UPDATE user_counts SET n = n + 1
+    WHERE role = new.role AND active = new.active AND awaiting_confirmation = new.awaiting_confirmation
+        AND invited = new.invited AND signed_in = new.signed_in;
 END;
 
 -- Sessions and API tokens.
@@ -211,6 +243,9 @@ CREATE TABLE login_failures (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX login_failures_by_user ON login_failures (user_id);
+-- For the list of locked accounts: those of strangers, which lock at a number, and those of known devices and sessions.
+CREATE INDEX login_failures_of_strangers ON login_failures (failures) WHERE account = 'user:' || user_id;
+CREATE INDEX login_failures_of_known ON login_failures (user_id, failures) WHERE account <> 'user:' || user_id;
 CREATE INDEX login_failures_by_age ON login_failures (last_failed_at) WHERE user_id IS NULL;
 
 -- Every change: which, to which account, by which actor and from where. Rows outlive their accounts and hold no secrets.

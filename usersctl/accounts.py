@@ -50,13 +50,14 @@ class Accounts:
     def page(self, wanted: UserFilter, *, page: int = 1, limit: int = 10, after: int | None = None) -> Page:
         """`after`: the id of the last user of the page before, which makes a far page quick. An unknown id is ignored."""
         with self.store.read() as tx:
+            wanted = wanted._replace(locks=self.throttle.locks(tx.now))
             return tx.page(wanted, page=page, limit=limit, after=after)
 
     @contextmanager
     def all(self, wanted: UserFilter) -> Iterator[Iterator[User]]:
         """Every user, without holding them all in memory."""
         with self.store.read() as tx:
-            yield tx.users(wanted)
+            yield tx.users(wanted._replace(locks=self.throttle.locks(tx.now)))
 
     def newcomer(self, email: str, name: str, role: str = Role.USER) -> Newcomer:
         """An account that may be created: its fields keep the rules, and its address is not taken yet."""

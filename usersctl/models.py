@@ -14,6 +14,17 @@ class Role(StrEnum):
     USER = "user"
 
 
+class UserState(StrEnum):
+    """What a list of users can be filtered by, beside the role. An account may be in several."""
+
+    ACTIVE = "active"
+    DEACTIVATED = "deactivated"  # by an admin or by its owner
+    AWAITING = "awaiting"  # its confirmation
+    INVITED = "invited"
+    LOCKED = "locked"  # after failed logins
+    NEVER_SIGNED_IN = "never-signed-in"
+
+
 class TokenKind(StrEnum):
     SESSION = "session"
     PERSISTENT = "persistent"
@@ -148,12 +159,23 @@ class Cleanup(NamedTuple):
         }
 
 
+class Locks(NamedTuple):
+    """From how many failed logins in a row on an account is locked: see usersctl/throttle.py."""
+
+    of_strangers: int
+    of_known: int  # known devices and sessions, together
+    delays: tuple[tuple[int, str], ...]  # so many failures, the last one after this time
+
+
 class UserFilter(NamedTuple):
     search: str | None = None
     role: str | None = None
     active: bool | None = None
     sort: str = "name"
     descending: bool = False
+    state: str | None = None
+    group: str | None = None
+    locks: Locks | None = None  # for the state "locked"; None: limits are off, and no account is locked
 
 
 class Page(NamedTuple):

@@ -6,13 +6,13 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
 
-from usersctl.clock import Clock, moment
+from usersctl.clock import Clock, moment, stamp
 from usersctl.errors import Busy, TooMany
-from usersctl.models import Actor, Device, User
+from usersctl.models import Actor, Device, Locks, User
 from usersctl.passwords import Hasher
 from usersctl.permissions import admit
 from usersctl.store.store import Store
@@ -127,6 +127,15 @@ class AccountThrottle:
         waited = tx.now - moment(failures.last_at)
         # A clock that was set back must not lengthen the wait: the next failure is noted in its new time.
         return delay - waited if timedelta() <= waited < delay else None
+
+    def locks(self, now: datetime) -> Locks | None:
+        """What `wait` and `is_locked` say, for a list of locked accounts; None if limits are off."""
+        if not self.enabled:
+            return None
+        doublings = range((LONGEST_DELAY // FIRST_DELAY).bit_length() + 1)
+        delays = (min(LONGEST_DELAY, FIRST_DELAY * 2**n) for n in doublings)
+        since = tuple((self.before_delay + n, stamp(now - delay)) for n, delay in enumerate(delays))
+        return Locks(self.of_strangers, self.of_known, since)
 
     def unlock(self, user: User, by: Actor) -> bool:
         with self.store.write() as tx:

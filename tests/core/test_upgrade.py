@@ -521,7 +521,12 @@ def rows_of(path: Path) -> dict[str, list[dict[str, Any]]]:
     with closing(sqlite3.connect(path)) as db:
         db.row_factory = sqlite3.Row
         tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-        return {table: [dict(row) for row in db.execute(f"SELECT * FROM {table}")] for table in tables}  # noqa: S608 - ours
+        rows = {table: [dict(row) for row in db.execute(f"SELECT * FROM {table}")] for table in tables}  # noqa: S608 - ours
+        # Older versions count by role and activity alone.
+        counts = (
+            "SELECT role, active, sum(n) AS n FROM user_counts GROUP BY role, active ORDER BY role, active"
+        )
+        return rows | {"user_counts": [dict(row) for row in db.execute(counts)]}
 
 
 def test_an_upgrade_of_the_first_release_keeps_every_row_of_every_table(path: Path) -> None:

@@ -141,14 +141,17 @@ def _parts(connection: sqlite3.Connection) -> dict[tuple[str, str], tuple[str, s
 
 
 def _counts(connection: sqlite3.Connection) -> Iterator[str]:
-    query = """
-        SELECT role, active, sum(stored) AS before, sum(actual) AS after
-        FROM (SELECT role, active, n AS stored, 0 AS actual FROM user_counts
-              UNION ALL SELECT role, active, 0, 1 FROM users)
-        GROUP BY role, active HAVING before <> after"""
+    kind = "role, active, awaiting_confirmation, invited, signed_in"
+    query = f"""
+        SELECT role, active, sum(before), sum(after)
+        FROM (SELECT {kind}, sum(stored) AS before, sum(actual) AS after
+              FROM (SELECT {kind}, n AS stored, 0 AS actual FROM user_counts
+                    UNION ALL SELECT {kind}, 0, 1 FROM users)
+              GROUP BY {kind})
+        WHERE before <> after GROUP BY role, active"""
     for role, active, stored, actual in connection.execute(query):
-        kind = f"{'active' if active else 'inactive'} accounts of role {role}"
-        yield f"user_counts has {stored} {kind}, but there are {actual}"
+        accounts = f"{'active' if active else 'inactive'} accounts of role {role}"
+        yield f"user_counts has {stored} {accounts}, but there are {actual}"
 
 
 def _search(connection: sqlite3.Connection) -> Iterator[str]:

@@ -1,7 +1,13 @@
 """The table of failed password checks in a row, by counter: see usersctl/throttle.py."""
 
-from usersctl.models import Failures
+from typing import Any
+
+from usersctl.models import Failures, Locks
 from usersctl.store.statements import Statements
+
+# As the partial indexes say it.
+_OF_STRANGERS = "account = 'user:' || user_id"
+_OF_KNOWN = "account <> 'user:' || user_id"
 
 
 class LoginFailures(Statements):
@@ -25,6 +31,10 @@ class LoginFailures(Statements):
         statement = "SELECT coalesce(sum(failures), 0) FROM login_failures WHERE user_id = ? AND account <> ?"
         return self._number(statement, (user_id, account))
 
+    def locked_ids(self, locks: Locks | None, at_most: int) -> list[int]:
+        statement, values = locked(locks)
+        return [user_id for (user_id,) in self._run(f"{statement} LIMIT :most", values | {"most": at_most})]
+
     def clear_failures(self, user_id: int) -> bool:
         return self._run("DELETE FROM login_failures WHERE user_id = ?", (user_id,)).rowcount > 0
 
@@ -32,3 +42,20 @@ class LoginFailures(Statements):
         """Deletes those of addresses without an account, beyond the newest `keep`."""
         condition = "user_id IS NULL ORDER BY last_failed_at DESC LIMIT ? OFFSET ?"
         return self._delete_some("login_failures", "account", condition, at_most, keep)
+
+
+def locked(locks: Locks | None) -> tuple[str, dict[str, Any]]:
+    """The statement that selects the ids of locked accounts, and its values."""
+    if locks is None:
+        return "SELECT user_id FROM login_failures WHERE FALSE", {}
+    values: dict[str, Any] = {"of_strangers": locks.of_strangers, "of_known": locks.of_known}
+    conditions = ["failures >= :of_strangers"]
+    for n, (failures, since) in enumerate(locks.delays):
+        conditions.append(f"(failures >= :delay{n} AND last_failed_at > :since{n})")
+        values |= {f"delay{n}": failures, f"since{n}": since}
+    values["least"] = min(locks.of_strangers, *(failures for failures, _ in locks.delays))
+    return (
+        "SELECT user_id FROM login_failures"
+        f" WHERE {_OF_STRANGERS} AND failures >= :least AND ({' OR '.join(conditions)})"
+        f" UNION SELECT user_id FROM login_failures WHERE {_OF_KNOWN} GROUP BY user_id HAVING sum(failures) >= :of_known"
+    ), values

@@ -106,6 +106,7 @@ def _renew(connection: sqlite3.Connection, path: Path) -> Migrated:
     backup = database_file.copy_aside(path, utc_now())
     ours = names_of_schema()
     kept = {name: _columns(connection, name) for name in _tables(connection, but="virtual") if name in ours}
+    kept.pop("user_counts", None)  # the triggers count anew
     _drop(connection, ours)
     _run_schema(connection)
     # Immutable, because SQLite would create files beside the backup otherwise.

@@ -4,8 +4,10 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from usersctl.errors import Invalid
 from usersctl.folding import search_words
-from usersctl.models import Page, Role, User, UserFilter
+from usersctl.models import Page, Role, User, UserFilter, UserState
+from usersctl.store.failures import LoginFailures, locked
 from usersctl.store.user_search import FEW, UserSearch, holds
 from usersctl.store.users import USER, user_of
 
@@ -20,15 +22,24 @@ _SORTS = {
 }
 _ROLES = {Role.ADMIN: "role = 'admin'", Role.USER: "role = 'user'"}
 _ACTIVE = {True: "active = 1", False: "active = 0"}
+# Of columns that user_counts has as well.
+_STATES = {
+    UserState.ACTIVE: "active = 1",
+    UserState.DEACTIVATED: "active = 0 AND invited = 0 AND awaiting_confirmation = 0",
+    UserState.AWAITING: "active = 0 AND invited = 0 AND awaiting_confirmation = 1",
+    UserState.INVITED: "invited = 1",
+    UserState.NEVER_SIGNED_IN: "signed_in = 0",
+}
+_IN_GROUP = "EXISTS (SELECT 1 FROM group_members WHERE group_id = :group AND user_id = users.id)"
 _LARGEST = 2**63 - 1  # integer of SQLite
 
 Values = dict[str, Any]
 
 
-class UserLists(UserSearch):
+class UserLists(UserSearch, LoginFailures):
     def count_users(self, wanted: UserFilter) -> int:
-        """Without a search."""
-        where = _where(_conditions(wanted._replace(search=None))[0])
+        """By role, activity and state."""
+        where = _where(_of_columns(wanted))
         return self._number(f"SELECT coalesce(sum(n), 0) FROM user_counts{where}")
 
     def users(self, wanted: UserFilter, *, limit: int = -1, offset: int = 0) -> Iterator[User]:
@@ -39,14 +50,50 @@ class UserLists(UserSearch):
         """`after`: the id of the last user of the page before, which makes a far page quick. An unknown id is ignored."""
         offset = (page - 1) * limit
         behind = self._place_of(after, wanted)
-        if wanted.search:
-            return self._page_of_search(wanted, limit, offset, behind)
-        total = self.count_users(wanted)
+        candidates = self._candidates(wanted)
+        total = self._total(wanted)
+        if total is None:
+            return self._page_of_uncounted(wanted, candidates, limit, offset, behind)
         if behind:
-            users = self._list_behind(wanted, limit, behind)
+            users = self._list_behind(wanted, limit, behind, candidates)
         else:
-            users = self._from_nearer_end(wanted, limit, offset, total)
+            users = self._from_nearer_end(wanted, limit, offset, total, candidates)
         return Page(users, limit, total)
+
+    def _total(self, wanted: UserFilter) -> int | None:
+        """None if no table has the number."""
+        if wanted.search or wanted.state == UserState.LOCKED:
+            return None
+        if wanted.group is None:
+            return self.count_users(wanted)
+        return None if _of_columns(wanted) else self._group(wanted.group)[1]
+
+    def _group(self, name: str) -> tuple[int, int]:
+        """Its id, and the number of its members."""
+        row = self._run("SELECT id, members FROM groups WHERE name = ?", (name,)).fetchone()
+        if row is None:
+            raise Invalid("Unknown group")
+        return row[0], row[1]
+
+    def _candidates(self, wanted: UserFilter) -> list[int] | None:
+        """Ids among which all users of the list are: the shortest list that an index has. A search may find more than it
+        lists. None: all users."""
+        found: list[list[int] | None] = []
+        if wanted.search:
+            found.append(self.candidates(search_words(wanted.search)))
+        if wanted.group is not None:
+            found.append(self._few_members(wanted.group))
+        if wanted.state == UserState.LOCKED:
+            ids = self.locked_ids(wanted.locks, FEW + 1)
+            found.append(ids if len(ids) <= FEW else None)
+        return min((ids for ids in found if ids is not None), key=len, default=None)
+
+    def _few_members(self, name: str) -> list[int] | None:
+        group_id, members = self._group(name)
+        if members > FEW:
+            return None
+        rows = self._run("SELECT user_id FROM group_members WHERE group_id = ?", (group_id,))
+        return [user_id for (user_id,) in rows]
 
     def _place_of(self, user_id: int | None, wanted: UserFilter) -> Values:
         """Of a user in a list; empty for an unknown one."""
@@ -54,24 +101,29 @@ class UserLists(UserSearch):
         row = self._run(statement, (user_id,)).fetchone()
         return {f"before{n}": value for n, value in enumerate(row or ())}
 
-    def _list_behind(self, wanted: UserFilter, limit: int, behind: Values) -> list[User]:
+    def _list_behind(
+        self, wanted: UserFilter, limit: int, behind: Values, ids: list[int] | None
+    ) -> list[User]:
         """First the users with the same keys: SQLite finds an id by an index in no other way."""
         users: list[User] = []
         for condition in (_among_same(wanted), _behind_same(wanted)):
-            users += self._list(wanted, limit - len(users), more=[condition], values=behind)
+            users += self._list(wanted, limit - len(users), ids=ids, more=[condition], values=behind)
         return users
 
-    def _from_nearer_end(self, wanted: UserFilter, limit: int, offset: int, total: int) -> list[User]:
+    def _from_nearer_end(
+        self, wanted: UserFilter, limit: int, offset: int, total: int, ids: list[int] | None
+    ) -> list[User]:
         """OFFSET scans every skipped row, so pages in the second half are read from the end and reversed."""
         left = total - offset
         if left > offset:
-            return list(self._list(wanted, limit, offset))
+            return list(self._list(wanted, limit, offset, ids=ids))
         backwards = wanted._replace(descending=not wanted.descending)
-        users = self._list(backwards, max(0, min(limit, left)), max(0, left - limit))
+        users = self._list(backwards, max(0, min(limit, left)), max(0, left - limit), ids=ids)
         return list(users)[::-1]
 
-    def _page_of_search(self, wanted: UserFilter, limit: int, offset: int, behind: Values) -> Page:
-        candidates = self._candidates(wanted)
+    def _page_of_uncounted(
+        self, wanted: UserFilter, candidates: list[int] | None, limit: int, offset: int, behind: Values
+    ) -> Page:
         skipped = 0 if behind else offset
         ids = self._to_sort(wanted, candidates, behind, skipped + limit + 1)
         more = [_behind(wanted)] if behind else []
@@ -83,9 +135,6 @@ class UserLists(UserSearch):
             total = max(total, offset + len(users))  # with the first of the next page
         return Page(users[:limit], limit, total, is_exact)
 
-    def _candidates(self, wanted: UserFilter) -> list[int] | None:
-        return self.candidates(search_words(wanted.search)) if wanted.search else None
-
     def _to_sort(
         self, wanted: UserFilter, candidates: list[int] | None, behind: Values, most: int
     ) -> list[int] | None:
@@ -94,7 +143,7 @@ class UserLists(UserSearch):
             return candidates
         if wanted.sort != "name" or not 0 < most <= FEW:
             return None
-        conditions, values = _conditions(wanted)
+        conditions, values = self._conditions(wanted)
         if behind:
             # IS TRUE, so that SQLite reads the index from the first of the names that begin like a word.
             conditions.append(f"({_behind(wanted)}) IS TRUE")
@@ -113,7 +162,7 @@ class UserLists(UserSearch):
     ) -> Iterator[User]:
         """`ids`: only these users; SQLite would rather read an index than look them up one by one. `more` conditions have
         `values`."""
-        conditions, known = _conditions(wanted, ids)
+        conditions, known = self._conditions(wanted, ids)
         hint = "" if ids is None else " NOT INDEXED"
         statement = (
             f"SELECT {USER} FROM users{hint}{_where([*conditions, *more])}"
@@ -122,35 +171,51 @@ class UserLists(UserSearch):
         known |= {**(values or {}), "limit": limit, "offset": min(offset, _LARGEST)}
         return (user_of(row, self) for row in self._run(statement, known))
 
+    def _conditions(self, wanted: UserFilter, ids: list[int] | None = None) -> tuple[list[str], Values]:
+        conditions = _of_columns(wanted)
+        values: Values = {}
+        if ids is not None:
+            conditions.append("id IN (SELECT value FROM json_each(:ids))")
+            values["ids"] = json.dumps(ids)
+        if wanted.state == UserState.NEVER_SIGNED_IN and wanted.sort == "last-login":
+            conditions.append("login_order = ''")  # for the index in this order
+        if wanted.group is not None:
+            conditions.append(_IN_GROUP)
+            values["group"] = self._group(wanted.group)[0]
+        if wanted.state == UserState.LOCKED:
+            statement, rules = locked(wanted.locks)
+            conditions.append(f"+id IN ({statement})")  # +: the list is read in its order
+            values |= rules
+        if wanted.search:
+            held, patterns = holds(search_words(wanted.search))
+            conditions += held
+            values |= patterns
+        return conditions, values
+
     def _count_found(self, wanted: UserFilter, candidates: list[int] | None) -> tuple[int, bool]:
         """The users of a search, and whether these are all."""
         if candidates is None:
-            conditions, values = _conditions(wanted)
+            conditions, values = self._conditions(wanted)
             some = f"SELECT 1 FROM users{_where(conditions)} LIMIT {COUNTED + 1}"
             count = self._number(f"SELECT count(*) FROM ({some})", values)
             return min(count, COUNTED), count <= COUNTED
         are_all = len(candidates) <= FEW
         most = len(candidates) if are_all else COUNTED
-        conditions, values = _conditions(wanted, candidates)
+        conditions, values = self._conditions(wanted, candidates)
         some = f"SELECT 1 FROM users NOT INDEXED{_where(conditions)} LIMIT {most}"
         return self._number(f"SELECT count(*) FROM ({some})", values), are_all
 
 
-def _conditions(wanted: UserFilter, ids: list[int] | None = None) -> tuple[list[str], Values]:
+def _of_columns(wanted: UserFilter) -> list[str]:
+    """The conditions that users and user_counts know."""
     conditions: list[str] = []
-    values: Values = {}
-    if ids is not None:
-        conditions.append("id IN (SELECT value FROM json_each(:ids))")
-        values["ids"] = json.dumps(ids)
     if wanted.role is not None:
         conditions.append(_ROLES[Role(wanted.role)])
     if wanted.active is not None:
         conditions.append(_ACTIVE[wanted.active])
-    if wanted.search:
-        held, patterns = holds(search_words(wanted.search))
-        conditions += held
-        values |= patterns
-    return conditions, values
+    if wanted.state is not None and wanted.state != UserState.LOCKED:
+        conditions.append(_STATES[UserState(wanted.state)])
+    return conditions
 
 
 def _where(conditions: list[str]) -> str:

@@ -178,7 +178,7 @@ class Users(Statements):
         self._run("DELETE FROM users WHERE id = ?", (user_id,))
 
     def active_admins(self) -> int:
-        return self._number("SELECT n FROM user_counts WHERE role = 'admin' AND active = 1")
+        return self._number("SELECT sum(n) FROM user_counts WHERE role = 'admin' AND active = 1")
 
     def _user(self, row: Any) -> User:
         return user_of(row, self)
