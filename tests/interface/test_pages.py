@@ -32,6 +32,7 @@ SCRIPTS = {file.name: file.read_text("utf-8") for file in sorted(HERE.glob("*.js
 SCRIPT = "".join(SCRIPTS.values())
 CATALOGUES = {file.stem: json.loads(file.read_text("utf-8")) for file in (HERE / "locales").glob("*.json")}
 ENGLISH = CATALOGUES["en"]
+TEMPLATES_OF_EMAILS = Path(usersctl.__file__).parent / "mail" / "templates"
 OTHERS = sorted(CATALOGUES.keys() - {"en"})
 PATHS = [
     "/login",
@@ -436,6 +437,65 @@ def test_every_language_has_every_text_with_the_same_placeholders(name: str) -> 
         assert set(re.findall(r"{\w+}", other[key])) == set(re.findall(r"{\w+}", ENGLISH[key])), key
 
 
+# What is the same word in English and another language.
+SAME = {"name", "role.admin", "users.status", "users.only-admins"}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_no_text_was_left_in_english(name: str) -> None:
+    other = CATALOGUES[name]
+    same = {key for key, text in other.items() if key != "messages" and text == ENGLISH[key]}
+    assert same - SAME == set()
+    for message, text in other["messages"].items():
+        assert text not in (message, ENGLISH["messages"].get(message)), message
+
+
+def test_one_and_many_are_said_in_pairs() -> None:
+    singular, plural = (
+        {key.removesuffix(end) for key in ENGLISH if key.endswith(end)} for end in (".one", ".many")
+    )
+    assert singular == plural
+    for catalogue in CATALOGUES.values():
+        assert all("{n}" in catalogue[f"{key}.many"] for key in plural)
+
+
+def every_text(name: str) -> list[str]:
+    catalogue = CATALOGUES[name]
+    emails = (TEMPLATES_OF_EMAILS / name).glob("*.txt")
+    words = [text for key, text in catalogue.items() if key not in ("lang", "messages")]
+    return [*words, *catalogue["messages"].values(), *(file.read_text("utf-8") for file in emails)]
+
+
+def test_french_keeps_its_punctuation_beside_the_words() -> None:
+    for text in every_text("fr"):
+        # A space that no line breaks at stands before high punctuation and inside of quotation marks.
+        assert (
+            re.search(r"[^\u202f][;?!]|[^\u00a0](?:»|:(?!//)(?![^\n]*\n(?:Button|\n)))|«[^\u00a0]", text)
+            is None
+        ), text
+        assert "'" not in text, text
+
+
+def test_spanish_opens_its_questions() -> None:
+    for text in every_text("es"):
+        assert text.count("¿") == text.count("?"), text
+        assert text.count("¡") == text.count("!"), text
+
+
+# The polite form; the familiar one would be a slip.
+FAMILIAR = {
+    "de": r"\b(du|dein\w*|dir|dich)\b",
+    "fr": r"\b(tu|ton|ta|tes|toi)\b",
+    "es": r"\b(tú|tu|tus|ti|te)\b",
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_language_has_one_form_of_address(name: str) -> None:
+    for text in every_text(name):
+        assert re.search(rf"(?i){FAMILIAR[name]}", text) is None, text
+
+
 @pytest.mark.parametrize("locale", sorted(CATALOGUES))
 def test_a_page_loads_one_script_and_the_texts_that_the_script_names(
     make_site: Callable[..., Site], locale: str
@@ -625,8 +685,8 @@ def test_an_invalid_catalogue_is_refused(tmp_path: Path, text: str, message: str
 
 
 def test_the_error_for_a_missing_catalogue_names_the_shipped_ones() -> None:
-    with pytest.raises(ConfigError, match=r"^locale = 'fr': neither de nor en, and as a file: No such file"):
-        assets.check(settings(locale="fr"))
+    with pytest.raises(ConfigError, match=r"^locale = 'xx': none of de, en, es, fr, and as a file: No such"):
+        assets.check(settings(locale="xx"))
 
 
 def test_an_unusable_logo_or_style_sheet_is_refused(tmp_path: Path) -> None:
@@ -644,7 +704,7 @@ def test_an_unusable_logo_or_style_sheet_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("locale", "fr"), ("branding.logo", "logo.svg"), ("branding.accent", "blue")]
+    ("key", "value"), [("locale", "xx"), ("branding.logo", "logo.svg"), ("branding.accent", "blue")]
 )
 def test_an_invalid_brand_or_locale_stops_the_start_with_one_line(
     usersctl: Command, key: str, value: str

@@ -27,6 +27,9 @@ ACCENT = "#0b5fff"
 # Seven bits, because not every server takes eight. Long lines, so that a link in an .eml file is never broken and can
 # be copied from it.
 _POLICY = SMTP.clone(cte_type="7bit", max_line_length=990)
+# How a date is written in figures. A language that is not here gets the international form.
+_DATES = {"de": "%d.%m.%Y um %H:%M UTC", "es": "%d/%m/%Y a las %H:%M UTC", "fr": "%d/%m/%Y à %H:%M UTC"}
+_INTERNATIONAL = "%Y-%m-%d %H:%M UTC"
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Writer:
             "brand": self.settings.brand,
             "link": link or "",
             "hours": str(lifetime // timedelta(hours=1)),
-            "until": f"{date + lifetime:%Y-%m-%d %H:%M} UTC",
+            "until": f"{date + lifetime:{_DATES.get(self._language(), _INTERNATIONAL)}}",
             "email": recipient,
             "new_email": new_email,
         }
@@ -77,7 +80,8 @@ class Writer:
         message = EmailMessage(policy=_POLICY)
         message["From"] = self._sender()
         message["To"] = _address(recipient)
-        message["Subject"] = " ".join(subject.split())
+        # One line; the spaces that hold a word and its punctuation together stay.
+        message["Subject"] = re.sub(r"[^\S\u00a0\u202f]+", " ", subject).strip()
         message["Date"] = format_datetime(date)
         message["Message-ID"] = f"<{message_id}@{domain(self.settings)}>"
         message["Auto-Submitted"] = "auto-generated"

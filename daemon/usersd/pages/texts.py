@@ -23,7 +23,7 @@ def catalogue(locale: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "not JSON"
         raise ConfigError(
-            f"locale = {locale!r}: neither {' nor '.join(sorted(shipped))}, and as a file: {why}"
+            f"locale = {locale!r}: none of {', '.join(sorted(shipped))}, and as a file: {why}"
         ) from None
     if not isinstance(own, dict):
         raise ConfigError(f"locale = {locale!r}: must hold one JSON object with keys of en.json")
