@@ -123,7 +123,7 @@ def test_groff_renders_the_man_page_without_a_warning() -> None:
 def callers(text: str) -> dict[tuple[str, str], str]:
     calls: dict[tuple[str, str], str] = {}
     for cells in rows(text):
-        call = re.fullmatch(r"`(GET|POST|PATCH|DELETE) (/\S*)`", cells[0])
+        call = re.fullmatch(r"`(GET|POST|PUT|PATCH|DELETE) (/\S*)`", cells[0])
         if call:
             assert (call[1], call[2]) not in calls, call[0]
             calls[call[1], call[2]] = cells[1]

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from usersctl.errors import Invalid
-from usersd.openapi.schemas import Schema, boolean, described, fields
+from usersd.openapi.schemas import Schema, array, boolean, described, fields
 from usersd.request import ID_PATTERN, Request
 
 T = TypeVar("T")
 
-_KINDS = {str: "a string", bool: "true or false"}
+_KINDS = {str: "a string", bool: "true or false", list: "a list"}
 
 
 @dataclass
@@ -50,6 +50,17 @@ class Field(Generic[T]):
 def required(schema: Schema, name: str = "", *, description: str = "") -> Field[str]:
     """A string that must be sent and not be empty."""
     return Field(schema, "", name=name, required=True, description=description)
+
+
+def required_strings(schema: Schema, description: str) -> Field[Any]:
+    """A list that must be sent, and may be empty."""
+
+    def check(name: str, value: list[Any]) -> list[str]:
+        if not all(isinstance(item, str) for item in value):
+            raise Invalid(f"{name} must be a list of strings")
+        return value
+
+    return Field(array(schema), None, list, check, required=True, description=description)
 
 
 def optional(schema: Schema, description: str = "") -> Field[str | None]:
@@ -115,7 +126,7 @@ class Fields:
             for field in self.fields:
                 if field.required is is_required:
                     vars(self)[field.attribute] = field.read(values)
-            if is_required and not all(vars(self).values()):
+            if is_required and any(value in (None, "") for value in vars(self).values()):
                 raise Invalid(self.missing)
 
 

@@ -54,6 +54,9 @@ REQUESTS: dict[tuple[str, str], dict[str, Any] | None] = {
     ("POST", "/api/users/<id>/unlock"): None,
     ("POST", "/api/users/<id>/reset-letter"): None,
     ("POST", "/api/users/<id>/confirm-letter"): None,
+    ("PUT", "/api/users/<id>/groups"): {"groups": ["staff"]},
+    ("POST", "/api/groups"): {"name": "board"},
+    ("DELETE", "/api/groups/<group>"): None,
     CLEANUP: {"includeNoExpiration": True},
 }
 FOR_SIGNED_IN = [route for route in TABLE if route.access.needs_session]
@@ -93,7 +96,12 @@ class Caller:
     unconfirmed: User
 
     def send(self, method: str, path: str) -> Reply:
-        ids = {"<id>": self.named.id, "<session_id>": self.other_session.id, "<provider>": "oauth"}
+        ids: dict[str, object] = {
+            "<id>": self.named.id,
+            "<session_id>": self.other_session.id,
+            "<provider>": "oauth",
+            "<group>": f"group-{self.named.id}",
+        }
         if path.startswith("/api/users/<id>/"):
             ids["<session_id>"] = self.session_of_named.id
         if path.endswith("/confirm-letter"):
@@ -124,6 +132,7 @@ class House:
         unconfirmed = self.elsewhere.registration.register(
             f"unconfirmed-{self.callers}@example.com", "Zoe", PASSWORD, by=OPERATOR
         )
+        self.elsewhere.groups.create(f"group-{named.id}", by=OPERATOR)
         client = self.site.client(cookies={"auth_token": opened[0].token})
         self.gate.reset()
         return Caller(
@@ -135,10 +144,12 @@ class House:
         return [(name, query(self.elsewhere, f"SELECT * FROM {name}")) for (name,) in tables]  # noqa: S608 - our own tables
 
     def undo(self) -> None:
-        """So that a request which creates the same account succeeds again."""
+        """So that a request which creates the same account or group succeeds again."""
         self.gate.reset()
         for (user_id,) in query(self.elsewhere, "SELECT id FROM users WHERE email LIKE 'accomplice@%'"):
             self.elsewhere.accounts.delete([user_id], by=OPERATOR)
+        if query(self.elsewhere, "SELECT 1 FROM groups WHERE name = 'board'"):
+            self.elsewhere.groups.delete("board", by=OPERATOR)
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +169,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         service.store.write = gate.write  # type: ignore[method-assign]
         with running(service, listening=None) as site:
             site.add("root", role="admin")
+            elsewhere.groups.create("staff", by=OPERATOR)
             yield House(site, gate, elsewhere)
 
 

@@ -61,6 +61,11 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("POST", "/api/users/<id>/unlock"): (ADMIN, 200),
     ("POST", "/api/users/<id>/reset-letter"): (ADMIN, 200),
     ("POST", "/api/users/<id>/confirm-letter"): (ADMIN, 400),
+    ("GET", "/api/users/<id>/groups"): (ADMIN, 200),
+    ("PUT", "/api/users/<id>/groups"): (ADMIN, 400),
+    ("GET", "/api/groups"): (ADMIN, 200),
+    ("POST", "/api/groups"): (ADMIN, 400),
+    ("DELETE", "/api/groups/<group>"): (ADMIN, 404),
     ("GET", "/api/users/auth/oauth/redirect"): (ANYONE, 302),
     ("GET", "/api/users/auth/oauth/callback"): (ANYONE, 302),
     ("GET", "/api/users/auth/verify"): (ANYONE, 200),  # and 401 for an anonymous request
@@ -158,7 +163,7 @@ class Callers:
         return self.site.client(cookies={"auth_token": token})
 
     def path(self, path: str, caller: str, method: str) -> str:
-        known = {"<session_id>": "999", "<name>": "style.css", "<provider>": "oauth"}
+        known = {"<session_id>": "999", "<name>": "style.css", "<group>": "staff", "<provider>": "oauth"}
         if "<id>" in path:
             own = method in ("GET", "HEAD")
             target = getattr(self, caller, self.user) if own else self.site.add(f"other-{next(self.number)}")

@@ -193,7 +193,14 @@ def test_on_https_the_gate_reads_the_host_bound_cookie(
         *[(path, True) for path in ("/login", "/logout", "/account", "/users", "/api/users", "/_tasks/")],
         *[
             (path, True)
-            for path in ("/api/users/me", "/api/users/unknown/x", "/assets/style.css", "/assets/x")
+            for path in (
+                "/api/users/me",
+                "/api/users/unknown/x",
+                "/api/groups",
+                "/api/groups/x",
+                "/assets/style.css",
+                "/assets/x",
+            )
         ],
         *[(path, False) for path in ("/", "/health", "/ready", "/page", "/login/", "//login", "/api/users2")],
         *[(path, False) for path in ("/api/things", "/users/x/y", "/_tasks", None)],

@@ -589,11 +589,11 @@ def test_the_file_for_traefik_removes_every_spelling_of_an_identity_header(users
 
 
 # The daemon's paths beside an application; one that ends with / stands for all below it.
-FROM_OUTSIDE = {"/api/users/", "/assets/"} | {
+BELOW = ("/api/users/", "/api/groups/", "/assets/")
+FROM_OUTSIDE = set(BELOW) | {
     route.path
     for route in TABLE
-    if not route.path.startswith(("/api/users/", "/assets/", "/_tasks/"))
-    and route.path not in ("/", "/health", "/ready")
+    if not route.path.startswith((*BELOW, "/_tasks/")) and route.path not in ("/", "/health", "/ready")
 }
 
 
@@ -602,7 +602,7 @@ def test_every_page_of_the_daemon_is_behind_the_proxy_and_nothing_else(usersctl:
     """A route that is added to the table must be added to the snippets, too."""
     usersctl.configure(f'baseUrl = "https://{NAME}"\n')
     text = usersctl("snippet", kind).stdout
-    for path in FROM_OUTSIDE - {"/api/users/", "/assets/"}:
+    for path in FROM_OUTSIDE - set(BELOW):
         assert re.search(rf"[/(|]{path[1:]}[ |)\n]", text), path
     for inside in ("/health", "/ready", "/metrics", "/_tasks"):
         assert inside not in text

@@ -29,7 +29,11 @@ _REFUSALS = {
 }
 _ALWAYS = (400, 413, 431, 500, 503)
 # Of paths; all others are ids.
-_SEGMENTS = {"name": string("style.css", minLength=1), "provider": string("oauth", minLength=1)}
+_SEGMENTS = {
+    "name": string("style.css", minLength=1),
+    "group": string("staff", minLength=1),
+    "provider": string("oauth", minLength=1),
+}
 _OPEN = (Access.ANYONE, Access.OPTIONAL_SESSION)
 _REFUSAL_HEADERS = {401: ("WWW-Authenticate",), 405: ("Allow",), 429: ("Retry-After",), 503: ("Retry-After",)}
 

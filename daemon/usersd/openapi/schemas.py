@@ -60,6 +60,7 @@ ID = integer(1, minimum=1, maximum=MAX_ID)
 EMAIL = string("grace@example.com", format="email", maxLength=254)
 NAME = string("Grace Hopper", minLength=1, maxLength=200)
 ROLE = string(Role.USER, enum=list(Role))
+GROUP_NAME = string("staff", pattern="^[a-z0-9][a-z0-9._-]{0,62}$")
 TOKEN = string("gJz_R2rDRUH2UBKqLGkhd6Ofy3lfwTfUG4t2uPLb15k", minLength=1)
 ANY_EMAIL = string("grace@example.com", minLength=1)  # to look for: an invalid address is an unknown one
 ANY_PASSWORD = string("correct horse battery", minLength=1)  # an existing password, which no rule applies to
@@ -115,6 +116,7 @@ def components(settings: Settings) -> dict[str, Schema]:
         "RegisteredUser": exactly(_PERSON | _TIMES),
         "Session": exactly(_SESSION),
         "Identity": exactly(_IDENTITY),
+        "Group": exactly({"name": GROUP_NAME, "members": integer(2, minimum=0)}),
         "UserPage": exactly({"users": array(named("User")), "pagination": exactly(_PAGINATION)}),
         "NewPassword": string(
             "correct horse battery",
