@@ -123,10 +123,12 @@ class Accounts:
             admit(tx, by)
             return self._update(tx, user_id, asked, by, email=email, unlink=unlink)
 
-    def set_active(self, user_ids: Iterable[int], *, active: bool, by: Actor) -> list[User]:
+    def set_active(self, user_ids: Iterable[int], *, active: bool, by: Actor) -> list[tuple[User, User]]:
+        """Returns each user as it was before and as it is now."""
         with self.store.write() as tx:
             admit(tx, by)
-            return [self._update(tx, user_id, {"active": active}, by) for user_id in user_ids]
+            users = [_existing(tx.user(user_id)) for user_id in user_ids]
+            return [(user, self._update(tx, user.id, {"active": active}, by)) for user in users]
 
     def _update(
         self,

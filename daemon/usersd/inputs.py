@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from usersctl.errors import Invalid
-from usersd.openapi.schemas import Schema, array, boolean, described, fields
+from usersd.openapi.schemas import ID, MAX_ID, Schema, array, boolean, described, fields
 from usersd.request import ID_PATTERN, Request
 
 T = TypeVar("T")
@@ -76,6 +76,25 @@ def flag(name: str, description: str, *, example: bool) -> Field[bool]:
     return Field(boolean(description, example=example), default=False, kind=bool, name=name)
 
 
+def ids(most: int, description: str) -> Field[list[int]]:
+    """Ids of users, at least one, each of them once."""
+
+    def check(name: str, value: list[Any]) -> list[int]:
+        if len(value) > most:
+            raise Invalid(f"{name} must hold at most {most:,} ids")
+        if not all(type(number) is int and 0 < number <= MAX_ID for number in value):
+            raise Invalid("Invalid user id")
+        return list(dict.fromkeys(value))
+
+    schema = array(ID) | {"minItems": 1, "maxItems": most}
+    return Field(schema, [], list, check, required=True, description=description)
+
+
+def required_choice(schema: Schema, description: str) -> Field[str]:
+    """One of the values that the schema lists."""
+    return Field(schema, "", check=_listed(schema), required=True, description=description)
+
+
 # --- of a query, where every value is a string ---
 
 
@@ -90,15 +109,18 @@ def number(schema: Schema, default: int, description: str) -> Field[int]:
     return Field(schema, default, check=check, description=description)
 
 
-def choice(schema: Schema, description: str) -> Field[str | None]:
+def choice(schema: Schema, description: str, default: str | None = None) -> Field[str | None]:
     """One of the values that the schema lists."""
+    return Field(schema, default, check=_listed(schema), description=description)
 
+
+def _listed(schema: Schema) -> Callable[[str, Any], str]:
     def check(name: str, value: str) -> str:
         if value not in schema["enum"]:
             raise Invalid(f"{name} must be one of {', '.join(schema['enum'])}")
         return value
 
-    return Field(schema, None, check=check, description=description)
+    return check
 
 
 def true_or_false(description: str) -> Field[bool | None]:

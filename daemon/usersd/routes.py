@@ -6,6 +6,7 @@ To add an endpoint, write its handler, describe it with @Operation(...), and add
 
 from usersd.handlers import (
     assistance,
+    bulk,
     claims,
     deletion,
     first_admin,
@@ -60,6 +61,7 @@ TABLE: tuple[Route, ...] = (
     Route("GET",    "/api/users",                          ADMIN,            users.list_all),
     Route("POST",   "/api/users",                          ADMIN,            users.create, None, Lane.HASHING, event="create"),
     Route("GET",    "/api/users/inactive",                 ADMIN,            users.list_inactive),
+    Route("POST",   "/api/users/bulk",                     ADMIN,            bulk.change, event="bulk"),
     Route("GET",    "/api/users/<id>",                     OWN_OR_ADMIN,     users.read),
     Route("PATCH",  "/api/users/<id>",                     ADMIN,            users.change, event="update", own="email"),
     Route("DELETE", "/api/users/<id>",                     ADMIN,            users.delete, event="delete", own=ANY),

@@ -26,6 +26,7 @@ from usersd.routes import TABLE
 
 NEW_PASSWORD = "another sentence entirely"
 CLEANUP = ("POST", "/_tasks/users:cleanup-tokens")
+BULK = ("POST", "/api/users/bulk")
 # A body with which the request of an admin succeeds. <id> is another user; <session_id> is another session of the caller,
 # or behind an <id> one of that user.
 REQUESTS: dict[tuple[str, str], dict[str, Any] | None] = {
@@ -47,6 +48,7 @@ REQUESTS: dict[tuple[str, str], dict[str, Any] | None] = {
         "password": PASSWORD,
         "role": "admin",
     },
+    BULK: {"ids": [], "action": "deactivate"},  # of the other user
     ("PATCH", "/api/users/<id>"): {"role": "admin"},
     ("DELETE", "/api/users/<id>"): None,
     ("DELETE", "/api/users/<id>/sessions"): None,
@@ -106,9 +108,10 @@ class Caller:
             ids["<session_id>"] = self.session_of_named.id
         if path.endswith("/confirm-letter"):
             ids["<id>"] = self.unconfirmed.id
-        return self.client.send(
-            method, re.sub("<[a-z_]+>", lambda name: str(ids[name[0]]), path), REQUESTS.get((method, path))
-        )
+        body = REQUESTS.get((method, path))
+        if (method, path) == BULK:
+            body = {**(body or {}), "ids": [self.named.id]}
+        return self.client.send(method, re.sub("<[a-z_]+>", lambda name: str(ids[name[0]]), path), body)
 
 
 @dataclass

@@ -313,6 +313,29 @@ def test_lists_are_filtered_searched_and_sorted(usersctl: Command) -> None:
     assert emails("--search", "") == "ada eve grace"
 
 
+def test_lists_are_filtered_by_state_and_group(usersctl: Command) -> None:
+    for name in ("ada", "bob", "eve"):
+        usersctl.add(name, active=name != "eve")
+    with usersctl.service() as service, service.store.write() as tx:
+        for _ in range(80):
+            tx.count_failure("user:2", 2)
+    usersctl.ok("group", "create", "staff")
+    usersctl.ok("group", "add", "staff", "2", "3")
+
+    def emails(*words: str) -> str:
+        return " ".join(row[1].partition("@")[0] for row in usersctl.ok("list", *words).rows)
+
+    assert emails("--state", "active") == "ada bob"
+    assert emails("--state", "deactivated") == "eve"
+    assert emails("--state", "locked") == "bob"
+    assert emails("--state", "never-signed-in", "--group", "staff", "--desc") == "eve bob"
+    assert emails("--group", "staff", "--active", "--limit", "5") == "bob"
+    assert emails("--state", "invited") == emails("--state", "awaiting") == ""
+    refused = usersctl("list", "--group", "ghosts")
+    assert (refused.code, "Unknown group" in refused.stderr) == (2, True)
+    assert usersctl("list", "--state", "gone").code == 2
+
+
 def test_a_list_goes_on_behind_a_user(usersctl: Command) -> None:
     usersctl.add("eve", "grace", "ada", "emile", "bob")
 

@@ -462,7 +462,7 @@ def test_several_users_are_changed_together_or_not_at_all(service: Service, add:
         service.accounts.delete([*ids, 99], by=OPERATOR)
     assert [service.accounts.get(id_).active for id_ in ids] == [True, True]
     assert [row.action for row in audit(service)] == ["create", "create"]
-    assert [user.active for user in service.accounts.set_active(ids, active=False, by=OPERATOR)] == [
+    assert [user.active for _, user in service.accounts.set_active(ids, active=False, by=OPERATOR)] == [
         False,
         False,
     ]

@@ -51,6 +51,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("GET", "/api/users"): (ADMIN, 200),
     ("POST", "/api/users"): (ADMIN, 400),
     ("GET", "/api/users/inactive"): (ADMIN, 200),
+    ("POST", "/api/users/bulk"): (ADMIN, 400),
     ("GET", "/api/users/<id>"): (USER, 200),  # their own; others' are a 403, below
     ("PATCH", "/api/users/<id>"): (ADMIN, 200),
     ("DELETE", "/api/users/<id>"): (ADMIN, 200),

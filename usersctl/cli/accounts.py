@@ -12,7 +12,7 @@ from usersctl.cli.show.cells import Cell
 from usersctl.cli.show.listing import ON_A_TERMINAL, list_users
 from usersctl.errors import Invalid, Taken
 from usersctl.fields import newcomer, search_text
-from usersctl.models import Role, TokenKind, User, UserFilter
+from usersctl.models import Role, TokenKind, User, UserFilter, UserState
 from usersctl.passwords import password_is_set
 
 if TYPE_CHECKING:
@@ -108,6 +108,15 @@ def list_(
     active: Annotated[bool, Option("--active", help="Only active accounts.")] = False,
     inactive: Annotated[bool, Option("--inactive", help="Only inactive accounts.")] = False,
     role: Annotated[Role | None, Option(help="Only accounts with this role.")] = None,
+    state: Annotated[
+        UserState | None,
+        Option(
+            metavar="STATE",
+            help="Only active, deactivated, awaiting (a confirmation), invited, locked (after failed logins) or"
+            " never-signed-in accounts.",
+        ),
+    ] = None,
+    group: Annotated[str | None, Option(metavar="GROUP", help="Only members of this group.")] = None,
     search: Annotated[str | None, Option(metavar="TEXT", help="Part of an address or a name.")] = None,
     sort: Annotated[Sort, Option(metavar="KEY", help="By name, email, created or last-login.")] = Sort.NAME,
     desc: Annotated[bool, Option("--desc", help="Sort in descending order.")] = False,
@@ -141,7 +150,11 @@ def list_(
         limit = ON_A_TERMINAL
     # Surrogates, which no name holds, cannot be bound to a statement.
     search = (search or "").encode("utf-8", "backslashreplace").decode()
-    wanted = UserFilter(search_text(search), role, active if active != inactive else None, sort, desc)
+    is_active = active if active != inactive else None
+    wanted = UserFilter(search_text(search), role, is_active, sort, desc, state, group)
+    if state is UserState.LOCKED:
+        service = run.service(write=False)
+        wanted = wanted._replace(locks=service.throttle.locks(service.now()))
     form, limit = next(iter(forms), None), limit and min(limit, MOST)
     list_users(run, wanted, form=form, limit=limit, page=page or 1, after=after)
 
@@ -219,13 +232,15 @@ def deactivate(ctx: Context, user: UserArguments) -> None:
 def _set_active(run: Invocation, references: list[str], *, active: bool) -> None:
     service = run.service()
     accounts = questions.users(service, references)
-    changed = service.accounts.set_active([user.id for user in accounts], active=active, by=run.actor)
+    changes = service.accounts.set_active([user.id for user in accounts], active=active, by=run.actor)
     state = "active" if active else "inactive"
     lines = [
         f"{'Already' if before == after else 'Now'} {state}: {after.email} (user {after.id})"
-        for before, after in zip(accounts, changed, strict=True)
+        for before, after in changes
     ]
-    run.out.result("\n".join(lines) or "No users given; nothing to do", [user.as_json() for user in changed])
+    run.out.result(
+        "\n".join(lines) or "No users given; nothing to do", [user.as_json() for _, user in changes]
+    )
 
 
 def delete(

@@ -25,7 +25,7 @@ from usersctl.cli.options import VALUES
 COMMANDS = {
     "Accounts": (
         ("create",          "accounts.create",         "ada@example.com --name 'Ada Lovelace' --admin"),
-        ("list",            "accounts.list_",          "--inactive --sort created --desc"),
+        ("list",            "accounts.list_",          "--state never-signed-in --sort created --desc"),
         ("show",            "accounts.show",           "ada@example.com"),
         ("update",          "accounts.update",         "ada@example.com --role user"),
         ("activate",        "accounts.activate",       "7 8 grace@example.com"),

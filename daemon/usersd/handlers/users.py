@@ -4,7 +4,7 @@ from typing import Any
 
 from usersctl.errors import Invalid
 from usersctl.fields import search_text
-from usersctl.models import Role, UserFilter
+from usersctl.models import Role, UserFilter, UserState
 from usersctl.service import Service
 from usersd.access import renew_cookie
 from usersd.handlers.registration import Registration
@@ -44,16 +44,28 @@ class PasswordChange(Body, missing="Current password, new password and its confi
     confirmation = required(schemas.NEW_PASSWORD, "newPasswordConfirmation")
 
 
+_SORT = schemas.string("name", enum=["name", "email", "created", "last-login"])
+_ORDER = schemas.string("asc", enum=["asc", "desc"])
+_STATE = schemas.string(UserState.ACTIVE, enum=list(UserState))
+
+
 class UserList(Query):
     page = number(schemas.ID, 1, "From 1; 1 if left out.")
     limit = number(schemas.integer(10, minimum=1, maximum=100), 10, "Users on a page; 10 if left out.")
     after = number(schemas.ID, 0, "The last id of the page before this one; makes late pages fast.")
     search = optional(schemas.string("grace", maxLength=200), "A part of the address or the name.")
     role = choice(schemas.ROLE, "Only users of this role.")
+    sort = choice(_SORT, "`name` if left out. Equal ones are in the order of their ids.")
+    order = choice(_ORDER, "`asc` if left out.")
 
 
 class FilteredUserList(UserList):
     active = true_or_false("Only active users, or only inactive ones.")
+    state = choice(
+        _STATE,
+        "Only users in this state. `deactivated` is by an admin or by the owner; `locked` is after failed logins.",
+    )
+    group = optional(schemas.string("staff"), "Only members of this group.")
 
 
 @Operation("createUser", MANAGEMENT, schemas.USER, NewUser, links=_CREATED_USER)
@@ -104,9 +116,9 @@ def delete(request: Request, service: Service) -> dict[str, Any]:
     optional_headers=_AWAITING,
 )
 def list_all(request: Request, service: Service) -> Response:
-    """List users. Ordered by name, then id. A page beyond the end is an empty list."""
+    """List users. A page beyond the end is an empty list. `total` is a lower bound if `totalIsExact` is false."""
     query = FilteredUserList(request.query)
-    return _page(service, query, query.active)
+    return _page(service, query, UserFilter(active=query.active, state=query.state, group=query.group))
 
 
 @Operation(
@@ -119,12 +131,17 @@ def list_all(request: Request, service: Service) -> Response:
 )
 def list_inactive(request: Request, service: Service) -> Response:
     """List inactive users."""
-    return _page(service, UserList(request.query), active=False)
+    return _page(service, UserList(request.query), UserFilter(active=False))
 
 
-def _page(service: Service, query: UserList, active: bool | None) -> Response:
-    wanted = UserFilter(search_text(query.search or ""), query.role, active)
+def _page(service: Service, query: UserList, wanted: UserFilter) -> Response:
     page, limit = query.page, query.limit
+    wanted = wanted._replace(
+        search=search_text(query.search or ""),
+        role=query.role,
+        sort=query.sort or "name",
+        descending=query.order == "desc",
+    )
     result = service.accounts.page(wanted, page=page, limit=limit, after=query.after or None)
     listed = {
         "users": [user.as_json() for user in result.users],
