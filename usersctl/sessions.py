@@ -78,11 +78,11 @@ class Sessions:
     uses: SessionUses
 
     # The cleanup deletes some rows at a time until other writers have waited for `hold` seconds; the commit adds about as
-    # many. SQLite lets waiting writers try again every 25 milliseconds, so they come in during the time that follows, in
-    # which the cleanup carries its pages into the database (else the commit of a login would have to), or pauses.
+    # many. They come in during the time that follows, in which the cleanup carries its pages into the database (else the
+    # commit of a login would have to), or pauses.
     some: int = 50
-    hold: float = 0.012
-    pause: float = 0.03  # from the end of one transaction to the next, at least
+    hold: float = 0.018
+    pause: float = 0.01  # from the end of one transaction to the next, at least
     kept_failures: int = 100_000  # of failed logins on addresses without an account
 
     # --- opened ---

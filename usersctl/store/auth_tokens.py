@@ -1,6 +1,6 @@
 """The table of tokens that sign a user in: sessions of browsers, and API tokens."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from usersctl.models import Session, User
@@ -21,11 +21,14 @@ _BY_HASH = (
 
 # Another process may have written a later use, and a use that moves no expiry leaves the one that it moved. A last use in
 # the future is none: the clock was set back.
-_LATER = "last_used_at > :used AND last_used_at <= :now"
+_LATER = "last_used_at > used AND last_used_at <= now"
+# One statement for many sessions, because between two statements the threads that answer requests have to wait for this
+# one, and this one for them.
 _USE = (
-    f"UPDATE auth_tokens SET last_used_at = CASE WHEN {_LATER} THEN last_used_at ELSE :used END,"
-    f" expires_at = CASE WHEN NOT :moved OR ({_LATER} AND expires_at > :expires) THEN expires_at ELSE :expires END"
-    " WHERE id = :id AND created_at = :created"
+    "WITH noted (session, since, used, expires, moved) AS (VALUES {}), moment (now) AS (VALUES (?)) UPDATE auth_tokens"
+    f" SET last_used_at = CASE WHEN {_LATER} THEN last_used_at ELSE used END,"
+    f" expires_at = CASE WHEN NOT moved OR ({_LATER} AND expires_at > expires) THEN expires_at ELSE expires END"
+    " FROM noted, moment WHERE id = session AND created_at = since"
 )
 
 
@@ -49,20 +52,19 @@ class AuthTokens(Statements):
         statement = "SELECT 1 FROM auth_tokens WHERE token_hash = ?"
         return self._run(statement, (token_hash,)).fetchone() is not None
 
-    def use_tokens(self, sessions: Iterable[Session]) -> None:
+    def use_tokens(self, sessions: Sequence[Session]) -> None:
         """Leaves out a session that is gone, also if a restored database has another one of this id."""
-        rows = (
-            {
-                "used": session.last_used_at,
-                "expires": session.expires_at,
-                "moved": session.moved,
-                "now": self.now_text,
-                "id": session.id,
-                "created": session.created_at,
-            }
-            for session in sessions
-        )
-        self._run_each(_USE, rows)
+        values: list[Any] = []
+        for session in sessions:
+            values += (
+                session.id,
+                session.created_at,
+                session.last_used_at,
+                session.expires_at,
+                session.moved,
+            )
+        rows = ", ".join(["(?, ?, ?, ?, ?)"] * len(sessions))
+        self._run(_USE.format(rows), (*values, self.now_text))
 
     def token(self, token_id: int) -> Session | None:
         return self._first(_session_of, f"SELECT {_SESSION} FROM auth_tokens WHERE id = ?", (token_id,))

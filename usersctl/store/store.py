@@ -16,6 +16,7 @@ from usersctl.store.transaction import Transaction
 
 # After one writer has waited in vain for another process, the others do not wait: their threads are needed by readers.
 PATIENCE_WHILE_HELD = 0.05
+TRIED_EVERY = 0.002  # seconds, while another process writes
 
 _FromSQLite = sqlite3.Error | UnicodeDecodeError  # the latter in the text of a damaged database
 
@@ -176,9 +177,8 @@ class Store:
                 left = max(0, until - time.monotonic())
                 if self._held:  # since this thread began to wait
                     left = min(left, PATIENCE_WHILE_HELD)
-                self._set_patience(connection, left)
                 try:
-                    connection.execute("BEGIN IMMEDIATE")
+                    self._begin_to_write(connection, left)
                 except sqlite3.OperationalError:
                     self._held |= waits_fully
                     raise
@@ -196,6 +196,23 @@ class Store:
         if commit:
             for callback in tx.callbacks:
                 callback()
+
+    def _begin_to_write(self, connection: sqlite3.Connection, patience: float) -> None:
+        """SQLite sleeps longer from try to try, and so misses the moments between the transactions of a long work."""
+        until = time.monotonic() + patience
+        self._set_patience(connection, 0)
+        try:
+            while True:
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError as error:
+                    if _primary(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                        raise
+                else:
+                    return
+                time.sleep(TRIED_EVERY)
+        finally:
+            self._set_patience(connection, database_file.BUSY_SECONDS)
 
     def signing_key(self, name: str) -> bytes:
         """Made at first use, and read at every other: a restore or another process may have replaced it."""
@@ -272,13 +289,14 @@ class Store:
         power cut may undo the last transactions until another one, outside of this, is committed.
         """
         connection = self._connection(to_write=True)
+        (cache,) = connection.execute("PRAGMA cache_size").fetchone()
         for setting in ("wal_autocheckpoint = 0", "cache_size = -16384", "synchronous = NORMAL"):
             connection.execute(f"PRAGMA {setting}")
         try:
             yield
         finally:
             if connection in self._connections:  # an error may have closed it
-                for setting in ("wal_autocheckpoint = 1000", "cache_size = -2000", "synchronous = FULL"):
+                for setting in ("wal_autocheckpoint = 1000", f"cache_size = {cache}", "synchronous = FULL"):
                     connection.execute(f"PRAGMA {setting}")
 
     def _set_patience(self, connection: sqlite3.Connection, seconds: float) -> None:
@@ -323,6 +341,9 @@ class Store:
         except BaseException:
             connection.close()
             raise
+        if threading.current_thread() is threading.main_thread():
+            # The daemon checks sessions in its main thread. The cache holds what they read of some 20,000 users.
+            connection.execute("PRAGMA cache_size = -16384")
         self._connections.add(connection)
         self._local.connection, self._local.file, self._local.patience = connection, file, None
         self._local.end = _EndOfThread(connection, self._connections)
