@@ -1,6 +1,7 @@
 """Looks and accessibility: contrast, names, focus, width, size, speed, languages, brand."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -537,6 +538,23 @@ def test_the_pages_speak_german(house: House, visit: Visit) -> None:
     ada.fills(**{"E-Mail-Adresse": "ada@example.com"}, Passwort="falsch")
     ada.presses("Anmelden")
     ada.sees("Bitte warten Sie 30 Sekunden")
+
+
+def test_dates_are_written_as_the_language_of_the_page_does(house: House, visit: Visit) -> None:
+    site = house()
+    site.add()
+    site.service.recovery.forgot("ada@example.com")
+    site.service.outbox.work()
+    written = {"de-DE": r"^\d\d\.\d\d\.\d{4}, \d\d:\d\d$", "fr-CA": r"^\d{1,2} .+ \d{4}, \d\d\W?h \d\d$",
+               "es-ES": r"^\d{1,2} \w+ \d{4}, \d{1,2}:\d\d$", "en-US": r"^\w+ \d{1,2}, \d{4}, \d{1,2}:\d\d\W[AP]M$"}  # fmt: skip
+    for locale, pattern in written.items():
+        visitor = visit(site, locale=locale)
+        visitor.goes("/dev/mail")
+        expect(visitor.page.locator("time")).to_have_text(re.compile(pattern))
+        expect(visitor.page.locator("html")).to_have_attribute("lang", locale[:2])
+    silent = visit(site, java_script_enabled=False)
+    silent.goes("/dev/mail")
+    expect(silent.page.locator("time")).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d UTC$"))
 
 
 def test_a_partial_catalogue_is_completed_in_english(house: House, visit: Visit, tmp_path: Path) -> None:

@@ -782,6 +782,42 @@ def test_every_email_is_translated_with_the_same_placeholders(language: str, eng
     assert translated != original
 
 
+@pytest.mark.parametrize("locale", ["en", "de", "es", "fr"])
+def test_an_email_says_a_date_as_its_language_does(locale: str) -> None:
+    dates = {
+        "en": "2026-11-21 08:22 UTC",
+        "de": "21.11.2026 um 08:22 UTC",
+        "es": "21/11/2026 a las 08:22 UTC",
+        "fr": "21/11/2026 à 08:22 UTC",
+    }
+    text = " ".join(part(written("deletion", locale=locale), "plain").split())
+    assert dates[locale] in text
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ('{"lang": "fr-CA"}', "fr"),
+        ('{"lang": "DE"}', "de"),
+        ('{"lang": "it"}', "en"),
+        ("{}", "en"),
+        ("[]", "en"),
+        ("{", "en"),
+        ('{"lang": "../de"}', "en"),
+    ],
+)
+def test_emails_have_the_language_of_an_operators_own_catalogue(
+    tmp_path: Path, text: str, language: str
+) -> None:
+    file = tmp_path / "own.json"
+    file.write_text(text)
+    assert f'<html lang="{language}">' in part(written(locale=str(file)), "html")
+
+
+def test_the_spaces_of_french_punctuation_stay_in_a_subject() -> None:
+    assert str(written("confirm-deletion", locale="fr")["Subject"]) == "Supprimer votre compte Users\u202f?"
+
+
 def test_emails_follow_the_locale_and_the_accent_of_the_pages() -> None:
     letter = Writer(settings(locale="de", accent="#ffcc00")).write(
         "reset",

@@ -582,7 +582,7 @@ def test_the_script_sends_a_form_only_when_it_is_submitted(site: Site) -> None:
         html = site.client().get(page).body.decode()
         (script,) = re.findall(r"<script[^>]*>", html)
         assert re.fullmatch(
-            r'<script src="/assets/script\.js[^"]*" data-texts="/assets/script\.json[^"]*" defer>', script
+            r'<script src="/assets/script\.js[^"]*" data-texts="/assets/script\.en\.json[^"]*" defer>', script
         )
     script = site.client().get("/assets/script.js").body.decode()
     assert not re.search(r"requestSubmit|\.submit\(", script)

@@ -56,6 +56,9 @@ VISITS = [(path, True) for path in PATHS] + [
 ]
 
 
+ENGLISH_PAGE = (("Content-Language", "en"), ("Vary", "Accept-Language"))
+
+
 @pytest.fixture
 def admin(make_site: Callable[..., Site]) -> Client:
     site = make_site(whitelist=("/register",))
@@ -213,7 +216,7 @@ def test_a_browser_reads_a_refusal_as_a_page(
     asked.user = user and create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
     answer = pages.instead(asked, error_response(status, "No", ("X-Other", "kept")))
     page = answer.body.decode()
-    assert (answer.status, answer.headers) == (status, (*PAGE, ("X-Other", "kept")))
+    assert (answer.status, answer.headers) == (status, (*PAGE, *ENGLISH_PAGE, ("X-Other", "kept")))
     assert f"<h1>{message}</h1>" in page
     assert f'href="{"/account" if user else "/login"}"' in page.partition("<main")[2]
 
@@ -371,7 +374,7 @@ def test_markup_in_a_text_is_neither_in_the_page_nor_run(
     page = client.get("/login").body.decode()
     assert page.count("</script>") == 1
     assert "<!--" not in page
-    texts = client.get("/assets/script.json")
+    texts = client.get("/assets/script.en.json")
     assert texts.header("Content-Type") == "application/json; charset=utf-8"
     assert texts.header("X-Content-Type-Options") == "nosniff"
 
@@ -507,7 +510,7 @@ def test_a_page_loads_one_script_and_the_texts_that_the_script_names(
         page = visitor(admin, signed_in=signed_in).get(path).body.decode()
         assert page.count("<script") == 1
         name = additions.get(path, "script")
-        link = re.search(SCRIPT_TAG.replace("NAME", name), page)
+        link = re.search(SCRIPT_TAG.replace("NAME", name).replace("LANGUAGE", locale), page)
         assert link is not None, path
         script, texts = (admin.get(address) for address in link.groups())
         assert texts.header("Content-Type") == "application/json; charset=utf-8"
@@ -518,7 +521,7 @@ def test_a_page_loads_one_script_and_the_texts_that_the_script_names(
 
 
 SCRIPT_TAG = (
-    r'<script src="(/assets/NAME\.js\?v=[0-9a-f]{12})" data-texts="(/assets/NAME\.json\?v=[0-9a-f]{12})"'
+    r'<script src="(/assets/NAME\.js\?v=[0-9a-f]{12})" data-texts="(/assets/NAME\.LANGUAGE\.json\?v=[0-9a-f]{12})"'
     r" defer></script>"
 )
 
@@ -622,7 +625,7 @@ def test_a_brand_has_a_name_a_logo_a_colour_and_a_style_sheet(
     page = client.get("/login").body.decode()
     assert "<title>Sign in · Räder &amp; Söhne</title>" in page
     addresses = {path.partition("?")[0]: path for path in re.findall(r'"(/assets/[^"]+)"', page)}
-    files = ("style.css", "brand.css", "logo", "script.json", "script.js")
+    files = ("style.css", "brand.css", "logo", "script.en.json", "script.js")
     assert set(addresses) == {f"/assets/{name}" for name in files}
     assert client.get(addresses["/assets/logo"]).header("Content-Type") == "image/svg+xml"
     sheet = client.get(addresses["/assets/brand.css"])

@@ -172,7 +172,8 @@ class Settings(NamedTuple):
     stylesheet: Annotated[Path | None, Key("branding.stylesheet", values.path, example="own.css", help=
         "A style sheet that is loaded after the one of the pages.")] = None
     locale: Annotated[str, Key("locale", values.string,
-        "The language of the pages: en, de, or the path of a JSON file with the keys of daemon/usersd/pages/locales/en.json.")] = "en"
+        "The language of emails, and of the pages for a browser that prefers none of them: de, en, es or fr. Or the path of "
+        "a JSON file with keys of daemon/usersd/pages/locales/en.json, whose texts all visitors get.")] = "en"
 
     metrics_host: Annotated[str, Key("metrics.host", values.string,
         "The address on which /metrics is served, to every client that reaches it.")] = "127.0.0.1"

@@ -1,6 +1,7 @@
 """The folder for emails where no mail server is configured: one .eml file each."""
 
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -60,6 +61,9 @@ def remove_emails(folder: Path, before: datetime) -> None:
                         file.unlink()
 
 
+_BLANKS = re.compile(r"[ \t\n]+")  # not those that no line breaks at
+
+
 class SavedEmail(NamedTuple):
     """An email in the folder, as it is shown to a person."""
 
@@ -67,7 +71,7 @@ class SavedEmail(NamedTuple):
     message_id: str
     to: str
     subject: str
-    date: str
+    date: datetime | None
     parts: list[str]  # paragraphs of its text
 
 
@@ -87,12 +91,12 @@ def read(file: Path) -> SavedEmail:
     paragraphs: list[str] = []
     if body is not None:
         text = body.get_content().replace("\r\n", "\n")
-        paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+        paragraphs = [" ".join(_BLANKS.split(paragraph)).strip() for paragraph in text.split("\n\n")]
     return SavedEmail(
         int(file.stem),
         str(message["Message-ID"]).strip("<").partition("@")[0],
         str(message["To"]),
         str(message["Subject"]),
-        str(message["Date"]),
+        getattr(message["Date"], "datetime", None),
         list(filter(None, paragraphs)),
     )

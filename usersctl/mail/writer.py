@@ -1,6 +1,7 @@
 """Writes an email from its template: subject, text part and HTML part."""
 
 import html
+import json
 import re
 import textwrap
 from contextlib import suppress
@@ -11,6 +12,7 @@ from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime, parseaddr
+from functools import cache
 from pathlib import Path
 from string import Template
 from urllib.parse import urlsplit
@@ -111,17 +113,25 @@ class Writer:
         return next(folder / name for folder in folders if (folder / name).exists()).read_text("utf-8")
 
     def _language(self) -> str:
-        """English where the locale is a file, because no templates belong to that."""
-        locale = self.settings.locale
-        if locale.isalpha() and (TEMPLATES / locale).is_dir():
-            return locale
-        return "en"
+        """That of the pages, if there are templates in it, else English."""
+        language = _language_of(self.settings.locale)
+        return language if (TEMPLATES / language).is_dir() else "en"
 
     def _sender(self) -> Address:
         if self.settings.mailer_from is None:
             return Address(self.settings.brand, "no-reply", domain(self.settings))
         name, address = parseaddr(self.settings.mailer_from)
         return Address(name, addr_spec=address)
+
+
+@cache
+def _language_of(locale: str) -> str:
+    """Without its region. A file names its own; one that cannot be read is reported by the pages."""
+    if not locale.isalpha():
+        with suppress(OSError, ValueError, AttributeError):
+            locale = json.loads(Path(locale).read_text("utf-8")).get("lang", "en")
+    language = re.match("[a-z]+", str(locale).lower())
+    return language[0] if language else "en"
 
 
 def domain(settings: Settings) -> str:

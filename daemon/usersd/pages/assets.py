@@ -34,12 +34,14 @@ def address(settings: Settings, name: str) -> str:
 def content(settings: Settings, name: str) -> tuple[str, bytes]:
     """Media type and content."""
     stem, _, kind = name.rpartition(".")
+    script, _, language = stem.partition(".")
     if name == "style.css":
         return _STYLE, _lean(name)
     if stem in SCRIPTS and kind == "js":
         return _SCRIPT, b"".join(map(_lean, SCRIPTS[stem]))
-    if stem in SCRIPTS and kind == "json":
-        return _TEXTS, texts.for_script(settings.locale, content(settings, f"{stem}.js")[1].decode())
+    if script in SCRIPTS and kind == "json" and language in texts.catalogues(settings.locale):
+        words = texts.catalogues(settings.locale)[language]
+        return _TEXTS, texts.for_script(words, content(settings, f"{script}.js")[1].decode())
     if name == "common.bin" and settings.prevent_common_passwords:
         return "application/octet-stream", common_passwords.content(settings)
     if name == "brand.css" and is_branded(settings):

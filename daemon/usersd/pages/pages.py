@@ -14,7 +14,7 @@ from usersd.inputs import Query, optional
 from usersd.openapi.operation import HTML, PAGES, Operation
 from usersd.openapi.schemas import EMAIL, TOKEN, string
 from usersd.page_access import REGISTRATION
-from usersd.pages import assets, common_passwords, texts
+from usersd.pages import assets, common_passwords, languages, texts
 from usersd.request import Request
 from usersd.response import ALWAYS, JSON, PAGE, Response
 
@@ -45,7 +45,7 @@ def login(request: Request, service: Service) -> Response:
     if urlsplit(then).path == LOGIN:
         then = ""  # a sign-in that leads to the sign-in page would show it again
     onward = f"?{urlencode({'redirect': then})}" if then else ""
-    words = texts.catalogue(request.settings.locale)
+    words = _words(request)
     detail = request.take_reason() if query.error else ""
     return _page(
         request,
@@ -233,13 +233,14 @@ def _page(
     request: Request, name: str, *, width: str = "narrow", here: str = "", **values: object
 ) -> Response:
     """`here`: the page of the navigation that this one belongs to, if it is not itself in the navigation."""
-    settings = request.settings
-    words = texts.catalogue(settings.locale)
+    settings, words = request.settings, _words(request)
+    language = words["lang"]
     # SimpleTemplate escapes every {{value}}.
     html = _template(name).render(
         t=words.__getitem__,
-        lang=words["lang"],
-        rules=texts.password_rules(settings),
+        lang=language,
+        direction=languages.direction(language),
+        rules=texts.password_rules(settings, words),
         min_length=settings.min_length,
         common=common_passwords.address(settings),
         brand=settings.brand,
@@ -247,7 +248,7 @@ def _page(
         script=assets.script_of(name),
         has_logo=settings.logo is not None,
         grace=settings.deletion_grace,
-        days=texts.days(settings),
+        days=texts.days(settings, words),
         is_branded=assets.is_branded(settings),
         user=request.user,
         here=here or name,
@@ -255,7 +256,12 @@ def _page(
         width=width,
         **values,
     )
-    return Response(200, html.encode(), PAGE)
+    headers = (*PAGE, ("Content-Language", language), ("Vary", "Accept-Language"))
+    return Response(200, html.encode(), headers)
+
+
+def _words(request: Request) -> texts.Words:
+    return texts.words_for(request.settings, request.environ.get("HTTP_ACCEPT_LANGUAGE", ""))
 
 
 @cache

@@ -10,7 +10,7 @@ const on = (target, event, listener, options) => target.addEventListener(event, 
 
 // The language of the page, in the visitor's regional variant if there is one: it decides how dates are written.
 const pageLang = document.documentElement.lang;
-const lang = navigator.languages.find((language) => language.startsWith(pageLang)) || pageLang;
+const lang = navigator.languages.find((language) => `${language}-`.startsWith(`${pageLang}-`)) || pageLang;
 const signedIn = document.body.dataset.signedIn;
 const query = new URLSearchParams(takeLink());
 
@@ -130,6 +130,9 @@ function clearNotes() {
 function localTime(text) {
   return text ? new Date(text).toLocaleString(lang, { dateStyle: "medium", timeStyle: "short" }) : t("users.never");
 }
+
+// Times that the server wrote in UTC.
+for (const time of all("time")) time.textContent = localTime(time.dateTime);
 
 // --- the server ---
 

@@ -9,30 +9,71 @@ from typing import Any
 from usersctl.config import Settings
 from usersctl.errors import ConfigError
 from usersctl.passwords import MAX_BYTES
+from usersd.pages.languages import chosen
 
-_FOLDER = Path(__file__).parent
+Words = dict[str, Any]
+
+_FOLDER = Path(__file__).parent / "locales"
 
 
 @cache
-def catalogue(locale: str) -> dict[str, Any]:
-    """The texts of a locale, by name or from a file. English ones take the place of missing ones."""
-    shipped = {file.stem: file for file in (_FOLDER / "locales").glob("*.json")}
-    english: dict[str, Any] = json.loads(shipped["en"].read_text("utf-8"))
-    try:
-        own = json.loads(shipped.get(locale, Path(locale)).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "not JSON"
-        raise ConfigError(
-            f"locale = {locale!r}: none of {', '.join(sorted(shipped))}, and as a file: {why}"
-        ) from None
-    if not isinstance(own, dict):
-        raise ConfigError(f"locale = {locale!r}: must hold one JSON object with keys of en.json")
+def shipped() -> tuple[str, ...]:
+    return tuple(sorted(file.stem for file in _FOLDER.glob("*.json")))
+
+
+@cache
+def catalogues(locale: str) -> dict[str, Words]:
+    """By language, the default first: those that are shipped, or an operator's file alone, which all visitors get."""
+    default = catalogue(locale)
+    others = shipped() if locale in shipped() else ()
+    return {words["lang"]: words for words in (default, *map(catalogue, others))}
+
+
+def words_for(settings: Settings, wanted: str) -> Words:
+    """The texts for a visitor, by the header Accept-Language."""
+    offered = catalogues(settings.locale)
+    return offered[chosen(list(offered), wanted)]
+
+
+@cache
+def catalogue(locale: str) -> Words:
+    """The texts of a locale, by name or from a file. What a file leaves out is that of its language, or English."""
+    english = _shipped("en")
+    if locale in shipped():
+        return _over(english, _shipped(locale))
+    own = _read_own(locale)
     for key, value in own.items():
         if not _fits(english.get(key), value):
             raise ConfigError(f"locale = {locale!r}: {key!r} must be a key of en.json with a string")
-    if not re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*", own.get("lang", "en")):
+    language = own.get("lang", "en")
+    if not re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*", language):
         raise ConfigError(f"locale = {locale!r}: 'lang' must be a language such as 'de' or 'pt-BR'")
-    return english | own | {"messages": english["messages"] | own.get("messages", {})}
+    nearest = language.lower().partition("-")[0]
+    if nearest in shipped():
+        own = _over(_shipped(nearest), own)
+    return _over(english, own)
+
+
+def _shipped(name: str) -> Words:
+    words: Words = json.loads((_FOLDER / f"{name}.json").read_text("utf-8"))
+    return words
+
+
+def _read_own(locale: str) -> Words:
+    try:
+        own = json.loads(Path(locale).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "not JSON"
+        raise ConfigError(
+            f"locale = {locale!r}: none of {', '.join(shipped())}, and as a file: {why}"
+        ) from None
+    if not isinstance(own, dict):
+        raise ConfigError(f"locale = {locale!r}: must hold one JSON object with keys of en.json")
+    return own
+
+
+def _over(under: Words, own: Words) -> Words:
+    return under | own | {"messages": under["messages"] | own.get("messages", {})}
 
 
 def _fits(english: object, own: object) -> bool:
@@ -41,22 +82,20 @@ def _fits(english: object, own: object) -> bool:
     return isinstance(english, str) and isinstance(own, str)
 
 
-@cache
-def for_script(locale: str, script: str) -> bytes:
+def for_script(words: Words, script: str) -> bytes:
     """The texts that a script names, and its translations of the server's messages, as JSON."""
     named = set(re.findall(r'"([a-z-]+\.[a-z.-]+)"', script))
-    texts = {key: text for key, text in catalogue(locale).items() if key in named or key == "messages"}
+    texts = {key: text for key, text in words.items() if key in named or key == "messages"}
     return json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def days(settings: Settings) -> str:
+def days(settings: Settings, words: Words) -> str:
     """How long the owner of an account can undo its deletion."""
-    words, number = catalogue(settings.locale), settings.deletion_grace.days
+    number = settings.deletion_grace.days
     return str(words["days.one"] if number == 1 else words["days.many"].replace("{n}", str(number)))
 
 
-@cache
-def password_rules(settings: Settings) -> list[tuple[str, str]]:
+def password_rules(settings: Settings, words: Words) -> list[tuple[str, str]]:
     """The rules for a new password, as pairs of the script's name for the rule and its text."""
     applies = {
         "length": True,
@@ -68,7 +107,6 @@ def password_rules(settings: Settings) -> list[tuple[str, str]]:
         "strength": settings.min_strength > 0,
         "bytes": True,
     }
-    texts = catalogue(settings.locale)
     least, most = str(settings.min_length), str(MAX_BYTES)
-    rules = {rule: texts[f"rules.{rule}"] for rule in applies if applies[rule]}
+    rules = {rule: words[f"rules.{rule}"] for rule in applies if applies[rule]}
     return [(rule, text.replace("{n}", least).replace("{most}", most)) for rule, text in rules.items()]
