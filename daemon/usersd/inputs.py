@@ -76,18 +76,18 @@ def flag(name: str, description: str, *, example: bool) -> Field[bool]:
     return Field(boolean(description, example=example), default=False, kind=bool, name=name)
 
 
-def ids(most: int, description: str) -> Field[list[int]]:
-    """Ids of users, at least one, each of them once."""
+def required_ids(most: int, description: str) -> Field[Any]:
+    """A list of ids of users; each of them counts once."""
 
     def check(name: str, value: list[Any]) -> list[int]:
-        if len(value) > most:
-            raise Invalid(f"{name} must hold at most {most:,} ids")
+        if not 0 < len(value) <= most:
+            raise Invalid(f"{name} must hold 1 to {most:,} ids")
         if not all(type(number) is int and 0 < number <= MAX_ID for number in value):
             raise Invalid("Invalid user id")
         return list(dict.fromkeys(value))
 
     schema = array(ID) | {"minItems": 1, "maxItems": most}
-    return Field(schema, [], list, check, required=True, description=description)
+    return Field(schema, None, list, check, required=True, description=description)
 
 
 def required_choice(schema: Schema, description: str) -> Field[str]:

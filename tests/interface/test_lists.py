@@ -226,7 +226,7 @@ ACTIONS = "activate, deactivate, end-sessions, delete, add-group, remove-group"
         ({}, IDS_AND_ACTION),
         ({"ids": [1]}, IDS_AND_ACTION),
         ({"action": "delete"}, IDS_AND_ACTION),
-        ({"ids": [], "action": "delete"}, IDS_AND_ACTION),
+        ({"ids": [], "action": "delete"}, "ids must hold 1 to 1,000 ids"),
         ({"ids": None, "action": "delete"}, IDS_AND_ACTION),
         ({"ids": "1", "action": "delete"}, "ids must be a list"),
         ({"ids": 1, "action": "delete"}, "ids must be a list"),
@@ -240,8 +240,8 @@ ACTIONS = "activate, deactivate, end-sessions, delete, add-group, remove-group"
             ({"ids": [odd], "action": "delete"}, "Invalid user id")
             for odd in (0, -1, 1.0, 1.5, True, None, "1", [1], {}, 10**18, 10**400)
         ],
-        ({"ids": list(range(1, 1_002)), "action": "delete"}, "ids must hold at most 1,000 ids"),
-        ({"ids": [1] * 1_001, "action": "delete"}, "ids must hold at most 1,000 ids"),
+        ({"ids": list(range(1, 1_002)), "action": "delete"}, "ids must hold 1 to 1,000 ids"),
+        ({"ids": [1] * 1_001, "action": "delete"}, "ids must hold 1 to 1,000 ids"),
     ],
 )
 def test_a_change_of_many_users_with_wrong_values_is_refused(

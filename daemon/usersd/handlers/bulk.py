@@ -8,7 +8,7 @@ from usersctl.errors import Forbidden, Invalid
 from usersctl.models import Actor, TokenKind
 from usersctl.service import Service
 from usersd.handlers.session import NO_SUCH_USER
-from usersd.inputs import Body, ids, optional, required_choice
+from usersd.inputs import Body, optional, required_choice, required_ids
 from usersd.openapi import schemas
 from usersd.openapi.operation import MANAGEMENT, Operation
 from usersd.request import Request
@@ -31,7 +31,7 @@ OF_GROUPS = (Action.ADD_GROUP, Action.REMOVE_GROUP)
 
 
 class BulkChange(Body, missing="ids and action are required"):
-    ids = ids(MOST, f"Ids of users, at most {MOST:,}.")
+    ids = required_ids(MOST, f"Ids of users, at most {MOST:,}.")
     action = required_choice(
         schemas.string(Action.DEACTIVATE, enum=list(Action)), "What happens to each of them."
     )
