@@ -230,6 +230,7 @@ CREATE TABLE outbox (
 ) STRICT;
 
 CREATE INDEX outbox_due ON outbox (due_at) WHERE state = 'waiting';
+CREATE INDEX outbox_failed ON outbox (id) WHERE state = 'failed';
 CREATE INDEX outbox_by_email ON outbox (email, kind, created_at);
 CREATE INDEX outbox_by_user ON outbox (user_id);
 CREATE INDEX outbox_finished ON outbox (finished_at) WHERE finished_at IS NOT NULL;
@@ -261,18 +262,30 @@ CREATE TABLE audit (
     hash    BLOB NOT NULL                        -- of this row and of the hash before it: see usersctl/store/chain.py
 ) STRICT;
 
+-- No index by time: ids rise with it, so that a time is looked up by halves.
 CREATE INDEX audit_by_user ON audit (user_id);
-CREATE INDEX audit_by_time ON audit (at);
-CREATE INDEX audit_of_cleanups ON audit (id) WHERE action = 'cleanup-tokens';
+CREATE INDEX audit_by_actor ON audit (actor);
+CREATE INDEX audit_by_action ON audit (action);
+CREATE INDEX audit_of_removals ON audit (email) WHERE action IN ('delete', 'registration-expired');
 
 -- The end of that chain, so that a trail whose last rows were removed is noticed.
 CREATE TABLE audit_head (
-    id   INTEGER PRIMARY KEY CHECK (id = 1),
-    n    INTEGER NOT NULL,                       -- the number of rows
-    hash BLOB NOT NULL                           -- of the last row
+    id       INTEGER PRIMARY KEY CHECK (id = 1),
+    n        INTEGER NOT NULL,                   -- the number of rows
+    hash     BLOB NOT NULL,                      -- of the last row
+    latest   TEXT NOT NULL DEFAULT '',           -- the latest time of all rows
+    set_back INTEGER NOT NULL DEFAULT 0          -- milliseconds: the most by which a row is earlier than one before it
 ) STRICT;
 
 INSERT INTO audit_head (id, n, hash) VALUES (1, 0, zeroblob(32));
+
+-- What the audit trail does not count: one row for each day in UTC on which there was something to count.
+CREATE TABLE daily_counts (
+    day           TEXT PRIMARY KEY,              -- 2026-11-20
+    sign_ins      INTEGER NOT NULL DEFAULT 0,
+    failed        INTEGER NOT NULL DEFAULT 0,    -- sign-ins with a wrong password, also to unknown addresses
+    registrations INTEGER NOT NULL DEFAULT 0     -- accounts that their owners made
+) STRICT, WITHOUT ROWID;
 
 -- While this table has a row, only this admin can sign in; without one, no user can.
 CREATE TABLE lockdown (

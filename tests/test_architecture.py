@@ -57,9 +57,12 @@ CORE = {
     "first_admin": JOURNEY,
     "transfer": JOURNEY,
     "why": JOURNEY,
+    "trail": JOURNEY,
+    "overview": JOURNEY,
     "doctor": f"{JOURNEY} deadline oauth",
     "service": (
         f"{JOURNEY} readiness accounts claims session_uses sessions registration recovery deletion oauth first_admin transfer why"
+        " trail overview"
     ),
 }
 DAEMON = {

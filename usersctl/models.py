@@ -235,6 +235,37 @@ class AuditRow(NamedTuple):
     hash: str  # of this row and, through the chain, of all rows before it
 
 
+class AuditFilter(NamedTuple):
+    """Which rows of the audit trail are wanted; None: any."""
+
+    user_id: int | None = None
+    actor: str | None = None
+    action: str | None = None
+    since: str | None = None
+    until: str | None = None  # before this
+
+    def includes(self, row: AuditRow) -> bool:
+        return (
+            self.user_id in (None, row.user_id)
+            and self.actor in (None, row.actor)
+            and self.action in (None, row.action)
+            and (self.since is None or self.since <= row.at)
+            and (self.until is None or row.at < self.until)
+        )
+
+
+class AuditPage(NamedTuple):
+    rows: list[AuditRow]
+    next: int | None  # goes on before this id; None: there is nothing more
+
+
+class DayCounts(NamedTuple):
+    day: str
+    sign_ins: int = 0
+    failed: int = 0
+    registrations: int = 0
+
+
 class Lockdown(NamedTuple):
     """Every sign-in and session is refused, except those of one admin who may be named."""
 

@@ -34,6 +34,7 @@ class Registration:
             user = tx.add_user(new._replace(password_hash=password_hash))
             self.emails.add(tx, CONFIRM, user, user.email)
             tx.audit(by, "register", user)
+            tx.count_registration()
             return user
 
     def resend(self, email: str) -> None:

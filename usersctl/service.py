@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from usersctl.oauth.identities import Identities
     from usersctl.oauth.providers import Provider
     from usersctl.oauth.sign_in import OAuthSignIn
+    from usersctl.overview import Overviews
     from usersctl.readiness import Readiness
     from usersctl.recovery import Recovery
     from usersctl.registration import Registration
     from usersctl.sessions import Sessions
     from usersctl.throttle import AccountThrottle
+    from usersctl.trail import Trail
     from usersctl.transfer.transfer import Transfer
     from usersctl.why import Why
 
@@ -189,6 +191,18 @@ class Service:
         from usersctl.lockdown import Lockdowns
 
         return Lockdowns(self.store)
+
+    @cached_property
+    def trail(self) -> "Trail":
+        from usersctl.trail import Trail
+
+        return Trail(self.store, self.now)
+
+    @cached_property
+    def overview(self) -> "Overviews":
+        from usersctl.overview import Overviews
+
+        return Overviews(self.store, self.throttle)
 
     @cached_property
     def readiness(self) -> "Readiness":

@@ -109,7 +109,7 @@ class Sessions:
             user = credentials and credentials.user
             counter = counter_of(tx, user, email, devices)
             lockdown = tx.lockdown()
-            self.throttle.count(tx, counter)
+            counter = self.throttle.count_sign_in(tx, counter)
         stored = None
         # In a lockdown the response reveals neither whether the password is right nor which admin is excepted.
         if credentials and (lockdown is None or lockdown.admits(user)):
@@ -127,7 +127,7 @@ class Sessions:
     def _open_verified(self, verified: Verified, remember: bool, client: Client) -> Opened:
         try:
             return self.open(verified.user, remember=remember, client=client, verified=verified)
-        except Forbidden:
+        except (Forbidden, _HashChangedError):
             self.throttle.uncount(verified.counter)  # the password was right
             raise
 
@@ -153,6 +153,7 @@ class Sessions:
                 raise Inactive(user.inactive_because)
             if verified:
                 tx.clear_failures(user.id)
+                tx.uncount_failed_sign_in(verified.counter.day)
                 if verified.renewed is not None:
                     tx.renew_hash(user.id, verified.renewed)
             return self.open_in(tx, user, remember=remember, client=client)
@@ -190,6 +191,7 @@ class Sessions:
             amr=amr,
         )
         tx.note_login(user.id)
+        tx.count_sign_in()
         return Opened(token, session, user._replace(last_login_at=tx.now_text))
 
     def idle_time(self, kind: str) -> timedelta:

@@ -28,6 +28,7 @@ class Counter(NamedTuple):
     key: str
     user_id: int | None
     is_known: bool = False  # of a device or a session of the user
+    day: str = ""  # on which the daily counts have it as a failed sign-in
 
 
 def counter_of(tx: Transaction, user: User | None, email: str, devices: Iterable[Device] = ()) -> Counter:
@@ -92,6 +93,14 @@ class AccountThrottle:
             raise TooMany("Too many failed logins, please try again later", retry_after=_seconds(left))
         tx.count_failure(counter.key, counter.user_id)
 
+    def count_sign_in(self, tx: Transaction, counter: Counter) -> Counter:
+        """The same for a sign-in, which counts as failed on this day, too. Without limits nothing is written."""
+        self.count(tx, counter)
+        if not self.enabled:
+            return counter
+        tx.count_failed_sign_in()
+        return counter._replace(day=tx.day)
+
     @contextmanager
     def slot(self, hasher: Hasher, counter: Counter) -> Iterator[None]:
         """A slot for a check that was counted. If none is free there is no check, and nothing to count."""
@@ -107,6 +116,7 @@ class AccountThrottle:
         if self.enabled:
             with self.store.write() as tx:
                 tx.uncount_failure(counter.key)
+                tx.uncount_failed_sign_in(counter.day)
 
     def is_locked(self, tx: Transaction, counter: Counter) -> bool:
         """Whether only a success elsewhere, a reset or an unlock helps."""

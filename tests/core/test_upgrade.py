@@ -715,6 +715,28 @@ def test_an_upgrade_keeps_a_name_that_is_no_text(path: Path, make_older: Callabl
         assert db.execute("SELECT CAST(name AS BLOB) FROM users WHERE id = 1").fetchone() == (b"A\xff",)
 
 
+def test_an_upgrade_learns_from_the_trail_what_nothing_counted_before(path: Path) -> None:
+    with closing(sqlite3.connect(make_version_3(path))) as db:
+        add = "INSERT INTO audit (at, actor, action, details, hash) VALUES (?, 'system', ?, ?, zeroblob(32))"
+        for at, action, details in (
+            ("2026-11-01T10:00:00.000Z", "register", "{}"),
+            ("2026-11-01T09:59:58.500Z", "register", "{}"),
+            ("2026-11-02T10:00:00.000Z", "create", '{"role": "user", "active": true, "through": "provider"}'),
+            ("2026-11-02T11:00:00.000Z", "create", '{"role": "user", "active": true}'),
+        ):
+            db.execute(add, (at, action, details))
+        db.commit()
+    Store.open(path).close()
+    with closing(sqlite3.connect(path)) as db:
+        counts = db.execute(
+            "SELECT day, sign_ins, failed, registrations FROM daily_counts ORDER BY day"
+        ).fetchall()
+        latest, set_back = db.execute("SELECT latest, set_back FROM audit_head").fetchone()
+    assert counts == [("2026-11-01", 0, 0, 2), ("2026-11-02", 0, 0, 1)]
+    assert latest == "2026-11-02T11:00:00.000Z"
+    assert 1500 <= set_back <= 1502
+
+
 def test_an_upgrade_of_an_existing_deployment_folds_names_and_addresses(path: Path) -> None:
     make(path, OLD, old_row(name="ÅSA Ø", email="asa@exämple.com"))
     migrated(path)

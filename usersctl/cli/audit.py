@@ -1,9 +1,9 @@
 """audit: the trail of changes, and the check that no row of it was changed or removed."""
 
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Context, Option
@@ -16,8 +16,9 @@ from usersctl.clock import stamp
 from usersctl.durations import since as since_when
 from usersctl.errors import Invalid, NotFound
 from usersctl.fields import lookup_key, user_id_of
-from usersctl.models import AuditRow
+from usersctl.models import AuditFilter
 from usersctl.text import counted
+from usersctl.trail import with_addresses
 
 if TYPE_CHECKING:
     from usersctl.cli.invocation import Invocation
@@ -30,22 +31,17 @@ ON_A_TERMINAL = 50
 POLL_EVERY = 0.1  # seconds; SQLite does not notify of new rows
 
 
-class Wanted(NamedTuple):
-    user_id: int | None
-    action: str | None
-    since: str | None
-
-    def includes(self, row: AuditRow) -> bool:
-        return self.user_id in (None, row.user_id) and self.action in (None, row.action)
-
-
 def audit(
     ctx: Context,
     user: Annotated[
         str | None, Option(metavar="USER", help="Only rows about this user.", autocompletion=complete_user)
     ] = None,
+    actor: Annotated[
+        str | None, Option(metavar="NAME", help="Only rows by this actor: user:ID, cli:NAME, system.")
+    ] = None,
     action: Annotated[str | None, Option(metavar="NAME", help="Only rows of this action: create, …")] = None,
     since: Annotated[str | None, Option(metavar="WHEN", help="Only rows since then: 7d, or a date.")] = None,
+    until: Annotated[str | None, Option(metavar="WHEN", help="Only rows before then: 7d, or a date.")] = None,
     limit: Annotated[
         int | None, Option(metavar="N", min=1, help="Only the newest N rows. Default on a terminal: 50.")
     ] = None,
@@ -53,16 +49,20 @@ def audit(
     jsonl: Annotated[bool, Option("--jsonl", help="One JSON object a line.")] = False,
 ) -> None:
     if ctx.invoked_subcommand is not None:
-        if follow or jsonl or not {user, action, since, limit} <= {None}:
+        if follow or jsonl or not {user, actor, action, since, until, limit} <= {None}:
             raise Invalid(f"audit {ctx.invoked_subcommand} does not take the options of audit")
         return
     run = invocation(ctx)
     if follow and limit is not None:
         raise Invalid("--limit does not go with --follow", hint="begin earlier with --since WHEN")
     service = run.service(write=False)
-    after = stamp(since_when(since, service.now())) if since is not None else None
-    user_id = _user_id(service, one_reference(user)) if user is not None else None
-    wanted = Wanted(user_id, action, after)
+    wanted = AuditFilter(
+        _user_id(service, one_reference(user)) if user is not None else None,
+        actor,
+        action,
+        _time(service, since),
+        _time(service, until),
+    )
     if follow:
         run.endless = True
         with closing(_followed(service.store, wanted)) as followed:
@@ -76,7 +76,7 @@ def audit(
             trail = reversed(list(tx.audit_rows(**wanted._asdict(), newest=limit)))
         else:
             trail = tx.audit_rows(**wanted._asdict())
-        rows = _with_addresses(tx, trail)
+        rows = with_addresses(tx, trail)
         if jsonl:
             for row in rows:
                 print(to_json(row))
@@ -86,11 +86,11 @@ def audit(
             run.out.table(COLUMNS, map(_cells, rows))
 
 
-def _draw(run: "Invocation", tx: "Transaction", wanted: Wanted, limit: int) -> None:
+def _draw(run: "Invocation", tx: "Transaction", wanted: AuditFilter, limit: int) -> None:
     """The newest first, because that is what a person looks for."""
     from usersctl.cli.show.tables import DAYS, Step
 
-    rows = list(_with_addresses(tx, tx.audit_rows(**wanted._asdict(), newest=limit + 1)))
+    rows = list(with_addresses(tx, tx.audit_rows(**wanted._asdict(), newest=limit + 1)))
     columns = ("id", "at", "actor", "action", "user", "origin", "details")
     cells = []
     for row in rows[:limit]:
@@ -110,17 +110,6 @@ def _draw(run: "Invocation", tx: "Transaction", wanted: Wanted, limit: int) -> N
 def _beside(name: object, address: str | None) -> str | None:
     """An id with the address that belongs to it."""
     return " ".join(str(part) for part in (name, address) if part is not None) or None
-
-
-def _with_addresses(tx: "Transaction", rows: Iterable[AuditRow]) -> Iterator[dict[str, Any]]:
-    """The rows as dictionaries, with the address of the user who acted, as it is now; None for another actor."""
-    addresses: dict[str, str | None] = {}
-    for row in rows:
-        kind, _, number = row.actor.partition(":")
-        if kind == "user" and row.actor not in addresses:
-            user = tx.user(user_id_of(number) or 0)
-            addresses[row.actor] = user and user.email
-        yield row._asdict() | {"actor_email": addresses.get(row.actor)}
 
 
 def verify(
@@ -161,12 +150,12 @@ def _hash(text: str) -> bytes:
     raise Invalid(problem, value=text)
 
 
-def _followed(store: "Store", wanted: Wanted) -> Generator[dict[str, Any], None, None]:
+def _followed(store: "Store", wanted: AuditFilter) -> Generator[dict[str, Any], None, None]:
     """Yields rows since then, or from now on, and waits for more. Never returns."""
     with store.read() as tx:
         seen = tx.last_audit_row()
         if wanted.since is not None:
-            yield from _with_addresses(tx, tx.audit_rows(**wanted._asdict()))
+            yield from with_addresses(tx, tx.audit_rows(**wanted._asdict()))
     while True:
         time.sleep(POLL_EVERY)
         with store.read() as tx:
@@ -176,7 +165,7 @@ def _followed(store: "Store", wanted: Wanted) -> Generator[dict[str, Any], None,
                 rows = list(filter(None, [tx.last_audit_row()]))
             elif seen is not None:
                 rows = rows[1:]
-            new = list(_with_addresses(tx, filter(wanted.includes, rows)))
+            new = list(with_addresses(tx, filter(wanted.includes, rows)))
         yield from new
         if rows:
             seen = rows[-1]
@@ -198,6 +187,10 @@ def _print_each(run: "Invocation", rows: Iterable[dict[str, Any]], *, as_json: b
 def _cells(row: dict[str, Any]) -> list[Any]:
     details = to_json(row["details"]) if row["details"] else ""
     return [details if name == "details" else row[name] for name in COLUMNS]
+
+
+def _time(service: "Service", text: str | None) -> str | None:
+    return stamp(since_when(text, service.now())) if text is not None else None
 
 
 def _user_id(service: "Service", reference: str) -> int:

@@ -1,6 +1,7 @@
 """db: creates, migrates, backs up, verifies and restores the database file."""
 
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -12,8 +13,10 @@ from usersctl.cli.files import is_same_file
 from usersctl.cli.questions import Yes, confirm, invocation
 from usersctl.cli.show.cells import clean
 from usersctl.clock import utc_now
-from usersctl.errors import Invalid, StoreUnusable
+from usersctl.errors import Busy, Invalid, StoreUnusable
+from usersctl.models import AuditRow
 from usersctl.store.database_file import VERSION
+from usersctl.store.store import Store
 from usersctl.text import counted
 
 if TYPE_CHECKING:
@@ -62,11 +65,16 @@ def status(ctx: Context) -> None:
             "wal_bytes": log.stat().st_size if log.exists() else 0,
             **tx.counts(),
             "active_admins": tx.active_admins(),
+            "last_backup": _time_of(tx.last_of("backup")),
         }
     if run.out.json:
         run.out.write_json(facts)
     else:
         run.out.facts(facts.items())
+
+
+def _time_of(row: AuditRow | None) -> str | None:
+    return row.at if row else None
 
 
 def backup(
@@ -84,7 +92,8 @@ def backup(
     """Back up the database while everything runs.
 
     The backup is the state of one moment, however long the copy takes. The file appears when it is complete, with mode
-    0600. An existing file is never overwritten. --keep removes older backups that it made, and no other file, after the
+    0600. An existing file is never overwritten. The audit trail of the database in use gets a row, if it can be written.
+    --keep removes older backups that it made, and no other file, after the
     new one is verified.
     """
     from usersctl.store.backup import DatedBackups
@@ -113,6 +122,16 @@ def backup(
     run.out.result(f"Saved {accounts} in {file}: {size} bytes, {seconds} s", as_json)
     if removed:
         run.out.note(f"Removed {counted(len(removed), 'older backup')}")
+    _record(run, file, counts["users"])
+
+
+def _record(run: "Invocation", file: Path, accounts: int) -> None:
+    """For the overview, and because a copy of all accounts is worth a row of the trail. A failure spoils no backup."""
+    try:
+        with closing(Store.open(run.loaded.settings.database)) as store, store.write() as tx:
+            tx.audit(run.actor, "backup", file=clean(str(file.absolute())), accounts=accounts)
+    except (StoreUnusable, Busy) as error:
+        run.out.note(f"The backup is complete, but not in the audit trail: {error}")
 
 
 def verify(

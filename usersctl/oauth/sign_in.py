@@ -186,6 +186,7 @@ class OAuthSignIn:
             )
         )
         tx.audit(by, "create", user, role=user.role, active=True, through="provider")
+        tx.count_registration()
         return user
 
 

@@ -1,13 +1,20 @@
 """The table of the audit trail: one row for each change, chained to the row before it."""
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from usersctl.models import Actor, AuditRow, User
+from usersctl.clock import moment, stamp
+from usersctl.models import Actor, AuditFilter, AuditPage, AuditRow, User
 from usersctl.store import chain
 from usersctl.store.statements import Statements
 
+LOOKED_AT = 1000  # rows for one page: more would take as long as the trail is large
+_DRIVING = ("user_id", "actor", "action")  # filters with an index
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 _AUDIT = ", ".join(AuditRow._fields)
 _encoded = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -21,9 +28,12 @@ class Audit(Statements):
         self, by: Actor, action: str, changes: Sequence[tuple[User | None, dict[str, Any]]]
     ) -> None:
         """The rows of several changes: the users, and the details."""
-        end = self._run("SELECT (SELECT max(id) FROM audit), (SELECT hash FROM audit_head)")
-        last, before = end.fetchone()
-        last, link = last or 0, before or chain.START
+        end = self._run(
+            "SELECT last, hash, latest, set_back FROM (SELECT max(id) AS last FROM audit) AS rows"
+            " LEFT JOIN audit_head ON TRUE"
+        )
+        last, before, latest, set_back = end.fetchone()
+        last, link, latest = last or 0, before or chain.START, latest or ""
         rows = []
         for number, (user, details) in enumerate(changes, last + 1):
             concerned = (user.id, user.email) if user else (None, None)
@@ -31,14 +41,29 @@ class Audit(Statements):
             link = chain.link(link, row)
             rows.append((*row, link))
         self._run_each(f"INSERT INTO audit ({_AUDIT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-        conflict = "ON CONFLICT (id) DO UPDATE SET n = audit_head.n + excluded.n, hash = excluded.hash"
-        self._insert("audit_head", conflict, id=1, n=len(rows), hash=link)
+        if self.now_text < latest:
+            milliseconds = (moment(latest) - moment(self.now_text)) // timedelta(milliseconds=1)
+            set_back = max(set_back, milliseconds)
+        conflict = (
+            "ON CONFLICT (id) DO UPDATE SET n = audit_head.n + excluded.n, hash = excluded.hash,"
+            " latest = excluded.latest, set_back = excluded.set_back"
+        )
+        end_of_trail = {"latest": max(latest, self.now_text), "set_back": set_back or 0}
+        self._insert("audit_head", conflict, id=1, n=len(rows), hash=link, **end_of_trail)
 
     def last_id_of(self, email: str) -> int | None:
         """The id of the user who has this address, or had it at the last change of their account."""
         statement = (
+            "SELECT user_id FROM audit WHERE email = ? AND user_id IS NOT NULL ORDER BY id DESC LIMIT 1"
+        )
+        return self.id_of(email) or self._number(statement, (email,)) or None
+
+    def id_of(self, email: str) -> int | None:
+        """The same, without the addresses that were changed since, which no index has."""
+        removed = "email = :email AND action IN ('delete', 'registration-expired')"
+        statement = (
             "SELECT coalesce((SELECT id FROM users WHERE email = :email), (SELECT user_id FROM audit"
-            " WHERE email = :email AND user_id IS NOT NULL ORDER BY id DESC LIMIT 1), 0)"
+            f" WHERE {removed} ORDER BY id DESC LIMIT 1), 0)"
         )
         return self._number(statement, {"email": email}) or None
 
@@ -46,13 +71,18 @@ class Audit(Statements):
         self,
         *,
         user_id: int | None = None,
+        actor: str | None = None,
         action: str | None = None,
         since: str | None = None,
+        until: str | None = None,
         from_id: int | None = None,
         newest: int | None = None,
     ) -> Iterator[AuditRow]:
         """The oldest first; with `newest` the newest first, and at most so many."""
-        conditions = {"user_id = ?": user_id, "action = ?": action, "at >= ?": since, "id >= ?": from_id}
+        if since is not None and from_id is None:
+            from_id = self._ids(since, None).start
+        conditions = {"user_id = ?": user_id, "actor = ?": actor, "action = ?": action}
+        conditions |= {"at >= ?": since, "at < ?": until, "id >= ?": from_id}
         given = {condition: value for condition, value in conditions.items() if value is not None}
         order, values = "ORDER BY id", list(given.values())
         if newest is not None:
@@ -60,12 +90,85 @@ class Audit(Statements):
         statement = f"SELECT {_AUDIT} FROM audit WHERE {' AND '.join(given) or 'TRUE'} {order}"
         return map(_row_of, self._run(statement, tuple(values)))
 
+    def audit_page(self, wanted: AuditFilter, limit: int, before: int | None = None) -> AuditPage:
+        """The newest first. It may end early, so that a filter that admits few rows looks at a bounded number of them."""
+        with self._readable():
+            ids = self._ids(wanted.since, wanted.until)
+            if before is not None:
+                ids = range(ids.start, min(ids.stop, before))
+            driving = self._rarest(wanted, ids)
+            rows: list[AuditRow] = []
+            last = None
+            for number, row in enumerate(self._newest(driving, ids, LOOKED_AT), 1):
+                if wanted.includes(row):
+                    if len(rows) == limit:
+                        return AuditPage(rows, rows[-1].id)
+                    rows.append(_row_of(row))
+                if number == LOOKED_AT:
+                    last = row.id
+            return AuditPage(rows, last)
+
+    def _newest(self, driving: dict[str, Any], ids: range, at_most: int, skip: int = 0) -> Iterator[AuditRow]:
+        conditions = " AND ".join([*(f"{name} = ?" for name in driving), "id >= ?", "id < ?"])
+        statement = f"SELECT {_AUDIT} FROM audit WHERE {conditions} ORDER BY id DESC LIMIT ? OFFSET ?"
+        values = (*driving.values(), ids.start, ids.stop, at_most, skip)
+        return map(AuditRow._make, self._run(statement, values))
+
+    def _rarest(self, wanted: AuditFilter, ids: range) -> dict[str, Any]:
+        """The filter whose rows reach back furthest, because the fewest rows have to be looked at through its index."""
+        given = [{name: getattr(wanted, name)} for name in _DRIVING if getattr(wanted, name) is not None]
+        if len(given) < 2:
+            return given[0] if given else {}
+
+        def reach(driving: dict[str, Any]) -> int:
+            return next((row.id for row in self._newest(driving, ids, 1, skip=LOOKED_AT - 1)), 0)
+
+        return min(given, key=reach)
+
+    def _ids(self, since: str | None, until: str | None) -> range:
+        """All rows from `since` on and before `until` have ids in this range, and hardly any others.
+
+        Ids rise with time, except where the clock was set back, which was never further than the trail's end says.
+        """
+        row = self._run(
+            "SELECT first, last, coalesce(set_back, 0) FROM (SELECT min(id) AS first, max(id) AS last FROM audit) AS ids"
+            " LEFT JOIN audit_head ON TRUE"
+        ).fetchone()
+        first, last, set_back = row[0] or 1, row[1] or 0, timedelta(milliseconds=row[2])
+        ids = range(first, last + 1)
+        start, stop = 0, len(ids)
+        if since is not None:
+            earliest = max(moment(since), _FIRST + set_back) - set_back
+            start = bisect_left(ids, stamp(earliest), key=self._time_at)
+        if until is not None:
+            latest = min(moment(until), _LAST - set_back) + set_back
+            stop = bisect_left(ids, stamp(latest), key=self._time_at)
+        return ids[start:stop]
+
+    def _time_at(self, number: int) -> str:
+        """Of the first row from this id on."""
+        statement = "SELECT at FROM audit WHERE id >= ? ORDER BY id LIMIT 1"
+        return str(self._run(statement, (number,)).fetchone()[0])
+
+    def actions(self) -> list[str]:
+        """That the trail has rows of, by one look into the index for each."""
+        statement = (
+            "WITH RECURSIVE known (action) AS (SELECT min(action) FROM audit UNION ALL"
+            " SELECT (SELECT min(action) FROM audit WHERE audit.action > known.action) FROM known"
+            " WHERE known.action IS NOT NULL) SELECT action FROM known WHERE action IS NOT NULL"
+        )
+        with self._readable():
+            return [action for (action,) in self._run(statement)]
+
+    def last_of(self, action: str) -> AuditRow | None:
+        statement = f"SELECT {_AUDIT} FROM audit WHERE action = ? ORDER BY id DESC LIMIT 1"
+        return self._first(_row_of, statement, (action,))
+
     def first_audited_at(self) -> str | None:
         return self._first(lambda row: str(row[0]), "SELECT at FROM audit ORDER BY id LIMIT 1")
 
     def last_cleanup(self) -> AuditRow | None:
-        statement = f"SELECT {_AUDIT} FROM audit WHERE action = 'cleanup-tokens' ORDER BY id DESC LIMIT 1"
-        return self._first(_row_of, statement)
+        return self.last_of("cleanup-tokens")
 
     def last_audit_row(self) -> AuditRow | None:
         return self._first(_row_of, f"SELECT {_AUDIT} FROM audit ORDER BY id DESC LIMIT 1")
@@ -75,16 +178,45 @@ class Audit(Statements):
         return self._first(chain.Head._make, "SELECT n, hash FROM audit_head")
 
     def check_audit(self, expected: bytes | None = None) -> chain.ChainResult:
-        """Checks every row against the chain. A text that is not UTF-8 counts as a change like any other."""
-        rows = self._run(f"SELECT {_AUDIT} FROM audit ORDER BY id")
-        rows.connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+        """Checks every row against the chain."""
+        with self._readable("surrogateescape"):
+            return chain.check(
+                self._run(f"SELECT {_AUDIT} FROM audit ORDER BY id"), self.audit_head(), expected
+            )
+
+    def check_audit_on(self, after: int, rows: int, at_most: int) -> chain.ChainStep:
+        """Checks some rows after this id, up to which there were so many `rows`."""
+        head = self.audit_head()
+        before = "SELECT hash FROM audit WHERE id <= ? ORDER BY id DESC LIMIT 1"
+        so_far = chain.Head(rows, self._first(lambda row: bytes(row[0]), before, (after,)) or chain.START)
+        with self._readable("surrogateescape"):
+            statement = f"SELECT {_AUDIT} FROM audit WHERE id > ? ORDER BY id LIMIT ?"
+            some = self._run(statement, (after, at_most)).fetchall()
+        is_end = len(some) < at_most
+        result = chain.check(some, head, so_far=so_far, is_end=is_end)
+        last = some[-1][0] if not (is_end or result.problem) else None
+        return chain.ChainStep(result, head.rows if head else 0, last)
+
+    def check_audit_end(self, rows: int) -> chain.ChainStep:
+        """Checks the newest rows only."""
+        head, newest = self.audit_head(), "SELECT id FROM audit ORDER BY id DESC LIMIT 1 OFFSET ?"
+        after = self._number(newest, (rows,))
+        before = head.rows - rows if head and after else 0
+        return self.check_audit_on(after, before, rows + 1)
+
+    @contextmanager
+    def _readable(self, errors: str = "replace") -> Iterator[None]:
+        """Text that is not UTF-8, because somebody changed a row by hand, is read as well."""
+        connection = self._run("SELECT 1").connection
+        connection.text_factory = lambda raw: raw.decode("utf-8", errors)
         try:
-            return chain.check(rows, self.audit_head(), expected)
+            yield
         finally:
-            rows.connection.text_factory = str
+            connection.text_factory = str
 
 
-def _row_of(row: Any) -> AuditRow:
+def _row_of(row: Sequence[Any]) -> AuditRow:
+    """`row`: as the columns hold it."""
     try:
         details = json.loads(row[7])
     except ValueError:  # changed by hand

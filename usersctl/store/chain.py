@@ -5,12 +5,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 _encoded = json.JSONEncoder(separators=(",", ":")).encode
-START = bytes(32)  # what stands before the first row
 
 
 class Head(NamedTuple):
     rows: int  # that the trail should have
     hash: bytes  # that its last row should have
+
+
+START = bytes(32)  # what stands before the first row
+BEGINNING = Head(0, START)
 
 
 class ChainResult(NamedTuple):
@@ -28,13 +31,31 @@ def link(before: bytes, row: Sequence[Any]) -> bytes:
     return hashlib.sha256(before + content).digest()
 
 
-def check(rows: Iterable[Sequence[Any]], head: Head | None, expected: bytes | None = None) -> ChainResult:
+class ChainStep(NamedTuple):
+    """The result of a check in steps."""
+
+    so_far: ChainResult
+    of: int  # rows that the trail should have
+    next: int | None  # the id after which the next step begins; None: this was the last one
+
+
+def check(
+    rows: Iterable[Sequence[Any]],
+    head: Head | None,
+    expected: bytes | None = None,
+    *,
+    so_far: Head = BEGINNING,
+    is_end: bool = True,
+) -> ChainResult:
     """Checks stored rows in the order of their ids, and stops at the first that does not follow from the one before.
+
+    `so_far`: what the rows before these led to. `is_end`: the last one of the rows is the last one of the trail.
 
     An attacker who can write the database can make a whole new chain. `expected`, a hash that was noted elsewhere,
     detects that: one of the rows must have it.
     """
-    count, before, was_seen = 0, START, expected in (None, START)
+    count, before = so_far
+    was_seen = expected in (None, START)
     problem: str | None = None
     for *content, stored in rows:
         if link(before, content) != stored:
@@ -45,6 +66,8 @@ def check(rows: Iterable[Sequence[Any]], head: Head | None, expected: bytes | No
             return ChainResult(count, before, content[0], problem)
         count, before = count + 1, stored
         was_seen = was_seen or stored == expected
+    if not is_end:
+        return ChainResult(count, before, None, None)
     if head is None:
         problem = "the note of where the trail ends is missing"
     elif count != head.rows:

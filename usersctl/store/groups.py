@@ -19,6 +19,9 @@ class Groups(Statements):
     def groups(self) -> list[Group]:
         return list(map(Group._make, self._run(f"SELECT {_GROUP} FROM groups ORDER BY name")))
 
+    def count_groups(self, at_most: int) -> int:
+        return self._number("SELECT count(*) FROM (SELECT 1 FROM groups LIMIT ?)", (at_most,))
+
     def group(self, name: str) -> Group | None:
         return self._first(Group._make, f"SELECT {_GROUP} FROM groups WHERE name = ?", (name,))
 

@@ -103,6 +103,14 @@ class Outbox(Statements):
         counted = dict(self._run("SELECT state, count(*) FROM outbox GROUP BY state"))
         return {state.value: counted.get(state.value, 0) for state in EmailState}
 
+    def count_unfinished_emails(self, at_most: int) -> tuple[int, int]:
+        """Those that wait and those that failed, each up to a number."""
+        some = "SELECT count(*) FROM (SELECT 1 FROM outbox WHERE state = '{}' LIMIT ?)"
+        waiting, failed = (
+            self._number(some.format(state), (at_most,)) for state in (EmailState.WAITING, EmailState.FAILED)
+        )
+        return waiting, failed
+
     def delete_finished_emails(self, before: str, at_most: int) -> int:
         """Emails that failed stay, for an operator to see."""
         condition = "finished_at < ? AND state <> 'failed' LIMIT ?"

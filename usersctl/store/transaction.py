@@ -2,6 +2,7 @@
 
 from usersctl.store.audit import Audit
 from usersctl.store.auth_tokens import AuthTokens
+from usersctl.store.daily_counts import DailyCounts
 from usersctl.store.failures import LoginFailures
 from usersctl.store.groups import Groups
 from usersctl.store.inspection import Inspection
@@ -24,6 +25,7 @@ class Transaction(
     Outbox,
     LoginFailures,
     Audit,
+    DailyCounts,
     LockdownRow,
     SigningKeys,
     Inspection,

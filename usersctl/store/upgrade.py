@@ -123,6 +123,8 @@ def _renew(connection: sqlite3.Connection, path: Path) -> Migrated:
     # The last id of each table, so that an id of a deleted row is not given again.
     connection.execute("DELETE FROM main.sqlite_sequence")
     connection.execute("INSERT INTO main.sqlite_sequence SELECT * FROM old.sqlite_sequence")
+    if "audit" in kept and "daily_counts" not in kept:
+        _learn_from_trail(connection)
     if "reserved_emails" not in kept:
         _reserve_former_addresses(connection, utc_now())
     (accounts,) = connection.execute("SELECT coalesce(sum(n), 0) FROM user_counts").fetchone()
@@ -142,6 +144,20 @@ def _folds(connection: sqlite3.Connection, columns: list[str]) -> dict[str, str]
 def _fold_stored(fold: Callable[[str], str | None], value: bytes | None) -> str | None:
     # A damaged row may hold bytes that are no text.
     return None if value is None else fold(value.decode("utf-8", "replace"))
+
+
+def _learn_from_trail(connection: sqlite3.Connection) -> None:
+    """Up to version 3 nothing counted the registrations of a day, or how far the clock was set back."""
+    connection.execute(
+        "INSERT INTO daily_counts (day, registrations) SELECT substr(at, 1, 10), count(*) FROM audit"
+        " WHERE action = 'register' OR (action = 'create' AND details LIKE '%\"through\": \"provider\"%')"
+        " GROUP BY 1"
+    )
+    earlier = "SELECT at, max(at) OVER (ORDER BY id) AS latest FROM audit"
+    connection.execute(
+        "UPDATE audit_head SET latest = coalesce((SELECT max(at) FROM audit), ''), set_back = coalesce((SELECT"
+        f" max(round((julianday(latest) - julianday(at)) * 86400000)) + 1 FROM ({earlier}) WHERE at < latest), 0)"
+    )
 
 
 def _reserve_former_addresses(connection: sqlite3.Connection, now: datetime) -> None:

@@ -1,0 +1,122 @@
+"""The audit trail as admins read it: filtered, the newest rows first, and checked in steps."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from usersctl.clock import Clock, stamp
+from usersctl.durations import since as time_of
+from usersctl.errors import Invalid
+from usersctl.fields import lookup, user_id_of
+from usersctl.models import AuditFilter, AuditRow
+from usersctl.store.chain import ChainStep
+from usersctl.store.store import Store
+from usersctl.store.transaction import Transaction
+
+# All that this version writes; the trail may have more, of another version.
+_WRITTEN = """
+    activate backup change-password claim-email claim-ended claim-expired claim-taken-back claim-yielded
+    cleanup-tokens confirm-email create create-token deactivate delete email-confirm email-reset end-others
+    group-add group-create group-delete group-remove import import-update link link-confirm link-reset lockdown-off
+    lockdown-on not-me prove-email register registration-expired replace-password request-deletion reset-password
+    restore revoke revoke-all set-password undo-deletion unlink unlock update
+"""
+ACTIONS = frozenset(_WRITTEN.split())
+STEP = 10_000  # rows of one step of the check, which takes some 50 milliseconds
+END = 100  # rows at the end of the trail, which are checked with each look at it
+_ACTOR = re.compile("system|anonymous|(cli|user):[^\0-\x1f\x7f\ud800-\udfff]{1,200}")
+NOBODY = 0  # the id of no user
+
+
+class Wanted(NamedTuple):
+    """A filter as it is typed; None or empty: any."""
+
+    user: str | None = None  # an id or an address
+    actor: str | None = None  # the same, or as a row names it
+    action: str | None = None
+    since: str | None = None  # 7d, or a date
+    until: str | None = None
+
+
+class TrailPage(NamedTuple):
+    rows: list[dict[str, Any]]
+    next: int | None  # goes on before this id
+    actions: list[str]  # to choose from
+
+
+@dataclass(frozen=True)
+class Trail:
+    store: Store
+    now: Clock
+
+    def page(self, wanted: Wanted, *, limit: int, before: int | None = None) -> TrailPage:
+        with self.store.read() as tx:
+            actions = sorted({*ACTIONS, *tx.actions()})
+            page = tx.audit_page(self._filter(tx, wanted, actions), limit, before)
+            return TrailPage(list(with_addresses(tx, page.rows)), page.next, actions)
+
+    def actions(self) -> list[str]:
+        with self.store.glance() as tx:
+            return sorted({*ACTIONS, *tx.actions()})
+
+    def _filter(self, tx: Transaction, wanted: Wanted, actions: list[str]) -> AuditFilter:
+        if wanted.action and wanted.action not in actions:
+            raise Invalid(f"action must be one of {', '.join(actions)}")
+        return AuditFilter(
+            _user_id("user", tx, wanted.user) if wanted.user else None,
+            _actor(tx, wanted.actor) if wanted.actor else None,
+            wanted.action or None,
+            self._time("since", wanted.since),
+            self._time("until", wanted.until),
+        )
+
+    def _time(self, name: str, text: str | None) -> str | None:
+        if not text:
+            return None
+        try:
+            return stamp(time_of(text, self.now()))
+        except Invalid:
+            raise Invalid(f"{name} must be a duration such as 7d, or an ISO 8601 time") from None
+
+    def check(self, after: int, rows: int) -> ChainStep:
+        """The next step of a check of the whole trail. `rows`: that the steps before have checked, up to the id `after`."""
+        with self.store.read() as tx:
+            return tx.check_audit_on(after, rows, STEP)
+
+    def check_end(self) -> ChainStep:
+        with self.store.read() as tx:
+            return tx.check_audit_end(END)
+
+
+def _user_id(name: str, tx: Transaction, text: str) -> int:
+    """Of a user who may be deleted: the trail outlives the account."""
+    number = user_id_of(text.strip())
+    if number is not None:
+        return number
+    email, is_email = lookup(text)
+    if not is_email:
+        raise Invalid(f"{name} must be the id or the email address of a user")
+    return tx.id_of(email) or NOBODY
+
+
+def _actor(tx: Transaction, text: str) -> str:
+    if _ACTOR.fullmatch(text):
+        return text
+    try:
+        return f"user:{_user_id('actor', tx, text)}"
+    except Invalid:
+        raise Invalid(
+            "actor must be system, anonymous, cli:NAME, user:ID, or the id or email address of a user"
+        ) from None
+
+
+def with_addresses(tx: Transaction, rows: Iterable[AuditRow]) -> Iterator[dict[str, Any]]:
+    """The rows as dictionaries, with the address of the user who acted, as it is now; None for another actor."""
+    addresses: dict[str, str | None] = {}
+    for row in rows:
+        kind, _, number = row.actor.partition(":")
+        if kind == "user" and row.actor not in addresses:
+            user = tx.user(user_id_of(number) or 0)
+            addresses[row.actor] = user and user.email
+        yield row._asdict() | {"actor_email": addresses.get(row.actor)}
