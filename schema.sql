@@ -25,6 +25,7 @@ CREATE TABLE users (
     delete_at             TEXT,                               -- its owner asked for the deletion, and may undo it until then
     invited_at            TEXT,                               -- an admin invited this address; NULL once its owner accepted
     invitation_expires_at TEXT,
+    invited_nameless      INTEGER NOT NULL DEFAULT 0 CHECK (invited_nameless IN (0, 1)),  -- the invitation gave no name
     -- For search and order: usersctl/folding.py
     name_folded           TEXT NOT NULL DEFAULT '',
     email_folded          TEXT,                               -- NULL: like email

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 
 BOTTOM = "errors models clock durations secrets config fields schedule colours text"
 JOURNEY = (  # and never another journey
-    f"{BOTTOM} passwords store permissions throttle devices lockdown mail addresses credentials expiry groups"
+    f"{BOTTOM} passwords store permissions throttle devices lockdown mail invited addresses credentials expiry groups"
 )
 CORE = {
     "errors": "",
@@ -43,8 +43,9 @@ CORE = {
     "session_uses": "errors models store",
     "lockdown": "errors models clock store permissions",
     "mail": f"{BOTTOM} store permissions",
-    "addresses": f"{BOTTOM} passwords store mail",
-    "credentials": f"{BOTTOM} passwords store mail",
+    "invited": f"{BOTTOM} store mail",
+    "addresses": f"{BOTTOM} passwords store mail invited",
+    "credentials": f"{BOTTOM} passwords store mail invited",
     "expiry": "models store",
     "groups": "errors fields models store permissions",
     "accounts": JOURNEY,
@@ -53,6 +54,7 @@ CORE = {
     "registration": JOURNEY,
     "recovery": JOURNEY,
     "deletion": JOURNEY,
+    "invitations": JOURNEY,
     "oauth": JOURNEY,
     "first_admin": JOURNEY,
     "transfer": JOURNEY,
@@ -61,7 +63,7 @@ CORE = {
     "overview": JOURNEY,
     "doctor": f"{JOURNEY} deadline oauth",
     "service": (
-        f"{JOURNEY} readiness accounts claims session_uses sessions registration recovery deletion oauth first_admin transfer why"
+        f"{JOURNEY} readiness accounts claims session_uses sessions registration recovery deletion invitations oauth first_admin transfer why"
         " trail overview"
     ),
 }

@@ -10,6 +10,7 @@ from usersctl.config import Settings
 from usersctl.credentials import new_password, shut_out
 from usersctl.errors import Forbidden, NotFound, WrongPassword
 from usersctl.fields import lookup_key, normal_email, normal_name, normal_role, user_id_of
+from usersctl.invited import NOT_INVITED
 from usersctl.mail.kinds import RESET, EmailQueue
 from usersctl.models import Actor, Newcomer, Page, Role, User, UserFilter
 from usersctl.passwords import Hasher, check_password, password_is_set
@@ -163,7 +164,7 @@ class Accounts:
         action = "update"
         if (
             changes
-            and set(changes) <= {"active", "awaiting_confirmation", "delete_at"}
+            and set(changes) <= {"active", "awaiting_confirmation", "delete_at", *NOT_INVITED}
             and "email" not in details
         ):
             action = "activate" if changes["active"] else "deactivate"
@@ -193,11 +194,11 @@ class Accounts:
 
     def set_password(self, user_id: int, password: str, *, tell: Tell = id, by: Actor) -> User:
         """By an operator. Ends all sessions and API tokens; also clears the lock after failed logins."""
-        user = self.get(user_id)
+        user = _entered(self.get(user_id))
         password_hash = self.hasher.hash(check_password(self.settings, password, user))
         with self.store.write() as tx:
             admit(tx, by)
-            user = _existing(tx.user(user_id))
+            user = _entered(_existing(tx.user(user_id)))
             changed = new_password(tx, self.emails, user, password_hash, action="set-password", by=by)
             tell(changed)
             return changed
@@ -235,6 +236,8 @@ def _changes(user: User, asked: dict[str, Any], *, unlink: bool) -> dict[str, An
     if asked.get("active") is not None and (user.awaiting_confirmation or user.delete_at is not None):
         # A decision on `active` replaces the one by the confirmation email, and the one of an owner who deletes it.
         changes |= {"active": asked["active"], "awaiting_confirmation": False, "delete_at": None}
+    if asked.get("active") is False and user.invited_at is not None:
+        changes |= {"active": False, **NOT_INVITED}
     if unlink and user.oauth_id is not None:
         changes |= {"oauth_id": None, "oauth_issuer": None}
     return changes
@@ -243,6 +246,14 @@ def _changes(user: User, asked: dict[str, Any], *, unlink: bool) -> dict[str, An
 def _is_another(email: str, user: User, by: Actor) -> bool:
     """Whether this changes the address. A form sends back the claimed address that it shows; only a command gives it."""
     return email != user.called or (email != user.email and by.user_id is None)
+
+
+def _entered(user: User) -> User:
+    """No password opens an account whose owner has not accepted the invitation."""
+    if user.awaits_owner:
+        hint = f"usersctl link invite {user.id} prints a link; usersctl activate {user.id} makes it an account like others"
+        raise Forbidden(f"{user.email} is invited, and sets the password with the link", hint=hint)
+    return user
 
 
 def _existing(user: User | None) -> User:

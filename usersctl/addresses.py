@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from usersctl.clock import moment, stamp
 from usersctl.errors import Taken
+from usersctl.invited import send
 from usersctl.mail.kinds import (
     APPROVE_NEW_EMAIL,
     CONFIRM,
@@ -171,7 +172,10 @@ def give(tx: Transaction, emails: EmailQueue, user: User, email: str, *, by: Act
     tx.drop_notices(user.id)
     tx.free_reserved(user.id)
     given = tx.change_user(user.id, email=email, email_proven_at=None)
-    emails.add(tx, EMAIL_GIVEN, given, user.email)
+    if given.invited_at is not None:
+        send(tx, emails, given)
+    if not given.awaits_owner:  # else the former address is not the owner's, but a mistake
+        emails.add(tx, EMAIL_GIVEN, given, user.email)
     if given.delete_at is not None:  # the link that undoes the deletion works at the known address only
         emails.add(tx, UNDO, given, given.email)
     return given

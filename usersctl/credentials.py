@@ -3,6 +3,7 @@
 from typing import Any
 
 from usersctl.errors import Invalid
+from usersctl.invited import settle
 from usersctl.mail.kinds import PASSWORD_CHANGED, EmailQueue
 from usersctl.models import Actor, OneTimeToken, User
 from usersctl.store.transaction import Transaction
@@ -37,6 +38,7 @@ def new_password(
     **changes: Any,
 ) -> User:
     """Shuts the user out, stores the hash, clears the lock after failed logins, and tells the owner by email."""
+    settle(tx, user)
     shut_out(tx, user, but=but)
     tx.clear_failures(user.id)
     changed = tx.change_user(user.id, password_hash=password_hash, **changes)

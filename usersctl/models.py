@@ -43,6 +43,12 @@ class Purpose(StrEnum):
     CLAIM = "claim"  # to the new address of an account
     APPROVE = "approve"  # to the old one, for an account without a password
     OAUTH_SPENT = "oauth_spent"
+    INVITE = "invite"
+    # What became of the link of an invitation. It does nothing any more, but its page can say why.
+    INVITE_USED = "invite_used"
+    INVITE_WITHDRAWN = "invite_withdrawn"
+    INVITE_REPLACED = "invite_replaced"  # by a newer one
+    INVITE_DELETED = "invite_deleted"  # it was used, and its account is deleted
 
 
 class EmailState(StrEnum):
@@ -67,6 +73,12 @@ class User(NamedTuple):
     awaiting_confirmation: bool
     delete_at: str | None = None  # its owner deleted it, and can undo that until then
     claimed_email: str | None = None  # the owner's new address, while it waits for its proof
+    invited_at: str | None = None  # its owner was invited, and has not accepted yet
+
+    @property
+    def awaits_owner(self) -> bool:
+        """It was made by an invitation, and never used. An active account may be invited, too: to set a password."""
+        return self.invited_at is not None and not self.active
 
     @property
     def called(self) -> str:
@@ -78,6 +90,8 @@ class User(NamedTuple):
         """Why an inactive account is inactive, for its owner."""
         if self.awaiting_confirmation:
             return "awaiting-confirmation"
+        if self.invited_at is not None:
+            return "invited"
         return "deactivated" if self.delete_at is None else "deletion"
 
     def as_json(self) -> dict[str, Any]:
@@ -287,6 +301,14 @@ class Claim(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         return {"email": self.email, "expires_at": self.expires_at}
+
+
+class Invitation(NamedTuple):
+    """To an account that awaits its owner, or that has no password."""
+
+    invited_at: str
+    expires_at: str
+    is_nameless: bool  # the account is named after its address, because the invitation gave no name
 
 
 class OneTimeToken(NamedTuple):

@@ -55,13 +55,13 @@ class Recovery:
         with self.store.read() as tx:
             user = owner_of(tx, tx.one_time_token(Purpose.RESET, token_hash))
             refuse_in_lockdown(tx, user)
-        if user is None or user.email != email:
+        if user is None or user.email != email or user.awaits_owner:
             raise dead_link()
         password_hash = self.hasher.hash(check_password(self.settings, password, user))
         with self.store.write() as tx:
             refuse_in_lockdown(tx, user)
             user = owner_of(tx, tx.take_one_time_token(Purpose.RESET, token_hash))
-            if user is None:
+            if user is None or user.awaits_owner:
                 raise dead_link()
             # The reset proves who reads this address; notices to one that was given up may be the owner's.
             tx.drop_notices(user.id, user.email)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from usersctl.devices import Devices
     from usersctl.first_admin import FirstAdmin
     from usersctl.groups import Groups
+    from usersctl.invitations import Invitations
     from usersctl.lockdown import Lockdowns
     from usersctl.mail.kinds import EmailQueue
     from usersctl.mail.outbox import Outbox
@@ -165,6 +166,12 @@ class Service:
         from usersctl.deletion import Deletion
 
         return Deletion(self.store, self.hasher, self.throttle, self.settings, self.emails)
+
+    @cached_property
+    def invitations(self) -> "Invitations":
+        from usersctl.invitations import Invitations
+
+        return Invitations(self.store, self.hasher, self.settings, self.emails)
 
     @cached_property
     def outbox(self) -> "Outbox":

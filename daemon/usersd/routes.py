@@ -13,6 +13,7 @@ from usersd.handlers import (
     groups,
     health,
     identities,
+    invitations,
     oauth,
     recovery,
     registration,
@@ -43,6 +44,8 @@ TABLE: tuple[Route, ...] = (
     Route("POST",   "/api/users/password/forgot",          ANYONE,           recovery.forgot, Limit.FORGOTS, event="forgot-password"),
     Route("POST",   "/api/users/password/reset",           ANYONE,           recovery.reset, None, Lane.HASHING, event="reset-password"),
     Route("POST",   "/api/users/not-me",                   ANYONE,           recovery.not_me, event="not-me"),
+    Route("POST",   "/api/users/invite",                   ADMIN,            invitations.invite, event="invite"),
+    Route("POST",   "/api/users/invite/accept",            ANYONE,           invitations.accept, None, Lane.HASHING, event="accept-invitation"),
     Route("POST",   "/api/users/confirm-deletion",         ANYONE,           deletion.confirm_deletion, event="confirm-deletion"),
     Route("POST",   "/api/users/undo-deletion",            ANYONE,           deletion.undo_deletion, event="undo-deletion"),
     Route("GET",    "/api/users/me",                       SIGNED_IN,        users.read_me, None, Lane.HERE),
@@ -77,6 +80,7 @@ TABLE: tuple[Route, ...] = (
     Route("GET",    "/api/groups",                         ADMIN,            groups.list_all),
     Route("POST",   "/api/groups",                         ADMIN,            groups.create, event="group-create"),
     Route("DELETE", "/api/groups/<group>",                 ADMIN,            groups.delete, event="group-delete"),
+    Route("POST",   "/api/users/<id>/invite",              ADMIN,            invitations.invite_again, event="invite", own=ANY),
     Route("GET",    "/api/users/auth/oauth/redirect",      ANYONE,           oauth.redirect, Limit.WAYS_TO_PROVIDER, Lane.AWAY, signs_in=True),
     Route("GET",    CALLBACK,                              ANYONE,           oauth.callback, Limit.WAYS_BACK, Lane.AWAY, once=True, signs_in=True, event="oauth"),
     Route("GET",    "/api/users/auth/verify",              ANYONE,           verify.verify, Limit.FAILED_LOGINS, Lane.HERE, spares=verify.is_judged_first),  # the answer is the decision
@@ -97,6 +101,7 @@ TABLE: tuple[Route, ...] = (
     Route("GET",    "/confirm-deletion",                   ANYONE,           pages.confirm_deletion),
     Route("GET",    "/undo-deletion",                      ANYONE,           pages.undo_deletion),
     Route("GET",    "/confirm-new-email",                  ANYONE,           pages.confirm_new_email),
+    Route("GET",    "/accept-invite",                      ANYONE,           pages.accept_invite),
     Route("GET",    "/setup",                              ANYONE,           pages.setup),
     Route("GET",    "/assets/<name>",                      ANYONE,           pages.asset),
     Route("GET",    "/account",                            SIGNED_IN,        pages.profile),  # where an application has /

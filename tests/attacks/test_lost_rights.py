@@ -49,6 +49,8 @@ REQUESTS: dict[tuple[str, str], dict[str, Any] | None] = {
         "role": "admin",
     },
     BULK: {"ids": [], "action": "deactivate"},  # of the other user
+    ("POST", "/api/users/invite"): {"email": "accomplice@example.com", "role": "admin"},
+    ("POST", "/api/users/<id>/invite"): {},
     ("PATCH", "/api/users/<id>"): {"role": "admin"},
     ("DELETE", "/api/users/<id>"): None,
     ("DELETE", "/api/users/<id>/sessions"): None,
@@ -96,6 +98,7 @@ class Caller:
     named: User
     session_of_named: Session
     unconfirmed: User
+    without_password: User
 
     def send(self, method: str, path: str) -> Reply:
         ids: dict[str, object] = {
@@ -108,6 +111,8 @@ class Caller:
             ids["<session_id>"] = self.session_of_named.id
         if path.endswith("/confirm-letter"):
             ids["<id>"] = self.unconfirmed.id
+        if path.endswith("/<id>/invite"):
+            ids["<id>"] = self.without_password.id
         body = REQUESTS.get((method, path))
         if (method, path) == BULK:
             body = {**(body or {}), "ids": [self.named.id]}
@@ -136,11 +141,11 @@ class House:
             f"unconfirmed-{self.callers}@example.com", "Zoe", PASSWORD, by=OPERATOR
         )
         self.elsewhere.groups.create(f"group-{named.id}", by=OPERATOR)
+        without_password = self.site.add(f"without-{self.callers}", password=None)
         client = self.site.client(cookies={"auth_token": opened[0].token})
         self.gate.reset()
-        return Caller(
-            user, client, opened[0].session, opened[1].session, named, session_of_named, unconfirmed
-        )
+        sessions = (opened[0].session, opened[1].session)
+        return Caller(user, client, *sessions, named, session_of_named, unconfirmed, without_password)
 
     def rows(self) -> list[Any]:
         tables = query(self.elsewhere, "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")

@@ -33,6 +33,9 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("POST", "/api/users/password/forgot"): (ANYONE, 400),
     ("POST", "/api/users/password/reset"): (ANYONE, 400),
     ("POST", "/api/users/not-me"): (ANYONE, 400),
+    ("POST", "/api/users/invite"): (ADMIN, 400),
+    ("POST", "/api/users/invite/accept"): (ANYONE, 400),
+    ("POST", "/api/users/<id>/invite"): (ADMIN, 400),  # an account in use needs none
     ("POST", "/api/users/confirm-deletion"): (ANYONE, 400),
     ("POST", "/api/users/undo-deletion"): (ANYONE, 400),
     ("GET", "/api/users/me"): (USER, 200),
@@ -87,6 +90,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("GET", "/confirm-deletion"): (ANYONE, 200),
     ("GET", "/undo-deletion"): (ANYONE, 200),
     ("GET", "/confirm-new-email"): (ANYONE, 200),
+    ("GET", "/accept-invite"): (ANYONE, 200),
     ("GET", "/setup"): (ANYONE, 200),
     ("GET", "/assets/<name>"): (ANYONE, 200),
     ("GET", "/account"): (USER, 200),

@@ -162,6 +162,8 @@ class Settings(NamedTuple):
         "Where the link of a confirmation email leads; ?token=…&email=… is added.")] = "/confirm-email"
     link_reset: Annotated[str, Key("mailer.links.reset", values.redirect,
         "Where the link of a password reset email leads; ?token=…&email=… is added.")] = "/reset-password"
+    link_invite: Annotated[str, Key("mailer.links.invite", values.redirect,
+        "Where the link of an invitation leads; ?token=…&email=… is added.")] = "/accept-invite"
 
     brand: Annotated[str, Key("branding.name", values.string,
         "The name of the service in pages and emails.")] = "Users"

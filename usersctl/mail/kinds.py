@@ -25,6 +25,11 @@ class Kind(NamedTuple):
 CONFIRM = Kind("confirm", Purpose.CONFIRM, timedelta(hours=24))
 RESET = Kind("reset", Purpose.RESET, timedelta(hours=1))
 
+# The link works until the invitation expires, which the admin decides; the account holds that time.
+LONGEST_INVITATION = timedelta(days=90)
+INVITATION = Kind("invitation", Purpose.INVITE, LONGEST_INVITATION)
+INVITATION_REMEMBERED = timedelta(days=30)  # after its end, for the page that says what became of it
+
 # For the deletion of one's own account. The undo of one lives until the account is deleted.
 DELETE = Kind("confirm-deletion", Purpose.DELETE, timedelta(hours=1))
 UNDO = Kind("deletion", Purpose.UNDO, timedelta(days=7))
@@ -51,6 +56,7 @@ KINDS = {
     for kind in (
         CONFIRM,
         RESET,
+        INVITATION,
         CONFIRM_NEW_EMAIL,
         APPROVE_NEW_EMAIL,
         DELETE,
@@ -87,7 +93,7 @@ class EmailQueue:
         After twelve in a day there is only one more whenever the last link has expired: so no flood of requests keeps the
         owner without a link that works, also if other accounts ask for emails to this address. For the same reason a
         notice is sent if no link of one works, and the email that undoes a deletion always: each deletion takes the
-        password or another link.
+        password or another link. An invitation too: the admin who sends too many is refused before.
         """
         from usersctl.secrets import digest, new_message_id  # late: most commands need no hashing
 
@@ -101,7 +107,7 @@ class EmailQueue:
             too_many = tx.has_link(
                 kind.name, kind.purpose, user_id, email, since=stamp(tx.now - kind.stale_after)
             )
-        if kind is UNDO:
+        if kind in (UNDO, INVITATION):
             too_many = False
         tx.add_email(kind.name, user_id, email, new_message_id(), dropped=too_many)
         tx.after_commit(self.committed.set)

@@ -69,7 +69,7 @@ class Outbox:
             if kind is None or user is None or reason is not None:
                 tx.finish_email(email.id, EmailState.DROPPED, reason)
                 return Attempt(email, EmailState.DROPPED, reason or "")
-            kind = _until_deleted(kind, user, tx.now)
+            kind = _at_present(tx, kind, user)
             token = _add_link(tx, kind, user, email.email)
         return self._send(email, kind, token, tx.now, new_email=user.called)
 
@@ -111,7 +111,7 @@ class Outbox:
             email = user.called
         with self.store.write() as tx:
             admit(tx, by)
-            token = _add_link(tx, kind, user, email)
+            token = _add_link(tx, _at_present(tx, kind, user), user, email)
             tx.audit(by, f"link-{kind.name}", user)
         return self._url(kind, token, email)
 
@@ -119,6 +119,7 @@ class Outbox:
         pages = {
             Purpose.CONFIRM: self.settings.link_confirm,
             Purpose.RESET: self.settings.link_reset,
+            Purpose.INVITE: self.settings.link_invite,
             Purpose.DELETE: "/confirm-deletion",
             Purpose.UNDO: "/undo-deletion",
             Purpose.CLAIM: "/confirm-new-email",
@@ -189,11 +190,20 @@ def _claimed(tx: Transaction, handle: int, due_by: str) -> QueuedEmail | None:
     return None
 
 
-def _until_deleted(kind: Kind, user: User, now: datetime) -> Kind:
-    """The link that undoes a deletion works until the account is deleted."""
-    if kind is not kinds.UNDO or user.delete_at is None:
-        return kind
-    return kind._replace(lifetime=moment(user.delete_at) - now)
+def _at_present(tx: Transaction, kind: Kind, user: User) -> Kind:
+    """The link that undoes a deletion works until the account is deleted, and that of an invitation until this expires.
+
+    The owner of an account that they have not accepted yet asked for a new password: the invitation is what lets them in.
+    """
+    until = None
+    if kind is kinds.RESET and user.awaits_owner:
+        kind = kinds.INVITATION
+    if kind is kinds.UNDO:
+        until = user.delete_at
+    elif kind is kinds.INVITATION:
+        invitation = tx.invitation_of(user.id)
+        until = invitation and invitation.expires_at
+    return kind if until is None else kind._replace(lifetime=moment(until) - tx.now)
 
 
 def _add_link(tx: Transaction, kind: Kind, user: User, email: str) -> str:
@@ -201,7 +211,8 @@ def _add_link(tx: Transaction, kind: Kind, user: User, email: str) -> str:
     token = new_token()
     if kind.purpose is None:
         return token
-    tx.add_one_time_token(digest(token), kind.purpose, user.id, email, kind.lifetime)
+    remembered = kinds.INVITATION_REMEMBERED if kind.purpose is Purpose.INVITE else timedelta()
+    tx.add_one_time_token(digest(token), kind.purpose, user.id, email, kind.lifetime + remembered)
     until = stamp(tx.now + kind.lifetime)
     if kind.purpose is Purpose.CLAIM:
         tx.prolong_claim(user.id, email, until)
@@ -226,10 +237,15 @@ def _why_pointless(tx: Transaction, email: QueuedEmail, kind: Kind | None, user:
         return "too old"
     if not _is_for(tx, email.email, kind, user):
         return "the address was changed"
-    return _why_settled(kind, user, tx.now_text)
+    return _why_settled(tx, kind, user, tx.now_text)
 
 
-def _why_settled(kind: Kind, user: User, now: str) -> str | None:
+def _why_settled(tx: Transaction, kind: Kind, user: User, now: str) -> str | None:
+    if kind is kinds.INVITATION and user.invited_at is None:
+        return "nothing to accept"
+    if kind is kinds.INVITATION or (kind is kinds.RESET and user.awaits_owner):
+        invitation = tx.invitation_of(user.id)
+        return "the invitation has expired" if invitation and invitation.expires_at <= now else None
     if kind is kinds.CONFIRM and not user.awaiting_confirmation:
         return "nothing to confirm"
     if kind is kinds.APPROVE_NEW_EMAIL and user.claimed_email is None:

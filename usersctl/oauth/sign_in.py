@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from usersctl import invited
 from usersctl.addresses import end_claim, holder_of, make_free
 from usersctl.config import Settings
 from usersctl.credentials import shut_out
@@ -80,12 +81,27 @@ class OAuthSignIn:
             end_claim(tx, self.emails, claimant, "claim-yielded", by=by)
         if user is None:
             return self._create(tx, email, profile, by)
+        if user.invited_at is not None and user.email == email:
+            user = self._show_up(tx, user, profile, by)
         if user.awaiting_confirmation:
             self._take_from_stranger(tx, user, by)
             raise _inactive(user, "the account awaits its confirmation")
         if tx.link_of(user.id) == self._link(profile):
             return self._update_picture(tx, user, profile)
         return self._connect(tx, user, profile, by)
+
+    def _show_up(self, tx: Transaction, user: User, profile: Profile, by: Actor) -> User:
+        """The owner of an invited address signs in by a provider that has verified it: that accepts the invitation."""
+        invitation = tx.invitation_of(user.id)
+        if user.active or invitation is None:
+            invited.settle(tx, user)
+            return user._replace(invited_at=None)
+        if invited.has_expired(tx, user):
+            return user  # and refused as inactive
+        name = user.name
+        if invitation.is_nameless:
+            name = _name(profile.name) or name
+        return invited.accept(tx, user, by=by, through="provider", name=name)
 
     def _by_address(self, tx: Transaction, email: str) -> User | None:
         """By the known address. A registration that was not confirmed in time gives way to a new account."""

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from usersctl.clock import stamp
-from usersctl.models import OneTimeToken
+from usersctl.models import OneTimeToken, Purpose
 from usersctl.store.statements import Statements
 
 _USABLE = "token_hash = ? AND purpose = ? AND expires_at > ?"
@@ -33,13 +33,28 @@ class OneTimeTokens(Statements):
         self._run("DELETE FROM one_time_tokens WHERE purpose = 'setup'")
 
     def drop_links(self, user_id: int) -> None:
-        """Ends the links to confirm, reset and delete, and drops the emails that would send more.
+        """Ends the links to confirm, reset, delete and accept an invitation, and drops the emails that would send more.
 
         The links to take something back stay: an intruder who changes several things must not take them from the owner.
         """
         condition = "user_id = ? AND purpose IN ('confirm', 'reset', 'delete')"
         self._run(f"DELETE FROM one_time_tokens WHERE {condition}", (user_id,))
         self._drop_emails("kind IN ('confirm', 'reset', 'confirm-deletion') AND user_id = ?", user_id)
+        self.end_invite_links(Purpose.INVITE_WITHDRAWN, user_id)
+
+    def end_invite_links(self, end: Purpose, user_id: int) -> None:
+        """The tokens stay, so that the page of the link can say what became of the invitation."""
+        statement = "UPDATE one_time_tokens SET purpose = ? WHERE user_id = ? AND purpose = 'invite'"
+        self._run(statement, (end, user_id))
+        self._drop_emails("kind = 'invitation' AND user_id = ?", user_id)
+
+    def invite_link(self, token_hash: bytes) -> tuple[Purpose, OneTimeToken] | None:
+        """The link of an invitation, and what became of it."""
+        ends = ", ".join(f"'{purpose}'" for purpose in Purpose if purpose.startswith(Purpose.INVITE))
+        statement = f"SELECT purpose, user_id, email FROM one_time_tokens WHERE token_hash = ? AND purpose IN ({ends})"
+        return self._first(
+            lambda row: (Purpose(row[0]), OneTimeToken._make(row[1:])), statement, (token_hash,)
+        )
 
     def drop_notices(self, user_id: int, email: str | None = None) -> None:
         """Ends "this wasn't me" links; with `email` only those that were sent there."""
@@ -74,7 +89,8 @@ class OneTimeTokens(Statements):
     def drop_links_to_passwords(self) -> None:
         """Ends every link that sets a password, and drops the emails that would send more."""
         self._run("DELETE FROM one_time_tokens WHERE purpose IN ('reset', 'setup')")
-        self._drop_emails("kind = 'reset'")
+        self._run("UPDATE one_time_tokens SET purpose = 'invite_withdrawn' WHERE purpose = 'invite'")
+        self._drop_emails("kind IN ('reset', 'invitation')")
 
     def _drop_emails(self, condition: str, *values: Any) -> None:
         changes = "state = 'dropped', finished_at = ?"

@@ -6,6 +6,7 @@ from usersctl.store.daily_counts import DailyCounts
 from usersctl.store.failures import LoginFailures
 from usersctl.store.groups import Groups
 from usersctl.store.inspection import Inspection
+from usersctl.store.invitations import Invitations
 from usersctl.store.lockdown import LockdownRow
 from usersctl.store.one_time_tokens import OneTimeTokens
 from usersctl.store.outbox import Outbox
@@ -19,6 +20,7 @@ class Transaction(
     Users,
     UserLists,
     Groups,
+    Invitations,
     ReservedEmails,
     AuthTokens,
     OneTimeTokens,

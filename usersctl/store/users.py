@@ -12,7 +12,8 @@ from usersctl.store.statements import Statements
 
 USER = (
     "users.id, email, users.name, role, active, users.created_at, updated_at, last_login_at, oauth_id,"
-    " profile_picture, email_proven_at, awaiting_confirmation, delete_at, claimed_email, claim_expires_at"
+    " profile_picture, email_proven_at, awaiting_confirmation, delete_at, claimed_email, claim_expires_at,"
+    " invited_at"
 )
 
 _CREDENTIALS = f"SELECT {USER}, password_hash FROM users"
@@ -174,7 +175,14 @@ class Users(Statements):
         self._run("UPDATE users SET delete_at = ? WHERE delete_at < ?", (until, until))
 
     def delete_user(self, user_id: int) -> None:
-        """Deletes also all rows that refer to the user, by the foreign keys of schema.sql."""
+        """Deletes also all rows that refer to the user, by the foreign keys of schema.sql; links of an invitation stay, to
+        say what became of it."""
+        self._run(
+            "UPDATE one_time_tokens SET user_id = NULL, email = '', purpose = CASE purpose"
+            " WHEN 'invite_used' THEN 'invite_deleted' ELSE 'invite_withdrawn' END"
+            " WHERE user_id = ? AND purpose LIKE 'invite%'",
+            (user_id,),
+        )
         self._run("DELETE FROM users WHERE id = ?", (user_id,))
 
     def active_admins(self) -> int:
@@ -204,7 +212,7 @@ def user_of(row: Any, at: Statements) -> User:
     if claimed is not None and row[14] <= at.now_text:
         claimed = None
     # SQLite returns booleans as 0 and 1.
-    return User._make((*row[:4], row[4] == 1, *row[5:11], row[11] == 1, row[12], claimed))
+    return User._make((*row[:4], row[4] == 1, *row[5:11], row[11] == 1, row[12], claimed, row[15]))
 
 
 def _places(values: Collection[str]) -> str:

@@ -136,6 +136,16 @@ undo_deletion = _linked(
 )
 
 
+@Operation("acceptInvitePage", PAGES, HTML, query=EmailLinkQuery)
+def accept_invite(request: Request, service: Service) -> Response:
+    """Where an invitation leads. Says what became of a dead one, and uses nothing up."""
+    link = EmailLinkQuery.lenient(request)
+    offer = service.invitations.look(link.token or "", link.email or "")
+    name = offer.user.name if offer.user and not offer.needs_name else ""
+    has_link = bool(link.token and link.email)
+    return _page(request, "accept_invite", has_link=has_link, problem=offer.problem, name=name)
+
+
 class SetupQuery(Query):
     token = optional(_ANY_TOKEN, "From the set-up link.")
 

@@ -213,7 +213,7 @@ async function send(form) {
   const isGet = method === "GET";
   const path = form.dataset.api + (isGet ? "?" + new URLSearchParams(values) : "");
   const result = await ask(method, path, isGet ? undefined : values, (text, message = "", state = "") => {
-    const isDead = form.dataset.query && /link$|^Token/.test(message);
+    const isDead = form.dataset.query && /link$|^Token|invitation/.test(message);
     (isDead ? giveUp : refuse)(form, text, message);
     if (isDead || state === "awaiting-confirmation") offerResend(form, values.email);
   });

@@ -1,0 +1,76 @@
+"""Invitations: by an admin, and accepted by the owner of the address."""
+
+from functools import partial
+from typing import Any
+
+from usersctl.invitations import guest, lifetime_of
+from usersctl.service import Service
+from usersd.handlers.recovery import EmailLink
+from usersd.handlers.session import NO_SUCH_USER, set_session_cookie
+from usersd.inputs import Body, optional, required
+from usersd.openapi.operation import MANAGEMENT, SIGNING_IN, Operation
+from usersd.openapi.schemas import EMAIL, NAME, NEW_PASSWORD, ROLE, USER, string
+from usersd.request import Request
+
+_EXPIRES = "From 1h to 90d; 7d if left out."
+
+
+class AnotherInvitation(Body):
+    expires = optional(string("7d"), _EXPIRES)
+
+
+class NewInvitation(Body, missing="Email is required"):
+    email = required(EMAIL)
+    name = optional(NAME, "The owner can change it; without it they have to give one.")
+    role = optional(ROLE)
+    expires = optional(string("7d"), _EXPIRES)
+
+
+class Acceptance(EmailLink, missing="Token, email and password are required"):
+    name = optional(NAME, "May be left out where the invitation has one.")
+    password = required(NEW_PASSWORD)
+
+
+@Operation("inviteUser", MANAGEMENT, USER, NewInvitation, refusals={429: "Too many invitations to this address."})
+def invite(request: Request, service: Service) -> dict[str, Any]:
+    """Invite a user. The account is inactive until its owner opens the link in the email. An address that is invited already
+    is invited again, and the link before is dead."""
+    body = NewInvitation(request.body)
+    lifetime = lifetime_of(body.expires)
+    invited = guest(body.email, body.name, body.role)
+    (user,) = service.invitations.invite([invited], lifetime, by=request.actor)
+    request.log_fields |= {"invited": user.id, "role": user.role}
+    return {"user": user.as_json()}
+
+
+@Operation(
+    "inviteUserAgain",
+    MANAGEMENT,
+    USER,
+    AnotherInvitation,
+    refusals=NO_SUCH_USER | {429: "Too many invitations to this address."},
+)
+def invite_again(request: Request, service: Service) -> dict[str, Any]:
+    """Invite a user again, or an active one who has no password. The link before is dead."""
+    lifetime = lifetime_of(AnotherInvitation(request.body).expires)
+    (user,) = service.invitations.again([request.ids["id"]], lifetime, by=request.actor)
+    return {"user": user.as_json()}
+
+
+@Operation(
+    "acceptInvitation",
+    SIGNING_IN,
+    USER,
+    Acceptance,
+    sets_cookie="The new session, in the cookie of the security scheme `cookie`; and the mark of a known device.",
+)
+def accept(request: Request, service: Service) -> dict[str, Any]:
+    """Accept an invitation. With the link of the email: sets name and password, confirms the address and signs in."""
+    body = Acceptance(request.body)
+    open_session = partial(service.sessions.open_in, remember=False, client=request.client)
+    opened = service.invitations.accept(
+        body.token, body.email, body.name, body.password, then=open_session, by=request.actor
+    )
+    request.user = opened.user
+    set_session_cookie(request, service, opened, remember=False)
+    return {"user": opened.user.as_json()}

@@ -1,0 +1,64 @@
+"""What an invitation does to its account: it begins, is sent again, ends, or its owner shows up."""
+
+from datetime import timedelta
+from typing import Any
+
+from usersctl.clock import stamp
+from usersctl.errors import TooMany
+from usersctl.mail.kinds import AT_MOST, AT_MOST_A_DAY, DAY, INVITATION, WITHIN, EmailQueue
+from usersctl.models import Actor, Purpose, User
+from usersctl.store.transaction import Transaction
+
+NOT_INVITED: dict[str, Any] = {"invited_at": None, "invitation_expires_at": None, "invited_nameless": False}
+
+
+def begin(
+    tx: Transaction, emails: EmailQueue, user: User, lifetime: timedelta, *, is_nameless: bool = False
+) -> User:
+    """For a new account, for one that has no password, or once more: links of an invitation before this one are dead."""
+    tx.end_invite_links(Purpose.INVITE_REPLACED, user.id)
+    _refuse_too_many(tx, user)
+    expires_at = stamp(tx.now + lifetime)
+    invited = tx.change_user(
+        user.id, invited_at=tx.now_text, invitation_expires_at=expires_at, invited_nameless=is_nameless
+    )
+    emails.add(tx, INVITATION, invited, invited.email)
+    return invited
+
+
+def _refuse_too_many(tx: Transaction, user: User) -> None:
+    """An email that is silently dropped would leave the admin without a sign that it never came."""
+    recent, today = tx.count_recent_emails(INVITATION.name, user.id, user.email, WITHIN, DAY)
+    if recent >= AT_MOST or today >= AT_MOST_A_DAY:
+        wait = WITHIN if today < AT_MOST_A_DAY else DAY
+        raise TooMany(
+            f"{user.email} was sent {today} invitations lately",
+            retry_after=int(wait.total_seconds()),
+            hint=f"usersctl link invite {user.id} prints a link",
+        )
+
+
+def send(tx: Transaction, emails: EmailQueue, user: User) -> None:
+    """To the new address of an invited account."""
+    tx.end_invite_links(Purpose.INVITE_REPLACED, user.id)
+    emails.add(tx, INVITATION, user, user.email)
+
+
+def has_expired(tx: Transaction, user: User) -> bool:
+    invitation = tx.invitation_of(user.id)
+    return invitation is not None and invitation.expires_at <= tx.now_text
+
+
+def accept(tx: Transaction, user: User, *, by: Actor, through: str, **changes: Any) -> User:
+    """The owner has proved that they read the address. `through`: the link, or a sign-in by a provider."""
+    tx.end_invite_links(Purpose.INVITE_USED, user.id)
+    accepted = tx.change_user(user.id, active=True, email_proven_at=tx.now_text, **(NOT_INVITED | changes))
+    tx.audit(by, "accept-invitation", accepted, through=through)
+    return accepted
+
+
+def settle(tx: Transaction, user: User) -> None:
+    """An account that was active before it was invited has got another way in: there is nothing to accept any more."""
+    if user.invited_at is not None:
+        tx.end_invite_links(Purpose.INVITE_USED, user.id)
+        tx.change_user(user.id, **NOT_INVITED)
