@@ -81,6 +81,7 @@ DEFAULTS: dict[str, Any] = {
     "mailer.templates": None,
     "mailer.links.confirm": "/confirm-email",
     "mailer.links.reset": "/reset-password",
+    "mailer.links.invite": "/accept-invite",
     "branding.name": "Users",
     "branding.logo": None,
     "branding.accent": None,
@@ -468,6 +469,7 @@ BAD: list[tuple[str, list[Any]]] = [
     ),
     ("mailer.links.confirm", ["confirm", "https://evil.com/confirm", "//evil.com"]),
     ("mailer.links.reset", ["reset", "https://evil.com/reset", "http://127.0.0.1:8080.evil.com"]),
+    ("mailer.links.invite", ["invite", "https://evil.com/invite", "//evil.com"]),
     ("branding.name", ["", 7, "a\x1bb"]),
     ("branding.accent", ["red", "#fff", "#0b5fff;", "#0b5fff\n", "#gggggg"]),
     ("locale", ["", 7]),
@@ -528,7 +530,13 @@ def test_any_value_is_accepted_or_refused_by_its_key(load_keys: LoadKeys, key: s
 )
 @pytest.mark.parametrize(
     "key",
-    ["auth.oauth.successRedirect", "auth.oauth.errorRedirect", "mailer.links.confirm", "mailer.links.reset"],
+    [
+        "auth.oauth.successRedirect",
+        "auth.oauth.errorRedirect",
+        "mailer.links.confirm",
+        "mailer.links.reset",
+        "mailer.links.invite",
+    ],
 )
 def test_a_redirect_or_link_leads_to_base_url_or_an_allowed_origin(
     load_keys: LoadKeys, key: str, target: str

@@ -31,7 +31,9 @@ class Acceptance(EmailLink, missing="Token, email and password are required"):
     password = required(NEW_PASSWORD)
 
 
-@Operation("inviteUser", MANAGEMENT, USER, NewInvitation, refusals={429: "Too many invitations to this address."})
+@Operation(
+    "inviteUser", MANAGEMENT, USER, NewInvitation, refusals={429: "Too many invitations to this address."}
+)
 def invite(request: Request, service: Service) -> dict[str, Any]:
     """Invite a user. The account is inactive until its owner opens the link in the email. An address that is invited already
     is invited again, and the link before is dead."""

@@ -143,7 +143,7 @@ def accept_invite(request: Request, service: Service) -> Response:
     offer = service.invitations.look(link.token or "", link.email or "")
     name = offer.user.name if offer.user and not offer.needs_name else ""
     has_link = bool(link.token and link.email)
-    return _page(request, "accept_invite", has_link=has_link, problem=offer.problem, name=name)
+    return _page(request, "accept_invite", has_link=has_link, problem=offer.problem, known=name)
 
 
 class SetupQuery(Query):
