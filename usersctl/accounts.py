@@ -252,7 +252,7 @@ def _entered(user: User) -> User:
     """No password opens an account whose owner has not accepted the invitation."""
     if user.awaits_owner:
         hint = f"usersctl link invite {user.id} prints a link; usersctl activate {user.id} makes it an account like others"
-        raise Forbidden(f"{user.email} is invited, and sets the password with the link", hint=hint)
+        raise Forbidden("The owner of an invited account sets its password with the link", hint=hint)
     return user
 
 

@@ -149,8 +149,8 @@ class Invitations:
         if user is None:
             raise NotFound("User not found")
         if user.invited_at is None:
-            hint = "it was accepted, or there never was one; an account is removed with: usersctl delete"
-            raise Forbidden(f"{user.email} has no invitation to withdraw", hint=hint)
+            hint = f"{user.email} has accepted it, or was never invited; usersctl delete removes an account"
+            raise Forbidden("There is no invitation to withdraw", hint=hint)
         tx.end_invite_links(Purpose.INVITE_WITHDRAWN, user_id)
         if user.active:
             user = tx.change_user(user_id, **invited.NOT_INVITED)
