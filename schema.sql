@@ -6,7 +6,7 @@ CREATE TABLE users (
     id                    INTEGER PRIMARY KEY AUTOINCREMENT,  -- never reused
     email                 TEXT NOT NULL UNIQUE,               -- proven, or given by an admin; lower-case, domain in its ASCII form
     name                  TEXT NOT NULL,
-    password_hash         TEXT NOT NULL,                      -- bcrypt; any other text matches no password
+    password_hash         TEXT NOT NULL,                      -- bcrypt, or the text of another system until the first login; any other text matches no password
     role                  TEXT NOT NULL DEFAULT 'user' CHECK (role IN ('admin', 'user')),
     active                INTEGER NOT NULL CHECK (active IN (0, 1)),
     awaiting_confirmation INTEGER NOT NULL DEFAULT 0 CHECK (awaiting_confirmation IN (0, 1)),  -- registered; the only inactive state that an email may end
@@ -70,6 +70,9 @@ CREATE UNIQUE INDEX users_by_claim ON users (claimed_email) WHERE claimed_email 
 CREATE INDEX users_by_end_of_claim ON users (claim_expires_at) WHERE claim_expires_at IS NOT NULL;
 CREATE INDEX users_by_deletion ON users (delete_at) WHERE delete_at IS NOT NULL;
 CREATE INDEX users_awaiting_by_age ON users (created_at) WHERE awaiting_confirmation = 1;
+-- Neither bcrypt nor unusable: see usersctl/foreign_hashes.py
+CREATE INDEX users_by_foreign_hash ON users (password_hash)
+    WHERE substr(password_hash, 1, 2) <> '$2' AND substr(password_hash, 1, 1) <> '!';
 
 CREATE INDEX users_invited_by_expiry ON users (invitation_expires_at) WHERE invited_at IS NOT NULL;
 

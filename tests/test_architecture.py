@@ -17,7 +17,8 @@ ROOT = Path(__file__).parent.parent
 
 BOTTOM = "errors models clock durations secrets config fields schedule colours text"
 JOURNEY = (  # and never another journey
-    f"{BOTTOM} passwords store permissions throttle devices lockdown mail invited addresses credentials expiry groups"
+    f"{BOTTOM} foreign_hashes passwords store permissions throttle devices lockdown mail invited addresses credentials"
+    " expiry groups"
 )
 CORE = {
     "errors": "",
@@ -34,7 +35,8 @@ CORE = {
     "identity_headers": "",
     "fields": "clock errors models",
     "config": "errors fields identity_headers schedule",
-    "passwords": "config errors models",
+    "foreign_hashes": "",
+    "passwords": "config errors foreign_hashes models",
     "store": "clock errors fields folding lazy models secrets text",
     "permissions": "errors models store",
     "throttle": "errors models clock secrets store passwords permissions",
@@ -116,6 +118,7 @@ HOMES = {
     "sqlite3": ("usersctl/store/", "usersctl/transfer/foreign.py"),
     "sqlite_utils": ("usersctl/store/upgrade.py",),
     "bcrypt": ("usersctl/passwords.py",),
+    "argon2": ("usersctl/foreign_hashes.py",),
     "zxcvbn": ("usersctl/passwords.py",),
     "secrets": ("usersctl/secrets.py",),
     "random": ("usersctl/mail/outbox.py",),  # spreads retries; what must not be guessed comes from secrets
@@ -145,6 +148,7 @@ CLOCK_HOME = "usersctl/clock.py"
 TABLE_OF_COMMANDS = "usersctl/cli/tree.py"
 HEAVY = {
     "sqlite_utils",
+    "argon2",
     "bcrypt",
     "email_validator",
     "zxcvbn",
@@ -167,6 +171,7 @@ NOT_AT_THE_START = [
     "urllib.request",
     "usersctl.mail.writer",
     "usersctl.mail.smtp",
+    "usersctl.foreign_hashes",
 ]
 
 # --- the rules: each yields one line for every place that breaks it ---

@@ -6,21 +6,34 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from usersctl.config import Settings
 from usersctl.errors import Busy, Invalid
-from usersctl.models import Credentials, Newcomer, User
+from usersctl.models import UNUSABLE, Credentials, Newcomer, User
+
+if TYPE_CHECKING:
+    from usersctl.foreign_hashes import ForeignHash
 
 MAX_BYTES = 72  # bcrypt reads no further
 WAITING_ROOM = 8
 # Characters: the work of zxcvbn doubles every few, and so many are strong unless they are a pattern.
 MOST_ESTIMATED = 24
 
-_BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|1[0-6])\$[./A-Za-z0-9]{53}", re.ASCII)
-
+# Other systems write a mark before it, and some hash the password before: see _prepared().
+_BCRYPT = re.compile(
+    r"(bcrypt\$|bcrypt_sha256\$|\$wp|\{(?i:crypt|bcrypt|blf-crypt)\})?(\$2[aby]\$(0[4-9]|1[0-6])\$[./A-Za-z0-9]{53})",
+    re.ASCII,
+)
+_NAMES_OF_MARKS = {"bcrypt_sha256$": "bcrypt_sha256", "$wp": "WordPress"}
+BCRYPT = "bcrypt"
 
 _estimating = threading.Lock()  # zxcvbn keeps the names of one user in a dictionary that all threads share
+
+
+class TooCostly(Invalid):
+    """A hash of a known kind, whose check would occupy a slot for too long."""
 
 
 class Hasher:
@@ -61,27 +74,37 @@ class Hasher:
         """Whether the password is right, at the same cost for every answer. To be called in a slot.
 
         Without an account (None), with an unusable or broken hash and with a password that is too long, the check uses a
-        dummy hash; the work for a cheaper hash is padded to the present cost. So the time reveals nothing.
+        dummy hash; the work for a cheaper hash is padded to the present cost. So the time reveals nothing. The check of a
+        hash of another system comes in addition: see level().
         """
+        attempt = _bytes(password)
+        if stored and len(attempt) > MAX_BYTES:
+            stored, attempt = None, attempt[:MAX_BYTES]
+        foreign = _foreign(stored)
+        if foreign is not None and _matches_foreign(attempt, foreign):
+            return True  # the new hash costs what the dummy hash would
+        return self._matches_bcrypt(attempt, stored)
+
+    def _matches_bcrypt(self, attempt: bytes, stored: str | None) -> bool:
         import bcrypt
 
-        attempt = _bytes(password)
-        cost = cost_of(stored or "")
-        if stored and cost and len(attempt) <= MAX_BYTES:
+        found = _BCRYPT.fullmatch(stored or "")
+        if found is not None:
+            prepared = _prepared(attempt, found[1])
             try:
-                fits = bcrypt.checkpw(attempt, stored.encode())
+                fits = bcrypt.checkpw(prepared, found[2].encode())
             except ValueError:
                 pass  # it has the form of a hash, but a salt that bcrypt never makes
             else:
                 # Each step of cost doubles the work: 2^c + (2^c + ... + 2^(r-1)) = 2^r.
-                for rounds in range(cost, self.rounds):
-                    bcrypt.hashpw(attempt, bcrypt.gensalt(rounds))
+                for rounds in range(int(found[3]), self.rounds):
+                    bcrypt.hashpw(prepared, bcrypt.gensalt(rounds))
                 return fits
         bcrypt.checkpw(attempt[:MAX_BYTES], self._dummy)
         return False
 
     def needs_renewal(self, stored: str) -> bool:
-        return cost_of(stored) != self.rounds
+        return not stored.startswith("$2") or cost_of(stored) != self.rounds
 
     def renew(self, password: str) -> str:
         """A new hash of a password that has just been checked, in the slot of that check."""
@@ -92,19 +115,87 @@ class Hasher:
 
 def password_is_set(stored: Credentials | None) -> bool:
     """Whether a password could be right: an account of the identity provider has an unusable one."""
-    return stored is not None and cost_of(stored.password_hash) is not None
+    return stored is not None and kind_of(stored.password_hash) is not None
+
+
+def kind_of(stored: str) -> str | None:
+    """The kind of hash, as people name it; None if no password can match the text."""
+    found = _BCRYPT.fullmatch(stored)
+    if found is not None:
+        return _NAMES_OF_MARKS.get(found[1] or "", BCRYPT)
+    foreign = _foreign(stored)
+    return foreign.kind if foreign and not foreign.excess else None
 
 
 def cost_of(stored: str) -> int | None:
     """The cost of a bcrypt hash; None for any other text, and above 16, because a check of cost 31 takes a week."""
-    return int(stored[4:6]) if _BCRYPT.fullmatch(stored) else None
+    found = _BCRYPT.fullmatch(stored)
+    return int(found[3]) if found else None
 
 
 def check_hash(stored: str) -> str:
-    """A hash from another system, to be stored."""
+    """A hash from another system, to be stored. The message never holds the text, which may be a password."""
     if cost_of(stored) is None:
-        raise Invalid("password_hash is not a bcrypt hash ($2a$, $2b$ or $2y$) of cost 4 to 16")
+        foreign = _foreign(stored)
+        if foreign is None:
+            raise Invalid(
+                "password_hash is neither bcrypt of cost 4 to 16, nor PBKDF2, Argon2, scrypt, phpass or salted SHA as"
+                " another system writes them"
+            )
+        if foreign.excess:
+            raise TooCostly(f"password_hash would take too long to check: {foreign.excess}")
     return stored
+
+
+def _foreign(stored: str | None) -> "ForeignHash | None":
+    if not stored or stored.startswith(("$2", UNUSABLE)):
+        return None
+    from usersctl import foreign_hashes  # late, because most installations have no such hash
+
+    return foreign_hashes.read(stored)
+
+
+def _matches_foreign(attempt: bytes, foreign: "ForeignHash") -> bool:
+    from usersctl import foreign_hashes
+
+    try:
+        return foreign_hashes.matches(attempt, foreign)
+    except foreign_hashes.ExtraMissing:
+        import logging
+
+        message = "A password was not checked, because its hash is %s: pip install '%s'"
+        logging.getLogger(__name__).warning(message, foreign.kind, foreign_hashes.EXTRA)
+        foreign_hashes.spend(foreign.work)
+        return False
+
+
+def level(password: str, stored: str | None, slowest: "ForeignHash") -> None:
+    """Adds to a refusal what a check of the slowest hash of another system costs more than the one that was made."""
+    from usersctl import foreign_hashes
+
+    attempt = _bytes(password)
+    own = _foreign(stored)
+    if own is not None and not own.excess and len(attempt) <= MAX_BYTES:
+        foreign_hashes.spend(slowest.work - own.work)
+        return
+    try:
+        foreign_hashes.matches(attempt[:MAX_BYTES], slowest)
+    except foreign_hashes.ExtraMissing:
+        foreign_hashes.spend(slowest.work)
+
+
+def _prepared(attempt: bytes, mark: str | None) -> bytes:
+    """What the system that writes this mark gives to bcrypt."""
+    if mark == "bcrypt_sha256$":  # Django
+        import hashlib
+
+        return hashlib.sha256(attempt).hexdigest().encode()
+    if mark == "$wp":  # WordPress since 6.8
+        import base64
+        import hmac
+
+        return base64.b64encode(hmac.digest(b"wp-sha384", attempt, "sha384"))
+    return attempt
 
 
 def check_password(settings: Settings, password: str, owner: User | Newcomer) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from usersctl.addresses import expire_claims, remove_old_registrations
 from usersctl.clock import moment, stamp
@@ -26,7 +26,7 @@ from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.folder import mail_folder, remove_emails
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import UNKNOWN_CLIENT, Actor, Cleanup, Client, Session, TokenKind, User
-from usersctl.passwords import Hasher
+from usersctl.passwords import Hasher, level
 from usersctl.permissions import admit
 from usersctl.secrets import digest, new_token
 from usersctl.session_uses import SessionUses
@@ -34,11 +34,15 @@ from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.throttle import AccountThrottle, Counter, counter_of
 
+if TYPE_CHECKING:
+    from usersctl.foreign_hashes import ForeignHash
+
 ABSOLUTE_LIMIT = timedelta(days=30)
 USE_IS_NOTED_EVERY = timedelta(minutes=1)
 NOTE_PATIENCE = 0.1  # seconds: a check is a read, and does not wait for writers
 SOONEST_END = timedelta(seconds=10)  # longer than a note waits
 MAX_USER_AGENT = 300
+MOST_KINDS_OF_HASHES = 50  # that a login looks at; of an application, few costs and kinds come
 SENT_EMAILS_KEPT = timedelta(days=7)
 
 
@@ -110,12 +114,15 @@ class Sessions:
             counter = counter_of(tx, user, email, devices)
             lockdown = tx.lockdown()
             counter = self.throttle.count_sign_in(tx, counter)
+            slowest = _slowest_foreign_hash(tx)
         stored = None
         # In a lockdown the response reveals neither whether the password is right nor which admin is excepted.
         if credentials and (lockdown is None or lockdown.admits(user)):
             stored = credentials.password_hash
         with self.throttle.slot(self.hasher, counter):
             fits = self.hasher.matches(password, stored)
+            if slowest is not None and not fits:
+                level(password, stored, slowest)
             if credentials is None or not fits:
                 raise LockedDown if lockdown else Unauthenticated("Invalid email or password")
             user, stored = credentials
@@ -452,6 +459,15 @@ class Sessions:
                 self.store.checkpoint()
             if not is_done:
                 time.sleep(max(0, self.pause - (time.monotonic() - free_since)))
+
+
+def _slowest_foreign_hash(tx: Transaction) -> "ForeignHash | None":
+    """As slow as the check of this hash is, so slow are all refusals, or time would tell which addresses have such hashes."""
+    if not any(tx.foreign_hashes(str, 1)):
+        return None
+    from usersctl import foreign_hashes  # late, because most installations have no such hash
+
+    return foreign_hashes.slowest(tx.foreign_hashes(foreign_hashes.beginning, MOST_KINDS_OF_HASHES))
 
 
 def clean_user_agent(text: str | None) -> str | None:

@@ -79,6 +79,8 @@ def test_standard_input_is_read_as_csv_by_default(usersctl: Command) -> None:
         "left_out": 0,
         "rows": 1,
         "without_password": 1,
+        "foreign_hashes": {},
+        "notes": [],
         "dry_run": False,
     }
     usersctl.ok("import", "-", "--format", "json", stdin='[{"email": "grace@example.com"}]')

@@ -17,6 +17,7 @@ from usersctl.cli.questions import invocation
 from usersctl.cli.show.cells import one_line
 from usersctl.errors import Invalid
 from usersctl.fields import normal_role
+from usersctl.passwords import MAX_BYTES
 from usersctl.text import counted
 from usersctl.transfer.rows import Format, SourceRow
 
@@ -58,8 +59,9 @@ def import_(
 ) -> None:
     """Create accounts from a file: all of them, or none.
 
-    Columns: email (required), name, role, active, confirmed, password or password_hash (bcrypt), created_at,
-    last_login_at, oauth_id, oauth_issuer, profile_picture. Every broken row is reported with its line.
+    Columns: email (required), name, role, active, confirmed, password or password_hash, created_at, last_login_at,
+    oauth_id, oauth_issuer, profile_picture. Every broken row is reported with its line. A password_hash is bcrypt, PBKDF2,
+    Argon2, scrypt, phpass, WordPress's or salted SHA, as its system writes it.
 
     With --from, columns may have other names: the most likely ones are used, and --dry-run shows them.
     """
@@ -127,6 +129,7 @@ def _import(
         except BrokenRows as error:
             _refuse_broken(run, error, problems)
     notes = [] if adoption is None else list(adoption.notes())
+    notes += _about_hashes(done)
     _report_done(run, done, adoption, notes, dry_run=dry_run)
 
 
@@ -137,7 +140,7 @@ def _report_done(
     about: dict[str, Any] = {}
     if adoption is not None:
         left_out = len(adoption.without_email)
-        about = {"from": adoption.table.name, "mapping": adoption.mapping, "notes": notes}
+        about = {"from": adoption.table.name, "mapping": adoption.mapping}
     rows = done.created + done.updated + done.unchanged + done.skipped + left_out
     numbers = done._asdict() | {"left_out": left_out, "rows": rows}
     verb = "Would import" if dry_run else "Imported"
@@ -145,12 +148,30 @@ def _report_done(
     for count, what in ((done.unchanged, "unchanged"), (left_out, "left out")):
         if count:
             text += f", {count} {what}"
-    run.out.result(text, numbers | {"dry_run": dry_run} | about)
+    run.out.result(text, numbers | {"dry_run": dry_run, "notes": notes} | about)
     for note in notes:
         run.out.note(f"Note: {note}")
     if done.without_password:
         count = done.without_password
         run.out.note(f"New accounts without a password: {count}; their owners set one through a reset email")
+
+
+def _about_hashes(done: "Imported") -> Iterator[str]:
+    """What an operator has to know about hashes that bcrypt replaces at the next login."""
+    kinds = done.foreign_hashes
+    if not kinds:
+        return
+    from usersctl.foreign_hashes import EXTRA, lacks_extra
+
+    rows = counted(sum(kinds.values()), "row")
+    listed = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
+    yield f"the password hashes of {rows} are of other systems ({listed}): bcrypt replaces each at its owner's next login"
+    yield (
+        f"{rows} of {counted(len(kinds), 'kind')} may be of passwords over {MAX_BYTES} bytes, which do not sign in here: their"
+        " owners set another one through a reset email"
+    )
+    if lacks_extra(kinds):
+        yield f"Argon2 hashes match no password until its library is installed: pip install '{EXTRA}'"
 
 
 def _refuse_broken(run: Invocation, error: "BrokenRows", problems: "list[RowProblem]") -> NoReturn:

@@ -37,6 +37,7 @@ CHECKS = (
     Check("clock", records.clock),
     Check("admin", records.admin),
     Check("lockdown", records.lockdown),
+    Check("password-hashes", records.password_hashes),
     Check("base-url", reach.base_url),
     Check("cookie", reach.cookie),
     Check("proxies", reach.proxies),

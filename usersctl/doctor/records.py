@@ -1,12 +1,15 @@
 """Checks of what the database holds: times, admins, the lockdown, the last cleanup, emails."""
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 from usersctl.clock import moment, stamp
 from usersctl.doctor.installation import Installation, Result, hint, ok, problem, warning
 from usersctl.models import EmailState
 from usersctl.oauth.identities import unbound
+from usersctl.passwords import kind_of
 from usersctl.schedule import next_slot
+from usersctl.store.transaction import Transaction
 from usersctl.text import counted
 
 CLOCKS_DIFFER = timedelta(minutes=5)
@@ -15,6 +18,7 @@ CLEANUP_IS_LATE = timedelta(hours=1)
 WITHOUT_CLEANUP = timedelta(days=8)
 EMAIL_IS_LATE = timedelta(minutes=15)
 MANY_ISSUERS = 5
+MOST_KINDS = 50  # of hashes, by cost and system
 
 
 def clock(installation: Installation) -> Result:
@@ -86,6 +90,29 @@ def emails_failed(installation: Installation) -> Result:
     count = installation.query(lambda tx: tx.count_emails())["failed"]
     message = f"{count}, such as {oldest.id} to {oldest.email}: {oldest.last_error}"
     return warning(message, installation.command("mail list"))
+
+
+def password_hashes(installation: Installation) -> Result | None:
+    """Of other systems, while there are some."""
+    from usersctl import foreign_hashes
+
+    def count(tx: Transaction) -> Counter[str]:
+        kinds: Counter[str] = Counter()
+        for stored in tx.foreign_hashes(foreign_hashes.beginning, MOST_KINDS):
+            number = tx.count_foreign_hashes(foreign_hashes.beginning(stored))
+            kinds[kind_of(stored) or "that cannot be read"] += number
+        return kinds
+
+    kinds = installation.query(count)
+    if not kinds:
+        return None
+    listed = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    if foreign_hashes.lacks_extra(kinds):
+        message = (
+            f"of other systems: {listed}; Argon2 matches no password, because its library is not installed"
+        )
+        return problem(message, f"pip install '{foreign_hashes.EXTRA}'")
+    return ok(f"of other systems, until their owners' next login: {listed}")
 
 
 def provider_links(installation: Installation) -> Result | None:

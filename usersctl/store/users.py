@@ -1,6 +1,6 @@
 """The table of users, and how its rows become models."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +22,8 @@ _CALLED = "email = :address OR (claimed_email = :address AND claim_expires_at > 
 _NEW_USER = f"(?, ?, ?{', ?' * len(Newcomer._fields)})"
 
 _ISSUER = "coalesce(oauth_issuer, '')"  # as the index has it
+_FOREIGN = "substr(password_hash, 1, 2) <> '$2' AND substr(password_hash, 1, 1) <> '!'"  # as the index has it
+_LAST = "\U0010ffff"  # sorts after every other character
 
 
 class Users(Statements):
@@ -163,6 +165,21 @@ class Users(Statements):
     def renew_hash(self, user_id: int, password_hash: str) -> None:
         """Another hash of the same password, which is no change of the account."""
         self._run("UPDATE users SET password_hash = ? WHERE id = ?", (password_hash, user_id))
+
+    def foreign_hashes(self, beginning: Callable[[str], str], at_most: int) -> Iterator[str]:
+        """One hash of another system for each beginning that such hashes share, in their order."""
+        statement = f"SELECT min(password_hash) FROM users WHERE {_FOREIGN} AND password_hash > ?"
+        after = ""
+        for _ in range(at_most):
+            ((stored,),) = self._run(statement, (after,))
+            if stored is None:
+                return
+            yield stored
+            after = beginning(stored) + _LAST
+
+    def count_foreign_hashes(self, beginning: str) -> int:
+        statement = f"SELECT count(*) FROM users WHERE {_FOREIGN} AND password_hash BETWEEN ? AND ?"
+        return self._number(statement, (beginning, beginning + _LAST))
 
     def users_to_delete(self, at_most: int) -> list[User]:
         """Users whose time to undo their deletion is over."""

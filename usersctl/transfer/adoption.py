@@ -10,7 +10,7 @@ from typing import Any
 from usersctl.errors import Invalid
 from usersctl.fields import is_web_address, normal_time
 from usersctl.models import Role
-from usersctl.passwords import cost_of
+from usersctl.passwords import TooCostly, check_hash
 from usersctl.text import counted, listed
 from usersctl.transfer.foreign import BETWEEN_ROLES, SourceTable, folded
 from usersctl.transfer.rows import SourceRow
@@ -21,8 +21,6 @@ DENYING = {"disabled", "isdisabled", "blocked", "isblocked", "banned", "isbanned
 _YES = {"1", "1.0", "true", "t", "yes", "y", "on", "active", "enabled"}
 _NO = {"", "0", "0.0", "false", "f", "no", "n", "off", "inactive", "disabled", "none", "null"}
 _SINCE_1970 = re.compile(r"-?\d{9,14}(\.\d+)?")  # seconds or milliseconds
-# The prefix of a bcrypt hash in systems that mark the kind of each hash.
-_BEFORE_BCRYPT = re.compile(r"(?:bcrypt\$|\{(?:BCRYPT|BLF-CRYPT|CRYPT)\})(?=\$2)", re.IGNORECASE)
 _HASHES = re.compile(
     r"(pbkdf2\w*|bcrypt_sha256|argon2|scrypt|md5|sha1|sha256)\$|\$(argon2\w*|scrypt|1|5|6|7|y|P|H|wp)\$"
 )
@@ -179,19 +177,23 @@ def _confirmed(_: Adoption, value: Any, _column: str) -> bool:
 
 
 def _password_hash(adoption: Adoption, value: Any, _column: str) -> str | None:
-    text = _BEFORE_BCRYPT.sub("", _text(value).strip())
+    text = _text(value).strip()
     if not text or text[0] in "!*":  # how Django and Unix mark an account without a password
         return None
-    if cost_of(text) is not None and adoption.hashes_twice:
+    try:
+        check_hash(text)
+    except TooCostly:
+        raise
+    except Invalid:
+        # Only the name of a known kind is repeated, because the value may be a password in plain text.
+        known = _HASHES.match(text)
+        kind = known[1] or known[2] if known else "of an unknown kind"
+        adoption.odd_hashes[_NAMES_OF_HASHES.get(kind, kind)] += 1
+        return None
+    if adoption.hashes_twice:
         adoption.hashed_twice += 1
         return None
-    if cost_of(text) is not None:
-        return text
-    # Only the name of a known kind is repeated, because the value may be a password in plain text.
-    known = _HASHES.match(text)
-    kind = known[1] or known[2] if known else "of an unknown kind"
-    adoption.odd_hashes[_NAMES_OF_HASHES.get(kind, kind)] += 1
-    return None
+    return text
 
 
 def _password(_: Adoption, value: Any, _column: str) -> str | None:
@@ -229,7 +231,7 @@ _CONVERTERS: dict[str, tuple[Callable[[Adoption, Any, str], Any], str]] = {
     "active": (_active, "true or false"),
     "confirmed": (_confirmed, "if false, inactive until confirmed by email"),
     "password": (_password, "plain text: checked by the rules, then hashed"),
-    "password_hash": (_password_hash, "bcrypt as it is; no password matches other kinds"),
+    "password_hash": (_password_hash, "as it is, if its kind can be checked here"),
     "created_at": (_time, "UTC where there is no offset"),
     "last_login_at": (_time, "UTC where there is no offset"),
     "oauth_id": (_as_it_is, "the id at the provider of auth.oauth"),

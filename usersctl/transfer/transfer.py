@@ -11,7 +11,7 @@ from usersctl.config import Settings
 from usersctl.errors import Invalid, LastAdmin, UsersError
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import UNUSABLE, Credentials
-from usersctl.passwords import Hasher, cost_of
+from usersctl.passwords import Hasher, kind_of
 from usersctl.store.store import Store
 from usersctl.transfer.checks import COLUMNS, checked
 from usersctl.transfer.writing import BrokenRows, Imported, ImportOptions, RowProblem, Writing
@@ -112,6 +112,6 @@ def _exported(credentials: Credentials, issuer: str | None, *, with_hashes: bool
         row["confirmed"] = True
     elif user.awaiting_confirmation:
         row["confirmed"] = False
-    if cost_of(password_hash) is not None:  # else it is of no password
+    if kind_of(password_hash) is not None:  # else it is of no password
         row["password_hash"] = password_hash
     return {name: row[name] for name in COLUMNS if with_hashes or name != "password_hash"}

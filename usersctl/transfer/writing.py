@@ -1,6 +1,7 @@
 """What the checked rows of an import become, in its one transaction: new accounts, changes, conflicts."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from usersctl.addresses import holder_of, make_free
@@ -8,6 +9,7 @@ from usersctl.credentials import shut_out
 from usersctl.errors import Invalid
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import UNUSABLE, Actor, Link, Newcomer, User
+from usersctl.passwords import BCRYPT, kind_of
 from usersctl.store.transaction import Transaction
 from usersctl.text import counted
 
@@ -42,6 +44,7 @@ class Imported(NamedTuple):
     unchanged: int
     skipped: int
     without_password: int
+    foreign_hashes: Mapping[str, int]  # that were stored, by kind
 
 
 class Writing:
@@ -54,6 +57,7 @@ class Writing:
         self.provider_issuer = provider_issuer
         self.first = 0  # the id of the first account that was made
         self.created = self.updated = self.unchanged = self.skipped = self.without_password = self.taken = 0
+        self.foreign_hashes: Counter[str] = Counter()
         self.hint = ""
 
     def write(self, rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
@@ -78,7 +82,8 @@ class Writing:
     def imported(self) -> Imported:
         if self.taken:
             raise BrokenRows(self.taken, taken=True, hint=self.hint)
-        return Imported(self.created, self.updated, self.unchanged, self.skipped, self.without_password)
+        numbers = (self.created, self.updated, self.unchanged, self.skipped, self.without_password)
+        return Imported(*numbers, dict(self.foreign_hashes))
 
     def _add(self, rows: Sequence[dict[str, Any]]) -> None:
         if not rows:
@@ -89,6 +94,7 @@ class Writing:
                 row["oauth_issuer"] = self._link_of_new(row).oauth_issuer
             newcomers.append(Newcomer(**{"name": row["email"].partition("@")[0]} | row))
             self.without_password += "password_hash" not in row
+            self._count_hash(row)
         users = self.tx.add_users(newcomers)
         self.tx.audit_each(
             self.options.by, "import", [(user, {"role": user.role, "active": user.active}) for user in users]
@@ -118,8 +124,15 @@ class Writing:
             changed = _update(tx, known, row, by)
             self.updated += changed
             self.unchanged += not changed
+            if changed:
+                self._count_hash(row)
         else:
             self.skipped += 1
+
+    def _count_hash(self, row: Mapping[str, Any]) -> None:
+        kind = kind_of(row.get("password_hash", UNUSABLE))
+        if kind not in (BCRYPT, None):
+            self.foreign_hashes[kind] += 1
 
     def _refuse(self, where: str, problem: str, hint: str) -> None:
         self.taken += 1
