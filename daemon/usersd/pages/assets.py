@@ -18,6 +18,7 @@ _STYLE, _SCRIPT, _TEXTS = (
 SCRIPTS = {
     "script": ("script.js",),
     "profile": ("script.js", "profile.js"),
+    "user": ("script.js", "dialogs.js", "user.js"),
     "users": ("script.js", "dialogs.js", "users.js"),
 }
 _IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp"}

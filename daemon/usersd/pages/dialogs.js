@@ -14,12 +14,13 @@ function openDialog(dialog, back) {
 for (const button of all("[data-close]")) on(button, "click", () => button.closest("dialog").close());
 
 // Asks in the dialog of question.html; resolves to true if `act`, the text of its main button, is pressed.
-function sure(title, text, act, back) {
+function sure(title, text, act, back, look = "danger") {
   const dialog = $("#question");
   const yes = $("#question-yes");
   $("#question-title").textContent = title;
   $("#question-text").textContent = text;
   yes.textContent = act;
+  yes.className = look;
   dialog.returnValue = "";
   yes.onclick = () => dialog.close("yes");
   openDialog(dialog, back);

@@ -10,11 +10,11 @@ from urllib.parse import urlencode, urlsplit
 from usersctl.models import Role
 from usersctl.service import Service
 from usersd.access import is_api, own_path, wants_a_page
-from usersd.inputs import Query, optional
+from usersd.inputs import Query, number, optional
 from usersd.openapi.operation import HTML, PAGES, Operation
-from usersd.openapi.schemas import EMAIL, TOKEN, string
+from usersd.openapi.schemas import EMAIL, TOKEN, integer, string
 from usersd.page_access import REGISTRATION
-from usersd.pages import assets, common_passwords, languages, texts
+from usersd.pages import assets, common_passwords, languages, texts, user_page
 from usersd.request import Request
 from usersd.response import ALWAYS, JSON, PAGE, Response
 
@@ -193,13 +193,44 @@ def users(request: Request, _service: Service) -> Response:
     return _page(request, "users", width="wide")
 
 
+class OneUserQuery(Query):
+    sessions = number(integer(10, minimum=1, maximum=user_page.MOST), 10, "So many sessions are listed.")
+    rows = number(
+        integer(20, minimum=1, maximum=user_page.MOST), 20, "So many rows of the audit trail are listed."
+    )
+
+
+@Operation(
+    "userPage",
+    PAGES,
+    HTML,
+    query=OneUserQuery,
+    refusals={403: "For admins only.", 404: "User not found."},
+    html_refusals=frozenset({400, 403, 404}),
+)
+def user(request: Request, service: Service) -> Response:
+    """One user. Profile, what is in the way of a sign-in, sessions, identities, audit trail, and what an admin can do."""
+    user_id = request.ids["id"]
+    explained = service.why.explain(str(user_id))
+    if explained.user is None:
+        return _refused(request, "no-user", 404)
+    query = OneUserQuery.lenient(request)
+    return _page(
+        request,
+        "user",
+        width="wide",
+        here="users",
+        **user_page.content(request, service, explained, user_page.Wanted(query.sessions, query.rows)),
+    )
+
+
 def forbidden(request: Request) -> Response:
     return _refused(request, "forbidden", 403)
 
 
 def instead(request: Request, answer: Response) -> Response:
-    """Turns a JSON 403 or 404 into a page if a browser is about to show it; returns any other answer unchanged."""
-    reason = {403: "closed", 404: "gone"}.get(answer.status)
+    """Turns a JSON 400, 403 or 404 into a page if a browser is about to show it; returns any other answer unchanged."""
+    reason = {400: "gone", 403: "closed", 404: "gone"}.get(answer.status)
     if reason is None or answer.headers[: len(JSON)] != JSON or is_api(request.path):
         return answer
     if not wants_a_page(request.environ, request.method):

@@ -132,7 +132,11 @@ function localTime(text) {
 }
 
 // Times that the server wrote in UTC.
-for (const time of all("time")) time.textContent = localTime(time.dateTime);
+function showTimes(within = document) {
+  for (const time of all("time", within)) time.textContent = localTime(time.dateTime);
+}
+
+showTimes();
 
 // --- the server ---
 

@@ -1,0 +1,150 @@
+"""What the page of one user shows: what admins can do, sessions in words, rows of the audit trail."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from usersctl.models import Session, TokenKind, User
+from usersctl.service import Service
+from usersctl.why import Cause, Explanation, Gate, Step
+from usersd.request import Request
+
+_LOCKS = {Cause.LOCKED, Cause.THROTTLED, Cause.DEVICES_LOCKED}
+_BROWSERS = re.compile("Edg|OPR|Firefox|Chrome|Safari|curl")
+_SYSTEMS = re.compile("Android|iPhone|iPad|Windows|Mac OS X|Linux")
+_NAMES = {"Edg": "Edge", "OPR": "Opera", "Mac OS X": "macOS"}
+
+
+MOST, STEP = 1000, 10  # how much of a list the page shows, and how many times more each time
+
+
+class Wanted(NamedTuple):
+    """How much of its lists the page shows."""
+
+    sessions: int
+    rows: int
+
+
+class Act(NamedTuple):
+    """A button that asks before it calls the API. Its texts are act.NAME, act.NAME.ask and act.NAME.done."""
+
+    name: str
+    method: str
+    path: str  # below the user's
+    body: str = ""
+    then: str = ""  # where to go afterwards
+    is_grave: bool = False
+
+
+_RESET = Act("reset", "POST", "/reset-letter")
+_CONFIRM = Act("confirm", "POST", "/confirm-letter")
+_UNLOCK = Act("unlock", "POST", "/unlock")
+_ACTIVATE = Act("activate", "PATCH", "", '{"active":true}')
+_DEACTIVATE = Act("deactivate", "PATCH", "", '{"active":false}', is_grave=True)
+_DELETE = Act("delete", "DELETE", "", then="/users", is_grave=True)
+_END = Act("end", "DELETE", "")
+_END_ALL = Act("end-all", "DELETE", "/sessions")
+
+OF_STEP = {
+    Step.ACTIVATE: _ACTIVATE,
+    Step.UNLOCK: _UNLOCK,
+    Step.SEND_RESET: _RESET,
+    Step.SEND_CONFIRMATION: _CONFIRM,
+}
+
+
+def content(request: Request, service: Service, explained: Explanation, wanted: Wanted) -> dict[str, Any]:
+    """The values of the template."""
+    user = explained.user
+    if user is None:
+        raise AssertionError("a user is needed for a page about one")
+    is_own = request.signed_in.id == user.id
+    offered = acts(user, explained.findings, is_own=is_own, may_confirm=request.settings.registration_is_open)
+    steps = {step: act for step, act in OF_STEP.items() if act in offered}
+    sessions = service.sessions.listed(user.id)
+    rows = service.accounts.history(user.id, wanted.rows + 1)
+    return {
+        "one": user,
+        "is_own": is_own,
+        "findings": explained.findings,
+        "steps": steps,
+        "acts": [act for act in offered if act not in _mending(explained.findings, steps)],
+        "has_password": service.recovery.has_password(user.id),
+        "identities": service.identities.of(user.id),
+        "lines": session_lines(sessions, request.session_id)[: wanted.sessions],
+        "sessions": len(sessions),
+        "more_sessions": _more(wanted, "sessions", len(sessions)),
+        "end": _END,
+        "end_all": _END_ALL,
+        "rows": rows[: wanted.rows],
+        "more_rows": _more(wanted, "rows", len(rows)),
+        "in_words": in_words,
+    }
+
+
+def _mending(findings: Iterable[Gate], steps: Mapping[Step, Act]) -> set[Act]:
+    """The buttons beside what they mend."""
+    return {steps[gate.step] for gate in findings if gate.step is not None and gate.step in steps}
+
+
+def _more(wanted: Wanted, name: str, there: int) -> str:
+    """The query that shows more of one list, if there is more, up to a thousand."""
+    shown: int = getattr(wanted, name)
+    if there <= shown or shown >= MOST:
+        return ""
+    return urlencode(wanted._replace(**{name: min(MOST, shown * STEP)})._asdict())
+
+
+def acts(user: User, findings: Iterable[Gate], *, is_own: bool, may_confirm: bool) -> list[Act]:
+    """What an admin can do for or with this user. Their own account they leave at /account."""
+    offered = {
+        _CONFIRM: user.awaiting_confirmation and may_confirm,
+        _RESET: user.active,
+        _UNLOCK: any(gate.cause in _LOCKS for gate in findings),
+        _ACTIVATE: not user.active,
+        _DEACTIVATE: user.active and not is_own,
+        _DELETE: not is_own,
+    }
+    return [act for act, is_offered in offered.items() if is_offered]
+
+
+class SessionLine(NamedTuple):
+    id: int
+    label: str
+    is_token: bool
+    is_current: bool
+    session: Session
+
+
+def session_lines(sessions: Iterable[Session], current: int | None) -> list[SessionLine]:
+    """The ones that were used last come first."""
+    newest_first = sorted(
+        sessions, key=lambda session: session.last_used_at or session.created_at, reverse=True
+    )
+    return [
+        SessionLine(
+            session.id,
+            device(session.user_agent or "") or session.name,
+            session.kind == TokenKind.API,
+            session.id == current,
+            session,
+        )
+        for session in newest_first
+    ]
+
+
+def device(agent: str) -> str:
+    """Shortens a User-Agent to "Firefox · Linux"."""
+    found = [match[0] for match in (_BROWSERS.search(agent), _SYSTEMS.search(agent)) if match]
+    return " · ".join(_NAMES.get(name, name) for name in found) or agent
+
+
+def in_words(details: dict[str, Any]) -> str:
+    """The details of an audit row: `role: admin, active: false`."""
+    return ", ".join(f"{name}: {_value(value)}" for name, value in details.items())
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
