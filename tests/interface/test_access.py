@@ -96,6 +96,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("GET", "/account"): (USER, 200),
     ("GET", "/"): (USER, 200),
     ("GET", "/users"): (ADMINS_PAGE, 200),
+    ("GET", "/users/<id>"): (ADMINS_PAGE, 200),
 }
 ONLY_FOR_DEVELOPMENT = {("GET", "/dev/mail")}
 DECIDES_ITSELF = "/api/users/auth/verify"
@@ -194,23 +195,24 @@ def test_each_caller_gets_the_expected_status_on_every_route(
     wrong = []
     for caller in (*SIGNED_IN, *NOBODY):
         for method in METHODS:
-            reply = callers.client(caller).send(method, callers.path(path, caller, method))
+            asked = callers.path(path, caller, method)
+            reply = callers.client(caller).send(method, asked)
             wanted = expected(method, path, caller, registration=registration)
-            if reply.status != wanted or not is_well_formed(reply, path, method):
+            if reply.status != wanted or not is_well_formed(reply, path, method, asked):
                 wrong.append((caller, method, reply.status, wanted, reply.body))
     assert wrong == []
 
 
-def is_well_formed(reply: Reply, path: str, method: str) -> bool:
-    """An error holds its message only, and a redirect leads to the login and back."""
+def is_well_formed(reply: Reply, path: str, method: str, asked: str) -> bool:
+    """`path` is of the table, and `asked` with ids. An error holds its message only, and a redirect leads to the login and back."""
     if reply.status == 302 and path.startswith("/api/users/auth/"):
         return reply.header("Location") == "/login?error=oauth_not_configured"
-    if reply.status == 403 and path == "/users":
+    if reply.status == 403 and EXPECTED.get(("GET", path), ("",))[0] == ADMINS_PAGE:
         return reply.header("Content-Type") == "text/html; charset=utf-8"
     if (path, method) == ("/logout", "POST"):
         return reply.header("Location") == "/login"
     if reply.status == 302:
-        return reply.header("Location") == f"/login?redirect={path}" and reply.body == b""
+        return reply.header("Location") == f"/login?redirect={asked}" and reply.body == b""
     if reply.status in (401, 403, 405) and method != "HEAD":
         return reply.message in (
             "Authentication required",

@@ -49,10 +49,11 @@ PATHS = [
     "/account",
     "/",
     "/users",
+    "/users/1",
 ]
 # Path, and whether the visitor is signed in: some pages differ.
 VISITS = [(path, True) for path in PATHS] + [
-    (path, False) for path in PATHS if path not in ("/account", "/", "/users")
+    (path, False) for path in PATHS if path not in ("/account", "/", "/users", "/users/1")
 ]
 
 
@@ -423,7 +424,11 @@ def used_by(script: str) -> set[str]:
 
 
 def test_the_catalogue_has_exactly_the_texts_that_are_used() -> None:
-    computed = {key for key in ENGLISH if key.startswith(("role.", "rules.", "oauth.", "days.", "nav."))} | {
+    computed = {
+        key
+        for key in ENGLISH
+        if key.startswith(("role.", "rules.", "oauth.", "days.", "nav.", "why.", "act."))
+    } | {
         "lang",
         "messages",
     }
@@ -505,7 +510,7 @@ def test_a_page_loads_one_script_and_the_texts_that_the_script_names(
 ) -> None:
     site = make_site(whitelist=("/register",), locale=locale)
     admin = site.signed_in(site.add(role="admin"))
-    additions = {"/users": "users", "/account": "profile", "/": "profile"}
+    additions = {"/users": "users", "/users/1": "user", "/account": "profile", "/": "profile"}
     for path, signed_in in VISITS:
         page = visitor(admin, signed_in=signed_in).get(path).body.decode()
         assert page.count("<script") == 1

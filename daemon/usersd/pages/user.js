@@ -32,9 +32,18 @@ async function act(button) {
   say(done);
 }
 
+async function setGroups(button) {
+  const within = button.closest("section");
+  const chosen = [...all("[name=group]:checked", within)].map((box) => box.value);
+  const others = $("[name=others]", within)?.value.split(/[\s,]+/).filter(Boolean) || [];
+  if (!await ask("PUT", button.dataset.groups, { groups: [...new Set([...chosen, ...others])] })) return;
+  await refresh();
+  say(button.dataset.done);
+}
+
 on($("main"), "click", (event) => {
-  const button = event.target.closest("[data-act]");
-  if (button) once(button, () => act(button));
+  const button = event.target.closest("[data-act], [data-groups]");
+  if (button) once(button, () => button.dataset.act ? act(button) : setGroups(button));
   const more = event.target.closest("[data-more]");
   if (!more || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();

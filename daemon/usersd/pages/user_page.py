@@ -72,6 +72,8 @@ def content(request: Request, service: Service, explained: Explanation, wanted: 
         "steps": steps,
         "acts": [act for act in offered if act not in _mending(explained.findings, steps)],
         "has_password": service.recovery.has_password(user.id),
+        "groups": [group.name for group in service.groups.all()],
+        "own_groups": set(service.groups.of(user.id)),
         "identities": service.identities.of(user.id),
         "lines": session_lines(sessions, request.session_id)[: wanted.sessions],
         "sessions": len(sessions),

@@ -1,0 +1,214 @@
+"""The page of one user: what stands in it, for whom, and that no value of it is taken for markup."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.commands import OPERATOR, PASSWORD, create_user
+from support.web import Site
+
+from usersctl.models import Client, User
+from usersctl.why import Cause
+from usersd.pages import pages, user_page
+
+BROWSER = {"Accept": "text/html", "Sec-Fetch-Mode": "navigate"}
+LOCALES = sorted((Path(pages.__file__).parent / "locales").glob("*.json"))
+HTML = "\"'><xss onload=alert(1)>{{7*7}}"
+
+
+@pytest.fixture
+def root(site: Site) -> User:
+    return site.add("root", role="admin")
+
+
+@pytest.fixture
+def page(site: Site, root: User) -> Iterator[Callable[..., str]]:
+    """The text of a user's page, as an admin gets it."""
+    admin = site.signed_in(root)
+
+    def page(user: User, query: str = "") -> str:
+        reply = admin.get(f"/users/{user.id}{query}", headers=BROWSER)
+        assert (reply.status, reply.header("Content-Type")) == (200, "text/html; charset=utf-8")
+        return reply.body.decode()
+
+    return page
+
+
+def acts(text: str) -> set[str]:
+    return set(re.findall(r'data-act="([^"]+)"', text))
+
+
+def test_every_cause_and_every_button_has_its_texts_in_each_language() -> None:
+    names = {act.name for act in vars(user_page).values() if isinstance(act, user_page.Act)}
+    wanted = {"why.title"} | {f"why.{cause}" for cause in Cause}
+    wanted |= {f"act.{name}{part}" for name in names for part in ("", ".ask", ".done")}
+    for file in LOCALES:
+        there = {key for key in json.loads(file.read_text("utf-8")) if key.startswith(("why.", "act."))}
+        assert there == wanted, file.name
+
+
+def test_the_page_has_profile_sessions_tokens_groups_and_history(
+    site: Site, page: Callable[..., str]
+) -> None:
+    ada = site.add()
+    site.service.sessions.login(ada.email, PASSWORD, client=Client("192.0.2.7", "Firefox on Linux"))
+    site.service.sessions.create_api_token(ada.id, name="nightly", lifetime=None, by=OPERATOR)
+    for group in ("staff", "press"):
+        site.service.groups.create(group, by=OPERATOR)
+    site.service.groups.set(ada.id, ["staff"], by=OPERATOR)
+    text = page(ada)
+    for shown in (
+        "<h1>Ada</h1>",
+        "ada@example.com",
+        "Firefox · Linux",
+        "192.0.2.7",
+        "nightly",
+        'value="staff" checked>',
+        'value="press">',
+        "create-token",
+        "group-add",
+        f'<time datetime="{ada.created_at}">2026-11-20 08:22 UTC</time>',
+    ):
+        assert shown in text, shown
+    assert "Something is in the way" not in text
+    assert acts(text) == {"reset", "deactivate", "delete", "end", "end-all"}
+    assert 'aria-current="page"' in text
+
+
+def test_what_is_in_the_way_stands_above_with_the_button_that_mends_it(
+    make_site: Callable[..., Site],
+) -> None:
+    site = make_site(whitelist=("/register",))
+    admin = site.signed_in(site.add("root", role="admin"))
+    eve = site.service.registration.register("eve@example.com", "Eve", PASSWORD, by=OPERATOR)
+    above, _, below = admin.get(f"/users/{eve.id}").body.decode().partition('id="facts"')
+    assert "The email address was never confirmed." in above
+    assert (acts(above), acts(below)) == ({"confirm"}, {"activate", "delete"})
+
+
+def test_locked_deactivated_and_deleted_accounts_say_so(site: Site, page: Callable[..., str]) -> None:
+    locked, gone = site.add("locked"), site.add("gone")
+    asleep = site.add("asleep", active=False, password=None)
+    for _ in range(10):
+        site.client().login(locked.email, "wrong")
+    site.signed_in(gone).send("DELETE", "/api/users/me", {"password": PASSWORD})
+    assert {"unlock", "reset"} <= acts(page(locked))
+    assert "Too many wrong passwords" in page(locked)
+    assert "The account is deactivated." in page(asleep)
+    assert "The account has no password" in page(asleep)
+    assert "reset" not in acts(page(asleep))
+    assert "The owner has deleted the account" in page(gone)
+
+
+def test_admins_do_not_deactivate_or_delete_themselves_here(root: User, page: Callable[..., str]) -> None:
+    text = page(root)
+    assert acts(text) == {"reset", "end", "end-all"}
+    assert '<a class="button" href="/account">' in text
+    assert "this device" in text
+
+
+def test_a_claimed_address_stands_beside_the_known_one(site: Site, page: Callable[..., str]) -> None:
+    ada = site.add()
+    site.signed_in(ada).patch("/api/users/me", {"email": "new@example.com"})
+    facts = page(ada).partition('id="facts"')[2].partition("</dl>")[0]
+    assert "ada@example.com" in facts
+    assert "new@example.com" in facts
+
+
+def test_lists_are_short_at_first_and_grow_by_links(site: Site, page: Callable[..., str]) -> None:
+    ada = site.add()
+    for number in range(12):
+        site.service.sessions.login(
+            ada.email, PASSWORD, client=Client(f"192.0.2.{number}", f"agent {number}")
+        )
+        for role in ("admin", "user"):
+            site.service.accounts.update(ada.id, role=role, by=OPERATOR)
+    first = page(ada)
+    assert (first.count('data-act="end"'), first.count(">update<")) == (10, 20)
+    assert 'href="?sessions=100&amp;rows=20"' in first
+    assert 'href="?sessions=10&amp;rows=200"' in first
+    more = page(ada, "?sessions=100&rows=200")
+    assert (more.count('data-act="end"'), more.count(">update<")) == (12, 24)
+    assert "data-more" not in more
+    for query in ("?rows=x", "?rows=0", "?rows=99999", "?sessions=-1", "?rows=1&rows=2"):
+        assert page(ada, query).count(">update<") == 20
+
+
+def test_a_full_page_with_all_that_it_loads_is_below_60_kb(make_site: Callable[..., Site]) -> None:
+    for file in LOCALES:
+        site = make_site(locale=file.stem, whitelist=("/register",))
+        accounts = site.service.accounts
+        root = accounts.create(
+            accounts.newcomer(f"root-{file.stem}@example.com", "Root", "admin"), PASSWORD, by=OPERATOR
+        )
+        admin = site.signed_in(root)
+        ada = site.add(f"ada-{file.stem}")
+        for number in range(12):
+            agent = f"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/{number} Safari"
+            site.service.sessions.login(ada.email, PASSWORD, client=Client("192.0.2.1", agent))
+            for role in ("admin", "user"):
+                accounts.update(ada.id, role=role, by=OPERATOR)
+        html = admin.get(f"/users/{ada.id}").body
+        files = re.findall(r'(?:src|href|data-texts)="(/assets/[^"]+)"', html.decode())
+        weight = len(html) + sum(len(admin.get(name).body) for name in files)
+        assert weight < 60_000, (file.stem, weight, len(html))
+
+
+# --- who may, and which users there are ---
+
+
+def test_other_users_and_visitors_do_not_get_it(site: Site, root: User) -> None:
+    ada = site.add()
+    user = site.signed_in(ada)
+    for shown in (ada.id, root.id, 999):
+        reply = user.get(f"/users/{shown}", headers=BROWSER)
+        assert (reply.status, b"This page is for admins" in reply.body) == (403, True)
+        assert root.email.encode() not in reply.body
+        assert site.client().get(f"/users/{shown}").header("Location") == f"/login?redirect=/users/{shown}"
+
+
+def test_an_unknown_user_is_a_page_that_says_so(site: Site, root: User) -> None:
+    admin = site.signed_in(root)
+    for unknown in ("999", "9" * 18):
+        reply = admin.get(f"/users/{unknown}", headers=BROWSER)
+        assert (reply.status, b"<h1>There is no such user</h1>" in reply.body) == (404, True)
+        assert b'<a href="/users">' in reply.body
+
+
+SPELLINGS = ["0", "01", "-1", "+1", "1.0", "1e0", "x", "me", "%31%00", "%D9%A1", "1%0a", "%201", "1%20", "9" * 19, "9" * 400, "%2e%2e"]  # fmt: skip
+
+
+@pytest.mark.parametrize("id", SPELLINGS)
+def test_another_spelling_of_an_id_is_no_user(site: Site, root: User, id: str) -> None:  # noqa: A002
+    admin = site.signed_in(root)
+    reply = admin.get(f"/users/{id}", headers=BROWSER)
+    assert reply.status in (400, 404)
+    assert b"<h1>There is no such page</h1>" in reply.body
+    assert admin.get(f"/users/{id}").json["statusCode"] == reply.status
+
+
+# --- values stay text ---
+
+
+def test_no_value_is_taken_for_markup(site: Site, page: Callable[..., str]) -> None:
+    service = site.service
+    ada = create_user(service, "b&'/{{b}}@example.com", HTML, PASSWORD, by=OPERATOR)
+    service.sessions.login(ada.email, PASSWORD, client=Client(HTML, f"Agent {HTML}"))
+    service.sessions.create_api_token(ada.id, name=HTML, lifetime=None, by=OPERATOR)
+    with service.store.write() as tx:
+        tx.change_user(
+            ada.id, oauth_id=HTML, oauth_issuer=f"https://{HTML}", profile_picture=f"javascript:{HTML}"
+        )
+        tx.change_user(
+            ada.id, claimed_email=f"{HTML}@example.com", claim_expires_at="2999-01-01T00:00:00.000Z"
+        )
+        tx.audit(
+            OPERATOR._replace(name=HTML, origin=HTML), HTML, ada, **{HTML: HTML, "list": [HTML, {HTML: 1}]}
+        )
+    text = page(ada)
+    assert "<xss" not in text
+    assert text.count("{{7*7}}") > 8
+    assert not re.search(r"<[^>]* on\w+=", re.sub('"[^"]*"', '""', text))
+    assert re.findall(r'href="(?!/|#|\?|data:,)[^"]*"', text) == []
