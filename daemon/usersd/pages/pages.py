@@ -205,7 +205,7 @@ class OneUserQuery(Query):
     PAGES,
     HTML,
     query=OneUserQuery,
-    refusals={403: "For admins only.", 404: "User not found."},
+    refusals={400: "The id or the query is malformed.", 403: "For admins only.", 404: "User not found."},
     html_refusals=frozenset({400, 403, 404}),
 )
 def user(request: Request, service: Service) -> Response:
@@ -214,7 +214,7 @@ def user(request: Request, service: Service) -> Response:
     explained = service.why.explain(str(user_id))
     if explained.user is None:
         return _refused(request, "no-user", 404)
-    query = OneUserQuery.lenient(request)
+    query = OneUserQuery(request.query)
     return _page(
         request,
         "user",
