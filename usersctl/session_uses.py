@@ -21,15 +21,14 @@ class SessionUses:
     wait: float = 2.0  # seconds between the first note and the transaction that writes all of them
     # By the clock of the service: it was moved, or the machine slept.
     overdue: timedelta = timedelta(seconds=10)
-    batch: int = 500  # notes in one transaction, so that other writers wait for some milliseconds only
+    batch: int = 1_000  # notes in one transaction, so that other writers wait for some milliseconds only
     patience: float = 1.0  # seconds that the thread and the stop wait for other writers
     _notes: dict[int, Session] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _noted: threading.Event = field(default_factory=threading.Event)
     _stopping: threading.Event = field(default_factory=threading.Event)
-    _writer: threading.Thread | None = (
-        None  # one for all transactions, because a thread has a connection of its own
-    )
+    # One for all transactions, because a thread has a connection of its own.
+    _writer: threading.Thread | None = None
     _since: datetime | None = None  # the first of the notes, or the last attempt to write them
 
     def latest(self, session: Session) -> Session:

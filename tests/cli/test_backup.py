@@ -239,6 +239,21 @@ def test_a_clock_that_was_set_back_does_not_remove_the_new_backup(
     assert sorted(folder.iterdir()) == [new, old]
 
 
+def test_what_killed_backups_left_is_removed_after_a_day(
+    service: Service, add: Callable[..., User], tmp_path: Path
+) -> None:
+    add("ada")
+    folder, now = tmp_path / "backups", utc_now()
+    for name in (".users-copy-old", ".users-copy-running"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "users.db").write_text("half a copy")
+    (folder / "users-20200101T000000.000000Z.unverified").write_text("half a copy")
+    for path in (folder / ".users-copy-old", folder / "users-20200101T000000.000000Z.unverified"):
+        os.utime(path, times=(now.timestamp() - 86_401,) * 2)
+    new, _, removed = dated(folder, 1).add(service.store, now, quiet)
+    assert (sorted(folder.iterdir()), removed) == ([folder / ".users-copy-running", new], [])
+
+
 @pytest.mark.usefixtures("ada")
 def test_older_backups_stay_until_the_new_one_is_verified(usersctl: Command) -> None:
     folder = usersctl.folder / "backups"

@@ -184,6 +184,10 @@ _CHECKS: dict[str, Callable[[sqlite3.Connection], Iterator[str]]] = {
 # --- dated backups ---
 
 
+UNVERIFIED = ".unverified"
+A_DAY = 86_400  # seconds
+
+
 @dataclass(frozen=True)
 class DatedBackups:
     """The backups in a folder that have the time in their name, of which the newest are kept."""
@@ -200,7 +204,7 @@ class DatedBackups:
         It gets its name when it is verified, so an unsound or interrupted one never counts as one of those to keep.
         """
         file = self.folder / f"{self.stem}-{database_file.in_name(now)}.db"
-        unverified = file.with_suffix(".unverified")
+        unverified = file.with_suffix(UNVERIFIED)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             counts = store.copy(unverified, progress)
@@ -210,6 +214,7 @@ class DatedBackups:
             finally:
                 unverified.unlink(missing_ok=True)
             database_file.to_disk(self.folder)
+            self._remove_unfinished(now)
             return file, counts, self._remove_old(file)
         except OSError as error:
             raise Invalid(f"{error.filename or self.folder}: {error.strerror}") from None
@@ -234,6 +239,16 @@ class DatedBackups:
         for path in old:
             path.unlink(missing_ok=True)
         return sorted(old)
+
+    def _remove_unfinished(self, now: datetime) -> None:
+        """What killed backups left. One that still runs is younger than a day."""
+        for path in self.folder.iterdir():
+            is_unfinished = path.name.startswith(database_file.UNFINISHED) or path.suffix == UNVERIFIED
+            if is_unfinished and now.timestamp() - path.lstat().st_mtime > A_DAY:
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
 
 
 # --- restore ---

@@ -102,6 +102,7 @@ def create_file(path: Path) -> None:
 
 # --- copied ---
 
+UNFINISHED = ".users-copy-"  # the beginning of the name of the folder of a copy that is being made
 PAGES = 1024  # in one step of a copy; between steps the progress bar moves and Ctrl-C works
 
 
@@ -130,7 +131,7 @@ def copy(
     source.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
     try:
         # In a temporary folder, so that no file that SQLite creates beside it stays behind.
-        with tempfile.TemporaryDirectory(prefix=".users-copy-", dir=target.parent) as folder:
+        with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=target.parent) as folder:
             made = Path(folder) / "users.db"
             create_file(made)
             _copy_pages(source, made, progress)
