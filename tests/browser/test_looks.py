@@ -12,6 +12,7 @@ from support.visitors import Visitor, expect
 from support.web import Site
 
 from usersctl.models import Client
+from usersd.pages import pages, texts
 
 Visit = Callable[..., Visitor]
 House = Callable[..., Site]
@@ -237,8 +238,70 @@ def test_every_page_is_accessible_and_fits_in_light_and_dark(house: House, visit
         visitor.page.set_viewport_size(size)
         visitor.page.emulate_media(color_scheme=scheme)
         assert violations(visitor.page) == [], (size, scheme)
-        wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        assert visitor.page.evaluate(wide) == 0, size
+        assert visitor.page.evaluate(WIDE) == 0, size
+
+
+WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+OPEN_TO_ALL = [
+    "/login",
+    "/logout",
+    "/register",
+    "/forgot-password",
+    "/dev/mail",
+    "/api/users/auth/oauth/redirect",
+]
+BY_LINK = [
+    "confirm-email",
+    "reset-password",
+    "not-me",
+    "confirm-new-email",
+    "confirm-deletion",
+    "undo-deletion",
+]
+FOR_ADMINS = [path for _, path in pages.FOR_ADMINS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("locale", [name for name in texts.shipped() if name != "en"])
+def test_every_page_is_accessible_and_fits_in_every_language(house: House, visit: Visit, locale: str) -> None:
+    site = house()
+    site.add(role="admin")
+    site.service.recovery.forgot("ada@example.com")
+    site.service.outbox.work()
+    visitor = visit(site, viewport=PHONE, reduced_motion="reduce", locale=locale)
+    visitor.expected = {404}
+
+    def look(path: str) -> None:
+        visitor.goes(path)
+        visitor.page.wait_for_load_state("networkidle")
+        expect(visitor.page.locator("html")).to_have_attribute("lang", locale)
+        assert violations(visitor.page) == [], path
+        assert visitor.page.evaluate(WIDE) == 0, path
+
+    for path in [*OPEN_TO_ALL, *(f"/{name}{LINK}" for name in BY_LINK)]:
+        look(path)
+    # In the language of the page, whose labels are others.
+    visitor.page.request.post(
+        visitor.base + "/api/users/session", data={"email": "ada@example.com", "password": PASSWORD}
+    )
+    for path in [*FOR_ADMINS, "/nowhere"]:
+        look(path)
+
+
+def test_a_page_is_written_from_right_to_left_for_such_a_language(
+    house: House, visit: Visit, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.json"
+    own.write_text(json.dumps({"lang": "ar"}))
+    site = house(locale=str(own))
+    site.add(role="admin")
+    visitor = visit(site, viewport=PHONE)
+    visitor.signs_in(at="/login?redirect=/users")
+    for path in ("/login", *FOR_ADMINS):
+        visitor.goes(path)
+        visitor.page.wait_for_load_state("networkidle")
+        expect(visitor.page.locator("body")).to_have_css("direction", "rtl")
+        assert visitor.page.evaluate(WIDE) == 0, path
 
 
 # --- by keyboard ---
