@@ -6,6 +6,7 @@ To add an endpoint, write its handler, describe it with @Operation(...), and add
 
 from usersd.handlers import (
     assistance,
+    audit,
     bulk,
     claims,
     deletion,
@@ -80,6 +81,8 @@ TABLE: tuple[Route, ...] = (
     Route("GET",    "/api/groups",                         ADMIN,            groups.list_all),
     Route("POST",   "/api/groups",                         ADMIN,            groups.create, event="group-create"),
     Route("DELETE", "/api/groups/<group>",                 ADMIN,            groups.delete, event="group-delete"),
+    Route("GET",    "/api/audit",                          ADMIN,            audit.rows),
+    Route("GET",    "/api/audit/check",                    ADMIN,            audit.check),
     Route("POST",   "/api/users/<id>/invite",              ADMIN,            invitations.invite_again, event="invite", own=ANY),
     Route("GET",    "/api/users/auth/oauth/redirect",      ANYONE,           oauth.redirect, Limit.WAYS_TO_PROVIDER, Lane.AWAY, signs_in=True),
     Route("GET",    CALLBACK,                              ANYONE,           oauth.callback, Limit.WAYS_BACK, Lane.AWAY, once=True, signs_in=True, event="oauth"),

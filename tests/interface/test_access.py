@@ -70,6 +70,8 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("GET", "/api/groups"): (ADMIN, 200),
     ("POST", "/api/groups"): (ADMIN, 400),
     ("DELETE", "/api/groups/<group>"): (ADMIN, 404),
+    ("GET", "/api/audit"): (ADMIN, 200),
+    ("GET", "/api/audit/check"): (ADMIN, 200),
     ("GET", "/api/users/auth/oauth/redirect"): (ANYONE, 302),
     ("GET", "/api/users/auth/oauth/callback"): (ANYONE, 302),
     ("GET", "/api/users/auth/verify"): (ANYONE, 200),  # and 401 for an anonymous request

@@ -198,6 +198,8 @@ def test_on_https_the_gate_reads_the_host_bound_cookie(
                 "/api/users/unknown/x",
                 "/api/groups",
                 "/api/groups/x",
+                "/api/audit",
+                "/api/audit/check",
                 "/assets/style.css",
                 "/assets/x",
             )

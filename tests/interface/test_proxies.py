@@ -589,7 +589,7 @@ def test_the_file_for_traefik_removes_every_spelling_of_an_identity_header(users
 
 
 # The daemon's paths beside an application; one that ends with / stands for all below it.
-BELOW = ("/users/", "/api/users/", "/api/groups/", "/assets/")
+BELOW = ("/users/", "/api/users/", "/api/groups/", "/api/audit/", "/assets/")
 FROM_OUTSIDE = set(BELOW) | {
     route.path
     for route in TABLE
