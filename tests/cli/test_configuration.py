@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.commands import Command
+from support.commands import Command, tree_of
 
 from usersctl.cli.configuration import toml_lines
 from usersctl.config.settings import KEYS
@@ -155,7 +155,7 @@ def test_whatever_is_configured_is_shown_as_toml_with_the_same_meaning(given_val
     if "mailer.auth.pass" not in values or "mailer.auth.user" not in values:
         values.pop("mailer.auth.pass", None)
         values.pop("mailer.auth.user", None)
-    loaded = loaded_from("users.json", json.dumps(nested({"auth.oauth.provider": "github"} | values)))
+    loaded = loaded_from("users.json", json.dumps(tree_of({"auth.oauth.provider": "github"} | values)))
     hidden = [name for name, key in KEYS.items() if key.secret] + ["mailer.auth.user"] * (
         "mailer.auth.pass" in values
     )
@@ -179,17 +179,6 @@ def is_usable(name: str, value: Any) -> bool:
     except BadValue:
         return False
     return True
-
-
-def nested(dotted: dict[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for key, value in dotted.items():
-        *tables, name = key.split(".")
-        branch = tree
-        for table in tables:
-            branch = branch.setdefault(table, {})
-        branch[name] = value
-    return tree
 
 
 def test_show_origin_names_the_source_of_each_value(usersctl: Command) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.commands import tree_of
 
 from usersctl.config import Settings
 from usersctl.config.sources import MOST_BYTES, Loaded, default_files, find_file, load, shown
@@ -101,17 +102,6 @@ DEFAULTS: dict[str, Any] = {
     "passwordValidation.minStrength": 0,
 }
 ENV = {"HOME": "/nonexistent", "USERS_DATABASE": "/srv/users.db"}
-
-
-def tree_of(dotted: dict[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for key, value in dotted.items():
-        *sections, name = key.split(".")
-        branch = tree
-        for section in sections:
-            branch = branch.setdefault(section, {})
-        branch[name] = value
-    return tree
 
 
 LoadKeys = Callable[..., Loaded]

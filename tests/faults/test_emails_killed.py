@@ -91,17 +91,24 @@ def kill(daemon: Daemon) -> None:
     assert daemon.process.wait(10) == -signal.SIGKILL
 
 
-@pytest.fixture
-def killed_while_sending(usersctl: Command) -> Iterator[Postbox]:
-    """The postbox of a mail server that was amid an email of a daemon when the daemon was killed."""
+@contextmanager
+def sending(usersctl: Command, box: Postbox) -> Iterator[tuple[Postbox, Daemon]]:
+    """A daemon amid an email, and the slow mail server that it is sent to."""
     usersctl.add("ada")
-    with smtp_server(Postbox(delay=60)) as box:
+    with smtp_server(box):
         usersctl.configure(f'[mailer]\nhost = "127.0.0.1"\nport = {box.port}\n')
         with serving(usersctl) as daemon:
             body = {"email": "ada@example.com"}
             assert daemon.client().post("/api/users/password/forgot", body).status == 200
             wait_for(lambda: box.at_once)
-            kill(daemon)
+            yield box, daemon
+
+
+@pytest.fixture
+def killed_while_sending(usersctl: Command) -> Iterator[Postbox]:
+    """The postbox of a mail server that was amid an email of a daemon when the daemon was killed."""
+    with sending(usersctl, Postbox(delay=60)) as (box, daemon):
+        kill(daemon)
         box.delay = 0
         yield box
 
@@ -126,14 +133,8 @@ def test_retry_sends_the_email_of_a_killed_daemon_at_once(
 
 
 def test_retry_waits_for_the_email_that_a_daemon_is_sending(usersctl: Command) -> None:
-    usersctl.add("ada")
-    with smtp_server(Postbox(delay=2)) as box:
-        usersctl.configure(f'[mailer]\nhost = "127.0.0.1"\nport = {box.port}\n')
-        with serving(usersctl) as daemon:
-            body = {"email": "ada@example.com"}
-            assert daemon.client().post("/api/users/password/forgot", body).status == 200
-            wait_for(lambda: box.at_once)
-            assert usersctl.ok("mail", "retry").stdout == "Email 1 to ada@example.com: sent\n"
+    with sending(usersctl, Postbox(delay=2)) as (box, _):
+        assert usersctl.ok("mail", "retry").stdout == "Email 1 to ada@example.com: sent\n"
     assert len(box.received) == 1
 
 

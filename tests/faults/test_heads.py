@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.faults import LONG
+from support.mutations import changed_once
 from waitress.adjustments import Adjustments
 
 from usersd.request import MAX_BODY
@@ -55,18 +56,7 @@ def mutated(chance: random.Random) -> bytes:
         # Half of all changes at the beginning of a line, where they are most likely to be accepted.
         if chance.random() < 0.5 and b"\r\n" in data:
             at = (data.find(b"\r\n", at) + 2) or at
-        end = min(len(data), at + chance.randrange(1, 12))
-        how = chance.randrange(6)
-        if how == 0:
-            data[at:end] = chance.randbytes(end - at)
-        elif how == 1:
-            del data[at:end]
-        elif how == 2:
-            data[at:end] = chance.choice(PIECES)
-        elif how == 3:
-            data[at:at] = data[at:end] * chance.randrange(1, 30)
-        else:
-            data[at:at] = chance.choice(PIECES)
+        changed_once(data, at, PIECES, chance)
     return bytes(data)
 
 

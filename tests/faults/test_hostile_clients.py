@@ -23,6 +23,7 @@ from pathlib import Path
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import Daemon, serving, wait_for
 from support.faults import FORGOT, LONG, ME, cheaply_serving, done
+from support.mutations import changed_once
 from support.web import Reply
 
 ABORTED, MUTATED, ADDRESSES = (10_000, 100_000, 200_000) if LONG else (100, 500, 400)
@@ -135,18 +136,8 @@ def mutated(requests: list[bytes], chance: random.Random) -> bytes:
     data = bytearray(chance.choice(requests))
     for _ in range(chance.choice((1, 1, 2, 3, 8))):
         at = chance.randrange(len(data) + 1)
-        end = min(len(data), at + chance.randrange(1, 12))
-        how = chance.randrange(6)
-        if how == 0:
-            data[at:end] = chance.randbytes(end - at)
-        elif how == 1:
-            del data[at:end]
-        elif how == 2:
-            data[at:at] = chance.choice(_ODD)
-        elif how == 3:
-            data[at:end] = chance.choice(_ODD)
-        elif how == 4:
-            data[at:at] = data[at:end] * chance.randrange(1, 30)
+        if chance.random() < 0.85:
+            changed_once(data, at, _ODD, chance)
         else:
             other = chance.choice(requests)
             data[at:] = other[chance.randrange(len(other)) :]

@@ -272,3 +272,15 @@ def watch_terminal(
         code = process.wait(TIME_LIMIT)
     assert not typed, (typed, shown)
     return Screen(code, shown.decode())
+
+
+def tree_of(dotted: dict[str, Any]) -> dict[str, Any]:
+    """A configuration whose keys are written with dots, as the tables of its file."""
+    tree: dict[str, Any] = {}
+    for key, value in dotted.items():
+        *sections, name = key.split(".")
+        branch = tree
+        for section in sections:
+            branch = branch.setdefault(section, {})
+        branch[name] = value
+    return tree
