@@ -5,7 +5,13 @@ from collections.abc import Iterable
 from itertools import product
 
 KINDS = ("id", "email", "name", "role", "groups")
-DEFAULT = (("Remote-User", "id"), ("Remote-Email", "email"), ("Remote-Name", "name"), ("Remote-Role", "role"))
+DEFAULT = (
+    ("Remote-User", "id"),
+    ("Remote-Email", "email"),
+    ("Remote-Name", "name"),
+    ("Remote-Role", "role"),
+    ("Remote-Groups", "groups"),
+)
 ASSERTION = "Remote-Assertion"
 
 # The names that applications and other proxies use: each beginning with each end.

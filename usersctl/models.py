@@ -74,6 +74,7 @@ class User(NamedTuple):
     delete_at: str | None = None  # its owner deleted it, and can undo that until then
     claimed_email: str | None = None  # the owner's new address, while it waits for its proof
     invited_at: str | None = None  # its owner was invited, and has not accepted yet
+    groups: tuple[str, ...] = ()  # only where a session check asks for them
 
     @property
     def awaits_owner(self) -> bool:

@@ -209,7 +209,13 @@ class Sessions:
     # --- checked ---
 
     def check(
-        self, token: str, *, use: bool = True, renews: bool = True, nonblocking: bool = False
+        self,
+        token: str,
+        *,
+        use: bool = True,
+        renews: bool = True,
+        nonblocking: bool = False,
+        groups: bool = False,
     ) -> tuple[Session, User] | None:
         """The session of this token, and its user. Its use moves its expiry on, which is noted at most once a minute.
 
@@ -217,11 +223,14 @@ class Sessions:
         is also that of the browser's cookie, until a use that can renew both.
 
         `nonblocking`: raises Busy instead of the one step that may have to wait, which is to write the use at once.
+
+        `groups`: the user comes with their groups.
         """
         if self.uses.are_overdue():
             self._write_uses(nonblocking=nonblocking)
         with self.store.glance() as tx:
-            session_and_user = tx.session(digest(token))
+            look = tx.session_with_groups if groups else tx.session
+            session_and_user = look(digest(token))
         if session_and_user is None or not use:
             return session_and_user
         session, user = session_and_user

@@ -18,10 +18,10 @@ API = ("/api/", "/_tasks/")
 _OWN_PATH = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)
 
 
-def identify(request: Request, service: Service, *, renews: bool = True) -> None:
-    """Tries each token of the request: the bearer token, then the cookies. `renews`: see Sessions.check."""
+def identify(request: Request, service: Service, *, renews: bool = True, groups: bool = False) -> None:
+    """Tries each token of the request: the bearer token, then the cookies. `renews`, `groups`: see Sessions.check."""
     for token in filter(None, (request.bearer, *request.cookie_tokens)):
-        known = service.sessions.check(token, renews=renews, nonblocking=request.nonblocking)
+        known = service.sessions.check(token, renews=renews, nonblocking=request.nonblocking, groups=groups)
         if known:
             session, request.user = known
             request.session, request.token, request.by_cookie = session, token, token != request.bearer

@@ -22,7 +22,7 @@ _KEY = "usersd.user"  # not HTTP_..., so no client can set it
 
 
 class Refused(Exception):
-    """Raised by `require_user` and `require_role`, with a status and its JSON body."""
+    """Raised by `require_user`, `require_role` and `require_group`, with a status and its JSON body."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class Refused(Exception):
 
 
 class Gate:
-    """Lets in signed-in users with the role that `auth.roleRules` asks for, and anyone to what `auth.whitelist` opens.
+    """Lets in signed-in users with the role or group that `auth.roleRules` asks for, and anyone to what `auth.whitelist` opens.
 
     With `pages` it also serves the pages and the interface of the service, sends emails and runs the schedule.
     """
@@ -55,18 +55,19 @@ class Gate:
             if accounts and accounts.router.keeps(request.path):
                 drop_original(environ, request.settings)
                 return accounts(environ, start_response)
-            access.identify(request, self.service)
+            access.identify(request, self.service, groups=True)
         except UsersError:
             return refuse(unavailable())
         verdict = self.access.verdict(request.user, request.path)
         if verdict == 401:
             return refuse(access.anonymous_response(request))
         if verdict == 403:
-            response = error_response(403, "Admin access required")
+            refusal = self.access.refusal(request.user, request.path)
+            response = error_response(403, refusal.message)
             if access.wants_a_page(environ, request.method) and not access.is_api(request.path):
-                response = page.forbidden(request)
+                response = page.forbidden(request, refusal.page)
             return refuse(response)
-        environ[_KEY] = request.user and request.user.as_known()
+        environ[_KEY] = request.user and request.user.as_known() | {"groups": list(request.user.groups)}
         if not request.new_cookies:
             return self.app(environ, start_response)
 
@@ -77,7 +78,7 @@ class Gate:
 
 
 def current_user(environ: dict[str, Any]) -> dict[str, Any] | None:
-    """The user object, without a password; None without a session."""
+    """The user object, without a password, and the user's `groups`; None without a session."""
     if _KEY not in environ:
         raise RuntimeError("current_user() needs the application to be wrapped in usersd.gate.Gate")
     user: dict[str, Any] | None = environ[_KEY]
@@ -95,4 +96,12 @@ def require_role(environ: dict[str, Any], role: str) -> dict[str, Any]:
     user = require_user(environ)
     if not page_access.suffices(user["role"], role):
         raise Refused(403, f"{role.capitalize()} access required")
+    return user
+
+
+def require_group(environ: dict[str, Any], *groups: str) -> dict[str, Any]:
+    """A member of any of these groups."""
+    user = require_user(environ)
+    if not set(groups).intersection(user["groups"]):
+        raise Refused(403, page_access.FOR_MEMBERS.message)
     return user

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from usersctl.errors import Invalid
-from usersd.openapi.schemas import ID, MAX_ID, Schema, array, boolean, described, fields
+from usersctl.fields import normal_group
+from usersd.openapi.schemas import GROUP_NAME, ID, MAX_ID, Schema, array, boolean, described, fields
 from usersd.request import ID_PATTERN, Request
 
 T = TypeVar("T")
@@ -121,6 +122,10 @@ def _listed(schema: Schema) -> Callable[[str, Any], str]:
         return value
 
     return check
+
+
+def group_name(description: str) -> Field[str | None]:
+    return Field(GROUP_NAME, None, check=lambda _, value: normal_group(value), description=description)
 
 
 def true_or_false(description: str) -> Field[bool | None]:

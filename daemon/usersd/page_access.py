@@ -5,13 +5,24 @@ import unicodedata
 from functools import lru_cache
 from itertools import accumulate
 from operator import and_, or_
+from typing import NamedTuple
 from urllib.parse import unquote
 
+from usersctl.config.values import GROUP, Requirement, RoleRule
 from usersctl.models import Role, User
 
 REGISTRATION = "/register"
 WITH_REGISTRATION = ("/confirm-email",)
 ALWAYS_PUBLIC = ("/login",)
+
+
+class Refusal(NamedTuple):
+    message: str
+    page: str  # its name in refused.html
+
+
+FOR_ADMINS = Refusal("Admin access required", "forbidden")
+FOR_MEMBERS = Refusal("Group access required", "members")
 
 
 class Whitelist:
@@ -70,18 +81,18 @@ def _matches(pattern: list[str], parts: list[str]) -> bool:
 
 
 class RoleRules:
-    """Which roles a path needs. The whitelist's patterns match narrowly; here they match widely: a rule also holds for
+    """Which roles or groups a path needs. The whitelist's patterns match narrowly; here they match widely: a rule also holds for
     every path that the application could read as one that the rule means."""
 
-    def __init__(self, rules: tuple[tuple[str, str], ...]) -> None:
+    def __init__(self, rules: tuple[RoleRule, ...]) -> None:
         self._all = frozenset(role for _, role in rules)
-        self._rules: list[tuple[list[str], frozenset[str], str]] = []
+        self._rules: list[tuple[list[str], frozenset[str], Requirement]] = []
         for path, role in rules:
             pattern = _segments(_folded(unquote(path)))
             self._rules.append((pattern, frozenset(pattern) - {"*"}, role))
         self.roles = lru_cache(maxsize=256)(self._roles)  # most requests are for a few paths
 
-    def _roles(self, path: str | None) -> frozenset[str]:
+    def _roles(self, path: str | None) -> frozenset[Requirement]:
         """Roles required for this path. Unknown or ambiguous paths require the roles of every rule."""
         if not self._rules:
             return self._all
@@ -91,7 +102,7 @@ class RoleRules:
             return self._all
         return frozenset().union(*(self._of(reading) for reading in _readings(path)))
 
-    def _of(self, parts: list[str]) -> frozenset[str]:
+    def _of(self, parts: list[str]) -> frozenset[Requirement]:
         # Most paths lack a word of the pattern, which is faster to see than that they do not match.
         words = {*parts, *(_stem(part) for part in parts)}
         return frozenset(
@@ -144,20 +155,43 @@ def _covers(pattern: list[str], parts: list[str]) -> bool:
 class PageAccess:
     """Who may see which page of an application: one rule for the gate and for forward authentication."""
 
-    def __init__(self, whitelist: tuple[str, ...], role_rules: tuple[tuple[str, str], ...]) -> None:
+    def __init__(self, whitelist: tuple[str, ...], role_rules: tuple[RoleRule, ...]) -> None:
         self.whitelist = Whitelist(whitelist)
         self.rules = RoleRules(role_rules)
 
-    def verdict(self, user: User | None, path: str | None, *, role: str | None = None) -> int:
-        """200, 401 or 403. `role` is needed in addition to those of the path. A role rule wins over the whitelist."""
-        if path in ALWAYS_PUBLIC and role is None:
-            return 200
-        roles = self.rules.roles(path)
-        if role is not None:
-            roles |= {role}
+    def verdict(
+        self, user: User | None, path: str | None, *, role: str | None = None, group: str | None = None
+    ) -> int:
+        """200, 401 or 403. `role` and `group` are needed in addition to what the path needs. A rule wins over the whitelist."""
+        needed = self._needed(path, role, group)
         if user is not None:
-            return 200 if all(suffices(user.role, needed) for needed in roles) else 403
-        return 200 if not roles and path is not None and path in self.whitelist else 401
+            return 200 if all(meets(user, need) for need in needed) else 403
+        is_public = path in ALWAYS_PUBLIC or (path is not None and path in self.whitelist)
+        return 200 if is_public and not needed else 401
+
+    def refusal(
+        self, user: User | None, path: str | None, *, role: str | None = None, group: str | None = None
+    ) -> Refusal:
+        """Of a 403."""
+        wants_admin = Role.ADMIN in self._needed(path, role, group)
+        return FOR_ADMINS if wants_admin and user and user.role != Role.ADMIN else FOR_MEMBERS
+
+    def _needed(self, path: str | None, role: str | None, group: str | None) -> frozenset[Requirement]:
+        needed = frozenset() if path in ALWAYS_PUBLIC else self.rules.roles(path)
+        if role is not None:
+            needed |= {role}
+        if group is not None:
+            needed |= {GROUP + group}
+        return needed
+
+
+def meets(user: User, needed: Requirement) -> bool:
+    """A role, a group, or any of several. A group has its members only: an admin may be none."""
+    if isinstance(needed, tuple):
+        return any(meets(user, one) for one in needed)
+    if needed.startswith(GROUP):
+        return needed.removeprefix(GROUP) in user.groups
+    return suffices(user.role, needed)
 
 
 def suffices(role: str, needed: str) -> bool:

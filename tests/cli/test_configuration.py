@@ -130,7 +130,11 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "auth.oauth.scopes": st.lists(TEXT, max_size=3),
     "auth.assertionSecret": st.text(min_size=32, max_size=40),
     "auth.whitelist": st.lists(TEXT.map("/".__add__), max_size=3),
-    "auth.roleRules": st.dictionaries(TEXT.map("/".__add__), st.sampled_from(("admin", "user")), max_size=3),
+    "auth.roleRules": st.dictionaries(
+        TEXT.map("/".__add__),
+        st.sampled_from(("admin", "user", "group:staff", ["group:hr", "admin"])),
+        max_size=3,
+    ),
     "forward.headers": st.dictionaries(
         st.from_regex(r"X-[A-Za-z-]{1,9}", fullmatch=True), st.sampled_from(("id", "email")), max_size=3
     ),

@@ -488,6 +488,11 @@ def test_deleting_removes_all_that_hangs_on_the_account_and_nothing_else(
             )
             former = (f"former-{user.email}", user.id, LATER)
             tx._run("INSERT INTO reserved_emails (email, user_id, expires_at) VALUES (?, ?, ?)", former)
+            tx._run("INSERT INTO group_members (group_id, user_id) VALUES (1, ?)", (user.id,))
+            tx._run(
+                "INSERT INTO identities (user_id, provider, issuer, subject, linked_at) VALUES (?, 'x', 'x', ?, ?)",
+                (user.id, str(user.id), LATER),
+            )
     hanging = [
         name
         for (name,) in query(

@@ -80,6 +80,17 @@ def test_a_sound_installation_has_no_findings(doctor: Doctor) -> None:
     assert set(findings) == set(OFFLINE) - NOT_HERE
 
 
+def test_a_rule_for_a_group_that_does_not_exist_is_a_warning(doctor: Doctor) -> None:
+    rules = (("/hr/*", ("group:hr", "admin")), ("/staff", "group:staff"))
+    assert doctor.finds("groups") == ("ok", "no rule names one", None)
+    doctor.service.groups.create("staff", by=OPERATOR)
+    severity, message, mend = doctor.finds("groups", role_rules=rules)
+    assert (severity, mend) == ("warning", "usersctl group create hr")
+    assert message == "auth.roleRules has the group 'hr' for /hr/*, which does not exist"
+    doctor.service.groups.create("hr", by=OPERATOR)
+    assert doctor.finds("groups", role_rules=rules) == ("ok", "2 groups", None)
+
+
 def test_every_code_is_unique_and_in_kebab_case() -> None:
     codes = [check.code for check in CHECKS]
     assert len(set(codes)) == len(codes) >= 28

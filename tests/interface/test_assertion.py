@@ -33,7 +33,7 @@ from usersd.server.connections import Hosted
 SECRET = "shared by two, and unknown to others"
 HOST = "accounts.example.com"
 WHO = {"User": "7", "Email": "zoe@example.com", "Name": "Zo%C3%AB %25", "Role": "user"}
-ZOE = {"id": 7, "email": "zoe@example.com", "name": "Zoë %", "role": "user"}
+ZOE = {"id": 7, "email": "zoe@example.com", "name": "Zoë %", "role": "user", "groups": []}
 
 NODE = """
 import { createServer } from "node:http";
@@ -106,13 +106,16 @@ def signed(
     method: str = "GET",
     host: str = HOST,
     path: str = "/page",
+    groups: str = "",
     **changed: str,
 ) -> dict[str, str]:
     """The headers that `verify` adds to one request."""
     who = WHO | changed
     until = int(time.time()) + seconds
-    made = assertion(secret, until=until, of=(*who.values(), method, host, path))
-    return {f"Remote-{name}": value for name, value in who.items()} | {"Remote-Assertion": made}
+    of = [*who.values(), *filter(None, [groups]), method, host, path]
+    made = assertion(secret, until=until, of=tuple(of))
+    sent = {f"Remote-{name}": value for name, value in who.items()}
+    return sent | {"Remote-Groups": groups, "Remote-Assertion": made}
 
 
 def test_an_assertion_of_the_daemon_is_accepted(application: Application) -> None:
@@ -121,6 +124,27 @@ def test_an_assertion_of_the_daemon_is_accepted(application: Application) -> Non
     assert application.believes(signed(), host=HOST.upper()) == ZOE
     assert application.believes(signed(host=f"{HOST}:8443"), host=f"{HOST}:8443") == ZOE
     assert application.believes(signed(seconds=2)) == ZOE
+
+
+def test_groups_are_part_of_the_assertion(application: Application) -> None:
+    true = signed(groups="board,staff")
+    assert application.believes(true) == ZOE | {"groups": ["board", "staff"]}
+    for groups in (
+        "",
+        "board",
+        "staff",
+        "staff,board",
+        "board,staff,",
+        "board,staff,admins",
+        "GET",
+        "board,staff\tx",
+    ):
+        assert application.believes(true | {"Remote-Groups": groups}) is None, groups
+    true = signed()
+    without = {name: value for name, value in true.items() if name != "Remote-Groups"}
+    assert application.believes(without) == ZOE  # as a daemon sends it whose forward.headers have no groups
+    for groups in ("staff", "GET", ",", HOST):
+        assert application.believes(true | {"Remote-Groups": groups}) is None, groups
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from usersctl.clock import utc_now
 from usersctl.config import Settings
 from usersctl.models import User
 from usersctl.service import Service
-from usersd.gate import Gate, Refused, current_user, require_role, require_user
+from usersd.gate import Gate, Refused, current_user, require_group, require_role, require_user
 from usersd.router import Router
 from usersd.routes import TABLE
 from usersd.server.connections import Hosted
@@ -91,7 +91,7 @@ def test_the_application_gets_the_user_without_a_password(gated: Gated, ada: Use
     by_bearer = Client(gated.port, headers={"Authorization": f"Bearer {by_cookie.token}"})
     for client in (by_cookie, by_bearer):
         user = client.get("/page").json["user"]
-        assert user == ada.as_json() | {"last_login_at": user["last_login_at"]}
+        assert user == ada.as_json() | {"last_login_at": user["last_login_at"], "groups": []}
         assert not [name for name in user if "password" in name]
 
 
@@ -135,6 +135,42 @@ def test_role_rules_apply_at_the_gate(make_service: Callable[..., Service], ada:
             assert reply.header("Cache-Control") == "no-store"
         assert user.post("/admin").message == "Admin access required"
         assert b"This page is for admins" in user.get("/admin", headers=browser).body
+
+
+def test_group_rules_apply_at_the_gate(make_service: Callable[..., Service], ada: User) -> None:
+    service = make_service(role_rules=(("/staff/*", "group:staff"), ("/hr/*", ("group:hr", "admin"))))
+    root = create_user(service, "root@example.com", "Root", None, role="admin", by=OPERATOR)
+    with hosting(Hosted(app=Gate(application, service))) as port:
+        site = Gated(service, port)
+        clients = (site.client(), site.client(ada), site.client(root))
+        assert [client.get("/staff/x").status for client in clients] == [302, 403, 403]
+        assert [client.get("/hr").status for client in clients] == [302, 403, 200]
+        refused = clients[1].get("/staff", headers={"Accept": "text/html", "Sec-Fetch-Mode": "navigate"})
+        assert b"This page is for a group" in refused.body
+        assert clients[1].post("/staff").message == "Group access required"
+        for name in ("staff", "a.b"):
+            service.groups.create(name, by=OPERATOR)
+        service.groups.set(ada.id, ["staff", "a.b"], by=OPERATOR)
+        assert clients[1].get("/staff").json["user"]["groups"] == ["a.b", "staff"]
+        assert clients[2].get("/x").json["user"]["groups"] == []
+        service.groups.delete("staff", by=OPERATOR)
+        assert clients[1].get("/staff").status == 403
+        assert clients[1].get("/x").json["user"]["groups"] == ["a.b"]
+
+
+def test_a_handler_can_require_one_of_several_groups() -> None:
+    member = {"usersd.user": {"id": 1, "role": "user", "groups": ["staff"]}}
+    assert require_group(member, "hr", "staff")["id"] == 1
+    others: list[tuple[Any, tuple[str, ...], int, str]] = [
+        (member, ("hr",), 403, "Group access required"),
+        (member, (), 403, "Group access required"),
+        ({"usersd.user": {"id": 2, "role": "admin", "groups": []}}, ("staff",), 403, "Group access required"),
+        ({"usersd.user": None}, ("staff",), 401, "Authentication required"),
+    ]
+    for environ, groups, status, message in others:
+        with pytest.raises(Refused) as refused:
+            require_group(environ, *groups)
+        assert refused.value.body == {"statusCode": status, "statusMessage": message}
 
 
 def test_every_way_to_end_a_session_closes_the_gate(gated: Gated, ada: User, clock: FakeClock) -> None:

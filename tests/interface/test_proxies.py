@@ -43,7 +43,7 @@ def seen(reply: Reply) -> dict[str, Any]:
     return answer
 
 
-ADA = {"email": "ada@example.com", "name": "Ada Lövelace", "role": "user"}
+ADA = {"email": "ada@example.com", "name": "Ada Lövelace", "role": "user", "groups": []}
 
 
 def who(seen_request: dict[str, Any]) -> dict[str, Any] | None:
@@ -120,6 +120,29 @@ def test_pages_for_admins(here: House) -> None:
         assert nobody.get(path, headers=BROWSER).status == 302
         seen_request = seen(root.get(path))
         assert seen_request["who"]["role"] == "admin"
+
+
+def test_pages_for_a_group(here: House) -> None:
+    groups, eve = here.site.service.groups, here.site.add("eve")
+    nobody, root, member = here.visitor(), here.visitor(here.root), here.visitor(eve)
+    assert [client.get("/staff/x").status for client in (nobody, member, root)] == [401, 403, 200]
+    for name in ("staff", "board"):
+        groups.create(name, by=OPERATOR)
+        groups.add(name, [eve.id], by=OPERATOR)
+    seen_request = seen(member.get("/staff/x"))
+    assert seen_request["headers"]["remote-groups"] == "board,staff"
+    assert seen_request["who"]["groups"] == ["board", "staff"]
+    for headers in rewritten({"Remote-Groups": "admins", "X-Forwarded-Groups": "admins"}):
+        assert seen(member.get("/staff/x", headers=headers))["who"]["groups"] == ["board", "staff"]
+        assert seen(root.get("/page", headers=headers))["who"]["groups"] == []
+    for connection in ("close, Remote-Groups", "keep-alive, remote-groups"):
+        answer = seen(member.get("/staff/x", headers={"Connection": connection}))
+        assert answer["who"]["groups"] == ["board", "staff"]
+    groups.delete("staff", by=OPERATOR)
+    groups.remove("board", [eve.id], by=OPERATOR)
+    assert member.get("/staff/x").status == 403
+    assert seen(member.get("/page"))["headers"].get("remote-groups", "") == ""
+    here.site.service.accounts.delete([eve.id], by=OPERATOR)
 
 
 def test_a_form_of_the_application_signs_out(here: House) -> None:
@@ -243,6 +266,7 @@ FORGED = {
     "Remote-Email": "root@example.com",
     "Remote-Name": "Root",
     "Remote-Role": "admin",
+    "Remote-Groups": "staff",
     "Remote-Assertion": "9999999999.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
 }
 OTHER_PATH = {

@@ -3,6 +3,7 @@ on every surface: by cookie and by bearer, at the API, for forward authenticatio
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command
@@ -179,6 +180,36 @@ def test_a_new_role_counts_at_once_and_ends_no_session(
             assert client.get(VERIFY).header("Remote-Role") == role
         for client in surfaces.behind_the_gate():
             assert client.get("/api/x").json["user"]["role"] == role
+
+
+@pytest.mark.parametrize("way", ["http", "command"])
+def test_a_group_counts_at_once_and_no_longer_than_its_membership(
+    surfaces: Surfaces, usersctl: Command, way: str
+) -> None:
+    usersctl.ok("group", "create", "staff")
+    groups = f"/api/users/{surfaces.ada.id}/groups"
+
+    def change(*command: str, method: str, path: str, body: dict[str, Any] | None = None) -> None:
+        if way == "command":
+            usersctl.ok("group", *command)
+        else:
+            assert surfaces.admin.send(method, path, body).status == 200
+
+    def check(expected: list[str], status: int) -> None:
+        for client in surfaces.who():
+            assert client.get(f"{VERIFY}?group=staff").status == status
+            assert client.get(VERIFY).header("Remote-Groups") == ",".join(expected)
+        for client in surfaces.behind_the_gate():
+            assert client.get("/api/x").json["user"]["groups"] == expected
+
+    check([], 403)
+    change("add", "staff", "ada@example.com", method="PUT", path=groups, body={"groups": ["staff"]})
+    check(["staff"], 200)
+    change("remove", "staff", "ada@example.com", method="PUT", path=groups, body={"groups": []})
+    check([], 403)
+    change("add", "staff", "ada@example.com", method="PUT", path=groups, body={"groups": ["staff"]})
+    change("delete", "staff", "--yes", method="DELETE", path="/api/groups/staff")
+    check([], 403)
 
 
 def test_activation_allows_a_new_sign_in_but_restores_no_session(

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pytest
 from support.commands import OPERATOR
 from support.fakes import FakeClock
-from support.web import Reply, Site
+from support.web import Client, Reply, Site
 
 from usersctl.identity_headers import DEFAULT
 from usersctl.secrets import assertion
@@ -73,6 +73,7 @@ def test_an_application_learns_the_signed_in_user(site: Site) -> None:
         "Remote-Email": "ada@example.com",
         "Remote-Name": "Ada",
         "Remote-Role": "admin",
+        "Remote-Groups": "",
     }
 
 
@@ -523,6 +524,116 @@ def test_role_rules_win_over_the_whitelist(site: Site) -> None:
     page = user.get(VERIFY, headers=forwarded("/admin", **BROWSER))
     assert (page.status, page.header("Content-Type")) == (403, "text/html; charset=utf-8")
     assert b"This page is for admins" in page.body
+
+
+# --- groups ---
+
+
+@pytest.fixture
+def grouped(make_site: Make) -> Site:
+    """Ada is in staff and board, Bob in none."""
+    site = make_site(
+        trusted_proxies=HERE,
+        whitelist=("/about", "/docs/*"),
+        role_rules=(
+            ("/staff/*", "group:staff"),
+            ("/docs/drafts/*", ("group:hr", "admin")),
+            ("/both/*", "group:staff"),
+            ("/both/*/admins", "admin"),
+        ),
+        assertion_secret=SECRET,
+    )
+    ada = site.add("ada")
+    site.add("bob")
+    site.add("root", role="admin")
+    for name in ("staff", "board", "hr"):
+        site.service.groups.create(name, by=OPERATOR)
+    site.service.groups.set(ada.id, ["staff", "board"], by=OPERATOR)
+    return site
+
+
+def signed_in(site: Site) -> tuple[Client, Client, Client]:
+    with site.service.store.read() as tx:
+        users = [tx.user_by_email(f"{name}@example.com") for name in ("ada", "bob", "root")]
+    ada, bob, root = (site.signed_in(user) for user in users if user is not None)
+    return ada, bob, root
+
+
+def test_an_application_learns_the_groups_in_order(grouped: Site) -> None:
+    ada, bob, _ = signed_in(grouped)
+    for client, groups in ((ada, "board,staff"), (bob, "")):
+        reply = client.get(VERIFY, headers=forwarded("/page"))
+        assert reply.all("Remote-Groups") == [groups]
+    nobody = grouped.client().get(VERIFY, headers=forwarded("/about"))
+    assert nobody.all("Remote-Groups") == [""]
+
+
+def test_the_assertion_covers_the_groups_that_are_sent(grouped: Site, make_site: Make) -> None:
+    four = tuple(pair for pair in DEFAULT if pair[1] != "groups")
+    for site, more in (
+        (grouped, ("board,staff",)),
+        (make_site(trusted_proxies=HERE, forward_headers=four, assertion_secret=SECRET), ()),
+    ):
+        ada, _, _ = signed_in(site)
+        reply = ada.get(VERIFY, headers=forwarded("/page"))
+        until, _, _ = str(reply.header("Remote-Assertion")).partition(".")
+        of = ("1", "ada@example.com", "Ada", "user", *more, "GET", "site.example", "/page")
+        assert reply.header("Remote-Assertion") == assertion(SECRET, until=int(until), of=of)
+        assert reply.all("Remote-Groups") == list(more)
+
+
+def test_the_query_may_require_a_group(grouped: Site) -> None:
+    clients = (grouped.client(), *signed_in(grouped))
+    for query, statuses in (
+        ("?group=staff", [401, 200, 403, 403]),
+        ("?group=board", [401, 200, 403, 403]),
+        ("?group=hr", [401, 403, 403, 403]),
+        ("?group=unknown", [401, 403, 403, 403]),
+        ("?group=staff&role=user", [401, 200, 403, 403]),
+        ("?group=staff&role=admin", [401, 403, 403, 403]),
+    ):
+        for target in ("/page", "/about", "/login"):
+            answers = [client.get(VERIFY + query, headers=forwarded(target)).status for client in clients]
+            assert answers == statuses, (query, target)
+    ada = clients[1]
+    for query in ("?group=", "?group=Staff", "?group=staff,board", "?group=a%20b", "?group=hr&group=staff"):
+        assert ada.get(VERIFY + query, headers=forwarded("/page")).status == 400, query
+    for query, message in (("?group=hr", "Group"), ("?role=admin&group=hr", "Admin")):
+        refused = ada.get(VERIFY + query, headers=forwarded("/page"))
+        assert refused.message == f"{message} access required"
+
+
+def test_rules_ask_for_a_group_or_for_any_of_several(grouped: Site) -> None:
+    clients = (grouped.client(), *signed_in(grouped))
+    for target, statuses in (
+        ("/staff", [401, 200, 403, 403]),
+        ("/STAFF/x.json", [401, 200, 403, 403]),
+        ("/docs/drafts/1", [401, 403, 403, 200]),
+        ("/docs/other", [200, 200, 200, 200]),
+        ("/both/x", [401, 200, 403, 403]),
+        ("/both/x/admins", [401, 403, 403, 403]),
+        ("/x/..%2fstaff", [401, 403, 403, 403]),  # needs whatever any rule asks for
+        ("/login", [200, 200, 200, 200]),
+    ):
+        for ask in (original, forwarded):
+            answers = [client.get(VERIFY, headers=ask(target)).status for client in clients]
+            assert answers == statuses, target
+    _, _, bob, root = clients
+    assert bob.get(VERIFY, headers=forwarded("/staff")).message == "Group access required"
+    assert root.get(VERIFY, headers=forwarded("/both/x/admins")).message == "Group access required"
+    page = bob.get(VERIFY, headers=forwarded("/staff", **BROWSER))
+    assert (page.status, b"This page is for a group" in page.body) == (403, True)
+
+
+def test_a_token_and_basic_credentials_carry_the_groups(make_site: Make) -> None:
+    site = make_site(trusted_proxies=HERE, forward_basic=True)
+    ada = site.add()
+    site.service.groups.create("staff", by=OPERATOR)
+    site.service.groups.add("staff", [ada.id], by=OPERATOR)
+    token = api_token(site, ada.id)
+    for header in (f"Bearer {token}", basic("ada@example.com", token)):
+        reply = site.client(headers={"Authorization": header}).get(VERIFY, headers=forwarded("/page"))
+        assert reply.header("Remote-Groups") == "staff"
 
 
 def test_a_changed_role_counts_at_the_next_request(site: Site) -> None:

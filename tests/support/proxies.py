@@ -41,7 +41,7 @@ PACKAGES = {
     "fail2ban-regex": "fail2ban",
 }  # Debian's packages, where the name is not that of the program
 SECRET = "shared by two, and unknown to others"
-RULES = (("/admin/*", "admin"), ("/docs/drafts/*", "admin"))
+RULES = (("/admin/*", "admin"), ("/docs/drafts/*", "admin"), ("/staff/*", ("group:staff", "admin")))
 WHITELIST = ("/about", "/docs/*")
 
 

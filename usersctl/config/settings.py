@@ -80,8 +80,9 @@ class Settings(NamedTuple):
         )] = timedelta(days=7)
     allowed_origins: Annotated[tuple[str, ...], Key("auth.allowedOrigins", values.list_of(values.origin_of, "origins"),
         "Other web origins whose pages may call the API from a browser with the visitor's cookie.")] = ()
-    role_rules: Annotated[tuple[tuple[str, str], ...], Key("auth.roleRules", values.role_rules,
-        'Paths of an application behind a proxy that need a role, such as {"/admin/*" = "admin"}. A rule wins over the whitelist.')] = ()
+    role_rules: Annotated[tuple[values.RoleRule, ...], Key("auth.roleRules", values.role_rules,
+        'Paths of an application behind a proxy that need a role or a group, such as {"/admin/*" = "admin", "/hr/*" = ["group:hr", "admin"]}; '
+        'of a list, any suffices. A rule wins over the whitelist.')] = ()
     assertion_secret: Annotated[str | None, Key("auth.assertionSecret", values.shared_secret, env="USERS_ASSERTION_SECRET",
         env_file=True, secret=True, example="the output of: openssl rand -base64 32", help=
         "The key that signs Remote-Assertion, shared with the applications that verify it: 32 characters or more.")] = None

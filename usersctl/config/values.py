@@ -2,9 +2,13 @@
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
+
+from usersctl.errors import Invalid
+from usersctl.fields import normal_group
 
 UNIX = "unix"  # among the trusted proxies, and as the address of a client of the Unix socket
 
@@ -218,15 +222,36 @@ def path_pattern(value: Any) -> str:
     return value
 
 
+GROUP = "group:"  # before the name of a group
+Requirement = str | tuple[str, ...]  # a role or a group, or several, of which any suffices
+RoleRule = tuple[str, Requirement]  # for a pattern
+
+
 @kind("table of paths and roles", write=dict)
-def role_rules(value: Any) -> tuple[tuple[str, str], ...]:
+def role_rules(value: Any) -> tuple[RoleRule, ...]:
     if not isinstance(value, dict):
         raise BadValue('must be a table of paths and roles, such as "/admin/*" = "admin"')
-    for pattern, role in value.items():
-        path_pattern(pattern)
-        if role not in ("admin", "user"):
-            raise BadValue("must be admin or user for each path")
-    return tuple(value.items())
+    return tuple((path_pattern(pattern), _requirement(needed)) for pattern, needed in value.items())
+
+
+def groups_in(needed: Requirement) -> list[str]:
+    alternatives = (needed,) if isinstance(needed, str) else needed
+    return [one.removeprefix(GROUP) for one in alternatives if one.startswith(GROUP)]
+
+
+def _requirement(value: Any) -> Requirement:
+    if isinstance(value, list) and value:
+        return tuple(_role_or_group(one) for one in value)
+    return _role_or_group(value)
+
+
+def _role_or_group(value: Any) -> str:
+    if value in ("admin", "user"):
+        return str(value)
+    if isinstance(value, str) and value.startswith(GROUP):
+        with suppress(Invalid):
+            return GROUP + normal_group(value.removeprefix(GROUP))
+    raise BadValue('must be admin, user, a group such as "group:staff", or a list of these, for each path')
 
 
 @kind("table of header names", write=dict)

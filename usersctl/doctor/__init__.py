@@ -43,6 +43,7 @@ CHECKS = (
     Check("proxies", reach.proxies),
     Check("daemon", reach.daemon),
     Check("cleanup", records.cleanup),
+    Check("groups", records.group_rules),
     Check("mail", reach.mail),
     Check("letters-waiting", records.emails_waiting),
     Check("letters-failed", records.emails_failed),

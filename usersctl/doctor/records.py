@@ -4,6 +4,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 from usersctl.clock import moment, stamp
+from usersctl.config.values import groups_in
 from usersctl.doctor.installation import Installation, Result, hint, ok, problem, warning
 from usersctl.models import EmailState
 from usersctl.oauth.identities import unbound
@@ -113,6 +114,20 @@ def password_hashes(installation: Installation) -> Result | None:
         )
         return problem(message, f"pip install '{foreign_hashes.EXTRA}'")
     return ok(f"of other systems, until their owners' next login: {listed}")
+
+
+def group_rules(installation: Installation) -> Result:
+    """A rule for a group that does not exist lets no user in."""
+    rules = installation.settings.role_rules
+    named = {name: path for path, needed in rules for name in groups_in(needed)}
+    if not named:
+        return ok("no rule names one")
+    there = {group.name for group in installation.query(lambda tx: tx.groups())}
+    unknown = sorted(named.keys() - there)
+    if unknown:
+        message = f"auth.roleRules has the group {unknown[0]!r} for {named[unknown[0]]}, which does not exist"
+        return warning(message, installation.command(f"group create {unknown[0]}"))
+    return ok(counted(len(named), "group"))
 
 
 def provider_links(installation: Installation) -> Result | None:

@@ -12,12 +12,18 @@ _SESSION = (
     " user_agent"
 )
 _COLUMNS = len(Session._fields) - len(Session._field_defaults)
-_BY_HASH = (
-    f"SELECT {_SESSION}, {USER} FROM auth_tokens JOIN users ON users.id = user_id"
+_GROUPS = (
+    "(SELECT group_concat(groups.name) FROM group_members JOIN groups ON groups.id = group_id"
+    " WHERE group_members.user_id = users.id)"
+)
+_OF_HASH = (
+    " FROM auth_tokens JOIN users ON users.id = auth_tokens.user_id"
     " WHERE token_hash = ? AND active = 1 AND (expires_at IS NULL OR expires_at > ?)"
     # A lockdown leaves only sessions of the excepted admin, and no API token.
     " AND NOT EXISTS (SELECT 1 FROM lockdown WHERE except_id IS NOT users.id OR role <> 'admin' OR kind = 'api')"
 )
+_BY_HASH = f"SELECT {_SESSION}, {USER}{_OF_HASH}"
+_BY_HASH_WITH_GROUPS = f"SELECT {_SESSION}, {_GROUPS}, {USER}{_OF_HASH}"
 
 # Another process may have written a later use, and a use that moves no expiry leaves the one that it moved. A last use in
 # the future is none: the clock was set back.
@@ -46,6 +52,17 @@ class AuthTokens(Statements):
         if row is None:
             return None
         return Session(*row[:_COLUMNS]), user_of(row[_COLUMNS:], self)
+
+    def session_with_groups(self, token_hash: bytes) -> tuple[Session, User] | None:
+        """The same, for a user with their groups."""
+        row = self._run(_BY_HASH_WITH_GROUPS, (token_hash, self.now_text)).fetchone()
+        if row is None:
+            return None
+        session, user = Session(*row[:_COLUMNS]), user_of(row[_COLUMNS + 1 :], self)
+        names = row[_COLUMNS]
+        if names is not None:
+            user = user._replace(groups=tuple(sorted(names.split(","))))
+        return session, user
 
     def has_token(self, token_hash: bytes) -> bool:
         """Also one that has expired, or that a lockdown refuses for the time being."""

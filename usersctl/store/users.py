@@ -229,7 +229,7 @@ def user_of(row: Any, at: Statements) -> User:
     if claimed is not None and row[14] <= at.now_text:
         claimed = None
     # SQLite returns booleans as 0 and 1.
-    return User._make((*row[:4], row[4] == 1, *row[5:11], row[11] == 1, row[12], claimed, row[15]))
+    return User._make((*row[:4], row[4] == 1, *row[5:11], row[11] == 1, row[12], claimed, row[15], ()))
 
 
 def _places(values: Collection[str]) -> str:

@@ -1,6 +1,7 @@
 """Forward authentication: a proxy in front of another application asks for each request whether to let it in."""
 
 import re
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
@@ -12,7 +13,7 @@ from usersctl.secrets import assertion
 from usersctl.service import Service
 from usersd.access import identify, own_path, wants_a_page
 from usersd.cookies import without_ours
-from usersd.inputs import Query, choice
+from usersd.inputs import Query, choice, group_name
 from usersd.openapi.operation import SERVICE, Operation
 from usersd.openapi.schemas import ROLE, model
 from usersd.page_access import PageAccess
@@ -54,6 +55,7 @@ class Original(NamedTuple):
 
 class VerifyQuery(Query):
     role = choice(ROLE, "The role that is needed.")
+    group = group_name("The group that is needed.")
 
 
 @Operation(
@@ -65,15 +67,18 @@ class VerifyQuery(Query):
     redirect="Not signed in, and a browser: to `/login`, and back after signing in.",
     refusals={
         401: "Not signed in. `Location` is where a browser could sign in. With `forward.basic`, clients other than browsers are asked for Basic credentials: an email and an API token.",
-        403: "The role does not suffice.",
+        403: "The role does not suffice, or the user is not in the group.",
     },
     html_refusals=frozenset({403}),
-    headers={"Remote-Assertion": "Id, address, name and role, signed, if `auth.assertionSecret` is set."},
+    headers={
+        "Remote-Assertion": "Id, address, name, role and groups, signed, if `auth.assertionSecret` is set."
+    },
     optional_headers={
         "Remote-User": "The user's id; empty, like all of these, without a session. `forward.headers` gives them other names.",
         "Remote-Email": "The address.",
         "Remote-Name": "The name; characters outside of ASCII as percent-encoded UTF-8.",
         "Remote-Role": "The role.",
+        "Remote-Groups": "The groups, separated by commas.",
         "Cookie": "The `Cookie` of the request without those of this service, for the application.",
         "Authorization": "That of the request, for the application, unless it has a token of this service.",
     },
@@ -82,18 +87,19 @@ def verify(request: Request, service: Service) -> Response:
     """Forward authentication. For a proxy in front of another application: whether to let the request that it holds in. The URL of that request is taken from `X-Original-URL` or `X-Forwarded-Uri`, from trusted proxies only."""
     if _is_spelled_otherwise(request):
         raise NotFound("Not found")
-    role = VerifyQuery(request.query).role
-    identify(request, service, renews=False)  # a proxy drops our cookies
+    asked = vars(VerifyQuery(request.query))
+    identify(request, service, renews=False, groups=True)  # a proxy drops our cookies
     is_wrong = _signs_in_wrongly(request, service)
     settings = request.settings
     original = Original()
-    # A signed-in user may see every page, unless a role or an assertion depends on which page it is.
-    depends_on_page = request.user is None or role or settings.role_rules or settings.assertion_secret
+    # A signed-in user may see every page, unless a rule or an assertion depends on which page it is.
+    depends_on_page = (
+        request.user is None or any(asked.values()) or settings.role_rules or settings.assertion_secret
+    )
     if depends_on_page and request.is_from_trusted_proxy:
         original = _original(*map(request.environ.get, (*ORIGINAL, "HTTP_HOST")))
-    verdict = _page_access(settings.whitelist, settings.role_rules).verdict(
-        request.user, original.path, role=role
-    )
+    pages_access = _page_access(settings.whitelist, settings.role_rules)
+    verdict = pages_access.verdict(request.user, original.path, **asked)
     if request.user is None and _ENCODED_SLASH.search((original.target or "").partition("?")[0]):
         verdict = 401  # an application that decodes it differently from the whitelist sees another path
     if verdict == 200:
@@ -101,8 +107,10 @@ def verify(request: Request, service: Service) -> Response:
             200, b"{}", (*JSON, *_identity(request, service, original), *_passed_on(request, service))
         )
     if verdict == 403:
-        is_page = _is_page(request, original)
-        return pages.forbidden(request) if is_page else error_response(403, "Admin access required")
+        refusal = pages_access.refusal(request.user, original.path, **asked)
+        if _is_page(request, original):
+            return pages.forbidden(request, refusal.page)
+        return error_response(403, refusal.message)
     response = _sign_in_first(request, original)
     if is_wrong:
         raise WrongCredentials(response)
@@ -137,7 +145,7 @@ def _signs_in_wrongly(request: Request, service: Service) -> bool:
     if not request.settings.forward_basic or request.basic is None:
         return False
     email, token = request.basic
-    known = service.sessions.check(token, renews=False, nonblocking=request.nonblocking)
+    known = service.sessions.check(token, renews=False, nonblocking=request.nonblocking, groups=True)
     address = email.strip().lower()  # as it is stored: the look-up of a login would take longer for odd ones
     if known is None:
         return True
@@ -210,14 +218,23 @@ def _identity(request: Request, service: Service, original: Original) -> list[He
         "email": _as_ascii(user.email),
         "name": _as_ascii(user.name),
         "role": user.role,
+        "groups": ",".join(user.groups),
     }
     signed = ""
     secret = request.settings.assertion_secret
     if secret and original.method and original.host and original.path:
         until = int(service.now().timestamp()) + ASSERTION_SECONDS
-        of = (*values.values(), original.method, original.host, original.path)
+        of = (*_signed(values, names), original.method, original.host, original.path)
         signed = assertion(secret, until=until, of=of)
-    return [*[(name, values.get(kind, "")) for name, kind in names], (ASSERTION, signed)]
+    return [*[(name, values[kind]) for name, kind in names], (ASSERTION, signed)]
+
+
+def _signed(values: dict[str, str], names: tuple[Header, ...]) -> Iterator[str]:
+    """Groups have a line where there are some, in a header that is sent: applications that know no groups can check the
+    others. No method, which is on the next line, looks like a group."""
+    for kind, value in values.items():
+        if kind != "groups" or (value and any(sent == kind for _, sent in names)):
+            yield value
 
 
 def _passed_on(request: Request, service: Service) -> list[Header]:

@@ -224,8 +224,8 @@ def user(request: Request, service: Service) -> Response:
     )
 
 
-def forbidden(request: Request) -> Response:
-    return _refused(request, "forbidden", 403)
+def forbidden(request: Request, why: str = "forbidden") -> Response:
+    return _refused(request, why, 403)
 
 
 def instead(request: Request, answer: Response) -> Response:
