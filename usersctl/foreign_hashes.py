@@ -16,7 +16,6 @@ MOST_DOUBLINGS = 20  # of phpass
 
 # Refusals take as long as a check of the slowest stored hash, up to so much work: two and a half times Django's default.
 LEVELLED_AT_MOST = 2_500_000
-EXTRA = "usersctl[argon2]"
 
 _LONGEST = 512  # characters; those of the known systems have less than 300
 _NUMBER = r"[1-9][0-9]{0,9}"
@@ -96,15 +95,13 @@ def slowest(texts: Iterable[str]) -> ForeignHash | None:
     return max(fair, key=lambda hashed: hashed.work, default=None)
 
 
-def lacks_extra(kinds: Iterable[str]) -> bool:
-    """Whether one of these kinds needs a library that is not installed."""
-    if "Argon2" not in kinds:
-        return False
+def has_argon2() -> bool:
+    """Whether the library is installed that Argon2 needs."""
     try:
         import argon2  # noqa: F401
     except ImportError:
-        return True
-    return False
+        return False
+    return True
 
 
 # --- PBKDF2: Django, Werkzeug, passlib ---

@@ -27,7 +27,8 @@ _BCRYPT = re.compile(
     re.ASCII,
 )
 _NAMES_OF_MARKS = {"bcrypt_sha256$": "bcrypt_sha256", "$wp": "WordPress"}
-BCRYPT = "bcrypt"
+BCRYPT, ARGON2 = "bcrypt", "Argon2"
+MEND_LIBRARY = "pip install 'usersctl[argon2]'"
 
 _estimating = threading.Lock()  # zxcvbn keeps the names of one user in a dictionary that all threads share
 
@@ -127,6 +128,15 @@ def kind_of(stored: str) -> str | None:
     return foreign.kind if foreign and not foreign.excess else None
 
 
+def lacks_library(stored: str) -> bool:
+    """Whether a password that may be right cannot be checked here."""
+    if kind_of(stored) != ARGON2:
+        return False
+    from usersctl.foreign_hashes import has_argon2
+
+    return not has_argon2()
+
+
 def cost_of(stored: str) -> int | None:
     """The cost of a bcrypt hash; None for any other text, and above 16, because a check of cost 31 takes a week."""
     found = _BCRYPT.fullmatch(stored)
@@ -163,8 +173,8 @@ def _matches_foreign(attempt: bytes, foreign: "ForeignHash") -> bool:
     except foreign_hashes.ExtraMissing:
         import logging
 
-        message = "A password was not checked, because its hash is %s: pip install '%s'"
-        logging.getLogger(__name__).warning(message, foreign.kind, foreign_hashes.EXTRA)
+        message = "A password was not checked, because its hash is %s: %s"
+        logging.getLogger(__name__).warning(message, foreign.kind, MEND_LIBRARY)
         foreign_hashes.spend(foreign.work)
         return False
 

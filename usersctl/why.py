@@ -11,7 +11,7 @@ from usersctl.config import Settings
 from usersctl.fields import lookup, lookup_key, user_id_of
 from usersctl.mail.kinds import CONFIRM, KINDS, RESET
 from usersctl.models import Link, QueuedEmail, User
-from usersctl.passwords import password_is_set
+from usersctl.passwords import MEND_LIBRARY, lacks_library, password_is_set
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.text import counted
@@ -102,7 +102,8 @@ class Why:
             return Explanation(user, list(self._with_account(tx, user)))
 
     def _with_account(self, tx: Transaction, user: User) -> Iterator[Gate]:
-        has_password = password_is_set(tx.credentials_of(user.id))
+        stored = tx.credentials_of(user.id)
+        has_password = password_is_set(stored)
         link = tx.link_of(user.id)
         has_provider = self.settings.has_provider and link is not None and self._is_configured(link)
         yield _lockdown(tx, user)
@@ -110,7 +111,11 @@ class Why:
         yield self._active(user)
         yield self._confirmed(user)
         yield self._throttled(tx, user, user.email)
-        yield _password(user, has_password=has_password, has_provider=has_provider)
+        if stored is not None and lacks_library(stored.password_hash):
+            message = "its hash is of another system, and needs a library that is not installed"
+            yield _shut("password", message, MEND_LIBRARY, Cause.NO_PASSWORD, Step.SEND_RESET)
+        else:
+            yield _password(user, has_password=has_password, has_provider=has_provider)
         yield self._provider(link, has_password=has_password)
         by_hand = {CONFIRM.name: self._command_to_confirm(user), RESET.name: f"usersctl link reset {user.id}"}
         needed = user.awaiting_confirmation or not (has_password or has_provider)

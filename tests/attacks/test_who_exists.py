@@ -9,6 +9,7 @@ import bcrypt
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
+from support.hashes import of_packages
 from support.web import DEVICE, refusal_of, running
 
 from usersctl.models import UNUSABLE
@@ -21,12 +22,27 @@ NO_LIMITS: dict[str, Any] = {
 }  # counted as usual, and never reached
 
 
+# Accounts with hashes of other systems, of different costs.
+FOREIGN = {
+    "pbkdf2": "pbkdf2_sha256$60000$JzQ8wVAvdxUQwAvlIFgjXJ$" + "A" * 43 + "=",
+    "older pbkdf2": "pbkdf2_sha256$20000$JzQ8wVAvdxUQwAvlIFgjXJ$" + "A" * 43 + "=",
+    "ldap": of_packages()["passlib ldap_salted_sha1"],
+    "argon2": of_packages()["argon2-cffi ID 19"],
+    "phpass": of_packages()["passlib phpass"],
+    "wordpress": of_packages()["WordPress"],
+}
+
+
+def address(name: str) -> str:
+    return f"{name.replace(' ', '-')}@example.com"
+
+
 @pytest.fixture(scope="module")
 def refused() -> dict[str, tuple[str, str]]:
     """Logins that get the same refusal: address and password."""
     names = ("wrong", "inactive", "broken", "nonsense", "unusable", "cheap")
     return {
-        **{name: (f"{name}@example.com", "not the password") for name in names},
+        **{name: (address(name), "not the password") for name in (*names, *FOREIGN)},
         "unknown": ("nobody@example.com", "not the password"),
         "no address": ("nobody at all", "not the password"),
         "too long": ("wrong@example.com", "x" * 73),
@@ -34,19 +50,21 @@ def refused() -> dict[str, tuple[str, str]]:
         "too long, unknown": ("nobody@example.com", "x" * 73),
         "empty hash, empty word": ("unusable@example.com", UNUSABLE),
         "nothing much": ("wrong@example.com", " "),
+        "too long, pbkdf2": (address("pbkdf2"), "x" * 73),
     }
 
 
-def accounts_for_refusal(service: Service) -> None:
+def accounts_for_refusal(service: Service, foreign: dict[str, str]) -> None:
     stored = {
+        **foreign,
         "broken": "$2b$12$short",
         "nonsense": "$2b$09$" + "." * 10 + "\u00e4" * 43,
         "unusable": UNUSABLE,
         "cheap": bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode(),
     }
-    for name in ("wrong", "inactive", "broken", "nonsense", "unusable", "cheap"):
+    for name in ("wrong", "inactive", *stored):
         user = create_user(
-            service, f"{name}@example.com", name.title(), PASSWORD, active=name != "inactive", by=OPERATOR
+            service, address(name), name.title(), PASSWORD, active=name != "inactive", by=OPERATOR
         )
         if name in stored:
             with service.store.write() as tx:
@@ -57,7 +75,7 @@ def test_login_refusals_do_not_reveal_accounts(
     make_service: Callable[..., Service], refused: dict[str, tuple[str, str]]
 ) -> None:
     service = make_service(**NO_LIMITS)
-    accounts_for_refusal(service)
+    accounts_for_refusal(service, FOREIGN)
     with running(service) as site:
         refusals = {name: refusal_of(site.client().login(*words)) for name, words in refused.items()}
     assert len({repr(refusal) for refusal in refusals.values()}) == 1, refusals
@@ -68,8 +86,18 @@ def test_limits_do_not_reveal_accounts(
     make_service: Callable[..., Service], clock: FakeClock, refused: dict[str, tuple[str, str]]
 ) -> None:
     service = make_service(failures_before_lock=13, failed_logins_per_minute=10**6)
-    accounts_for_refusal(service)
-    kinds = ("wrong", "inactive", "broken", "nonsense", "unusable", "cheap", "unknown", "no address")
+    accounts_for_refusal(service, FOREIGN)
+    kinds = (
+        "wrong",
+        "inactive",
+        "broken",
+        "nonsense",
+        "unusable",
+        "cheap",
+        "unknown",
+        "no address",
+        "pbkdf2",
+    )
     seen: dict[str, list[Any]] = {name: [] for name in kinds}
     with running(service) as site:
         for _ in range(16):
@@ -81,16 +109,18 @@ def test_limits_do_not_reveal_accounts(
 
 
 @pytest.mark.alone
+@pytest.mark.parametrize("foreign", [{}, FOREIGN], ids=["bcrypt only", "hashes of other systems"])
 def test_the_time_of_a_refusal_does_not_reveal_accounts(
-    make_service: Callable[..., Service], refused: dict[str, tuple[str, str]]
+    make_service: Callable[..., Service], refused: dict[str, tuple[str, str]], foreign: dict[str, str]
 ) -> None:
     """All kinds in turn, so that whatever else this machine does meets them alike, and more of them while it is noisy.
 
     On a machine that never comes to rest the time that the processor worked for them tells as much.
     """
     service = make_service(rounds=8, **NO_LIMITS)
-    accounts_for_refusal(service)
+    accounts_for_refusal(service, foreign)
     kinds = (
+        *foreign,
         "wrong",
         "inactive",
         "broken",

@@ -17,7 +17,7 @@ from usersctl.cli.questions import invocation
 from usersctl.cli.show.cells import one_line
 from usersctl.errors import Invalid
 from usersctl.fields import normal_role
-from usersctl.passwords import MAX_BYTES
+from usersctl.passwords import ARGON2, MAX_BYTES, MEND_LIBRARY
 from usersctl.text import counted
 from usersctl.transfer.rows import Format, SourceRow
 
@@ -161,7 +161,7 @@ def _about_hashes(done: "Imported") -> Iterator[str]:
     kinds = done.foreign_hashes
     if not kinds:
         return
-    from usersctl.foreign_hashes import EXTRA, lacks_extra
+    from usersctl.foreign_hashes import has_argon2
 
     rows = counted(sum(kinds.values()), "row")
     listed = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
@@ -170,8 +170,8 @@ def _about_hashes(done: "Imported") -> Iterator[str]:
         f"{rows} of {counted(len(kinds), 'kind')} may be of passwords over {MAX_BYTES} bytes, which do not sign in here: their"
         " owners set another one through a reset email"
     )
-    if lacks_extra(kinds):
-        yield f"Argon2 hashes match no password until its library is installed: pip install '{EXTRA}'"
+    if ARGON2 in kinds and not has_argon2():
+        yield f"Argon2 hashes match no password until their library is installed: {MEND_LIBRARY}"
 
 
 def _refuse_broken(run: Invocation, error: "BrokenRows", problems: "list[RowProblem]") -> NoReturn:

@@ -8,7 +8,7 @@ from usersctl.config.values import groups_in
 from usersctl.doctor.installation import Installation, Result, hint, ok, problem, warning
 from usersctl.models import EmailState
 from usersctl.oauth.identities import unbound
-from usersctl.passwords import kind_of
+from usersctl.passwords import ARGON2, MEND_LIBRARY, kind_of
 from usersctl.schedule import next_slot
 from usersctl.store.transaction import Transaction
 from usersctl.text import counted
@@ -108,11 +108,11 @@ def password_hashes(installation: Installation) -> Result | None:
     if not kinds:
         return None
     listed = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    if foreign_hashes.lacks_extra(kinds):
+    if ARGON2 in kinds and not foreign_hashes.has_argon2():
         message = (
             f"of other systems: {listed}; Argon2 matches no password, because its library is not installed"
         )
-        return problem(message, f"pip install '{foreign_hashes.EXTRA}'")
+        return problem(message, MEND_LIBRARY)
     return ok(f"of other systems, until their owners' next login: {listed}")
 
 
