@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.commands import HASH, OPERATOR, PASSWORD, Command
 from support.daemons import wait_for
+from support.hashes import PHRASE, of_packages
 
 from usersctl.cli.files import Format, read_rows, write_rows
 from usersctl.cli.show.cells import no_formula
@@ -699,3 +700,93 @@ def test_accounts_survive_a_round_trip_through_files(usersctl: Command) -> None:
     assert UNUSABLE not in [
         row["password_hash"] for row in usersctl.ok("export", "--json", "--with-hashes").json
     ]
+
+
+# --- hashes of other systems ---
+
+
+def test_hashes_of_other_systems_are_kept_in_their_own_text_and_exported_so(usersctl: Command) -> None:
+    made = of_packages()
+    people = {f"user{number}@example.com": stored for number, stored in enumerate(made.values())}
+    lines = [json.dumps({"email": email, "password_hash": stored}) for email, stored in people.items()]
+    done = usersctl.ok("import", "-", "--format", "jsonl", "--json", stdin="\n".join(lines)).json
+    assert (done["created"], done["without_password"]) == (len(made), 0)
+    exported = usersctl.ok("export", "--format", "jsonl", "--with-hashes").stdout
+    rows = [json.loads(line) for line in exported.splitlines()]
+    assert {row["email"]: row["password_hash"] for row in rows} == people
+    for email in people:
+        assert usersctl.can_log_in(email, PHRASE)
+    again = usersctl.ok(
+        "import", "-", "--format", "jsonl", "--on-conflict", "update", "--json", stdin=exported
+    )
+    assert again.json["foreign_hashes"] == done["foreign_hashes"]
+    assert usersctl.can_log_in("user0@example.com", PHRASE)
+
+
+def test_an_import_tells_how_many_hashes_are_of_other_systems_and_what_they_do_not_allow(
+    usersctl: Command,
+) -> None:
+    made = of_packages()
+    names = ("passlib phpass", "passlib pbkdf2_sha256", "Werkzeug pbkdf2:sha1:1000")
+    people = "\n".join(f"user{number}@example.com,{made[name]}" for number, name in enumerate(names))
+    done = usersctl.ok("import", "-", stdin=f"email,password_hash\n{people}\nada@example.com,{HASH}\n")
+    kinds, long_ones = done.stderr.splitlines()
+    assert kinds == (
+        "Note: the password hashes of 3 rows are of other systems (PBKDF2 2, phpass 1): bcrypt replaces each at its"
+        " owner's next login"
+    )
+    assert long_ones == (
+        "Note: 3 rows of 2 kinds may be of passwords over 72 bytes, which do not sign in here: their owners set another"
+        " one through a reset email"
+    )
+    findings = {finding["code"]: finding for finding in usersctl("doctor", "--json").json["findings"]}
+    left = "of other systems, until their owners' next login: 2 PBKDF2, 1 phpass"
+    assert findings["password-hashes"]["message"] == left
+
+
+def test_every_hash_that_cannot_be_checked_is_named_by_its_line_at_once(usersctl: Command) -> None:
+    hostile = {
+        "pbkdf2_sha256$2000000000$salt$"
+        + "A" * 43
+        + "=": "PBKDF2 with 2000000000 rounds is more than 5000000",
+        "scrypt:1073741824:8:1$salt$" + "ab" * 64: "scrypt with 1048576 MiB is more than 256",
+        "scrypt$1024$salt$8$17$" + "A" * 86 + "==": "scrypt with 17 lanes is more than 16",
+        "$argon2id$v=19$m=262145,t=1,p=1$c2FsdHNhbHQ$" + "A" * 43: "Argon2 with 257 MiB is more than 256",
+        "$argon2id$v=19$m=64,t=21,p=1$c2FsdHNhbHQ$" + "A" * 43: "Argon2 with 21 passes is more than 20",
+        "$P$Jsaltsalt" + "." * 22: "phpass with 2097152 rounds is more than 1048576",
+        "5f4dcc3b5aa765d61d8327deb882cf99": "password_hash is neither bcrypt",
+        "{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=": "password_hash is neither bcrypt",
+    }
+    lines = [
+        json.dumps({"email": f"user{n}@example.com", "password_hash": stored})
+        for n, stored in enumerate(hostile)
+    ]
+    done = usersctl("import", "-", "--format", "jsonl", stdin="\n".join(lines))
+    assert done.code == 2
+    told = done.stderr.splitlines()
+    assert [line.partition(":")[0] for line in told[:-1]] == [f"line {n}" for n in range(1, 9)]
+    for line, reason in zip(told, hostile.values(), strict=False):
+        assert reason in line
+    assert told[-1] == "usersctl: 8 rows cannot be imported; nothing was imported"
+    assert "5f4dcc3b" not in done.stderr
+    assert not usersctl.database.exists() or usersctl.emails() == []
+
+
+def test_the_library_that_argon2_needs_is_named_where_it_is_missing(usersctl: Command) -> None:
+    (usersctl.folder / "without" / "argon2").mkdir(parents=True)
+    (usersctl.folder / "without" / "argon2" / "__init__.py").write_text("raise ImportError")
+    without = {"PYTHONPATH": str(usersctl.folder / "without")}
+    row = f'email,password_hash\nada@example.com,"{of_packages()["argon2-cffi ID 19"]}"\n'
+    done = usersctl.ok("import", "-", stdin=row, env=without)
+    assert done.stderr.splitlines()[-1] == (
+        "Note: Argon2 hashes match no password until their library is installed: pip install 'usersctl[argon2]'"
+    )
+    findings = {
+        finding["code"]: finding for finding in usersctl("doctor", "--json", env=without).json["findings"]
+    }
+    assert findings["password-hashes"]["severity"] == "problem"
+    assert findings["password-hashes"]["mend"] == "pip install 'usersctl[argon2]'"
+    why = usersctl("why", "ada@example.com", env=without)
+    assert "needs a library that is not installed" in why.stdout
+    assert "pip install 'usersctl[argon2]'" in why.stdout
+    assert usersctl.can_log_in("ada@example.com", PHRASE)
