@@ -11,7 +11,8 @@ from usersctl.config import Settings
 from usersctl.credentials import dead_link, shut_out
 from usersctl.durations import span
 from usersctl.errors import Forbidden, Invalid, NotFound, Taken
-from usersctl.fields import lookup_key, normal_email, normal_name, normal_role
+from usersctl.fields import lookup_key, normal_email, normal_group, normal_name, normal_role
+from usersctl.groups import set_groups
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import LONGEST_INVITATION, EmailQueue
 from usersctl.models import Actor, Invitation, Newcomer, Purpose, Role, User
@@ -42,6 +43,7 @@ class Guest(NamedTuple):
     email: str
     name: str | None = None
     role: str | None = None
+    groups: tuple[str, ...] | None = None
 
 
 class Waiting(NamedTuple):
@@ -92,6 +94,8 @@ class Invitations:
         make_free(tx, self.emails, guest.email, by=by)
         name = guest.name or guest.email.partition("@")[0]
         made = tx.add_user(Newcomer(guest.email, name, role=guest.role or Role.USER, active=False))
+        if guest.groups is not None:
+            set_groups(tx, made, guest.groups, by=by)
         return self._begin(tx, made, lifetime, by, is_nameless=guest.name is None)
 
     def _change(self, tx: Transaction, user: User, guest: Guest, lifetime: timedelta, by: Actor) -> User:
@@ -101,6 +105,8 @@ class Invitations:
         given = {key: value for key, value in changes.items() if value not in (None, getattr(user, key))}
         if given:
             user = tx.change_user(user.id, **given)
+        if guest.groups is not None:
+            set_groups(tx, user, guest.groups, by=by)
         is_nameless = guest.name is None and present is not None and present.is_nameless
         return self._begin(tx, user, lifetime, by, is_nameless=is_nameless, again=True)
 
@@ -243,12 +249,15 @@ class Invitations:
             return then(tx, accepted)
 
 
-def guest(email: str, name: str | None = None, role: str | None = None) -> Guest:
+def guest(
+    email: str, name: str | None = None, role: str | None = None, groups: Iterable[str] | None = None
+) -> Guest:
     """Invalid if a field breaks its rules."""
     return Guest(
         normal_email(email),
         None if name is None else normal_name(name),
         None if role is None else normal_role(role),
+        None if groups is None else tuple(map(normal_group, groups)),
     )
 
 

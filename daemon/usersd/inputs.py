@@ -55,13 +55,20 @@ def required(schema: Schema, name: str = "", *, description: str = "") -> Field[
 
 def required_strings(schema: Schema, description: str) -> Field[Any]:
     """A list that must be sent, and may be empty."""
+    return _strings(schema, description, required=True)
 
+
+def optional_strings(schema: Schema, description: str) -> Field[Any]:
+    return _strings(schema, description, required=False)
+
+
+def _strings(schema: Schema, description: str, *, required: bool) -> Field[Any]:
     def check(name: str, value: list[Any]) -> list[str]:
         if not all(isinstance(item, str) for item in value):
             raise Invalid(f"{name} must be a list of strings")
         return value
 
-    return Field(array(schema), None, list, check, required=True, description=description)
+    return Field(array(schema), None, list, check, required=required, description=description)
 
 
 def optional(schema: Schema, description: str = "") -> Field[str | None]:

@@ -328,7 +328,7 @@ def test_forgot_sends_the_invitation_again_while_it_lasts(service: Service, cloc
 def test_a_deactivated_account_is_opened_by_no_invitation(service: Service) -> None:
     user = invite(service)
     link = last_link(service)
-    (changed,) = service.accounts.set_active([user.id], active=False, by=OPERATOR)
+    ((_, changed),) = service.accounts.set_active([user.id], active=False, by=OPERATOR)
     assert (changed.invited_at, changed.inactive_because) == (None, "deactivated")
     assert refusal(service, link) == "This invitation was withdrawn"
     with pytest.raises(Taken):

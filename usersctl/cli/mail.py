@@ -10,7 +10,7 @@ from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.questions import UserArgument, invocation, one_user
 from usersctl.cli.show.cells import clean
-from usersctl.clock import stamp, utc_now
+from usersctl.clock import moment, stamp, utc_now
 from usersctl.errors import Forbidden, NotFound
 from usersctl.fields import normal_email
 from usersctl.models import EmailState, QueuedEmail, User
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from usersctl.cli.show.tables import Step
+    from usersctl.service import Service
 
 COLUMNS = ("id", "kind", "email", "state", "attempts", "created_at", "due_at", "last_error")
 
@@ -28,6 +29,7 @@ class Purpose(StrEnum):
     CONFIRM = "confirm"
     RESET = "reset"
     EMAIL = "email"
+    INVITE = "invite"
 
 
 def list_(ctx: Context) -> None:
@@ -135,20 +137,22 @@ def test(ctx: Context, to: Annotated[str, Argument(metavar="TO", help="The addre
 
 def link(
     ctx: Context,
-    purpose: Annotated[Purpose, Argument(metavar="confirm|reset|email", help="The purpose of the link.")],
+    purpose: Annotated[
+        Purpose, Argument(metavar="confirm|reset|email|invite", help="The purpose of the link.")
+    ],
     user: UserArgument,
 ) -> None:
     """Print a link for a user whom no email reaches.
 
-    It confirms the address of a new account, resets the password, or confirms a new address that the user gave. It works
-    once, like the link of an email.
+    It confirms the address of a new account, resets the password, confirms a new address that the user gave, or accepts an
+    invitation. It works once, like the link of an email.
     """
-    from usersctl.mail.kinds import CONFIRM, CONFIRM_NEW_EMAIL, RESET
+    from usersctl.mail.kinds import CONFIRM, CONFIRM_NEW_EMAIL, INVITATION, RESET
 
     run = invocation(ctx)
     service = run.service()
     account = one_user(service, user)
-    kind = RESET
+    kind, hours = RESET, 0.0
     if purpose is Purpose.CONFIRM:
         _refuse_nothing_to_confirm(run, account)
         kind = CONFIRM
@@ -157,14 +161,30 @@ def link(
             hint = f"give it a new address with: usersctl update {account.id} --email EMAIL"
             raise Forbidden(f"{account.email} has no new address to confirm", hint=hint)
         kind = CONFIRM_NEW_EMAIL
+    if purpose is Purpose.INVITE:
+        kind, hours = INVITATION, _hours_of_invitation(service, account)
+    if purpose is Purpose.RESET and account.awaits_owner:
+        hint = f"use: usersctl link invite {account.id}"
+        raise Forbidden(f"{account.email} is invited, and has no password to reset", hint=hint)
     url = service.outbox.link(kind, account, by=run.actor)
     email = account.called if kind is CONFIRM_NEW_EMAIL else account.email
-    hours = kind.lifetime.total_seconds() / 3600
+    hours = hours or kind.lifetime.total_seconds() / 3600
     run.out.note(f"For {email}; works once, within {hours:.0f} h:")
     if run.out.json:
         run.out.write_json({"url": url, "email": email, "purpose": str(purpose)})
     else:
         run.out.data(url)
+
+
+def _hours_of_invitation(service: "Service", account: User) -> float:
+    with service.store.read() as tx:
+        invitation = tx.invitation_of(account.id)
+        if invitation is None:
+            raise Forbidden(f"{account.email} has no invitation", hint=f"see: usersctl why {account.id}")
+        if invitation.expires_at <= tx.now_text:
+            hint = f"use: usersctl invite resend {account.id}"
+            raise Forbidden(f"The invitation of {account.email} has expired", hint=hint)
+        return (moment(invitation.expires_at) - tx.now).total_seconds() / 3600
 
 
 def _refuse_nothing_to_confirm(run: Invocation, account: User) -> None:

@@ -82,7 +82,7 @@ def invocation(ctx: Context) -> Invocation:
 def users(service: "Service", references: Iterable[str], *, if_exists: bool = False) -> list[User]:
     """Every user once. An unknown one stops the command before it changes anything."""
     accounts: dict[int, User] = {}
-    for reference in _expanded(references):
+    for reference in expanded(references):
         try:
             user = service.accounts.find(reference)
         except NotFound:
@@ -99,13 +99,13 @@ def one_user(service: "Service", reference: str, *, also_claimed: bool = False) 
 
 def one_reference(reference: str) -> str:
     """The id or address of a user, who need not exist."""
-    references = list(islice(_expanded([reference]), 2))
+    references = list(islice(expanded([reference]), 2))
     if len(references) == 1:
         return references[0]
     raise Invalid(f"Expected one user on standard input, got {'more' if references else 'none'}")
 
 
-def _expanded(references: Iterable[str]) -> Iterator[str]:
+def expanded(references: Iterable[str]) -> Iterator[str]:
     for reference in references:
         if reference != "-":
             yield reference

@@ -37,6 +37,12 @@ COMMANDS = {
         ("import",          "transfer.import_",        "people.csv --dry-run"),
         ("export",          "transfer.export",         "people.jsonl --with-hashes"),
     ),
+    "Invitations": (
+        ("invite send",     "invitations.send",        "ada@example.com --name 'Ada Lovelace' --expires 14d"),
+        ("invite list",     "invitations.list_",       "--json"),
+        ("invite resend",   "invitations.resend",      "ada@example.com"),
+        ("invite revoke",   "invitations.revoke",      "ada@example.com"),
+    ),
     "Groups": (
         ("group list",      "groups.list_",            "--json"),
         ("group show",      "groups.show",             "staff"),
@@ -84,6 +90,7 @@ COMMANDS = {
 # fmt: on
 
 GROUPS = {
+    "invite": "Invitations: `usersctl invite EMAIL...` is short for `usersctl invite send EMAIL...`.",
     "group": "Groups of users: create, delete, add and remove members.",
     "token": "API tokens and sessions: create, list, revoke.",
     "mail": "Show, send and test emails.",
@@ -92,6 +99,9 @@ GROUPS = {
     "lockdown": "Close the service in an emergency.",
     "config": "Show, explain and check the configuration.",
 }
+
+# The command of a group that is meant where none is named.
+DEFAULTS = {"invite": "send"}
 
 # The shared options that every command's help shows. `usersctl --help` shows the others, too.
 SHARED = ("_config", "_db", "_json", "_quiet", "_no_input")
@@ -121,6 +131,7 @@ def build_tree(only: str | None) -> typer.Typer:
                 continue
             if name not in groups:
                 groups[name] = typer.Typer(
+                    cls=_WithDefault,
                     help=GROUPS[name],
                     epilog=epilog,
                     no_args_is_help=subcommand != "",
@@ -132,6 +143,14 @@ def build_tree(only: str | None) -> typer.Typer:
             else:
                 groups[name].callback()(function)
     return app
+
+
+class _WithDefault(TyperGroup):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        default = DEFAULTS.get(self.name or "")
+        if default and args and args[0] not in (*self.commands, *ctx.help_option_names):
+            args = [default, *args]
+        return super().parse_args(ctx, args)
 
 
 def _loaded(place: str) -> Callable[..., None]:

@@ -111,7 +111,8 @@ class Outbox:
             email = user.called
         with self.store.write() as tx:
             admit(tx, by)
-            token = _add_link(tx, _at_present(tx, kind, user), user, email)
+            kind = _at_present(tx, kind, user)
+            token = _add_link(tx, kind, user, email)
             tx.audit(by, f"link-{kind.name}", user)
         return self._url(kind, token, email)
 

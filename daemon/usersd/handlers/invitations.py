@@ -7,9 +7,9 @@ from usersctl.invitations import guest, lifetime_of
 from usersctl.service import Service
 from usersd.handlers.recovery import EmailLink
 from usersd.handlers.session import NO_SUCH_USER, set_session_cookie
-from usersd.inputs import Body, optional, required
+from usersd.inputs import Body, optional, optional_strings, required
 from usersd.openapi.operation import MANAGEMENT, SIGNING_IN, Operation
-from usersd.openapi.schemas import EMAIL, NAME, NEW_PASSWORD, ROLE, USER, string
+from usersd.openapi.schemas import EMAIL, GROUP_NAME, NAME, NEW_PASSWORD, ROLE, USER, string
 from usersd.request import Request
 
 _EXPIRES = "From 1h to 90d; 7d if left out."
@@ -23,6 +23,7 @@ class NewInvitation(Body, missing="Email is required"):
     email = required(EMAIL)
     name = optional(NAME, "The owner can change it; without it they have to give one.")
     role = optional(ROLE)
+    groups = optional_strings(GROUP_NAME, "Groups that the user is in from the start.")
     expires = optional(string("7d"), _EXPIRES)
 
 
@@ -39,7 +40,7 @@ def invite(request: Request, service: Service) -> dict[str, Any]:
     is invited again, and the link before is dead."""
     body = NewInvitation(request.body)
     lifetime = lifetime_of(body.expires)
-    invited = guest(body.email, body.name, body.role)
+    invited = guest(body.email, body.name, body.role, body.groups)
     (user,) = service.invitations.invite([invited], lifetime, by=request.actor)
     request.log_fields |= {"invited": user.id, "role": user.role}
     return {"user": user.as_json()}
