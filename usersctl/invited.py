@@ -4,8 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from usersctl.clock import stamp
-from usersctl.errors import TooMany
-from usersctl.mail.kinds import AT_MOST, AT_MOST_A_DAY, DAY, INVITATION, WITHIN, EmailQueue
+from usersctl.mail.kinds import INVITATION, EmailQueue
 from usersctl.models import Actor, Purpose, User
 from usersctl.store.transaction import Transaction
 
@@ -17,31 +16,18 @@ def begin(
 ) -> User:
     """For a new account, for one that has no password, or once more: links of an invitation before this one are dead."""
     tx.end_invite_links(Purpose.INVITE_REPLACED, user.id)
-    _refuse_too_many(tx, user)
     expires_at = stamp(tx.now + lifetime)
     invited = tx.change_user(
         user.id, invited_at=tx.now_text, invitation_expires_at=expires_at, invited_nameless=is_nameless
     )
-    emails.add(tx, INVITATION, invited, invited.email)
+    emails.add_for_admin(tx, INVITATION, invited)
     return invited
-
-
-def _refuse_too_many(tx: Transaction, user: User) -> None:
-    """An email that is silently dropped would leave the admin without a sign that it never came."""
-    recent, today = tx.count_recent_emails(INVITATION.name, user.id, user.email, WITHIN, DAY)
-    if recent >= AT_MOST or today >= AT_MOST_A_DAY:
-        wait = WITHIN if today < AT_MOST_A_DAY else DAY
-        raise TooMany(
-            f"{user.email} was sent {today} invitations lately",
-            retry_after=int(wait.total_seconds()),
-            hint=f"usersctl link invite {user.id} prints a link",
-        )
 
 
 def send(tx: Transaction, emails: EmailQueue, user: User) -> None:
     """To the new address of an invited account."""
     tx.end_invite_links(Purpose.INVITE_REPLACED, user.id)
-    emails.add(tx, INVITATION, user, user.email)
+    emails.add_for_admin(tx, INVITATION, user)
 
 
 def has_expired(tx: Transaction, user: User) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from usersctl.clock import Clock, stamp
 from usersctl.config import Settings
 from usersctl.fields import lookup, lookup_key, user_id_of
-from usersctl.mail.kinds import CONFIRM, KINDS, RESET
+from usersctl.mail.kinds import CONFIRM, INVITATION, KINDS, RESET
 from usersctl.models import Link, QueuedEmail, User
 from usersctl.passwords import MEND_LIBRARY, lacks_library, password_is_set
 from usersctl.store.store import Store
@@ -29,6 +29,8 @@ class Cause(StrEnum):
 
     LOCKDOWN = "lockdown"
     AWAITING = "awaiting-confirmation"
+    INVITED = "invited"
+    INVITATION_EXPIRED = "invitation-expired"
     DEACTIVATED = "deactivated"
     DELETION = "deletion"
     LOCKED = "locked"
@@ -47,6 +49,7 @@ class Step(StrEnum):
     UNLOCK = "unlock"
     SEND_RESET = "reset-letter"
     SEND_CONFIRMATION = "confirm-letter"
+    INVITE = "invite"
 
 
 class Gate(NamedTuple):
@@ -108,16 +111,20 @@ class Why:
         has_provider = self.settings.has_provider and link is not None and self._is_configured(link)
         yield _lockdown(tx, user)
         yield _open("exists", f"user {user.id}, {user.role}, since {user.created_at}")
-        yield self._active(user)
+        yield _invited(tx, user) if user.awaits_owner else self._active(user)
         yield self._confirmed(user)
         yield self._throttled(tx, user, user.email)
         if stored is not None and lacks_library(stored.password_hash):
             message = "its hash is of another system, and needs a library that is not installed"
             yield _shut("password", message, MEND_LIBRARY, Cause.NO_PASSWORD, Step.SEND_RESET)
-        else:
+        elif not user.awaits_owner:
             yield _password(user, has_password=has_password, has_provider=has_provider)
         yield self._provider(link, has_password=has_password)
-        by_hand = {CONFIRM.name: self._command_to_confirm(user), RESET.name: f"usersctl link reset {user.id}"}
+        by_hand = {
+            CONFIRM.name: self._command_to_confirm(user),
+            RESET.name: f"usersctl link reset {user.id}",
+            INVITATION.name: f"usersctl link invite {user.id}",
+        }
         needed = user.awaiting_confirmation or not (has_password or has_provider)
         yield _email(tx, user, needed=needed, by_hand=by_hand)
         if user.claimed_email is not None:
@@ -246,6 +253,16 @@ def _lockdown(tx: Transaction, user: User | None) -> Gate:
     return _shut("lockdown", message, "usersctl lockdown off", Cause.LOCKDOWN)
 
 
+def _invited(tx: Transaction, user: User) -> Gate:
+    invitation = tx.invitation_of(user.id)
+    if invitation is None or invitation.expires_at <= tx.now_text:
+        message, mend = "the invitation has expired", f"usersctl invite resend {user.id}"
+        return _shut("active", message, mend, Cause.INVITATION_EXPIRED, Step.INVITE)
+    message = f"invited at {invitation.invited_at}, and not accepted yet"
+    mend = f"usersctl link invite {user.id}"
+    return _shut("active", message, mend, Cause.INVITED, Step.INVITE)
+
+
 def _exists(tx: Transaction, reference: str, number: int | None) -> Gate:
     """Shut, with the last entry of the audit trail about a deleted user of this id or address."""
     message = f"no user {reference!r}, and none in the audit trail"
@@ -267,7 +284,7 @@ def _password(user: User, *, has_password: bool, has_provider: bool) -> Gate:
 
 def _email(tx: Transaction, user: User, *, needed: bool, by_hand: dict[str, str]) -> Gate:
     """The latest email with a link that lets the user in. `by_hand`: the commands that do without each kind."""
-    links = [email for email in tx.queued_emails_of(user.id) if email.kind in (CONFIRM.name, RESET.name)]
+    links = [email for email in tx.queued_emails_of(user.id) if email.kind in by_hand]
     if not links:
         return _open("letter", "none was requested")
     last = links[0]
@@ -279,7 +296,7 @@ def _email(tx: Transaction, user: User, *, needed: bool, by_hand: dict[str, str]
         if not needed:
             return _note("letter", message, mend)
         return _shut("letter", message, mend, cause)
-    if last.state == "sent" and needed and last.finished_at is not None:
+    if last.state == "sent" and needed and last.finished_at is not None and last.kind != INVITATION.name:
         hours = KINDS[last.kind].lifetime.total_seconds() / 3600
         message += f"; its link works for {hours:.0f} h"
     return _open("letter", message)

@@ -94,6 +94,8 @@ def _report_existing(
         return False
     if not if_missing:
         hint = "change that account with: usersctl update, or usersctl set-password"
+        if user.awaits_owner:
+            hint = f"it is invited, and not accepted yet: usersctl invite resend {user.id}"
         raise Taken(f"{user.email} is taken by user {user.id}", hint=hint)
     sentence = f"{user.email} exists already, as user {user.id}"
     if generate and not run.out.json:
@@ -179,6 +181,7 @@ def show(ctx: Context, user: ReadUserArgument) -> None:
         stored = tx.credentials_of(account.id)
         claim = tx.claim_of(account.id)
         link = tx.link_of(account.id)
+        invitation = tx.invitation_of(account.id)
     facts: dict[str, Cell] = account.as_json() | {
         "email_proven_at": account.email_proven_at,
         "awaiting_confirmation": account.awaiting_confirmation,
@@ -188,6 +191,8 @@ def show(ctx: Context, user: ReadUserArgument) -> None:
         "api_tokens": sum(session.kind == TokenKind.API for session in sessions),
         "login_locked": wait is not None,
     }
+    if invitation is not None:
+        facts |= {"invited_at": invitation.invited_at, "invitation_expires_at": invitation.expires_at}
     if claim is not None:
         facts |= {"known_email": account.email, "claim_expires_at": claim.expires_at}
     if link is not None:

@@ -81,9 +81,9 @@ def list_(ctx: Context) -> None:
     run = invocation(ctx)
     waiting = run.service(write=False).invitations.waiting()
     if run.out.json:
-        run.out.write_json([_as_json(each) for each in waiting])
+        run.out.write_json([_as_json(invitation) for invitation in waiting])
         return
-    rows = ([_as_json(each)[column] for column in COLUMNS] for each in waiting)
+    rows = ([_as_json(invitation)[column] for column in COLUMNS] for invitation in waiting)
     run.out.table(COLUMNS, rows, empty="No invitations.")
 
 

@@ -93,7 +93,7 @@ class EmailQueue:
         After twelve in a day there is only one more whenever the last link has expired: so no flood of requests keeps the
         owner without a link that works, also if other accounts ask for emails to this address. For the same reason a
         notice is sent if no link of one works, and the email that undoes a deletion always: each deletion takes the
-        password or another link. An invitation too: the admin who sends too many is refused before.
+        password or another link.
         """
         from usersctl.secrets import digest, new_message_id  # late: most commands need no hashing
 
@@ -107,7 +107,7 @@ class EmailQueue:
             too_many = tx.has_link(
                 kind.name, kind.purpose, user_id, email, since=stamp(tx.now - kind.stale_after)
             )
-        if kind in (UNDO, INVITATION):
+        if kind is UNDO:
             too_many = False
         tx.add_email(kind.name, user_id, email, new_message_id(), dropped=too_many)
         tx.after_commit(self.committed.set)

@@ -22,6 +22,7 @@ _MENDED_BY = {
     Step.UNLOCK: "Unlock the account",
     Step.SEND_RESET: "Send a reset email",
     Step.SEND_CONFIRMATION: "Send the confirmation email again",
+    Step.INVITE: "Invite the user again",
 }
 
 
