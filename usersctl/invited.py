@@ -18,7 +18,11 @@ def begin(
     tx.end_invite_links(Purpose.INVITE_REPLACED, user.id)
     expires_at = stamp(tx.now + lifetime)
     invited = tx.change_user(
-        user.id, invited_at=tx.now_text, invitation_expires_at=expires_at, invited_nameless=is_nameless
+        user.id,
+        awaiting_confirmation=False,  # the link proves the address as well
+        invited_at=tx.now_text,
+        invitation_expires_at=expires_at,
+        invited_nameless=is_nameless,
     )
     emails.add_for_admin(tx, INVITATION, invited)
     return invited

@@ -81,6 +81,7 @@ def test_standard_input_is_read_as_csv_by_default(usersctl: Command) -> None:
         "rows": 1,
         "without_password": 1,
         "foreign_hashes": {},
+        "invited": 0,
         "notes": [],
         "dry_run": False,
     }

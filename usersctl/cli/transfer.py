@@ -3,9 +3,10 @@
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 from typer import Argument, Context, Option
@@ -27,10 +28,21 @@ if TYPE_CHECKING:
     from usersctl.transfer.writing import BrokenRows, Imported, RowProblem
 
 
+INVITED_FOR = timedelta(days=7)
+
+
 class OnConflict(StrEnum):
     SKIP = "skip"
     UPDATE = "update"
     FAIL = "fail"
+
+
+class _Plan(NamedTuple):
+    """What to do with the rows."""
+
+    policy: str
+    dry_run: bool
+    invite: bool
 
 
 def import_(
@@ -56,6 +68,9 @@ def import_(
     ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Check everything, write nothing.")] = False,
     on_conflict: Annotated[OnConflict, Option(help="If an address has an account.")] = OnConflict.FAIL,
+    invite: Annotated[
+        bool, Option("--invite", help="Invite the owners of new accounts without a password, for 7 days.")
+    ] = False,
 ) -> None:
     """Create accounts from a file: all of them, or none.
 
@@ -66,19 +81,20 @@ def import_(
     With --from, columns may have other names: the most likely ones are used, and --dry-run shows them.
     """
     run = invocation(ctx)
+    plan = _Plan(on_conflict, dry_run, invite)
     if (file is None) == (source is None):
         raise Invalid("Give a FILE, or --from KIND:FILE", hint="see: usersctl import --help")
     if file is None:
         if form is not None:
             raise Invalid("--format is for a FILE; --from names the kind before the colon")
-        _adopt(run, source or "", table, columns or [], roles or [], on_conflict, dry_run=dry_run)
+        _adopt(run, source or "", table, columns or [], roles or [], plan)
         return
     if table is not None or columns or roles:
         raise Invalid("--table, --map and --map-role go with --from")
     form = form or by_suffix(file)
     # The rows are closed before the file, also when a signal ends the command.
     with opened(file) as content, closing(read_rows(content, form, name=file)) as rows:
-        _import(run, rows, None, on_conflict, dry_run=dry_run)
+        _import(run, rows, None, plan)
 
 
 def _adopt(
@@ -87,15 +103,13 @@ def _adopt(
     table: str | None,
     columns: list[str],
     roles: list[str],
-    policy: str,
-    *,
-    dry_run: bool,
+    plan: _Plan,
 ) -> None:
     from usersctl.transfer.adoption import NoneConfirmed
 
     try:
         with _foreign(run, source, table, columns, roles) as adoption:
-            _import(run, adoption.decided_rows(), adoption, policy, dry_run=dry_run)
+            _import(run, adoption.decided_rows(), adoption, plan)
     except NoneConfirmed as problem:
         if not run.may_ask:
             raise
@@ -104,12 +118,10 @@ def _adopt(
         asked = typer.confirm("Did the application ask its users for confirmations?", err=True)
         choice = f"confirmed={problem.column if asked else ''}"
         with _foreign(run, source, table, [*columns, choice], roles) as adoption:
-            _import(run, adoption.decided_rows(), adoption, policy, dry_run=dry_run)
+            _import(run, adoption.decided_rows(), adoption, plan)
 
 
-def _import(
-    run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | None", policy: str, *, dry_run: bool
-) -> None:
+def _import(run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | None", plan: _Plan) -> None:
     from usersctl.transfer.writing import BrokenRows, ImportOptions
 
     problems: list[RowProblem] = []
@@ -120,17 +132,20 @@ def _import(
         else:
             print(f"{problem.where}: {one_line(problem.message)}", file=sys.stderr)
 
-    if adoption is not None and dry_run and not run.out.json:
+    if adoption is not None and plan.dry_run and not run.out.json:
         run.out.table(("ours", "theirs", "becomes"), adoption.explained())
-    with _service(run, dry_run=dry_run) as service, run.out.progress("Hashing passwords") as draw:
+    with _service(run, dry_run=plan.dry_run) as service, run.out.progress("Hashing passwords") as draw:
         try:
-            options = ImportOptions(policy, dry_run, run.actor, report, hashing=draw)
+            lifetime = INVITED_FOR if plan.invite else None
+            options = ImportOptions(
+                plan.policy, plan.dry_run, run.actor, report, hashing=draw, invite=lifetime
+            )
             done = service.transfer.import_rows(rows, options)
         except BrokenRows as error:
             _refuse_broken(run, error, problems)
     notes = [] if adoption is None else list(adoption.notes())
     notes += _about_hashes(done)
-    _report_done(run, done, adoption, notes, dry_run=dry_run)
+    _report_done(run, done, adoption, notes, dry_run=plan.dry_run)
 
 
 def _report_done(
@@ -151,8 +166,10 @@ def _report_done(
     run.out.result(text, numbers | {"dry_run": dry_run, "notes": notes} | about)
     for note in notes:
         run.out.note(f"Note: {note}")
-    if done.without_password:
-        count = done.without_password
+    if done.invited:
+        run.out.note(f"Invited: {done.invited}; see: usersctl invite list")
+    if done.without_password > done.invited:
+        count = done.without_password - done.invited
         run.out.note(f"New accounts without a password: {count}; their owners set one through a reset email")
 
 

@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from usersctl.addresses import holder_of, make_free
 from usersctl.credentials import shut_out
 from usersctl.errors import Invalid
+from usersctl.invited import NOT_INVITED, begin, settle
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import UNUSABLE, Actor, Link, Newcomer, User
 from usersctl.passwords import BCRYPT, kind_of
@@ -25,6 +27,7 @@ class ImportOptions(NamedTuple):
     by: Actor
     report: Callable[[RowProblem], Any]  # is called for each broken row
     hashing: Callable[[int, int], Any]  # is called with the number of hashed passwords, and of all
+    invite: timedelta | None = None  # new accounts that nothing opens, for so long
 
 
 class BrokenRows(Invalid):
@@ -45,6 +48,7 @@ class Imported(NamedTuple):
     skipped: int
     without_password: int
     foreign_hashes: Mapping[str, int]  # that were stored, by kind
+    invited: int
 
 
 class Writing:
@@ -56,7 +60,8 @@ class Writing:
         self.options = options
         self.provider_issuer = provider_issuer
         self.first = 0  # the id of the first account that was made
-        self.created = self.updated = self.unchanged = self.skipped = self.without_password = self.taken = 0
+        self.created = self.updated = self.unchanged = self.skipped = self.without_password = 0
+        self.taken = self.invited = 0
         self.foreign_hashes: Counter[str] = Counter()
         self.hint = ""
 
@@ -83,7 +88,7 @@ class Writing:
         if self.taken:
             raise BrokenRows(self.taken, taken=True, hint=self.hint)
         numbers = (self.created, self.updated, self.unchanged, self.skipped, self.without_password)
-        return Imported(*numbers, dict(self.foreign_hashes))
+        return Imported(*numbers, dict(self.foreign_hashes), self.invited)
 
     def _add(self, rows: Sequence[dict[str, Any]]) -> None:
         if not rows:
@@ -101,6 +106,17 @@ class Writing:
         )
         self.first = self.first or users[0].id
         self.created += len(users)
+        if self.options.invite is not None:
+            for row, user in zip(rows, users, strict=True):
+                self._invite(row, user, self.options.invite)
+
+    def _invite(self, row: dict[str, Any], user: User, lifetime: timedelta) -> None:
+        """Not an account that the file makes inactive: an invitation would undo that."""
+        if "password_hash" in row or "oauth_id" in row or not (user.active or user.awaiting_confirmation):
+            return
+        begun = begin(self.tx, self.emails, user, lifetime, is_nameless="name" not in row)
+        self.tx.audit(self.options.by, "invite", begun)
+        self.invited += 1
 
     def _link_of_new(self, row: dict[str, Any]) -> Link:
         return Link(row["oauth_id"], row.get("oauth_issuer", self.provider_issuer))
@@ -154,15 +170,12 @@ def _update(tx: Transaction, known: User, row: dict[str, Any], by: Actor) -> boo
     before = known._asdict() | {"password_hash": stored.password_hash if stored else UNUSABLE}
     link = tx.link_of(known.id)
     before["oauth_issuer"] = link and link.oauth_issuer
-    if row.pop("awaiting_confirmation", False):
-        del row["active"]  # an account that exists here need not wait for an email again
-    if known.email_proven_at is not None:
-        row.pop("email_proven_at", None)
-    elif known.awaiting_confirmation and "email_proven_at" in row:
-        row = {"active": True, **row, "awaiting_confirmation": False}  # the import confirms the address
+    row = _of_existing(known, row)
     changes = {name: value for name, value in row.items() if value != before[name]}
     if "active" in changes:
         changes |= {"awaiting_confirmation": False, "delete_at": None}
+        if not changes["active"]:
+            changes |= NOT_INVITED
     if not changes:
         return False
     if known.awaiting_confirmation and "password_hash" not in row:
@@ -171,11 +184,24 @@ def _update(tx: Transaction, known: User, row: dict[str, Any], by: Actor) -> boo
     if changes.get("active") is False:
         shut_out(tx, known, notices=True)
     elif "password_hash" in changes:
+        settle(tx, known)
         shut_out(tx, known)
     user = tx.change_user(known.id, **changes)
     recorded = {name: value for name, value in changes.items() if name in ("name", "role", "active")}
     tx.audit(by, "import-update", user, **recorded, password="password_hash" in changes)
     return True
+
+
+def _of_existing(known: User, row: dict[str, Any]) -> dict[str, Any]:
+    if row.pop("awaiting_confirmation", False):
+        del row["active"]  # an account that exists here need not wait for an email again
+    if known.email_proven_at is not None:
+        row.pop("email_proven_at", None)
+    elif known.awaiting_confirmation and "email_proven_at" in row:
+        row = {"active": True, **row, "awaiting_confirmation": False}  # the import confirms the address
+    if known.awaits_owner and "password_hash" in row:
+        row = {"active": True, **row}  # the import brings the account, so there is nothing to accept
+    return row
 
 
 def _owner_of_link(tx: Transaction, row: dict[str, Any]) -> User | None:
