@@ -12,7 +12,7 @@ from usersctl.errors import Forbidden, NotFound, WrongPassword
 from usersctl.fields import lookup_key, normal_email, normal_name, normal_role, user_id_of
 from usersctl.invited import NOT_INVITED
 from usersctl.mail.kinds import RESET, EmailQueue
-from usersctl.models import Actor, AuditRow, Newcomer, Page, Role, User, UserFilter
+from usersctl.models import Actor, Newcomer, Page, Role, User, UserFilter
 from usersctl.passwords import Hasher, check_password, password_is_set
 from usersctl.permissions import admit, keep_an_admin
 from usersctl.store.store import Store
@@ -53,11 +53,6 @@ class Accounts:
         with self.store.read() as tx:
             wanted = wanted._replace(locks=self.throttle.locks(tx.now))
             return tx.page(wanted, page=page, limit=limit, after=after)
-
-    def history(self, user_id: int, newest: int) -> list[AuditRow]:
-        """The newest rows of the audit trail about a user, the newest first."""
-        with self.store.read() as tx:
-            return list(tx.audit_rows(user_id=user_id, newest=newest))
 
     @contextmanager
     def all(self, wanted: UserFilter) -> Iterator[Iterator[User]]:

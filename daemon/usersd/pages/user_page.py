@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from usersctl.models import Session, TokenKind, User
 from usersctl.service import Service
+from usersctl.trail import Wanted as Filter
 from usersctl.why import Cause, Explanation, Gate, Step
 from usersd.request import Request
 
@@ -40,6 +41,7 @@ class Act(NamedTuple):
 
 _RESET = Act("reset", "POST", "/reset-letter")
 _CONFIRM = Act("confirm", "POST", "/confirm-letter")
+_INVITE = Act("invite", "POST", "/invite")
 _UNLOCK = Act("unlock", "POST", "/unlock")
 _ACTIVATE = Act("activate", "PATCH", "", '{"active":true}')
 _DEACTIVATE = Act("deactivate", "PATCH", "", '{"active":false}', is_grave=True)
@@ -64,7 +66,7 @@ def content(request: Request, service: Service, explained: Explanation, wanted: 
     offered = acts(user, explained.findings, is_own=is_own, may_confirm=request.settings.registration_is_open)
     steps = {step: act for step, act in OF_STEP.items() if act in offered}
     sessions = service.sessions.listed(user.id)
-    rows = service.accounts.history(user.id, wanted.rows + 1)
+    history = service.trail.page(Filter(str(user.id)), limit=wanted.rows)
     return {
         "one": user,
         "is_own": is_own,
@@ -80,8 +82,8 @@ def content(request: Request, service: Service, explained: Explanation, wanted: 
         "more_sessions": _more(wanted, "sessions", len(sessions)),
         "end": _END,
         "end_all": _END_ALL,
-        "rows": rows[: wanted.rows],
-        "more_rows": _more(wanted, "rows", len(rows)),
+        "rows": history.rows,
+        "more_rows": _more(wanted, "rows", len(history.rows) + (history.next is not None)),
         "in_words": in_words,
     }
 
@@ -102,6 +104,7 @@ def _more(wanted: Wanted, name: str, there: int) -> str:
 def acts(user: User, findings: Iterable[Gate], *, is_own: bool, may_confirm: bool) -> list[Act]:
     """What an admin can do for or with this user. Their own account they leave at /account."""
     offered = {
+        _INVITE: user.awaits_owner,
         _CONFIRM: user.awaiting_confirmation and may_confirm,
         _RESET: user.active,
         _UNLOCK: any(gate.cause in _LOCKS for gate in findings),
