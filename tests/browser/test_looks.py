@@ -160,6 +160,33 @@ def doomed_user(visitor: Visitor) -> None:
     visitor.presses("Delete …")
 
 
+def page_of_one(visitor: Visitor) -> None:
+    service = visitor.site.service
+    grace = service.accounts.find("grace@example.com")
+    service.sessions.login(grace.email, PASSWORD, client=Client("192.0.2.1", f"{HTML} {LONG}"))
+    service.sessions.create_api_token(grace.id, name=LONG, lifetime=None, by=OPERATOR)
+    service.groups.create("a" * 63, by=OPERATOR)
+    visitor.signs_in(at=f"/login?redirect=/users/{grace.id}")
+    visitor.sees("History")
+
+
+def question_about_one(visitor: Visitor) -> None:
+    page_of_one(visitor)
+    visitor.presses("Deactivate")
+
+
+def page_of_a_long_name(visitor: Visitor) -> None:
+    account = visitor.site.service.accounts.find(f"{LONG}@example.com")
+    visitor.signs_in(at=f"/login?redirect=/users/{account.id}")
+    visitor.sees("The account has no password")
+
+
+def no_such_user(visitor: Visitor) -> None:
+    visitor.expected = {404}
+    visitor.signs_in(at="/login?redirect=/users/999")
+    visitor.sees("There is no such user")
+
+
 def forbidden(visitor: Visitor) -> None:
     visitor.signs_in("grace", at="/login?redirect=/users")
     visitor.sees("This page is for admins")
@@ -207,6 +234,10 @@ SIGHTS: dict[str, Callable[[Visitor], None]] = {
     "user": one_user,
     "user, new": new_user,
     "user, doomed": doomed_user,
+    "page of one": page_of_one,
+    "page of one, question": question_about_one,
+    "page of one, long": page_of_a_long_name,
+    "page of one, unknown": no_such_user,
     "forbidden": forbidden,
     "interface": interface,
 }

@@ -1,0 +1,235 @@
+"""The page of one user, as admins use it."""
+
+from collections.abc import Callable
+
+import pytest
+from support.commands import OPERATOR, PASSWORD
+from support.visitors import Visitor, expect
+from support.web import Site
+
+from usersctl.models import Client, User
+
+Visit = Callable[..., Visitor]
+House = Callable[..., Site]
+
+QUESTION = "dialog[open]"
+
+
+@pytest.fixture
+def site(house: House) -> Site:
+    site = house()
+    site.add(role="admin")
+    return site
+
+
+@pytest.fixture
+def grace(site: Site) -> User:
+    return site.add("grace")
+
+
+@pytest.fixture
+def ada(site: Site, visit: Visit, grace: User) -> Visitor:
+    """An admin at the page of Grace."""
+    visitor = visit(site)
+    visitor.signs_in(at=f"/login?redirect=/users/{grace.id}")
+    visitor.sees("Name, email and role")
+    return visitor
+
+
+def confirms(visitor: Visitor, name: str) -> None:
+    """Presses a button, and the one of its question."""
+    visitor.presses(name)
+    question = visitor.page.locator(QUESTION)
+    expect(question).to_be_visible()
+    question.get_by_role("button", name=name).click()
+
+
+def part(visitor: Visitor, name: str) -> object:
+    return visitor.page.get_by_role("region", name=name)
+
+
+def test_name_address_and_role_are_changed_and_the_history_shows_it(ada: Visitor, grace: User) -> None:
+    ada.fills(Name="Grace Hopper", Email="admiral@example.com")
+    ada.field("Role").select_option("admin")
+    ada.presses("Save")
+    ada.sees("admiral@example.com has been saved.")
+    expect(ada.page.get_by_role("heading", level=1)).to_have_text("Grace Hopper")
+    expect(ada.page).to_have_title("Grace Hopper · Acme")
+    expect(part(ada, "Account")).to_contain_text("admiral@example.com")
+    expect(part(ada, "History")).to_contain_text("email: admiral@example.com")
+    user = ada.site.service.accounts.get(grace.id)
+    assert (user.name, user.role) == ("Grace Hopper", "admin")
+
+
+def test_a_taken_address_is_marked_at_its_field(ada: Visitor) -> None:
+    ada.expected = {400}
+    ada.fills(Email="ada@example.com")
+    ada.presses("Save")
+    expect(ada.field("Email")).to_have_accessible_error_message(
+        "There is already an account with this address."
+    )
+
+
+def test_a_user_is_deactivated_after_a_question_and_activated_where_it_says_why(
+    ada: Visitor, visit: Visit
+) -> None:
+    user = visit(ada.site)
+    user.signs_in("grace")
+    ada.presses("Deactivate")
+    ada.page.keyboard.press("Escape")
+    ada.has_focus_on(ada.button("Deactivate"))
+    confirms(ada, "Deactivate")
+    ada.sees("grace@example.com is inactive. All sessions have ended.")
+    above = part(ada, "Something is in the way of a sign-in")
+    expect(above).to_contain_text("The account is deactivated.")
+    expect(part(ada, "Sessions and API tokens")).to_contain_text("Signed in nowhere")
+    ada.has_focus_on(ada.page.get_by_role("heading", name="Account", exact=True))
+    confirms(ada, "Activate")
+    ada.sees("grace@example.com is active and can sign in.")
+    expect(above).to_have_count(0)
+
+
+def test_a_locked_user_is_unlocked(ada: Visitor, grace: User) -> None:
+    for _ in range(10):
+        ada.site.client().login(grace.email, "wrong")
+    ada.page.reload()
+    ada.sees("Too many wrong passwords")
+    confirms(ada, "Unlock")
+    ada.sees("grace@example.com is unlocked.")
+    ada.misses("Too many wrong passwords")
+    assert ada.site.client().login(grace.email, PASSWORD).status == 200
+
+
+def test_a_reset_email_is_sent_after_a_question_that_is_not_red(ada: Visitor) -> None:
+    ada.presses("Send a reset email")
+    expect(ada.page.locator(f"{QUESTION} .danger")).to_have_count(0)
+    ada.presses("Cancel")
+    ada.has_focus_on(ada.button("Send a reset email"))
+    confirms(ada, "Send a reset email")
+    ada.sees("A reset email is on its way to grace@example.com.")
+    ada.has_focus_on(ada.button("Send a reset email"))
+    expect(part(ada, "History")).to_contain_text("email-reset")
+    ada.opens_email("Set a new password")
+    ada.sees("New password, once more")
+
+
+def test_the_limit_on_emails_is_told(ada: Visitor) -> None:
+    ada.expected = {429}
+    for _ in range(3):
+        confirms(ada, "Send a reset email")
+        ada.sees("A reset email is on its way")
+    confirms(ada, "Send a reset email")
+    ada.sees("Too many attempts. Please try again in 15 minutes.")
+
+
+def test_the_confirmation_email_is_sent_again(site: Site, visit: Visit) -> None:
+    eve = site.service.registration.register("eve@example.com", "Eve", PASSWORD, by=OPERATOR)
+    ada = visit(site)
+    ada.signs_in(at=f"/login?redirect=/users/{eve.id}")
+    ada.sees("The email address was never confirmed.")
+    confirms(ada, "Send the confirmation email again")
+    ada.sees("A confirmation email is on its way to eve@example.com.")
+
+
+def test_one_session_and_then_all_are_ended(ada: Visitor, grace: User, visit: Visit) -> None:
+    service = ada.site.service
+    phone = visit(ada.site)
+    phone.signs_in("grace")
+    phone.expected = {401}
+    service.sessions.login(grace.email, PASSWORD, client=Client("192.0.2.9", "Firefox Windows"))
+    service.sessions.create_api_token(grace.id, name="nightly", lifetime=None, by=OPERATOR)
+    ada.page.reload()
+    sessions = part(ada, "Sessions and API tokens")
+    expect(sessions).to_contain_text("API token")
+    ada.presses("End: nightly")
+    ada.page.locator(QUESTION).get_by_role("button", name="End").click()
+    ada.sees("It has ended.")
+    expect(sessions).not_to_contain_text("nightly")
+    ada.has_focus_on(ada.page.get_by_role("heading", name="Sessions and API tokens"))
+    confirms(ada, "End all")
+    ada.sees("All sessions and API tokens of grace@example.com have ended.")
+    expect(sessions).to_contain_text("Signed in nowhere")
+    phone.presses("Save")
+    phone.sees("Your session has ended.")
+
+
+def test_groups_are_set_by_ticking_them(ada: Visitor, grace: User) -> None:
+    for name in ("staff", "press", "board"):
+        ada.site.service.groups.create(name, by=OPERATOR)
+    ada.page.reload()
+    ada.page.get_by_label("staff").check()
+    ada.page.get_by_label("board").check()
+    part(ada, "Groups").get_by_role("button", name="Save").click()
+    ada.sees("grace@example.com has been saved.")
+    assert ada.site.service.groups.of(grace.id) == ("board", "staff")
+    ada.page.get_by_label("staff").uncheck()
+    part(ada, "Groups").get_by_role("button", name="Save").click()
+    ada.waits(lambda: ada.site.service.groups.of(grace.id) == ("board",))
+    expect(part(ada, "History")).to_contain_text("group-remove")
+
+
+def test_a_user_is_deleted_and_the_list_says_so(ada: Visitor) -> None:
+    confirms(ada, "Delete")
+    ada.is_at("/users")
+    ada.sees("grace@example.com has been deleted.")
+
+
+def test_reload_and_back_keep_the_place(ada: Visitor, grace: User) -> None:
+    for _ in range(15):
+        for role in ("admin", "user"):
+            ada.site.service.accounts.update(grace.id, role=role, by=OPERATOR)
+    ada.page.reload()
+    rows = ada.page.locator("#trail li")
+    expect(rows).to_have_count(20)
+    ada.follows("Show more")
+    expect(rows).to_have_count(31)
+    ada.is_at(f"/users/{grace.id}?sessions=10&rows=200")
+    rows.last.scroll_into_view_if_needed()
+    place = ada.page.evaluate("scrollY")
+    assert place > 0
+    ada.page.reload()
+    expect(rows).to_have_count(31)
+    ada.waits(lambda: ada.page.evaluate("scrollY") == place)
+    ada.goes("/account")
+    ada.page.go_back()
+    expect(rows).to_have_count(31)
+    ada.waits(lambda: ada.page.evaluate("scrollY") == place)
+
+
+def test_a_user_who_was_deleted_meanwhile_is_told_of(ada: Visitor, grace: User) -> None:
+    ada.expected = {404}
+    ada.site.service.accounts.delete([grace.id], by=OPERATOR)
+    confirms(ada, "Deactivate")
+    ada.sees("This account no longer exists.")
+    ada.page.reload()
+    ada.sees("There is no such user")
+    ada.page.get_by_role("main").get_by_role("link", name="Users").click()
+    ada.is_at("/users")
+
+
+def test_an_admin_whose_session_has_ended_can_sign_in_again(ada: Visitor, grace: User) -> None:
+    ada.expected = {401}
+    ada.context.clear_cookies()
+    confirms(ada, "Deactivate")
+    ada.sees("Your session has ended.")
+    ada.follows("Sign in again")
+    ada.page.wait_for_url(f"**/login?redirect=%2Fusers%2F{grace.id}")
+
+
+def test_an_admin_who_takes_the_own_role_away_is_told_so(ada: Visitor, site: Site) -> None:
+    ada.expected = {403}
+    site.add("root", role="admin")
+    own = site.service.accounts.find("ada@example.com")
+    ada.goes(f"/users/{own.id}")
+    ada.field("Role").select_option("user")
+    ada.presses("Save")
+    ada.sees("This page is for admins")
+
+
+def test_the_page_can_be_read_without_script(site: Site, visit: Visit, grace: User) -> None:
+    ada = visit(site, java_script_enabled=False)
+    token = site.service.sessions.open(site.service.accounts.find("ada@example.com"), remember=False).token
+    ada.context.add_cookies([{"name": "auth_token", "value": token, "url": ada.base}])
+    ada.goes(f"/users/{grace.id}")
+    for text in ("grace@example.com", "History", "UTC"):
+        ada.sees(text)
