@@ -110,6 +110,8 @@ TABLE: tuple[Route, ...] = (
     Route("GET",    "/account",                            SIGNED_IN,        pages.profile),  # where an application has /
     Route("GET",    "/",                                   SIGNED_IN,        pages.home),
     Route("GET",    "/users",                              ADMIN_PAGE,       pages.users),
+    Route("GET",    "/overview",                           ADMIN_PAGE,       pages.overview),
+    Route("GET",    "/audit",                              ADMIN_PAGE,       pages.audit),
     Route("GET",    "/users/<id>",                         ADMIN_PAGE,       pages.user),
 )
 # fmt: on

@@ -98,6 +98,8 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("GET", "/account"): (USER, 200),
     ("GET", "/"): (USER, 200),
     ("GET", "/users"): (ADMINS_PAGE, 200),
+    ("GET", "/overview"): (ADMINS_PAGE, 200),
+    ("GET", "/audit"): (ADMINS_PAGE, 200),
     ("GET", "/users/<id>"): (ADMINS_PAGE, 200),
 }
 ONLY_FOR_DEVELOPMENT = {("GET", "/dev/mail")}

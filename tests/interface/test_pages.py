@@ -50,13 +50,17 @@ PATHS = [
     "/",
     "/users",
     "/users/1",
+    "/overview",
+    "/audit",
 ]
+FOR_ADMINS = {"/users", "/users/1", "/overview", "/audit"}
 # Path, and whether the visitor is signed in: some pages differ.
 VISITS = [(path, True) for path in PATHS] + [
-    (path, False) for path in PATHS if path not in ("/account", "/", "/users", "/users/1")
+    (path, False) for path in PATHS if path not in {"/account", "/", *FOR_ADMINS}
 ]
 
 
+WITHOUT_A_SCRIPT = {"/logout", "/overview", "/audit"}
 ENGLISH_PAGE = (("Content-Language", "en"), ("Vary", "Accept-Language"))
 
 
@@ -288,7 +292,7 @@ def test_no_page_can_be_framed_or_cached_or_runs_foreign_scripts(
     assert "unsafe" not in str(policy)
     page = reply.body.decode()
     assert re.search(r"<[^>]+ (style|on\w+)=", page) is None
-    assert ("<noscript>" in page) == (path != "/logout")  # its button needs no script
+    assert ("<noscript>" in page) == (path not in WITHOUT_A_SCRIPT)
 
 
 PROFILE = ["/api/users/me/sessions", "/api/users/me/email"]
@@ -346,7 +350,8 @@ def test_every_field_has_a_label_a_name_and_a_place_for_its_error(
         assert set(described[1].split() if described else []) <= set(ids)
         assert (f"{match[1]}-error" in ids) == (described is not None)
     for form in re.findall(r"<form [^>]*>", page):
-        assert 'method="post"' in form  # without the script nothing would land in an address
+        # Without the script nothing would land in an address, but what is searched for.
+        assert 'method="post"' in form or 'role="search" method="get"' in form
     for button in re.findall(r"<button(?![^>]* type=)[^>]*>", page):
         assert " disabled" in button  # without the script nothing is sent at all
 
@@ -427,7 +432,9 @@ def test_the_catalogue_has_exactly_the_texts_that_are_used() -> None:
     computed = {
         key
         for key in ENGLISH
-        if key.startswith(("role.", "rules.", "oauth.", "days.", "nav.", "why.", "act."))
+        if key.startswith(
+            ("role.", "rules.", "oauth.", "days.", "nav.", "why.", "act.", "overview.", "audit.")
+        )
     } | {
         "lang",
         "messages",
@@ -510,7 +517,13 @@ def test_a_page_loads_one_script_and_the_texts_that_the_script_names(
 ) -> None:
     site = make_site(whitelist=("/register",), locale=locale)
     admin = site.signed_in(site.add(role="admin"))
-    additions = {"/users": "users", "/users/1": "user", "/account": "profile", "/": "profile"}
+    additions = {
+        "/users": "users",
+        "/users/1": "user",
+        "/audit": "audit",
+        "/account": "profile",
+        "/": "profile",
+    }
     for path, signed_in in VISITS:
         page = visitor(admin, signed_in=signed_in).get(path).body.decode()
         assert page.count("<script") == 1

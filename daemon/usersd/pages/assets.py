@@ -18,6 +18,7 @@ _STYLE, _SCRIPT, _TEXTS = (
 SCRIPTS = {
     "script": ("script.js",),
     "profile": ("script.js", "profile.js"),
+    "audit": ("script.js", "audit.js"),
     "user": ("script.js", "dialogs.js", "user.js"),
     "users": ("script.js", "dialogs.js", "users.js"),
 }

@@ -9,6 +9,7 @@ _RANGE = re.compile(
     r"([a-z]{1,8}(?:-[a-z0-9]{1,8})*|\*)(?:[ \t]*;[ \t]*q=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?))?",
     re.ASCII | re.IGNORECASE,
 )
+_THOUSANDS = {"en": ",", "de": "."}
 _RIGHT_TO_LEFT = {"ar", "ckb", "dv", "fa", "he", "ps", "sd", "ug", "ur", "yi"}
 
 
@@ -28,6 +29,11 @@ def chosen(languages: Sequence[str], header: str) -> str:
             if _covers(wanted, language) or (wanted == "*" and language in unnamed):
                 return language
     return (unnamed or languages)[0]
+
+
+def number(language: str, value: int) -> str:
+    """With the separator of thousands; the narrow space is what ISO 80000 asks for."""
+    return f"{value:,}".replace(",", _THOUSANDS.get(language.lower().partition("-")[0], "\u202f"))
 
 
 def direction(language: str) -> str:

@@ -14,7 +14,7 @@ from usersd.inputs import Query, number, optional
 from usersd.openapi.operation import HTML, PAGES, Operation
 from usersd.openapi.schemas import EMAIL, TOKEN, integer, string
 from usersd.page_access import REGISTRATION
-from usersd.pages import assets, common_passwords, languages, texts, user_page
+from usersd.pages import assets, audit_page, common_passwords, languages, overview_page, texts, user_page
 from usersd.request import Request
 from usersd.response import ALWAYS, JSON, PAGE, Response
 
@@ -25,7 +25,7 @@ _FOLDER = str(Path(__file__).parent)
 LOGIN = "/login"
 # Names of templates, which are also those of their texts (nav.NAME).
 NAVIGATION = (("profile", "/account"),)
-FOR_ADMINS = (("users", "/users"), *NAVIGATION)
+FOR_ADMINS = (("users", "/users"), ("overview", "/overview"), ("audit", "/audit"), *NAVIGATION)
 OAUTH = "/api/users/auth/oauth/redirect"
 
 
@@ -224,6 +224,26 @@ def user(request: Request, service: Service) -> Response:
     )
 
 
+@Operation(
+    "auditPage",
+    PAGES,
+    HTML,
+    query=audit_page.AuditPageQuery,
+    refusals={403: "For admins only."},
+    html_refusals=HTML_403,
+)
+def audit(request: Request, service: Service) -> Response:
+    """The audit trail. With a filter in the address, the newest rows first."""
+    return _page(request, "audit", width="wide", scripted=False, **audit_page.content(request, service))
+
+
+@Operation("overviewPage", PAGES, HTML, refusals={403: "For admins only."}, html_refusals=HTML_403)
+def overview(request: Request, service: Service) -> Response:
+    """The service at a glance. Numbers of users and emails, the last 30 days, the last backup and cleanup."""
+    values = overview_page.content(service.overview.now())
+    return _page(request, "overview", width="wide", scripted=False, **values)
+
+
 def forbidden(request: Request, why: str = "forbidden") -> Response:
     return _refused(request, why, 403)
 
@@ -295,6 +315,7 @@ def _page(
         here=here or name,
         navigation=FOR_ADMINS if request.user and request.user.role == Role.ADMIN else NAVIGATION,
         width=width,
+        n=partial(languages.number, language),
         **values,
     )
     headers = (*PAGE, ("Content-Language", language), ("Vary", "Accept-Language"))
