@@ -581,9 +581,8 @@ def test_the_script_sends_a_form_only_when_it_is_submitted(site: Site) -> None:
     for page in ("/confirm-email", "/reset-password", "/not-me"):
         html = site.client().get(page).body.decode()
         (script,) = re.findall(r"<script[^>]*>", html)
-        assert re.fullmatch(
-            r'<script src="/assets/script\.js[^"]*" data-texts="/assets/script\.en\.json[^"]*" defer>', script
-        )
+        (source,) = re.findall(r' src="([^"]+)"', script)
+        assert source.startswith("/assets/script.js?")
     script = site.client().get("/assets/script.js").body.decode()
     assert not re.search(r"requestSubmit|\.submit\(", script)
     assert '"submit"' in script

@@ -204,8 +204,7 @@ def test_the_login_page_explains_the_lockdown(site: Site) -> None:
     assert b"signing in is switched off" not in site.client().get("/login").body
     site.service.lockdown.start(None, by=OPERATOR)
     assert b"signing in is switched off" in site.client().get("/login").body
-    texts = site.client().get("/assets/script.en.json").json
-    assert CLOSED in texts["messages"]  # the form has words for it, too
+    assert CLOSED in site.client().get("/assets/messages.en.json").json  # the form has words for it, too
 
 
 # --- attacks ---

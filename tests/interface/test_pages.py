@@ -295,6 +295,8 @@ def test_no_page_can_be_framed_or_cached_or_runs_foreign_scripts(
     assert ("<noscript>" in page) == (path not in WITHOUT_A_SCRIPT)
 
 
+# Loaded with the first refusal.
+MESSAGES = re.compile(r'data-messages="([^"]+)"')
 PROFILE = ["/api/users/me/sessions", "/api/users/me/email"]
 LOADED = {"/users": ["/api/users?limit=20&"], "/account": PROFILE, "/": PROFILE}
 
@@ -310,6 +312,7 @@ def test_a_page_with_all_that_it_loads_is_below_60_kb(make_site: Callable[..., S
         client = visitor(admin, signed_in=signed_in)
         page = client.get(path).body
         files = re.findall(r'(?:src|href|data-texts)="(/assets/[^"]+)"', page.decode())
+        files = [file for file in files if file not in MESSAGES.findall(page.decode())]
         assert len(files) == 3
         loaded = [client.get(file).body for file in (*files, *LOADED.get(path, ()))]
         weights[path, signed_in] = len(page) + sum(map(len, loaded))
@@ -319,12 +322,24 @@ def test_a_page_with_all_that_it_loads_is_below_60_kb(make_site: Callable[..., S
     assert max(weights.values()) < 60_000, weights
 
 
+def test_the_style_sheet_is_served_without_comments_and_blanks_that_say_nothing(site: Site) -> None:
+    source = (HERE / "style.css").read_text("utf-8")
+    served = site.client().get("/assets/style.css").body.decode()
+    assert len(served.splitlines()) == len(source.splitlines())
+    assert "/*" not in served
+    without_comments = re.sub(r"^/\*.*\*/$", "", source, flags=re.MULTILINE)
+    words = re.compile(r"[^\s{};:,]+|[{};:,]")
+    assert words.findall(served) == words.findall(without_comments)
+    # A blank before a colon means "below".
+    assert served.count(" :") == len(re.findall(r"\S[^{};\n]* :", without_comments))
+
+
 def test_the_script_is_served_without_comments_and_indentation(site: Site) -> None:
     served = {
         f"{name}.js": "".join(SCRIPTS[part] for part in parts) for name, parts in assets.SCRIPTS.items()
     }
-    for name, text in (served | {"style.css": (HERE / "style.css").read_text("utf-8")}).items():
-        lean = ["" if line.strip().startswith(("//", "/*")) else line.strip() for line in text.splitlines()]
+    for name, text in served.items():
+        lean = ["" if line.strip().startswith("//") else line.strip() for line in text.splitlines()]
         assert site.client().get(f"/assets/{name}").body.decode().splitlines() == lean
     # A template literal over several lines would lose its indentation.
     assert [line for line in SCRIPT.splitlines() if line.count("`") % 2] == []
@@ -534,13 +549,15 @@ def test_a_page_loads_one_script_and_the_texts_that_the_script_names(
         assert texts.header("Content-Type") == "application/json; charset=utf-8"
         assert "immutable" in (texts.header("Cache-Control") or "")
         roles = {"role.admin", "role.user"} if name == "users" else set()
-        assert set(texts.json) == used_by(script.body.decode()) | roles | {"messages"}
+        assert set(texts.json) == used_by(script.body.decode()) | roles
         assert texts.json == {key: CATALOGUES[locale][key] for key in texts.json}
+        (messages,) = MESSAGES.findall(page)
+        assert admin.get(messages).json == CATALOGUES[locale]["messages"]
 
 
 SCRIPT_TAG = (
     r'<script src="(/assets/NAME\.js\?v=[0-9a-f]{12})" data-texts="(/assets/NAME\.LANGUAGE\.json\?v=[0-9a-f]{12})"'
-    r" defer></script>"
+    r' data-messages="/assets/messages\.LANGUAGE\.json\?v=[0-9a-f]{12}" defer></script>'
 )
 
 
@@ -643,7 +660,7 @@ def test_a_brand_has_a_name_a_logo_a_colour_and_a_style_sheet(
     page = client.get("/login").body.decode()
     assert "<title>Sign in · Räder &amp; Söhne</title>" in page
     addresses = {path.partition("?")[0]: path for path in re.findall(r'"(/assets/[^"]+)"', page)}
-    files = ("style.css", "brand.css", "logo", "script.en.json", "script.js")
+    files = ("style.css", "brand.css", "logo", "script.en.json", "messages.en.json", "script.js")
     assert set(addresses) == {f"/assets/{name}" for name in files}
     assert client.get(addresses["/assets/logo"]).header("Content-Type") == "image/svg+xml"
     sheet = client.get(addresses["/assets/brand.css"])

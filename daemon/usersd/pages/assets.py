@@ -1,5 +1,6 @@
 """The files that pages load: style sheet, script, texts, and the operator's own logo and style sheet."""
 
+import json
 import re
 from functools import cache
 from hashlib import sha256
@@ -41,9 +42,8 @@ def content(settings: Settings, name: str) -> tuple[str, bytes]:
         return _STYLE, _lean(name)
     if stem in SCRIPTS and kind == "js":
         return _SCRIPT, b"".join(map(_lean, SCRIPTS[stem]))
-    if script in SCRIPTS and kind == "json" and language in texts.catalogues(settings.locale):
-        words = texts.catalogues(settings.locale)[language]
-        return _TEXTS, texts.for_script(words, content(settings, f"{script}.js")[1].decode())
+    if kind == "json" and language in texts.catalogues(settings.locale):
+        return _TEXTS, _texts(settings, script, texts.catalogues(settings.locale)[language])
     if name == "common.bin" and settings.prevent_common_passwords:
         return "application/octet-stream", common_passwords.content(settings)
     if name == "brand.css" and is_branded(settings):
@@ -56,6 +56,17 @@ def content(settings: Settings, name: str) -> tuple[str, bytes]:
     raise NotFound("Not found")
 
 
+def _texts(settings: Settings, name: str, words: texts.Words) -> bytes:
+    """The translations of the server's messages, or the texts of a script."""
+    if name == "messages":
+        found = words["messages"]
+    elif name in SCRIPTS:
+        found = texts.for_script(words, content(settings, f"{name}.js")[1].decode())
+    else:
+        raise NotFound("Not found")
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
+
+
 def script_of(page: str) -> str:
     return page if page in SCRIPTS else "script"
 
@@ -65,10 +76,12 @@ def is_branded(settings: Settings) -> bool:
 
 
 def _lean(name: str) -> bytes:
-    """Without indentation and comments. The lines stay, so that line numbers in a browser are those of the file."""
-    return re.sub(
-        r"^ +(//.*)?|^//.*|^/\*.*\*/$", "", (_FOLDER / name).read_text("utf-8"), flags=re.MULTILINE
-    ).encode()
+    """Without indentation, comments and, in a style sheet, blanks that say nothing. The lines stay, so that line numbers
+    in a browser are those of the file."""
+    text = re.sub(r"^ +(//.*)?|^//.*|^/\*.*\*/$", "", (_FOLDER / name).read_text("utf-8"), flags=re.MULTILINE)
+    if name == "style.css":
+        text = re.sub(r" ?([{};,]) ?|(:) ", r"\1\2", text)
+    return text.encode()
 
 
 def accent_rules(colour: str | None) -> str:

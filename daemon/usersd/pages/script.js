@@ -45,13 +45,27 @@ function taken(name) {
 
 // The texts of this script in the language of the page. One in English is there if they cannot be loaded.
 let texts = { "say.offline": "The server cannot be reached." };
-const textsAddress = document.currentScript.dataset.texts;
+const addresses = document.currentScript.dataset;
 const textsLoaded = loadTexts();
 
 async function loadTexts() {
-  const answer = await fetch(textsAddress);
+  texts = await load(addresses.texts);
+}
+
+async function load(address) {
+  const answer = await fetch(address, { signal: AbortSignal.timeout(10000) });
   if (!answer.ok) throw new Error(answer.status);
-  texts = await answer.json();
+  return answer.json();
+}
+
+// Translations of the server's messages, which are loaded when the first one comes. A message that lists something stands
+// there with a placeholder for the list.
+let messages;
+
+async function translated(message) {
+  messages ||= await load(addresses.messages).catch(() => null);
+  const template = Object.keys(messages || {}).find((key) => key.includes("{") && message.startsWith(key.split("{")[0]));
+  return messages?.[message] || messages?.[template];
 }
 
 function make(tag, className, ...content) {
@@ -93,12 +107,9 @@ const STATES = {
   deletion: "say.deletion",
 };
 
-// The text for a refusal: the catalogue's for the server's message, or one by the status. A message that lists something
-// stands in the catalogue with a placeholder for the list.
-function refusalText(answer, message = "") {
-  const { messages } = texts;
-  const template = Object.keys(messages).find((key) => key.includes("{") && message.startsWith(key.split("{")[0]));
-  const translation = messages[message] || messages[template];
+// The text for a refusal: the catalogue's for the server's message, or one by the status.
+async function refusalText(answer, message = "") {
+  const translation = await translated(message);
   const seconds = Number(answer.headers.get("Retry-After")) || 60;
   const [n, unit] = seconds < 90 ? [seconds, "second"] : [Math.ceil(seconds / 60), "minute"];
   const time = new Intl.NumberFormat(lang, { style: "unit", unit, unitDisplay: "long" }).format(n);
@@ -170,7 +181,7 @@ async function ask(method, path, body, refused = (text) => say(text, "note bad")
     say(t("say.ended"), "note bad", " ", makeLink("", t("say.again"), "/login?redirect=" + here));
   } else {
     const message = result?.statusMessage;
-    refused(refusalText(answer, message), message, answer.headers.get("X-Account-State"));
+    refused(await refusalText(answer, message), message, answer.headers.get("X-Account-State"));
   }
   return null;
 }
@@ -262,11 +273,10 @@ function hasProblems(form) {
 }
 
 function problem(input) {
-  const { messages } = texts;
   const { valueMissing, typeMismatch } = input.validity;
   const repeated = input.dataset.repeats && input.form.elements[input.dataset.repeats];
   if (valueMissing) return t("say.missing");
-  if (typeMismatch) return messages["Invalid email format"];
+  if (typeMismatch) return t("say.email");
   if (repeated && repeated.value !== input.value) return t("say.repeat");
   // The list of common passwords in the browser may be wrong, rarely: the server decides.
   if ($(".broken:not([data-rule=common])", input.closest(".field"))) return t("say.rules");
@@ -305,10 +315,10 @@ function wrongField(form, message) {
 }
 
 // Returns the page to go to, if any.
-function finish(form, result, values) {
-  const { then, done, keep, title } = form.dataset;
-  const message = texts.messages?.[result.message] || result.message;
-  const text = fill(done || "", { ...values, ...result, message, ...result.user });
+async function finish(form, result, values) {
+  const { then, done = "", keep, title } = form.dataset;
+  const message = done.includes("{message}") && (await translated(result.message)) || result.message;
+  const text = fill(done, { ...values, ...result, message, ...result.user });
   if (form.dataset.query) dropLink();
   if (then !== undefined) {
     hand("note", text);

@@ -82,11 +82,10 @@ def _fits(english: object, own: object) -> bool:
     return isinstance(english, str) and isinstance(own, str)
 
 
-def for_script(words: Words, script: str) -> bytes:
-    """The texts that a script names, and its translations of the server's messages, as JSON."""
+def for_script(words: Words, script: str) -> Words:
+    """The texts that a script names."""
     named = set(re.findall(r'"([a-z-]+\.[a-z.-]+)"', script))
-    texts = {key: text for key, text in words.items() if key in named or key == "messages"}
-    return json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode()
+    return {key: text for key, text in words.items() if key in named}
 
 
 def days(settings: Settings, words: Words) -> str:
