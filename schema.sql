@@ -14,9 +14,8 @@ CREATE TABLE users (
     created_at            TEXT NOT NULL,
     updated_at            TEXT NOT NULL,
     last_login_at         TEXT,
-    oauth_id              TEXT,
+    oauth_id              TEXT,                               -- a copy of the subject in identities, for provider oauth
     profile_picture       TEXT,
-    oauth_issuer          TEXT,                               -- of oauth_id; NULL until a daemon with a provider binds it
     claimed_email         TEXT,                               -- the owner's new address, which is not proven yet
     claim_expires_at      TEXT,
     claim_proven_at       TEXT,                               -- the link to the new address was used
@@ -64,8 +63,6 @@ CREATE INDEX users_admins_by_name ON users (name_folded, name, id) WHERE role = 
 CREATE INDEX users_admins_by_email ON users (email) WHERE role = 'admin';
 CREATE INDEX users_admins_by_creation ON users (created_at) WHERE role = 'admin';
 CREATE INDEX users_admins_by_last_login ON users (login_order) WHERE role = 'admin';
--- An id whose issuer is not known yet is unique among its like.
-CREATE UNIQUE INDEX users_by_link ON users (coalesce(oauth_issuer, ''), oauth_id) WHERE oauth_id IS NOT NULL;
 CREATE UNIQUE INDEX users_by_claim ON users (claimed_email) WHERE claimed_email IS NOT NULL;
 CREATE INDEX users_by_end_of_claim ON users (claim_expires_at) WHERE claim_expires_at IS NOT NULL;
 CREATE INDEX users_by_deletion ON users (delete_at) WHERE delete_at IS NOT NULL;
@@ -119,15 +116,15 @@ CREATE TRIGGER group_members_counted_out AFTER DELETE ON group_members BEGIN
     UPDATE groups SET members = members - 1 WHERE id = old.group_id;
 END;
 
--- Accounts of identity providers that sign a user in.
+-- Accounts of identity providers that sign a user in. Only usersctl/store/identities.py writes it, and users.oauth_id.
 CREATE TABLE identities (
     id        INTEGER PRIMARY KEY AUTOINCREMENT,
     user_id   INTEGER NOT NULL REFERENCES users (id) ON DELETE CASCADE,
     provider  TEXT NOT NULL,                     -- its name in the configuration
-    issuer    TEXT NOT NULL,
-    subject   TEXT NOT NULL,                     -- the id of the account, which is unique at its issuer
-    email     TEXT,                              -- that the provider told when the account was linked
-    linked_at TEXT NOT NULL,
+    issuer    TEXT NOT NULL,                     -- '' until a daemon with this provider binds it
+    subject   TEXT NOT NULL,                     -- the id of the account there, unique at its issuer
+    email     TEXT,                              -- as the provider said when the account was linked; NULL: unknown
+    linked_at TEXT,                              -- NULL: unknown, from before version 4 or from an import
     UNIQUE (provider, issuer, subject),
     UNIQUE (user_id, provider)
 ) STRICT;
@@ -198,7 +195,8 @@ CREATE TABLE auth_tokens (
     ip           TEXT,
     user_agent   TEXT,
     auth_time    TEXT,                           -- when and how the provider signed the user in,
-    amr          TEXT                            -- as its ID token says: methods separated by blanks
+    amr          TEXT,                           -- as its ID token says: methods separated by blanks
+    confirmed_at TEXT                            -- the last proof of identity since the sign-in: see usersctl/freshness.py
 ) STRICT;
 
 CREATE INDEX auth_tokens_by_user ON auth_tokens (user_id);

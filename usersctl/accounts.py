@@ -11,7 +11,7 @@ from usersctl.credentials import new_password, shut_out
 from usersctl.errors import Forbidden, NotFound, WrongPassword
 from usersctl.fields import lookup_key, normal_email, normal_name, normal_role, user_id_of
 from usersctl.invited import NOT_INVITED
-from usersctl.mail.kinds import RESET, EmailQueue
+from usersctl.mail.kinds import ACCOUNT_UNLINKED, RESET, EmailQueue
 from usersctl.models import Actor, Newcomer, Page, Role, User, UserFilter
 from usersctl.passwords import Hasher, check_password, password_is_set
 from usersctl.permissions import admit, keep_an_admin
@@ -107,12 +107,12 @@ class Accounts:
         email: str | None = None,
         role: str | None = None,
         active: bool | None = None,
-        unlink: bool = False,
+        unlink: str | None = None,
         by: Actor,
     ) -> User:
         """All changes or none. Values that equal the stored ones are ignored; without a change `updated_at` stays.
 
-        A new address is a claim if it comes from its owner; an operator gives it at once.
+        `unlink`: the name of an identity provider. A new address is a claim if it comes from its owner; an operator gives it at once.
         """
         email = normal_email(email) if email is not None else None
         asked: dict[str, Any] = {
@@ -139,10 +139,10 @@ class Accounts:
         by: Actor,
         *,
         email: str | None = None,
-        unlink: bool = False,
+        unlink: str | None = None,
     ) -> User:
         user = _existing(tx.user(user_id))
-        changes = _changes(user, asked, unlink=unlink)
+        changes = _changes(user, asked)
         if "active" in changes and by.user_id == user_id:
             raise Forbidden("You cannot change your own active status")
         if changes.get("active") is False or changes.get("role", Role.ADMIN) != Role.ADMIN:
@@ -152,24 +152,31 @@ class Accounts:
             former, user = user, self._change_address(tx, user, email, by)
             if user.email != former.email:
                 details |= {"email": user.email, "old_email": former.email}
+        if unlink is not None:
+            details |= self._unlink(tx, user, unlink)
         if not changes and not details:
             return user
         if changes.get("active") is False:
             shut_out(tx, user, notices=True)
         changed = tx.change_user(user_id, **changes)
-        if "oauth_id" in changes:
-            details["unlinked"] = True
-            if not password_is_set(tx.credentials_of(user_id)):
-                self.emails.add(tx, RESET, changed, changed.email)  # the link was the last way in
         action = "update"
         if (
             changes
             and set(changes) <= {"active", "awaiting_confirmation", "delete_at", *NOT_INVITED}
-            and "email" not in details
+            and details.keys().isdisjoint(("email", "unlinked"))
         ):
             action = "activate" if changes["active"] else "deactivate"
         tx.audit(by, action, changed, **details)
         return changed
+
+    def _unlink(self, tx: Transaction, user: User, provider: str) -> dict[str, Any]:
+        """By an operator, who may take the last way in: then its owner sets a password by email."""
+        if not tx.delete_identities(user.id, provider):
+            return {}
+        self.emails.add(tx, ACCOUNT_UNLINKED, user, user.email)
+        if not password_is_set(tx.credentials_of(user.id)) and not tx.identities_of(user.id):
+            self.emails.add(tx, RESET, user, user.email)
+        return {"unlinked": provider}
 
     def _change_address(self, tx: Transaction, user: User, email: str, by: Actor) -> User:
         """By its owner it is a claim, by another admin or an operator it is given."""
@@ -230,7 +237,7 @@ class Accounts:
             )
 
 
-def _changes(user: User, asked: dict[str, Any], *, unlink: bool) -> dict[str, Any]:
+def _changes(user: User, asked: dict[str, Any]) -> dict[str, Any]:
     """The requested values that differ from the stored ones."""
     changes = {key: value for key, value in asked.items() if value not in (None, getattr(user, key))}
     if asked.get("active") is not None and (user.awaiting_confirmation or user.delete_at is not None):
@@ -238,8 +245,6 @@ def _changes(user: User, asked: dict[str, Any], *, unlink: bool) -> dict[str, An
         changes |= {"active": asked["active"], "awaiting_confirmation": False, "delete_at": None}
     if asked.get("active") is False and user.invited_at is not None:
         changes |= {"active": False, **NOT_INVITED}
-    if unlink and user.oauth_id is not None:
-        changes |= {"oauth_id": None, "oauth_issuer": None}
     return changes
 
 

@@ -6,6 +6,7 @@ Times are text as `clock.stamp` writes it. A User has no password to leak.
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+OAUTH = "oauth"  # the name of the identity provider in auth.oauth
 UNUSABLE = "!"  # in the place of a password's hash: matches no password
 
 
@@ -216,16 +217,30 @@ class Newcomer(NamedTuple):
     awaiting_confirmation: bool = False
     email_proven_at: str | None = None
     last_login_at: str | None = None
-    oauth_id: str | None = None
-    oauth_issuer: str | None = None
     profile_picture: str | None = None
 
 
 class Link(NamedTuple):
-    """An account of an identity provider, which signs in to an account here. An id counts at its issuer only."""
+    """An account of an identity provider. A subject counts at its provider and issuer only."""
 
-    oauth_id: str
-    oauth_issuer: str | None  # None: no provider was configured yet
+    provider: str  # its name in the configuration
+    issuer: str  # "": not known yet, until a daemon with this provider binds it
+    subject: str
+
+
+class Identity(NamedTuple):
+    """An account of an identity provider that signs in to an account here."""
+
+    user_id: int
+    provider: str
+    issuer: str
+    subject: str
+    email: str | None = None  # as the provider said when the account was linked
+    linked_at: str | None = None  # None: unknown
+
+    @property
+    def link(self) -> Link:
+        return Link(self.provider, self.issuer, self.subject)
 
 
 class Group(NamedTuple):

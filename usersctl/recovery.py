@@ -9,12 +9,13 @@ from usersctl.credentials import dead_link, new_password, owner_of, shut_out
 from usersctl.errors import Invalid, NotFound
 from usersctl.fields import lookup_key
 from usersctl.lockdown import refuse_in_lockdown
-from usersctl.mail.kinds import RESET, EmailQueue
+from usersctl.mail.kinds import ACCOUNT_UNLINKED, RESET, EmailQueue
 from usersctl.models import UNUSABLE, Actor, Purpose, User
 from usersctl.passwords import Hasher, check_password, password_is_set
 from usersctl.permissions import admit
 from usersctl.secrets import digest
 from usersctl.store.store import Store
+from usersctl.store.transaction import Transaction
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Recovery:
                 raise dead_link()
             # The reset proves who reads this address; notices to one that was given up may be the owner's.
             tx.drop_notices(user.id, user.email)
+            self._end_links_of_other_addresses(tx, user, by)
             return new_password(
                 tx,
                 self.emails,
@@ -74,6 +76,14 @@ class Recovery:
                 by=by,
                 email_proven_at=tx.now_text,
             )
+
+    def _end_links_of_other_addresses(self, tx: Transaction, user: User, by: Actor) -> None:
+        """The reader of the address takes the account back: an intruder in a session may have linked an account of theirs."""
+        for identity in tx.identities_of(user.id):
+            if identity.email not in (None, user.email):
+                tx.delete_identities(user.id, identity.provider)
+                self.emails.add(tx, ACCOUNT_UNLINKED, user, user.email)
+                tx.audit(by, "unlink", user, provider=identity.provider, issuer=identity.issuer)
 
     def not_me(self, token: str, email: str, *, by: Actor) -> None:
         """Shuts out all who are signed in, and puts back the address that the link was sent to, while it is reserved.
@@ -91,8 +101,9 @@ class Recovery:
                 raise dead_link()
             shut_out(tx, user)
             put_back(tx, user, email)
-            # An intruder who came in through the identity provider must not come in there again.
-            changes: dict[str, Any] = {"password_hash": UNUSABLE, "oauth_id": None, "oauth_issuer": None}
+            # An intruder who came in through an identity provider must not come in there again.
+            tx.delete_identities(user.id)
+            changes: dict[str, Any] = {"password_hash": UNUSABLE}
             if user.delete_at is not None:  # by the intruder, or the owner has thought again
                 changes |= {"delete_at": None, "active": True}
             changed = tx.change_user(user.id, **changes)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from usersctl.clock import Clock, utc_now
 from usersctl.config import Settings
+from usersctl.models import OAUTH
 from usersctl.passwords import Hasher
 from usersctl.store.store import Store
 
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from usersctl.first_admin import FirstAdmin
     from usersctl.groups import Groups
     from usersctl.invitations import Invitations
+    from usersctl.freshness import Freshness
     from usersctl.lockdown import Lockdowns
     from usersctl.mail.kinds import EmailQueue
     from usersctl.mail.outbox import Outbox
     from usersctl.mail.sending import Send
     from usersctl.oauth.http import HttpClient
     from usersctl.oauth.identities import Identities
-    from usersctl.oauth.providers import Provider
     from usersctl.oauth.sign_in import OAuthSignIn
     from usersctl.overview import Overviews
     from usersctl.readiness import Readiness
@@ -42,7 +43,6 @@ def build(
     settings: Settings,
     *,
     store: Store | None = None,
-    provider: "Provider | None" = None,
     send: "Send | None" = None,
     now: Clock = utc_now,
     admin_command: str = MAKE_AN_ADMIN,
@@ -53,7 +53,7 @@ def build(
     All its parts are there, because many threads will use it.
     """
     store = store or Store.open(settings.database, create=True)
-    service = Service(settings, store, now, provider, send, admin_command, parts)
+    service = Service(settings, store, now, send, admin_command, parts)
     for name, value in vars(Service).items():
         if isinstance(value, cached_property):
             getattr(service, name)
@@ -68,7 +68,6 @@ class Service:
         settings: Settings,
         store: Store,
         now: Clock | None = None,
-        provider: "Provider | None" = None,
         send: "Send | None" = None,
         admin_command: str = MAKE_AN_ADMIN,
         parts: Callable[[], Mapping[str, bool]] = dict,
@@ -77,7 +76,6 @@ class Service:
         self.store = store
         self.now = store.clock = now or store.clock  # one clock for all parts of a service
         self.hasher = Hasher(settings.rounds)
-        self._provider = provider
         self._send = send
         self._admin_command = admin_command
         self._parts = parts
@@ -180,12 +178,30 @@ class Service:
         return Outbox(self.store, self.settings, self.emails, self._send)
 
     @cached_property
-    def oauth(self) -> "OAuthSignIn":
+    def sign_ins(self) -> "dict[str, OAuthSignIn]":
+        """The sign-in through each identity provider, by its name. That of auth.oauth is always there."""
+        from usersctl.oauth.http import SIGN_INS_AT_ONCE
         from usersctl.oauth.providers import make_provider
         from usersctl.oauth.sign_in import OAuthSignIn
 
-        provider = self._provider or make_provider(self.settings, self.http, self.now)
-        return OAuthSignIn(self.store, self.settings, self.emails, provider, self.http)
+        settings = self.settings
+        at_once = max(2, SIGN_INS_AT_ONCE // len(settings.described_providers))
+        sign_ins = {}
+        for each in settings.described_providers:
+            provider = make_provider(each, settings.redirect_uri(each), self.http, self.now)
+            sign_ins[each.name] = OAuthSignIn(self.store, each, self.emails, provider, self.http, at_once)
+        return sign_ins
+
+    @property
+    def oauth(self) -> "OAuthSignIn":
+        """The sign-in through the provider of auth.oauth."""
+        return self.sign_ins[OAUTH]
+
+    @cached_property
+    def freshness(self) -> "Freshness":
+        from usersctl.freshness import Freshness
+
+        return Freshness(self.store, self.hasher, self.throttle)
 
     @cached_property
     def identities(self) -> "Identities":

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from usersctl.clock import Clock, stamp
 from usersctl.config import Settings
+from usersctl.config.providers import ProviderSettings, table_of
 from usersctl.fields import lookup, lookup_key, user_id_of
 from usersctl.mail.kinds import CONFIRM, INVITATION, KINDS, RESET
-from usersctl.models import Link, QueuedEmail, User
+from usersctl.models import OAUTH, Identity, QueuedEmail, User
 from usersctl.passwords import MEND_LIBRARY, lacks_library, password_is_set
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -107,8 +108,8 @@ class Why:
     def _with_account(self, tx: Transaction, user: User) -> Iterator[Gate]:
         stored = tx.credentials_of(user.id)
         has_password = password_is_set(stored)
-        link = tx.link_of(user.id)
-        has_provider = self.settings.has_provider and link is not None and self._is_configured(link)
+        identities = {identity.provider: identity for identity in tx.identities_of(user.id)}
+        has_provider = any(self.settings.opens(link.provider, link.issuer) for link in identities.values())
         yield _lockdown(tx, user)
         yield _open("exists", f"user {user.id}, {user.role}, since {user.created_at}")
         yield _invited(tx, user) if user.awaits_owner else self._active(user)
@@ -119,7 +120,7 @@ class Why:
             yield _shut("password", message, MEND_LIBRARY, Cause.NO_PASSWORD, Step.SEND_RESET)
         elif not user.awaits_owner:
             yield _password(user, has_password=has_password, has_provider=has_provider)
-        yield self._provider(link, has_password=has_password)
+        yield from self._providers(identities, has_another_way=has_password or has_provider)
         by_hand = {
             CONFIRM.name: self._command_to_confirm(user),
             RESET.name: f"usersctl link reset {user.id}",
@@ -185,27 +186,31 @@ class Why:
             return shut(f"{message}: known devices are locked until a reset", cause=Cause.DEVICES_LOCKED)
         return _open("throttled", f"no; {message}")
 
-    def _is_configured(self, link: Link) -> bool:
-        return link.oauth_issuer in (self.settings.provider_issuer, None)
+    def _providers(self, identities: dict[str, Identity], *, has_another_way: bool) -> Iterator[Gate]:
+        """One for each provider that is configured or linked."""
+        names = [provider.name for provider in self.settings.providers]
+        if not names and not identities:
+            yield _note("provider", "not linked; none is configured")
+        for name in dict.fromkeys([*names, *identities]):
+            yield self._provider(name, identities.get(name), has_another_way=has_another_way)
 
-    def _provider(self, link: Link | None, *, has_password: bool) -> Gate:
-        if link is None and self.settings.has_provider:
-            return _note("provider", "not linked; the first sign-in through it links the account")
-        if link is None:
-            return _note("provider", "not linked; none is configured")
-        message = f"linked as {link.oauth_id}"
-        if link.oauth_issuer is not None:
-            message += f" at {link.oauth_issuer}"
-        if self.settings.has_provider and self._is_configured(link):
-            return _open("provider", message)
-        result = _note if has_password else partial(_shut, cause=Cause.NO_PROVIDER)
-        if self.settings.has_provider:
+    def _provider(self, name: str, identity: Identity | None, *, has_another_way: bool) -> Gate:
+        gate = _gate_of(name)
+        if identity is None:
+            return _note(gate, "not linked; the first sign-in through it links the account")
+        message = f"linked as {identity.subject}"
+        if identity.issuer:
+            message += f" at {identity.issuer}"
+        if self.settings.opens(name, identity.issuer):
+            return _open(gate, message)
+        result = _note if has_another_way else partial(_shut, cause=Cause.NO_PROVIDER)
+        if self.settings.provider(name) is not None:
             message += ", which is not the configured provider"
-            return result("provider", message, "a sign-in with the account's address links it again")
+            return result(gate, message, "a sign-in with the account's address links it again")
         return result(
-            "provider",
+            gate,
             f"{message}, and no provider is configured",
-            "set auth.oauth.clientId and clientSecret",
+            f"set {table_of(name)}.clientId and clientSecret",
         )
 
     def _sessions(self, tx: Transaction, user: User) -> Gate:
@@ -228,19 +233,28 @@ class Why:
         if reserved_for is not None:
             yield _note("address", f"reserved for user {reserved_for}, who gave it up less than a week ago")
         yield self._registration(email)
-        yield self._first_sign_in()
+        yield from self._first_sign_ins()
 
     def _registration(self, email: str) -> Gate:
         if self.settings.registration_is_open:
             return _note("registration", "open: anyone can register at /register and confirm by email")
         return _note("registration", "closed: an operator can create the account", f"usersctl create {email}")
 
-    def _first_sign_in(self) -> Gate:
-        if not self.settings.has_provider:
-            return _note("provider", "none is configured")
-        if self.settings.oauth_allow_auto_registration:
-            return _note("provider", "a sign-in through it would create the account")
-        return _note("provider", "a sign-in through it would end in user_not_registered")
+    def _first_sign_ins(self) -> Iterator[Gate]:
+        if not self.settings.providers:
+            yield _note("provider", "none is configured")
+        for provider in self.settings.providers:
+            yield _note(_gate_of(provider.name), _first_sign_in(provider))
+
+
+def _gate_of(provider: str) -> str:
+    return "provider" if provider == OAUTH else f"provider-{provider}"
+
+
+def _first_sign_in(provider: ProviderSettings) -> str:
+    if provider.allow_auto_registration:
+        return "a sign-in through it would create the account"
+    return "a sign-in through it would end in user_not_registered"
 
 
 def _lockdown(tx: Transaction, user: User | None) -> Gate:

@@ -28,13 +28,14 @@ def announce(service: Service, log: Log) -> bool:
 
 
 def log_links(service: Service, log: Log) -> None:
-    """Binds links to the provider of the configuration, and tells of those that are another one's."""
-    issuer, links = service.settings.provider_issuer, service.identities.bind()
-    if links.now:
-        log.event("provider-links", message=f"{counted(links.now, 'account')} bound to {issuer}")
-    if links.elsewhere:
-        message = f"{counted(links.elsewhere, 'account')} linked at another provider than {issuer}"
-        log.event("provider-links", message=f"{message}; see: usersctl doctor")
+    """Binds links to the providers of the configuration, and tells of those that are another one's."""
+    for provider, now, elsewhere in service.identities.bind():
+        issuer = provider.issuer_of_links
+        if now:
+            log.event("provider-links", message=f"{counted(now, 'account')} bound to {issuer}")
+        if elsewhere:
+            message = f"{counted(elsewhere, 'account')} linked at another provider than {issuer}"
+            log.event("provider-links", message=f"{message}; see: usersctl doctor")
 
 
 def log_missing_metrics(settings: Settings, log: Log) -> None:

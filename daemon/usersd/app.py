@@ -192,6 +192,12 @@ class App:
             return error_response(error.status, str(error))
         if route is not None and route.signs_in:
             return self._sign_in_error_response(request, error)
+        if isinstance(error, errors.SignInRefused):  # of an endpoint that a script calls
+            self.log.event(
+                "oauth-refused", ip=request.ip, error=error.reason, why=str(error), request=request.request_id
+            )
+            message = "The provider cannot be reached, please try again later"
+            return error_response(503, message, ("Retry-After", "10"))
         status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
         if status == 500:
             self.log.error(
@@ -217,7 +223,7 @@ class App:
         self.log.event("oauth-refused", ip=request.ip, error=code, why=why, request=request.request_id)
         if self.counters is not None:
             self.counters.login("oauth", code)
-        return failure(request.settings, code)
+        return failure(request.errors_to or request.settings.oauth_error_redirect, code)
 
     def server_error(self, status: int, message: str, environ: dict[str, Any] | None) -> Response:
         """For an error that the server answers without a handler. `environ` is None if no request could be parsed."""

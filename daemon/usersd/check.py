@@ -1,6 +1,7 @@
 """Checks what the configuration names: templates, texts and images of the operator, and the path of the callback."""
 
 from usersctl.config import Settings
+from usersctl.config.providers import table_of
 from usersctl.config.sources import Loaded
 from usersctl.errors import ConfigError
 from usersd.pages import assets
@@ -26,10 +27,17 @@ def _check(settings: Settings) -> None:
 
         Writer(settings).check()
     assets.check(settings)
-    path = settings.oauth_callback_url
-    if path != Settings._field_defaults["oauth_callback_url"] and path in _taken():
-        setting = f"auth.oauth.callbackUrl = {path!r}"
-        raise ConfigError(f"{setting}: this path is taken by another page; choose a free one")
+    usual = Settings._field_defaults["oauth_callback_url"]
+    chosen = [
+        provider
+        for provider in settings.described_providers
+        if provider.callback_url not in (usual, f"{usual}/{provider.name}")
+    ]
+    for provider in chosen:
+        path = provider.callback_url
+        if path in _taken():
+            setting = f"{table_of(provider.name)}.callbackUrl = {path!r}"
+            raise ConfigError(f"{setting}: this path is taken by another page; choose a free one")
 
 
 def _taken() -> set[str]:

@@ -61,7 +61,7 @@ def for_development(loaded: Loaded, trial: Trial) -> tuple[Loaded, tuple[Route, 
     settings = settings._replace(whitelist=(*settings.whitelist, REGISTRATION), mailer_host=None, processes=1)
     table = TABLE + FOR_DEVELOPMENT
     if not settings.oauth_client_id:
-        provider = SampleProvider(settings.base_url, new_token(), settings.redirect_uri)
+        provider = SampleProvider(settings.base_url, new_token(), settings.redirect_uri(settings.oauth))
         settings = provider.settings(settings)._replace(oauth_label="Sample ID")
         table += provider.routes()
     behind = None

@@ -6,7 +6,14 @@ from typing import NamedTuple
 import bottle
 
 from usersctl.config import Settings
-from usersd.routing import OF_THE_APPLICATION, OF_THE_SERVICE, SAFE_METHODS, Route, configured
+from usersd.routing import (
+    OF_THE_APPLICATION,
+    OF_THE_SERVICE,
+    SAFE_METHODS,
+    Route,
+    configured,
+    own_callbacks,
+)
 from usersd.server.lanes import Lane
 
 
@@ -35,11 +42,15 @@ class Router:
     def __init__(self, table: Iterable[Route], settings: Settings) -> None:
         self._plain: dict[str, Match] = {}
         self._patterns = bottle.Router()
+        self._lanes: dict[tuple[str, str], Lane] = {}  # of patterns, by method and all segments but the last
         patterns: dict[str, Match] = {}
-        for route in configured(table, settings):
+        table = tuple(table)
+        for route in (*configured(table, settings), *own_callbacks(table, settings)):
             matches = patterns if "<" in route.path else self._plain
             match = matches.setdefault(route.path, Match({}, {}))
             match.methods[route.method] = route
+            if route.lane is not None and matches is patterns:
+                self._lanes[route.method, route.path.rpartition("/")[0]] = route.lane
             if route.method == "GET":
                 match.methods["HEAD"] = route
         for path, match in patterns.items():
@@ -69,7 +80,12 @@ class Router:
 
     def lane(self, method: str, path: str) -> Lane:
         """The thread pool of a request, by its path as the server read it: a look-up, before there is a request to match."""
-        route = self._plain.get(path, NO_MATCH).methods.get(method)
-        if route is not None and route.lane is not None:
-            return route.lane
+        match = self._plain.get(path)
+        if match is None:
+            lane = self._lanes.get((method, path.rpartition("/")[0]))
+        else:
+            route = match.methods.get(method)
+            lane = route and route.lane
+        if lane is not None:
+            return lane
         return Lane.QUICK if method in SAFE_METHODS else Lane.WRITING

@@ -25,7 +25,7 @@ from usersd.handlers import (
 )
 from usersd.openapi.reference import Reference
 from usersd.pages import pages
-from usersd.routing import ANY, CALLBACK, Access, Limit, Route
+from usersd.routing import ANY, CALLBACK, CALLBACK_OF, Access, Limit, Route
 from usersd.server.lanes import Lane
 
 ANYONE, OPTIONAL_SESSION, SIGNED_IN = Access.ANYONE, Access.OPTIONAL_SESSION, Access.SIGNED_IN
@@ -38,6 +38,7 @@ reference = Reference(lambda: TABLE)
 TABLE: tuple[Route, ...] = (
     Route("POST",   "/api/users/session",                  ANYONE,           session.login, Limit.FAILED_LOGINS, Lane.HASHING, event="login", spares=session.is_known_device),
     Route("DELETE", "/api/users/session",                  ANYONE,           session.logout, event="logout"),
+    Route("POST",   "/api/users/session/confirm",          SIGNED_IN,        session.confirm, Limit.FAILED_LOGINS, Lane.HASHING, event="confirm", own=ANY),
     Route("POST",   "/api/users/setup",                    ANYONE,           first_admin.first_admin, None, Lane.HASHING, event="first-admin"),
     Route("POST",   "/api/users/register",                 REGISTRATION,     registration.register, Limit.REGISTRATIONS, Lane.HASHING, event="register"),
     Route("POST",   "/api/users/register/resend",          REGISTRATION,     registration.resend, Limit.FORGOTS, event="resend-confirmation"),
@@ -59,6 +60,7 @@ TABLE: tuple[Route, ...] = (
     Route("GET",    "/api/users/me/sessions",              SIGNED_IN,        session.list_own),
     Route("DELETE", "/api/users/me/sessions/<session_id>", SIGNED_IN,        session.end_own, event="revoke", own=ANY),
     Route("GET",    "/api/users/me/identities",            SIGNED_IN,        identities.list_own),
+    Route("POST",   "/api/users/me/identities/<provider>", SIGNED_IN,        identities.connect, Limit.OWN_CHANGES, Lane.AWAY, event="connect", own=ANY),
     Route("DELETE", "/api/users/me/identities/<provider>", SIGNED_IN,        identities.disconnect, event="unlink", own=ANY),
     Route("POST",   "/api/users/me/sessions/end-others",   SIGNED_IN,        session.end_others, Limit.OWN_CHANGES, event="end-others", own=ANY),
     Route("PATCH",  "/api/users/password",                 SIGNED_IN,        users.change_password, Limit.FAILED_LOGINS, Lane.HASHING, event="change-password", own=ANY),
@@ -85,6 +87,7 @@ TABLE: tuple[Route, ...] = (
     Route("GET",    "/api/audit/check",                    ADMIN,            audit.check),
     Route("POST",   "/api/users/<id>/invite",              ADMIN,            invitations.invite_again, event="invite", own=ANY),
     Route("GET",    "/api/users/auth/oauth/redirect",      ANYONE,           oauth.redirect, Limit.WAYS_TO_PROVIDER, Lane.AWAY, signs_in=True),
+    Route("GET",    CALLBACK_OF,                           ANYONE,           oauth.callback_of, Limit.WAYS_BACK, Lane.AWAY, once=True, signs_in=True, event="oauth"),
     Route("GET",    CALLBACK,                              ANYONE,           oauth.callback, Limit.WAYS_BACK, Lane.AWAY, once=True, signs_in=True, event="oauth"),
     Route("GET",    "/api/users/auth/verify",              ANYONE,           verify.verify, Limit.FAILED_LOGINS, Lane.HERE, spares=verify.is_judged_first),  # the answer is the decision
     Route("GET",    "/_tasks/",                            OPERATOR,         tasks.list_tasks),

@@ -17,6 +17,7 @@ ANY = "*"
 OF_THE_APPLICATION = ("/", "/health", "/ready")  # where one stands beside the service
 OF_THE_SERVICE = ("/api/users/", "/api/groups/", "/api/audit/", "/assets/", "/_tasks/")
 CALLBACK = "/api/users/auth/oauth/callback"  # in the table; `auth.oauth.callbackUrl` takes its place
+CALLBACK_OF = f"{CALLBACK}/<provider>"
 
 
 class Access(Enum):
@@ -58,7 +59,9 @@ class Route(NamedTuple):
     access: Access
     handler: Handler
     limit: Limit | None = None
-    lane: Lane | None = None  # the thread pool, if not that of the method; not for a path with a pattern
+    lane: Lane | None = (
+        None  # the thread pool, if not that of the method; a pattern may only be the last segment then
+    )
     once: bool = False  # a GET with an effect: not for HEAD, and not for a prefetch
     signs_in: bool = False  # a browser on its way to or from the identity provider: a refusal is a redirect
     event: str | None = None  # its name in the log
@@ -71,13 +74,21 @@ class Route(NamedTuple):
 
 
 def configured(table: Iterable[Route], settings: Settings) -> list[Route]:
-    """The table as the settings make it: where the provider calls back, and whether registration is open."""
+    """The table as the settings make it: where providers call back, and whether registration is open."""
     # By that name only: a pattern that opens all pages opens no registration.
     registration = Access.ANYONE if settings.registration_is_open else Access.REGISTRATION
+    callback = settings.oauth_callback_url
     return [
         route._replace(
-            path=settings.oauth_callback_url if route.path == CALLBACK else route.path,
+            path=route.path.replace(CALLBACK, callback),
             access=registration if route.access is Access.REGISTRATION else route.access,
         )
         for route in table
     ]
+
+
+def own_callbacks(table: Iterable[Route], settings: Settings) -> list[Route]:
+    """A row more for each provider of auth.providers with a callbackUrl of its own."""
+    usual = f"{settings.oauth_callback_url}/"
+    paths = [each.callback_url for each in settings.more_providers if each.callback_url != usual + each.name]
+    return [route._replace(path=path) for route in table if route.path == CALLBACK_OF for path in paths]

@@ -12,7 +12,7 @@ from usersctl.cli.show.cells import Cell
 from usersctl.cli.show.listing import ON_A_TERMINAL, list_users
 from usersctl.errors import Invalid, Taken
 from usersctl.fields import newcomer, search_text
-from usersctl.models import Role, TokenKind, User, UserFilter, UserState
+from usersctl.models import Identity, Role, TokenKind, User, UserFilter, UserState
 from usersctl.passwords import password_is_set
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def show(ctx: Context, user: ReadUserArgument) -> None:
         wait = service.throttle.wait(tx, counter_of(tx, account, account.email))
         stored = tx.credentials_of(account.id)
         claim = tx.claim_of(account.id)
-        link = tx.link_of(account.id)
+        identities = tx.identities_of(account.id)
         invitation = tx.invitation_of(account.id)
     facts: dict[str, Cell] = account.as_json() | {
         "email_proven_at": account.email_proven_at,
@@ -195,8 +195,7 @@ def show(ctx: Context, user: ReadUserArgument) -> None:
         facts |= {"invited_at": invitation.invited_at, "invitation_expires_at": invitation.expires_at}
     if claim is not None:
         facts |= {"known_email": account.email, "claim_expires_at": claim.expires_at}
-    if link is not None:
-        facts |= {"oauth_issuer": link.oauth_issuer}
+    facts |= {f"identity_{identity.provider}": _described_identity(identity) for identity in identities}
     run.out.facts(facts.items())
 
 
@@ -207,18 +206,39 @@ def update(
     email: Annotated[str | None, Option(metavar="EMAIL", help="A new address, not yet confirmed.")] = None,
     role: Annotated[Role | None, Option(help="A new role, in force at the next request.")] = None,
     unlink: Annotated[
-        bool, Option("--unlink", help="Unlink the provider; without a password, it gets a reset email.")
-    ] = False,
+        str | None,
+        Option(
+            metavar="NAME",
+            help="Unlink this provider, such as oauth; without another way in, it gets a reset email.",
+        ),
+    ] = None,
 ) -> None:
     """Change the name, address or role of an account."""
     run = invocation(ctx)
-    if name is None and email is None and role is None and not unlink:
+    if name is None and email is None and role is None and unlink is None:
         raise Invalid("Nothing to change", hint="give --name, --email, --role or --unlink")
     service = run.service()
     before = one_user(service, user)
+    if unlink is not None:
+        _refuse_unknown_provider(service, before, unlink)
     after = service.accounts.update(before.id, name=name, email=email, role=role, unlink=unlink, by=run.actor)
     done = "Unchanged:" if after == before else "Updated"
     run.out.result(f"{done} {_described(after)}", after.as_json())
+
+
+def _refuse_unknown_provider(service: "Service", user: User, name: str) -> None:
+    with service.store.read() as tx:
+        known = [identity.provider for identity in tx.identities_of(user.id)]
+    configured = [provider.name for provider in service.settings.described_providers]
+    if name not in known + configured:
+        hint = f"{user.email} is linked to: {', '.join(known) or 'none'}"
+        raise Invalid(f"No provider {name!r}", hint=hint)
+
+
+def _described_identity(identity: Identity) -> str:
+    parts: list[str | None] = [identity.subject, identity.issuer and f"at {identity.issuer}"]
+    parts += [identity.email and f"as {identity.email}", identity.linked_at and f"since {identity.linked_at}"]
+    return " ".join(filter(None, parts))
 
 
 def activate(ctx: Context, user: UserArguments) -> None:

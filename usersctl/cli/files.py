@@ -98,6 +98,11 @@ def replaced(path: Path) -> Iterator[IO[str]]:
         raise
 
 
+def _flat(value: Any) -> Cell:
+    """A list, as of identities, is JSON in its cell."""
+    return to_json(value) if isinstance(value, list) else value
+
+
 def write_rows(
     target: IO[str],
     form: Format,
@@ -118,7 +123,7 @@ def write_rows(
         writer = csv.DictWriter(target, columns, lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            cells = {name: cell(value) for name, value in row.items()}
+            cells = {name: cell(_flat(value)) for name, value in row.items()}
             if safe:
                 cells = {name: no_formula(value) for name, value in cells.items()}
             writer.writerow(cells)

@@ -75,8 +75,8 @@ def import_(
     """Create accounts from a file: all of them, or none.
 
     Columns: email (required), name, role, active, confirmed, password or password_hash, created_at, last_login_at,
-    oauth_id, oauth_issuer, profile_picture. Every broken row is reported with its line. A password_hash is bcrypt, PBKDF2,
-    Argon2, scrypt, phpass, WordPress's or salted SHA, as its system writes it.
+    oauth_id, oauth_issuer, profile_picture, identities. Every broken row is reported with its line. A password_hash is
+    bcrypt, PBKDF2, Argon2, scrypt, phpass, WordPress's or salted SHA, as its system writes it.
 
     With --from, columns may have other names: the most likely ones are used, and --dry-run shows them.
     """

@@ -1,12 +1,15 @@
 """All settings: each key with its name in the file, what it may be, what it means, and its default."""
 
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from usersctl.config import values
+from usersctl.config.providers import PRESETS, ProviderSettings
 from usersctl.config.values import Kind
 from usersctl.identity_headers import DEFAULT as IDENTITY_HEADERS
+from usersctl.models import OAUTH
 
 
 class Key(NamedTuple):
@@ -20,6 +23,7 @@ class Key(NamedTuple):
     secret: bool = False
     example: str | int | None = None  # for documentation, where there is no default
     field: str = ""  # of Settings; KEYS fills it in
+    has_default: bool = True  # that of the field
 
     @property
     def table(self) -> str:
@@ -29,7 +33,7 @@ class Key(NamedTuple):
     @property
     def default(self) -> Any:
         """As the configuration file would hold it. None: there is no fixed default."""
-        return self.kind.write(Settings._field_defaults.get(self.field))
+        return self.kind.write(Settings._field_defaults.get(self.field)) if self.has_default else None
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -99,6 +103,8 @@ class Settings(NamedTuple):
     oauth_client_secret: Annotated[str | None, Key("auth.oauth.clientSecret", values.optional_string, env="USERS_OAUTH_CLIENT_SECRET",
         env_file=True, secret=True, example="the secret that the provider gave", help=
         "The secret of that client.")] = None
+    oauth_preset: Annotated[str | None, Key("auth.oauth.preset", values.optional(values.one_of(*PRESETS)), example="google", help=
+        "A well-known provider, whose issuer, protocol and label need not be set. microsoft is for personal accounts, unless issuer names a tenant.")] = None
     oauth_provider: Annotated[str, Key("auth.oauth.provider", values.one_of("oidc", "github"),
         "The protocol: OpenID Connect, or GitHub's own.")] = "oidc"
     oauth_label: Annotated[str | None, Key("auth.oauth.label", values.string, example="Example Ltd", help=
@@ -205,6 +211,7 @@ class Settings(NamedTuple):
     provider_sign_ins_per_minute: Annotated[int, Key("limits.providerSignInsPerMinute", values.whole(1, 100_000),
         "Sign-ins through the provider a minute from one client address.")] = 60
     # fmt: on
+    more_providers: tuple[ProviderSettings, ...] = ()  # those of auth.providers, in the order of the file
 
     def __repr__(self) -> str:
         return f"<Settings of {self.base_url}>"  # never a secret, wherever it is printed
@@ -228,27 +235,86 @@ class Settings(NamedTuple):
         return "/register" in self.whitelist
 
     @property
+    def oauth(self) -> ProviderSettings:
+        """The provider of auth.oauth, which need not be configured."""
+        return ProviderSettings(OAUTH, *(getattr(self, f"oauth_{name}") for name in ProviderSettings._fields[1:]))
+
+    @property
+    def described_providers(self) -> tuple[ProviderSettings, ...]:
+        """All, also those without a client id or secret."""
+        return (self.oauth, *self.more_providers)
+
+    @property
+    def providers(self) -> tuple[ProviderSettings, ...]:
+        """Those that people can sign in through."""
+        return tuple(provider for provider in self.described_providers if provider.is_complete)
+
+    def provider(self, name: str) -> ProviderSettings | None:
+        return next((provider for provider in self.providers if provider.name == name), None)
+
+    @property
     def has_provider(self) -> bool:
         """True if people can sign in through an identity provider."""
-        return bool(self.oauth_client_id and self.oauth_client_secret)
+        return bool(self.providers)
 
-    @property
-    def provider_issuer(self) -> str | None:
-        """The issuer that ids of the provider belong to; None if no provider is described."""
-        if self.oauth_issuer is not None and self.oauth_provider == "oidc":
-            return self.oauth_issuer
-        if self.oauth_authorization_url is not None:
-            return values.origin_in(self.oauth_authorization_url)
-        return "https://github.com" if self.oauth_provider == "github" else None
+    def opens(self, provider: str, issuer: str) -> bool:
+        """Whether a link to this provider and issuer ("": not known yet) signs in."""
+        configured = self.provider(provider)
+        return configured is not None and issuer in ("", configured.issuer_of_links)
 
-    @property
-    def redirect_uri(self) -> str:
+    def redirect_uri(self, provider: ProviderSettings) -> str:
         """Where the identity provider sends the browser back to."""
-        return self.base_url + self.oauth_callback_url
+        return self.base_url + provider.callback_url
 
 
 KEYS: dict[str, Key] = {
     hint.__metadata__[0].name: hint.__metadata__[0]._replace(field=field)
     for field, hint in Settings.__annotations__.items()
+    if hasattr(hint, "__metadata__")
 }
 VARIABLES: dict[str, Key] = {variable: key for key in KEYS.values() if key.env for variable in key.variables}
+
+# --- more providers: for each key of auth.oauth, one of auth.providers.NAME ---
+
+_ANY = "NAME"
+_OTHER_HELP = {
+    "callbackUrl": "Where the provider sends the browser back to, as registered there. Without it: auth.oauth.callbackUrl, a slash, and NAME.",
+    "clientId": "The client at one more identity provider. NAME is of lower-case letters, digits and hyphens.",
+}
+PROVIDER_NAME = re.compile("[a-z][a-z0-9-]{0,30}")
+
+
+def _key_of_any_provider(key: Key) -> Key:
+    last = key.name.rpartition(".")[2]
+    return key._replace(
+        name=f"auth.providers.{_ANY}.{last}",
+        help=_OTHER_HELP.get(last, f"As auth.oauth.{last}."),
+        env=key.env and key.env.replace("_OAUTH_", f"_PROVIDERS_{_ANY}_"),
+        has_default=last != "callbackUrl",
+    )
+
+
+KEYS_OF_PROVIDERS: dict[str, Key] = {
+    key.name: key
+    for key in map(_key_of_any_provider, filter(lambda key: key.table == "auth.oauth", KEYS.values()))
+}
+
+
+def key_called(name: str) -> Key | None:
+    """Also one of a provider, such as auth.providers.google.clientId."""
+    table, _, last = name.rpartition(".")
+    provider = table.removeprefix("auth.providers.")
+    known = KEYS_OF_PROVIDERS.get(f"auth.providers.{_ANY}.{last}")
+    if known is None or provider in (table, OAUTH) or not PROVIDER_NAME.fullmatch(provider):
+        return KEYS.get(name)
+    variable = provider.upper().replace("-", "_")
+    return known._replace(name=name, env=known.env and known.env.replace(_ANY, variable))
+
+
+def provider_key_of(variable: str) -> Key | None:
+    """The key that an environment variable such as USERS_PROVIDERS_GOOGLE_CLIENT_ID sets."""
+    match = re.fullmatch("USERS_PROVIDERS_([A-Z][A-Z0-9_]*)_CLIENT_(ID|SECRET)(_FILE)?", variable)
+    if match is None:
+        return None
+    name = match[1].lower().replace("_", "-")
+    return key_called(f"auth.providers.{name}.client{match[2].title()}")

@@ -2,14 +2,25 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from usersctl.config.settings import KEYS, VARIABLES, Settings
+from usersctl.config.providers import PRESETS, PROVIDERS, ProviderSettings, table_of
+from usersctl.config.settings import (
+    KEYS,
+    KEYS_OF_PROVIDERS,
+    PROVIDER_NAME,
+    VARIABLES,
+    Key,
+    Settings,
+    key_called,
+    provider_key_of,
+)
 from usersctl.config.values import BadValue, connectable_host, origin_in, origin_of, provider_url, redirect
 from usersctl.errors import ConfigError, Invalid
 from usersctl.fields import unique_keys
+from usersctl.models import OAUTH
 
 COMMAND_LINE = "command line"
 MASK = "***"  # of a secret
@@ -49,12 +60,15 @@ def load(
     ]
     if not any("database" in layer for layer in layers):
         layers.append({"database": _default_database(env)})
+    layers.insert(0, _from_presets(layers))
     origins: dict[str, Origin] = {}
-    fields: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for layer in layers:
         # Overridden values are checked too: they may apply on the next start.
-        fields |= _checked(layer)
+        values |= _checked(layer)
         origins |= layer
+    fields = {KEYS[name].field: value for name, value in values.items() if name in KEYS}
+    fields["more_providers"] = _more_providers(values)
     _make_absolute(fields, origins, file)
     fields.setdefault("base_url", f"http://127.0.0.1:{fields.get('port', 8080)}")
     settings = Settings(**fields)
@@ -63,19 +77,58 @@ def load(
 
 
 def _checked(layer: dict[str, Origin]) -> dict[str, Any]:
-    """By field of Settings. A null where there is no default counts as left out."""
-    fields: dict[str, Any] = {}
+    """By name. A null where there is no default counts as left out."""
+    values: dict[str, Any] = {}
     for name, (source, value) in layer.items():
-        key = KEYS[name]
+        key = _known(name)
         if value is None and Settings._field_defaults.get(key.field, ...) is None:
             continue
         try:
-            fields[key.field] = key.kind.check(value)
+            values[name] = key.kind.check(value)
         except BadValue as problem:
             # A wrong flag is misuse of the command; the configuration may be right.
             error = {COMMAND_LINE: Invalid}.get(source, ConfigError)
             raise error(f"{source}: {name} = {_as_text(value, secret=key.secret)}: {problem}") from None
-    return fields
+    return values
+
+
+def _known(name: str) -> Key:
+    key = key_called(name)
+    if key is None:
+        raise ConfigError(unknown_key(name))
+    return key
+
+
+def _from_presets(layers: list[dict[str, Origin]]) -> dict[str, Origin]:
+    """What the presets of the providers give, weaker than what is written."""
+    written: dict[str, Origin] = {}
+    for layer in layers:
+        written |= layer
+    given: dict[str, Origin] = {}
+    for name, (_, preset) in written.items():
+        if _known(name).field == "oauth_preset":
+            values = PRESETS.get(preset, {}) if isinstance(preset, str) else {}
+            given |= {
+                f"{name.removesuffix('preset')}{key}": Origin(f"preset {preset}", value)
+                for key, value in values.items()
+            }
+    return given
+
+
+def _more_providers(values: dict[str, Any]) -> tuple[ProviderSettings, ...]:
+    names = {name.split(".")[2]: None for name in values if name.startswith(PROVIDERS)}  # in their order
+    callbacks = values.get("auth.oauth.callbackUrl", KEYS["auth.oauth.callbackUrl"].default)
+    providers = []
+    for name in names:
+        fields: dict[str, Any] = {"callback_url": f"{callbacks}/{name}"}
+        for key in KEYS_OF_PROVIDERS.values():
+            field = key.field.removeprefix("oauth_")
+            fields.setdefault(field, Settings._field_defaults[key.field])
+            given = values.get(key.name.replace("NAME", name))
+            if given is not None:
+                fields[field] = given
+        providers.append(ProviderSettings(name, **fields))
+    return tuple(providers)
 
 
 def _as_text(value: Any, *, secret: bool = False) -> str:
@@ -167,8 +220,8 @@ def _from_file(file: Path | None) -> dict[str, Origin]:
 def _flattened(file: Path, tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Origin]]:
     for part, value in tree.items():
         name = prefix + part
-        inside = [key for key in KEYS.values() if key.name.startswith(name + ".")]
-        if name in KEYS:
+        inside = _keys_inside(file, name)
+        if key_called(name):
             yield name, Origin(str(file), value)
         elif not inside:
             raise ConfigError(f"{file}: {unknown_key(name)}")
@@ -179,20 +232,41 @@ def _flattened(file: Path, tree: dict[str, Any], prefix: str = "") -> Iterator[t
             raise ConfigError(f"{file}: {name} = {text}: must be a table of keys")
 
 
+def _keys_inside(file: Path, name: str) -> list[Key]:
+    """The keys of this table."""
+    provider = name.removeprefix(PROVIDERS)
+    if name == PROVIDERS.rstrip("."):
+        return [*KEYS_OF_PROVIDERS.values()]
+    if provider == name or "." in provider:
+        return [key for key in KEYS.values() if key.name.startswith(name + ".")]
+    if not PROVIDER_NAME.fullmatch(provider) or provider == OAUTH:
+        allowed = "must be 1 to 31 lower-case letters, digits and hyphens, a letter first"
+        if provider == OAUTH:
+            allowed = "this name stands for auth.oauth: choose another"
+        raise ConfigError(f"{file}: {name}: {allowed}")
+    return [*KEYS_OF_PROVIDERS.values()]
+
+
 def unknown_key(name: str) -> str:
     """The message, with the nearest key or table. The letter case is what is most often wrong."""
     import difflib
 
-    names = {known.lower(): known for key in KEYS.values() for known in (key.name, key.table) if known}
+    keys = [*KEYS.values()]
+    table = name.rpartition(".")[0]
+    if table.startswith(PROVIDERS):
+        keys = [
+            key._replace(name=f"{table}.{key.name.rpartition('.')[2]}") for key in KEYS_OF_PROVIDERS.values()
+        ]
+    names = {known.lower(): known for key in keys for known in (key.name, key.table) if known}
     nearest = difflib.get_close_matches(name.lower(), names, n=1)
     return f"unknown key {name}" + "".join(f" (did you mean {names[match]}?)" for match in nearest)
 
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, Origin]:
     origins: dict[str, Origin] = {}
-    for variable in sorted(VARIABLES.keys() & env.keys()):
-        key, value = VARIABLES[variable], env[variable]
-        if not value:
+    for variable in sorted(env):
+        key, value = VARIABLES.get(variable) or provider_key_of(variable), env[variable]
+        if key is None or not value:
             continue
         if key.name in origins:
             raise ConfigError(f"{key.env} and {variable} are both set: keep one of them")
@@ -227,26 +301,50 @@ def _check_together(settings: Settings, origins: dict[str, Origin]) -> None:
         raise ConfigError(f"{origin.source}: {name} = {_as_text(origin.value)}: {allowed}")
 
     allowed_origins = {settings.base_url, *settings.allowed_origins}
-    for key in (key for key in KEYS.values() if key.kind is redirect):
-        target: str = getattr(settings, key.field)
+    redirects = {key.name: getattr(settings, key.field) for key in KEYS.values() if key.kind is redirect}
+    for provider in settings.more_providers:
+        redirects |= _of_kind(provider, redirect)
+    for name, target in redirects.items():
         if not target.startswith("/") and _origin_of_url(target) not in allowed_origins:
-            refuse(key.name, "must be a path, or a URL on baseUrl's origin or one of auth.allowedOrigins")
-    if settings.oauth_client_id and settings.oauth_provider == "oidc":
-        urls = (settings.oauth_authorization_url, settings.oauth_token_url, settings.oauth_user_info_url)
-        if not settings.oauth_issuer and not all(urls):
-            urls_of_it = "authorizationUrl, tokenUrl and userInfoUrl"
+            refuse(name, "must be a path, or a URL on baseUrl's origin or one of auth.allowedOrigins")
+    callbacks: dict[str, str] = {}
+    for provider in settings.described_providers:
+        _check_provider(provider, refuse)
+        taken = callbacks.setdefault(provider.callback_url, provider.name)
+        if taken != provider.name:
             refuse(
-                "auth.oauth.clientId", f"needs auth.oauth.issuer, or all of {urls_of_it}, or another provider"
+                f"{table_of(provider.name)}.callbackUrl", f"is the callback of {taken}: choose another path"
             )
-    addresses = {key.name: getattr(settings, key.field) for key in KEYS.values() if key.kind is provider_url}
-    plain = [name for name, url in addresses.items() if url and origin_in(url).startswith("http:")]
-    if plain and origin_in(settings.provider_issuer or "").startswith("https:"):
-        refuse(plain[0], "must be https, as the issuer is")
     if (settings.mailer_user is None) != (settings.mailer_password is None):
         refuse("mailer.auth.user", "mailer.auth.user and mailer.auth.pass go together")
     hosts = {connectable_host(settings.host), connectable_host(settings.metrics_host)}
     if settings.socket is None and settings.metrics_port == settings.port and len(hosts) == 1:
         refuse("metrics.port", "is where the service itself listens, see server.port: choose another")
+
+
+def _of_kind(provider: ProviderSettings, kind: Any) -> dict[str, Any]:
+    """The values of the keys of this kind, by the names of the keys."""
+    return {
+        f"{table_of(provider.name)}.{key.name.rpartition('.')[2]}": getattr(
+            provider, key.field.removeprefix("oauth_")
+        )
+        for key in KEYS_OF_PROVIDERS.values()
+        if key.kind is kind
+    }
+
+
+def _check_provider(provider: ProviderSettings, refuse: Callable[[str, str], NoReturn]) -> None:
+    table = table_of(provider.name)
+    if (provider.client_id or provider.name != OAUTH) and provider.provider == "oidc":
+        urls = (provider.authorization_url, provider.token_url, provider.user_info_url)
+        if not provider.issuer and not all(urls):
+            urls_of_it = "authorizationUrl, tokenUrl and userInfoUrl"
+            needed = f"needs {table}.issuer, or a preset, or all of {urls_of_it}, or another provider"
+            refuse(f"{table}.clientId", needed)
+    addresses = _of_kind(provider, provider_url)
+    plain = [name for name, url in addresses.items() if url and origin_in(url).startswith("http:")]
+    if plain and origin_in(provider.issuer_of_links or "").startswith("https:"):
+        refuse(plain[0], "must be https, as the issuer is")
 
 
 def _origin_of_url(url: str) -> str | None:
@@ -258,9 +356,15 @@ def _origin_of_url(url: str) -> str | None:
 
 def shown(loaded: Loaded) -> list[tuple[str, Any, str]]:
     """(key, value, source) of every key, as it is in force, secrets masked: what `config show` prints."""
+    settings = loaded.settings
+    values = {name: (key, getattr(settings, key.field)) for name, key in KEYS.items()}
+    for provider in settings.more_providers:
+        for key in KEYS_OF_PROVIDERS.values():
+            name = key.name.replace("NAME", provider.name)
+            values[name] = key, getattr(provider, key.field.removeprefix("oauth_"))
     rows = []
-    for name, key in KEYS.items():
-        value = key.kind.write(getattr(loaded.settings, key.field))
+    for name, (key, in_force) in values.items():
+        value = key.kind.write(in_force)
         if key.secret and value is not None:
             value = MASK
         rows.append((name, value, loaded.origins.get(name, Origin("default", None)).source))

@@ -12,7 +12,8 @@ __all__ = ["CHECKS", "Check", "Finding", "Installation", "Severity", "examine"]
 
 class Check(NamedTuple):
     code: str
-    look: Callable[[Installation], Result | None]  # None: does not apply to this installation
+    # None: does not apply to this installation. A list: a result for each of several providers.
+    look: Callable[[Installation], Result | list[Result] | None]
     online: bool = False
 
 
@@ -60,11 +61,19 @@ CHECKS = (
 
 def examine(installation: Installation, *, with_network: bool) -> Iterator[Finding]:
     for check in CHECKS:
-        if (with_network or not check.online) and (result := _result_of(check, installation)):
-            yield Finding(check.code, *result)
+        if with_network or not check.online:
+            for result in _results_of(check, installation):
+                yield Finding(check.code, *result)
 
 
-def _result_of(check: Check, installation: Installation) -> Result | None:
+def _results_of(check: Check, installation: Installation) -> list[Result]:
+    result = _result_of(check, installation)
+    if isinstance(result, list):
+        return result
+    return [] if result is None else [result]
+
+
+def _result_of(check: Check, installation: Installation) -> Result | list[Result] | None:
     try:
         return check.look(installation)
     except UncheckedError as reason:

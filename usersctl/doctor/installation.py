@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -12,10 +12,12 @@ from usersctl.config import Settings
 from usersctl.config.sources import Loaded
 from usersctl.deadline import within
 from usersctl.errors import Invalid, SignInRefused, UsersError
+from usersctl.models import OAUTH
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
 if TYPE_CHECKING:  # slow to import, and only checks over the network use them
+    from usersctl.config.providers import ProviderSettings
     from usersctl.mail.smtp import Probe
     from usersctl.oauth.http import HttpClient
 
@@ -47,6 +49,31 @@ ok = partial(Result, Severity.OK)
 hint = partial(Result, Severity.HINT)
 warning = partial(Result, Severity.WARNING)
 problem = partial(Result, Severity.PROBLEM)
+
+
+def for_each_provider(
+    look: "Callable[[Installation, ProviderSettings], Result | None]",
+) -> "Callable[[Installation], list[Result]]":
+    """A check of each provider that people can sign in through; one that fails does not keep the others from theirs."""
+
+    @wraps(look)
+    def look_at_each(installation: Installation) -> list[Result]:
+        results = []
+        for provider in installation.settings.providers:
+            try:
+                result = look(installation, provider)
+            except UsersError as error:
+                result = problem(str(error), error.hint)
+            if result is not None:
+                results.append(result._replace(message=named(provider.name, result.message)))
+        return results
+
+    return look_at_each
+
+
+def named(provider: str, message: str) -> str:
+    """That of auth.oauth, which is most often the only one, goes without its name."""
+    return message if provider == OAUTH else f"{provider}: {message}"
 
 
 @dataclass

@@ -3,10 +3,20 @@
 import shlex
 from typing import TYPE_CHECKING
 
+from usersctl.config.providers import table_of
 from usersctl.config.values import is_loopback
-from usersctl.doctor.installation import Installation, Result, UncheckedError, ok, problem, warning
+from usersctl.doctor.installation import (
+    Installation,
+    Result,
+    UncheckedError,
+    for_each_provider,
+    ok,
+    problem,
+    warning,
+)
 
 if TYPE_CHECKING:  # each check imports what it needs, because most calls of doctor are without the network
+    from usersctl.config.providers import ProviderSettings
     from usersctl.oauth.http import HttpClient
     from usersctl.oauth.providers import Endpoints
 
@@ -70,39 +80,39 @@ def mail_login(installation: Installation) -> Result | None:
     return problem(f"{installation.mail_probe.error}", "check mailer.auth.user and mailer.auth.pass")
 
 
-def provider_discovery(installation: Installation) -> Result | None:
+@for_each_provider
+def provider_discovery(installation: Installation, provider: "ProviderSettings") -> Result | None:
     from usersctl.oauth.providers import OpenIdProvider
 
-    settings = installation.settings
-    if not settings.has_provider or settings.oauth_issuer is None:
+    if provider.issuer is None or provider.provider != "oidc":
         return None
 
     def discover(http: "HttpClient") -> "Endpoints":
-        return OpenIdProvider(settings, http, installation.now).endpoints()
+        callback = installation.settings.redirect_uri(provider)
+        return OpenIdProvider(provider, callback, http, installation.now).endpoints()
 
-    endpoints = installation.ask_web(discover, mend="check auth.oauth.issuer")
-    if not endpoints.algorithms and "openid" in settings.oauth_scopes:
+    endpoints = installation.ask_web(discover, mend=f"check {table_of(provider.name)}.issuer")
+    if not endpoints.algorithms and "openid" in provider.scopes:
         message = "it signs ID tokens in no way that proves their origin, so that sign-ins fail"
         return problem(message, "let the provider sign with RS256 or ES256, with a signing key of its own")
     return ok(f"sign-in at {endpoints.authorization}")
 
 
-def provider_redirect(installation: Installation) -> Result | None:
+@for_each_provider
+def provider_redirect(installation: Installation, provider: "ProviderSettings") -> Result | None:
     from usersctl.oauth.providers import make_provider
     from usersctl.secrets import challenge_of, new_token
 
-    settings = installation.settings
-    if not settings.has_provider:
-        return None
+    table, callback = table_of(provider.name), installation.settings.redirect_uri(provider)
 
     def begin_sign_in(http: "HttpClient") -> int:
-        provider = make_provider(settings, http, installation.now)
+        made = make_provider(provider, callback, http, installation.now)
         challenge = challenge_of(new_token())
-        url = provider.authorization_url(state=new_token(), nonce=new_token(), challenge=challenge)
+        url = made.authorization_url(state=new_token(), nonce=new_token(), challenge=challenge)
         return http.peek(url)[0]
 
-    status = installation.ask_web(begin_sign_in, mend="check auth.oauth")
+    status = installation.ask_web(begin_sign_in, mend=f"check {table}")
     if status >= 400:
-        mend = f"register the callback {settings.redirect_uri} there, and check auth.oauth.clientId"
+        mend = f"register the callback {callback} there, and check {table}.clientId"
         return problem(f"the provider answers {status}: it does not know the client, or the callback", mend)
-    return ok(f"the provider accepts a sign-in; {settings.redirect_uri} has to be registered there")
+    return ok(f"the provider accepts a sign-in; {callback} has to be registered there")

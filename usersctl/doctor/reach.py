@@ -5,8 +5,10 @@ import os
 from urllib.parse import urlsplit
 
 from usersctl.config import Settings
+from usersctl.config.providers import ProviderSettings, table_of
 from usersctl.config.values import is_loopback
-from usersctl.doctor.installation import Installation, Result, hint, ok, problem, warning
+from usersctl.doctor.installation import Installation, Result, hint, named, ok, problem, warning
+from usersctl.models import OAUTH
 
 LOGINS_READ, MANY_LOGINS, SEVERAL_USERS = 200, 10, 3
 SET_BASE_URL = "set baseUrl to the address that people type"
@@ -88,13 +90,24 @@ def mail(installation: Installation) -> Result:
     return ok(f"{settings.mailer_host}, as {settings.mailer_from or 'no-reply at the host of baseUrl'}")
 
 
-def provider(installation: Installation) -> Result | None:
+def provider(installation: Installation) -> list[Result]:
     settings = installation.settings
-    secrets = {"clientId": settings.oauth_client_id, "clientSecret": settings.oauth_client_secret}
+    looked = [(each.name, _provider(settings, each)) for each in settings.described_providers]
+    return [result._replace(message=named(name, result.message)) for name, result in looked if result]
+
+
+def _provider(settings: Settings, described: ProviderSettings) -> Result | None:
+    table = table_of(described.name)
+    secrets = {"clientId": described.client_id, "clientSecret": described.client_secret}
     missing = [name for name, value in secrets.items() if not value]
-    if len(missing) == 1:
-        key = f"auth.oauth.{missing[0]}"
-        return warning(f"{key} is missing: no sign-in through a provider", f"set {key}")
-    if missing:
+    if len(missing) == 2 and described.name == OAUTH:
         return None
-    return ok(f"{settings.oauth_issuer or settings.oauth_provider}; its callback is {settings.redirect_uri}")
+    if missing:
+        return warning(
+            f"{table}.{missing[0]} is missing: no sign-in through a provider", f"set {table}.{missing[0]}"
+        )
+    if described.logo == "microsoft" and not described.trusts_email:
+        message = "Microsoft never says whether an address is verified, so that all sign-ins are refused"
+        return warning(message, f"read the recipe for Microsoft before you set {table}.trustsEmail")
+    where = described.issuer or described.provider
+    return ok(f"{where}; its callback is {settings.redirect_uri(described)}")

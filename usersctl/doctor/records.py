@@ -4,8 +4,17 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 from usersctl.clock import moment, stamp
+from usersctl.config.providers import ProviderSettings, table_of
 from usersctl.config.values import groups_in
-from usersctl.doctor.installation import Installation, Result, hint, ok, problem, warning
+from usersctl.doctor.installation import (
+    Installation,
+    Result,
+    for_each_provider,
+    hint,
+    ok,
+    problem,
+    warning,
+)
 from usersctl.models import EmailState
 from usersctl.oauth.identities import unbound
 from usersctl.passwords import ARGON2, MEND_LIBRARY, kind_of
@@ -130,20 +139,32 @@ def group_rules(installation: Installation) -> Result:
     return ok(counted(len(named), "group"))
 
 
-def provider_links(installation: Installation) -> Result | None:
-    settings = installation.settings
-    issuer = settings.provider_issuer
-    if not settings.has_provider or issuer is None:
+@for_each_provider
+def _links_of_provider(installation: Installation, provider: ProviderSettings) -> Result | None:
+    issuer = provider.issuer_of_links
+    if issuer is None:
         return None
-    others = installation.query(lambda tx: tx.links_elsewhere(issuer))
+    others = installation.query(lambda tx: tx.links_elsewhere(provider.name, issuer))
     waiting = sum(others.pop(issuer_of_link, 0) for issuer_of_link in unbound(issuer))
     if others:
         listed = ", ".join(f"{count} at {other}" for other, count in sorted(others.items())[:MANY_ISSUERS])
         message = f"accounts are linked elsewhere than at {issuer}, and cannot sign in there: {listed}"
-        return warning(
-            message, "set auth.oauth to that provider again, or unlink each: usersctl update USER --unlink"
-        )
+        unlink = f"unlink each: usersctl update USER --unlink {provider.name}"
+        return warning(message, f"set {table_of(provider.name)} to that provider again, or {unlink}")
     if waiting:
         message = f"{counted(waiting, 'linked account')} will belong to {issuer} at the next start"
         return hint(message, "systemctl restart usersd")
     return ok(f"all of {issuer}")
+
+
+def provider_links(installation: Installation) -> list[Result]:
+    configured = {provider.name for provider in installation.settings.providers}
+    if not configured:
+        return []
+    results = _links_of_provider(installation)
+    for name, count in sorted(installation.query(lambda tx: tx.providers_with_links()).items()):
+        if name not in configured:
+            message = f"{counted(count, 'account')} linked at {name}, which is not configured"
+            mend = f"configure {table_of(name)} again, or unlink each: usersctl update USER --unlink {name}"
+            results.append(warning(message, mend))
+    return results

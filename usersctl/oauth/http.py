@@ -15,6 +15,7 @@ WHOLE = 9.0  # seconds for all requests of one sign-in, so that the browser is a
 STEP = 5.0  # seconds for a connection, and for each read
 MOST_BYTES = 256 * 1024
 PEEKED_BYTES = 4096
+SIGN_INS_AT_ONCE = 32  # in one process, at all providers together: so many threads wait for them
 
 T = TypeVar("T")
 

@@ -1,41 +1,36 @@
-"""The links of accounts to the identity provider: shown, removed by their owners, and bound to their issuer."""
+"""The links of accounts to identity providers: shown, removed by their owners, and bound to their issuers."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from usersctl.config import Settings
+from usersctl.config.providers import ProviderSettings, name_of_issuer
 from usersctl.errors import Invalid, NotFound
+from usersctl.freshness import require_fresh
 from usersctl.mail.kinds import ACCOUNT_UNLINKED, PASSWORD_ENDED, EmailQueue
-from usersctl.models import Actor, User
+from usersctl.models import Actor, Identity, User
 from usersctl.passwords import password_is_set
 from usersctl.permissions import admit
 from usersctl.store.store import Store
-
-_KNOWN = {
-    "accounts.google.com": "Google",
-    "github.com": "GitHub",
-    "gitlab.com": "GitLab",
-    "login.microsoftonline.com": "Microsoft",
-}
-OAUTH = "oauth"  # the name of the provider in auth.oauth
+from usersctl.store.transaction import Transaction
 
 
-class Identity(NamedTuple):
-    """An account elsewhere that signs in to an account here."""
+class Linked(NamedTuple):
+    """An account elsewhere that signs in to an account here, as its owner sees it."""
 
     name: str
     label: str
-    email: str | None = None  # neither is stored
-    linked_at: str | None = None
+    email: str | None
+    linked_at: str | None
 
     def as_json(self) -> dict[str, Any]:
         return self._asdict()
 
 
 class Bound(NamedTuple):
-    """What the start of a daemon found about links: how many it bound, and how many are of other issuers."""
+    """What the start of a daemon found about links to a provider: how many it bound, and how many are of other issuers."""
 
+    provider: ProviderSettings
     now: int
     elsewhere: int
 
@@ -46,53 +41,76 @@ class Identities:
     settings: Settings
     emails: EmailQueue
 
-    def of(self, user_id: int) -> list[Identity]:
+    def of(self, user_id: int) -> list[Linked]:
         with self.store.glance() as tx:
-            link = tx.link_of(user_id)
-        return [] if link is None else [Identity(OAUTH, self.label(link.oauth_issuer))]
+            identities = tx.identities_of(user_id)
+        return [
+            Linked(identity.provider, self._label(identity), identity.email, identity.linked_at)
+            for identity in identities
+        ]
 
-    def label(self, issuer: str | None) -> str:
-        """The name of a provider for people."""
-        settings = self.settings
-        if settings.oauth_label is not None and issuer in (None, settings.provider_issuer):
-            return settings.oauth_label
-        host = urlsplit(issuer or "").hostname or "Identity provider"
-        return _KNOWN.get(host, host)
+    def _label(self, identity: Identity) -> str:
+        """The name of the provider for people. A link to another issuer has the name of that one."""
+        provider = self.settings.provider(identity.provider)
+        if provider is not None and self.settings.opens(identity.provider, identity.issuer):
+            return provider.display
+        return name_of_issuer(identity.issuer)
 
     def has_ended_password(self, user: User) -> bool:
-        """Whether a first sign-in through the provider has ended the password lately, as an email said."""
+        """Whether a first sign-in through a provider has ended the password lately, as an email said."""
         with self.store.glance() as tx:
             (count,) = tx.count_recent_emails(
                 PASSWORD_ENDED.name, user.id, user.email, PASSWORD_ENDED.lifetime
             )
         return count > 0
 
+    def prepare_link(self, user_id: int, name: str, *, by: Actor) -> None:
+        """Before the browser goes to the provider: refuses what could not be linked."""
+        if self.settings.provider(name) is None:
+            raise NotFound("No such provider")
+        with self.store.read() as tx:
+            admit(tx, by)
+            require_fresh(tx, by)
+            identity = tx.identity_of(user_id, name)
+        if identity is not None and self.settings.opens(name, identity.issuer):
+            raise Invalid("This provider is linked already: disconnect it first")
+
     def disconnect(self, user_id: int, name: str, *, by: Actor) -> None:
         """By the owner, who needs another way in. Sessions stay: `end-others` and a new password end them."""
         with self.store.write() as tx:
             admit(tx, by)
             user = tx.user(user_id)
-            link = tx.link_of(user_id)
-            if user is None or link is None or name != OAUTH:
+            if user is None or tx.identity_of(user_id, name) is None:
                 raise NotFound("No such provider is linked")
-            if not password_is_set(tx.credentials_of(user_id)):
+            require_fresh(tx, by)
+            if not self._has_another_way_in(tx, user_id, name):
                 raise Invalid("This is the only way into the account: set a password first")
-            changed = tx.change_user(user_id, oauth_id=None, oauth_issuer=None)
-            self.emails.add(tx, ACCOUNT_UNLINKED, changed, changed.email)
-            tx.audit(by, "unlink", changed, issuer=link.oauth_issuer)
+            (identity,) = tx.delete_identities(user_id, name)
+            self.emails.add(tx, ACCOUNT_UNLINKED, user, user.email)
+            tx.audit(by, "unlink", user, provider=name, issuer=identity.issuer)
 
-    def bind(self) -> Bound:
+    def _has_another_way_in(self, tx: Transaction, user_id: int, name: str) -> bool:
+        if password_is_set(tx.credentials_of(user_id)):
+            return True
+        return any(
+            self.settings.opens(identity.provider, identity.issuer)
+            for identity in tx.identities_of(user_id)
+            if identity.provider != name
+        )
+
+    def bind(self) -> list[Bound]:
         """Gives links without an issuer the configured one, so that ids of another provider never match them later."""
-        issuer = self.settings.provider_issuer
-        if not self.settings.has_provider or issuer is None:
-            return Bound(0, 0)
+        return [self._bind(provider) for provider in self.settings.providers if provider.issuer_of_links]
+
+    def _bind(self, provider: ProviderSettings) -> Bound:
+        issuer = provider.issuer_of_links or ""
         with self.store.glance() as tx:
-            others = tx.links_elsewhere(issuer)
+            others = tx.links_elsewhere(provider.name, issuer)
         bound = 0
         for other in sorted(others.keys() & unbound(issuer)):
             with self.store.write() as tx:
-                bound += tx.bind_links(issuer, of=other)
-        return Bound(bound, sum(others.values()) - bound)
+                bound += tx.bind_links(provider.name, issuer, of=other)
+        return Bound(provider, bound, sum(others.values()) - bound)
 
 
 def unbound(issuer: str) -> set[str]:

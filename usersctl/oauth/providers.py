@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from usersctl.clock import Clock
-from usersctl.config import Settings
+from usersctl.config.providers import ProviderSettings, table_of
 from usersctl.config.values import BadValue, provider_url
 from usersctl.oauth.http import HttpClient
 from usersctl.oauth.id_token import ALGORITHMS, Claims, Expected, checked
@@ -62,20 +62,21 @@ class Endpoints(NamedTuple):
 class CodeFlow:
     """The authorization code flow with PKCE, as it is at every provider."""
 
-    settings: Settings
+    settings: ProviderSettings
+    redirect_uri: str
     http: HttpClient
 
     def _authorization_url(self, url: str, state: str, challenge: str, *more: tuple[str, str]) -> str:
         from oauthlib.common import add_params_to_uri
 
         settings = self.settings
-        scopes = settings.oauth_scopes
-        if settings.oauth_provider == "github" and "openid" in scopes:
+        scopes = settings.scopes
+        if settings.provider == "github" and "openid" in scopes:
             scopes = ("read:user", "user:email")  # GitHub's names for the default scopes
         parameters = [
             ("response_type", "code"),
-            ("client_id", settings.oauth_client_id or ""),
-            ("redirect_uri", settings.redirect_uri),
+            ("client_id", settings.client_id or ""),
+            ("redirect_uri", self.redirect_uri),
             ("scope", " ".join(scopes)),
             ("state", state),
             ("code_challenge", challenge),
@@ -89,9 +90,9 @@ class CodeFlow:
         from oauthlib.oauth2 import OAuth2Error, WebApplicationClient
 
         settings = self.settings
-        identity, secret = settings.oauth_client_id or "", settings.oauth_client_secret or ""
+        identity, secret = settings.client_id or "", settings.client_secret or ""
         client = WebApplicationClient(identity)
-        parameters = {"code": code, "redirect_uri": settings.redirect_uri, "code_verifier": verifier}
+        parameters = {"code": code, "redirect_uri": self.redirect_uri, "code_verifier": verifier}
         if secret_in_body:
             body = client.prepare_request_body(**parameters, client_secret=secret)
             answer = self.http.json(url, form=body)
@@ -131,7 +132,7 @@ class OpenIdProvider(CodeFlow):
 
     @property
     def _asks_for_id_token(self) -> bool:
-        return "openid" in self.settings.oauth_scopes
+        return "openid" in self.settings.scopes
 
     def exchange(self, *, code: str, verifier: str, nonce: str, issuer: str | None) -> Grant:
         endpoints = self.endpoints()
@@ -145,7 +146,7 @@ class OpenIdProvider(CodeFlow):
         if id_token is None:
             return Grant(access_token)
         expected = Expected(
-            client_id=self.settings.oauth_client_id or "",
+            client_id=self.settings.client_id or "",
             now=self.now(),
             nonce=nonce if self._asks_for_id_token else None,
             issuer=endpoints.issuer,
@@ -161,7 +162,7 @@ class OpenIdProvider(CodeFlow):
         profile = Profile(
             _subject(said.get("sub")),
             _text(said.get("email")) or "",
-            said.get("email_verified", self.settings.oauth_trusts_email) is True,
+            said.get("email_verified", self.settings.trusts_email) is True,
             _text(said.get("name")),
             _text(said.get("picture")),
         )
@@ -194,15 +195,15 @@ class OpenIdProvider(CodeFlow):
 
     def _discover(self) -> Endpoints:
         settings = self.settings
-        document = self._document() if settings.oauth_issuer is not None else {}
-        endpoint = partial(_endpoint, document, settings.oauth_issuer)
+        document = self._document() if settings.issuer is not None else {}
+        endpoint = partial(_endpoint, document, settings.issuer)
         methods = _texts(document.get("token_endpoint_auth_methods_supported"))
         announced = document.get("id_token_signing_alg_values_supported", list(ALGORITHMS))
         return Endpoints(
-            settings.oauth_authorization_url or endpoint("authorization_endpoint"),
-            settings.oauth_token_url or endpoint("token_endpoint"),
-            settings.oauth_user_info_url or endpoint("userinfo_endpoint"),
-            settings.oauth_issuer,
+            settings.authorization_url or endpoint("authorization_endpoint"),
+            settings.token_url or endpoint("token_endpoint"),
+            settings.user_info_url or endpoint("userinfo_endpoint"),
+            settings.issuer,
             document.get("authorization_response_iss_parameter_supported") is True,
             "client_secret_basic" not in methods and "client_secret_post" in methods,
             endpoint("jwks_uri") if "jwks_uri" in document else None,
@@ -211,13 +212,13 @@ class OpenIdProvider(CodeFlow):
 
     def _document(self) -> dict[str, Any]:
         """The discovery document of the configured issuer, which must be called exactly so (Discovery 4.3)."""
-        issuer = self.settings.oauth_issuer or ""
+        issuer = self.settings.issuer or ""
         document = self.http.json(f"{issuer.removesuffix('/')}/.well-known/openid-configuration")
         name = document.get("issuer") if isinstance(document, dict) else None
         if name != issuer:
             announced = str(name)[:200]
             raise refused(
-                f"the issuer there is called {announced!r}, and auth.oauth.issuer must be exactly that"
+                f"the issuer there is called {announced!r}, and {table_of(self.settings.name)}.issuer must be exactly that"
             )
         return dict(document)
 
@@ -228,17 +229,17 @@ class GitHubProvider(CodeFlow):
 
     def authorization_url(self, *, state: str, nonce: str, challenge: str) -> str:
         del nonce  # GitHub sends no ID tokens,
-        url = self.settings.oauth_authorization_url or "https://github.com/login/oauth/authorize"
+        url = self.settings.authorization_url or "https://github.com/login/oauth/authorize"
         return self._authorization_url(url, state, challenge)
 
     def exchange(self, *, code: str, verifier: str, nonce: str, issuer: str | None) -> Grant:
         del nonce, issuer  # and no `iss`
-        url = self.settings.oauth_token_url or "https://github.com/login/oauth/access_token"
+        url = self.settings.token_url or "https://github.com/login/oauth/access_token"
         return Grant(self._exchange(url, code, verifier, secret_in_body=True)[0])
 
     def profile(self, grant: Grant) -> Profile:
         access_token = grant.access_token
-        url = self.settings.oauth_user_info_url or "https://api.github.com/user"
+        url = self.settings.user_info_url or "https://api.github.com/user"
         user = self.http.json(url, bearer=access_token)
         emails = self.http.json(f"{url}/emails?per_page=100", bearer=access_token)
         if not isinstance(user, dict) or not isinstance(emails, list):
@@ -257,10 +258,12 @@ class GitHubProvider(CodeFlow):
         )
 
 
-def make_provider(settings: Settings, http: HttpClient, now: Clock) -> Provider:
-    if settings.oauth_provider == "github":
-        return GitHubProvider(settings, http)
-    return OpenIdProvider(settings, http, now)
+def make_provider(
+    settings: ProviderSettings, redirect_uri: str, http: HttpClient, now: Clock
+) -> "OpenIdProvider | GitHubProvider":
+    if settings.provider == "github":
+        return GitHubProvider(settings, redirect_uri, http)
+    return OpenIdProvider(settings, redirect_uri, http, now)
 
 
 def _endpoint(document: dict[str, Any], issuer: str | None, name: str) -> str:

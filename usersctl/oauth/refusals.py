@@ -6,7 +6,9 @@ from usersctl.errors import SignInRefused
 
 FAILED, NOT_CONFIGURED = "oauth_failed", "oauth_not_configured"
 
-CANCELLED, UNVERIFIED = "cancelled", "unverified"  # details of FAILED
+# Details of FAILED.
+CANCELLED, UNVERIFIED = "cancelled", "unverified"
+OF_ANOTHER_USER, ANOTHER_LINK = "of-another-user", "another-link"
 
 # The error codes of providers for a client id or secret that they do not accept.
 WRONG_CLIENT = ("invalid_client", "unauthorized_client", "incorrect_client_credentials")

@@ -1,24 +1,27 @@
-"""Sign-in through an identity provider: the account of a profile is found, linked or created."""
+"""Sign-in through one identity provider: the account of a profile is found, linked or created."""
 
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from usersctl import invited
 from usersctl.addresses import end_claim, holder_of, make_free
-from usersctl.config import Settings
+from usersctl.config.providers import ProviderSettings
 from usersctl.credentials import shut_out
 from usersctl.errors import Invalid, SignInRefused, Taken
 from usersctl.fields import MAX_NAME, normal_email
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import ACCOUNT_LINKED, PASSWORD_ENDED, EmailQueue
-from usersctl.models import UNUSABLE, Actor, Link, Newcomer, Purpose, User
-from usersctl.oauth.http import HttpClient
+from usersctl.models import UNUSABLE, Actor, Identity, Link, Newcomer, Purpose, User
+from usersctl.oauth.http import SIGN_INS_AT_ONCE, HttpClient
 from usersctl.oauth.providers import Profile, Provider
-from usersctl.oauth.refusals import UNVERIFIED, refused
+from usersctl.oauth.refusals import ANOTHER_LINK, OF_ANOTHER_USER, UNVERIFIED, refused
 from usersctl.passwords import password_is_set
+from usersctl.permissions import admit
 from usersctl.secrets import digest
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -37,11 +40,27 @@ class OAuthSignIn:
     """Matches by the provider's id, else by address, else creates an account; all in one transaction."""
 
     store: Store
-    settings: Settings
+    settings: ProviderSettings
     emails: EmailQueue
     provider: Provider
     http: HttpClient
+    at_once: int = SIGN_INS_AT_ONCE
     under_way: dict[str, Any] = field(default_factory=dict)  # sign-ins of this process, by state
+    _places: list[threading.BoundedSemaphore] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._places.append(threading.BoundedSemaphore(self.at_once))
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Around all that may wait for the provider: one that hangs leaves the threads for the others free."""
+        (places,) = self._places
+        if not places.acquire(blocking=False):
+            raise refused(f"{self.at_once} sign-ins wait for {self.settings.name} already")
+        try:
+            yield
+        finally:
+            places.release()
 
     def authorization_url(self, *, state: str, nonce: str, challenge: str) -> str:
         return self.http.within_limits(
@@ -57,12 +76,7 @@ class OAuthSignIn:
 
     def user_for(self, profile: Profile, *, then: Callable[[Transaction, User], T], by: Actor) -> T:
         """Finds, links or creates the account, and calls `then` with it in the same transaction."""
-        if not profile.email_verified:
-            raise refused("the provider has not verified the address", detail=UNVERIFIED)
-        try:
-            email = normal_email(profile.email)
-        except Invalid:
-            raise refused("the provider gave no usable address") from None
+        email = _verified_address(profile)
         with self.store.write() as tx:
             linked = tx.user_by_link(self._link(profile))
             known = linked or self._by_address(tx, email)
@@ -75,6 +89,32 @@ class OAuthSignIn:
                 return then(tx, user)
         raise refusal
 
+    def link(self, user_id: int, profile: Profile, *, by: Actor) -> None:
+        """For a signed-in user who asked for it. The address at the provider may be another than that of the account."""
+        email = _verified_address(profile)
+        with self.store.write() as tx:
+            admit(tx, by)
+            user = tx.user(user_id)
+            if user is None or not user.active:
+                raise refused("the account is gone, or inactive")
+            if self._is_of_another(tx, user, email, profile):
+                raise refused("this provider account is another user's", detail=OF_ANOTHER_USER)
+            former = self._former(tx, user)
+            if former is not None and former.link == self._link(profile):
+                return
+            if self._is_kept(former, profile):
+                raise refused("the account is linked to another provider account", detail=ANOTHER_LINK)
+            self._add_link(tx, user, email, profile)
+            self.emails.add(tx, ACCOUNT_LINKED, user, user.email)
+            tx.audit(by, "link", user, provider=self.settings.name, email=email)
+
+    def _is_of_another(self, tx: Transaction, user: User, email: str, profile: Profile) -> bool:
+        """It signs in to another account, or would by its address."""
+        linked, holder = tx.user_by_link(self._link(profile)), tx.user_by_email(email)
+        if linked is not None:
+            return linked.id != user.id
+        return holder is not None and holder.id != user.id and not holder.awaiting_confirmation
+
     def _matched(self, tx: Transaction, email: str, user: User | None, profile: Profile, by: Actor) -> User:
         claimant = tx.claimant(email)
         if claimant is not None and (user is None or claimant.id != user.id):
@@ -86,9 +126,10 @@ class OAuthSignIn:
         if user.awaiting_confirmation:
             self._take_from_stranger(tx, user, by)
             raise _inactive(user, "the account awaits its confirmation")
-        if tx.link_of(user.id) == self._link(profile):
+        former = self._former(tx, user)
+        if former is not None and former.link == self._link(profile):
             return self._update_picture(tx, user, profile)
-        return self._connect(tx, user, profile, by)
+        return self._connect(tx, user, email, profile, by)
 
     def _show_up(self, tx: Transaction, user: User, profile: Profile, by: Actor) -> User:
         """The owner of an invited address signs in by a provider that has verified it: that accepts the invitation."""
@@ -105,7 +146,7 @@ class OAuthSignIn:
 
     def _by_address(self, tx: Transaction, email: str) -> User | None:
         """By the known address. A registration that was not confirmed in time gives way to a new account."""
-        if self.settings.oauth_allow_auto_registration:
+        if self.settings.allow_auto_registration:
             return holder_of(tx, email)
         return tx.user_by_email(email)
 
@@ -156,18 +197,28 @@ class OAuthSignIn:
         return user
 
     def _link(self, profile: Profile) -> Link:
-        return Link(profile.subject, self.settings.provider_issuer)
+        return Link(self.settings.name, self.settings.issuer_of_links or "", profile.subject)
 
-    def _connect(self, tx: Transaction, user: User, profile: Profile, by: Actor) -> User:
-        new, former = self._link(profile), tx.link_of(user.id)
-        # An id of another issuer no longer signs in here, so it does not keep the address's owner out. One without an
-        # issuer may be of this one.
-        may_be_here = former is not None and former.oauth_issuer in (None, new.oauth_issuer)
-        if former is not None and may_be_here and former.oauth_id != new.oauth_id:
+    def _former(self, tx: Transaction, user: User) -> Identity | None:
+        return tx.identity_of(user.id, self.settings.name)
+
+    def _is_kept(self, former: Identity | None, profile: Profile) -> bool:
+        """Whether the account stays with another id. An id of another issuer no longer signs in here, so it does not keep
+        the address's owner out. One that is not bound yet may be of this issuer."""
+        here = self._link(profile)
+        return former is not None and former.issuer in ("", here.issuer) and former.subject != here.subject
+
+    def _add_link(self, tx: Transaction, user: User, email: str, profile: Profile) -> None:
+        tx.delete_identities(user.id, self.settings.name)
+        tx.add_identities([Identity(user.id, *self._link(profile), email, tx.now_text)])
+
+    def _connect(self, tx: Transaction, user: User, email: str, profile: Profile, by: Actor) -> User:
+        former = self._former(tx, user)
+        if self._is_kept(former, profile):
             raise refused("the account is linked to another provider account")
         if not user.active:
             raise _inactive(user)
-        changes: dict[str, Any] = {**new._asdict(), "email_proven_at": tx.now_text}
+        changes: dict[str, Any] = {"email_proven_at": tx.now_text}
         picture = _picture(profile.picture)
         if picture is not None:
             changes["profile_picture"] = picture
@@ -178,32 +229,38 @@ class OAuthSignIn:
                 notice = PASSWORD_ENDED
             changes["password_hash"] = UNUSABLE
             shut_out(tx, user, notices=True)
+        self._add_link(tx, user, email, profile)
         linked = tx.change_user(user.id, **changes)
         self.emails.add(tx, notice, linked, linked.email)
-        details = {"former_issuer": former.oauth_issuer} if former else {}
-        tx.audit(by, "link", linked, password_replaced=notice is PASSWORD_ENDED, **details)
+        details = {"former_issuer": former.issuer} if former else {}
+        replaced = notice is PASSWORD_ENDED
+        tx.audit(by, "link", linked, provider=self.settings.name, password_replaced=replaced, **details)
         return linked
 
     def _create(self, tx: Transaction, email: str, profile: Profile, by: Actor) -> User:
-        if not self.settings.oauth_allow_auto_registration:
+        if not self.settings.allow_auto_registration:
             raise SignInRefused(NOT_REGISTERED, "no account has this address")
         try:
             make_free(tx, self.emails, email, by=by)
         except Taken:
             raise refused("the address is reserved for another account") from None
         name, picture = _name(profile.name) or email.partition("@")[0], _picture(profile.picture)
-        user = tx.add_user(
-            Newcomer(
-                email,
-                name,
-                email_proven_at=tx.now_text,
-                profile_picture=picture,
-                **self._link(profile)._asdict(),
-            )
-        )
-        tx.audit(by, "create", user, role=user.role, active=True, through="provider")
+        made = tx.add_user(Newcomer(email, name, email_proven_at=tx.now_text, profile_picture=picture))
+        self._add_link(tx, made, email, profile)
+        user = tx.user(made.id) or made
+        details = {"through": "provider", "provider": self.settings.name}
+        tx.audit(by, "create", user, role=user.role, active=True, **details)
         tx.count_registration()
         return user
+
+
+def _verified_address(profile: Profile) -> str:
+    if not profile.email_verified:
+        raise refused("the provider has not verified the address", detail=UNVERIFIED)
+    try:
+        return normal_email(profile.email)
+    except Invalid:
+        raise refused("the provider gave no usable address") from None
 
 
 def _inactive(user: User, reason: str = "the account is inactive") -> SignInRefused:

@@ -96,6 +96,14 @@ class AuthTokens(Statements):
         statement = f"SELECT {_SESSION} FROM auth_tokens WHERE {where} ORDER BY id"
         return map(_session_of, self._run(statement, {"user": user_id, "now": self.now_text}))
 
+    def proven_at(self, token_hash: bytes) -> str | None:
+        """When the user of this session last proved who they are: by its sign-in, or since. None for an API token."""
+        statement = "SELECT created_at, coalesce(confirmed_at, '') FROM auth_tokens WHERE token_hash = ? AND kind <> 'api'"
+        return self._first(max, statement, (token_hash,))
+
+    def note_proof(self, token_hash: bytes) -> None:
+        self._run("UPDATE auth_tokens SET confirmed_at = ? WHERE token_hash = ?", (self.now_text, token_hash))
+
     def replace_token_hash(self, token_id: int, token_hash: bytes) -> bool:
         changed = self._run("UPDATE auth_tokens SET token_hash = ? WHERE id = ?", (token_hash, token_id))
         return changed.rowcount == 1

@@ -5,6 +5,7 @@ from usersctl.store.auth_tokens import AuthTokens
 from usersctl.store.daily_counts import DailyCounts
 from usersctl.store.failures import LoginFailures
 from usersctl.store.groups import Groups
+from usersctl.store.identities import Identities
 from usersctl.store.inspection import Inspection
 from usersctl.store.invitations import Invitations
 from usersctl.store.lockdown import LockdownRow
@@ -18,6 +19,7 @@ from usersctl.store.users import Users
 
 class Transaction(
     Users,
+    Identities,
     UserLists,
     Groups,
     Invitations,

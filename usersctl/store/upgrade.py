@@ -13,7 +13,7 @@ from usersctl.clock import stamp, utc_now
 from usersctl.errors import Busy, Invalid, StoreUnusable
 from usersctl.fields import lookup_key, normal_time
 from usersctl.folding import FOLDED_COLUMNS, with_folded
-from usersctl.models import UNUSABLE, USER_FIELDS, Role
+from usersctl.models import OAUTH, UNUSABLE, USER_FIELDS, Role
 from usersctl.store import database_file
 from usersctl.store.database_file import Migrated
 
@@ -125,10 +125,23 @@ def _renew(connection: sqlite3.Connection, path: Path) -> Migrated:
     connection.execute("INSERT INTO main.sqlite_sequence SELECT * FROM old.sqlite_sequence")
     if "audit" in kept and "daily_counts" not in kept:
         _learn_from_trail(connection)
+    if "identities" not in kept:
+        _identify(connection, kept["users"])
     if "reserved_emails" not in kept:
         _reserve_former_addresses(connection, utc_now())
     (accounts,) = connection.execute("SELECT coalesce(sum(n), 0) FROM user_counts").fetchone()
     return Migrated(accounts, backup, [])
+
+
+def _identify(connection: sqlite3.Connection, columns: list[str]) -> None:
+    """Before version 4, the one link of an account to a provider stood in its row."""
+    issuer = "''"
+    if "oauth_issuer" in columns:
+        issuer = "coalesce(oauth_issuer, '')"
+    connection.execute(
+        "INSERT INTO main.identities (user_id, provider, issuer, subject)"
+        f" SELECT id, '{OAUTH}', {issuer}, oauth_id FROM old.users WHERE oauth_id IS NOT NULL ORDER BY id"
+    )
 
 
 def _folds(connection: sqlite3.Connection, columns: list[str]) -> dict[str, str]:
@@ -235,6 +248,11 @@ def _adopt(connection: sqlite3.Connection, path: Path) -> Migrated:
     connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('users', ?)", (given,))
     for user in map(with_folded, users):
         connection.execute(f"INSERT INTO users ({', '.join(user)}) VALUES (:{', :'.join(user)})", user)
+        if user["oauth_id"] is not None:
+            connection.execute(
+                f"INSERT INTO identities (user_id, provider, issuer, subject) VALUES (:id, '{OAUTH}', '', :oauth_id)",
+                user,
+            )
     return Migrated(len(users), backup, notes)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from usersctl.clock import stamp
 from usersctl.errors import Taken
 from usersctl.folding import folded, folded_address, with_folded
-from usersctl.models import Claim, Credentials, Link, Newcomer, User
+from usersctl.models import Claim, Credentials, Newcomer, User
 from usersctl.store.statements import Statements
 
 USER = (
@@ -21,7 +21,6 @@ _CREDENTIALS = f"SELECT {USER}, password_hash FROM users"
 _CALLED = "email = :address OR (claimed_email = :address AND claim_expires_at > :now)"
 _NEW_USER = f"(?, ?, ?{', ?' * len(Newcomer._fields)})"
 
-_ISSUER = "coalesce(oauth_issuer, '')"  # as the index has it
 _FOREIGN = "substr(password_hash, 1, 2) <> '$2' AND substr(password_hash, 1, 1) <> '!'"  # as the index has it
 _LAST = "\U0010ffff"  # sorts after every other character
 
@@ -37,30 +36,6 @@ class Users(Statements):
         """By the known address, or by the one that the user claims."""
         return self._first(self._user, f"SELECT {USER} FROM users WHERE {_CALLED}", self._called(address))
 
-    def user_by_link(self, link: Link) -> User | None:
-        statement = f"SELECT {USER} FROM users WHERE oauth_id = ? AND {_ISSUER} = coalesce(?, '')"
-        return self._first(self._user, statement, link)
-
-    def link_of(self, user_id: int) -> Link | None:
-        statement = "SELECT oauth_id, oauth_issuer FROM users WHERE id = ? AND oauth_id IS NOT NULL"
-        return self._first(Link._make, statement, (user_id,))
-
-    def links_elsewhere(self, issuer: str) -> dict[str, int]:
-        """The number of links of each other issuer; "" stands for links without one."""
-        counted = f"SELECT {_ISSUER}, count(*) FROM users WHERE oauth_id IS NOT NULL AND {_ISSUER}"
-        # In two ranges of the index, so that the links of this issuer are not read.
-        statement = f"{counted} < :it GROUP BY 1 UNION ALL {counted} > :it GROUP BY 1"
-        return dict(self._run(statement, {"it": issuer}).fetchall())
-
-    def bind_links(self, issuer: str, *, of: str) -> int:
-        """Binds the links of another issuer ("": of none) to this one, unless it has their id; returns their number."""
-        taken = "SELECT 1 FROM users AS other WHERE other.oauth_id = users.oauth_id AND other.oauth_issuer = :issuer"
-        statement = (
-            "UPDATE users SET oauth_issuer = :issuer"
-            f" WHERE oauth_id IS NOT NULL AND {_ISSUER} = :of AND NOT EXISTS ({taken})"
-        )
-        return self._run(statement, {"issuer": issuer, "of": of}).rowcount
-
     def credentials(self, address: str) -> Credentials | None:
         return self._first(self._credentials, f"{_CREDENTIALS} WHERE {_CALLED}", self._called(address))
 
@@ -69,10 +44,6 @@ class Users(Statements):
 
     def all_credentials(self) -> Iterator[Credentials]:
         return map(self._credentials, self._run(f"{_CREDENTIALS} ORDER BY users.id"))
-
-    def all_credentials_with_issuer(self) -> Iterator[tuple[Credentials, str | None]]:
-        rows = self._run(f"SELECT {USER}, password_hash, oauth_issuer FROM users ORDER BY users.id")
-        return ((self._credentials(row[:-1]), row[-1]) for row in rows)
 
     def claimant(self, email: str) -> User | None:
         """The user whose row claims this address, also if the claim has expired."""
@@ -109,7 +80,7 @@ class Users(Statements):
         return list(map(self._user, self._run(f"SELECT {USER} FROM users WHERE {where}", (before, at_most))))
 
     def add_user(self, newcomer: Newcomer) -> User:
-        """Raises Taken if another account has the address, or is linked to the same account of the provider."""
+        """Raises Taken if another account has the address."""
         return self.add_users([newcomer])[0]
 
     def add_users(self, newcomers: Sequence[Newcomer]) -> list[User]:
@@ -130,19 +101,13 @@ class Users(Statements):
 
     def emails_in_use(self, emails: Sequence[str]) -> set[str]:
         """Those that an account has, claims or had lately."""
-        these = _places(emails)
+        these = places(emails)
         statement = (
             f"SELECT email FROM users WHERE email IN ({these})"
             f" UNION ALL SELECT claimed_email FROM users WHERE claimed_email IN ({these})"
             f" UNION ALL SELECT email FROM reserved_emails WHERE email IN ({these})"
         )
         return {email for (email,) in self._run(statement, (*emails, *emails, *emails))}
-
-    def link_ids_in_use(self, links: Sequence[Link]) -> set[str]:
-        """The ids that an account has at one of these issuers, or at an issuer that is not known yet."""
-        ids, issuers = [link.oauth_id for link in links], {"", *(link.oauth_issuer or "" for link in links)}
-        statement = f"SELECT oauth_id FROM users WHERE oauth_id IN ({_places(ids)}) AND {_ISSUER} IN ({_places(issuers)})"
-        return {number for (number,) in self._run(statement, (*ids, *issuers))}
 
     def change_user(self, user_id: int, **changes: Any) -> User:
         changes = with_folded(changes)
@@ -232,5 +197,5 @@ def user_of(row: Any, at: Statements) -> User:
     return User._make((*row[:4], row[4] == 1, *row[5:11], row[11] == 1, row[12], claimed, row[15], ()))
 
 
-def _places(values: Collection[str]) -> str:
+def places(values: Collection[object]) -> str:
     return ", ".join("?" * len(values))

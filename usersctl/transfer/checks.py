@@ -1,14 +1,24 @@
 """The rules of one row of an import, by column."""
 
+import json
 import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from usersctl.config import Settings
+from usersctl.config.settings import PROVIDER_NAME
 from usersctl.errors import Invalid
-from usersctl.fields import is_text, is_web_address, normal_email, normal_name, normal_role, normal_time
-from usersctl.models import Newcomer
+from usersctl.fields import (
+    is_text,
+    is_web_address,
+    normal_email,
+    normal_name,
+    normal_role,
+    normal_time,
+    unique_keys,
+)
+from usersctl.models import OAUTH, Newcomer
 from usersctl.passwords import check_hash, check_password
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -29,9 +39,15 @@ def _picture(value: str) -> str:
     return value
 
 
-def _issuer(value: str) -> str:
+def _issuer(name: str, value: str) -> str:
     if not is_web_address(value):
-        raise Invalid(f"oauth_issuer {value[:40]!r} is no web address: it begins with https:// or http://")
+        raise Invalid(f"{name} {value[:40]!r} is no web address: it begins with https:// or http://")
+    return value
+
+
+def provider_name(value: str) -> str:
+    if not PROVIDER_NAME.fullmatch(value):
+        raise Invalid(f"{value[:40]!r} is no name of a provider")
     return value
 
 
@@ -46,12 +62,23 @@ _CHECKS: dict[str, Callable[[str], Any]] = {
     "created_at": normal_time,
     "last_login_at": normal_time,
     "oauth_id": str,
-    "oauth_issuer": _issuer,
+    "oauth_issuer": partial(_issuer, "oauth_issuer"),
     "profile_picture": _picture,
     "password": str,
 }
-IMPORTED = tuple(_CHECKS)
+IDENTITIES = (
+    "identities"  # a list of objects, in CSV as JSON; with oauth_id, which is the one of the provider oauth
+)
+IMPORTED = (*list(_CHECKS)[:-1], IDENTITIES, "password")
 COLUMNS = IMPORTED[:-1]
+
+_CHECKS_OF_IDENTITY: dict[str, Callable[[str], Any]] = {
+    "provider": provider_name,
+    "issuer": partial(_issuer, "the issuer of an identity"),
+    "subject": str,
+    "email": normal_email,
+    "linked_at": normal_time,
+}
 # Columns that `list` prints and an import ignores: accounts get new ids.
 IGNORED = ("id", "updated_at")
 _KNOWN = {*IMPORTED, *IGNORED}
@@ -68,17 +95,57 @@ def checked(settings: Settings, row: dict[str, Any]) -> dict[str, Any]:
     if "password_hash" in given and "password" in given:
         raise Invalid("has both a password and a password_hash")
     fields = {name: _CHECKS[name](_text(name, value)) for name, value in given.items()}
+    if not _is_empty(IDENTITIES, row.get(IDENTITIES)):
+        fields[IDENTITIES] = _identities(row[IDENTITIES])
     if fields.get("confirmed") is False:
         if fields.get("active"):
             raise Invalid("is active and not confirmed: leave confirmed empty, or make it inactive")
         del fields["confirmed"]
         fields |= {"active": False, "awaiting_confirmation": True}
-    if "oauth_id" not in fields:
-        fields.pop("oauth_issuer", None)
+    _join_oauth_id(fields)
     if "password" in fields:
         owner = Newcomer(fields["email"], fields.get("name", ""))
         check_password(settings, fields["password"], owner)
     return fields
+
+
+def _identities(value: Any) -> list[dict[str, str]]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value, object_pairs_hook=unique_keys)
+        except (ValueError, RecursionError):
+            raise Invalid("identities is not JSON") from None
+    if not isinstance(value, list) or not all(isinstance(identity, dict) for identity in value):
+        raise Invalid("identities must be a list of objects")
+    identities = [_identity(identity) for identity in value]
+    if len({identity["provider"] for identity in identities}) < len(identities):
+        raise Invalid("identities has a provider twice")
+    return identities
+
+
+def _identity(given: dict[str, Any]) -> dict[str, str]:
+    if not given.keys() <= _CHECKS_OF_IDENTITY.keys():
+        raise Invalid(f"an identity has {', '.join(_CHECKS_OF_IDENTITY)}, and nothing else")
+    texts = {name: _text(name, value) for name, value in given.items() if not _is_empty(name, value)}
+    if not texts.keys() >= {"provider", "subject"}:
+        raise Invalid("an identity needs a provider and a subject")
+    return {name: _CHECKS_OF_IDENTITY[name](text) for name, text in texts.items()}
+
+
+def _join_oauth_id(fields: dict[str, Any]) -> None:
+    """oauth_id and oauth_issuer become the identity of the provider oauth, which may stand among the identities as well."""
+    subject, issuer = fields.pop("oauth_id", None), fields.pop("oauth_issuer", None)
+    if subject is None:
+        return
+    identity = {"provider": OAUTH, "subject": subject}
+    if issuer is not None:
+        identity["issuer"] = issuer
+    identities = fields.setdefault(IDENTITIES, [])
+    same = next((other for other in identities if other["provider"] == OAUTH), None)
+    if same is None:
+        identities.insert(0, identity)
+    elif any(same.get(name, value) != value for name, value in identity.items()):
+        raise Invalid("oauth_id, oauth_issuer and identities say different things of the provider oauth")
 
 
 def _is_empty(name: str, value: Any) -> bool:

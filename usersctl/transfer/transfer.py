@@ -10,7 +10,7 @@ from typing import Any
 from usersctl.config import Settings
 from usersctl.errors import Invalid, LastAdmin, UsersError
 from usersctl.mail.kinds import EmailQueue
-from usersctl.models import UNUSABLE, Credentials
+from usersctl.models import OAUTH, UNUSABLE, Credentials, Identity
 from usersctl.passwords import Hasher, kind_of
 from usersctl.store.store import Store
 from usersctl.transfer.checks import COLUMNS, checked
@@ -82,7 +82,8 @@ class Transfer:
     def _write(self, batches: Iterable[str], hashes: dict[int, str], options: ImportOptions) -> Imported:
         with self.store.write(commit=not options.dry_run) as tx:
             had_admin = tx.active_admins() > 0
-            writing = Writing(tx, self.emails, options, self.settings.provider_issuer)
+            issuers = {each.name: each.issuer_of_links or "" for each in self.settings.described_providers}
+            writing = Writing(tx, self.emails, options, issuers)
             for batch in batches:
                 rows = []
                 for number, where, row in json.loads(batch):
@@ -100,14 +101,24 @@ class Transfer:
     def export_rows(self, *, with_hashes: bool) -> Generator[dict[str, Any], None, None]:
         """Every account as `import_rows` takes it, in the order of their ids, without holding them all."""
         with self.store.read() as tx:
-            for credentials, issuer in tx.all_credentials_with_issuer():
-                yield _exported(credentials, issuer, with_hashes=with_hashes)
+            linked = tx.all_identities()
+            next_linked = next(linked, None)
+            for credentials in tx.all_credentials():
+                identities: list[Identity] = []
+                if next_linked is not None and next_linked[0] == credentials.user.id:
+                    identities, next_linked = next_linked[1], next(linked, None)
+                yield _exported(credentials, identities, with_hashes=with_hashes)
 
 
-def _exported(credentials: Credentials, issuer: str | None, *, with_hashes: bool) -> dict[str, Any]:
+def _exported(credentials: Credentials, identities: list[Identity], *, with_hashes: bool) -> dict[str, Any]:
     user, password_hash = credentials
     row: dict[str, Any] = user._asdict()
-    row |= {"confirmed": None, "password_hash": None, "oauth_issuer": issuer}
+    row |= {"confirmed": None, "password_hash": None, "oauth_issuer": None, "identities": None}
+    if identities:
+        row["identities"] = [_exported_identity(identity) for identity in identities]
+    for identity in identities:
+        if identity.provider == OAUTH:
+            row["oauth_issuer"] = identity.issuer or None
     if user.email_proven_at:
         row["confirmed"] = True
     elif user.awaiting_confirmation:
@@ -115,3 +126,9 @@ def _exported(credentials: Credentials, issuer: str | None, *, with_hashes: bool
     if kind_of(password_hash) is not None:  # else it is of no password
         row["password_hash"] = password_hash
     return {name: row[name] for name in COLUMNS if with_hashes or name != "password_hash"}
+
+
+def _exported_identity(identity: Identity) -> dict[str, Any]:
+    fields = identity._asdict()
+    del fields["user_id"]
+    return fields | {"issuer": identity.issuer or None}

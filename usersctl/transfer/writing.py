@@ -1,7 +1,7 @@
 """What the checked rows of an import become, in its one transaction: new accounts, changes, conflicts."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from usersctl.credentials import shut_out
 from usersctl.errors import Invalid
 from usersctl.invited import NOT_INVITED, begin, settle
 from usersctl.mail.kinds import EmailQueue
-from usersctl.models import UNUSABLE, Actor, Link, Newcomer, User
+from usersctl.models import OAUTH, UNUSABLE, Actor, Identity, Link, Newcomer, User
 from usersctl.passwords import BCRYPT, kind_of
 from usersctl.store.transaction import Transaction
 from usersctl.text import counted
@@ -53,12 +53,12 @@ class Imported(NamedTuple):
 
 class Writing:
     def __init__(
-        self, tx: Transaction, emails: EmailQueue, options: ImportOptions, provider_issuer: str | None
+        self, tx: Transaction, emails: EmailQueue, options: ImportOptions, issuers: Mapping[str, str]
     ) -> None:
         self.tx = tx
         self.emails = emails
         self.options = options
-        self.provider_issuer = provider_issuer
+        self.issuers = issuers  # of the configured providers, by name
         self.first = 0  # the id of the first account that was made
         self.created = self.updated = self.unchanged = self.skipped = self.without_password = 0
         self.taken = self.invited = 0
@@ -68,20 +68,19 @@ class Writing:
     def write(self, rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
         """Rows with their places. Those whose address and provider id are free are added together, the others one by one."""
         emails = [row["email"] for _, row in rows]
-        links = [self._link_of_new(row) for _, row in rows if "oauth_id" in row]
-        taken_emails, taken_ids = self.tx.emails_in_use(emails), self.tx.link_ids_in_use(links)
+        links = [link for _, row in rows for link in self._links(row)]
+        taken_emails, taken_ids = self.tx.emails_in_use(emails), self.tx.links_in_use(links)
         free: list[dict[str, Any]] = []
         for where, row in rows:
-            email, oauth_id = row["email"], row.get("oauth_id")
-            if email in taken_emails or oauth_id in taken_ids:
+            email, ids = row["email"], {(link.provider, link.subject) for link in self._links(row)}
+            if email in taken_emails or not ids.isdisjoint(taken_ids):
                 self._add(free)
                 free.clear()
                 self._write_one(where, row)
             else:
                 free.append(row)
             taken_emails.add(email)
-            if oauth_id is not None:
-                taken_ids.add(oauth_id)
+            taken_ids |= ids
         self._add(free)
 
     def imported(self) -> Imported:
@@ -95,12 +94,15 @@ class Writing:
             return
         newcomers = []
         for row in rows:
-            if "oauth_id" in row:
-                row["oauth_issuer"] = self._link_of_new(row).oauth_issuer
-            newcomers.append(Newcomer(**{"name": row["email"].partition("@")[0]} | row))
+            fields = {name: value for name, value in row.items() if name != "identities"}
+            newcomers.append(Newcomer(**{"name": row["email"].partition("@")[0]} | fields))
             self.without_password += "password_hash" not in row
             self._count_hash(row)
         users = self.tx.add_users(newcomers)
+        pairs = zip(users, rows, strict=True)
+        self.tx.add_identities(
+            [identity for user, row in pairs for identity in self._identities(user.id, row)]
+        )
         self.tx.audit_each(
             self.options.by, "import", [(user, {"role": user.role, "active": user.active}) for user in users]
         )
@@ -112,20 +114,28 @@ class Writing:
 
     def _invite(self, row: dict[str, Any], user: User, lifetime: timedelta) -> None:
         """Not an account that the file makes inactive: an invitation would undo that."""
-        if "password_hash" in row or "oauth_id" in row or not (user.active or user.awaiting_confirmation):
+        if "password_hash" in row or "identities" in row or not (user.active or user.awaiting_confirmation):
             return
         begun = begin(self.tx, self.emails, user, lifetime, is_nameless="name" not in row)
         self.tx.audit(self.options.by, "invite", begun)
         self.invited += 1
 
-    def _link_of_new(self, row: dict[str, Any]) -> Link:
-        return Link(row["oauth_id"], row.get("oauth_issuer", self.provider_issuer))
+    def _links(self, row: dict[str, Any]) -> Iterator[Link]:
+        """An id for which the row names no issuer gets that of the configuration."""
+        for given in row.get("identities", []):
+            provider = given["provider"]
+            yield Link(provider, given.get("issuer", self.issuers.get(provider, "")), given["subject"])
+
+    def _identities(self, user_id: int, row: dict[str, Any]) -> Iterator[Identity]:
+        for link, given in zip(self._links(row), row.get("identities", []), strict=True):
+            yield Identity(user_id, *link, given.get("email"), given.get("linked_at"))
 
     def _write_one(self, where: str, row: dict[str, Any]) -> None:
         tx, by = self.tx, self.options.by
         known = holder_of(tx, row["email"])
-        row |= self._issuer_of(known, row)
-        why_taken = _why_taken(tx, row, known)
+        if known is not None:
+            self._keep_issuers(known, row)
+        why_taken = self._why_taken(row, known)
         if why_taken is not None:
             problem, hint = why_taken
             self._refuse(where, problem, hint)
@@ -137,7 +147,7 @@ class Writing:
             hint = "choose with --on-conflict skip or --on-conflict update"
             self._refuse(where, f"{known.email} is taken by {holder}", hint)
         elif self.options.on_conflict == "update":
-            changed = _update(tx, known, row, by)
+            changed = self._update(known, row)
             self.updated += changed
             self.unchanged += not changed
             if changed:
@@ -155,28 +165,58 @@ class Writing:
         self.hint = hint
         self.options.report(RowProblem(where, problem))
 
-    def _issuer_of(self, known: User | None, row: dict[str, Any]) -> dict[str, Any]:
-        """An id for which the row names no issuer keeps the one that it has here, or gets that of the configuration."""
-        if "oauth_id" not in row or "oauth_issuer" in row:
-            return {}
-        link = self.tx.link_of(known.id) if known is not None else None
-        if link is not None and link.oauth_id == row["oauth_id"] and link.oauth_issuer is not None:
-            return {"oauth_issuer": link.oauth_issuer}
-        return {"oauth_issuer": self.provider_issuer}
+    def _keep_issuers(self, known: User, row: dict[str, Any]) -> None:
+        """An id for which the row names no issuer keeps the one that it has here."""
+        for given in row.get("identities", []):
+            identity = self.tx.identity_of(known.id, given["provider"])
+            if identity and identity.issuer and identity.subject == given["subject"]:
+                given.setdefault("issuer", identity.issuer)
+
+    def _update(self, known: User, row: dict[str, Any]) -> bool:
+        relinked = self._relink(known, row)
+        row.pop("identities", None)
+        return _update(self.tx, known, row, self.options.by, relinked=relinked)
+
+    def _relink(self, known: User, row: dict[str, Any]) -> list[str]:
+        """Gives the account the identities of the row, and returns their providers; those of others stay."""
+        changed = []
+        for given in self._identities(known.id, row):
+            stored, identity = self.tx.identity_of(known.id, given.provider), given
+            if stored is not None and stored.link == given.link:
+                email, linked_at = given.email or stored.email, given.linked_at or stored.linked_at
+                identity = given._replace(email=email, linked_at=linked_at)
+            if stored != identity:
+                self.tx.delete_identities(known.id, identity.provider)
+                self.tx.add_identities([identity])
+                changed.append(identity.provider)
+        return changed
+
+    def _why_taken(self, row: dict[str, Any], known: User | None) -> tuple[str, str] | None:
+        """The problem, and a hint."""
+        for link in self._links(row):
+            owner = _owner_of(self.tx, link)
+            if owner is not None and (known is None or owner.id != known.id):
+                free = f"or free it with: usersctl update USER --unlink {link.provider}"
+                if link.provider == OAUTH:
+                    hint = f"give each row an oauth_id of its own, {free}"
+                    return f"oauth_id is taken by {owner.email}", hint
+                return f"{link.subject} of {link.provider} is taken by {owner.email}", f"leave it out, {free}"
+        if known is None and self.tx.reserved_for(row["email"]) is not None:
+            hint = "wait: an address that its user gave up stays reserved for seven days"
+            return f"{row['email']} is reserved for another account", hint
+        return None
 
 
-def _update(tx: Transaction, known: User, row: dict[str, Any], by: Actor) -> bool:
+def _update(tx: Transaction, known: User, row: dict[str, Any], by: Actor, *, relinked: list[str]) -> bool:
     stored = tx.credentials_of(known.id)
     before = known._asdict() | {"password_hash": stored.password_hash if stored else UNUSABLE}
-    link = tx.link_of(known.id)
-    before["oauth_issuer"] = link and link.oauth_issuer
     row = _of_existing(known, row)
     changes = {name: value for name, value in row.items() if value != before[name]}
     if "active" in changes:
         changes |= {"awaiting_confirmation": False, "delete_at": None}
         if not changes["active"]:
             changes |= NOT_INVITED
-    if not changes:
+    if not changes and not relinked:
         return False
     if known.awaiting_confirmation and "password_hash" not in row:
         # The person of the row may be another than the one who registered.
@@ -188,6 +228,8 @@ def _update(tx: Transaction, known: User, row: dict[str, Any], by: Actor) -> boo
         shut_out(tx, known)
     user = tx.change_user(known.id, **changes)
     recorded = {name: value for name, value in changes.items() if name in ("name", "role", "active")}
+    if relinked:
+        recorded["linked"] = relinked
     tx.audit(by, "import-update", user, **recorded, password="password_hash" in changes)
     return True
 
@@ -204,21 +246,6 @@ def _of_existing(known: User, row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _owner_of_link(tx: Transaction, row: dict[str, Any]) -> User | None:
+def _owner_of(tx: Transaction, link: Link) -> User | None:
     """The account that has this id of the provider, or may get it when a daemon binds its link."""
-    if "oauth_id" not in row:
-        return None
-    link = Link(row["oauth_id"], row["oauth_issuer"])
-    return tx.user_by_link(link) or tx.user_by_link(link._replace(oauth_issuer=None))
-
-
-def _why_taken(tx: Transaction, row: dict[str, Any], known: User | None) -> tuple[str, str] | None:
-    """The problem, and a hint."""
-    owner = _owner_of_link(tx, row)
-    if owner is not None and (known is None or owner.id != known.id):
-        hint = "give each row an oauth_id of its own, or free it with: usersctl update USER --unlink"
-        return f"oauth_id is taken by {owner.email}", hint
-    if known is None and tx.reserved_for(row["email"]) is not None:
-        hint = "wait: an address that its user gave up stays reserved for seven days"
-        return f"{row['email']} is reserved for another account", hint
-    return None
+    return tx.user_by_link(link) or tx.user_by_link(link._replace(issuer=""))

@@ -1,10 +1,11 @@
-"""Sign-in through the identity provider, there and back; every failure ends at the configured page with one code."""
+"""Sign-in through an identity provider, there and back; every failure ends at the configured page with one code."""
 
 import base64
 import hmac
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import urlencode, urlsplit, urlunsplit
@@ -12,10 +13,11 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 from usersctl.config import Settings
 from usersctl.devices import KEY
 from usersctl.errors import SignInRefused
+from usersctl.models import OAUTH, TokenKind
 from usersctl.oauth.refusals import CANCELLED, NOT_CONFIGURED, in_its_words, refused
 from usersctl.secrets import challenge_of, digest, new_token, sign, verified
 from usersctl.service import Service
-from usersd.access import is_navigation_of_another_site, own_path
+from usersd.access import identify, is_navigation_of_another_site, own_path
 from usersd.cookies import FLOW, cookie_values
 from usersd.handlers.session import set_session_cookie
 from usersd.inputs import Query, optional
@@ -27,11 +29,13 @@ from usersd.response import Response, redirect_to
 
 if TYPE_CHECKING:
     from usersctl.oauth.providers import Profile
+    from usersctl.oauth.sign_in import OAuthSignIn
     from usersctl.sessions import Opened
 
 MAX_TARGET = 1000  # characters of the page to go to afterwards: it has to fit into a cookie
 MAX_FLOWS = 5  # sign-ins that may wait in one browser; a larger Cookie header would be refused
 
+ACCOUNT = "/account"  # where a link ends
 PURPOSE = "sign-in"  # of the signature of its cookie
 _VALUE = re.compile(r"[A-Za-z0-9_.-]{1,4000}", re.ASCII)
 
@@ -44,6 +48,8 @@ class Flow(NamedTuple):
     verifier: str
     began: float
     then: str  # the page to go to afterwards, if it is not the configured one
+    provider: str = OAUTH  # that it began at: the callback of another does not end it
+    links: int | None = None  # the user who asked to link the account of the provider
 
     def written(self) -> str:
         return base64.urlsafe_b64encode(json.dumps(self).encode()).decode().rstrip("=")
@@ -61,38 +67,51 @@ class CallbackQuery(Query):
     error_description = optional(string("The user cancelled."), "The same in words, for the log.")
 
 
+class RedirectQuery(Onward):
+    provider = optional(string(OAUTH), "The name of a provider of `auth.providers`; `oauth` if left out.")
+
+
 @Operation(
     "oauthRedirect",
     SIGNING_IN,
     None,
-    query=Onward,
+    query=RedirectQuery,
     redirect="To the identity provider, or to `auth.oauth.errorRedirect` with an `error`.",
     sets_cookie="The state of this sign-in, for ten minutes.",
 )
 def redirect(request: Request, service: Service) -> Response:
     """Sign in through the identity provider."""
-    from usersctl.oauth.sign_in import STATE_LIFETIME  # late, because the OpenAPI document needs no provider
-
-    # The state waits in a cookie of this browser, one for each sign-in that was begun.
-    _refuse_unconfigured(request.settings)
+    query = RedirectQuery.lenient(request)
+    sign_in = _configured(service, query.provider or OAUTH)
+    request.errors_to = sign_in.settings.error_redirect
     if is_navigation_of_another_site(request):
         raise refused("a page of another site started this sign-in")
+    target = own_path(query.redirect)
+    return redirect_to(begin(request, service, sign_in, then=target))
+
+
+def begin(
+    request: Request, service: Service, sign_in: "OAuthSignIn", *, then: str = "", links: int | None = None
+) -> str:
+    """Returns the address at the provider. The state waits in a cookie of this browser, one for each that was begun."""
+    from usersctl.oauth.sign_in import STATE_LIFETIME  # late, because the OpenAPI document needs no provider
+
     state, nonce, verifier = new_token(), new_token(), new_token()
-    url = service.oauth.authorization_url(state=state, nonce=nonce, challenge=challenge_of(verifier))
-    target = own_path(Onward.lenient(request).redirect)
-    if len(target) > MAX_TARGET:
-        target = ""
+    with sign_in.place():
+        url = sign_in.authorization_url(state=state, nonce=nonce, challenge=challenge_of(verifier))
+    if len(then) > MAX_TARGET:
+        then = ""
     for oldest in _flow_cookies(request)[: -MAX_FLOWS + 1]:
         request.new_cookies.set(oldest, "", max_age=0)
-    flow = Flow(state, nonce, verifier, service.now().timestamp(), target)
+    flow = Flow(state, nonce, verifier, service.now().timestamp(), then, sign_in.settings.name, links)
     key = service.store.signing_key(KEY)
     name = _flow_cookie(request.settings, state)
     max_age = int(STATE_LIFETIME.total_seconds())
     request.new_cookies.set(name, sign(key, PURPOSE, flow.written()), max_age=max_age)
-    return redirect_to(url)
+    return url
 
 
-@Operation(
+_CALLBACK = Operation(
     "oauthCallback",
     SIGNING_IN,
     None,
@@ -100,32 +119,52 @@ def redirect(request: Request, service: Service) -> Response:
     redirect="Signed in, or to `auth.oauth.errorRedirect` with an `error`.",
     sets_cookie="The new session.",
 )
+
+
+@_CALLBACK
 def callback(request: Request, service: Service) -> Response:
     """Come back from the identity provider. Its path is `auth.oauth.callbackUrl`."""
-    _refuse_unconfigured(request.settings)
+    sign_in = _called_back(request, service)
+    request.errors_to = sign_in.settings.error_redirect
     query = CallbackQuery(request.query)
     state = query.state or ""
     name = _flow_cookie(request.settings, state)
     flow = _flow(request, service, state, name)
     request.new_cookies.set(name, "", max_age=0)  # also if the sign-in fails
+    if flow.links is not None:
+        request.errors_to = ACCOUNT
+    if flow.provider != sign_in.settings.name:
+        raise refused(f"this sign-in began at {flow.provider}, and comes back from {sign_in.settings.name}")
     if query.error or not query.code:
         detail = CANCELLED if query.error == "access_denied" else None
         words = in_its_words(query.error or "nothing", query.error_description)
         raise refused(f"the provider says {words}", detail=detail)
     fetch_profile = partial(
-        service.oauth.fetch_profile,
+        sign_in.fetch_profile,
         code=query.code,
         verifier=flow.verifier,
         nonce=flow.nonce,
         issuer=query.iss,
     )
-    opened = service.oauth.once(state, partial(_sign_in, request, service, fetch_profile))
+    if flow.links is not None:
+        return _link(request, service, sign_in, flow, fetch_profile)
+    with sign_in.place():
+        opened = sign_in.once(state, partial(_sign_in, request, service, sign_in, fetch_profile))
     request.user = opened.user
     set_session_cookie(request, service, opened, remember=True)
-    return redirect_to(flow.then or request.settings.oauth_success_redirect)
+    return redirect_to(flow.then or sign_in.settings.success_redirect)
 
 
-def _sign_in(request: Request, service: Service, fetch_profile: "Callable[[], Profile]") -> "Opened":
+@replace(_CALLBACK, id="oauthCallbackOfProvider")
+def callback_of(request: Request, service: Service) -> Response:
+    """Come back from a provider of `auth.providers`. Its path is `auth.oauth.callbackUrl`, a slash and the name of the
+    provider, or the `callbackUrl` of the provider. It ends also what `POST /api/users/me/identities/NAME` began."""
+    return callback(request, service)
+
+
+def _sign_in(
+    request: Request, service: Service, sign_in: "OAuthSignIn", fetch_profile: "Callable[[], Profile]"
+) -> "Opened":
     profile = fetch_profile()
     open_session = partial(
         service.sessions.open_in,
@@ -134,21 +173,49 @@ def _sign_in(request: Request, service: Service, fetch_profile: "Callable[[], Pr
         auth_time=profile.auth_time,
         amr=profile.amr,
     )
-    return service.oauth.user_for(profile, then=open_session, by=request.actor)
+    return sign_in.user_for(profile, then=open_session, by=request.actor)
 
 
-def failure(settings: Settings, code: str) -> Response:
-    """To the configured error page, with `error=` replaced in its address and all else kept."""
-    parts = urlsplit(settings.oauth_error_redirect)
+def _link(
+    request: Request,
+    service: Service,
+    sign_in: "OAuthSignIn",
+    flow: Flow,
+    fetch_profile: "Callable[[], Profile]",
+) -> Response:
+    """Links the account of the provider to the account whose session asked for it, in the same browser."""
+    identify(request, service)
+    session, user_id = request.session, flow.links
+    if session is None or user_id is None or session.user_id != user_id or session.kind == TokenKind.API:
+        raise refused("the session that asked for this link has ended")
+    with sign_in.place():
+        sign_in.once(flow.state, lambda: sign_in.link(user_id, fetch_profile(), by=request.actor))
+    request.log_fields["linked"] = sign_in.settings.name
+    return redirect_to(f"{ACCOUNT}?{urlencode({'linked': sign_in.settings.name})}")
+
+
+def failure(page: str, code: str) -> Response:
+    """To this error page, with `error=` replaced in its address and all else kept."""
+    parts = urlsplit(page)
     # Split by hand, because parsing and encoding again could change the operator's own parameters.
     kept = [pair for pair in parts.query.split("&") if pair and pair.partition("=")[0] != "error"]
     query = "&".join([*kept, urlencode({"error": code})])
     return redirect_to(urlunsplit(parts._replace(query=query)))
 
 
-def _refuse_unconfigured(settings: Settings) -> None:
-    if not settings.has_provider:
+def _configured(service: Service, name: str) -> "OAuthSignIn":
+    sign_in = service.sign_ins.get(name)
+    if sign_in is None:
+        raise SignInRefused(NOT_CONFIGURED, "no such provider")
+    if not sign_in.settings.is_complete:
         raise SignInRefused(NOT_CONFIGURED, "client id or secret is missing")
+    return sign_in
+
+
+def _called_back(request: Request, service: Service) -> "OAuthSignIn":
+    """The sign-in through the provider whose callback this path is."""
+    callbacks = {each.callback_url: each.name for each in request.settings.described_providers}
+    return _configured(service, callbacks.get(request.path or "", ""))
 
 
 def _flow(request: Request, service: Service, state: str, name: str) -> Flow:

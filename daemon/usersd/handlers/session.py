@@ -7,7 +7,7 @@ from usersctl.fields import lookup
 from usersctl.models import Session
 from usersctl.service import Service
 from usersd.access import own_path
-from usersd.inputs import Body, NoFields, flag, required
+from usersd.inputs import Body, NoFields, flag, optional, required
 from usersd.openapi.operation import MANAGEMENT, OWN, PAGES, SIGNING_IN, Operation
 from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER, array, model, named
 from usersd.pages.pages import Onward
@@ -52,6 +52,20 @@ def login(request: Request, service: Service) -> dict[str, Any]:
     request.user = opened.user
     set_session_cookie(request, service, opened, remember=body.remember)
     return {"user": opened.user.as_json()}
+
+
+class Proof(Body):
+    password = optional(ANY_PASSWORD)
+
+
+@Operation("confirmSession", SIGNING_IN, DONE, Proof)
+def confirm(request: Request, service: Service) -> dict[str, Any]:
+    """Confirm that it is you. Some changes of your own account need a proof of the last ten minutes: a sign-in, or this.
+    They are refused otherwise, with a 403 "Confirm that it is you"."""
+    password = Proof(request.body).password or ""
+    user_id = request.signed_in.id
+    service.freshness.confirm(user_id, password, session_id=request.session_id, by=request.actor)
+    return {"success": True}
 
 
 def is_known_device(request: Request, service: Service) -> bool:

@@ -1,13 +1,14 @@
 """The pages: thin clients of the JSON API, made from templates with one style sheet and one script."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from usersctl.models import Role
+from usersctl.config.providers import ProviderSettings
+from usersctl.models import OAUTH, Role
 from usersctl.service import Service
 from usersd.access import is_api, own_path, wants_a_page
 from usersd.inputs import Query, number, optional
@@ -26,7 +27,7 @@ LOGIN = "/login"
 # Names of templates, which are also those of their texts (nav.NAME).
 NAVIGATION = (("profile", "/account"),)
 FOR_ADMINS = (("users", "/users"), ("overview", "/overview"), ("audit", "/audit"), *NAVIGATION)
-OAUTH = "/api/users/auth/oauth/redirect"
+WAY = "/api/users/auth/oauth/redirect"
 
 
 class Onward(Query):
@@ -45,6 +46,7 @@ def login(request: Request, service: Service) -> Response:
     if urlsplit(then).path == LOGIN:
         then = ""  # a sign-in that leads to the sign-in page would show it again
     onward = f"?{urlencode({'redirect': then})}" if then else ""
+    ways = _ways(request.settings.providers, then)
     words = _words(request)
     detail = request.take_reason() if query.error else ""
     return _page(
@@ -55,9 +57,7 @@ def login(request: Request, service: Service) -> Response:
         open=REGISTRATION in request.settings.whitelist,
         then=then,
         onward=onward,
-        provider=_provider(service),
-        way=OAUTH + onward,
-        has_provider=request.settings.has_provider,
+        ways=ways,
         error=words.get(f"oauth.{query.error}.{detail}", words.get(f"oauth.{query.error}")),
         awaits=detail == "awaiting-confirmation",
     )
@@ -104,11 +104,14 @@ def _linked(operation: Operation, name: str, description: str) -> Callable[[Requ
     return replace(operation, query=EmailLinkQuery)(show)
 
 
-register = _form(
-    Operation("registerPage", PAGES, HTML, refusals=CLOSED, html_refusals=HTML_403),
-    "register",
-    "Create an account.",
-)
+@Operation("registerPage", PAGES, HTML, refusals=CLOSED, html_refusals=HTML_403)
+def register(request: Request, _service: Service) -> Response:
+    """Create an account."""
+    # A sign-in through the others would find no account.
+    providers = [each for each in request.settings.providers if each.allow_auto_registration]
+    return _page(request, "register", ways=_ways(providers))
+
+
 confirm_email = _linked(
     Operation("confirmEmailPage", PAGES, HTML, refusals=CLOSED, html_refusals=HTML_403),
     "confirm_email",
@@ -170,7 +173,7 @@ def profile(request: Request, service: Service) -> Response:
         width="middle",
         has_password=has_password,
         identities=identities,
-        provider=_provider(service),
+        provider=" / ".join(provider.display for provider in request.settings.providers),
         ends_password=request.settings.has_provider and not is_proven and not identities,
         ended_password=not has_password and service.identities.has_ended_password(request.signed_in),
     )
@@ -182,9 +185,24 @@ def home(request: Request, service: Service) -> Response:
     return profile(request, service)
 
 
-def _provider(service: Service) -> str:
-    """Its name."""
-    return service.identities.label(service.settings.provider_issuer)
+class Way(NamedTuple):
+    """A button that leads to an identity provider."""
+
+    name: str
+    label: str
+    logo: str | None
+    href: str
+
+
+def _ways(providers: Iterable[ProviderSettings], then: str = "") -> list[Way]:
+    ways = []
+    for provider in providers:
+        query = {} if provider.name == OAUTH else {"provider": provider.name}
+        if then:
+            query["redirect"] = then
+        href = WAY + (f"?{urlencode(query)}" if query else "")
+        ways.append(Way(provider.name, provider.display, provider.logo, href))
+    return ways
 
 
 @Operation("usersPage", PAGES, HTML, refusals={403: "For admins only."}, html_refusals=HTML_403)
