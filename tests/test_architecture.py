@@ -34,11 +34,11 @@ CORE = {
     "schedule": "clock",
     "identity_headers": "",
     "fields": "clock errors models",
-    "config": "errors fields identity_headers schedule",
+    "config": "errors fields identity_headers models schedule",
     "foreign_hashes": "",
     "passwords": "config errors foreign_hashes models",
     "store": "clock errors fields folding lazy models secrets text",
-    "permissions": "errors models store",
+    "permissions": "clock errors models store",
     "throttle": "errors models clock secrets store passwords permissions",
     "devices": "clock models secrets store",
     "readiness": "errors store",
@@ -57,6 +57,7 @@ CORE = {
     "recovery": JOURNEY,
     "deletion": JOURNEY,
     "invitations": JOURNEY,
+    "freshness": JOURNEY,
     "oauth": JOURNEY,
     "first_admin": JOURNEY,
     "transfer": JOURNEY,
@@ -65,8 +66,8 @@ CORE = {
     "overview": JOURNEY,
     "doctor": f"{JOURNEY} deadline oauth",
     "service": (
-        f"{JOURNEY} readiness accounts claims session_uses sessions registration recovery deletion invitations oauth first_admin transfer why"
-        " trail overview"
+        f"{JOURNEY} readiness accounts claims session_uses sessions registration recovery deletion invitations freshness oauth"
+        " first_admin transfer why trail overview"
     ),
 }
 DAEMON = {

@@ -1,27 +1,13 @@
-"""Fresh proof of identity: some changes of one's own account need one, because a session may be in other hands."""
+"""A fresh proof of identity, for the changes of one's own account that need one: see permissions.require_fresh."""
 
 from dataclasses import dataclass
-from datetime import timedelta
 
-from usersctl.clock import stamp
-from usersctl.errors import Forbidden, Invalid, Unauthenticated, WrongPassword
+from usersctl.errors import Invalid, Unauthenticated, WrongPassword
 from usersctl.models import Actor
 from usersctl.passwords import Hasher, password_is_set
 from usersctl.permissions import admit
 from usersctl.store.store import Store
-from usersctl.store.transaction import Transaction
 from usersctl.throttle import AccountThrottle, counter_in_session
-
-FRESH = timedelta(minutes=10)
-
-
-def require_fresh(tx: Transaction, by: Actor) -> None:
-    """Raises Forbidden unless the caller's session is of the last ten minutes, or proved its user in them."""
-    if by.user_id is None:  # a command
-        return
-    proven_at = tx.proven_at(by.token_hash or b"")
-    if proven_at is None or not stamp(tx.now - FRESH) <= proven_at <= tx.now_text:
-        raise Forbidden("Confirm that it is you")
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,14 @@ have ended, the account may have been deactivated or demoted, and a lockdown may
 """
 
 from collections.abc import Iterable
+from datetime import timedelta
 
+from usersctl.clock import stamp
 from usersctl.errors import Forbidden, LastAdmin, Unauthenticated
 from usersctl.models import Actor, Role, User
 from usersctl.store.transaction import Transaction
+
+FRESH = timedelta(minutes=10)
 
 
 def admit(tx: Transaction, by: Actor) -> None:
@@ -21,6 +25,18 @@ def admit(tx: Transaction, by: Actor) -> None:
     _, user = session_and_user
     if by.as_admin and user.role != Role.ADMIN:
         raise Forbidden("Admin access required")
+
+
+def require_fresh(tx: Transaction, by: Actor) -> None:
+    """Raises Forbidden unless the caller's session is of the last ten minutes, or proved its user in them.
+
+    For changes of the ways into one's own account, because a session may be in other hands.
+    """
+    if by.user_id is None:  # a command
+        return
+    proven_at = tx.proven_at(by.token_hash or b"")
+    if proven_at is None or not stamp(tx.now - FRESH) <= proven_at <= tx.now_text:
+        raise Forbidden("Confirm that it is you")
 
 
 def keep_an_admin(tx: Transaction, leaving: Iterable[User]) -> None:

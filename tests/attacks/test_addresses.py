@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import identities
 from support.addresses import (
     OTHER,
     add,
@@ -380,8 +381,7 @@ def test_a_registration_with_an_id_of_the_provider_loses_its_password_when_the_o
 ) -> None:
     assert registers(site, "ada@example.com", OTHER).status == 200
     user = site.service.accounts.find("ada@example.com")
-    with site.service.store.write() as tx:
-        tx.change_user(user.id, oauth_id="1001", oauth_issuer=site.service.settings.provider_issuer)
+    identities.link(site.service, user.id, "1001", site.provider.issuer)
     assert error_of(site.browser().sign_in()) == "account_inactive"
     assert confirms(site, "ada@example.com").status == 200
     assert refused(site, "ada@example.com", OTHER)

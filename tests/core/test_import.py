@@ -18,6 +18,7 @@ from support.tables import query
 
 from usersctl.config import Settings
 from usersctl.errors import UsersError
+from usersctl.models import Identity
 from usersctl.service import Service, build
 from usersctl.transfer.writing import Imported, ImportOptions, RowProblem
 
@@ -28,6 +29,7 @@ CONTENT = (
     "SELECT * FROM reserved_emails",
     "SELECT * FROM one_time_tokens",
     "SELECT kind, user_id, email, state FROM outbox",
+    "SELECT user_id, provider, issuer, subject, email, linked_at FROM identities ORDER BY user_id, provider",
     "SELECT * FROM audit",
     "SELECT * FROM audit_head",
 )
@@ -49,8 +51,9 @@ def town() -> Iterator[Path]:
             create_user(service, "root@example.com", "Root", PASSWORD, role="admin")
             ids = [create_user(service, f"known{n}@example.com", "Known", PASSWORD).id for n in range(3)]
             with service.store.write() as tx:
-                tx.change_user(ids[0], oauth_id="bound", oauth_issuer=ISSUER)
-                tx.change_user(ids[1], oauth_id="unbound")
+                tx.add_identities([Identity(ids[0], "oauth", ISSUER, "bound")])
+                tx.add_identities([Identity(ids[1], "oauth", "", "unbound")])
+                tx.add_identities([Identity(ids[2], "second", ISSUER, "bound")])
                 tx.change_user(ids[2], claimed_email="claimed@example.com", claim_expires_at="2999")
                 tx.reserve(ids[2], "reserved@example.com", "2999")
             service.registration.register("lapsed@example.com", "Lapsed", PASSWORD, by=OPERATOR)
@@ -60,6 +63,17 @@ def town() -> Iterator[Path]:
 
 
 HOLDERS = ("root", "known0", "known1", "known2", "claimed", "reserved", "lapsed", "waiting")
+identities = st.fixed_dictionaries(
+    {
+        "provider": st.sampled_from(["second", "third"]),
+        "subject": st.sampled_from(["bound", "7", "8"]),
+    },
+    optional={
+        "issuer": st.sampled_from([ISSUER, OTHER_ISSUER]),
+        "email": st.just("ada@elsewhere.example"),
+        "linked_at": st.just("2020-01-01"),
+    },
+)
 rows = st.fixed_dictionaries(
     {"email": st.sampled_from([f"{name}@example.com" for name in (*HOLDERS, *"abcdefghijkl")])},
     optional={
@@ -71,6 +85,7 @@ rows = st.fixed_dictionaries(
         "created_at": st.just("2020-01-01"),
         "oauth_id": st.sampled_from(["bound", "unbound", "7", "8", "9"]),
         "oauth_issuer": st.sampled_from([ISSUER, OTHER_ISSUER]),
+        "identities": st.lists(identities, max_size=2, unique_by=lambda identity: identity["provider"]),
     },
 ).filter(lambda row: not (row.get("active") and row.get("confirmed") is False))
 

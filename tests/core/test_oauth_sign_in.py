@@ -13,8 +13,8 @@ from support.fakes import FakeClock
 from support.postbox import last_link, sent
 
 from usersctl.config import load
-from usersctl.errors import SignInRefused, Unauthenticated
-from usersctl.models import SYSTEM, UNUSABLE, User
+from usersctl.errors import SignInRefused, Taken, Unauthenticated
+from usersctl.models import OAUTH, SYSTEM, UNUSABLE, Identity, User
 from usersctl.oauth.providers import Profile
 from usersctl.oauth.refusals import FAILED, NOT_CONFIGURED
 from usersctl.oauth.sign_in import INACTIVE, NOT_REGISTERED, STATE_LIFETIME
@@ -185,7 +185,7 @@ def test_a_linked_account_has_two_ways_in(service: Service) -> None:
     assert signs_in(service).id == user.id
     assert service.sessions.check(opened.token) is not None
     assert service.sessions.check(api.token) is not None
-    assert audit(service, "link") == [{"password_replaced": False}]
+    assert audit(service, "link") == [{"provider": OAUTH, "password_replaced": False}]
 
 
 def test_the_owner_of_a_linked_account_gets_one_email(service: Service) -> None:
@@ -223,7 +223,7 @@ def test_linking_an_account_with_an_unproven_address_ends_every_former_access(
     assert service.sessions.check(api.token) is None
     with pytest.raises(Exception, match="Invalid or expired link"):
         service.recovery.reset(reset.token, reset.email, "another sentence", by=SYSTEM)
-    assert audit(service, "link") == [{"password_replaced": True}]
+    assert audit(service, "link") == [{"provider": OAUTH, "password_replaced": True}]
 
 
 def test_links_sent_to_a_former_address_stop_working_after_the_linking(service: Service) -> None:
@@ -373,8 +373,8 @@ def test_one_of_two_subjects_with_the_same_address_gets_the_account(service: Ser
 def test_the_database_refuses_a_subject_on_two_accounts(service: Service) -> None:
     signs_in(service)
     other = proven(service, "grace")
-    with pytest.raises(Exception, match=r"UNIQUE|unique"), service.store.write() as tx:
-        tx.change_user(other.id, oauth_id="1001")
+    with pytest.raises(Taken), service.store.write() as tx:
+        tx.add_identities([Identity(other.id, "oauth", "", "1001")])
     assert service.accounts.get(other.id).oauth_id is None
 
 
@@ -391,20 +391,21 @@ def test_a_state_is_spent_once_and_removed_after_its_lifetime(service: Service, 
 # --- unlinked ---
 
 
-def test_unlinking_an_account_with_a_password_sends_nothing(service: Service) -> None:
+def test_unlinking_an_account_tells_its_owner_and_leaves_the_password(service: Service) -> None:
     user = proven(service)
     signs_in(service)
     before = len(sent(service))
-    unlinked = service.accounts.update(user.id, unlink=True, by=OPERATOR)
+    unlinked = service.accounts.update(user.id, unlink=OAUTH, by=OPERATOR)
     assert unlinked.oauth_id is None
-    assert len(sent(service)) == before
+    (notice,) = sent(service)[before:]
+    assert (notice.to, last_link(service).path) == (user.email, "/not-me")
     assert can_log_in(service, user)
-    assert [row.get("unlinked") for row in audit(service, "update")] == [True]
+    assert [row.get("unlinked") for row in audit(service, "update")] == [OAUTH]
 
 
 def test_unlinking_an_account_without_a_password_sends_a_reset_email(service: Service) -> None:
     user = signs_in(service)
-    service.accounts.update(user.id, unlink=True, by=OPERATOR)
+    service.accounts.update(user.id, unlink=OAUTH, by=OPERATOR)
     link = last_link(service, to=user.email)
     assert link.path == "/reset-password"
     service.recovery.reset(link.token, link.email, PASSWORD, by=SYSTEM)
@@ -415,7 +416,7 @@ def test_unlinking_an_account_without_a_link_changes_nothing(service: Service, c
     user = proven(service)
     before = len(sent(service))
     clock.move(hours=1)
-    assert service.accounts.update(user.id, unlink=True, by=OPERATOR) == user
+    assert service.accounts.update(user.id, unlink=OAUTH, by=OPERATOR) == user
     assert len(sent(service)) == before
 
 
@@ -426,15 +427,15 @@ def test_the_command_shows_and_removes_a_link(usersctl: Command) -> None:
     assert "1001" in usersctl.ok("show", "ada@example.com").stdout
     shown = usersctl.ok("show", "ada@example.com", "--json").json
     assert (shown["oauth_id"], shown["profile_picture"]) == ("1001", PICTURE)
-    done = usersctl.ok("update", "ada@example.com", "--unlink", "--json")
+    done = usersctl.ok("update", "ada@example.com", "--unlink", OAUTH, "--json")
     assert done.json["oauth_id"] is None
     assert "1001" not in usersctl.ok("show", "ada@example.com").stdout
     waiting = json.loads(usersctl.ok("mail", "list", "--json").stdout)
     assert [letter["kind"] for letter in waiting if letter["kind"] == "reset"] == ["reset"]
     assert (
         "Unchanged"
-        in usersctl.ok("update", "ada@example.com", "--unlink").stderr
-        + usersctl.ok("update", "ada@example.com", "--unlink").stdout
+        in usersctl.ok("update", "ada@example.com", "--unlink", OAUTH).stderr
+        + usersctl.ok("update", "ada@example.com", "--unlink", OAUTH).stdout
     )
 
 

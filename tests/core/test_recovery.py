@@ -9,6 +9,7 @@ import pytest
 from support.accounts import author
 from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
+from support.identities import link
 from support.postbox import Link, last_link, link_in, send_all, sent
 
 from usersctl.clock import stamp
@@ -384,11 +385,14 @@ def test_the_links_of_notices_end_with_a_reset_by_who_reads_them_and_with_a_deac
 
 
 def test_not_me_ends_the_sign_in_through_the_provider(service: Service, ada: User) -> None:
+    link(service, ada.id, "them")
+    link(service, ada.id, "them", provider="other")
     with service.store.write() as tx:
-        linked = tx.change_user(ada.id, oauth_id="them")
+        linked = service.accounts.get(ada.id)
         service.outbox.queue.add(tx, ACCOUNT_LINKED, linked, ADA)
     not_me(service, notice(service))
     assert service.accounts.get(ada.id).oauth_id is None
+    assert service.identities.of(ada.id) == []
 
 
 def test_not_me_ends_the_other_links(service: Service, ada: User) -> None:

@@ -21,7 +21,7 @@ from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 
 from usersctl.errors import Busy, NotFound, StoreUnusable, Taken
-from usersctl.models import Newcomer, User, UserFilter
+from usersctl.models import Identity, Newcomer, User, UserFilter
 from usersctl.service import Service
 from usersctl.store import database_file
 from usersctl.store.store import Store
@@ -517,12 +517,15 @@ def test_an_sql_error_of_the_program_is_not_translated(service: Service) -> None
 
 def test_a_taken_address_or_provider_account_is_refused(service: Service) -> None:
     with service.store.write() as tx:
-        assert tx.add_user(new_user("ada")._replace(oauth_id="7"))
+        ada = tx.add_user(new_user("ada"))
+        tx.add_identities([Identity(ada.id, "oauth", "", "7")])
         with pytest.raises(Taken):
             tx.add_user(new_user("ada"))
-        with pytest.raises(Taken):
-            tx.add_user(new_user("bob")._replace(oauth_id="7"))
-        assert tx.count_users(UserFilter()) == 1
+        bob = tx.add_user(new_user("bob"))
+        for taken in (Identity(bob.id, "oauth", "", "7"), Identity(ada.id, "oauth", "", "8")):
+            with pytest.raises(Taken):
+                tx.add_identities([taken])
+        assert [user and user.oauth_id for user in map(tx.user, (ada.id, bob.id))] == ["7", None]
 
 
 def test_a_thread_that_has_ended_leaves_no_connection(path: Path, opened: Callable[..., Store]) -> None:

@@ -430,6 +430,9 @@ def test_a_provider_account_and_picture_are_kept(path: Path) -> None:
     make(path, layout, old_row(oauth_id="7", profile_picture="https://example.com/a.png"))
     user = only(path)
     assert (user.oauth_id, user.profile_picture) == ("7", "https://example.com/a.png")
+    with closing(sqlite3.connect(path)) as db:
+        links = db.execute("SELECT user_id, provider, issuer, subject FROM identities").fetchall()
+    assert links == [(user.id, "oauth", "", "7")]
 
 
 # --- what is refused ---
@@ -526,7 +529,14 @@ def rows_of(path: Path) -> dict[str, list[dict[str, Any]]]:
         counts = (
             "SELECT role, active, sum(n) AS n FROM user_counts GROUP BY role, active ORDER BY role, active"
         )
-        return rows | {"user_counts": [dict(row) for row in db.execute(counts)]}
+        rows["user_counts"] = [dict(row) for row in db.execute(counts)]
+        # Before version 4, the one link of an account stood in its row.
+        links = [
+            {"user_id": row["id"], "subject": row["oauth_id"], "issuer": row.pop("oauth_issuer", None) or ""}
+            for row in rows["users"]
+        ]
+        rows["links"] = rows.pop("identities", [link for link in links if link["subject"]])
+        return rows
 
 
 def test_an_upgrade_of_the_first_release_keeps_every_row_of_every_table(path: Path) -> None:
@@ -534,10 +544,11 @@ def test_an_upgrade_of_the_first_release_keeps_every_row_of_every_table(path: Pa
     Store.open(path).close()
     after = rows_of(path)
     # A table that the first release had not has an id of its own.
-    assert {row["name"] for row in after["sqlite_sequence"]} - {"reserved_emails"} == {
+    new = {"reserved_emails", "identities"}
+    assert {row["name"] for row in after["sqlite_sequence"]} - new == {
         row["name"] for row in before["sqlite_sequence"]
     }
-    after["sqlite_sequence"] = [row for row in after["sqlite_sequence"] if row["name"] != "reserved_emails"]
+    after["sqlite_sequence"] = [row for row in after["sqlite_sequence"] if row["name"] not in new]
     for table, rows in before.items():
         kept = [{name: row[name] for name in old} for old, row in zip(rows, after[table], strict=True)]
         assert kept == rows, table
@@ -675,10 +686,15 @@ def folded_forms(path: Path) -> list[tuple[Any, ...]]:
 def test_an_upgrade_of_a_later_release_keeps_every_row_and_has_the_layout_of_a_new_database(
     path: Path, tmp_path: Path, make_older: Callable[[Path], Path]
 ) -> None:
-    before = rows_of(make_older(path))
+    with closing(sqlite3.connect(make_older(path))) as db:
+        db.execute("UPDATE users SET oauth_issuer = 'https://id.example' WHERE id > 3")
+        db.commit()
+    before = rows_of(path)
     Store.open(path).close()
     after = rows_of(path)
     for table, rows in before.items():
+        if table == "sqlite_sequence":
+            after[table] = [row for row in after[table] if row["name"] != "identities"]
         if table.startswith("user_search"):  # the index is made again, and checked below
             continue
         assert [

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.fakes import FakeClock
+from support.identities import link
 
 from usersctl.errors import UsersError
 from usersctl.models import Actor, Client, EmailState, User
@@ -123,15 +124,13 @@ def test_a_user_without_a_password_gets_in_by_email_or_provider(service: Service
     explanation = explained(service, ada)
     assert stopped_by(explanation) == ("password", f"usersctl link reset {ada.id}")
     assert gate(explanation, "provider").message == "linked as 77, and no provider is configured"
-    with service.store.write() as tx:
-        tx.change_user(ada.id, oauth_issuer="https://former.example.com")
+    link(service, ada.id, "77", "https://former.example.com")
     elsewhere = gate(explained(service, ada, **PROVIDER), "provider")
     assert (
         elsewhere.message
         == "linked as 77 at https://former.example.com, which is not the configured provider"
     )
-    with service.store.write() as tx:
-        tx.change_user(ada.id, oauth_issuer=PROVIDER["oauth_issuer"])
+    link(service, ada.id, "77", PROVIDER["oauth_issuer"])
     assert (
         gate(explained(service, ada, **PROVIDER), "provider").message
         == "linked as 77 at https://id.example.com"

@@ -26,6 +26,7 @@ ADMINS_PAGE = "admin, and a page that says so to others"
 EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("POST", "/api/users/session"): (ANYONE, 400),
     ("DELETE", "/api/users/session"): (ANYONE, 200),
+    ("POST", "/api/users/session/confirm"): (USER, 400),
     ("POST", "/api/users/setup"): (ANYONE, 400),
     ("POST", "/api/users/register"): (REGISTRATION, 400),
     ("POST", "/api/users/register/resend"): (REGISTRATION, 400),
@@ -48,6 +49,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("GET", "/api/users/me/sessions"): (USER, 200),
     ("DELETE", "/api/users/me/sessions/<session_id>"): (USER, 404),
     ("GET", "/api/users/me/identities"): (USER, 200),
+    ("POST", "/api/users/me/identities/<provider>"): (USER, 404),
     ("DELETE", "/api/users/me/identities/<provider>"): (USER, 404),
     ("POST", "/api/users/me/sessions/end-others"): (USER, 200),
     ("PATCH", "/api/users/password"): (USER, 400),
@@ -74,6 +76,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("GET", "/api/audit/check"): (ADMIN, 200),
     ("GET", "/api/users/auth/oauth/redirect"): (ANYONE, 302),
     ("GET", "/api/users/auth/oauth/callback"): (ANYONE, 302),
+    ("GET", "/api/users/auth/oauth/callback/<provider>"): (ANYONE, 302),
     ("GET", "/api/users/auth/verify"): (ANYONE, 200),  # and 401 for an anonymous request
     ("GET", "/_tasks/"): (OPERATOR_OR_ADMIN, 200),
     ("POST", "/_tasks/users:cleanup-tokens"): (OPERATOR_OR_ADMIN, 200),
@@ -104,7 +107,12 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
 }
 ONLY_FOR_DEVELOPMENT = {("GET", "/dev/mail")}
 DECIDES_ITSELF = "/api/users/auth/verify"
-WORKS_ONCE = {"/api/users/confirm-email", "/api/users/auth/oauth/callback"}  # not for HEAD
+# Not for HEAD.
+WORKS_ONCE = {
+    "/api/users/confirm-email",
+    "/api/users/auth/oauth/callback",
+    "/api/users/auth/oauth/callback/<provider>",
+}
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW")
 PATHS = sorted({path for _, path in EXPECTED})

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import serving
+from support.identities import At, link, link_of
 from support.oauth_site import Browser, OAuthSite, error_of, oauth_site
 from support.postbox import last_link, sent
 
-from usersctl.models import Link, User
+from usersctl.models import User
 from usersctl.service import Service
 
 IDENTITIES = "/api/users/me/identities"
@@ -28,16 +29,6 @@ def browser(site: OAuthSite) -> Browser:
     return site.browser()
 
 
-def link_of(service: Service, user_id: int) -> Link | None:
-    with service.store.read() as tx:
-        return tx.link_of(user_id)
-
-
-def relink(service: Service, user_id: int, issuer: str | None) -> None:
-    with service.store.write() as tx:
-        tx.change_user(user_id, oauth_issuer=issuer)
-
-
 def proven(site: OAuthSite, name: str = "ada") -> User:
     user = site.site.add(name)
     with site.service.store.write() as tx:
@@ -51,9 +42,9 @@ def test_a_user_sees_and_disconnects_the_provider(site: OAuthSite, browser: Brow
     user = proven(site)
     browser.sign_in()
     shown = browser.client.get(IDENTITIES).json
-    assert shown == {
-        "identities": [{"name": "oauth", "label": "127.0.0.1", "email": None, "linked_at": None}]
-    }
+    (linked_at,) = [identity.pop("linked_at") for identity in shown["identities"]]
+    assert shown == {"identities": [{"name": "oauth", "label": "127.0.0.1", "email": user.email}]}
+    assert linked_at == (browser.me() or {})["last_login_at"]
     before = len(sent(site.service))
     assert browser.client.delete(f"{IDENTITIES}/oauth").json == {"success": True}
     assert browser.client.get(IDENTITIES).json == {"identities": []}
@@ -97,12 +88,12 @@ def test_an_id_of_another_issuer_matches_no_account(site: OAuthSite, browser: Br
     """After a change of provider, the person who has the same id there is a stranger."""
     browser.sign_in()
     owner = browser.me() or {}
-    relink(site.service, owner["id"], ELSEWHERE)
+    link(site.service, owner["id"], "1001", ELSEWHERE)
     site.provider.people["1001"].email = "mallory@example.com"
     stranger = site.browser()
     stranger.sign_in()
     assert (stranger.me() or {})["id"] != owner["id"]
-    assert link_of(site.service, owner["id"]) == Link("1001", ELSEWHERE)
+    assert link_of(site.service, owner["id"]) == ("1001", ELSEWHERE)
 
 
 def test_a_link_at_a_former_provider_is_replaced_by_a_verified_address(
@@ -110,12 +101,12 @@ def test_a_link_at_a_former_provider_is_replaced_by_a_verified_address(
 ) -> None:
     user = proven(site)
     browser.sign_in()
-    relink(site.service, user.id, ELSEWHERE)
+    link(site.service, user.id, "1001", ELSEWHERE)
     site.provider.people["9001"] = site.provider.people.pop("1001")
     site.provider.people["9001"].sub = "9001"
     before = len(sent(site.service))
     browser.sign_in("9001")
-    assert link_of(site.service, user.id) == Link("9001", site.provider.issuer)
+    assert link_of(site.service, user.id) == ("9001", site.provider.issuer)
     (notice,) = sent(site.service)[before:]
     assert notice.to == user.email
     assert site.site.client().login(user.email, PASSWORD).status == 200
@@ -126,10 +117,9 @@ def test_a_former_link_of_an_unproven_address_gives_its_holder_nothing(
 ) -> None:
     user = site.site.add("ada")
     waiting = site.site.signed_in(user)
-    with site.service.store.write() as tx:
-        tx.change_user(user.id, oauth_id="666", oauth_issuer=ELSEWHERE)
+    link(site.service, user.id, "666", ELSEWHERE)
     browser.sign_in()
-    assert link_of(site.service, user.id) == Link("1001", site.provider.issuer)
+    assert link_of(site.service, user.id) == ("1001", site.provider.issuer)
     assert waiting.get("/api/users/me").status == 401
     assert waiting.login(user.email, PASSWORD).status == 401
 
@@ -139,14 +129,12 @@ def test_a_link_without_an_issuer_is_bound_by_the_same_person_and_replaced_by_no
 ) -> None:
     """After a restore of an old backup, until the next start."""
     user = proven(site)
-    with site.service.store.write() as tx:
-        tx.change_user(user.id, oauth_id="666")
+    link(site.service, user.id, "666")
     assert error_of(browser.sign_in()) == "oauth_failed"
-    assert link_of(site.service, user.id) == Link("666", None)
-    with site.service.store.write() as tx:
-        tx.change_user(user.id, oauth_id="1001")
+    assert link_of(site.service, user.id) == ("666", "")
+    link(site.service, user.id, "1001")
     browser.sign_in()
-    assert link_of(site.service, user.id) == Link("1001", site.provider.issuer)
+    assert link_of(site.service, user.id) == ("1001", site.provider.issuer)
 
 
 def test_another_id_of_the_same_issuer_replaces_no_link(site: OAuthSite, browser: Browser) -> None:
@@ -158,16 +146,15 @@ def test_another_id_of_the_same_issuer_replaces_no_link(site: OAuthSite, browser
 # --- bound at the first start with a provider ---
 
 
-def linked(service: Service, name: str, oauth_id: str, issuer: str | None) -> int:
+def linked(service: Service, name: str, oauth_id: str, issuer: str) -> int:
     user = service.accounts.create(
         service.accounts.newcomer(f"{name}@example.com", name.title()), PASSWORD, by=OPERATOR
     )
-    with service.store.write() as tx:
-        tx.change_user(user.id, oauth_id=oauth_id, oauth_issuer=issuer)
+    link(service, user.id, oauth_id, issuer)
     return user.id
 
 
-def link_all(usersctl: Command, **accounts: tuple[str, str | None]) -> None:
+def link_all(usersctl: Command, **accounts: At) -> None:
     """Accounts by their names, each with its id at a provider."""
     with usersctl.service() as service:
         for name, (oauth_id, issuer) in accounts.items():
@@ -175,16 +162,17 @@ def link_all(usersctl: Command, **accounts: tuple[str, str | None]) -> None:
 
 
 def links(usersctl: Command) -> dict[str, Any]:
-    with usersctl.service() as service, service.store.read() as tx:
-        users = [credentials.user for credentials in tx.all_credentials()]
-        return {user.email: tx.link_of(user.id) for user in users}
+    with usersctl.service() as service:
+        with service.store.read() as tx:
+            users = [credentials.user for credentials in tx.all_credentials()]
+        return {user.email: link_of(service, user.id) for user in users}
 
 
 @pytest.mark.slow
 def test_the_first_start_with_a_provider_binds_the_links_that_have_none(usersctl: Command) -> None:
     usersctl.configure(CONFIGURED.format(HERE))
     # The id of dan is that of another account there: it is never bound.
-    link_all(usersctl, ada=("7", None), bea=("8", ELSEWHERE), cyd=("9", HERE), dan=("9", None))
+    link_all(usersctl, ada=("7", ""), bea=("8", ELSEWHERE), cyd=("9", HERE), dan=("9", ""))
     with serving(usersctl) as daemon:
         messages = [line["message"] for line in daemon.events("provider-links")]
         assert daemon.stop() == 0
@@ -193,16 +181,16 @@ def test_the_first_start_with_a_provider_binds_the_links_that_have_none(usersctl
         f"2 accounts linked at another provider than {HERE}; see: usersctl doctor",
     ]
     expected = {
-        "ada@example.com": Link("7", HERE),
-        "bea@example.com": Link("8", ELSEWHERE),
-        "cyd@example.com": Link("9", HERE),
-        "dan@example.com": Link("9", None),
+        "ada@example.com": ("7", HERE),
+        "bea@example.com": ("8", ELSEWHERE),
+        "cyd@example.com": ("9", HERE),
+        "dan@example.com": ("9", ""),
     }
     assert links(usersctl) == expected
     usersctl.configure(CONFIGURED.format("https://next.example"))
     with serving(usersctl) as daemon:
         assert "another provider" in daemon.events("provider-links")[-1]["message"]
-    assert links(usersctl)["ada@example.com"] == Link("7", HERE)
+    assert links(usersctl)["ada@example.com"] == ("7", HERE)
 
 
 @pytest.mark.slow
@@ -215,21 +203,21 @@ def test_a_slash_at_the_end_of_the_issuer_that_is_set_right_keeps_the_links(user
         with serving(usersctl) as daemon:
             assert daemon.events("provider-links")[-1]["message"] == f"1 account bound to {after}"
         with usersctl.service() as service:
-            assert link_of(service, user_id) == Link("7", after)
+            assert link_of(service, user_id) == ("7", after)
 
 
 def test_a_start_without_a_provider_binds_nothing(usersctl: Command) -> None:
     with usersctl.service() as service:
-        linked(service, "ada", "7", None)
+        linked(service, "ada", "7", "")
     with serving(usersctl) as daemon:
         assert daemon.events("provider-links") == []
-    assert links(usersctl) == {"ada@example.com": Link("7", None)}
+    assert links(usersctl) == {"ada@example.com": ("7", "")}
 
 
 def test_doctor_tells_of_links_to_another_provider(usersctl: Command) -> None:
     usersctl.configure(CONFIGURED.format(HERE))
     with usersctl.service() as service:
-        linked(service, "ada", "7", None)
+        linked(service, "ada", "7", "")
     findings = {finding["code"]: finding for finding in usersctl("doctor", "--json").json["findings"]}
     assert findings["provider-links"]["severity"] == "hint"
     with usersctl.service() as service:
@@ -243,37 +231,37 @@ def test_doctor_tells_of_links_to_another_provider(usersctl: Command) -> None:
 def test_an_import_binds_ids_to_the_configured_provider(usersctl: Command) -> None:
     rows = "email,oauth_id\nada@example.com,7\n"
     usersctl.ok("import", "-", "--format", "csv", stdin=rows)
-    assert links(usersctl) == {"ada@example.com": Link("7", None)}
+    assert links(usersctl) == {"ada@example.com": ("7", "")}
     usersctl.configure(CONFIGURED.format(HERE))
     # An id that no daemon has bound yet belongs to one account all the same.
     assert usersctl("import", "-", "--format", "csv", stdin="email,oauth_id\nbea@example.com,7\n").code == 4
     usersctl.ok("import", "-", "--format", "csv", "--on-conflict", "update", stdin=rows)
-    assert links(usersctl) == {"ada@example.com": Link("7", HERE)}
+    assert links(usersctl) == {"ada@example.com": ("7", HERE)}
     usersctl.configure(CONFIGURED.format("https://next.example"))
     usersctl.ok("import", "-", "--format", "csv", "--on-conflict", "update", stdin=rows)
-    assert links(usersctl) == {"ada@example.com": Link("7", HERE)}  # an old export makes no new link
+    assert links(usersctl) == {"ada@example.com": ("7", HERE)}  # an old export makes no new link
     usersctl.ok("import", "-", "--format", "csv", stdin="email,oauth_id\nbea@example.com,7\n")
-    assert links(usersctl)["bea@example.com"] == Link("7", "https://next.example")
+    assert links(usersctl)["bea@example.com"] == ("7", "https://next.example")
 
 
 @pytest.mark.slow
 def test_an_export_keeps_the_issuers_of_ids(usersctl: Command) -> None:
     usersctl.configure(CONFIGURED.format(HERE))
-    link_all(usersctl, ada=("7", ELSEWHERE), bea=("7", HERE), cyd=("8", None))
+    link_all(usersctl, ada=("7", ELSEWHERE), bea=("7", HERE), cyd=("8", ""))
     exported = usersctl.ok("export", "-", "--format", "csv").stdout
     usersctl.database.unlink()
     usersctl.ok("import", "-", "--format", "csv", stdin=exported)
     assert links(usersctl) == {
-        "ada@example.com": Link("7", ELSEWHERE),
-        "bea@example.com": Link("7", HERE),
-        "cyd@example.com": Link("8", HERE),
+        "ada@example.com": ("7", ELSEWHERE),
+        "bea@example.com": ("7", HERE),
+        "cyd@example.com": ("8", HERE),
     }
     assert ELSEWHERE in usersctl.ok("show", "ada@example.com").stdout
     usersctl.ok("import", "-", "--on-conflict", "update", stdin=exported)
-    assert links(usersctl)["ada@example.com"] == Link("7", ELSEWHERE)
+    assert links(usersctl)["ada@example.com"] == ("7", ELSEWHERE)
     # The provider has another name, and the same people.
     renamed = exported.replace(ELSEWHERE, "https://renamed.example")
     usersctl.ok("import", "-", "--on-conflict", "update", stdin=renamed)
-    assert links(usersctl)["ada@example.com"] == Link("7", "https://renamed.example")
+    assert links(usersctl)["ada@example.com"] == ("7", "https://renamed.example")
     odd = usersctl("import", "-", stdin="email,oauth_id,oauth_issuer\ndan@example.com,9,elsewhere\n")
     assert (odd.code, "oauth_issuer 'elsewhere' is no web address" in odd.stderr) == (2, True)

@@ -28,6 +28,7 @@ from support.oauth_site import (
 from support.postbox import last_link, link_in, sent
 from support.web import Client, Site, running
 
+from usersctl.models import OAUTH
 from usersctl.service import Service
 from usersctl.transfer.transfer import ImportOptions
 from usersd.cookies import without_ours
@@ -651,7 +652,7 @@ def test_an_unlinked_account_is_linked_again_only_by_its_owner(open_site: OAuthS
     browser.sign_in()
     me = browser.me()
     assert me is not None
-    open_site.service.accounts.update(me["id"], unlink=True, by=OPERATOR)
+    open_site.service.accounts.update(me["id"], unlink=OAUTH, by=OPERATOR)
     assert browser.me() == me | {"oauth_id": None, "updated_at": (browser.me() or {})["updated_at"]}
     assert error_of(open_site.browser().client.get(answered(browser.set_out()))) == "oauth_failed"
     browser.sign_in()

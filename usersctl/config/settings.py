@@ -103,8 +103,6 @@ class Settings(NamedTuple):
     oauth_client_secret: Annotated[str | None, Key("auth.oauth.clientSecret", values.optional_string, env="USERS_OAUTH_CLIENT_SECRET",
         env_file=True, secret=True, example="the secret that the provider gave", help=
         "The secret of that client.")] = None
-    oauth_preset: Annotated[str | None, Key("auth.oauth.preset", values.optional(values.one_of(*PRESETS)), example="google", help=
-        "A well-known provider, whose issuer, protocol and label need not be set. microsoft is for personal accounts, unless issuer names a tenant.")] = None
     oauth_provider: Annotated[str, Key("auth.oauth.provider", values.one_of("oidc", "github"),
         "The protocol: OpenID Connect, or GitHub's own.")] = "oidc"
     oauth_label: Annotated[str | None, Key("auth.oauth.label", values.string, example="Example Ltd", help=
@@ -211,6 +209,7 @@ class Settings(NamedTuple):
     provider_sign_ins_per_minute: Annotated[int, Key("limits.providerSignInsPerMinute", values.whole(1, 100_000),
         "Sign-ins through the provider a minute from one client address.")] = 60
     # fmt: on
+    oauth_preset: str | None = None  # only those of auth.providers have one
     more_providers: tuple[ProviderSettings, ...] = ()  # those of auth.providers, in the order of the file
 
     def __repr__(self) -> str:
@@ -294,9 +293,12 @@ def _key_of_any_provider(key: Key) -> Key:
     )
 
 
+_PRESET = Key(f"auth.providers.{_ANY}.preset", values.one_of(*PRESETS), field="oauth_preset", example="google", help=
+    "A well-known provider, so that issuer, protocol and label need not be set. microsoft stands for personal accounts, unless "
+    "issuer names a tenant.")  # fmt: skip
+_KEYS_OF_OAUTH = [key for key in KEYS.values() if key.table == "auth.oauth"]
 KEYS_OF_PROVIDERS: dict[str, Key] = {
-    key.name: key
-    for key in map(_key_of_any_provider, filter(lambda key: key.table == "auth.oauth", KEYS.values()))
+    key.name: key for key in (_PRESET, *map(_key_of_any_provider, _KEYS_OF_OAUTH))
 }
 
 

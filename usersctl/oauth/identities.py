@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 from usersctl.config import Settings
 from usersctl.config.providers import ProviderSettings, name_of_issuer
 from usersctl.errors import Invalid, NotFound
-from usersctl.freshness import require_fresh
 from usersctl.mail.kinds import ACCOUNT_UNLINKED, PASSWORD_ENDED, EmailQueue
 from usersctl.models import Actor, Identity, User
 from usersctl.passwords import password_is_set
-from usersctl.permissions import admit
+from usersctl.permissions import admit, require_fresh
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 

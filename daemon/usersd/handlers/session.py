@@ -54,15 +54,15 @@ def login(request: Request, service: Service) -> dict[str, Any]:
     return {"user": opened.user.as_json()}
 
 
-class Proof(Body):
+class ProofOfIdentity(Body):
     password = optional(ANY_PASSWORD)
 
 
-@Operation("confirmSession", SIGNING_IN, DONE, Proof)
+@Operation("confirmSession", SIGNING_IN, DONE, ProofOfIdentity)
 def confirm(request: Request, service: Service) -> dict[str, Any]:
     """Confirm that it is you. Some changes of your own account need a proof of the last ten minutes: a sign-in, or this.
     They are refused otherwise, with a 403 "Confirm that it is you"."""
-    password = Proof(request.body).password or ""
+    password = ProofOfIdentity(request.body).password or ""
     user_id = request.signed_in.id
     service.freshness.confirm(user_id, password, session_id=request.session_id, by=request.actor)
     return {"success": True}
