@@ -20,7 +20,8 @@ from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.snippet import Site, Snippet, write
 from usersctl.cli.tree import COMMANDS, SHARED, command_tree
 from usersctl.config import Loaded, Settings
-from usersctl.config.settings import KEYS, Key
+from usersctl.config.settings import ALL_KEYS as KEYS
+from usersctl.config.settings import Key
 from usersctl.config.sources import Origin
 from usersd.openapi.document import document
 from usersd.openapi.reference import kind_of

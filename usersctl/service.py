@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from usersctl.deletion import Deletion
     from usersctl.devices import Devices
     from usersctl.first_admin import FirstAdmin
-    from usersctl.invitations import Invitations
     from usersctl.freshness import Freshness
     from usersctl.groups import Groups
+    from usersctl.invitations import Invitations
     from usersctl.lockdown import Lockdowns
     from usersctl.mail.kinds import EmailQueue
     from usersctl.mail.outbox import Outbox

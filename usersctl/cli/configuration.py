@@ -9,7 +9,8 @@ from typer import Argument, Context, Option
 from usersctl.cli.questions import invocation
 from usersctl.cli.show.cells import clean, one_line, to_json
 from usersctl.config import sources
-from usersctl.config.settings import KEYS, Key
+from usersctl.config.providers import PROVIDERS
+from usersctl.config.settings import ALL_KEYS, KEYS_OF_PROVIDERS, Key, key_called
 from usersctl.errors import Invalid
 from usersctl.fields import is_text
 
@@ -36,7 +37,7 @@ NEEDS = {"mailer.auth.user": "mailer.auth.pass"}
 
 def toml_lines(rows: list[tuple[str, Any, str]], *, origins: bool) -> Iterator[str]:
     """A comment stands for what a file cannot hold: no value, a masked secret, a path that is not UTF-8."""
-    masked = {name for name, value, _ in rows if KEYS[name].secret and value is not None}
+    masked = {name for name, value, _ in rows if value == sources.MASK}
     for name, value, source in rows:
         line = f"{name} = {as_toml(value)}"
         if value is None or name in masked or NEEDS.get(name) in masked or not is_text(str(value)):
@@ -60,13 +61,14 @@ def explain(
         Argument(
             metavar="KEY",
             help="A key, or a table of keys such as auth.oauth.",
-            autocompletion=lambda: [*KEYS],
+            autocompletion=lambda: [*ALL_KEYS],
         ),
     ] = "",
 ) -> None:
     """Print what keys mean: type, default, environment variables and meaning. All keys if none is named."""
     run = invocation(ctx)
-    keys = [key for key in KEYS.values() if not name or f"{key.name}.".startswith(f"{name}.")]
+    key = key_called(name)  # also of a provider by its name
+    keys = [key] if key else _keys_in(name)
     if not keys:
         raise Invalid(sources.unknown_key(name))
     if run.out.json:
@@ -79,6 +81,13 @@ def explain(
         facts = _explanation(key) | {"environment": ", ".join(key.variables) or "none"}
         facts["default"] = "none" if key.default is None else to_json(key.default)
         run.out.facts(facts.items())
+
+
+def _keys_in(table: str) -> list[Key]:
+    named = [key_called(name.replace("NAME", table.removeprefix(PROVIDERS))) for name in KEYS_OF_PROVIDERS]
+    if table.startswith(PROVIDERS) and table != f"{PROVIDERS}NAME":
+        return [key for key in named if key]
+    return [key for key in ALL_KEYS.values() if not table or f"{key.name}.".startswith(f"{table}.")]
 
 
 def _explanation(key: Key) -> dict[str, Any]:

@@ -278,7 +278,7 @@ VARIABLES: dict[str, Key] = {variable: key for key in KEYS.values() if key.env f
 _ANY = "NAME"
 _OTHER_HELP = {
     "callbackUrl": "Where the provider sends the browser back to, as registered there. Without it: auth.oauth.callbackUrl, a slash, and NAME.",
-    "clientId": "The client at one more identity provider. NAME is of lower-case letters, digits and hyphens.",
+    "clientId": "The client at one more identity provider. NAME is of small letters, digits and hyphens.",
 }
 PROVIDER_NAME = re.compile("[a-z][a-z0-9-]{0,30}")
 
@@ -289,6 +289,7 @@ def _key_of_any_provider(key: Key) -> Key:
         name=f"auth.providers.{_ANY}.{last}",
         help=_OTHER_HELP.get(last, f"As auth.oauth.{last}."),
         env=key.env and key.env.replace("_OAUTH_", f"_PROVIDERS_{_ANY}_"),
+        example="/sso/callback" if last == "callbackUrl" else key.example,
         has_default=last != "callbackUrl",
     )
 
@@ -300,6 +301,8 @@ _KEYS_OF_OAUTH = [key for key in KEYS.values() if key.table == "auth.oauth"]
 KEYS_OF_PROVIDERS: dict[str, Key] = {
     key.name: key for key in (_PRESET, *map(_key_of_any_provider, _KEYS_OF_OAUTH))
 }
+
+ALL_KEYS = KEYS | KEYS_OF_PROVIDERS  # for documentation
 
 
 def key_called(name: str) -> Key | None:

@@ -240,7 +240,7 @@ def _keys_inside(file: Path, name: str) -> list[Key]:
     if provider == name or "." in provider:
         return [key for key in KEYS.values() if key.name.startswith(name + ".")]
     if not PROVIDER_NAME.fullmatch(provider) or provider == OAUTH:
-        allowed = "must be 1 to 31 lower-case letters, digits and hyphens, a letter first"
+        allowed = "must be 1 to 31 small letters, digits and hyphens, a letter first"
         if provider == OAUTH:
             allowed = "this name stands for auth.oauth: choose another"
         raise ConfigError(f"{file}: {name}: {allowed}")

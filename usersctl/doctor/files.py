@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from usersctl.config.settings import KEYS
+from usersctl.config.settings import key_called
 from usersctl.doctor.installation import Installation, Result, UncheckedError, hint, ok, problem, warning
 from usersctl.errors import Outdated, UsersError
 from usersctl.store import upgrade
@@ -29,7 +29,8 @@ def config(installation: Installation) -> Result:
 
 def config_files(installation: Installation) -> Result | None:
     origins, file = installation.configuration.origins, installation.configuration.file
-    sources = {origins[name].source for name, key in KEYS.items() if key.secret and name in origins}
+    keys = {name: key_called(name) for name in origins}
+    sources = {origins[name].source for name, key in keys.items() if key and key.secret}
     secrets = [Path(os.environ[name]) for name in sources if name.endswith("_FILE") and name in os.environ]
     files = [*filter(None, [file]), *secrets]
     for path in files:
