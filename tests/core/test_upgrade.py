@@ -21,6 +21,7 @@ from support.old_databases import (
     make_version_3,
 )
 from support.postbox import last_link
+from werkzeug.security import generate_password_hash
 
 from usersctl.clock import moment, stamp, utc_now
 from usersctl.errors import Invalid, StoreUnusable, Unauthenticated
@@ -34,6 +35,7 @@ from usersctl.store.backup import check, checked_copy
 from usersctl.store.store import Store
 
 HASH = Hasher(4).hash(PASSWORD)
+WERKZEUG = generate_password_hash(PASSWORD, "pbkdf2:sha256:100")
 
 
 def make(path: Path, layout: str = OLD, *rows: dict[str, Any], extra: str = "") -> Path:
@@ -403,10 +405,11 @@ def test_an_unknown_role_becomes_user_and_is_reported(
         ("ID INTEGER PRIMARY KEY, Email TEXT, Password TEXT", HASH),
         ("id INTEGER PRIMARY KEY, email TEXT, password TEXT, password_hash TEXT", HASH),
         ("id INTEGER PRIMARY KEY, email TEXT, password BLOB", HASH.encode()),
+        ("id INTEGER PRIMARY KEY, email TEXT, password TEXT", WERKZEUG),
         ("id INTEGER PRIMARY KEY, email TEXT, password BLOB", b"\xff\0"),
         ("id INTEGER PRIMARY KEY, email TEXT, password TEXT", None),
     ],
-    ids=["password", "password_hash", "capitals", "both", "bytes", "other bytes", "none"],
+    ids=["password", "password_hash", "capitals", "both", "bytes", "Werkzeug", "other bytes", "none"],
 )
 def test_missing_columns_of_an_account_get_defaults(
     path: Path, make_service: Callable[..., Service], layout: str, password: Any
@@ -418,7 +421,7 @@ def test_missing_columns_of_an_account_get_defaults(
     assert user == User(
         4, "ada@example.com", "ada", "user", True, *(user.created_at,) * 2, None, None, None, None, False
     )
-    if password in (HASH, HASH.encode()):
+    if password in (HASH, HASH.encode(), WERKZEUG):
         assert service.sessions.login("ada@example.com", PASSWORD)
     else:
         with pytest.raises(Unauthenticated):
