@@ -38,6 +38,7 @@ class Cause(StrEnum):
     THROTTLED = "throttled"
     DEVICES_LOCKED = "devices-locked"
     NO_PASSWORD = "no-password"  # noqa: S105 - none is in it
+    NO_LIBRARY = "no-library"
     NO_PROVIDER = "no-provider"
     EMAIL_WAITING = "email-waiting"
     EMAIL_FAILED = "email-failed"
@@ -117,7 +118,7 @@ class Why:
         yield self._throttled(tx, user, user.email)
         if stored is not None and lacks_library(stored.password_hash):
             message = "its hash is of another system, and needs a library that is not installed"
-            yield _shut("password", message, MEND_LIBRARY, Cause.NO_PASSWORD, Step.SEND_RESET)
+            yield _shut("password", message, MEND_LIBRARY, Cause.NO_LIBRARY, Step.SEND_RESET)
         elif not user.awaits_owner:
             yield _password(user, has_password=has_password, has_provider=has_provider)
         yield from self._providers(identities, has_another_way=has_password or has_provider)
@@ -274,7 +275,7 @@ def _invited(tx: Transaction, user: User) -> Gate:
         return _shut("active", message, mend, Cause.INVITATION_EXPIRED, Step.INVITE)
     message = f"invited at {invitation.invited_at}, and not accepted yet"
     mend = f"usersctl link invite {user.id}"
-    return _shut("active", message, mend, Cause.INVITED, Step.INVITE)
+    return _shut("active", message, mend, Cause.INVITED, Step.INVITE, invitation.expires_at)
 
 
 def _exists(tx: Transaction, reference: str, number: int | None) -> Gate:

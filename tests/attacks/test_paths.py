@@ -25,12 +25,12 @@ from usersd.routing import Access
 CLOSED = [
     route.path.replace("<id>", "1").replace("<session_id>", "1")
     for route in TABLE
-    if route.access in (Access.SIGNED_IN, Access.ADMIN, Access.OPERATOR)
+    if route.access in (Access.SIGNED_IN, Access.ADMIN, Access.ADMIN_PAGE, Access.OPERATOR)
 ]
 FOR_ADMINS = [
     (route.method, route.path.replace("<id>", "1").replace("<session_id>", "1"))
     for route in TABLE
-    if route.access in (Access.ADMIN, Access.OPERATOR)
+    if route.access in (Access.ADMIN, Access.ADMIN_PAGE, Access.OPERATOR)
 ]
 
 

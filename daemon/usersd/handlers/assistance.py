@@ -47,7 +47,7 @@ def why(request: Request, service: Service) -> dict[str, Any]:
 
 
 def _mend(gate: Gate, user_id: int) -> str | None:
-    if gate.mend is None or not gate.mend.startswith("usersctl "):
+    if gate.mend is None or not gate.mend.startswith(("usersctl ", "pip ")):
         return gate.mend
     if gate.step is None:
         return f"On the server: {gate.mend}"
