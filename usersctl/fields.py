@@ -8,7 +8,6 @@ from usersctl.errors import Invalid
 from usersctl.models import Newcomer, Role
 
 MAX_NAME = 200
-GROUP_NAME = "1 to 63 of a-z, 0-9 and . _ -, and begin with a letter or digit"
 _ROLES = frozenset(Role)
 
 # Addresses that need no closer look: letters and digits, with single signs between them. Hyphens side by side are left
@@ -78,7 +77,9 @@ def normal_role(value: str) -> str:
 def normal_group(value: str) -> str:
     """In lower case already: applications compare it as it is, and a comma separates it from others in a header."""
     if not re.fullmatch("[a-z0-9][a-z0-9._-]{0,62}", value):
-        raise Invalid(f"Group must be {GROUP_NAME}", value=value)
+        raise Invalid(
+            "Group name must be of a-z, 0-9 and . _ -, 63 at most, and begin with a-z or 0-9", value=value
+        )
     return value
 
 

@@ -53,6 +53,11 @@ class Groups:
         with self.store.glance() as tx:
             return tx.groups()
 
+    def some(self, *, after: str, at_most: int) -> list[Group]:
+        """By name, behind this one."""
+        with self.store.glance() as tx:
+            return tx.groups(after, at_most)
+
     def get(self, name: str) -> Group:
         with self.store.glance() as tx:
             return group_named(tx, name)
@@ -69,7 +74,7 @@ class Groups:
             admit(tx, by)
             group = tx.add_group(name)
             if group is None:
-                raise Taken(f"There is a group {name} already")
+                raise Taken("Group name is taken")
             tx.audit(by, "group-create", group=name)
             return group
 

@@ -115,6 +115,7 @@ TABLE: tuple[Route, ...] = (
     Route("GET",    "/users",                              ADMIN_PAGE,       pages.users),
     Route("GET",    "/overview",                           ADMIN_PAGE,       pages.overview),
     Route("GET",    "/audit",                              ADMIN_PAGE,       pages.audit),
+    Route("GET",    "/users/groups",                       ADMIN_PAGE,       pages.groups),
     Route("GET",    "/users/<id>",                         ADMIN_PAGE,       pages.user),
 )
 # fmt: on

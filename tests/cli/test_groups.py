@@ -37,8 +37,8 @@ def test_refusals_have_their_exit_codes(usersctl: Command) -> None:
     usersctl.ok("group", "create", "staff")
     usersctl.ok("group", "add", "staff", "1")
     for words, code, message in (
-        (("create", "staff"), 4, "There is a group staff already"),
-        (("create", "Staff"), 2, "Group must be 1 to 63 of a-z"),
+        (("create", "staff"), 4, "Group name is taken"),
+        (("create", "Staff"), 2, "Group name must be of a-z"),
         (("show", "nobody"), 3, "Group not found"),
         (("add", "nobody", "1"), 3, "Group not found"),
         (("add", "staff", "1", "99"), 3, "No user '99'"),
@@ -62,3 +62,13 @@ def test_a_large_group_is_shown_in_part(usersctl: Command) -> None:
     assert done.stdout.count("\nmember\t") == 50
     assert "50 of 52 members" in done.stderr
     assert len(usersctl.ok("group", "show", "staff", "--json").json["users"]) == 50
+
+
+def test_show_prints_the_groups_of_a_user(usersctl: Command) -> None:
+    usersctl.add("ada", "bob")
+    for group in ("staff", "board"):
+        usersctl.ok("group", "create", group)
+        usersctl.ok("group", "add", group, "ada@example.com")
+    assert "\ngroups\tboard, staff\n" in usersctl.ok("show", "ada@example.com").stdout
+    assert "\ngroups\t\n" in usersctl.ok("show", "bob@example.com").stdout
+    assert "groups" not in usersctl.ok("show", "ada@example.com", "--json").json

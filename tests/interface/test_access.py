@@ -103,6 +103,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("GET", "/users"): (ADMINS_PAGE, 200),
     ("GET", "/overview"): (ADMINS_PAGE, 200),
     ("GET", "/audit"): (ADMINS_PAGE, 200),
+    ("GET", "/users/groups"): (ADMINS_PAGE, 200),
     ("GET", "/users/<id>"): (ADMINS_PAGE, 200),
 }
 ONLY_FOR_DEVELOPMENT = {("GET", "/dev/mail")}

@@ -1,5 +1,6 @@
 """The endpoints of groups, which are for admins."""
 
+import re
 from typing import Any
 
 import pytest
@@ -32,9 +33,15 @@ def test_groups_are_created_listed_and_deleted(admin: Client) -> None:
         ({"name": ""}, "Name is required"),
         ({"name": None}, "Name is required"),
         ({"name": 7}, "name must be a string"),
-        ({"name": "Staff"}, "Group must be 1 to 63 of a-z, 0-9 and . _ -, and begin with a letter or digit"),
-        ({"name": "a,b"}, "Group must be 1 to 63 of a-z, 0-9 and . _ -, and begin with a letter or digit"),
-        ({"name": "taken"}, "There is a group taken already"),
+        (
+            {"name": "Staff"},
+            "Group name must be of a-z, 0-9 and . _ -, 63 at most, and begin with a-z or 0-9",
+        ),
+        (
+            {"name": "a,b"},
+            "Group name must be of a-z, 0-9 and . _ -, 63 at most, and begin with a-z or 0-9",
+        ),
+        ({"name": "taken"}, "Group name is taken"),
     ],
 )
 def test_a_group_without_a_good_name_is_a_400(admin: Client, body: dict[str, Any], message: str) -> None:
@@ -136,3 +143,28 @@ def test_the_user_object_has_no_groups(site: Site, admin: Client) -> None:
     admin.send("PUT", f"/api/users/{ada.id}/groups", {"groups": ["staff"]})
     assert "groups" not in admin.get(f"/api/users/{ada.id}").json["user"]
     assert "groups" not in site.signed_in(ada).get("/api/users/me").json["user"]
+
+
+# --- the page ---
+
+
+def test_the_page_lists_groups_and_goes_on_behind_the_last(site: Site, admin: Client) -> None:
+    assert b"There are no groups." in admin.get("/users/groups").body
+    for number in range(102):
+        site.service.groups.create(f"g{number:03}", by=OPERATOR)
+    site.service.groups.add("g000", [site.add("ada").id], by=OPERATOR)
+    first = admin.get("/users/groups").body.decode()
+    assert first.count("<tr><th") == 1 + 100
+    assert '<a href="/users?group=g000">1</a>' in first
+    assert 'data-path="/api/groups/g099"' in first
+    (more,) = re.findall(r'href="(\?after=[^"]*)"', first)
+    second = admin.get(f"/users/groups{more}").body.decode()
+    assert re.findall(r'data-path="/api/groups/(\w+)"', second) == ["g100", "g101"]
+    assert "?after=" not in second
+    assert admin.get("/users/groups?after=%ff&x=<b>").status == 200
+
+
+def test_the_page_is_for_admins(site: Site) -> None:
+    reply = site.signed_in(site.add("ada")).get("/users/groups", headers={"Accept": "text/html"})
+    assert (reply.status, b"This page is for admins" in reply.body) == (403, True)
+    assert site.client().get("/users/groups").header("Location") == "/login?redirect=/users/groups"

@@ -182,6 +182,7 @@ def show(ctx: Context, user: ReadUserArgument) -> None:
         claim = tx.claim_of(account.id)
         identities = tx.identities_of(account.id)
         invitation = tx.invitation_of(account.id)
+        groups = tx.groups_of(account.id)
     facts: dict[str, Cell] = account.as_json() | {
         "email_proven_at": account.email_proven_at,
         "awaiting_confirmation": account.awaiting_confirmation,
@@ -190,6 +191,7 @@ def show(ctx: Context, user: ReadUserArgument) -> None:
         "sessions": sum(session.kind != TokenKind.API for session in sessions),
         "api_tokens": sum(session.kind == TokenKind.API for session in sessions),
         "login_locked": wait is not None,
+        "groups": ", ".join(groups),
     }
     if invitation is not None:
         facts |= {"invited_at": invitation.invited_at, "invitation_expires_at": invitation.expires_at}

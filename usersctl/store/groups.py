@@ -6,6 +6,7 @@ from usersctl.models import Group, User
 from usersctl.store.statements import Statements
 from usersctl.store.users import USER, user_of
 
+MOST = 2**62  # more than any table holds
 _GROUP = "id, name, created_at, members"
 # Of deleted groups: one search of the index for each group.
 _LEFT_OVER = (
@@ -16,8 +17,10 @@ _LEFT_OVER = (
 
 
 class Groups(Statements):
-    def groups(self) -> list[Group]:
-        return list(map(Group._make, self._run(f"SELECT {_GROUP} FROM groups ORDER BY name")))
+    def groups(self, after: str = "", at_most: int = MOST) -> list[Group]:
+        """By name, behind this one."""
+        statement = f"SELECT {_GROUP} FROM groups WHERE name > ? ORDER BY name LIMIT ?"
+        return list(map(Group._make, self._run(statement, (after, at_most))))
 
     def count_groups(self, at_most: int) -> int:
         return self._number("SELECT count(*) FROM (SELECT 1 FROM groups LIMIT ?)", (at_most,))

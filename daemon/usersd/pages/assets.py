@@ -23,6 +23,7 @@ SCRIPTS = {
     "user": ("script.js", "dialogs.js", "user.js"),
     "users": ("script.js", "dialogs.js", "users.js"),
 }
+SHARED = {"groups": "user"}  # pages that have the actions of another
 _IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp"}
 MAX_SIZE = 512 * 1024  # of an operator's file
 
@@ -68,7 +69,7 @@ def _texts(settings: Settings, name: str, words: texts.Words) -> bytes:
 
 
 def script_of(page: str) -> str:
-    return page if page in SCRIPTS else "script"
+    return page if page in SCRIPTS else SHARED.get(page, "script")
 
 
 def is_branded(settings: Settings) -> bool:

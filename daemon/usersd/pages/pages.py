@@ -13,7 +13,7 @@ from usersctl.service import Service
 from usersd.access import is_api, own_path, wants_a_page
 from usersd.inputs import Query, number, optional
 from usersd.openapi.operation import HTML, PAGES, Operation
-from usersd.openapi.schemas import EMAIL, TOKEN, integer, string
+from usersd.openapi.schemas import EMAIL, GROUP_NAME, TOKEN, integer, string
 from usersd.page_access import REGISTRATION
 from usersd.pages import assets, audit_page, common_passwords, languages, overview_page, texts, user_page
 from usersd.request import Request
@@ -26,7 +26,14 @@ _FOLDER = str(Path(__file__).parent)
 LOGIN = "/login"
 # Names of templates, which are also those of their texts (nav.NAME).
 NAVIGATION = (("profile", "/account"),)
-FOR_ADMINS = (("users", "/users"), ("overview", "/overview"), ("audit", "/audit"), *NAVIGATION)
+FOR_ADMINS = (
+    ("users", "/users"),
+    ("groups", "/users/groups"),
+    ("overview", "/overview"),
+    ("audit", "/audit"),
+    *NAVIGATION,
+)
+GROUPS = 100  # on a page
 WAY = "/api/users/auth/oauth/redirect"
 
 
@@ -209,6 +216,20 @@ def _ways(providers: Iterable[ProviderSettings], then: str = "") -> list[Way]:
 def users(request: Request, _service: Service) -> Response:
     """User management."""
     return _page(request, "users", width="wide")
+
+
+class GroupsQuery(Query):
+    after = optional(GROUP_NAME, "The last group of the page before this one.")
+
+
+@Operation(
+    "groupsPage", PAGES, HTML, query=GroupsQuery, refusals={403: "For admins only."}, html_refusals=HTML_403
+)
+def groups(request: Request, service: Service) -> Response:
+    """Groups. To create and delete them."""
+    after = GroupsQuery.lenient(request).after or ""
+    found = service.groups.some(after=after, at_most=GROUPS + 1)
+    return _page(request, "groups", width="middle", groups=found[:GROUPS], more=len(found) > GROUPS)
 
 
 class OneUserQuery(Query):
