@@ -24,6 +24,7 @@ WORDS = {
     "deactivate": "bob@example.com",
     "import": "people.csv --dry-run",
     "export": "-",
+    "group create": "editors",
     "mail show": "1",
     "mail test": "ada@example.com",
     "healthcheck": "http://127.0.0.1:{port}",
@@ -103,6 +104,8 @@ def prepared(bench: Bench, users: int) -> Path:
                 "UPDATE users SET email = ?, role = 'admin' WHERE id = ?", (f"{name}@example.com", number)
             )
     bench.usersctl(database, "update", "5", "--email", "eve@example.org")  # leaves an email in the outbox
+    bench.usersctl(database, "group", "create", "staff")
+    bench.usersctl(database, "group", "add", "staff", "bob@example.com")
     bench.usersctl(database, "db", "backup", str(bench.folder / "backup.db"))
     (bench.folder / "people.csv").write_text("email,name\neve@example.com,Eve\n", "utf-8")
     (bench.folder / "users.toml").write_text("[passwordHashing]\nrounds = 10\n", "utf-8")
