@@ -12,12 +12,16 @@ def utc_now() -> datetime:
 
 def stamp(moment: datetime) -> str:
     """`2026-11-20T08:22:19.123Z`"""
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+    if moment.tzinfo is not UTC:
+        moment = moment.astimezone(UTC)
+    return moment.isoformat(timespec="milliseconds")[:-6] + "Z"  # for +00:00
 
 
 def moment(text: str) -> datetime:
     """The reverse of `stamp`, which also takes other ISO 8601 forms; without an offset they count as UTC."""
     parsed = datetime.fromisoformat(text)
+    if parsed.tzinfo is UTC:
+        return parsed
     return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
 
 

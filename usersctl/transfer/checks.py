@@ -154,12 +154,14 @@ def _is_empty(name: str, value: Any) -> bool:
 
 
 def _text(name: str, value: Any) -> str:
+    if isinstance(value, str) and value.isprintable():
+        return value
     if isinstance(value, bool | int) and name in ("active", "confirmed"):
         return str(value)
     if not isinstance(value, str):
         raise Invalid(f"{name} must be a string", value=None if name in _SECRETS else str(value))
     # A password is taken exactly as it was typed; its own rules forbid some characters.
-    if not value.isprintable() and (not is_text(value) or (name != "password" and _CONTROL.search(value))):
+    if not is_text(value) or (name != "password" and _CONTROL.search(value)):
         problem = f"{name} is not valid text: it holds control characters, or is not UTF-8"
         raise Invalid(problem, value=None if name in _SECRETS else value)
     return value
