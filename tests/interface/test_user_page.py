@@ -182,6 +182,7 @@ def test_an_unknown_user_is_a_page_that_says_so(site: Site, root: User) -> None:
         reply = admin.get(f"/users/{unknown}", headers=BROWSER)
         assert (reply.status, b"<h1>There is no such user</h1>" in reply.body) == (404, True)
         assert b'<a href="/users">' in reply.body
+        assert f'<a href="/audit?user={unknown}">'.encode() in reply.body
 
 
 SPELLINGS = ["0", "01", "-1", "+1", "1.0", "1e0", "x", "me", "%31%00", "%D9%A1", "1%0a", "%201", "1%20", "9" * 19, "9" * 400, "%2e%2e"]  # fmt: skip

@@ -252,7 +252,7 @@ def user(request: Request, service: Service) -> Response:
     user_id = request.ids["id"]
     explained = service.why.explain(str(user_id))
     if explained.user is None:
-        return _refused(request, "no-user", 404)
+        return _refused(request, "no-user", 404, trail=f"/audit?user={user_id}")
     query = OneUserQuery(request.query)
     return _page(
         request,
@@ -298,8 +298,8 @@ def instead(request: Request, answer: Response) -> Response:
     return refusal._replace(headers=refusal.headers + answer.headers[len(JSON) :])
 
 
-def _refused(request: Request, why: str, status: int) -> Response:
-    return _page(request, "refused", why=why)._replace(status=status)
+def _refused(request: Request, why: str, status: int, *, trail: str = "") -> Response:
+    return _page(request, "refused", why=why, trail=trail)._replace(status=status)
 
 
 def away(request: Request, url: str) -> Response:
