@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from usersctl.config import Settings
-from usersctl.config.providers import ProviderSettings, name_of_issuer
+from usersctl.config.providers import ProviderSettings, known_as, name_of_issuer
 from usersctl.errors import Invalid, NotFound
 from usersctl.mail.kinds import ACCOUNT_UNLINKED, PASSWORD_ENDED, EmailQueue
 from usersctl.models import Actor, Identity, User
@@ -24,6 +24,18 @@ class Linked(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         return self._asdict()
+
+
+class Connection(NamedTuple):
+    """A provider as its page shows it to the owner of an account: one to disconnect, or one to connect."""
+
+    name: str
+    label: str
+    logo: str | None
+    is_linked: bool = False
+    email: str | None = None
+    linked_at: str | None = None
+    is_spare: bool = False  # the account has another way in
 
 
 class Bound(NamedTuple):
@@ -47,6 +59,29 @@ class Identities:
             Linked(identity.provider, self._label(identity), identity.email, identity.linked_at)
             for identity in identities
         ]
+
+    def connections(self, user_id: int) -> list[Connection]:
+        """The links of the account, and then the providers that it is not linked to."""
+        with self.store.read() as tx:
+            connections = [
+                Connection(
+                    identity.provider,
+                    self._label(identity),
+                    self._logo(identity),
+                    True,
+                    identity.email,
+                    identity.linked_at,
+                    self._has_another_way_in(tx, user_id, identity.provider),
+                )
+                for identity in tx.identities_of(user_id)
+            ]
+        linked = {connection.name for connection in connections}
+        others = [provider for provider in self.settings.providers if provider.name not in linked]
+        return connections + [Connection(other.name, other.display, other.logo) for other in others]
+
+    def _logo(self, identity: Identity) -> str | None:
+        provider = self.settings.provider(identity.provider)
+        return known_as(identity.issuer) if provider is None else provider.logo
 
     def _label(self, identity: Identity) -> str:
         """The name of the provider for people. A link to another issuer has the name of that one."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from usersctl.config.providers import ProviderSettings
@@ -34,6 +34,7 @@ FOR_ADMINS = (
     *NAVIGATION,
 )
 GROUPS = 100  # on a page
+CONFIRMED = "/account?confirmed"  # where a sign-in ends that proves anew who the user is
 WAY = "/api/users/auth/oauth/redirect"
 
 
@@ -65,9 +66,14 @@ def login(request: Request, service: Service) -> Response:
         then=then,
         onward=onward,
         ways=ways,
-        error=words.get(f"oauth.{query.error}.{detail}", words.get(f"oauth.{query.error}")),
+        error=_why_refused(words, query.error, detail),
         awaits=detail == "awaiting-confirmation",
     )
+
+
+def _why_refused(words: dict[str, Any], error: str | None, detail: str) -> str | None:
+    """Why a sign-in through a provider was refused. An error that no text is for is none of ours."""
+    return words.get(f"oauth.{error}.{detail}", words.get(f"oauth.{error}"))
 
 
 @Operation("logoutPage", PAGES, HTML, query=Onward)
@@ -168,21 +174,34 @@ def setup(request: Request, service: Service) -> Response:
     return _page(request, "setup", needed=first_admin.needed(), opens=opens, command=first_admin.command)
 
 
-@Operation("accountPage", PAGES, HTML)
+class AccountQuery(Query):
+    linked = optional(string("google"), "The provider that has just been connected.")
+    error = optional(string("oauth_failed"), "Why a provider could not be connected.")
+
+
+@Operation("accountPage", PAGES, HTML, query=AccountQuery)
 def profile(request: Request, service: Service) -> Response:
-    """Your profile, password and sessions."""
-    has_password = service.recovery.has_password(request.signed_in.id)
-    identities = service.identities.of(request.signed_in.id)
-    is_proven = request.signed_in.email_proven_at is not None
+    """Your profile, password, providers and sessions."""
+    query, words = AccountQuery.lenient(request), _words(request)
+    user = request.signed_in
+    has_password = service.recovery.has_password(user.id)
+    connections = service.identities.connections(user.id)
+    linked = {one.name: one for one in connections if one.is_linked}
+    news = None
+    if query.linked in linked:
+        news = words["profile.connected"].replace("{provider}", linked[query.linked].label)
     return _page(
         request,
         "profile",
         width="middle",
         has_password=has_password,
-        identities=identities,
+        connections=connections,
+        proofs=_ways(filter(lambda each: each.name in linked, request.settings.providers), CONFIRMED),
         provider=" / ".join(provider.display for provider in request.settings.providers),
-        ends_password=request.settings.has_provider and not is_proven and not identities,
-        ended_password=not has_password and service.identities.has_ended_password(request.signed_in),
+        ends_password=request.settings.has_provider and user.email_proven_at is None and not linked,
+        ended_password=not has_password and service.identities.has_ended_password(user),
+        news=news,
+        error=_why_refused(words, query.error, request.take_reason() if query.error else ""),
     )
 
 

@@ -45,6 +45,27 @@ function sessionItem(session) {
   return item;
 }
 
+// --- a fresh proof of identity, which some changes need ---
+
+const proof = $("#proof");
+
+// Without a password the visitor leaves for a sign-in at the provider, and the form that was sent is sent again afterwards.
+isConfirmed = (method, path) => {
+  sessionStorage.setItem("unconfirmed", JSON.stringify([method, path, Date.now()]));
+  proof.returnValue = "";
+  proof.showModal();
+  return new Promise((resolve) => on(proof, "close", () => resolve(proof.returnValue === "done"), { once: true }));
+};
+
+on($("[data-close]", proof), "click", () => proof.close());
+
+const unconfirmed = taken("unconfirmed");
+if (unconfirmed && query.has("confirmed")) {
+  const [method, path, since] = JSON.parse(unconfirmed);
+  const form = [...all("form[data-api]")].find(({ dataset }) => dataset.api === path && (dataset.method || "POST") === method);
+  if (form && Date.now() - since < 600000) textsLoaded.then(() => form.requestSubmit());
+}
+
 function showAll() {
   showClaim();
   listSessions();

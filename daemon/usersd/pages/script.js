@@ -156,6 +156,9 @@ function own_path(target) {
   return /^\/(?![/\\])[!-\[\]-~]*$/.test(target || "") ? target : "/";
 }
 
+// Set by a page that has a dialog for it: asks for a fresh proof of identity, and resolves to true after one.
+let isConfirmed;
+
 // Calls the API and returns its JSON; null after a failure, which `refused` has shown by then.
 async function ask(method, path, body, refused = (text) => say(text, "note bad")) {
   let answer;
@@ -181,6 +184,7 @@ async function ask(method, path, body, refused = (text) => say(text, "note bad")
     say(t("say.ended"), "note bad", " ", makeLink("", t("say.again"), "/login?redirect=" + here));
   } else {
     const message = result?.statusMessage;
+    if (message === "Confirm that it is you" && await isConfirmed?.(method, path)) return ask(method, path, body, refused);
     refused(await refusalText(answer, message), message, answer.headers.get("X-Account-State"));
   }
   return null;
@@ -207,7 +211,7 @@ function onPress(button, action) {
 // --- forms ---
 // A form says by its attributes what it does. The request: data-api, data-method, data-query (fields that come from the
 // page's address). After success: data-then (the page to go to) and data-done (the note to show, there or here),
-// data-keep (the form stays), data-title (the page's new heading). data-over: an addition to the error when the link in an email has expired.
+// data-keep (the form stays), data-leads (to the url of the answer), data-closes (its dialog), data-title (the page's new heading). data-over: an addition to the error when the link in an email has expired.
 
 function fields(form) {
   const values = {};
@@ -320,6 +324,12 @@ async function finish(form, result, values) {
   const message = done.includes("{message}") && (await translated(result.message)) || result.message;
   const text = fill(done, { ...values, ...result, message, ...result.user });
   if (form.dataset.query) dropLink();
+  if (form.dataset.leads !== undefined) return result.url;
+  if (form.dataset.closes !== undefined) {
+    form.reset();
+    form.closest("dialog").close("done");
+    return;
+  }
   if (then !== undefined) {
     hand("note", text);
     if (form.dataset.query) hand("email", values.email);
@@ -407,18 +417,22 @@ on(window, "pageshow", (event) => {
 // --- sign-in through the provider ---
 
 // An error brings the visitor back to /login without ?redirect=, so the target is kept in the session storage.
-const provider = $("[data-provider]");
-if (provider) {
-  const form = $("[data-then]").dataset;
+const ways = all("[data-provider]");
+const login = $("[data-then]")?.dataset;
+if (ways.length && login) {
   const target = query.has("error") && sessionStorage.getItem("then");
-  if (target && !form.then) {
-    form.then = own_path(target);
-    query.set("redirect", form.then);
+  if (target && !login.then) {
+    login.then = own_path(target);
+    query.set("redirect", login.then);
     history.replaceState(null, "", "?" + query);
-    provider.search = new URLSearchParams({ redirect: form.then });
     sessionStorage.removeItem("then");
+    for (const way of ways) {
+      const search = new URLSearchParams(way.search);
+      search.set("redirect", login.then);
+      way.search = search;
+    }
   }
-  on(provider, "click", () => sessionStorage.setItem("then", form.then));
+  for (const way of ways) on(way, "click", () => sessionStorage.setItem("then", login.then));
 }
 
 // --- password fields: the rules, Caps Lock, and the button that shows the password ---
