@@ -181,7 +181,7 @@ def test_the_sign_in_leads_on_and_never_to_itself(
     page = site.client().get(f"/login{asked}").body.decode()
     onward = f"?{urlencode({'redirect': then})}" if then else ""
     assert f'data-then="{then or ""}"' in page
-    assert f'href="{pages.OAUTH}{onward}"' in page
+    assert f'href="{pages.WAY}{onward}"' in page
     signed_in = site.signed_in(site.add()).get(f"/login{asked}").body.decode()
     assert "data-then" not in signed_in
     assert f'<a class="button primary" href="{then or "/account"}">' in signed_in

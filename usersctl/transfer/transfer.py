@@ -114,8 +114,9 @@ def _exported(credentials: Credentials, identities: list[Identity], *, with_hash
     user, password_hash = credentials
     row: dict[str, Any] = user._asdict()
     row |= {"confirmed": None, "password_hash": None, "oauth_issuer": None, "identities": None}
-    if identities:
-        row["identities"] = [_exported_identity(identity) for identity in identities]
+    told = [identity for identity in identities if not _is_told_by_oauth_id(identity)]
+    if told:
+        row["identities"] = [_exported_identity(identity) for identity in told]
     for identity in identities:
         if identity.provider == OAUTH:
             row["oauth_issuer"] = identity.issuer or None
@@ -126,6 +127,10 @@ def _exported(credentials: Credentials, identities: list[Identity], *, with_hash
     if kind_of(password_hash) is not None:  # else it is of no password
         row["password_hash"] = password_hash
     return {name: row[name] for name in COLUMNS if with_hashes or name != "password_hash"}
+
+
+def _is_told_by_oauth_id(identity: Identity) -> bool:
+    return identity.provider == OAUTH and identity.email is None and identity.linked_at is None
 
 
 def _exported_identity(identity: Identity) -> dict[str, Any]:

@@ -187,9 +187,6 @@ def profile(request: Request, service: Service) -> Response:
     has_password = service.recovery.has_password(user.id)
     connections = service.identities.connections(user.id)
     linked = {one.name: one for one in connections if one.is_linked}
-    news = None
-    if query.linked in linked:
-        news = words["profile.connected"].replace("{provider}", linked[query.linked].label)
     return _page(
         request,
         "profile",
@@ -200,7 +197,7 @@ def profile(request: Request, service: Service) -> Response:
         provider=" / ".join(provider.display for provider in request.settings.providers),
         ends_password=request.settings.has_provider and user.email_proven_at is None and not linked,
         ended_password=not has_password and service.identities.has_ended_password(user),
-        news=news,
+        connected=linked.get(query.linked or ""),
         error=_why_refused(words, query.error, request.take_reason() if query.error else ""),
     )
 
