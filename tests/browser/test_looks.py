@@ -145,9 +145,10 @@ def all_users(visitor: Visitor) -> None:
     visitor.sees("Page 1 of 1")
 
 
-def one_user(visitor: Visitor) -> None:
+def chosen_users(visitor: Visitor) -> None:
+    visitor.site.service.groups.create("a" * 63, by=OPERATOR)
     all_users(visitor)
-    visitor.page.get_by_role("button", name="Manage: ").last.click()
+    visitor.page.get_by_label("Choose all on this page").check()
 
 
 def new_user(visitor: Visitor) -> None:
@@ -155,8 +156,8 @@ def new_user(visitor: Visitor) -> None:
     visitor.presses("New user")
 
 
-def doomed_user(visitor: Visitor) -> None:
-    one_user(visitor)
+def doomed_users(visitor: Visitor) -> None:
+    chosen_users(visitor)
     visitor.presses("Delete …")
 
 
@@ -231,9 +232,9 @@ SIGHTS: dict[str, Callable[[Visitor], None]] = {
     "deletion, too late": old_undo,
     "session, ended": ended_session,
     "users": all_users,
-    "user": one_user,
+    "users, chosen": chosen_users,
     "user, new": new_user,
-    "user, doomed": doomed_user,
+    "users, doomed": doomed_users,
     "page of one": page_of_one,
     "page of one, question": question_about_one,
     "page of one, long": page_of_a_long_name,
@@ -446,37 +447,59 @@ def test_users_are_managed_by_keyboard(house: House, visit: Visit) -> None:
     ada.site.add("grace")
     all_users(ada)
     assert tabs(ada) == [
-        "Skip to the content", "Acme", "Users", "Profile", "Sign out", "Search by name or email", "Show", "New user", "Profile",
-        "Manage: grace@example.com",
-    ]  # fmt: skip
-    ada.button("Manage: grace@example.com").focus()
-    ada.page.keyboard.press("Enter")
-    ada.has_focus_on(ada.field("Name"))
-    inside = [
-        ada.page.keyboard.press("Tab") or ada.page.evaluate("document.activeElement.innerText")
+        *("Skip to the content", "Acme", "Users", "Profile", "Sign out"),
+        *("Search by name or email", "Show", "Role", "New user", "Choose all on this page"),
+        *("Name", "Email", "Created", "Last sign-in", "Ada", "Choose: grace@example.com", "Grace"),
+    ]
+    ada.button("Last sign-in").press("Enter")
+    ada.is_at("/users?sort=last-login&order=desc")
+    ada.has_focus_on(ada.button("Last sign-in"))
+    box = ada.page.get_by_label("Choose: grace@example.com")
+    box.press("Space")
+    ada.sees("Chosen: 1")
+    ada.has_focus_on(box)
+    reached = [
+        ada.page.keyboard.press("Shift+Tab") or ada.page.evaluate("document.activeElement.className")
         for _ in range(6)
     ]
-    assert inside[-3:] == ["Close", "Deactivate", "End sessions"]
+    assert reached[-1] == "choose-page"
+    ada.page.keyboard.press("Shift+Tab")
+    ada.has_focus_on(ada.button("Delete …"))
+    ada.button("End sessions").press("Enter")
+    ada.has_focus_on(ada.button("Cancel"))
+    ada.page.keyboard.press("Shift+Tab")
     ada.page.keyboard.press("Enter")
-    ada.sees("All sessions of grace@example.com have ended.")
-    ada.has_focus_on(ada.button("Manage: grace@example.com"))
-    ada.page.keyboard.press("Enter")
-    ada.page.keyboard.press("Escape")
-    ada.has_focus_on(ada.button("Manage: grace@example.com"))
+    ada.sees("Accounts whose sessions have ended: 0.")
+    ada.has_focus_on(ada.page.get_by_label("Choose all on this page"))
 
 
-def test_the_focus_returns_to_a_row_that_was_replaced_meanwhile(house: House, visit: Visit) -> None:
+def test_the_focus_stays_on_a_row_that_is_replaced_meanwhile(house: House, visit: Visit) -> None:
     ada = visit(house())
     ada.site.add(role="admin")
     ada.site.add("grace")
     all_users(ada)
-    ada.button("Manage: grace@example.com").focus()
-    ada.page.keyboard.press("Enter")
-    ada.has_focus_on(ada.field("Name"))
-    with ada.page.expect_response("**/api/users?*"):
-        ada.page.evaluate("document.dispatchEvent(new CustomEvent('changed', { detail: {} }))")
-    ada.page.keyboard.press("Escape")
-    ada.has_focus_on(ada.button("Manage: grace@example.com"))
+    for held in (
+        ada.page.get_by_label("Choose: grace@example.com"),
+        ada.page.get_by_role("link", name="Grace"),
+    ):
+        held.focus()
+        with ada.page.expect_response("**/api/users?*"):
+            ada.page.evaluate("document.dispatchEvent(new CustomEvent('changed', { detail: {} }))")
+        ada.has_focus_on(held)
+
+
+def test_results_and_the_number_of_chosen_users_are_read_aloud(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.site.add(role="admin")
+    ada.site.add("grace")
+    all_users(ada)
+    ada.page.get_by_label("Choose: grace@example.com").check()
+    ada.fills(Search_by_name_or_email="nobody")
+    ada.sees("No users found.")
+    assert {status.inner_text() for status in ada.page.get_by_role("status").all()} >= {
+        "Chosen: 1",
+        "No users found.",
+    }
 
 
 # --- password managers ---
@@ -522,7 +545,7 @@ def test_html_in_names_and_addresses_stays_text(house: House, visit: Visit) -> N
     visitor.sees(HTML)
     visitor.goes("/users")
     visitor.sees(HTML)
-    visitor.page.get_by_role("button", name="Manage: ").first.click()
+    visitor.page.get_by_label("Choose all on this page").check()
     visitor.presses("Delete …")
     assert visitor.page.locator("main img, main script, main b").count() == 0
 
@@ -620,9 +643,10 @@ def test_the_pages_speak_german(house: House, visit: Visit) -> None:
     ada.sees("Dieses Passwort erfüllt noch nicht alle Regeln.")
     ada.follows("Benutzer")
     ada.sees("Seite 1 von 1 · insgesamt 2")
-    ada.presses("Verwalten: grace@example.com")
+    ada.page.get_by_label("Auswählen: grace@example.com").check()
     ada.presses("Deaktivieren")
-    ada.sees("grace@example.com ist inaktiv.")
+    ada.page.get_by_role("dialog").get_by_role("button", name="Deaktivieren").click()
+    ada.sees("Deaktiviert: 1. Alle ihre Sitzungen wurden beendet.")
     assert violations(ada.page) == []
     for _ in range(10):
         site.client().login("ada@example.com", "wrong")

@@ -11,6 +11,7 @@ from support.fakes import FakeClock
 from support.web import Client, Reply, Site
 
 from usersctl.clock import stamp
+from usersctl.invitations import guest
 from usersctl.models import Newcomer, User, UserState
 from usersctl.service import Service
 
@@ -196,6 +197,24 @@ def test_many_users_join_and_leave_a_group(admin: Client, some: list[User]) -> N
     assert names(admin.get(f"{USERS}?group=staff")) == ["Ada"]
 
 
+def test_many_users_are_invited_again_and_their_earlier_links_are_dead(
+    site: Site, admin: Client, some: list[User]
+) -> None:
+    guests = site.service.invitations.invite(
+        [guest("ida@example.com"), guest("udo@example.com")], timedelta(days=1), by=OPERATOR
+    )
+    while site.service.outbox.work() is not None:
+        pass
+    assert changed(bulk(admin, guests, "invite")) == 2
+    with site.service.store.read() as tx:
+        states = [[email.state for email in tx.queued_emails_of(user.id)] for user in guests]
+    assert states == [["waiting", "sent"]] * 2
+    reply = admin.get(f"{USERS}?state=invited")
+    assert reply.header("X-Invited") == ",".join(str(user["id"]) for user in reply.json["users"])
+    refused = bulk(admin, [*guests, some[0]], "invite")
+    assert (refused.status, refused.message) == (400, "This account needs no invitation")
+
+
 def test_each_of_many_changes_has_a_row_in_the_audit_trail(
     site: Site, admin: Client, some: list[User]
 ) -> None:
@@ -217,7 +236,7 @@ def test_each_of_many_changes_has_a_row_in_the_audit_trail(
 
 
 IDS_AND_ACTION = "ids and action are required"
-ACTIONS = "activate, deactivate, end-sessions, delete, add-group, remove-group"
+ACTIONS = "activate, deactivate, end-sessions, delete, invite, add-group, remove-group"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from usersctl.errors import Forbidden, Invalid
+from usersctl.invitations import lifetime_of
 from usersctl.models import Actor, TokenKind
 from usersctl.service import Service
 from usersd.handlers.session import NO_SUCH_USER
@@ -23,6 +24,7 @@ class Action(StrEnum):
     DEACTIVATE = "deactivate"
     END_SESSIONS = "end-sessions"
     DELETE = "delete"
+    INVITE = "invite"
     ADD_GROUP = "add-group"
     REMOVE_GROUP = "remove-group"
 
@@ -33,7 +35,8 @@ OF_GROUPS = (Action.ADD_GROUP, Action.REMOVE_GROUP)
 class BulkChange(Body, missing="ids and action are required"):
     ids = required_ids(MOST, f"Ids of users, at most {MOST:,}.")
     action = required_choice(
-        schemas.string(Action.DEACTIVATE, enum=list(Action)), "What happens to each of them."
+        schemas.string(Action.DEACTIVATE, enum=list(Action)),
+        "What happens to each of them. `invite` is for users who were invited and have not accepted yet.",
     )
     group = optional(schemas.string("staff"), "For `add-group` and `remove-group`.")
 
@@ -51,6 +54,9 @@ _CHANGES: dict[str, Change] = {
         map(bool, service.sessions.revoke_all(users, by=by))
     ),
     Action.DELETE: lambda service, users, _, by: len(service.accounts.delete(users, by=by)),
+    Action.INVITE: lambda service, users, _, by: len(
+        service.invitations.again(users, lifetime_of(None), by=by)
+    ),
     Action.ADD_GROUP: lambda service, users, group, by: len(service.groups.add(group, users, by=by)),
     Action.REMOVE_GROUP: lambda service, users, group, by: len(service.groups.remove(group, users, by=by)),
 }

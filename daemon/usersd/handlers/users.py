@@ -79,7 +79,10 @@ def create(request: Request, service: Service) -> dict[str, Any]:
     return {"user": user.as_json()}
 
 
-_AWAITING = {"X-Awaiting-Confirmation": "The ids of listed users who have not confirmed their address yet."}
+_STATES = {
+    "X-Awaiting-Confirmation": "The ids of listed users who have not confirmed their address yet.",
+    "X-Invited": "The ids of listed users who have not accepted their invitation yet.",
+}
 _OWN_ONLY = {403: "You may only read your own profile."} | NO_SUCH_USER
 
 
@@ -113,7 +116,7 @@ def delete(request: Request, service: Service) -> dict[str, Any]:
     schemas.named("UserPage"),
     query=FilteredUserList,
     links=_FIRST_USER,
-    optional_headers=_AWAITING,
+    optional_headers=_STATES,
 )
 def list_all(request: Request, service: Service) -> Response:
     """List users. A page beyond the end is an empty list. `total` is a lower bound if `totalIsExact` is false."""
@@ -127,7 +130,7 @@ def list_all(request: Request, service: Service) -> Response:
     schemas.named("UserPage"),
     query=UserList,
     links=_FIRST_USER,
-    optional_headers=_AWAITING,
+    optional_headers=_STATES,
 )
 def list_inactive(request: Request, service: Service) -> Response:
     """List inactive users."""
@@ -155,11 +158,13 @@ def _page(service: Service, query: UserList, wanted: UserFilter) -> Response:
             "hasPrev": page > 1,
         },
     }
-    # The user object has no field for it.
-    awaiting = ",".join(str(user.id) for user in result.users if user.awaiting_confirmation)
-    if not awaiting:
-        return as_json(listed)
-    return as_json(listed, ("X-Awaiting-Confirmation", awaiting))
+    # The user object has no field for these.
+    ids = {
+        "X-Awaiting-Confirmation": (user.id for user in result.users if user.awaiting_confirmation),
+        "X-Invited": (user.id for user in result.users if user.invited_at is not None),
+    }
+    headers = ((name, ",".join(map(str, listed_ids))) for name, listed_ids in ids.items())
+    return as_json(listed, *(header for header in headers if header[1]))
 
 
 @Operation("me", OWN, schemas.USER)

@@ -1,5 +1,6 @@
 """The files that pages load: style sheet, script, texts, and the operator's own logo and style sheet."""
 
+import gzip
 import json
 import re
 from functools import cache
@@ -66,6 +67,20 @@ def _texts(settings: Settings, name: str, words: texts.Words) -> bytes:
     else:
         raise NotFound("Not found")
     return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def takes_gzip(accepted: str) -> bool:
+    """Whether a header Accept-Encoding names it, and not with q=0."""
+    for entry in accepted[:1000].lower().split(","):
+        coding, _, weight = entry.partition(";")
+        if coding.strip() == "gzip":
+            return re.fullmatch(r"q=0(\.0*)?", weight.strip()) is None
+    return False
+
+
+@cache
+def compressed(settings: Settings, name: str) -> bytes:
+    return gzip.compress(content(settings, name)[1], mtime=0)
 
 
 def script_of(page: str) -> str:

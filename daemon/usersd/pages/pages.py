@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _FOLDER = str(Path(__file__).parent)
 LOGIN = "/login"
+GROUPS_SHOWN = 200  # in the table of users, so that the page stays small
 # Names of templates, which are also those of their texts (nav.NAME).
 NAVIGATION = (("profile", "/account"),)
 FOR_ADMINS = (
@@ -229,9 +230,10 @@ def _ways(providers: Iterable[ProviderSettings], then: str = "") -> list[Way]:
 
 
 @Operation("usersPage", PAGES, HTML, refusals={403: "For admins only."}, html_refusals=HTML_403)
-def users(request: Request, _service: Service) -> Response:
+def users(request: Request, service: Service) -> Response:
     """User management."""
-    return _page(request, "users", width="wide")
+    groups = [group.name for group in service.groups.all()[:GROUPS_SHOWN]]
+    return _page(request, "users", width="wide", groups=groups)
 
 
 class GroupsQuery(Query):
@@ -335,10 +337,17 @@ def sample_provider(request: Request, *, people: Sequence[tuple[object, str]], c
 @Operation("asset", PAGES, "*/*", refusals={404: "Not found."})
 def asset(request: Request, _service: Service) -> Response:
     """Style sheet, script, texts and logo."""
-    media_type, content = assets.content(request.settings, request.segments["name"])
+    name = request.segments["name"]
+    media_type, content = assets.content(request.settings, name)
+    encoding: tuple[tuple[str, str], ...] = ()
+    # Only these: what is compressed together with a secret would show it by its length.
+    if assets.takes_gzip(request.environ.get("HTTP_ACCEPT_ENCODING", "")):
+        content, encoding = assets.compressed(request.settings, name), (("Content-Encoding", "gzip"),)
     headers = (
         ("Content-Type", media_type),
         ("Cache-Control", "public, max-age=31536000, immutable"),
+        ("Vary", "Accept-Encoding"),
+        *encoding,
         *ALWAYS[1:],
         ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
     )

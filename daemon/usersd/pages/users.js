@@ -1,114 +1,240 @@
-// --- all users, for admins ---
+// --- all users, for admins: searched, filtered, sorted, and many of them changed at once ---
 
 const table = $("#users");
+const MOST = 1000;  // chosen users, as the server takes them at once
+// What is asked before a change of many users, and what is said after it.
+const CHANGES = {
+  activate: ["users.ask.activate", "users.done.activate"],
+  deactivate: ["users.ask.deactivate", "users.done.deactivate"],
+  "end-sessions": ["users.ask.end-sessions", "users.done.end-sessions"],
+  invite: ["users.ask.invite", "users.done.invite"],
+  "add-group": ["users.ask.add-group", "users.done.add-group"],
+  "remove-group": ["users.ask.remove-group", "users.done.remove-group"],
+  delete: ["users.ask.delete", "users.done.delete"],
+};
+const HARMLESS = ["activate", "invite", "add-group", "remove-group"];
+const COLUMNS = ["id", "email", "name", "role", "active", "created_at", "last_login_at"];
 
 function manageUsers() {
-  const [find, previous, next, createDialog, dialog] = ["find", "previous", "next", "create", "one"].map((id) => $("#" + id));
-  const { search, show } = find.elements;
-  const form = $("form", dialog);
+  const [find, previous, next, createDialog, chooseAll, chooseNone] =
+    ["find", "previous", "next", "create", "choose-all", "choose-none"].map((id) => $("#" + id));
+  const choosePage = $(".choose-page", table);
+  const { search, state, role, group, sort } = find.elements;
+  const filters = { search, state, role, group };
+  const chosen = new Map();  // users by id, also of other pages
+  let users = [];  // on this page
+  let total;
   let page;
   let ends;  // by page, the id of the last user before it: with it the server need not skip a million users
   let lastRequest = 0;
-  let chosen;
 
-  // The address holds search and page: a reload, a sign-in and the browser's Back come to the same list.
+  // The address holds filters, order and page: a reload, a sign-in and the browser's Back come to the same list.
   function readAddress() {
     const asked = new URLSearchParams(location.search);
-    search.value = asked.get("search") || "";
-    show.value = [...show.options].map((option) => option.value).findLast((value) => location.search.includes(value));
+    for (const [name, input] of Object.entries(filters)) input.value = asked.get(name) || "";
+    // A group that is not among the options, or that is gone.
+    if (asked.get("group") && group.value !== asked.get("group")) group.add(new Option(asked.get("group"), asked.get("group"), true, true));
+    for (const input of [state, role, group]) if (input.selectedIndex < 0) input.selectedIndex = 0;
+    sort.value = `${asked.get("sort") || "name"} ${asked.get("order") || "asc"}`;
+    if (sort.selectedIndex < 0) sort.selectedIndex = 0;
     page = Math.max(1, parseInt(asked.get("page"), 10) || 1);
     ends = [];
+  }
+
+  function wanted() {
+    const values = new URLSearchParams();
+    for (const [name, input] of Object.entries(filters)) if (input.value.trim()) values.set(name, input.value.trim());
+    const [key, order] = sort.value.split(" ");
+    if (key !== "name") values.set("sort", key);
+    if (order !== "asc") values.set("order", order);
+    return values;
   }
 
   // `change`: of the browser's history. A list that the user asked for is a new entry.
   async function list(change = "replaceState") {
     const request = ++lastRequest;
-    const wanted = new URLSearchParams(show.value);
-    if (search.value.trim()) wanted.set("search", search.value.trim());
-    if (page > 1) wanted.set("page", page);
-    history[change](null, "", wanted.size ? "?" + wanted : location.pathname);
-    if (ends[page]) wanted.set("after", ends[page]);
-    const result = await ask("GET", "/api/users?limit=20&" + wanted);
+    const values = wanted();
+    if (page > 1) values.set("page", page);
+    history[change](null, "", values.size ? "?" + values : location.pathname);
+    if (ends[page]) values.set("after", ends[page]);
+    const result = await ask("GET", "/api/users?limit=50&" + values);
     // A later request may be under way.
     if (!result || request !== lastRequest) return;
-    ends[page + 1] = result.users.at(-1)?.id;
-    const { total, totalIsExact, totalPages, hasNext, hasPrev } = result.pagination;
+    ({ users } = result);
+    ends[page + 1] = users.at(-1)?.id;
+    const { totalPages } = result.pagination;
     if (totalPages && page > totalPages) {
       page = totalPages;
       return list();
     }
-    const awaiting = (result.headers.get("X-Awaiting-Confirmation") || "").split(",");
+    show(result);
+  }
+
+  function show({ headers, pagination }) {
+    const [awaiting, invited] = ["X-Awaiting-Confirmation", "X-Invited"].map((name) => (headers.get(name) || "").split(","));
     const focused = document.activeElement.dataset.id;
-    table.tBodies[0].replaceChildren(...(result.users.length ? result.users.map((user) => row(user, awaiting)) : [emptyRow()]));
+    table.tBodies[0].replaceChildren(...users.map((user) => row(user, awaiting, invited)));
     if (focused) ($(`[data-id="${focused}"]`, table) || table).focus();
-    const [n, pages, users] = [page, totalPages, total].map((number) => number.toLocaleString(lang));
-    $("#page").textContent = total ? t(totalIsExact ? "users.page" : "users.page.more", { page: n, pages, total: users }) : "";
+    for (const head of all("[data-sort]", table)) {
+      const [key, order] = sort.value.split(" ");
+      head.toggleAttribute("aria-sort", head.dataset.sort === key);
+      if (head.dataset.sort === key) head.setAttribute("aria-sort", order === "asc" ? "ascending" : "descending");
+    }
+    total = pagination;
+    const [n, pages, number] = [page, pagination.totalPages, pagination.total].map((count) => count.toLocaleString(lang));
+    $("#page").textContent = pagination.total ? t(pagination.totalIsExact ? "users.page" : "users.page.more", { page: n, pages, total: number }) : t("users.none");
     const from = document.activeElement;
-    previous.disabled = !hasPrev;
-    next.disabled = !hasNext;
-    if (from === next && !hasNext) previous.focus();
-    if (from === previous && !hasPrev) next.focus();
+    previous.disabled = !pagination.hasPrev;
+    next.disabled = !pagination.hasNext;
+    if (from === next && next.disabled) previous.focus();
+    if (from === previous && previous.disabled) next.focus();
+    showChoice();
   }
 
-  function emptyRow() {
-    const cell = make("td", "", t("users.none"));
-    cell.colSpan = 5;
-    return make("tr", "", cell);
-  }
-
-  function row(user, awaiting) {
-    const role = make("span", "badge " + user.role, t(user.role === "admin" ? "role.admin" : "role.user"));
-    const status = awaiting.includes(String(user.id)) ? make("span", "badge", t("users.awaiting")) : make("span", "badge off", t("users.inactive"));
-    const tags = make("span", "tags", role.cloneNode(true));
+  function row(user, awaiting, invited) {
+    const roleName = t(user.role === "admin" ? "role.admin" : "role.user");
+    const status = make("span", "badge " + (user.active ? "on" : "off"), t(statusOf(user, awaiting, invited)));
+    if (!user.active && status.textContent !== t("users.inactive")) status.className = "badge";
+    const tags = make("span", "tags", make("span", "badge " + user.role, roleName));
     if (!user.active) tags.append(" ", status.cloneNode(true));
-    const who = make("th", "who", make("span", "name", user.name), make("span", "hint", user.email), tags);
-    who.scope = "row";
+    const link = makeLink("name", user.name, "/users/" + user.id);
+    link.dataset.id = "link-" + user.id;
+    const head = make("th", "who", link, make("span", "hint narrow-only", user.email), tags);
+    head.scope = "row";
+    const email = make("td", "email wide-only", user.email);
+    head.title = user.name;
+    email.title = user.email;
     const cells = [
-      role,
-      user.active ? make("span", "badge on", t("users.active")) : status,
+      make("span", "badge " + user.role, roleName),
+      status,
+      make("span", "hint", new Date(user.created_at).toLocaleDateString(lang, { dateStyle: "medium" })),
       make("span", "hint", localTime(user.last_login_at)),
-      String(user.id) === signedIn ? makeLink("button", t("nav.profile"), "/account") : manageButton(user),
     ];
-    return make("tr", "", who, ...cells.map((cell) => make("td", "", cell)));
+    const more = cells.map((cell) => make("td", "wide-only", cell));
+    return make("tr", "", make("td", "pick", ...checkbox(user)), head, email, ...more);
   }
 
-  function manageButton(user) {
-    const button = makeButton(t("users.manage"), user.email, () => open(user));
-    button.dataset.id = user.id;
-    return button;
+  function statusOf(user, awaiting, invited) {
+    if (user.active) return "users.active";
+    const among = (ids) => ids.includes(String(user.id));
+    return among(invited) ? "users.invited" : among(awaiting) ? "users.awaiting" : "users.inactive";
   }
 
-  function open(user) {
-    chosen = user;
-    form.dataset.api = "/api/users/" + user.id;
-    for (const name of ["name", "email", "role"]) form.elements[name].value = user[name];
-    $("#one-title").textContent = user.name;
-    $("#one-facts").textContent = `${t("users.last-login")}: ${localTime(user.last_login_at)}`;
-    $("#one-active").textContent = t(user.active ? "users.deactivate" : "users.activate");
-    openDialog(dialog, rowButton);
+  // The own account is no part of a change of many.
+  function checkbox(user) {
+    if (String(user.id) === signedIn) return [];
+    const box = make("input", "");
+    box.type = "checkbox";
+    box.checked = chosen.has(user.id);
+    box.dataset.id = user.id;
+    box.setAttribute("aria-label", `${t("users.choose")}: ${user.email}`);
+    on(box, "change", () => {
+      choose([user], box.checked);
+      box.checked = chosen.has(user.id);
+    });
+    return [box];
   }
 
-  // A new list replaces the button that opened the dialog.
-  function rowButton() {
-    return $(`[data-id="${chosen.id}"]`, table);
+  // --- the choice ---
+
+  const others = (list) => list.filter((user) => String(user.id) !== signedIn);
+
+  function choose(list, isChosen) {
+    for (const user of others(list)) {
+      if (!isChosen) chosen.delete(user.id);
+      else if (chosen.size < MOST || chosen.has(user.id)) chosen.set(user.id, user);
+      else {
+        say(t("users.choose.most", { n: MOST.toLocaleString(lang) }), "note bad");
+        break;
+      }
+    }
+    showChoice();
   }
 
-  async function act(method, path, done, values) {
-    const user = chosen;
-    if (await ask(method, "/api/users/" + user.id + path, values)) say(t(done, user));
-    await list();
+  function showChoice() {
+    const here = others(users).filter((user) => chosen.has(user.id)).length;
+    const isWhole = here > 0 && here === others(users).length;
+    for (const box of all("tbody .pick input", table)) box.checked = chosen.has(Number(box.dataset.id));
+    choosePage.checked = isWhole;
+    choosePage.indeterminate = here > 0 && !isWhole;
+    choosePage.disabled = !others(users).length;
+    $("#acts").hidden = chooseNone.hidden = !chosen.size;
+    $("#count").textContent = chosen.size ? t("users.chosen", { n: chosen.size.toLocaleString(lang) }) : "";
+    chooseAll.hidden = !(isWhole && total.totalPages > 1 && chosen.size < Math.min(MOST, total.total - 1));
+    const isFew = total.totalIsExact && total.total <= MOST;
+    const n = (isFew ? total.total : MOST).toLocaleString(lang);
+    chooseAll.textContent = isFew ? t("users.choose.all", { n }) : t("users.choose.first", { n });
   }
 
-  onPress($("#one-active"), () => {
-    const active = !chosen.active;
-    return act("PATCH", "", active ? "users.did.activate" : "users.did.deactivate", { active });
+  // The users of this list from its first page on, as many as can be chosen.
+  async function chooseAllFound() {
+    const values = wanted();
+    const found = [];
+    for (let more = true; more && found.length < MOST;) {
+      const result = await ask("GET", "/api/users?limit=100&" + values);
+      if (!result) return;
+      found.push(...others(result.users));
+      more = result.users.length === 100;
+      if (more) values.set("after", result.users.at(-1).id);
+    }
+    choose(found.slice(0, MOST), true);
+    chooseNone.focus();
+  }
+
+  on(choosePage, "change", () => choose(users, choosePage.checked));
+  onPress(chooseAll, chooseAllFound);
+  on(chooseNone, "click", () => {
+    chosen.clear();
+    showChoice();
+    choosePage.focus();
   });
-  onPress($("#one-sessions"), () => act("DELETE", "/sessions", "users.did.end"));
-  on($("#one-delete"), "click", async () => {
-    dialog.close();
-    const whom = `${t("users.delete.intro")} ${chosen.name} (${chosen.email})`;
-    if (await sure(t("users.delete.title"), whom, t("users.delete.submit"), rowButton)) act("DELETE", "", "users.did.delete");
+
+  // --- changes of all that are chosen ---
+
+  async function change(button) {
+    const action = button.dataset.act;
+    const [question, done] = CHANGES[action];
+    const values = { n: chosen.size.toLocaleString(lang), group: $("#into")?.value };
+    const emails = [...chosen.values()].slice(0, 3).map((user) => user.email).join(", ") + (chosen.size > 3 ? ", …" : "");
+    const about = `${t("users.chosen", values)} (${emails}). ${t(question, values)}`;
+    const back = () => chosen.size ? button : choosePage;
+    const look = HARMLESS.includes(action) ? "" : "danger";
+    if (!await sure(button.textContent, about, button.textContent, back, look)) return;
+    const body = { ids: [...chosen.keys()], action };
+    if (action.endsWith("-group")) body.group = values.group;
+    let isRefused = false;
+    const result = await ask("POST", "/api/users/bulk", body, (text) => {
+      isRefused = true;
+      say(`${text} ${t("users.unchanged")}`, "note bad");
+    });
+    if (result) say(t(done, { ...values, n: result.changed.toLocaleString(lang) }));
+    if (result || isRefused) {
+      chosen.clear();
+      await list();
+      choosePage.focus();
+    }
+  }
+
+  for (const button of all("[data-act]")) onPress(button, () => change(button));
+
+  // A spreadsheet runs text that begins with one of these signs, so an apostrophe stands before it.
+  function cell(value) {
+    const text = String(value ?? "").replace(/^(?=\s*[=+\-@＝＋－＠\t\r\n])/u, "'");
+    return /[",;\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  }
+
+  on($("#export"), "click", () => {
+    const rows = [...chosen.values()].map((user) => COLUMNS.map((name) => cell(user[name])).join(","));
+    // With the mark by which spreadsheets know UTF-8.
+    const file = new Blob(["\ufeff", [COLUMNS.join(","), ...rows, ""].join("\r\n")], { type: "text/csv" });
+    const link = makeLink("", "", URL.createObjectURL(file));
+    link.download = `${location.hostname}.csv`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60000);
   });
+
+  // --- the list ---
+
   on($("#new"), "click", () => {
     const newUser = $("form", createDialog);
     newUser.reset();
@@ -118,16 +244,29 @@ function manageUsers() {
   on(previous, "click", () => { page -= 1; list("pushState"); });
   on(next, "click", () => { page += 1; list("pushState"); });
 
+  function begin(change) {
+    page = 1;
+    ends = [];
+    list(change);
+  }
+
+  for (const head of all("[data-sort]", table)) {
+    on($("button", head), "click", () => {
+      const [key, order] = sort.value.split(" ");
+      const isNew = head.dataset.sort !== key;
+      // The newest are asked for first.
+      const first = ["created", "last-login"].includes(head.dataset.sort) ? "desc" : "asc";
+      sort.value = `${head.dataset.sort} ${isNew ? first : order === "asc" ? "desc" : "asc"}`;
+      begin("pushState");
+    });
+  }
+
   let timer;
-  on(find, "input", (event) => {
+  on(find, "input", ({ target }) => {
     clearTimeout(timer);
-    timer = setTimeout(() => {
-      page = 1;
-      ends = [];
-      // What is typed at the end of a word that was searched for already is the same step.
-      const goesOn = event.target === search && new URLSearchParams(location.search).has("search");
-      list(goesOn ? "replaceState" : "pushState");
-    }, 200);
+    // What is typed at the end of a word that was searched for already is the same step.
+    const goesOn = target === search && new URLSearchParams(location.search).has("search");
+    timer = setTimeout(() => begin(goesOn ? "replaceState" : "pushState"), target === search ? 200 : 0);
   });
   on(find, "submit", (event) => event.preventDefault());
   on(document, "changed", () => list());
