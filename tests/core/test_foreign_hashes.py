@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.commands import OPERATOR, PASSWORD
-from support.hashes import PHRASE, PUBLISHED, of_packages
+from support.hashes import PHRASE, PUBLISHED, of_packages, passlib_kinds
 
 from usersctl import foreign_hashes
 from usersctl.errors import Inactive, Invalid, Unauthenticated
@@ -163,6 +163,31 @@ def test_too_much_is_told_apart_from_no_hash_at_all() -> None:
     with pytest.raises(Invalid) as other:
         check_hash("plain text")
     assert not isinstance(other.value, TooCostly)
+
+
+def makers() -> dict[str, Callable[[str], str]]:
+    """At the lowest cost."""
+    from argon2.low_level import Type, hash_secret
+    from werkzeug.security import generate_password_hash
+
+    return {
+        "pbkdf2": lambda password: generate_password_hash(password, "pbkdf2:sha256:1", 8),
+        "scrypt": lambda password: generate_password_hash(password, "scrypt:16:8:1", 8),
+        "argon2": lambda password: hash_secret(password.encode(), b"saltsalt", 1, 8, 1, 16, Type.ID).decode(),
+        "phpass": passlib_kinds().phpass.using(rounds=7).hash,
+        "ldap": passlib_kinds().ldap_salted_sha256.hash,
+    }
+
+
+@pytest.mark.parametrize("kind", makers())
+@settings(max_examples=30)
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=18))
+def test_every_password_matches_the_hash_that_another_system_made_of_it(kind: str, password: str) -> None:
+    stored = makers()[kind](password)
+    hasher = Hasher(4)
+    assert hasher.matches(password, check_hash(stored))
+    assert not hasher.matches(password + "x", stored)
+    assert hasher.matches(password, hasher.renew(password))
 
 
 def cut(stored: str, at: int, instead: str, length: int) -> str:

@@ -117,6 +117,8 @@ def test_what_else_asks_for_the_password_takes_it(site: Site) -> None:
         assert (wrong.status, wrong.message) == (400, "Current password is incorrect")
         assert client.patch("/api/users/password", {"currentPassword": PHRASE, **change}).status == 200
     store(site, ada, MADE["WordPress"])
+    assert client.post("/api/users/session/confirm", {"password": "wrong"}).status == 400
+    assert client.post("/api/users/session/confirm", {"password": PHRASE}).status == 200
     assert client.delete("/api/users/me", body={"password": "wrong"}).status == 400
     assert client.delete("/api/users/me", body={"password": PHRASE}).status == 200
 

@@ -45,11 +45,15 @@ def werkzeug() -> dict[str, str]:
     return {f"Werkzeug {method}": generate_password_hash(PHRASE, method) for method in methods}
 
 
-def passlib() -> dict[str, str]:
+def passlib_kinds() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it imports `crypt`, which Python 3.13 lacks
         from passlib import hash as kinds
+    return kinds
 
+
+def passlib() -> dict[str, str]:
+    kinds = passlib_kinds()
     costs: dict[str, dict[str, Any]] = {
         "pbkdf2_sha1": {"rounds": 100},
         "pbkdf2_sha256": {"rounds": 100},
