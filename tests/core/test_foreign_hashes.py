@@ -172,7 +172,7 @@ def makers() -> dict[str, Callable[[str], str]]:
 
     return {
         "pbkdf2": lambda password: generate_password_hash(password, "pbkdf2:sha256:1", 8),
-        "scrypt": lambda password: generate_password_hash(password, "scrypt:16:8:1", 8),
+        "scrypt": lambda password: generate_password_hash(password, "scrypt:1024:8:1", 8),
         "argon2": lambda password: hash_secret(password.encode(), b"saltsalt", 1, 8, 1, 16, Type.ID).decode(),
         "phpass": passlib_kinds().phpass.using(rounds=7).hash,
         "ldap": passlib_kinds().ldap_salted_sha256.hash,
