@@ -5,8 +5,9 @@ from datetime import timedelta
 
 import pytest
 from support.commands import OPERATOR, PASSWORD
+from support.daemons import free_port
 from support.fakes import FakeClock
-from support.postbox import Link, last_link, send_all
+from support.postbox import Link, Postbox, last_link, send_all, smtp_server
 from support.web import Client, Reply, Site
 
 from usersctl.invitations import guest
@@ -168,3 +169,35 @@ def test_links_of_invitations_lead_to_a_page_of_the_application(make_site: Calla
     site.service.invitations.invite([guest(ADA)], WEEK, by=OPERATOR)
     link = last_link(site.service)
     assert link.path == "/app/welcome"
+
+
+@pytest.mark.slow
+def test_500_invitations_outlive_an_hour_without_a_mail_server(
+    make_site: Callable[..., Site], clock: FakeClock
+) -> None:
+    """Each arrives exactly once, or its fate is told."""
+    port = free_port()
+    site = make_site(mailer_host="127.0.0.1", mailer_port=port)
+    service = site.service
+    guests = [guest(f"guest-{number}@example.com") for number in range(500)]
+    refused, withdrawn, again = (guests[number].email for number in (7, 8, 9))
+    users = {user.email: user for user in service.invitations.invite(guests, WEEK, by=OPERATOR)}
+    service.invitations.invite([guest("late@example.com")], timedelta(hours=1), by=OPERATOR)
+    assert {attempt.state for attempt in send_all(service)} == {"waiting"}
+    clock.move(minutes=30)
+    for _ in range(100):  # enough to see that they are tried again
+        assert service.outbox.work()
+    clock.move(minutes=30)
+    service.invitations.withdraw([users[withdrawn].id], by=OPERATOR)
+    service.invitations.again([users[again].id], WEEK, by=OPERATOR)
+    with smtp_server(Postbox({f"RCPT {refused}": "550 no such user"}), port=port) as box:
+        for _ in range(3):
+            send_all(service)
+            clock.move(minutes=20)
+    received = [recipient for email in box.received for recipient in email.recipients]
+    assert sorted(received) == sorted(users.keys() - {refused, withdrawn})
+    told = {waiting.user.email: waiting.last_email for waiting in service.invitations.waiting()}
+    assert [email for email in told if told[email] != "sent"] == ["late@example.com", refused]
+    assert (told["late@example.com"], told[refused]) == ("dropped", "failed")
+    links = {email.link.email: email.link for email in box.received}
+    assert accept(site.client(), links[again], name="Guest").status == 200

@@ -70,8 +70,7 @@ class SmtpSender:
     @contextmanager
     def _connected(self, on_step: Callable[[Step], object] = id) -> Iterator[smtplib.SMTP]:
         settings, host = self.settings, self.settings.mailer_host or ""
-        context = ssl.create_default_context()  # verifies the certificate and the name in it
-        server = self._unconnected(host, context)
+        server = self._unconnected(host)
         finished = threading.Event()
         threading.Thread(target=_cut_after, args=(self.whole, server, finished), daemon=True).start()
         try:
@@ -81,7 +80,7 @@ class SmtpSender:
                 raise smtplib.SMTPConnectError(code, reply)
             server.ehlo_or_helo_if_needed()
             on_step(Step.GREETED)
-            if settings.mailer_secure or self._start_tls(server, context, host):
+            if settings.mailer_secure or self._start_tls(server, host):
                 on_step(Step.ENCRYPTED)
             else:
                 on_step(Step.IN_CLEAR)
@@ -95,26 +94,31 @@ class SmtpSender:
             finished.set()
             server.close()
 
-    def _unconnected(self, host: str, context: ssl.SSLContext) -> smtplib.SMTP:
+    def _unconnected(self, host: str) -> smtplib.SMTP:
         # Without a name of our own smtplib would look one up, which has no time limit.
         name = domain(self.settings)
         server = smtplib.SMTP(local_hostname=name, timeout=self.step)
         if self.settings.mailer_secure:
-            server = smtplib.SMTP_SSL(local_hostname=name, timeout=self.step, context=context)
+            server = smtplib.SMTP_SSL(local_hostname=name, timeout=self.step, context=_verifying())
         # The name that the certificate must have. smtplib sets it only in a constructor that also connects, and then
         # the whole greeting would pass without the overall time limit.
         server._host = host  # type: ignore[attr-defined]  # noqa: SLF001
         return server
 
-    def _start_tls(self, server: smtplib.SMTP, context: ssl.SSLContext, host: str) -> bool:
+    def _start_tls(self, server: smtplib.SMTP, host: str) -> bool:
         if server.has_extn("starttls"):
-            server.starttls(context=context)
+            server.starttls(context=_verifying())
             server.ehlo()
             return True
         if self.settings.mailer_user is not None and not is_loopback(host):
             message = f"{host} offers no STARTTLS, and mailer.auth is never sent unencrypted"
             raise Undeliverable(message, permanent=False)
         return False
+
+
+def _verifying() -> ssl.SSLContext:
+    """Verifies the certificate and the name in it. To make one takes longer than all else, so only where TLS begins."""
+    return ssl.create_default_context()
 
 
 def _log_in(server: smtplib.SMTP, user: str, password: str) -> None:
