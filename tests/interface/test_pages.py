@@ -315,7 +315,7 @@ def test_a_page_with_all_that_it_loads_is_below_60_kb(make_site: Callable[..., S
         files = re.findall(r'(?:src|href|data-texts)="(/assets/[^"]+)"', page.decode())
         files = [file for file in files if file not in MESSAGES.findall(page.decode())]
         assert len(files) == 3
-        loaded = [client.get(file).body for file in (*files, *LOADED.get(path, ()))]
+        loaded = [client.get(file, headers=GZIP).body for file in (*files, *LOADED.get(path, ()))]
         weights[path, signed_in] = len(page) + sum(map(len, loaded))
     print(locale, weights)
     assert [called for calls in LOADED.values() for called in calls if f'"{called}"' not in SCRIPT] == []
