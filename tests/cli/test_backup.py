@@ -68,6 +68,35 @@ def test_a_backup_is_complete_and_readable_by_its_owner_only(usersctl: Command, 
     assert line.startswith("Saved 1 account in second.db: ")
 
 
+@pytest.mark.usefixtures("ada")
+def test_a_backup_is_in_the_trail_of_the_database_in_use_and_not_in_its_own(usersctl: Command) -> None:
+    assert usersctl.ok("db", "status", "--json").json["last_backup"] is None
+    usersctl.ok("db", "backup", "one.db")
+    folder = usersctl.folder / "kept"
+    usersctl.ok("db", "backup", "--keep", "2", str(folder))
+    (dated,) = folder.iterdir()
+    rows = usersctl.ok("audit", "--action", "backup", "--json").json
+    assert [row["details"] for row in rows] == [
+        {"file": str(usersctl.folder / "one.db"), "accounts": 1},
+        {"file": str(dated), "accounts": 1},
+    ]
+    assert rows[0]["actor"].startswith("cli:")
+    assert usersctl.ok("db", "status", "--json").json["last_backup"] == rows[1]["at"]
+    assert usersctl.ok("--db", "one.db", "audit", "--action", "backup", "--json").json == []
+    usersctl.ok("audit", "verify")
+
+
+def test_a_backup_of_a_database_that_is_locked_for_long_says_that_no_trail_has_it(
+    usersctl: Command, ada: User
+) -> None:
+    with closing(sqlite3.connect(usersctl.database, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        done = usersctl.ok("db", "backup", "saved.db")
+    assert "The backup is complete, but not in the audit trail: The database is busy" in done.stderr
+    assert emails(usersctl.folder / "saved.db") == [ada.email]
+    assert usersctl.ok("audit", "--action", "backup", "--json").json == []
+
+
 def test_a_backup_never_overwrites_a_file(usersctl: Command, ada: User) -> None:
     (usersctl.folder / "file").write_text("precious")
     (usersctl.folder / "folder").mkdir()

@@ -182,6 +182,11 @@ def test_a_read_only_database_can_be_read_but_not_written(usersctl: Command) -> 
         done = as_nobody("update", "1", "--name", "x")
         assert done.returncode == 6, done
         assert "read-only" in done.stderr
+        with tempfile.TemporaryDirectory() as writable:
+            Path(writable).chmod(0o777)
+            done = as_nobody("db", "backup", f"{writable}/saved.db")
+            assert (done.returncode, Path(writable, "saved.db").exists()) == (0, True)
+            assert "The backup is complete, but not in the audit trail" in done.stderr
 
 
 # --- an older one ---

@@ -22,6 +22,7 @@ function showStep({ intact, rows, of: all, first_broken: id, next }) {
   chainState.textContent = t(text, numbers);
 }
 
-const checkButton = $("#check");
-checkButton.hidden = false;
-onPress(checkButton, checkChain);
+for (const button of all("#check")) {
+  button.hidden = false;
+  onPress(button, checkChain);
+}

@@ -40,6 +40,9 @@ def content(request: Request, service: Service) -> dict[str, Any]:
         values["wrong"] = str(error).partition(" ")[0]
     else:
         values |= {"rows": page.rows, "older": _older(typed, page.next), "is_end": page.next is None}
+    values["kinds"] = {"user": "text", "actor": "text", "from": "date", "to": "date"}
+    if values["wrong"] in ("from", "to"):
+        values["kinds"][values["wrong"]] = "text"  # a field of days would not show what is wrong
     values["newest"] = urlencode({name: value for name, value in typed.items() if name != "before"})
     values["quoted"] = quote
     values["one"] = user_id_of(typed.get("user", ""))
