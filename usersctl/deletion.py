@@ -8,6 +8,7 @@ from usersctl.credentials import dead_link, owner_of, shut_out
 from usersctl.errors import Invalid, Unauthenticated, WrongPassword
 from usersctl.expiry import delete_due
 from usersctl.fields import lookup_key
+from usersctl.invited import settle
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import DELETE, UNDO, EmailQueue
 from usersctl.models import Actor, Credentials, Purpose, User
@@ -80,6 +81,7 @@ class Deletion:
             tx.delete_user(user.id)
             tx.audit(by, "delete", user, own=True)
             return
+        settle(tx, user)
         shut_out(tx, user)
         until = stamp(tx.now + self.settings.deletion_grace)
         inactive = tx.change_user(user.id, active=False, delete_at=until)

@@ -23,6 +23,7 @@ from usersctl.errors import (
 from usersctl.invitations import guest, lifetime_of
 from usersctl.models import SYSTEM, UNKNOWN_CLIENT, Actor, Newcomer, User
 from usersctl.oauth.providers import Profile
+from usersctl.secrets import digest
 from usersctl.service import Service
 
 ADA = "ada@example.com"
@@ -305,8 +306,6 @@ def test_a_claim_to_the_address_yields_and_an_invited_address_cannot_be_claimed(
 
 
 def _session(service: Service, user: User) -> bytes:
-    from usersctl.secrets import digest
-
     return digest(service.sessions.open(user, remember=False).token)
 
 
@@ -474,3 +473,21 @@ def test_an_account_in_use_is_neither_invited_nor_withdrawn(service: Service) ->
     with pytest.raises(Forbidden):
         service.invitations.withdraw([user.id], by=OPERATOR)
     assert stored(service) == user
+
+
+def test_an_account_that_its_owner_deletes_awaits_no_invitation(service: Service) -> None:
+    user = create_user(service, ADA, "Ada", None)
+    opened = service.sessions.open(user, remember=False)
+    service.invitations.again([user.id], WEEK, by=OPERATOR)
+    link = last_link(service)
+    by = Actor(f"user:{user.id}", None, user.id, digest(opened.token))
+    service.deletion.request(user.id, None, session_id=opened.session.id, by=by)
+    confirm = last_link(service)
+    service.deletion.confirm(confirm.token, confirm.email, by=WEB)
+    assert service.accounts.get(user.id).inactive_because == "deletion"
+    assert refusal(service, link) == "This invitation was accepted already"
+    with pytest.raises(Forbidden):
+        service.invitations.withdraw([user.id], by=OPERATOR)
+    undo = last_link(service)
+    service.deletion.undo(undo.token, undo.email, by=WEB)
+    assert service.accounts.get(user.id).active

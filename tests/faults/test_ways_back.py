@@ -1,8 +1,9 @@
 """The person who reads the emails to a proven address can always get the account back, and no other person ever can.
 
 An owner and two attackers do anything in any order: register, confirm, claim an address, prove it, take it back, sign in
-through the provider, reset, use "this wasn't me", unlink, delete, undo. The attackers also steal sessions and passwords. After
-each step the owner takes each of their accounts back, on a copy of the database, while the attackers try everything.
+through the provider, reset, use "this wasn't me", unlink, delete, undo, accept an invitation. The attackers also steal
+sessions and passwords, and an admin invites addresses and accounts without looking whose they are. After each step the owner
+takes each of their accounts back, on a copy of the database, while the attackers try everything.
 
 A few hundred steps in every run; ten thousand by `USERSCTL_LONG=1 pytest tests/faults/test_ways_back.py`.
 """
@@ -28,10 +29,13 @@ from support.postbox import Link, link_in, send_all
 
 from usersctl.config import Settings
 from usersctl.errors import UsersError
+from usersctl.invitations import guest
 from usersctl.models import SYSTEM, UNKNOWN_CLIENT, Actor, User
 from usersctl.oauth.providers import Profile
 from usersctl.secrets import digest
 from usersctl.service import Service, build
+from usersctl.sessions import Opened
+from usersctl.store.transaction import Transaction
 
 EXAMPLES, STEPS = (200, 50) if LONG else (8, 25)
 OWNER, ATTACKERS = "ada", ("eve", "mal")
@@ -156,8 +160,17 @@ class World:
             "/not-me": lambda: service.recovery.not_me(token, email, by=WEB),
             "/confirm-deletion": lambda: service.deletion.confirm(token, email, by=WEB),
             "/undo-deletion": lambda: service.deletion.undo(token, email, by=WEB),
+            "/accept-invite": lambda: service.invitations.accept(
+                token, email, "Guest", password, then=self._open, by=WEB
+            ),
         }
-        self.tried(uses[link.path])
+        done = self.tried(uses[link.path])
+        if link.path == "/accept-invite":
+            (reader,) = (person for person in PEOPLE if email in ADDRESSES[person])
+            self._keep(reader, done)
+
+    def _open(self, tx: Transaction, user: User) -> Opened:
+        return self.service.sessions.open_in(tx, user, remember=False, client=UNKNOWN_CLIENT)
 
     def forget(self, address: str) -> None:
         self.clock.move(minutes=16)  # at most three emails in a quarter of an hour
@@ -174,6 +187,7 @@ class World:
     def get_back(self, user_id: int, address: str) -> None:
         self.use_all("/not-me", address)
         self.forget(address)
+        self.use_all("/accept-invite", address)
         self.use_all("/undo-deletion", address)
         self.use_all("/reset-password", address)
         # A reset proves the address of a registration, too, and leaves it to be confirmed.
@@ -196,7 +210,13 @@ class World:
         for who in ATTACKERS:
             holds = self.holdings[who]
             for link in self.links(
-                who, "/not-me", "/undo-deletion", "/reset-password", "/confirm-email", "/confirm-new-email"
+                who,
+                "/not-me",
+                "/undo-deletion",
+                "/reset-password",
+                "/confirm-email",
+                "/confirm-new-email",
+                "/accept-invite",
             ):
                 self.use(link, holds.passwords[0])
             entered = [self.by_provider(who, own) for own in (0, 1)]
@@ -256,6 +276,35 @@ class Machine(RuleBasedStateMachine):
     def sign_in(self, who: str, address: str, pick: int) -> None:
         passwords = self.world.holdings[who].passwords
         self.world.sign_in(who, address, passwords[pick % len(passwords)])
+
+    # --- invitations, by an admin who does not look ---
+
+    @rule(address=address, role=st.sampled_from(["user", None]))
+    def invite(self, address: str, role: str | None) -> None:
+        invite = self.world.service.invitations.invite
+        self.world.tried(lambda: invite([guest(address, None, role)], timedelta(days=1), by=SYSTEM))
+
+    @rule(pick=pick)
+    def invite_again(self, pick: int) -> None:
+        self.of_any_account(
+            pick, lambda users: self.world.service.invitations.again(users, timedelta(days=1), by=SYSTEM)
+        )
+
+    @rule(pick=pick)
+    def withdraw(self, pick: int) -> None:
+        before = self.world.addresses()
+        self.of_any_account(pick, lambda users: self.world.service.invitations.withdraw(users, by=SYSTEM))
+        proven = {user_id for user_id, (_, is_proven) in before.items() if is_proven}
+        assert proven <= self.world.addresses().keys(), "an account in use stays"
+
+    def of_any_account(self, pick: int, change: Callable[[list[int]], object]) -> None:
+        users = list(self.world.addresses())
+        if users:
+            self.world.tried(lambda: change([users[pick % len(users)]]))
+
+    @rule(who=person, pick=pick, password=pick)
+    def accept(self, who: str, pick: int, password: int) -> None:
+        self.use(who, pick, "/accept-invite", password)
 
     # --- what is stolen ---
 
