@@ -200,10 +200,16 @@ class Invitations:
     def _without_password(self, tx: Transaction, after: int) -> tuple[list[User], int | None]:
         """Of one batch, and the last id of the batch; None after the last."""
         batch = tx.users_to_invite(after, BATCH)
-        found = [credentials.user for credentials in batch if not password_is_set(credentials)]
-        if self.settings.has_provider:
-            found = [user for user in found if user.oauth_id is None]
+        found = [
+            credentials.user
+            for credentials in batch
+            if not password_is_set(credentials) and not self._has_provider(tx, credentials.user)
+        ]
         return found, batch[-1].user.id if batch else None
+
+    def _has_provider(self, tx: Transaction, user: User) -> bool:
+        links = tx.identities_of(user.id)
+        return any(self.settings.opens(identity.provider, identity.issuer) for identity in links)
 
     # --- by the owner ---
 

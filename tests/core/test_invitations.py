@@ -21,7 +21,7 @@ from usersctl.errors import (
     Unauthenticated,
 )
 from usersctl.invitations import guest, lifetime_of
-from usersctl.models import SYSTEM, UNKNOWN_CLIENT, Actor, Newcomer, User
+from usersctl.models import SYSTEM, UNKNOWN_CLIENT, Actor, Identity, Newcomer, User
 from usersctl.oauth.providers import Profile
 from usersctl.secrets import digest
 from usersctl.service import Service
@@ -442,15 +442,19 @@ def test_active_accounts_without_a_password_are_invited_once(
     create_user(service, "bob@example.com", "Bob", PASSWORD)
     create_user(service, "eve@example.com", "Eve", None, active=False)
     with service.store.write() as tx:
-        tx.add_user(Newcomer("cy@example.com", "Cy", oauth_id="7"))
-    assert [user.id for user in service.invitations.without_password()] == [ada.id]
-    assert [user.id for user in service.invitations.invite_without_password(WEEK, by=OPERATOR)] == [ada.id]
+        linked, elsewhere = (tx.add_user(Newcomer(f"{name}@example.com", name)) for name in ("cy", "dan"))
+        here, there = "https://id.example.com", "https://former.example.com"
+        for user, issuer in ((linked, here), (elsewhere, there)):
+            tx.add_identities([Identity(user.id, "oauth", issuer, f"id of {user.name}", None, tx.now_text)])
+    those = [ada.id, elsewhere.id]
+    assert [user.id for user in service.invitations.without_password()] == those
+    assert [user.id for user in service.invitations.invite_without_password(WEEK, by=OPERATOR)] == those
     assert list(service.invitations.invite_without_password(WEEK, by=OPERATOR)) == []
-    opened = accept(service, last_link(service))
+    opened = accept(service, last_link(service, ADA))
     assert (opened.user.id, opened.user.name) == (ada.id, "Ada")
     assert service.sessions.login(ADA, OWN)
     clock.move(days=8)
-    assert list(service.invitations.without_password()) == []
+    assert [user.id for user in service.invitations.without_password()] == [elsewhere.id]
 
 
 def test_the_invitation_of_an_active_account_is_withdrawn_without_removing_it(service: Service) -> None:
