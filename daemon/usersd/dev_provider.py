@@ -48,6 +48,7 @@ class SampleProvider:
     people: dict[str, Person] = field(default_factory=sample_people)
     claims: dict[str, Any] = field(default_factory=dict)  # more claims of ID tokens
     algorithms: list[str] = field(default_factory=lambda: ["ES256"])  # that it announces for them
+    path: str = PATH
     _codes: dict[str, dict[str, str]] = field(default_factory=dict)
     _tokens: dict[str, str] = field(default_factory=dict)
     _exchanged: dict[str, str] = field(default_factory=dict)  # tokens, by the codes that they were given for
@@ -61,7 +62,7 @@ class SampleProvider:
 
     @property
     def issuer(self) -> str:
-        return self.base_url + PATH
+        return self.base_url + self.path
 
     def settings(self, settings: Settings) -> Settings:
         """The settings of a daemon that signs in here."""
@@ -74,12 +75,12 @@ class SampleProvider:
 
     def routes(self) -> tuple[Route, ...]:
         return (
-            Route("GET", f"{PATH}/.well-known/openid-configuration", Access.ANYONE, self.discovery),
-            Route("GET", f"{PATH}/authorize", Access.ANYONE, self.ask),
-            Route("GET", f"{PATH}/consent", Access.ANYONE, self.consent),
-            Route("POST", f"{PATH}/token", Access.ANYONE, self.token),
-            Route("GET", f"{PATH}/userinfo", Access.ANYONE, self.user_info),
-            Route("GET", f"{PATH}/keys", Access.ANYONE, self.keys),
+            Route("GET", f"{self.path}/.well-known/openid-configuration", Access.ANYONE, self.discovery),
+            Route("GET", f"{self.path}/authorize", Access.ANYONE, self.ask),
+            Route("GET", f"{self.path}/consent", Access.ANYONE, self.consent),
+            Route("POST", f"{self.path}/token", Access.ANYONE, self.token),
+            Route("GET", f"{self.path}/userinfo", Access.ANYONE, self.user_info),
+            Route("GET", f"{self.path}/keys", Access.ANYONE, self.keys),
         )
 
     def discovery(self, _request: Request, _service: Service) -> dict[str, Any]:
@@ -101,7 +102,7 @@ class SampleProvider:
         if not self._is_from_client(params):
             return error_response(400, "This provider does not know the client or its redirect URI")
         people = [
-            (person, f"{PATH}/consent?{urlencode(params | {'person': person.sub})}")
+            (person, f"{self.path}/consent?{urlencode(params | {'person': person.sub})}")
             for person in self.people.values()
         ]
         cancel = self._callback(params, error="access_denied")

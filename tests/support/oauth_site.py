@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+from support.identities import provider_settings
 from support.web import Client, Reply, Site, running
 
 from usersctl.service import Service
@@ -75,6 +76,7 @@ class OAuthSite:
     site: Site
     provider: SampleProvider
     browsers: list[Browser] = field(default_factory=list)
+    others: dict[str, SampleProvider] = field(default_factory=dict)  # those of auth.providers, by name
 
     @property
     def service(self) -> Service:
@@ -90,14 +92,24 @@ class OAuthSite:
 
 @contextmanager
 def oauth_site(
-    make_service: Callable[..., Service], *, callback: str = CALLBACK, **changes: Any
+    make_service: Callable[..., Service],
+    *,
+    callback: str = CALLBACK,
+    others: dict[str, dict[str, Any]] | None = None,
+    **changes: Any,
 ) -> Iterator[OAuthSite]:
-    """The site and its provider on one port, as with --dev. Keywords are fields of Settings."""
+    """The site and its providers on one port, as with --dev. Keywords are fields of Settings; `others` has those of
+    ProviderSettings for each more provider."""
     listener = listen("127.0.0.1", 0)
     base_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     provider = SampleProvider(base_url, SECRET, base_url + callback)
-    provider.people["1004"] = Person("1004", "eve@example.com", "Eve")
-    configured = {
+    more = {
+        name: SampleProvider(base_url, SECRET, f"{base_url}{callback}/{name}", path=f"/dev/{name}")
+        for name in others or {}
+    }
+    for each in (provider, *more.values()):
+        each.people["1004"] = Person("1004", "eve@example.com", "Eve")
+    configured: dict[str, Any] = {
         "base_url": base_url,
         "oauth_client_id": CLIENT,
         "oauth_client_secret": SECRET,
@@ -105,9 +117,17 @@ def oauth_site(
         "oauth_callback_url": callback,
         "provider_sign_ins_per_minute": 10**6,  # the limit has a test of its own
     }
+    configured["more_providers"] = tuple(
+        provider_settings(
+            name,
+            **{"client_id": CLIENT, "client_secret": SECRET, "issuer": more[name].issuer, **fields},
+        )
+        for name, fields in (others or {}).items()
+    )
     service = make_service(**(configured | changes))
-    with running(service, table=TABLE + provider.routes(), listener=listener) as site:
-        yield OAuthSite(site, provider)
+    routes = [route for each in (provider, *more.values()) for route in each.routes()]
+    with running(service, table=(*TABLE, *routes), listener=listener) as site:
+        yield OAuthSite(site, provider, others=more)
 
 
 def path_of(url: str) -> str:
