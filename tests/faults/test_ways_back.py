@@ -1,7 +1,7 @@
 """The person who reads the emails to a proven address can always get the account back, and no other person ever can.
 
 An owner and two attackers do anything in any order: register, confirm, claim an address, prove it, take it back, sign in
-through the provider, reset, use "this wasn't me", unlink, delete, undo, accept an invitation. The attackers also steal
+through one of two providers, link accounts of theirs there, reset, use "this wasn't me", unlink, delete, undo, accept an invitation. The attackers also steal
 sessions and passwords, and an admin invites addresses and accounts without looking whose they are. After each step the owner
 takes each of their accounts back, on a copy of the database, while the attackers try everything.
 
@@ -25,12 +25,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from support.databases import IN_MEMORY
 from support.fakes import FakeClock
 from support.faults import LONG
+from support.identities import provider_settings
 from support.postbox import Link, link_in, send_all
 
 from usersctl.config import Settings
 from usersctl.errors import UsersError
 from usersctl.invitations import guest
-from usersctl.models import SYSTEM, UNKNOWN_CLIENT, Actor, User
+from usersctl.models import OAUTH, SYSTEM, UNKNOWN_CLIENT, Actor, User
 from usersctl.oauth.providers import Profile
 from usersctl.secrets import digest
 from usersctl.service import Service, build
@@ -40,19 +41,29 @@ from usersctl.store.transaction import Transaction
 EXAMPLES, STEPS = (200, 50) if LONG else (8, 25)
 OWNER, ATTACKERS = "ada", ("eve", "mal")
 PEOPLE = (OWNER, *ATTACKERS)
-# Each person reads two addresses, and has an account at the provider for each of them.
+# Each person reads two addresses, and has an account at each provider for each of them.
 ADDRESSES = {person: (f"{person}@example.com", f"{person}2@example.com") for person in PEOPLE}
 EVERY_ADDRESS = [address for addresses in ADDRESSES.values() for address in addresses]
 PASSWORDS = {person: f"{person}'s horse battery" for person in PEOPLE}
 KEPT = timedelta(days=5)  # a notice is at most two days older than the change, and its link works for seven
+SECOND = "second"  # a provider of auth.providers
 RECOVERED = "a password for the account that is back"
 WEB = Actor("anonymous", "192.0.2.1")
 
+PROVIDERS = (OAUTH, SECOND)
+
 person = st.sampled_from(PEOPLE)
+provider = st.sampled_from(PROVIDERS)
 attacker = st.sampled_from(ATTACKERS)
 address = st.sampled_from(EVERY_ADDRESS)
 own = st.integers(0, 1)  # which of one's own addresses
 pick = st.integers(0, 99)  # which of one's sessions, passwords or links, from the newest
+
+
+def profile_of(who: str, own: int) -> Profile:
+    """At both providers."""
+    email = ADDRESSES[who][own]
+    return Profile(f"id of {email}", email, email_verified=True, name=who, picture=None)
 
 
 @dataclass
@@ -78,6 +89,15 @@ class World:
             oauth_client_secret="secret",
             oauth_issuer="https://id.example.com",
             oauth_allow_auto_registration=True,
+            more_providers=(
+                provider_settings(
+                    SECOND,
+                    client_id="users",
+                    client_secret="secret",
+                    issuer="https://second.example.com",
+                    allow_auto_registration=True,
+                ),
+            ),
         )
         self.clock = clock
         self.emails: list[Link] = []
@@ -130,11 +150,10 @@ class World:
         opened = self.tried(lambda: self.service.sessions.login(address, password))
         return self._keep(who, opened)
 
-    def by_provider(self, who: str, own: int) -> User | None:
-        email = ADDRESSES[who][own]
-        profile = Profile(f"id of {email}", email, email_verified=True, name=who, picture=None)
+    def by_provider(self, who: str, own: int, provider: str = OAUTH) -> User | None:
+        profile, sign_in = profile_of(who, own), self.service.sign_ins[provider]
         then = partial(self.service.sessions.open_in, remember=True, client=UNKNOWN_CLIENT)
-        return self._keep(who, self.tried(lambda: self.service.oauth.user_for(profile, then=then, by=WEB)))
+        return self._keep(who, self.tried(lambda: sign_in.user_for(profile, then=then, by=WEB)))
 
     def _keep(self, who: str, opened: Any) -> User | None:
         if opened is None:
@@ -219,7 +238,7 @@ class World:
                 "/accept-invite",
             ):
                 self.use(link, holds.passwords[0])
-            entered = [self.by_provider(who, own) for own in (0, 1)]
+            entered = [self.by_provider(who, own, provider) for own in (0, 1) for provider in PROVIDERS]
             entered += [
                 self.sign_in(who, address, password)
                 for address in EVERY_ADDRESS
@@ -268,9 +287,9 @@ class Machine(RuleBasedStateMachine):
     def confirm(self, who: str, pick: int) -> None:
         self.use(who, pick, "/confirm-email")
 
-    @rule(who=person, own=own)
-    def sign_in_through_the_provider(self, who: str, own: int) -> None:
-        self.world.by_provider(who, own)
+    @rule(who=person, own=own, provider=provider)
+    def sign_in_through_the_provider(self, who: str, own: int, provider: str = OAUTH) -> None:
+        self.world.by_provider(who, own, provider)
 
     @rule(who=person, address=address, pick=pick)
     def sign_in(self, who: str, address: str, pick: int) -> None:
@@ -374,10 +393,31 @@ class Machine(RuleBasedStateMachine):
 
     # --- links to the provider, and deletion ---
 
-    @rule(who=person, pick=pick)
-    def unlink(self, who: str, pick: int) -> None:
+    @rule(who=person, pick=pick, provider=provider)
+    def unlink(self, who: str, pick: int, provider: str) -> None:
         identities = self.world.service.identities
-        self.world.with_session(who, pick, lambda user, by: identities.disconnect(user.id, "oauth", by=by))
+        self.world.with_session(who, pick, lambda user, by: identities.disconnect(user.id, provider, by=by))
+
+    @rule(who=person, pick=pick, own=own, provider=provider, password=pick)
+    def link(self, who: str, pick: int, own: int, provider: str, password: int) -> None:
+        service, passwords = self.world.service, self.world.holdings[who].passwords
+
+        def prove(user: User, by: Actor) -> None:
+            chosen = passwords[password % len(passwords)]
+            service.freshness.confirm(user.id, chosen, session_id=0, by=by)
+
+        def link(user: User, by: Actor) -> None:
+            service.identities.prepare_link(user.id, provider, by=by)
+            service.sign_ins[provider].link(user.id, profile_of(who, own), by=by)
+
+        self.world.with_session(who, pick, prove)
+        self.world.with_session(who, pick, link)
+
+    @rule(who=attacker, own=own, provider=provider)
+    def steal_and_link(self, who: str, own: int, provider: str) -> None:
+        self.learn_the_owners_password(who)
+        self.steal_a_session(who, 0)
+        self.link(who, 0, own, provider, 0)
 
     @rule(who=person, pick=pick, password=pick)
     def delete(self, who: str, pick: int, password: int) -> None:
