@@ -36,6 +36,7 @@ def benchmarks(*words: str) -> subprocess.CompletedProcess[str]:
         ("memory", {1.6, 1.1}),
         ("growth", {1.5}),
         ("search", {10, 50}),
+        ("views", {1.5, 50}),
         ("command", {2.2, 4}),
         ("import", {20000, 1.1}),
         ("export", {1.1}),

@@ -11,7 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import cleanup, command, daemon, growth, logins, quoted, search, sessions, transfer
+from tests.benchmarks import (
+    cleanup,
+    command,
+    daemon,
+    growth,
+    logins,
+    quoted,
+    search,
+    sessions,
+    transfer,
+    views,
+)
 from tests.benchmarks.frame import Bench, Figure, Measure, Others
 
 WIDE = 72
@@ -27,6 +38,7 @@ MEASURES: dict[str, Measure] = {
     "memory": daemon.measure_memory,
     "growth": growth.measure,
     "search": search.measure,
+    "views": views.measure,
     "command": command.measure,
     "import": transfer.measure_import,
     "export": transfer.measure_export,

@@ -1,0 +1,138 @@
+"""Views of the table of users: each filter in each order, first, last and middle page, among 1,000 and 1,000,000 users."""
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+
+from tests.benchmarks.frame import MOMENT, Bench, Figure, add_sessions, add_users
+from tests.benchmarks.servers import Asker, Order, asking, get, in_turns, servers, use
+
+ADMIN = "Cookie: auth_token=benchmark-00000000"
+FLAT = 1.5  # times the smallest size
+MANY = 50  # milliseconds
+PAGE = 50
+ORDERS = list(product(("name", "email", "created", "last-login"), ("asc", "desc")))
+VIEWS = {  # with as many users in each size, or the same part of them
+    "all users": "",
+    "admins": "role=admin",
+    "users who are no admins": "role=user",
+    "active": "state=active",
+    "inactive": "active=false",
+    "deactivated": "state=deactivated",
+    "awaiting a confirmation": "state=awaiting",
+    "invited": "state=invited",
+    "never signed in": "state=never-signed-in",
+    "locked": "state=locked",
+    "a group of one hundred": "group=few",
+    "a group of one half": "group=half",
+    "deactivated admins": "state=deactivated&role=admin",
+    "of a group of one half, never signed in": "group=half&state=never-signed-in",
+    "of a group of one hundred, active": "group=few&state=active",
+}
+# Neither few nor a part that a page of the list in any order meets soon: sorted, or looked for.
+BETWEEN = {"a group of one in a hundred": "group=hundredth", "a group of one in two hundred": "group=rare"}
+
+
+def measure(bench: Bench) -> Iterator[Figure]:
+    sizes = (200, 800) if bench.quick else (1_000, 1_000_000)
+    databases = {
+        size: bench.kept(f"views-{size}", lambda filled, size=size: _fill(filled, size)) for size in sizes
+    }
+    with servers(bench) as start, asking(bench) as asker:
+        ports = {size: start.daemon(databases[size]).port for size in sizes}
+        for what, view in (VIEWS | BETWEEN).items():
+            for size in sizes:
+                use(databases[size], size)
+            took = {
+                f"{sort} {order}, {page}": _milliseconds(bench, asker, ports, requests)
+                for sort, order in ORDERS
+                for page, requests in _pages(databases, f"{view}&sort={sort}&order={order}").items()
+            }
+            if what in BETWEEN:
+                worst = max(took, key=lambda order: took[order][sizes[-1]])
+                yield Figure(
+                    f"{what}, {sizes[-1]:,} users, slowest ({worst})", [took[worst][sizes[-1]]], "ms", MANY
+                )
+                continue
+            ratio = {order: times[sizes[-1]] / times[sizes[0]] for order, times in took.items()}
+            for page in ("first page", "last page", "page in the middle"):
+                worst = max(
+                    (order for order in ratio if order.endswith(page)), key=lambda order: ratio[order]
+                )
+                yield Figure(f"{what}, {page}, {sizes[-1]:,} users", [took[worst][sizes[-1]]], "ms")
+                yield Figure(f"  beside {sizes[0]:,}, slowest order ({worst})", [ratio[worst]], "times", FLAT)
+
+
+def _milliseconds(
+    bench: Bench, asker: Asker, ports: Mapping[int, int], requests: Mapping[int, str]
+) -> dict[int, float]:
+    """Of the quickest turn: whatever else the machine does only adds to it."""
+    orders = {str(size): Order(ports[size], [get(request, ADMIN)]) for size, request in requests.items()}
+    rates = in_turns(asker, orders, bench.size(4, 1), bench.seconds(0.06), warm_up=2)
+    return {size: 1000 / max(rates[str(size)]) for size in requests}
+
+
+def _pages(databases: Mapping[int, Path], view: str) -> dict[str, dict[int, str]]:
+    """The requests by database, for the pages that have to be as quick among many users."""
+    pages: dict[str, dict[int, str]] = {"first page": {}, "last page": {}, "page in the middle": {}}
+    for size, database in databases.items():
+        request = f"/api/users?limit={PAGE}&{view}"
+        pages["first page"][size] = request
+        pages["last page"][size] = f"{request}&page={_last_page(database, view)}"
+        # Any user is a place in any list.
+        pages["page in the middle"][size] = f"{request}&page=2&after={size // 2}"
+    return pages
+
+
+def _last_page(database: Path, view: str) -> int:
+    from urllib.parse import parse_qsl
+
+    from usersctl.models import UserFilter
+    from usersctl.store.store import Store
+
+    asked = dict(parse_qsl(view))
+    wanted = UserFilter(role=asked.get("role"), state=asked.get("state"), group=asked.get("group"))
+    if "active" in asked:
+        wanted = wanted._replace(active=False)
+    store = Store.open(database)
+    with store.read() as tx:
+        pages = tx.page(wanted, limit=PAGE).total_pages
+    store.close()
+    return max(1, pages)
+
+
+def _fill(connection: sqlite3.Connection, size: int) -> None:
+    """Names, addresses, times and states in orders that have nothing to do with one another."""
+    add_users(connection, size)
+    add_sessions(connection, size)
+    mixed = "((id * 7919 + {}) % 1000003)"
+    connection.execute(
+        f"UPDATE users SET name = printf('User %07d', {mixed.format(1)}), name_folded = printf('user %07d', {mixed.format(1)}),"  # noqa: S608 - ours
+        f" email = printf('u%07d@example.com', {mixed.format(500)}),"
+        f" created_at = printf('2026-01-01T00:00:00.%07dZ', {mixed.format(333333)}),"
+        f" last_login_at = CASE WHEN {mixed.format(17)} % 5 THEN printf('2026-10-01T00:00:00.%07dZ', {mixed.format(99)}) END"
+    )
+    connection.execute("UPDATE users SET role = 'admin' WHERE id % 100 = 1")
+    for remainder, changes in (
+        (range(10, 18), "active = 0"),
+        ((20,), "active = 0, awaiting_confirmation = 1"),
+        ((30,), f"active = 0, invited_at = '{MOMENT}', invitation_expires_at = '{MOMENT}'"),
+    ):
+        connection.execute(
+            f"UPDATE users SET {changes} WHERE id % 101 IN ({', '.join(map(str, remainder))})"  # noqa: S608 - ours
+        )
+    for name, condition in (
+        ("few", f"id % {size // 100} = 1"),
+        ("half", "id % 2 = 1"),
+        ("hundredth", "id % 100 = 3"),
+        ("rare", "id % 200 = 7"),
+    ):
+        connection.execute("INSERT INTO groups (name, created_at) VALUES (?, ?)", (name, MOMENT))
+        connection.execute(
+            f"INSERT INTO group_members (group_id, user_id) SELECT (SELECT max(id) FROM groups), id FROM users WHERE {condition}"  # noqa: S608 - ours
+        )
+    connection.execute(
+        f"INSERT INTO login_failures (account, user_id, failures, last_failed_at)"  # noqa: S608 - ours
+        f" SELECT 'user:' || id, id, 90, '{MOMENT}' FROM users WHERE id % {size // 20} = 2"
+    )
