@@ -32,8 +32,16 @@ def change_members(
     return changed
 
 
-def set_groups(tx: Transaction, user: User, names: Collection[str], *, by: Actor) -> None:
-    """Exactly these; Invalid if one does not exist."""
+def create_group(tx: Transaction, name: str, *, by: Actor) -> Group:
+    group = tx.add_group(name)
+    if group is None:
+        raise Taken("Group name is taken")
+    tx.audit(by, "group-create", group=name)
+    return group
+
+
+def set_groups(tx: Transaction, user: User, names: Collection[str], *, by: Actor) -> bool:
+    """Exactly these; Invalid if one does not exist. Returns whether that changed anything."""
     wanted = {name: tx.group(name) for name in names}
     unknown = sorted(name for name, group in wanted.items() if group is None)
     if unknown:
@@ -43,6 +51,7 @@ def set_groups(tx: Transaction, user: User, names: Collection[str], *, by: Actor
         is_wanted = name in wanted
         if is_wanted != (name in present):
             change_members(tx, group_named(tx, name), [user], into=is_wanted, by=by)
+    return set(present) != set(wanted)
 
 
 @dataclass(frozen=True)
@@ -72,11 +81,7 @@ class Groups:
         name = normal_group(name)
         with self.store.write() as tx:
             admit(tx, by)
-            group = tx.add_group(name)
-            if group is None:
-                raise Taken("Group name is taken")
-            tx.audit(by, "group-create", group=name)
-            return group
+            return create_group(tx, name, by=by)
 
     def delete(self, name: str, *, with_members: bool = True, by: Actor) -> Group:
         """No user is a member from this moment on, however many there were."""

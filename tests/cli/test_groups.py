@@ -1,5 +1,7 @@
 """usersctl group: groups and their members, for people and for scripts."""
 
+from pathlib import Path
+
 from support.commands import Command
 
 
@@ -70,5 +72,60 @@ def test_show_prints_the_groups_of_a_user(usersctl: Command) -> None:
         usersctl.ok("group", "create", group)
         usersctl.ok("group", "add", group, "ada@example.com")
     assert "\ngroups\tboard, staff\n" in usersctl.ok("show", "ada@example.com").stdout
-    assert "\ngroups\t\n" in usersctl.ok("show", "bob@example.com").stdout
+    assert "groups" not in usersctl.ok("show", "bob@example.com").stdout
     assert "groups" not in usersctl.ok("show", "ada@example.com", "--json").json
+
+
+def test_an_export_carries_groups_to_another_database(usersctl: Command, tmp_path: Path) -> None:
+    usersctl.add("ada", "bob", "eve")
+    for group, users in (("staff", "12"), ("board", "1"), ("empty", "")):
+        usersctl.ok("group", "create", group)
+        usersctl.ok("group", "add", group, "-", stdin="\n".join(users))
+    for form in ("csv", "json", "jsonl"):
+        file, there = tmp_path / f"all.{form}", ("--db", str(tmp_path / f"{form}.db"))
+        usersctl.ok("export", str(file))
+        done = usersctl("import", str(file), *there)
+        assert (done.code, done.stdout) == (2, "")
+        assert "there is no group board" in done.stderr
+        assert "--create-groups" in done.stderr
+        usersctl.ok("import", str(file), "--create-groups", *there)
+        assert usersctl.ok("group", "list", "--json", *there).json == [
+            {"name": "board", "members": 1},
+            {"name": "staff", "members": 2},
+        ]
+        assert "\ngroups\tboard, staff\n" in usersctl.ok("show", "ada@example.com", *there).stdout
+        done = usersctl.ok("import", str(file), "--on-conflict", "update", *there)
+        assert "3 unchanged" in done.stdout
+    assert usersctl.ok("export", "--format", "csv").stdout.splitlines()[1].endswith('"board,staff"')
+    assert usersctl.ok("export", "--format", "json").json[0]["groups"] == ["board", "staff"]
+
+
+def test_every_row_with_a_group_that_is_none_is_named(usersctl: Command) -> None:
+    usersctl.add("ada")
+    usersctl.ok("group", "create", "staff")
+    rows = 'email,groups\nb@example.com,staff\nc@example.com,nobody\nd@example.com,\ne@example.com,"staff,none"\n'
+    done = usersctl("import", "-", stdin=rows)
+    assert done.code == 2
+    assert "line 3: there is no group nobody" in done.stderr
+    assert "line 5: there is no group none" in done.stderr
+    assert "line 2" not in done.stderr
+    done = usersctl("import", "-", "--create-groups", stdin='email,groups\nb@example.com,"staff,Bad Name"\n')
+    assert (done.code, "line 2: Group name must be" in done.stderr) == (2, True)
+    for groups in ("7", '{"a": 1}', '["staff", 7]'):
+        done = usersctl(
+            "import", "-", "--format", "json", stdin=f'[{{"email": "x@example.com", "groups": {groups}}}]'
+        )
+        assert (done.code, "groups must be a list of names" in done.stderr) == (2, True)
+    assert [row[0] for row in usersctl.ok("list").rows] == ["1"]
+
+
+def test_an_import_sets_the_groups_of_an_account_that_exists(usersctl: Command) -> None:
+    usersctl.add("ada")
+    for group in ("staff", "board"):
+        usersctl.ok("group", "create", group)
+    usersctl.ok("group", "add", "staff", "1")
+    for groups, expected, verb in (("", "staff", "1 unchanged"), ("board", "board", "1 updated")):
+        rows = f"email,groups\nada@example.com,{groups}\n"
+        done = usersctl.ok("import", "-", "--on-conflict", "update", stdin=rows)
+        assert verb in done.stdout
+        assert f"\ngroups\t{expected}\n" in usersctl.ok("show", "1").stdout

@@ -569,6 +569,7 @@ def test_an_empty_database_is_an_empty_export(usersctl: Command) -> None:
             "oauth_issuer",
             "profile_picture",
             "identities",
+            "groups",
         ]
     ]
 

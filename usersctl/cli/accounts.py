@@ -191,8 +191,9 @@ def show(ctx: Context, user: ReadUserArgument) -> None:
         "sessions": sum(session.kind != TokenKind.API for session in sessions),
         "api_tokens": sum(session.kind == TokenKind.API for session in sessions),
         "login_locked": wait is not None,
-        "groups": ", ".join(groups),
     }
+    if groups:
+        facts |= {"groups": ", ".join(groups)}
     if invitation is not None:
         facts |= {"invited_at": invitation.invited_at, "invitation_expires_at": invitation.expires_at}
     if claim is not None:

@@ -98,8 +98,10 @@ def replaced(path: Path) -> Iterator[IO[str]]:
         raise
 
 
-def _flat(value: Any) -> Cell:
-    """A list, as of identities, is JSON in its cell."""
+def _flat(name: str, value: Any) -> Cell:
+    """Groups are separated by commas; another list, as of identities, is JSON in its cell."""
+    if name == "groups":
+        return ",".join(value or ())
     return to_json(value) if isinstance(value, list) else value
 
 
@@ -123,7 +125,7 @@ def write_rows(
         writer = csv.DictWriter(target, columns, lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            cells = {name: cell(_flat(value)) for name, value in row.items()}
+            cells = {name: cell(_flat(name, value)) for name, value in row.items()}
             if safe:
                 cells = {name: no_formula(value) for name, value in cells.items()}
             writer.writerow(cells)

@@ -43,6 +43,7 @@ class _Plan(NamedTuple):
     policy: str
     dry_run: bool
     invite: bool
+    create_groups: bool
 
 
 def import_(
@@ -71,17 +72,20 @@ def import_(
     invite: Annotated[
         bool, Option("--invite", help="Invite the owners of new accounts without a password, for 7 days.")
     ] = False,
+    create_groups: Annotated[
+        bool, Option("--create-groups", help="Create the groups that rows name and that do not exist.")
+    ] = False,
 ) -> None:
     """Create accounts from a file: all of them, or none.
 
     Columns: email (required), name, role, active, confirmed, password or password_hash, created_at, last_login_at,
-    oauth_id, oauth_issuer, profile_picture, identities. Every broken row is reported with its line. A password_hash is
+    oauth_id, oauth_issuer, profile_picture, identities, groups. Every broken row is reported with its line. A password_hash is
     bcrypt, PBKDF2, Argon2, scrypt, phpass, WordPress's or salted SHA, as its system writes it.
 
     With --from, columns may have other names: the most likely ones are used, and --dry-run shows them.
     """
     run = invocation(ctx)
-    plan = _Plan(on_conflict, dry_run, invite)
+    plan = _Plan(on_conflict, dry_run, invite, create_groups)
     if (file is None) == (source is None):
         raise Invalid("Give a FILE, or --from KIND:FILE", hint="see: usersctl import --help")
     if file is None:
@@ -138,7 +142,13 @@ def _import(run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | No
         try:
             lifetime = INVITED_FOR if plan.invite else None
             options = ImportOptions(
-                plan.policy, plan.dry_run, run.actor, report, hashing=draw, invite=lifetime
+                plan.policy,
+                plan.dry_run,
+                run.actor,
+                report,
+                hashing=draw,
+                invite=lifetime,
+                create_groups=plan.create_groups,
             )
             done = service.transfer.import_rows(rows, options)
         except BrokenRows as error:

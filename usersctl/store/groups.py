@@ -1,6 +1,8 @@
 """The tables of groups and of their members."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 
 from usersctl.models import Group, User
 from usersctl.store.statements import Statements
@@ -51,16 +53,17 @@ class Groups(Statements):
         statement = "SELECT name FROM group_members JOIN groups ON groups.id = group_id WHERE user_id = ? ORDER BY name"
         return tuple(name for (name,) in self._run(statement, (user_id,)))
 
-    def groups_of_each(self, user_ids: Sequence[int]) -> dict[int, list[str]]:
-        """For users who are in a group."""
-        groups: dict[int, list[str]] = {}
-        statement = (
-            "SELECT user_id, name FROM group_members JOIN groups ON groups.id = group_id"
-            f" WHERE user_id IN ({', '.join('?' * len(user_ids))}) ORDER BY user_id, name"
-        )
-        for user_id, name in self._run(statement, user_ids):
-            groups.setdefault(user_id, []).append(name)
-        return groups
+    def groups_of_all(self) -> Iterator[tuple[int, list[str]]]:
+        """Users who are in a group, in the order of their ids."""
+        names = {group.id: group.name for group in self.groups()}
+        rows = self._run("SELECT user_id, group_id FROM group_members ORDER BY user_id")
+        for user_id, found in groupby(rows, itemgetter(0)):
+            yield user_id, sorted(names[group_id] for _, group_id in found if group_id in names)
+
+    def join_groups(self, pairs: Iterable[tuple[str, int]]) -> None:
+        """Each the name of a group and the id of a user who is no member."""
+        statement = "INSERT INTO group_members (group_id, user_id) SELECT id, ? FROM groups WHERE name = ?"
+        self._run_each(statement, ((user_id, name) for name, user_id in pairs))
 
     def members(self, group_id: int, at_most: int) -> list[User]:
         statement = f"SELECT {USER} FROM group_members JOIN users ON users.id = user_id WHERE group_id = ? ORDER BY user_id LIMIT ?"

@@ -13,6 +13,7 @@ from usersctl.fields import (
     is_text,
     is_web_address,
     normal_email,
+    normal_group,
     normal_name,
     normal_role,
     normal_time,
@@ -69,7 +70,8 @@ _CHECKS: dict[str, Callable[[str], Any]] = {
 IDENTITIES = (
     "identities"  # a list of objects, in CSV as JSON; with oauth_id, which is the one of the provider oauth
 )
-IMPORTED = (*list(_CHECKS)[:-1], IDENTITIES, "password")
+GROUPS = "groups"  # a list of names, in CSV separated by commas
+IMPORTED = (*list(_CHECKS)[:-1], IDENTITIES, GROUPS, "password")
 COLUMNS = IMPORTED[:-1]
 
 _CHECKS_OF_IDENTITY: dict[str, Callable[[str], Any]] = {
@@ -97,6 +99,8 @@ def checked(settings: Settings, row: dict[str, Any]) -> dict[str, Any]:
     fields = {name: _CHECKS[name](_text(name, value)) for name, value in given.items()}
     if not _is_empty(IDENTITIES, row.get(IDENTITIES)):
         fields[IDENTITIES] = _identities(row[IDENTITIES])
+    if not _is_empty(GROUPS, row.get(GROUPS)):
+        fields[GROUPS] = _groups(row[GROUPS])
     if fields.get("confirmed") is False:
         if fields.get("active"):
             raise Invalid("is active and not confirmed: leave confirmed empty, or make it inactive")
@@ -121,6 +125,13 @@ def _identities(value: Any) -> list[dict[str, str]]:
     if len({identity["provider"] for identity in identities}) < len(identities):
         raise Invalid("identities has a provider twice")
     return identities
+
+
+def _groups(value: Any) -> list[str]:
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise Invalid("groups must be a list of names, or names separated by commas")
+    return sorted({normal_group(name.strip()) for name in names})
 
 
 def _identity(given: dict[str, Any]) -> dict[str, str]:

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from usersctl.config import Settings
 from usersctl.errors import Invalid, LastAdmin, UsersError
@@ -16,6 +16,7 @@ from usersctl.store.store import Store
 from usersctl.transfer.checks import COLUMNS, checked
 from usersctl.transfer.writing import BrokenRows, Imported, ImportOptions, RowProblem, Writing
 
+T = TypeVar("T")
 PlacedRow = tuple[str, dict[str, Any] | Invalid]  # the row, or why it is invalid, after its place
 
 
@@ -101,19 +102,32 @@ class Transfer:
     def export_rows(self, *, with_hashes: bool) -> Generator[dict[str, Any], None, None]:
         """Every account as `import_rows` takes it, in the order of their ids, without holding them all."""
         with self.store.read() as tx:
-            linked = tx.all_identities()
-            next_linked = next(linked, None)
+            identities_of, groups_of = _by_user(tx.all_identities()), _by_user(tx.groups_of_all())
             for credentials in tx.all_credentials():
-                identities: list[Identity] = []
-                if next_linked is not None and next_linked[0] == credentials.user.id:
-                    identities, next_linked = next_linked[1], next(linked, None)
-                yield _exported(credentials, identities, with_hashes=with_hashes)
+                user_id = credentials.user.id
+                row = _exported(credentials, identities_of(user_id), groups_of(user_id))
+                yield {name: row[name] for name in COLUMNS if with_hashes or name != "password_hash"}
 
 
-def _exported(credentials: Credentials, identities: list[Identity], *, with_hashes: bool) -> dict[str, Any]:
+def _by_user(found: Iterator[tuple[int, list[T]]]) -> Callable[[int], list[T]]:
+    """Looks up what belongs to a user; both are in the order of the ids."""
+    ahead = next(found, None)
+
+    def of(user_id: int) -> list[T]:
+        nonlocal ahead
+        if ahead is None or ahead[0] != user_id:
+            return []
+        items, ahead = ahead[1], next(found, None)
+        return items
+
+    return of
+
+
+def _exported(credentials: Credentials, identities: list[Identity], groups: list[str]) -> dict[str, Any]:
     user, password_hash = credentials
     row: dict[str, Any] = user._asdict()
     row |= {"confirmed": None, "password_hash": None, "oauth_issuer": None, "identities": None}
+    row["groups"] = groups or None
     told = [identity for identity in identities if not _is_told_by_oauth_id(identity)]
     if told:
         row["identities"] = [_exported_identity(identity) for identity in told]
@@ -126,7 +140,7 @@ def _exported(credentials: Credentials, identities: list[Identity], *, with_hash
         row["confirmed"] = False
     if kind_of(password_hash) is not None:  # else it is of no password
         row["password_hash"] = password_hash
-    return {name: row[name] for name in COLUMNS if with_hashes or name != "password_hash"}
+    return row
 
 
 def _is_told_by_oauth_id(identity: Identity) -> bool:

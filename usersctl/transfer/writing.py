@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from usersctl.addresses import holder_of, make_free
 from usersctl.credentials import shut_out
 from usersctl.errors import Invalid
+from usersctl.groups import create_group, set_groups
 from usersctl.invited import NOT_INVITED, begin, settle
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import OAUTH, UNUSABLE, Actor, Identity, Link, Newcomer, User
@@ -28,6 +29,7 @@ class ImportOptions(NamedTuple):
     report: Callable[[RowProblem], Any]  # is called for each broken row
     hashing: Callable[[int, int], Any]  # is called with the number of hashed passwords, and of all
     invite: timedelta | None = None  # new accounts that nothing opens, for so long
+    create_groups: bool = False  # that rows name and that do not exist
 
 
 class BrokenRows(Invalid):
@@ -63,6 +65,7 @@ class Writing:
         self.created = self.updated = self.unchanged = self.skipped = self.without_password = 0
         self.taken = self.invited = 0
         self.foreign_hashes: Counter[str] = Counter()
+        self.unknown_groups = 0  # rows with one
         self.hint = ""
 
     def write(self, rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
@@ -72,6 +75,7 @@ class Writing:
         taken_emails, taken_ids = self.tx.emails_in_use(emails), self.tx.links_in_use(links)
         free: list[dict[str, Any]] = []
         for where, row in rows:
+            self._find_groups(where, row)
             email, ids = row["email"], {(link.provider, link.subject) for link in self._links(row)}
             if email in taken_emails or not ids.isdisjoint(taken_ids):
                 self._add(free)
@@ -84,6 +88,8 @@ class Writing:
         self._add(free)
 
     def imported(self) -> Imported:
+        if self.unknown_groups:
+            raise BrokenRows(self.unknown_groups, hint=self.hint)
         if self.taken:
             raise BrokenRows(self.taken, taken=True, hint=self.hint)
         numbers = (self.created, self.updated, self.unchanged, self.skipped, self.without_password)
@@ -94,22 +100,21 @@ class Writing:
             return
         newcomers = []
         for row in rows:
-            fields = {name: value for name, value in row.items() if name != "identities"}
+            fields = {name: value for name, value in row.items() if name not in ("identities", "groups")}
             newcomers.append(Newcomer(**{"name": row["email"].partition("@")[0]} | fields))
             self.without_password += "password_hash" not in row
             self._count_hash(row)
         users = self.tx.add_users(newcomers)
-        pairs = zip(users, rows, strict=True)
+        pairs = list(zip(users, rows, strict=True))
         self.tx.add_identities(
             [identity for user, row in pairs for identity in self._identities(user.id, row)]
         )
-        self.tx.audit_each(
-            self.options.by, "import", [(user, {"role": user.role, "active": user.active}) for user in users]
-        )
+        self.tx.join_groups([(name, user.id) for user, row in pairs for name in row.get("groups", ())])
+        self.tx.audit_each(self.options.by, "import", [(user, _recorded(user, row)) for user, row in pairs])
         self.first = self.first or users[0].id
         self.created += len(users)
         if self.options.invite is not None:
-            for row, user in zip(rows, users, strict=True):
+            for user, row in pairs:
                 self._invite(row, user, self.options.invite)
 
     def _invite(self, row: dict[str, Any], user: User, lifetime: timedelta) -> None:
@@ -155,6 +160,19 @@ class Writing:
         else:
             self.skipped += 1
 
+    def _find_groups(self, where: str, row: dict[str, Any]) -> None:
+        unknown = [name for name in row.get("groups", ()) if self.tx.group(name) is None]
+        if unknown and self.options.create_groups:
+            for name in unknown:
+                create_group(self.tx, name, by=self.options.by)
+        elif unknown:
+            self.unknown_groups += 1
+            self.hint = (
+                f"make it with: usersctl group create {unknown[0]}, or all of them with --create-groups"
+            )
+            self.options.report(RowProblem(where, f"there is no group {unknown[0]}"))
+            del row["groups"]
+
     def _count_hash(self, row: Mapping[str, Any]) -> None:
         kind = kind_of(row.get("password_hash", UNUSABLE))
         if kind not in (BCRYPT, None):
@@ -173,9 +191,10 @@ class Writing:
                 given.setdefault("issuer", identity.issuer)
 
     def _update(self, known: User, row: dict[str, Any]) -> bool:
-        relinked = self._relink(known, row)
+        relinked, groups = self._relink(known, row), row.pop("groups", None)
         row.pop("identities", None)
-        return _update(self.tx, known, row, self.options.by, relinked=relinked)
+        is_changed = _update(self.tx, known, row, self.options.by, relinked=relinked)
+        return (groups is not None and set_groups(self.tx, known, groups, by=self.options.by)) or is_changed
 
     def _relink(self, known: User, row: dict[str, Any]) -> list[str]:
         """Gives the account the identities of the row, and returns their providers; those of others stay."""
@@ -232,6 +251,11 @@ def _update(tx: Transaction, known: User, row: dict[str, Any], by: Actor, *, rel
         recorded["linked"] = relinked
     tx.audit(by, "import-update", user, **recorded, password="password_hash" in changes)
     return True
+
+
+def _recorded(user: User, row: dict[str, Any]) -> dict[str, Any]:
+    recorded = {"role": user.role, "active": user.active}
+    return recorded | {name: row[name] for name in ("groups",) if name in row}
 
 
 def _of_existing(known: User, row: dict[str, Any]) -> dict[str, Any]:
