@@ -1,12 +1,15 @@
 """Whole journeys in a browser: set-up, sign-in, registration, recovery, provider."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 from support.visitors import Visitor, expect
 from support.web import Site
+
+from usersctl.invitations import guest
 
 Visit = Callable[..., Visitor]
 House = Callable[..., Site]
@@ -497,3 +500,58 @@ def test_a_sign_in_with_the_login_page_as_target_leads_to_the_profile(house: Hou
     ada.fills(Email="ada@example.com", Password=PASSWORD)
     ada.presses("Sign in")
     sees_profile(ada)
+
+
+def test_a_guest_is_invited_and_comes_in_by_the_email(house: House, visit: Visit) -> None:
+    site = house()
+    site.add(role="admin")
+    site.service.groups.create("staff", by=OPERATOR)
+    ada = visit(site)
+    ada.signs_in(at="/login?redirect=/users")
+    ada.expected = {400}
+    ada.presses("Invite")
+    ada.has_focus_on(ada.field("Email"))
+    ada.presses("Send the invitation")
+    ada.sees("Please fill in this field.")
+    ada.fills(Email="ada@example.com")
+    ada.presses("Send the invitation")
+    ada.sees("There is already an account with this address.")
+    ada.fills(Email="grace@example.com")
+    ada.field("Groups").select_option("staff")
+    ada.presses("Send the invitation")
+    ada.sees("An invitation is on its way to grace@example.com.")
+
+    grace = visit(site)
+    link = grace.opens_email("You are invited")
+    grace.sees("You are invited.")
+    grace.fills(Password=PASSWORD)
+    grace.presses("Accept the invitation")
+    grace.sees("Please fill in this field.")
+    grace.fills(Name="Grace Hopper")
+    grace.presses("Accept the invitation")
+    grace.sees("Welcome! You are signed in.")
+    sees_profile(grace)
+    user = site.service.accounts.find("grace@example.com")
+    assert (user.name, site.service.groups.of(user.id)) == ("Grace Hopper", ("staff",))
+
+    late = visit(site)
+    late.page.goto(link)
+    late.sees("This invitation has been accepted already.")
+    late.follows("Sign in")
+    late.is_at("/login")
+
+
+def test_an_invitation_that_is_withdrawn_while_its_page_is_open_says_so(house: House, visit: Visit) -> None:
+    site = house()
+    (user,) = site.service.invitations.invite(
+        [guest("grace@example.com", "Grace Hopper")], timedelta(days=7), by=OPERATOR
+    )
+    grace = visit(site)
+    grace.expected = {400}
+    grace.opens_email("You are invited")
+    expect(grace.field("Name")).to_have_value("Grace Hopper")
+    site.service.invitations.withdraw([user.id], by=OPERATOR)
+    grace.fills(Password=PASSWORD)
+    grace.presses("Accept the invitation")
+    grace.sees("This invitation has been withdrawn.")
+    expect(grace.button("Accept the invitation")).to_have_count(0)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from support.commands import OPERATOR, PASSWORD, create_user
 from support.visitors import Visitor, expect
 from support.web import Site
 
+from usersctl.invitations import guest
 from usersctl.models import Client
 from usersd.pages import pages, texts
 
@@ -44,6 +46,21 @@ def weak_registration(visitor: Visitor) -> None:
 def empty_registration(visitor: Visitor) -> None:
     visitor.goes("/register")
     visitor.presses("Create account")
+    visitor.sees("Please fill in this field.")
+
+
+def invited(visitor: Visitor) -> None:
+    guests = [guest(f"{LONG}@{LONG}.example", HTML)]
+    visitor.site.service.invitations.invite(guests, timedelta(days=7), by=OPERATOR)
+    visitor.opens_email("You are invited")
+    visitor.sees("You are invited")
+
+
+def inviting(visitor: Visitor) -> None:
+    visitor.site.service.groups.create("g" * 63, by=OPERATOR)
+    visitor.signs_in(at="/login?redirect=/users")
+    visitor.presses("Invite")
+    visitor.presses("Send the invitation")
     visitor.sees("Please fill in this field.")
 
 
@@ -210,6 +227,10 @@ SIGHTS: dict[str, Callable[[Visitor], None]] = {
     "registered": registered,
     "confirm": at(f"/confirm-email{LINK}"),
     "confirm, refused": old_confirmation,
+    "invited": invited,
+    "invitation, dead": at(f"/accept-invite{LINK}"),
+    "invitation, no link": at("/accept-invite"),
+    "inviting": inviting,
     "forgot": at("/forgot-password"),
     "reset": at(f"/reset-password{LINK}"),
     "reset, refused": old_reset,
@@ -284,6 +305,7 @@ OPEN_TO_ALL = [
 ]
 BY_LINK = [
     "confirm-email",
+    "accept-invite",
     "reset-password",
     "not-me",
     "confirm-new-email",

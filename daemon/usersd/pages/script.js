@@ -217,7 +217,10 @@ function fields(form) {
   const values = {};
   for (const input of all("[name]", form)) {
     if (input.type === "hidden") input.value ||= address?.value || "";
-    values[input.name] = input.type === "checkbox" ? input.checked : input.value;
+    let value = input.type === "checkbox" ? input.checked : input.value;
+    if (input.multiple) value = [...input.selectedOptions].map((option) => option.value);
+    // What may be empty is left out then.
+    if (value !== "" || input.required) values[input.name] = value;
   }
   for (const name of (form.dataset.query || "").split(" ").filter(Boolean)) values[name] = query.get(name) || "";
   return values;

@@ -16,8 +16,8 @@ const HARMLESS = ["activate", "invite", "add-group", "remove-group"];
 const COLUMNS = ["id", "email", "name", "role", "active", "created_at", "last_login_at"];
 
 function manageUsers() {
-  const [find, previous, next, createDialog, chooseAll, chooseNone] =
-    ["find", "previous", "next", "create", "choose-all", "choose-none"].map((id) => $("#" + id));
+  const [find, previous, next, createDialog, inviteDialog, chooseAll, chooseNone] =
+    ["find", "previous", "next", "create", "invite", "choose-all", "choose-none"].map((id) => $("#" + id));
   const choosePage = $(".choose-page", table);
   const { search, state, role, group, sort } = find.elements;
   const filters = { search, state, role, group };
@@ -240,6 +240,10 @@ function manageUsers() {
     newUser.reset();
     empty(newUser.elements.password);
     openDialog(createDialog);
+  });
+  on($("#new-invite"), "click", () => {
+    $("form", inviteDialog).reset();
+    openDialog(inviteDialog);
   });
   on(previous, "click", () => { page -= 1; list("pushState"); });
   on(next, "click", () => { page += 1; list("pushState"); });
