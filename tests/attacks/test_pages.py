@@ -17,6 +17,7 @@ from support.web import Reply, Site, running
 import usersd.pages
 from usersctl.service import Service
 from usersd.access import own_path
+from usersd.pages import assets
 from usersd.routes import TABLE
 from usersd.routing import Access
 
@@ -157,7 +158,7 @@ def test_no_page_repeats_its_input(page_site: Site, route: Any) -> None:
         assert "evil.example" not in reply.body.decode()
         page = Page(reply.body.decode())
         assert page.odd == []
-        assert set(page.scripts) <= {f"/assets/{name}.js" for name in ("script", "profile", "users", "user")}
+        assert set(page.scripts) <= {f"/assets/{name}.js" for name in assets.SCRIPTS}
     assert Page(plain.body.decode()).odd == []
     assert "{{7*7}}" in plain.body.decode()
 
@@ -251,6 +252,7 @@ def test_the_routes_open_to_anyone_are_exactly_the_intended_ones() -> None:
         ("GET", "/forgot-password"), ("GET", "/reset-password"), ("GET", "/not-me"), ("GET", "/api/users/auth/oauth/redirect"),
         ("GET", "/api/users/auth/oauth/callback"), ("GET", "/api/users/auth/verify"), ("GET", "/health"), ("GET", "/ready"),
         ("GET", "/api/users/openapi.json"), ("GET", "/api/users/docs"), ("POST", "/api/users/me/email"), ("GET", "/confirm-new-email"),
-        ("POST", "/logout"),
+        ("POST", "/logout"), ("GET", "/accept-invite"), ("POST", "/api/users/invite/accept"),
+        ("GET", "/api/users/auth/oauth/callback/<provider>"),
     }  # fmt: skip
     assert open_to_all <= meant

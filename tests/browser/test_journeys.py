@@ -135,7 +135,7 @@ def test_a_user_manages_profile_password_and_sessions(house: House, visit: Visit
     expect(sessions).to_have_count(2)
     expect(sessions.filter(has_text="this device")).to_have_count(1)
     ada.page.get_by_role("button", name="End: ").click()
-    ada.sees("The session has been ended.")
+    ada.sees("It has ended.")
     expect(sessions).to_have_count(1)
     ada.presses("Sign out")
     ada.is_at("/login")

@@ -159,9 +159,9 @@ def test_the_back_button_shows_nothing_after_signing_out(ada: Visitor) -> None:
     ada.misses("Your profile")
 
 
-def test_a_failure_to_list_sessions_is_reported(ada: Visitor) -> None:
+def test_a_failure_to_load_the_new_address_is_reported(ada: Visitor) -> None:
     ada.expected = {500}
-    answers(ada, "/api/users/me/sessions", status=500, body="")
+    answers(ada, "/api/users/me/email", status=500, body="")
     tries(ada, PASSWORD)
     ada.sees("Something went wrong on our side.")
 
@@ -432,7 +432,7 @@ def test_a_message_from_another_form_replaces_a_refusal(ada: Visitor) -> None:
     ada.sees("Current password is incorrect.")
     assert len(messages(ada)) == 1
     ada.page.get_by_role("button", name="End: ").click()
-    ada.sees("The session has been ended.")
+    ada.sees("It has ended.")
     assert len(messages(ada)) == 1
     expect(ada.field("Current password")).not_to_have_attribute("aria-invalid", "true")
 

@@ -19,9 +19,9 @@ _STYLE, _SCRIPT, _TEXTS = (
 # One script for a page. Some pages have more to do than the others: theirs is the common one with additions.
 SCRIPTS = {
     "script": ("script.js",),
-    "profile": ("script.js", "profile.js"),
+    "profile": ("script.js", "parts.js", "profile.js"),
     "audit": ("script.js", "audit.js"),
-    "user": ("script.js", "dialogs.js", "user.js"),
+    "user": ("script.js", "dialogs.js", "parts.js", "user.js"),
     "users": ("script.js", "dialogs.js", "users.js"),
 }
 SHARED = {"groups": "user"}  # pages that have the actions of another

@@ -197,6 +197,7 @@ def profile(request: Request, service: Service) -> Response:
         proofs=_ways(filter(lambda each: each.name in linked, request.settings.providers), CONFIRMED),
         provider=" / ".join(provider.display for provider in request.settings.providers),
         ends_password=request.settings.has_provider and user.email_proven_at is None and not linked,
+        **user_page.own_sessions(request, service),
         ended_password=not has_password and service.identities.has_ended_password(user),
         connected=linked.get(query.linked or ""),
         error=_why_refused(words, query.error, request.take_reason() if query.error else ""),

@@ -1,36 +1,6 @@
-// --- one user, for admins: the server writes the whole page, and after a change its parts come anew ---
+// --- one user, for admins ---
 
 const edit = $("form[data-method=PATCH]");
-
-async function refresh() {
-  const answer = await fetch(location.pathname + location.search);
-  // The session has ended, or the user is gone.
-  if (answer.redirected || !answer.ok) return location.reload();
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-  showTimes(fresh);
-  retitle($("h1", fresh).textContent);
-  for (const part of all("[data-part]")) {
-    const { act, path } = document.activeElement.dataset;
-    const held = part.contains(document.activeElement);
-    part.replaceWith($("#" + part.id, fresh));
-    const same = act && $(`[data-act=${act}][data-path="${path}"]`);
-    if (held) (same || $(`#${part.id} h2`) || $("#facts h2")).focus();
-  }
-}
-
-async function act(button) {
-  const { method, path, body, then, ask: question, done, grave } = button.dataset;
-  const text = button.textContent;
-  if (!await sure(text, question, text, undefined, grave === undefined ? "" : "danger")) return;
-  const result = await ask(method, path, body ? JSON.parse(body) : undefined);
-  if (!result) return;
-  if (then) {
-    hand("note", done);
-    return then;
-  }
-  await refresh();
-  say(done);
-}
 
 async function setGroups(button) {
   const within = button.closest("section");
@@ -41,14 +11,9 @@ async function setGroups(button) {
   say(button.dataset.done);
 }
 
-on($("main"), "click", (event) => {
-  const button = event.target.closest("[data-act], [data-groups]");
-  if (button) once(button, () => button.dataset.act ? act(button) : setGroups(button));
-  const more = event.target.closest("[data-more]");
-  if (!more || event.ctrlKey || event.metaKey || event.shiftKey) return;
-  event.preventDefault();
-  history.replaceState(null, "", more.search);
-  refresh();
+on($("main"), "click", ({ target }) => {
+  const button = target.closest("[data-groups]");
+  if (button) once(button, () => setGroups(button));
 });
 
 on(document, "changed", ({ detail }) => {

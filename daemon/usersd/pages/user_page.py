@@ -18,6 +18,7 @@ _SYSTEMS = re.compile("Android|iPhone|iPad|Windows|Mac OS X|Linux")
 _NAMES = {"Edg": "Edge", "OPR": "Opera", "Mac OS X": "macOS"}
 
 
+GROUPS = 50  # boxes to tick; those of the user beyond them stand in a field
 MOST, STEP = 1000, 10  # how much of a list the page shows, and how many times more each time
 
 
@@ -69,13 +70,16 @@ def content(request: Request, service: Service, explained: Explanation, wanted: 
     history = service.trail.page(Filter(str(user.id)), limit=wanted.rows)
     return {
         "one": user,
+        "email": user.called,
+        "base_path": f"/api/users/{user.id}",
         "is_own": is_own,
         "findings": explained.findings,
         "steps": steps,
         "acts": [act for act in offered if act not in _mending(explained.findings, steps)],
         "has_password": service.recovery.has_password(user.id),
-        "groups": [group.name for group in service.groups.all()],
-        "own_groups": set(service.groups.of(user.id)),
+        "groups": [group.name for group in service.groups.some(after="", at_most=GROUPS)],
+        "most_groups": GROUPS,
+        "own_groups": service.groups.of(user.id),
         "identities": service.identities.of(user.id),
         "lines": session_lines(sessions, request.session_id)[: wanted.sessions],
         "sessions": len(sessions),
@@ -118,9 +122,16 @@ def acts(user: User, findings: Iterable[Gate], *, is_own: bool, may_confirm: boo
 class SessionLine(NamedTuple):
     id: int
     label: str
+    about: str  # tells its button from the others
     is_token: bool
     is_current: bool
     session: Session
+
+
+def own_sessions(request: Request, service: Service) -> dict[str, Any]:
+    """Of the caller, for the same list at /account."""
+    sessions = service.sessions.listed(request.signed_in.id)
+    return {"lines": session_lines(sessions, request.session_id), "end": _END}
 
 
 def session_lines(sessions: Iterable[Session], current: int | None) -> list[SessionLine]:
@@ -128,16 +139,13 @@ def session_lines(sessions: Iterable[Session], current: int | None) -> list[Sess
     newest_first = sorted(
         sessions, key=lambda session: session.last_used_at or session.created_at, reverse=True
     )
-    return [
-        SessionLine(
-            session.id,
-            device(session.user_agent or "") or session.name,
-            session.kind == TokenKind.API,
-            session.id == current,
-            session,
-        )
-        for session in newest_first
-    ]
+    return [_session_line(session, is_current=session.id == current) for session in newest_first]
+
+
+def _session_line(session: Session, *, is_current: bool) -> SessionLine:
+    label = device(session.user_agent or "") or session.name
+    about = " · ".join(filter(None, (label, session.ip)))
+    return SessionLine(session.id, label, about, session.kind == TokenKind.API, is_current, session)
 
 
 def device(agent: str) -> str:
