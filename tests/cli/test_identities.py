@@ -1,0 +1,166 @@
+"""The command with several identity providers: shown, unlinked, explained, checked, moved."""
+
+import json
+from typing import Any
+
+import pytest
+from support.commands import Command
+from support.identities import link, link_of
+
+CONFIGURED = """
+[auth.oauth]
+clientId = "x"
+clientSecret = "y"
+issuer = "https://id.example"
+
+[auth.providers.google]
+preset = "google"
+clientId = "x"
+clientSecret = "y"
+allowAutoRegistration = true
+"""
+GOOGLE = "https://accounts.google.com"
+
+
+@pytest.fixture
+def configured(usersctl: Command) -> Command:
+    usersctl.configure(CONFIGURED)
+    usersctl.add("ada")
+    with usersctl.service() as service:
+        link(service, 1, "7", "https://id.example")
+        link(service, 1, "g-1", GOOGLE, provider="google")
+    return usersctl
+
+
+def identities(usersctl: Command) -> list[str]:
+    with usersctl.service() as service:
+        return [one.name for one in service.identities.of(1)]
+
+
+def audited(usersctl: Command) -> list[Any]:
+    return [row["details"].get("unlinked") for row in usersctl("audit", "--json").json]
+
+
+def test_show_lists_each_identity(configured: Command) -> None:
+    shown = configured.ok("show", "ada@example.com").stdout
+    assert "identity_oauth\t7 at https://id.example" in shown
+    assert f"identity_google\tg-1 at {GOOGLE}" in shown
+    assert configured.ok("show", "ada@example.com", "--json").json["oauth_id"] == "7"
+
+
+def test_update_unlinks_one_provider_and_leaves_the_others(configured: Command) -> None:
+    configured.ok("update", "ada@example.com", "--unlink", "google")
+    assert identities(configured) == ["oauth"]
+    assert "google" in audited(configured)
+    done = configured.ok("update", "ada@example.com", "--unlink", "google")
+    assert "Unchanged" in done.stdout + done.stderr
+    assert configured.ok("update", "ada@example.com", "--unlink", "oauth", "--json").json["oauth_id"] is None
+    kinds = [email["kind"] for email in configured.ok("mail", "list", "--json").json]
+    assert kinds.count("account-unlinked") == 2
+
+
+def test_update_refuses_a_provider_that_it_does_not_know(configured: Command) -> None:
+    done = configured("update", "ada@example.com", "--unlink", "gogle")
+    assert (done.code, "No provider 'gogle'" in done.stderr) == (2, True)
+    assert "oauth, google" in done.stderr
+    assert identities(configured) == ["oauth", "google"]
+
+
+def test_why_has_a_gate_for_each_provider(configured: Command) -> None:
+    gates = {gate["name"]: gate for gate in configured("why", "ada@example.com", "--json").json["gates"]}
+    assert gates["provider"]["message"] == "linked as 7 at https://id.example"
+    assert gates["provider-google"]["message"] == f"linked as g-1 at {GOOGLE}"
+    assert {gates[name]["state"] for name in ("provider", "provider-google")} == {"open"}
+    gates = {gate["name"]: gate for gate in configured("why", "eve@example.com", "--json").json["gates"]}
+    assert gates["provider"]["message"].endswith("user_not_registered")
+    assert gates["provider-google"]["message"].endswith("create the account")
+
+
+def test_doctor_checks_each_provider(configured: Command) -> None:
+    with configured.service() as service:
+        link(service, 1, "g-1", "https://former.example", provider="google")
+        link(service, 1, "9", "https://gone.example", provider="gone")
+    findings = [
+        (finding["severity"], finding["message"])
+        for finding in configured("doctor", "--json").json["findings"]
+        if finding["code"].startswith("provider")
+    ]
+    callback = "http://127.0.0.1:8080/api/users/auth/oauth/callback"
+    assert ("ok", f"https://id.example; its callback is {callback}") in findings
+    assert ("ok", f"google: {GOOGLE}; its callback is {callback}/google") in findings
+    assert ("ok", "all of https://id.example") in findings
+    assert any(text.startswith("google: accounts are linked elsewhere") for _, text in findings)
+    assert ("warning", "1 account linked at gone, which is not configured") in findings
+
+
+def test_doctor_asks_each_provider_online(configured: Command) -> None:
+    """The others are asked, too, when one does not answer: no name here exists in DNS."""
+    configured.configure(
+        CONFIGURED.replace("id.example", "a.invalid").replace(
+            "preset =", 'issuer = "https://b.invalid"\npreset ='
+        )
+    )
+    findings = configured("doctor", "--online", "--json").json["findings"]
+    asked = [finding for finding in findings if finding["code"] == "provider-discovery"]
+    assert [finding["severity"] for finding in asked] == ["problem", "problem"]
+    assert [finding["mend"] for finding in asked] == [
+        "check auth.oauth.issuer",
+        "check auth.providers.google.issuer",
+    ]
+
+
+def test_identities_are_exported_and_imported(configured: Command) -> None:
+    for form in ("csv", "json", "jsonl"):
+        exported = configured.ok("export", "-", "--format", form).stdout
+        configured.ok("update", "ada@example.com", "--unlink", "google")
+        configured.ok("import", "-", "--format", form, "--on-conflict", "update", stdin=exported)
+        with configured.service() as service:
+            assert link_of(service, 1, "google") == ("g-1", GOOGLE)
+        again = configured.ok("import", "-", "--format", form, "--on-conflict", "update", stdin=exported)
+        assert "1 unchanged" in again.stdout
+
+
+def imported(usersctl: Command, **row: Any) -> Any:
+    row = {"email": "eve@example.com"} | row
+    return usersctl("import", "-", "--format", "jsonl", stdin=json.dumps(row) + "\n")
+
+
+def test_an_identity_without_an_issuer_gets_that_of_the_configuration(configured: Command) -> None:
+    assert imported(configured, identities=[{"provider": "google", "subject": "g-2"}]).code == 0
+    with configured.service() as service:
+        assert link_of(service, 2, "google") == ("g-2", GOOGLE)
+
+
+@pytest.mark.parametrize(
+    ("identities", "message"),
+    [
+        ("no json", "identities is not JSON"),
+        ({"provider": "google"}, "must be a list of objects"),
+        ([{"provider": "google"}], "needs a provider and a subject"),
+        ([{"provider": "Google", "subject": "1"}], "'Google' is no name of a provider"),
+        ([{"provider": "google", "subject": "1", "sub": "1"}], "and nothing else"),
+        ([{"provider": "google", "subject": "1"}] * 2, "a provider twice"),
+        ([{"provider": "google", "subject": 7}], "subject must be a string"),
+        ([{"provider": "google", "subject": "1", "issuer": "x"}], "is no web address"),
+        ([{"provider": "oauth", "subject": "8"}], "say different things"),
+        ([{"provider": "google", "subject": "g-1"}], "g-1 of google is taken by ada@example.com"),
+    ],
+)  # fmt: skip
+def test_an_identity_that_cannot_be_imported_is_named(
+    configured: Command, identities: Any, message: str
+) -> None:
+    done = imported(configured, oauth_id="9", identities=identities)
+    assert done.code in (2, 4)
+    assert message in done.stderr
+
+
+def test_config_shows_and_explains_the_keys_of_a_provider(configured: Command) -> None:
+    shown = configured.ok("config", "show", "--origin").stdout
+    assert f'auth.providers.google.issuer = "{GOOGLE}"  # preset google' in shown
+    assert '# auth.providers.google.clientSecret = "***"' in shown
+    explained = configured.ok("config", "explain", "auth.providers.google.clientSecret", "--json").json
+    assert explained["environment"] == [
+        "USERS_PROVIDERS_GOOGLE_CLIENT_SECRET",
+        "USERS_PROVIDERS_GOOGLE_CLIENT_SECRET_FILE",
+    ]
+    assert "auth.providers.NAME.preset" in configured.ok("config", "explain", "auth.providers").stdout
