@@ -445,12 +445,11 @@ def test_the_command_shows_and_removes_a_link(usersctl: Command) -> None:
 def test_the_recipes_of_the_documentation_are_configurations_that_start(tmp_path: Path) -> None:
     text = page("docs/integrating/provider.md")
     recipes = blocks(text, "toml")
-    assert len(recipes) == 7
+    assert len(recipes) == 8
     for recipe in recipes:
         file = tmp_path / "users.toml"
         file.write_text(recipe, "utf-8")
         settings = load(config=file, env={"HOME": str(tmp_path)}).settings
-        assert settings.oauth_client_id
-        assert settings.oauth_client_secret
+        assert settings.has_provider
     for code in (FAILED, NOT_CONFIGURED, NOT_REGISTERED, INACTIVE):
         assert f"| `{code}` |" in text
