@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 
-from tests.benchmarks.frame import MOMENT, Bench, Figure, add_sessions, add_users
+from tests.benchmarks.frame import HASH, MOMENT, Bench, Figure, add_sessions
 from tests.benchmarks.servers import Asker, Order, asking, get, in_turns, servers, use
 
 ADMIN = "Cookie: auth_token=benchmark-00000000"
@@ -104,24 +104,21 @@ def _last_page(database: Path, view: str) -> int:
 
 def _fill(connection: sqlite3.Connection, size: int) -> None:
     """Names, addresses, times and states in orders that have nothing to do with one another."""
-    add_users(connection, size)
-    add_sessions(connection, size)
-    mixed = "((id * 7919 + {}) % 1000003)"
+    connection.execute("PRAGMA cache_size = -1000000")
     connection.execute(
-        f"UPDATE users SET name = printf('User %07d', {mixed.format(1)}), name_folded = printf('user %07d', {mixed.format(1)}),"  # noqa: S608 - ours
-        f" email = printf('u%07d@example.com', {mixed.format(500)}),"
-        f" created_at = printf('2026-01-01T00:00:00.%07dZ', {mixed.format(333333)}),"
-        f" last_login_at = CASE WHEN {mixed.format(17)} % 5 THEN printf('2026-10-01T00:00:00.%07dZ', {mixed.format(99)}) END"
+        "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers LIMIT :size),"
+        " mixed AS (SELECT n, n % 101 AS kind, n * 7919 % 1000003 AS a, (n * 7919 + 500) % 1000003 AS b,"
+        " (n * 7919 + 333333) % 1000003 AS c, (n * 7919 + 99) % 1000003 AS d FROM numbers)"
+        " INSERT INTO users (id, email, name, name_folded, password_hash, role, active, awaiting_confirmation,"
+        " invited_at, invitation_expires_at, created_at, updated_at, last_login_at)"
+        " SELECT n, printf('u%07d@example.com', b), printf('User %07d', a), printf('user %07d', a), :hash,"
+        " CASE n % 100 WHEN 1 THEN 'admin' ELSE 'user' END, kind NOT BETWEEN 10 AND 19, kind = 18,"
+        " CASE kind WHEN 19 THEN :moment END, CASE kind WHEN 19 THEN :moment END,"
+        " printf('2026-01-01T00:00:00.%07dZ', c), :moment,"
+        " CASE WHEN (a + b) % 5 THEN printf('2026-10-01T00:00:00.%07dZ', d) END FROM mixed",
+        {"size": size, "hash": HASH, "moment": MOMENT},
     )
-    connection.execute("UPDATE users SET role = 'admin' WHERE id % 100 = 1")
-    for remainder, changes in (
-        (range(10, 18), "active = 0"),
-        ((20,), "active = 0, awaiting_confirmation = 1"),
-        ((30,), f"active = 0, invited_at = '{MOMENT}', invitation_expires_at = '{MOMENT}'"),
-    ):
-        connection.execute(
-            f"UPDATE users SET {changes} WHERE id % 101 IN ({', '.join(map(str, remainder))})"  # noqa: S608 - ours
-        )
+    add_sessions(connection, size)
     for name, condition in (
         ("few", f"id % {size // 100} = 1"),
         ("half", "id % 2 = 1"),

@@ -468,8 +468,8 @@ def test_users_are_managed_by_keyboard(house: House, visit: Visit) -> None:
     ada.site.add(role="admin")
     ada.site.add("grace")
     all_users(ada)
-    assert tabs(ada) == [
-        *("Skip to the content", "Acme", "Users", "Profile", "Sign out"),
+    reached = tabs(ada)
+    assert reached[reached.index("Sign out") + 1 :] == [
         *("Search by name or email", "Show", "Role", "New user", "Choose all on this page"),
         *("Name", "Email", "Created", "Last sign-in", "Ada", "Choose: grace@example.com", "Grace"),
     ]
