@@ -286,7 +286,7 @@ def test_a_sign_in_through_the_provider_leads_to_the_requested_page(house: House
     ada.is_at("/login?redirect=/%3Ffrom%3Dhere")
     ada.signs_in_by_provider()
     ada.is_at("/?from=here")
-    ada.sees("You can sign in with your account at Example ID.")
+    expect(ada.page.get_by_role("region", name="Other ways to sign in")).to_contain_text("Example ID")
 
 
 def test_a_user_of_the_provider_sets_a_first_password_by_email(house: House, visit: Visit) -> None:

@@ -420,6 +420,7 @@ def test_the_profile_is_usable_by_keyboard(house: House, visit: Visit) -> None:
         *("Send the email again", "Keep the old address"),
         *("Current password", "Show: Current password", "New password", "Show: New password"),
         *("New password, once more", "Show: New password, once more", "Change password"),
+        "Connect: Example ID",
         *("End: Chrome · Linux · 127.0.0.1", "Sign out everywhere else", "Delete my account …"),
     ]
     ada.button("Keep the old address").press("Enter")
@@ -470,7 +471,7 @@ def test_users_are_managed_by_keyboard(house: House, visit: Visit) -> None:
     all_users(ada)
     reached = tabs(ada)
     assert reached[reached.index("Sign out") + 1 :] == [
-        *("Search by name or email", "Show", "Role", "New user", "Choose all on this page"),
+        *("Search by name or email", "Show", "Role", "Invite", "New user", "Choose all on this page"),
         *("Name", "Email", "Created", "Last sign-in", "Ada", "Choose: grace@example.com", "Grace"),
     ]
     ada.button("Last sign-in").press("Enter")

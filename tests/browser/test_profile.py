@@ -102,16 +102,15 @@ def test_the_provider_is_disconnected_when_a_password_is_another_way_in(house: H
     site = house()
     ada = visit(site)
     ada.signs_in_by_provider(at="/login?redirect=/account")
-    ada.sees("You can sign in with your account at Example ID.")
+    ada.sees("Other ways to sign in")
     ada.sees("This is your only way to sign in, so it cannot be disconnected. Set a password first.")
-    expect(ada.button("Disconnect")).to_have_count(0)
+    expect(ada.button("Disconnect: Example ID")).to_have_count(0)
     ada.sees("this device")  # the page has loaded, so that no request of it meets the end of the session
     user = site.service.accounts.find(ADA)
     site.service.accounts.set_password(user.id, PASSWORD, by=OPERATOR)
     ada.signs_in(at="/login?redirect=/account")
-    ada.presses("Disconnect")
-    ada.sees("Disconnected. You sign in with your password from now on.")
-    ada.misses("You can sign in with your account at")
+    ada.presses("Disconnect: Example ID")
+    ada.sees("Example ID is disconnected, and no longer signs you in.")
     assert site.service.identities.of(user.id) == []
 
 
