@@ -205,6 +205,15 @@ def no_such_user(visitor: Visitor) -> None:
     visitor.sees("There is no such user")
 
 
+def groups(visitor: Visitor) -> None:
+    for name in ("staff", "w" * 63):
+        visitor.site.service.groups.create(name, by=OPERATOR)
+    visitor.signs_in(at="/login?redirect=/users/groups")
+    visitor.fills(Name_of_the_group="Staff")
+    visitor.presses("Create group")
+    visitor.sees("Use a-z, 0-9 and")
+
+
 def forbidden(visitor: Visitor) -> None:
     visitor.signs_in("grace", at="/login?redirect=/users")
     visitor.sees("This page is for admins")
@@ -260,6 +269,7 @@ SIGHTS: dict[str, Callable[[Visitor], None]] = {
     "page of one, question": question_about_one,
     "page of one, long": page_of_a_long_name,
     "page of one, unknown": no_such_user,
+    "groups": groups,
     "forbidden": forbidden,
     "interface": interface,
 }

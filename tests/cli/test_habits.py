@@ -470,6 +470,9 @@ def test_completion_offers_commands_options_and_addresses(usersctl: Command) -> 
     usersctl.add("ada", "alan", "eve")
     assert "cleanup-tokens" in complete(usersctl, "usersctl cl")
     assert set(complete(usersctl, "usersctl token ")) == {"create", "list", "revoke"}
+    for group in ("staff", "stand-by", "board"):
+        usersctl.ok("group", "create", group)
+    assert complete(usersctl, "usersctl group show st") == ["staff", "stand-by"]
     assert "--json" in complete(usersctl, "usersctl list --j")
     assert complete(usersctl, "usersctl show a") == ["ada@example.com", "alan@example.com"]
     assert complete(usersctl, "usersctl delete ada@example.com e") == ["eve@example.com"]

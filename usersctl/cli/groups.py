@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context
 
-from usersctl.cli.questions import UserArguments, Yes, confirm, invocation, users
+from usersctl.cli.questions import UserArguments, Yes, complete_group, confirm, invocation, users
 from usersctl.cli.show.cells import Cell
 from usersctl.text import counted
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 SHOWN = 50  # members of a group
 
-GroupArgument = Annotated[str, Argument(metavar="GROUP", help="The name of the group.")]
+GroupArgument = Annotated[
+    str, Argument(metavar="GROUP", help="The name of the group.", autocompletion=complete_group)
+]
 
 
 def list_(ctx: Context) -> None:

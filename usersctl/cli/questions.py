@@ -42,20 +42,34 @@ def complete_called(incomplete: str) -> list[str]:
     return _completed(incomplete, lambda user: (user.email, user.claimed_email or ""))
 
 
+def complete_group(incomplete: str) -> list[str]:
+    """Groups that begin with these characters."""
+    return _completed_by(
+        lambda service: [group.name for group in service.groups.all() if group.name.startswith(incomplete)]
+    )
+
+
 def _completed(incomplete: str, addresses_of: Callable[[User], tuple[str, ...]]) -> list[str]:
+    from usersctl.models import UserFilter
+
+    def known(service: "Service") -> list[str]:
+        with service.accounts.all(UserFilter(search=incomplete, sort="email")) as accounts:
+            addresses = (address for user in accounts for address in addresses_of(user) if address)
+            return list(islice((address for address in addresses if address.startswith(incomplete)), 50))
+
+    return _completed_by(known)
+
+
+def _completed_by(words: "Callable[[Service], list[str]]") -> list[str]:
     """Errors stay silent, because the shell shows no messages."""
     import shlex
-
-    from usersctl.models import UserFilter
 
     run = None
     try:
         # The command line so far, in bash and in other shells: it may name the database.
         typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
         run = Invocation(shlex.split(typed))
-        with run.service(write=False).accounts.all(UserFilter(search=incomplete, sort="email")) as accounts:
-            addresses = (address for user in accounts for address in addresses_of(user) if address)
-            return list(islice((address for address in addresses if address.startswith(incomplete)), 50))
+        return words(run.service(write=False))[:50]
     except Exception:  # noqa: BLE001 - completion never fails
         return []
     finally:
