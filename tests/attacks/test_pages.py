@@ -248,7 +248,7 @@ def test_the_routes_open_to_anyone_are_exactly_the_intended_ones() -> None:
     meant = {
         ("POST", "/api/users/session"), ("DELETE", "/api/users/session"), ("POST", "/api/users/setup"), ("GET", "/login"), ("GET", "/setup"),
         ("GET", "/assets/<name>"), ("POST", "/api/users/password/forgot"), ("POST", "/api/users/password/reset"), ("POST", "/api/users/not-me"),
-        ("POST", "/api/users/confirm-deletion"), ("POST", "/api/users/undo-deletion"), ("POST", "/api/users/invite/accept"), ("GET", "/accept-invite"), ("GET", "/confirm-deletion"), ("GET", "/undo-deletion"),
+        ("POST", "/api/users/confirm-deletion"), ("POST", "/api/users/undo-deletion"), ("GET", "/confirm-deletion"), ("GET", "/undo-deletion"),
         ("GET", "/forgot-password"), ("GET", "/reset-password"), ("GET", "/not-me"), ("GET", "/api/users/auth/oauth/redirect"),
         ("GET", "/api/users/auth/oauth/callback"), ("GET", "/api/users/auth/verify"), ("GET", "/health"), ("GET", "/ready"),
         ("GET", "/api/users/openapi.json"), ("GET", "/api/users/docs"), ("POST", "/api/users/me/email"), ("GET", "/confirm-new-email"),

@@ -670,6 +670,9 @@ def claimed(usersctl: Command) -> Command:
         "link reset {}",
         "link confirm {}",
         "link email {}",
+        "link invite {}",
+        "invite resend {}",
+        "invite revoke {}",
         "lockdown on --yes --except {}",
     ],
 )

@@ -90,6 +90,15 @@ def test_invitations_are_listed_sent_again_and_withdrawn(usersctl: Command) -> N
     assert all(row["actor"].startswith("cli:") for row in trail)
 
 
+def test_a_list_on_a_terminal_marks_who_is_invited(usersctl: Command) -> None:
+    usersctl.add("bob")
+    usersctl.ok("invite", ADA, "--name", "Ada")
+    ada, bob = (line for line in usersctl.on_terminal("list", columns=200).text.splitlines() if "@" in line)
+    assert ada.split()[4] == "invited"
+    assert bob.split()[4] == "yes"
+    assert [row[4] for row in usersctl.ok("list").rows] == ["no", "yes"]
+
+
 def test_link_invite_prints_a_working_link(usersctl: Command) -> None:
     usersctl.ok("db", "init")
     usersctl.ok("invite", ADA)

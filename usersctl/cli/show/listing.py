@@ -96,9 +96,11 @@ def _steps() -> "Sequence[Step]":
 
 
 def _cells(user: User, columns: Iterable[str], *, on_terminal: bool) -> tuple[Cell, ...]:
-    values = user.as_json() | {"delete_at": user.delete_at}
+    values: dict[str, Cell] = user.as_json() | {"delete_at": user.delete_at}
     if on_terminal and user.claimed_email is not None:
         values["email"] = f"{user.claimed_email} (not proven)"
+    if on_terminal and user.awaits_owner:
+        values["active"] = "invited"
     return tuple(values[column] for column in columns)
 
 
