@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.identities import provider_settings
 from support.visitors import Visitor
 from support.web import Site, running
 
 from usersctl.config import Settings
 from usersctl.service import Service
-from usersd.dev_provider import SampleProvider
+from usersd.dev_provider import CLIENT, SampleProvider
 from usersd.routes import FOR_DEVELOPMENT, TABLE
+from usersd.routing import CALLBACK
 from usersd.server.listener import listen
 
 HERE = Path(__file__).parent
@@ -90,10 +92,11 @@ def house(make_service: Callable[..., Service]) -> Iterator[Callable[..., Site]]
     """Sites as `--dev` makes them: open for registration, with letters to read and a provider. Keywords are settings."""
     with ExitStack() as stack:
 
-        def house(host: str = "127.0.0.1", **changes: Any) -> Site:
+        def house(host: str = "127.0.0.1", *, others: tuple[str, ...] = (), **changes: Any) -> Site:
+            """`others`: the presets of more providers, which are the sample provider, too."""
             listener = listen("127.0.0.1", 0)
             base_url = f"http://{host}:{listener.getsockname()[1]}"
-            provider = SampleProvider(base_url, "secret", base_url + "/api/users/auth/oauth/callback")
+            provider = SampleProvider(base_url, "secret", base_url + CALLBACK)
             settings = Settings(database=Path(), base_url=base_url, whitelist=("/register",))
             values = provider.settings(settings)._asdict() | {
                 "rounds": 4,
@@ -101,8 +104,25 @@ def house(make_service: Callable[..., Service]) -> Iterator[Callable[..., Site]]
                 "oauth_label": "Example ID",
             }
             del values["database"]
+            more = [
+                SampleProvider(base_url, "secret", f"{base_url}{CALLBACK}/{name}", path=f"/dev/{name}")
+                for name in others
+            ]
+            values["more_providers"] = tuple(
+                provider_settings(
+                    name,
+                    preset=name,
+                    label=name.title(),
+                    client_id=CLIENT,
+                    client_secret="secret",
+                    issuer=provider.issuer,
+                    allow_auto_registration=True,
+                )
+                for name, provider in zip(others, more, strict=True)
+            )
             service = make_service(**(values | changes))
-            table = TABLE + FOR_DEVELOPMENT + provider.routes()
+            routes = [route for each in (provider, *more) for route in each.routes()]
+            table = (*TABLE, *FOR_DEVELOPMENT, *routes)
             return stack.enter_context(running(service, table=table, listener=listener))
 
         yield house

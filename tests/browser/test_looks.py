@@ -12,6 +12,7 @@ from support.commands import OPERATOR, PASSWORD, create_user
 from support.visitors import Visitor, expect
 from support.web import Site
 
+from usersctl.config.providers import PRESETS
 from usersctl.invitations import guest
 from usersctl.models import Client
 from usersd.pages import pages, texts
@@ -127,6 +128,13 @@ def no_password(visitor: Visitor) -> None:
     visitor.presses("Send the link")
     visitor.sees("A link to set a password is on its way")
     visitor.sees("this device")
+
+
+def confirming(visitor: Visitor) -> None:
+    visitor.signs_in("grace")
+    visitor.goes("/account")
+    visitor.sees("this device")
+    visitor.page.evaluate("document.querySelector('#proof').showModal()")
 
 
 def deletion(visitor: Visitor) -> None:
@@ -255,6 +263,9 @@ SIGHTS: dict[str, Callable[[Visitor], None]] = {
     "provider": at("/api/users/auth/oauth/redirect"),
     "profile": profile,
     "profile, no password": no_password,
+    "profile, confirming": confirming,
+    "sign-in, providers": at("/login"),
+    "register, providers": at("/register"),
     "profile, deletion": deletion,
     "deleted": deleted,
     "deletion, to confirm": at(f"/confirm-deletion{LINK}"),
@@ -275,6 +286,10 @@ SIGHTS: dict[str, Callable[[Visitor], None]] = {
 }
 
 
+# Pages where there are more providers than one.
+WITH_PROVIDERS = {"profile", "profile, confirming", "sign-in, providers", "register, providers"}
+
+
 def violations(page: Any) -> list[str]:
     from axe_playwright_python.sync_playwright import Axe
 
@@ -288,7 +303,8 @@ def violations(page: Any) -> list[str]:
 
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_every_page_is_accessible_and_fits_in_light_and_dark(house: House, visit: Visit, sight: str) -> None:
-    site = house(require_special_chars=sight == "register, refused")
+    others = tuple(PRESETS) * (sight in WITH_PROVIDERS)
+    site = house(require_special_chars=sight == "register, refused", others=others)
     for name, title in ((LONG, "W" * 150), ("bobby", HTML), ("zoe", "Zoë")):
         create_user(site.service, f"{name}@example.com", title, None, by=OPERATOR)
     if sight not in ("register, refused", "set-up", "set-up, refused"):

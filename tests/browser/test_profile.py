@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from support.commands import OPERATOR, PASSWORD
+from support.fakes import FakeClock
 from support.visitors import Visitor, expect
 from support.web import Site
 
@@ -95,7 +96,7 @@ def test_a_user_signs_out_everywhere_else(site: Site, visit: Visit) -> None:
     phone.sees("Your session has ended.")
 
 
-# --- disconnect the provider ---
+# --- connect and disconnect providers ---
 
 
 def test_the_provider_is_disconnected_when_a_password_is_another_way_in(house: House, visit: Visit) -> None:
@@ -111,7 +112,61 @@ def test_the_provider_is_disconnected_when_a_password_is_another_way_in(house: H
     ada.signs_in(at="/login?redirect=/account")
     ada.presses("Disconnect: Example ID")
     ada.sees("Example ID is disconnected, and no longer signs you in.")
+    expect(ada.button("Connect: Example ID")).to_have_count(1)
     assert site.service.identities.of(user.id) == []
+
+
+def connected(site: Site) -> list[str]:
+    return [one.name for one in site.service.identities.of(site.service.accounts.find(ADA).id)]
+
+
+def test_a_user_connects_a_provider_after_the_password_once_more(
+    house: House, visit: Visit, clock: FakeClock
+) -> None:
+    site = house(others=("google", "github"))
+    site.add(name="ada", password=PASSWORD)
+    ada = visit(site)
+    ada.signs_in(at="/login?redirect=/account")
+    clock.move(minutes=11)
+    ada.expected = {400, 403}
+    ada.presses("Connect: Github")
+    ada.sees("Confirm that it is you")
+    ada.has_focus_on(ada.field("Your password"))
+    ada.fills(Your_password="wrong")
+    ada.presses("Confirm")
+    ada.sees("Incorrect password.")
+    ada.fills(Your_password=PASSWORD)
+    ada.page.keyboard.press("Enter")
+    ada.follows("Grace Hopper")
+    ada.is_at("/account?linked=github")
+    ada.sees("Github is connected.")
+    ada.sees("grace@example.com")
+    assert connected(site) == ["github"]
+    clock.move(minutes=11)
+    ada.presses("Disconnect: Github")
+    ada.page.keyboard.press("Escape")
+    ada.sees("Confirm that it is you, and try again.")
+    assert connected(site) == ["github"]
+
+
+def test_a_user_without_a_password_confirms_at_the_provider_and_goes_on(
+    house: House, visit: Visit, clock: FakeClock
+) -> None:
+    site = house(others=("google",))
+    ada = visit(site)
+    ada.signs_in_by_provider(at="/login?redirect=/account")
+    clock.move(minutes=11)
+    ada.expected = {403}
+    ada.presses("Connect: Google")
+    ada.sees("Sign in once more.")
+    ada.follows("Continue with Example ID")
+    ada.follows("Ada Lovelace")
+    ada.follows("Ada Lovelace")  # at Google: the form that was sent is sent again
+    ada.sees("Google is connected.")
+    assert connected(site) == ["oauth", "google"]
+    ada.presses("Disconnect: Google")
+    ada.sees("Google is disconnected, and no longer signs you in.")
+    assert connected(site) == ["oauth"]
 
 
 # --- delete the account ---
