@@ -18,6 +18,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from usersctl.clock import stamp
+from usersctl.store import chain
+
 ROOT = Path(__file__).resolve().parents[2]
 TICKS = os.sysconf("SC_CLK_TCK")  # of /proc, in a second
 LONGEST = 900.0  # seconds until a process is killed
@@ -233,6 +236,25 @@ def add_sessions(connection: sqlite3.Connection, count: int) -> None:
             (1 + n, sha256(b"benchmark-%08d" % n).digest(), used, used, ends, ends, USER_AGENT)
             for n in range(count)
         ),
+    )
+
+
+def add_audit_rows(connection: sqlite3.Connection, count: int) -> None:
+    """A sound trail of a minute between two rows: one actor and one action have a row in a thousand."""
+    first = datetime.now(UTC) - timedelta(minutes=count)
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        link = chain.START
+        for n in range(1, count + 1):
+            at, is_rare = stamp(first + timedelta(minutes=n)), n % 1000 == 500
+            actor, action = ("cli:rare", "lockdown-on") if is_rare else (f"user:{1 + n % 7}", "update")
+            row = (n, at, actor, "192.0.2.7", action, n, f"user{n:08}@example.com", '{"name": "User"}')
+            link = chain.link(link, row)
+            yield (*row, link)
+
+    connection.executemany("INSERT INTO audit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows())
+    connection.execute(
+        "UPDATE audit_head SET (n, hash, latest) = (SELECT id, hash, at FROM audit ORDER BY id DESC LIMIT 1)"
     )
 
 

@@ -7,7 +7,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.benchmarks.daemon import until_it_answers
-from tests.benchmarks.frame import MOMENT, USER_AGENT, Bench, Figure, add_sessions, add_users, filling
+from tests.benchmarks.frame import (
+    MOMENT,
+    USER_AGENT,
+    Bench,
+    Figure,
+    add_audit_rows,
+    add_sessions,
+    add_users,
+    filling,
+)
 from tests.benchmarks.logins import PASSWORD
 from tests.benchmarks.servers import Order, asking, beside, get, in_turns, post, servers, use
 from usersctl.passwords import Hasher
@@ -23,6 +32,14 @@ MEASURED = {  # by how much each may grow; None for those that read every row th
     "list, last page": FLAT,
     "list, page in the middle with `after`": FLAT,
     "list, page in the middle by its number": None,
+    "overview": FLAT,
+    "audit trail, first page": FLAT,
+    "audit trail of a user": FLAT,
+    "audit trail of a rare actor": FLAT,
+    "audit trail of a rare action": FLAT,
+    "audit trail of a rare action by another actor": FLAT,
+    "audit trail of a day long ago": FLAT,
+    "page of the audit trail": FLAT,
 }
 COMMANDS = {
     "start of the daemon": FLAT,
@@ -65,6 +82,7 @@ def _filled(bench: Bench, size: int) -> Path:
     def fill(connection: sqlite3.Connection) -> None:
         add_users(connection, size, hashed=Hasher(COST).hash(PASSWORD))
         add_sessions(connection, size)
+        add_audit_rows(connection, size)
         connection.execute("UPDATE users SET role = 'admin' WHERE id = 1")
 
     return bench.kept(f"growth-{size}", fill)
@@ -86,6 +104,16 @@ def _requests(size: int) -> Mapping[str, list[str]]:
             get(f"/api/users?page={middle + 1}&after={10 * middle}", ADMIN)
         ],
         "list, page in the middle by its number": [get(f"/api/users?page={middle + 1}", ADMIN)],
+        "overview": [get("/overview", ADMIN)],
+        "audit trail, first page": [get("/api/audit", ADMIN)],
+        "audit trail of a user": [get(f"/api/audit?user={size // 2}", ADMIN)],
+        "audit trail of a rare actor": [get("/api/audit?actor=cli:rare", ADMIN)],
+        "audit trail of a rare action": [get("/api/audit?action=lockdown-on", ADMIN)],
+        "audit trail of a rare action by another actor": [
+            get("/api/audit?action=lockdown-on&actor=user:1", ADMIN)
+        ],
+        "audit trail of a day long ago": [get(f"/api/audit?until={size * 3 // 4}m", ADMIN)],
+        "page of the audit trail": [get("/audit", ADMIN)],
     }
 
 

@@ -130,9 +130,10 @@ class Audit(Statements):
 
         Ids rise with time, except where the clock was set back, which was never further than the trail's end says.
         """
+        # One question for each: SQLite reads all rows for a minimum beside a maximum.
         row = self._run(
-            "SELECT first, last, coalesce(set_back, 0) FROM (SELECT min(id) AS first, max(id) AS last FROM audit) AS ids"
-            " LEFT JOIN audit_head ON TRUE"
+            "SELECT (SELECT min(id) FROM audit), (SELECT max(id) FROM audit),"
+            " coalesce((SELECT set_back FROM audit_head), 0)"
         ).fetchone()
         first, last, set_back = row[0] or 1, row[1] or 0, timedelta(milliseconds=row[2])
         ids = range(first, last + 1)
