@@ -240,13 +240,13 @@ def add_sessions(connection: sqlite3.Connection, count: int) -> None:
 
 
 def add_audit_rows(connection: sqlite3.Connection, count: int) -> None:
-    """A sound trail of a minute between two rows: one actor and one action have a row in a thousand."""
+    """A sound trail of a minute between two rows: one actor and one action have one row in twenty."""
     first = datetime.now(UTC) - timedelta(minutes=count)
 
     def rows() -> Iterator[tuple[Any, ...]]:
         link = chain.START
         for n in range(1, count + 1):
-            at, is_rare = stamp(first + timedelta(minutes=n)), n % 1000 == 500
+            at, is_rare = stamp(first + timedelta(minutes=n)), n % 20 == 10
             actor, action = ("cli:rare", "lockdown-on") if is_rare else (f"user:{1 + n % 7}", "update")
             row = (n, at, actor, "192.0.2.7", action, n, f"user{n:08}@example.com", '{"name": "User"}')
             link = chain.link(link, row)

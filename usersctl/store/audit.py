@@ -13,7 +13,7 @@ from usersctl.store import chain
 from usersctl.store.statements import Statements
 
 LOOKED_AT = 1000  # rows for one page: more would take as long as the trail is large
-_DRIVING = ("user_id", "actor", "action")  # filters with an index
+_NONE = {"user_id": "0", "actor": "''", "action": "''"}  # filters with an index, and SQL for no value
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 _AUDIT = ", ".join(AuditRow._fields)
 _encoded = json.JSONEncoder(ensure_ascii=False).encode
@@ -96,34 +96,32 @@ class Audit(Statements):
             ids = self._ids(wanted.since, wanted.until)
             if before is not None:
                 ids = range(ids.start, min(ids.stop, before))
-            driving = self._rarest(wanted, ids)
-            rows: list[AuditRow] = []
-            last = None
-            for number, row in enumerate(self._newest(driving, ids, LOOKED_AT), 1):
-                if wanted.includes(row):
-                    if len(rows) == limit:
-                        return AuditPage(rows, rows[-1].id)
-                    rows.append(_row_of(row))
-                if number == LOOKED_AT:
-                    last = row.id
-            return AuditPage(rows, last)
+            driving, reach = self._rarest(wanted, ids)
+            # As expressions, so that no index but that of the driving filter is used.
+            others = {
+                f"coalesce({name}, {_NONE[name]}) = ?": getattr(wanted, name)
+                for name in _NONE.keys() - driving
+            }
+            others |= {"at >= ?": wanted.since, "at < ?": wanted.until}
+            given = {condition: value for condition, value in others.items() if value is not None}
+            conditions, values = _within(driving, range(max(ids.start, reach), ids.stop))
+            statement = f"SELECT {_AUDIT} FROM audit WHERE {' AND '.join([*conditions, *given])} ORDER BY id DESC LIMIT ?"
+            rows = list(map(_row_of, self._run(statement, (*values, *given.values(), limit + 1))))
+        if len(rows) > limit:
+            return AuditPage(rows[:limit], rows[limit - 1].id)
+        return AuditPage(rows, reach or None)
 
-    def _newest(self, driving: dict[str, Any], ids: range, at_most: int, skip: int = 0) -> Iterator[AuditRow]:
-        conditions = " AND ".join([*(f"{name} = ?" for name in driving), "id >= ?", "id < ?"])
-        statement = f"SELECT {_AUDIT} FROM audit WHERE {conditions} ORDER BY id DESC LIMIT ? OFFSET ?"
-        values = (*driving.values(), ids.start, ids.stop, at_most, skip)
-        return map(AuditRow._make, self._run(statement, values))
-
-    def _rarest(self, wanted: AuditFilter, ids: range) -> dict[str, Any]:
-        """The filter whose rows reach back furthest, because the fewest rows have to be looked at through its index."""
-        given = [{name: getattr(wanted, name)} for name in _DRIVING if getattr(wanted, name) is not None]
-        if len(given) < 2:
-            return given[0] if given else {}
-
-        def reach(driving: dict[str, Any]) -> int:
-            return next((row.id for row in self._newest(driving, ids, 1, skip=LOOKED_AT - 1)), 0)
-
-        return min(given, key=reach)
+    def _rarest(self, wanted: AuditFilter, ids: range) -> tuple[dict[str, Any], int]:
+        """The filter with an index whose rows reach back furthest, and the id to which LOOKED_AT of its rows reach; 0 if it
+        has fewer."""
+        given = [{name: getattr(wanted, name)} for name in _NONE if getattr(wanted, name) is not None]
+        reaches = []
+        for driving in given or [{}]:
+            conditions, values = _within(driving, ids)
+            statement = f"SELECT id FROM audit WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT 1 OFFSET {LOOKED_AT - 1}"
+            reaches.append((self._number(statement, values), driving))
+        reach, driving = min(reaches, key=lambda pair: pair[0])
+        return driving, reach
 
     def _ids(self, since: str | None, until: str | None) -> range:
         """All rows from `since` on and before `until` have ids in this range, and hardly any others.
@@ -214,6 +212,12 @@ class Audit(Statements):
             yield
         finally:
             connection.text_factory = str
+
+
+def _within(driving: dict[str, Any], ids: range) -> tuple[list[str], list[Any]]:
+    """The conditions of a filter with an index, and their values."""
+    conditions = [*(f"{name} = ?" for name in driving), "id >= ?", "id < ?"]
+    return conditions, [*driving.values(), ids.start, ids.stop]
 
 
 def _row_of(row: Sequence[Any]) -> AuditRow:
