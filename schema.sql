@@ -268,7 +268,8 @@ CREATE TABLE audit (
 CREATE INDEX audit_by_user ON audit (user_id);
 CREATE INDEX audit_by_actor ON audit (actor);
 CREATE INDEX audit_by_action ON audit (action);
-CREATE INDEX audit_of_removals ON audit (email) WHERE action IN ('delete', 'registration-expired');
+CREATE INDEX audit_of_removals ON audit (email)
+WHERE action IN ('delete', 'registration-expired', 'withdraw-invitation');
 
 -- The end of that chain, so that a trail whose last rows were removed is noticed.
 CREATE TABLE audit_head (

@@ -60,7 +60,7 @@ class Audit(Statements):
 
     def id_of(self, email: str) -> int | None:
         """The same, without the addresses that were changed since, which no index has."""
-        removed = "email = :email AND action IN ('delete', 'registration-expired')"
+        removed = "email = :email AND action IN ('delete', 'registration-expired', 'withdraw-invitation')"
         statement = (
             "SELECT coalesce((SELECT id FROM users WHERE email = :email), (SELECT user_id FROM audit"
             f" WHERE {removed} ORDER BY id DESC LIMIT 1), 0)"
