@@ -43,15 +43,16 @@ class UserLists(UserSearch, LoginFailures):
         return self._number(f"SELECT coalesce(sum(n), 0) FROM user_counts{where}")
 
     def users(self, wanted: UserFilter, *, limit: int = -1, offset: int = 0) -> Iterator[User]:
-        ids = self._to_sort(wanted, self._candidates(wanted), {}, limit + offset)
+        candidates, wanted = self._candidates(wanted)
+        ids = self._to_sort(wanted, candidates, {}, limit + offset)
         return self._list(wanted, limit, offset, ids=ids)
 
     def page(self, wanted: UserFilter, *, page: int = 1, limit: int = 10, after: int | None = None) -> Page:
         """`after`: the id of the last user of the page before, which makes a far page quick. An unknown id is ignored."""
         offset = (page - 1) * limit
         behind = self._place_of(after, wanted)
-        candidates = self._candidates(wanted)
         total = self._total(wanted)
+        candidates, wanted = self._candidates(wanted)
         if total is None:
             return self._page_of_uncounted(wanted, candidates, limit, offset, behind)
         if behind:
@@ -75,18 +76,23 @@ class UserLists(UserSearch, LoginFailures):
             raise Invalid("Unknown group")
         return row[0], row[1]
 
-    def _candidates(self, wanted: UserFilter) -> list[int] | None:
-        """Ids among which all users of the list are: the shortest list that an index has. A search may find more than it
-        lists. None: all users."""
-        found: list[list[int] | None] = []
+    def _candidates(self, wanted: UserFilter) -> tuple[list[int] | None, UserFilter]:
+        """Ids among which all users of the list are, the fewest that an index has (None: all ids), and the filter without
+        what they fulfil. A search may find more than it lists."""
+        found: list[tuple[list[int], UserFilter]] = []
         if wanted.search:
-            found.append(self.candidates(search_words(wanted.search)))
+            ids = self.candidates(search_words(wanted.search))
+            if ids is not None:
+                found.append((ids, wanted))
         if wanted.group is not None:
-            found.append(self._few_members(wanted.group))
+            ids = self._few_members(wanted.group)
+            if ids is not None:
+                found.append((ids, wanted._replace(group=None)))
         if wanted.state == UserState.LOCKED:
             ids = self.locked_ids(wanted.locks, FEW + 1)
-            found.append(ids if len(ids) <= FEW else None)
-        return min((ids for ids in found if ids is not None), key=len, default=None)
+            if len(ids) <= FEW:
+                found.append((ids, wanted._replace(state=None)))
+        return min(found, key=lambda one: len(one[0]), default=(None, wanted))
 
     def _few_members(self, name: str) -> list[int] | None:
         group_id, members = self._group(name)
@@ -104,7 +110,9 @@ class UserLists(UserSearch, LoginFailures):
     def _list_behind(
         self, wanted: UserFilter, limit: int, behind: Values, ids: list[int] | None
     ) -> list[User]:
-        """First the users with the same keys: SQLite finds an id by an index in no other way."""
+        if ids is not None:
+            return list(self._list(wanted, limit, ids=ids, more=[_behind(wanted)], values=behind))
+        # First the users with the same keys: SQLite finds an id by an index in no other way.
         users: list[User] = []
         for condition in (_among_same(wanted), _behind_same(wanted)):
             users += self._list(wanted, limit - len(users), ids=ids, more=[condition], values=behind)
@@ -209,12 +217,15 @@ class UserLists(UserSearch, LoginFailures):
 def _of_columns(wanted: UserFilter) -> list[str]:
     """The conditions that users and user_counts know."""
     conditions: list[str] = []
-    if wanted.role is not None:
-        conditions.append(_ROLES[Role(wanted.role)])
     if wanted.active is not None:
         conditions.append(_ACTIVE[wanted.active])
     if wanted.state is not None and wanted.state != UserState.LOCKED:
         conditions.append(_STATES[UserState(wanted.state)])
+    if wanted.role == Role.ADMIN:
+        # There are few admins. IS TRUE, so that SQLite reads their index and none of the others.
+        conditions = [f"({condition}) IS TRUE" for condition in conditions]
+    if wanted.role is not None:
+        conditions.append(_ROLES[Role(wanted.role)])
     return conditions
 
 
