@@ -50,6 +50,9 @@ class Server:
         return "250 OK"
 
 
+INVITED = {"invited_at": "2026-11-01T00:00:00.000Z", "invitation_expires_at": "2028-01-01T00:00:00.000Z"}
+
+
 @pytest.fixture
 def server() -> Server:
     return Server()
@@ -142,7 +145,7 @@ def test_no_token_is_in_any_file_of_the_database(
     with service.store.write() as tx:
         claim = {"claimed_email": ADA, "claim_expires_at": stamp(tx.now + timedelta(days=1))}
         claim["delete_at"] = "2027-01-01T00:00:00.000Z"
-        tx.change_user(user.id, awaiting_confirmation=True, **claim)
+        tx.change_user(user.id, awaiting_confirmation=True, **INVITED, **claim)
     worked(box)
     tokens = [link_in(message.get_body(("plain",)).get_content()).token for _, message in server.taken]  # type: ignore[union-attr]
     assert len(set(tokens)) == len(linked)
@@ -325,6 +328,7 @@ def test_an_email_that_is_too_old_is_dropped(
             claimed_email=ADA,
             claim_expires_at=stamp(tx.now + timedelta(days=9)),
             delete_at="2027-01-01T00:00:00.000Z",
+            **INVITED,
         )
     queued(service, user, user, kind=kind)
     clock.move(seconds=after.total_seconds())
