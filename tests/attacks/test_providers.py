@@ -17,8 +17,11 @@ from support.postbox import last_link, sent
 from support.web import Client, Reply, running
 
 from usersctl.config.providers import ProviderSettings
-from usersctl.models import User
+from usersctl.models import SYSTEM, User
 from usersctl.service import Service
+from usersd.router import Router
+from usersd.routes import TABLE
+from usersd.server.lanes import Lane
 
 IDENTITIES = "/api/users/me/identities"
 OTHERS = {
@@ -318,6 +321,30 @@ def test_a_proof_counts_in_its_own_session_only(site: OAuthSite, clock: FakeCloc
     assert first.client.post(f"{IDENTITIES}/evil", {}).status == 200
 
 
+def test_a_proof_counts_after_the_clock_was_set_back(site: OAuthSite, clock: FakeClock) -> None:
+    ada = proven(site)
+    browser = site.browser()
+    browser.client.login(ada.email, PASSWORD)
+    clock.move(hours=-1)
+    assert browser.client.post(f"{IDENTITIES}/evil", {}).status == 403
+    assert browser.client.post("/api/users/session/confirm", {"password": PASSWORD}).status == 200
+    assert browser.client.post(f"{IDENTITIES}/evil", {}).status == 200
+
+
+def test_an_api_token_confirms_and_links_nothing(site: OAuthSite) -> None:
+    ada = proven(site)
+    token = site.service.sessions.create_api_token(ada.id, name="ci", lifetime=None, by=SYSTEM).token
+    client = site.site.client(headers={"Authorization": f"Bearer {token}"})
+    for method, path in (
+        ("POST", f"{IDENTITIES}/evil"),
+        ("DELETE", f"{IDENTITIES}/evil"),
+        ("POST", "/api/users/session/confirm"),
+    ):
+        reply = client.send(method, path, {"password": PASSWORD})
+        assert (reply.status, reply.message) == (403, "Sign in to change this")
+    assert client.get(IDENTITIES).json == {"identities": []}
+
+
 def test_an_account_without_a_password_proves_itself_by_a_sign_in_at_its_provider(
     browser: Browser, clock: FakeClock
 ) -> None:
@@ -457,6 +484,20 @@ def test_a_provider_that_is_down_keeps_no_other_from_working(make_service: Calla
                 503,
                 "The provider cannot be reached, please try again later",
             )
+
+
+def test_every_request_that_may_wait_for_a_provider_has_a_thread_that_no_other_needs(
+    make_service: Callable[..., Service],
+) -> None:
+    with hostile() as one:
+        own = described("own", one)._replace(callback_url="/sso/own")
+        settings = make_service(more_providers=(described("one", one), own)).settings
+    lane = Router(TABLE, settings).lane
+    paths = (GO, CALLBACK, f"{CALLBACK}/one", f"{CALLBACK}/unknown", "/sso/own")
+    assert {lane("GET", path) for path in paths} == {Lane.AWAY}
+    assert lane("POST", f"{IDENTITIES}/one") is Lane.AWAY
+    assert lane("DELETE", f"{IDENTITIES}/one") is Lane.WRITING
+    assert lane("GET", "/api/users/7") is Lane.QUICK
 
 
 @pytest.mark.slow

@@ -96,10 +96,10 @@ class AuthTokens(Statements):
         statement = f"SELECT {_SESSION} FROM auth_tokens WHERE {where} ORDER BY id"
         return map(_session_of, self._run(statement, {"user": user_id, "now": self.now_text}))
 
-    def proven_at(self, token_hash: bytes) -> str | None:
-        """When the user of this session last proved who they are: by its sign-in, or since. None for an API token."""
+    def proofs(self, token_hash: bytes) -> tuple[str, str]:
+        """When the user of this session proved who they are: by its sign-in, and since. Empty without, and for an API token."""
         statement = "SELECT created_at, coalesce(confirmed_at, '') FROM auth_tokens WHERE token_hash = ? AND kind <> 'api'"
-        return self._first(max, statement, (token_hash,))
+        return self._first(tuple, statement, (token_hash,)) or ("", "")
 
     def note_proof(self, token_hash: bytes) -> None:
         self._run("UPDATE auth_tokens SET confirmed_at = ? WHERE token_hash = ?", (self.now_text, token_hash))

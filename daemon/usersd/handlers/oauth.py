@@ -151,6 +151,7 @@ def callback(request: Request, service: Service) -> Response:
     with sign_in.place():
         opened = sign_in.once(state, partial(_sign_in, request, service, sign_in, fetch_profile))
     request.user = opened.user
+    request.log_fields["provider"] = sign_in.settings.name
     set_session_cookie(request, service, opened, remember=True)
     return redirect_to(flow.then or sign_in.settings.success_redirect)
 
