@@ -1,5 +1,6 @@
 """usersctl group: groups and their members, for people and for scripts."""
 
+import os
 from pathlib import Path
 
 from support.commands import Command
@@ -54,6 +55,21 @@ def test_refusals_have_their_exit_codes(usersctl: Command) -> None:
     assert usersctl.ok("group", "delete", "staff", "--yes", "--json").json == {"name": "staff", "members": 1}
     error = usersctl("group", "show", "staff", "--json")
     assert '"code": "not_found"' in error.stderr
+
+
+def test_a_name_that_no_group_can_have_is_no_bug(usersctl: Command) -> None:
+    usersctl.add("ada")
+    for name in (os.fsdecode(b"st\xff"), "\u00e9", "a\nb", "--", " ", "x" * 100_000):
+        for words, codes in (
+            (("show",), (3,)),
+            (("delete", "--yes"), (3,)),
+            (("create",), (2,)),
+            (("remove",), (3,)),
+        ):
+            users = ["1"] * (words[0] == "remove")
+            assert usersctl("group", *words, "--", name, *users).code in codes, (words, name)
+        assert usersctl("list", f"--group={name}").code == 2
+    assert usersctl.ok("group", "list", "--json").json == []
 
 
 def test_a_large_group_is_shown_in_part(usersctl: Command) -> None:

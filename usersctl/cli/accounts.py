@@ -11,7 +11,7 @@ from usersctl.cli.questions import ReadUserArgument, UserArgument, UserArguments
 from usersctl.cli.show.cells import Cell
 from usersctl.cli.show.listing import ON_A_TERMINAL, list_users
 from usersctl.errors import Invalid, Taken
-from usersctl.fields import newcomer, search_text
+from usersctl.fields import newcomer, normal_group, search_text
 from usersctl.models import Identity, Role, TokenKind, User, UserFilter, UserState
 from usersctl.passwords import password_is_set
 
@@ -150,6 +150,8 @@ def list_(
         limit = MOST
     elif limit is None and (page not in (None, 1) or after is not None):
         limit = ON_A_TERMINAL
+    if group is not None:
+        group = normal_group(group)
     # Surrogates, which no name holds, cannot be bound to a statement.
     search = (search or "").encode("utf-8", "backslashreplace").decode()
     is_active = active if active != inactive else None

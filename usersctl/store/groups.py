@@ -28,6 +28,8 @@ class Groups(Statements):
         return self._number("SELECT count(*) FROM (SELECT 1 FROM groups LIMIT ?)", (at_most,))
 
     def group(self, name: str) -> Group | None:
+        if not name.isascii():  # no group has such a name, and SQLite takes no surrogates of a command line
+            return None
         return self._first(Group._make, f"SELECT {_GROUP} FROM groups WHERE name = ?", (name,))
 
     def add_group(self, name: str) -> Group | None:
