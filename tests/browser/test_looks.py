@@ -213,6 +213,25 @@ def no_such_user(visitor: Visitor) -> None:
     visitor.sees("There is no such user")
 
 
+def overview(visitor: Visitor) -> None:
+    visitor.site.client().login("grace@example.com", PASSWORD)
+    visitor.signs_in(at="/login?redirect=/overview")
+    visitor.page.locator("summary").click()
+    visitor.sees("Failed sign-ins")
+
+
+def trail(visitor: Visitor) -> None:
+    visitor.site.service.accounts.update(1, name=f"{HTML} {LONG}", by=OPERATOR)
+    visitor.signs_in(at="/login?redirect=/audit")
+    visitor.sees("Is the trail whole?")
+
+
+def wrong_filter(visitor: Visitor) -> None:
+    trail(visitor)
+    visitor.goes("/audit?user=ada")
+    visitor.sees("For the user, enter an id or an email address.")
+
+
 def groups(visitor: Visitor) -> None:
     for name in ("staff", "w" * 63):
         visitor.site.service.groups.create(name, by=OPERATOR)
@@ -281,6 +300,9 @@ SIGHTS: dict[str, Callable[[Visitor], None]] = {
     "page of one, long": page_of_a_long_name,
     "page of one, unknown": no_such_user,
     "groups": groups,
+    "overview": overview,
+    "trail": trail,
+    "trail, wrong filter": wrong_filter,
     "forbidden": forbidden,
     "interface": interface,
 }

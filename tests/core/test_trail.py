@@ -225,7 +225,7 @@ def test_times_are_durations_or_moments(service: Service, clock: FakeClock) -> N
         (Wanted(actor="cli:a\0b"), "actor must be"),
         (Wanted(actor="user:\ud800"), "actor must be"),
         (Wanted(actor="cli:" + "x" * 201), "actor must be"),
-        (Wanted(action="' OR 1=1 --"), "action must be one of activate, "),
+        (Wanted(action="' OR 1=1 --"), "action must be one of accept-invitation, "),
         (Wanted(since="yesterday"), "since must be a duration such as 7d, or an ISO 8601 time"),
         (Wanted(until="7 days"), "until must be"),
         (Wanted(until="2026-13-01"), "until must be"),

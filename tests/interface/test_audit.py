@@ -110,7 +110,7 @@ def test_a_wrong_value_is_a_400(admin: Client, query: str) -> None:
 
 def test_an_unknown_action_is_refused_with_the_known_ones(admin: Client) -> None:
     message = admin.get("/api/audit?action=creat").message
-    assert message.startswith("action must be one of activate, ")
+    assert message.startswith("action must be one of accept-invitation, ")
     assert " lockdown-on," in message
 
 
