@@ -144,6 +144,7 @@ def test_a_user_connects_a_provider_after_the_password_once_more(
     assert connected(site) == ["github"]
     clock.move(minutes=11)
     ada.presses("Disconnect: Github")
+    ada.has_focus_on(ada.field("Your password"))
     ada.page.keyboard.press("Escape")
     ada.sees("Confirm that it is you, and try again.")
     assert connected(site) == ["github"]
