@@ -26,7 +26,7 @@ EXPIRED = 1_000
 ADMIN = "Cookie: auth_token=benchmark-00000000"
 
 FLAT = 1.5  # times the smallest size: constant, apart from caches and deeper trees
-MEASURED = {  # by how much each may grow; None for those that read every row they skip
+MEASURED = {  # by how much each may grow; None for those that read the rows they skip
     "login": FLAT,
     "list, first page": FLAT,
     "list, last page": FLAT,
@@ -37,7 +37,7 @@ MEASURED = {  # by how much each may grow; None for those that read every row th
     "audit trail of a user": FLAT,
     "audit trail of a rare actor": FLAT,
     "audit trail of a rare action": FLAT,
-    "audit trail of a rare action by another actor": FLAT,
+    "audit trail of a rare action by another actor": None,
     "audit trail of a day long ago": FLAT,
     "page of the audit trail": FLAT,
 }

@@ -357,3 +357,11 @@ def test_verify_refuses_options_of_the_list(usersctl: Command, option: tuple[str
     usersctl.add("ada")
     done = usersctl("audit", *option, "verify")
     assert (done.code, "audit verify does not take the options of audit" in done.stderr) == (2, True)
+
+
+def test_the_command_shows_rows_of_an_actor_and_before_a_time(trail: Command) -> None:
+    actor = trail.ok("audit", "--json").json[0]["actor"]
+    assert len(trail.ok("audit", "--actor", actor, "--json").json) == ROWS
+    assert trail.ok("audit", "--actor", "cli:nobody", "--json").json == []
+    assert trail.ok("audit", "--until", "1d", "--json").json == []
+    assert len(trail.ok("audit", "--since", "1d", "--until", "2999-01-01", "--json").json) == ROWS

@@ -12,7 +12,7 @@ from usersctl.models import Actor, AuditFilter, AuditPage, AuditRow, User
 from usersctl.store import chain
 from usersctl.store.statements import Statements
 
-LOOKED_AT = 1000  # rows for one page: more would take as long as the trail is large
+LOOKED_AT = 500  # rows for one page: more would take as long as the trail is large
 _NONE = {"user_id": "0", "actor": "''", "action": "''"}  # filters with an index, and SQL for no value
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 _AUDIT = ", ".join(AuditRow._fields)
