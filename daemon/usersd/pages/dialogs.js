@@ -1,4 +1,4 @@
-// --- dialogs: a question before an action, and an action that can be undone ---
+// --- dialogs, and a question before an action ---
 // A button with data-close closes its dialog. Escape closes it, too.
 
 // `back` returns the element that gets the focus afterwards, for the case that a new list has replaced the old one.
@@ -27,9 +27,4 @@ function sure(title, text, act, back, look = "danger") {
   return new Promise((resolve) => {
     on(dialog, "close", () => resolve(dialog.returnValue === "yes"), { once: true });
   });
-}
-
-// A note with a button that undoes what it reports.
-function sayWithUndo(text, undo) {
-  say(text, "note", " ", makeButton(t("dialog.undo"), text, undo));
 }

@@ -2,7 +2,7 @@
 
 // For all pages: small tools to find and make elements ($, all, on, make, makeLink, makeButton), texts (t), notes (say),
 // calls of the API (ask), buttons (onPress) and forms, which say by their attributes what they do. The note is a live
-// region: what `say` shows is read aloud. dialogs.js has dialogs, questions and "Undo"; assets.py says which page loads it.
+// region: what `say` shows is read aloud. dialogs.js has dialogs and questions; assets.py says which page loads it.
 
 const $ = (selector, within = document) => within.querySelector(selector);
 const all = (selector, within = document) => within.querySelectorAll(selector);
