@@ -90,7 +90,7 @@ COMMANDS = {
 # fmt: on
 
 GROUPS = {
-    "invite": "Invitations: `usersctl invite EMAIL...` is short for `usersctl invite send EMAIL...`.",
+    "invite": "Invitations: `usersctl invite EMAIL` is short for `usersctl invite send EMAIL`.",
     "group": "Groups of users: create, delete, add and remove members.",
     "token": "API tokens and sessions: create, list, revoke.",
     "mail": "Show, send and test emails.",
