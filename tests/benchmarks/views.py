@@ -53,10 +53,9 @@ def measure(bench: Bench) -> Iterator[Figure]:
     }
     for what, view in (VIEWS | BETWEEN).items():
         took = {
-            (page, f"{sort} {order}"): [
-                services[size].milliseconds(f"{view}&sort={sort}&order={order}", page)
-                for size in (small, large)
-            ]
+            (page, f"{sort} {order}"): _milliseconds(
+                list(services.values()), f"{view}&sort={sort}&order={order}", page
+            )
             for sort, order in ORDERS
             for page in PAGES
         }
