@@ -174,7 +174,8 @@ class Accounts:
         if not tx.delete_identities(user.id, provider):
             return {}
         self.emails.add(tx, ACCOUNT_UNLINKED, user, user.email)
-        if not password_is_set(tx.credentials_of(user.id)) and not tx.identities_of(user.id):
+        has_provider = self.settings.opens_any(tx.identities_of(user.id))
+        if not has_provider and not password_is_set(tx.credentials_of(user.id)):
             self.emails.add(tx, RESET, user, user.email)
         return {"unlinked": provider}
 

@@ -1,11 +1,12 @@
 """What an account signs in with: replaced by a new password, or ended when its user is shut out."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from usersctl.errors import Invalid
 from usersctl.invited import settle
-from usersctl.mail.kinds import PASSWORD_CHANGED, EmailQueue
-from usersctl.models import Actor, OneTimeToken, User
+from usersctl.mail.kinds import ACCOUNT_UNLINKED, PASSWORD_CHANGED, EmailQueue
+from usersctl.models import Actor, Identity, OneTimeToken, User
 from usersctl.store.transaction import Transaction
 
 
@@ -24,6 +25,22 @@ def shut_out(tx: Transaction, user: User, *, but: int | None = None, notices: bo
     if notices:  # the "this wasn't me" links end, too, and the reservations that are for them
         tx.drop_notices(user.id)
         tx.free_reserved(user.id)
+
+
+def end_links(
+    tx: Transaction, emails: EmailQueue, user: User, identities: Iterable[Identity], *, by: Actor
+) -> None:
+    """To accounts of identity providers that may be another person's. The user is told of each by email."""
+    for identity in identities:
+        tx.delete_identities(user.id, identity.provider)
+        emails.add(tx, ACCOUNT_UNLINKED, user, user.email)
+        tx.audit(by, "unlink", user, provider=identity.provider, issuer=identity.issuer)
+
+
+def end_links_of_other_addresses(tx: Transaction, emails: EmailQueue, user: User, *, by: Actor) -> None:
+    """The reader of the address takes the account back: an intruder in a session may have linked an account of theirs."""
+    others = [link for link in tx.identities_of(user.id) if link.email not in (None, user.email)]
+    end_links(tx, emails, user, others, by=by)
 
 
 def new_password(

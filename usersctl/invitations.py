@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from usersctl import invited
 from usersctl.addresses import TAKEN, make_free, remove_registration
 from usersctl.config import Settings
-from usersctl.credentials import dead_link, shut_out
+from usersctl.credentials import dead_link, end_links_of_other_addresses, shut_out
 from usersctl.durations import span
 from usersctl.errors import Forbidden, Invalid, NotFound, Taken
 from usersctl.fields import lookup_key, normal_email, normal_group, normal_name, normal_role
@@ -203,13 +203,10 @@ class Invitations:
         found = [
             credentials.user
             for credentials in batch
-            if not password_is_set(credentials) and not self._has_provider(tx, credentials.user)
+            if not password_is_set(credentials)
+            and not self.settings.opens_any(tx.identities_of(credentials.user.id))
         ]
         return found, batch[-1].user.id if batch else None
-
-    def _has_provider(self, tx: Transaction, user: User) -> bool:
-        links = tx.identities_of(user.id)
-        return any(self.settings.opens(identity.provider, identity.issuer) for identity in links)
 
     # --- by the owner ---
 
@@ -251,6 +248,7 @@ class Invitations:
             changes = {"password_hash": password_hash, "name": present.name if name is None else user.name}
             accepted = invited.accept(tx, present, by=by, through="link", **changes)
             shut_out(tx, accepted)
+            end_links_of_other_addresses(tx, self.emails, accepted, by=by)
             tx.clear_failures(accepted.id)
             return then(tx, accepted)
 

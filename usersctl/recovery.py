@@ -5,17 +5,16 @@ from typing import Any
 
 from usersctl.addresses import put_back
 from usersctl.config import Settings
-from usersctl.credentials import dead_link, new_password, owner_of, shut_out
+from usersctl.credentials import dead_link, end_links_of_other_addresses, new_password, owner_of, shut_out
 from usersctl.errors import Invalid, NotFound
 from usersctl.fields import lookup_key
 from usersctl.lockdown import refuse_in_lockdown
-from usersctl.mail.kinds import ACCOUNT_UNLINKED, RESET, EmailQueue
+from usersctl.mail.kinds import RESET, EmailQueue
 from usersctl.models import UNUSABLE, Actor, Purpose, User
 from usersctl.passwords import Hasher, check_password, password_is_set
 from usersctl.permissions import admit
 from usersctl.secrets import digest
 from usersctl.store.store import Store
-from usersctl.store.transaction import Transaction
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Recovery:
                 raise dead_link()
             # The reset proves who reads this address; notices to one that was given up may be the owner's.
             tx.drop_notices(user.id, user.email)
-            self._end_links_of_other_addresses(tx, user, by)
+            end_links_of_other_addresses(tx, self.emails, user, by=by)
             return new_password(
                 tx,
                 self.emails,
@@ -76,14 +75,6 @@ class Recovery:
                 by=by,
                 email_proven_at=tx.now_text,
             )
-
-    def _end_links_of_other_addresses(self, tx: Transaction, user: User, by: Actor) -> None:
-        """The reader of the address takes the account back: an intruder in a session may have linked an account of theirs."""
-        for identity in tx.identities_of(user.id):
-            if identity.email not in (None, user.email):
-                tx.delete_identities(user.id, identity.provider)
-                self.emails.add(tx, ACCOUNT_UNLINKED, user, user.email)
-                tx.audit(by, "unlink", user, provider=identity.provider, issuer=identity.issuer)
 
     def not_me(self, token: str, email: str, *, by: Actor) -> None:
         """Shuts out all who are signed in, and puts back the address that the link was sent to, while it is reserved.

@@ -110,7 +110,7 @@ class Why:
         stored = tx.credentials_of(user.id)
         has_password = password_is_set(stored)
         identities = {identity.provider: identity for identity in tx.identities_of(user.id)}
-        has_provider = any(self.settings.opens(link.provider, link.issuer) for link in identities.values())
+        has_provider = self.settings.opens_any(identities.values())
         yield _lockdown(tx, user)
         yield _open("exists", f"user {user.id}, {user.role}, since {user.created_at}")
         yield _invited(tx, user) if user.awaits_owner else self._active(user)

@@ -4,11 +4,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from support.commands import PASSWORD
+from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 from support.hostile import Hostile, hostile, silent
 from support.identities import link_of, provider_settings
@@ -301,7 +302,8 @@ def test_a_link_needs_a_fresh_proof_of_identity(site: OAuthSite, clock: FakeCloc
     refused = [browser.client.post(f"{IDENTITIES}/evil", {})]
     assert browser.client.post("/api/users/session/confirm", {"password": "wrong"}).status == 400
     refused.append(browser.client.post(f"{IDENTITIES}/evil", {}))
-    assert [(reply.status, reply.message) for reply in refused] == [(403, "Confirm that it is you")] * 2
+    refused += [browser.client.send(method, f"{IDENTITIES}/unknown", {}) for method in ("POST", "DELETE")]
+    assert [(reply.status, reply.message) for reply in refused] == [(403, "Confirm that it is you")] * 4
     assert browser.client.post("/api/users/session/confirm", {"password": PASSWORD}).json == {"success": True}
     assert linked(browser, "evil", "1004").header("Location") == "/account?linked=evil"
     clock.move(minutes=10, seconds=1)
@@ -428,6 +430,42 @@ def test_a_reset_by_email_ends_what_a_thief_has_linked(site: OAuthSite) -> None:
     again = site.browser()
     sign_in(again, "evil", "1004")
     assert (again.me() or {})["id"] != ada.id
+
+
+def test_an_accepted_invitation_ends_what_a_thief_has_linked(site: OAuthSite) -> None:
+    """To an account without a password, which an admin invites to set one."""
+    thief = site.browser()
+    thief.sign_in()
+    ada = thief.me() or {}
+    linked(thief, "evil", "1004")
+    site.service.invitations.again([ada["id"]], timedelta(days=1), by=OPERATOR)
+    invitation = last_link(site.service, to=ada["email"])
+    body = {"token": invitation.token, "email": invitation.email, "password": "another horse"}
+    assert site.site.client().post("/api/users/invite/accept", body).status == 200
+    assert [one.name for one in site.service.identities.of(ada["id"])] == ["oauth"]
+    again = site.browser()
+    sign_in(again, "evil", "1004")
+    assert (again.me() or {})["id"] != ada["id"]
+
+
+def test_the_first_sign_in_of_an_owner_ends_what_an_account_of_an_unproven_address_was_linked_to(
+    site: OAuthSite,
+) -> None:
+    """An operator gave the account an address and a password, which another person knew."""
+    ada = site.site.add("ada")
+    stranger = site.browser()
+    stranger.client.login(ada.email, PASSWORD)
+    linked(stranger, "evil", "1004")
+    linked(stranger, "wicked", "1001")  # the address of the account, as another provider has verified it
+    owner = site.browser()
+    owner.sign_in()
+    assert (owner.me() or {})["id"] == ada.id
+    assert [one.name for one in site.service.identities.of(ada.id)] == ["wicked", "oauth"]
+    sign_in(stranger, "evil", "1004")
+    assert (stranger.me() or {})["id"] != ada.id
+    with site.service.store.read() as tx:
+        rows = [row.details["provider"] for row in tx.audit_rows() if row.action == "unlink"]
+    assert rows == ["evil"]
 
 
 def test_this_was_not_me_ends_every_link(site: OAuthSite) -> None:

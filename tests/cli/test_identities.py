@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from support.commands import Command
+from support.commands import Command, create_user
 from support.identities import link, link_of
 
 CONFIGURED = """
@@ -41,6 +41,11 @@ def audited(usersctl: Command) -> list[Any]:
     return [row["details"].get("unlinked") for row in usersctl("audit", "--json").json]
 
 
+def resets(usersctl: Command) -> int:
+    emails = usersctl.ok("mail", "list", "--json").json
+    return sum(email["kind"] == "reset" for email in emails)
+
+
 def test_show_lists_each_identity(configured: Command) -> None:
     shown = configured.ok("show", "ada@example.com").stdout
     assert "identity_oauth\t7 at https://id.example" in shown
@@ -57,6 +62,17 @@ def test_update_unlinks_one_provider_and_leaves_the_others(configured: Command) 
     assert configured.ok("update", "ada@example.com", "--unlink", "oauth", "--json").json["oauth_id"] is None
     kinds = [email["kind"] for email in configured.ok("mail", "list", "--json").json]
     assert kinds.count("account-unlinked") == 2
+
+
+def test_an_account_whose_other_provider_is_not_configured_gets_a_reset_email(usersctl: Command) -> None:
+    usersctl.configure(CONFIGURED)
+    with usersctl.service() as service:
+        create_user(service, "ada@example.com", "Ada", None)
+        link(service, 1, "7", "https://id.example")
+        link(service, 1, "8", "https://gone.example", provider="gone")
+    before = resets(usersctl)
+    usersctl.ok("update", "ada@example.com", "--unlink", "oauth")
+    assert resets(usersctl) == before + 1
 
 
 def test_update_refuses_a_provider_that_it_does_not_know(configured: Command) -> None:

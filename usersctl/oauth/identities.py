@@ -100,12 +100,12 @@ class Identities:
 
     def prepare_link(self, user_id: int, name: str, *, by: Actor) -> None:
         """Before the browser goes to the provider: refuses what could not be linked."""
-        if self.settings.provider(name) is None:
-            raise NotFound("No such provider")
         with self.store.read() as tx:
             admit(tx, by)
             require_fresh(tx, by)
             identity = tx.identity_of(user_id, name)
+        if self.settings.provider(name) is None:
+            raise NotFound("No such provider")
         if identity is not None and self.settings.opens(name, identity.issuer):
             raise Invalid("This provider is linked already: disconnect it first")
 
@@ -113,10 +113,10 @@ class Identities:
         """By the owner, who needs another way in. Sessions stay: `end-others` and a new password end them."""
         with self.store.write() as tx:
             admit(tx, by)
+            require_fresh(tx, by)
             user = tx.user(user_id)
             if user is None or tx.identity_of(user_id, name) is None:
                 raise NotFound("No such provider is linked")
-            require_fresh(tx, by)
             if not self._has_another_way_in(tx, user_id, name):
                 raise Invalid("This is the only way into the account: set a password first")
             (identity,) = tx.delete_identities(user_id, name)
@@ -126,11 +126,8 @@ class Identities:
     def _has_another_way_in(self, tx: Transaction, user_id: int, name: str) -> bool:
         if password_is_set(tx.credentials_of(user_id)):
             return True
-        return any(
-            self.settings.opens(identity.provider, identity.issuer)
-            for identity in tx.identities_of(user_id)
-            if identity.provider != name
-        )
+        others = [identity for identity in tx.identities_of(user_id) if identity.provider != name]
+        return self.settings.opens_any(others)
 
     def bind(self) -> list[Bound]:
         """Gives links without an issuer the configured one, so that ids of another provider never match them later."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from usersctl import invited
 from usersctl.addresses import end_claim, holder_of, make_free
 from usersctl.config.providers import ProviderSettings
-from usersctl.credentials import shut_out
+from usersctl.credentials import end_links, shut_out
 from usersctl.errors import Invalid, SignInRefused, Taken
 from usersctl.fields import MAX_NAME, normal_email
 from usersctl.lockdown import refuse_in_lockdown
@@ -229,6 +229,7 @@ class OAuthSignIn:
                 notice = PASSWORD_ENDED
             changes["password_hash"] = UNUSABLE
             shut_out(tx, user, notices=True)
+            self._end_links_of_others(tx, user, email, by)
         self._add_link(tx, user, email, profile)
         linked = tx.change_user(user.id, **changes)
         self.emails.add(tx, notice, linked, linked.email)
@@ -236,6 +237,12 @@ class OAuthSignIn:
         replaced = notice is PASSWORD_ENDED
         tx.audit(by, "link", linked, provider=self.settings.name, password_replaced=replaced, **details)
         return linked
+
+    def _end_links_of_others(self, tx: Transaction, user: User, email: str, by: Actor) -> None:
+        """Of this account to other providers, unless one of them has verified the same address."""
+        here = self.settings.name  # whose link is replaced
+        others = [link for link in tx.identities_of(user.id) if link.provider != here and link.email != email]
+        end_links(tx, self.emails, user, others, by=by)
 
     def _create(self, tx: Transaction, email: str, profile: Profile, by: Actor) -> User:
         if not self.settings.allow_auto_registration:
