@@ -170,6 +170,23 @@ def test_a_user_without_a_password_confirms_at_the_provider_and_goes_on(
     assert connected(site) == ["oauth"]
 
 
+def test_a_proof_by_another_account_does_not_go_on_with_what_was_begun(
+    house: House, visit: Visit, clock: FakeClock
+) -> None:
+    site = house(others=("google",))
+    ada = visit(site)
+    ada.signs_in_by_provider(at="/login?redirect=/account")
+    clock.move(minutes=11)
+    ada.expected = {403}
+    ada.presses("Connect: Google")
+    ada.follows("Continue with Example ID")
+    ada.follows("Grace Hopper")
+    ada.is_at("/account?confirmed")
+    ada.sees("this device")
+    expect(ada.button("Connect: Google")).to_be_enabled()
+    assert connected(site) == ["oauth"]
+
+
 # --- delete the account ---
 
 

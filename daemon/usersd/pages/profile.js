@@ -19,9 +19,10 @@ async function showClaim() {
 
 const proof = $("#proof");
 
-// Without a password the visitor leaves for a sign-in at the provider, and the form that was sent is sent again afterwards.
+// Without a password the visitor leaves for a sign-in at the provider, and the form that was sent is sent again afterwards,
+// unless that signed in to another account.
 isConfirmed = (method, path) => {
-  sessionStorage.setItem("unconfirmed", JSON.stringify([method, path, Date.now()]));
+  sessionStorage.setItem("unconfirmed", JSON.stringify([method, path, Date.now(), signedIn]));
   proof.returnValue = "";
   proof.showModal();
   return new Promise((resolve) => on(proof, "close", () => resolve(proof.returnValue === "done"), { once: true }));
@@ -31,9 +32,9 @@ on($("[data-close]", proof), "click", () => proof.close());
 
 const unconfirmed = taken("unconfirmed");
 if (unconfirmed && query.has("confirmed")) {
-  const [method, path, since] = JSON.parse(unconfirmed);
+  const [method, path, since, user] = JSON.parse(unconfirmed);
   const form = [...all("form[data-api]")].find(({ dataset }) => dataset.api === path && (dataset.method || "POST") === method);
-  if (form && Date.now() - since < 600000) textsLoaded.then(() => form.requestSubmit());
+  if (form && user === signedIn && Date.now() - since < 600000) textsLoaded.then(() => form.requestSubmit());
 }
 
 showClaim();
