@@ -1,5 +1,7 @@
 """usersctl invite: one address or many, listed, sent again, withdrawn; and accounts that came without a password."""
 
+import json
+
 import pytest
 from support.commands import HASH, OPERATOR, PASSWORD, Command
 from support.postbox import link_in, sent
@@ -136,3 +138,9 @@ def test_an_import_invites_new_accounts_that_nothing_opens(usersctl: Command) ->
     accept(usersctl, usersctl.ok("link", "invite", ADA).stdout.strip())
     accept(usersctl, usersctl.ok("link", "invite", BOB).stdout.strip(), "Bob")
     assert usersctl.ok("show", BOB, "--json").json["active"] is True
+
+
+def test_an_import_invites_an_account_whose_list_of_identities_is_empty(usersctl: Command) -> None:
+    row = json.dumps({"email": ADA, "identities": [], "groups": []})
+    usersctl.ok("import", "-", "--format", "jsonl", "--invite", stdin=f"{row}\n")
+    assert invited(usersctl) == [ADA]

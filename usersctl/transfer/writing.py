@@ -119,7 +119,7 @@ class Writing:
 
     def _invite(self, row: dict[str, Any], user: User, lifetime: timedelta) -> None:
         """Not an account that the file makes inactive: an invitation would undo that."""
-        if "password_hash" in row or "identities" in row or not (user.active or user.awaiting_confirmation):
+        if "password_hash" in row or row.get("identities") or not (user.active or user.awaiting_confirmation):
             return
         begun = begin(self.tx, self.emails, user, lifetime, is_nameless="name" not in row)
         self.tx.audit(self.options.by, "invite", begun)
