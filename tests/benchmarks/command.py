@@ -25,6 +25,9 @@ WORDS = {
     "import": "people.csv --dry-run",
     "export": "-",
     "group create": "editors",
+    "invite send": "new@example.com",
+    "invite resend": "guest@example.com",
+    "invite revoke": "guest@example.com",
     "mail show": "1",
     "mail test": "ada@example.com",
     "healthcheck": "http://127.0.0.1:{port}",
@@ -104,6 +107,7 @@ def prepared(bench: Bench, users: int) -> Path:
                 "UPDATE users SET email = ?, role = 'admin' WHERE id = ?", (f"{name}@example.com", number)
             )
     bench.usersctl(database, "update", "5", "--email", "eve@example.org")  # leaves an email in the outbox
+    bench.usersctl(database, "invite", "guest@example.com")
     bench.usersctl(database, "group", "create", "staff")
     bench.usersctl(database, "group", "add", "staff", "bob@example.com")
     bench.usersctl(database, "db", "backup", str(bench.folder / "backup.db"))
