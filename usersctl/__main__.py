@@ -16,9 +16,7 @@ from usersctl.errors import UsersError
 
 def main() -> None:
     gc.set_threshold(10_000)  # modules are no garbage, and searching them takes longer than most commands
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # under nohup it is ignored, and stays so
-            signal.signal(number, _stop)
+    catch_signals()
     stdout_is_closed = sys.stdout is None
     _prepare_streams()
     run = Invocation(sys.argv[1:])
@@ -48,9 +46,27 @@ def main() -> None:
     sys.exit(code)
 
 
+def catch_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # under nohup it is ignored, and stays so
+            signal.signal(number, _stop)
+    sys.unraisablehook = _stop_again
+
+
 def _stop(number: int, _frame: FrameType | None) -> None:
     """An exception, so that transactions roll back and temporary files are removed."""
     raise SystemExit(128 + number)
+
+
+def _stop_again(dropped: "sys.UnraisableHookArgs") -> None:
+    """Python drops an exception out of __del__. One of a signal comes again, a moment after this function has ended."""
+    if isinstance(dropped.exc_value, SystemExit | KeyboardInterrupt):
+        import threading
+
+        number = signal.SIGTERM if isinstance(dropped.exc_value, SystemExit) else signal.SIGINT
+        threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
+    else:
+        sys.__unraisablehook__(dropped)
 
 
 def _prepare_streams() -> None:

@@ -666,3 +666,30 @@ def test_secrets_are_not_visible_in_the_process_list(usersctl: Command) -> None:
         assert b"correct horse" not in seen.read_bytes()
     process.communicate(b"correct horse battery", timeout=20)
     assert process.returncode == 0
+
+
+SIGNAL_IN_A_FINALIZER = """
+import signal, sys, time
+from usersctl.__main__ import catch_signals
+
+class Finalized:
+    def __del__(self):
+        signal.raise_signal(signal.Signals[sys.argv[1]])
+
+catch_signals()
+Finalized()
+time.sleep(10)
+print("lost")
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", -signal.SIGINT)])
+def test_a_signal_that_comes_while_an_object_is_finalized_is_not_lost(name: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNAL_IN_A_FINALIZER, name],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("", code)
