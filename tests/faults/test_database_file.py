@@ -100,7 +100,7 @@ def test_a_database_held_by_another_process_is_read_and_writers_are_refused_in_t
 def small_disk(folder: Path) -> Iterator[Path]:
     disk = folder / "disk"
     disk.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", disk], capture_output=True, text=True, check=False)  # fmt: skip
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", disk], capture_output=True, text=True, check=False)  # fmt: skip
     if done.returncode != 0:
         pytest.skip(
             f"a small disk cannot be mounted here ({done.stderr.strip()}); the limit of file size stands for it"
