@@ -230,7 +230,7 @@ def test_filters_by_state_and_group_keep_their_place(ada: Visitor) -> None:
             tx.count_failure(f"user:{grace.id}", grace.id)
     for state, names in (
         ("Deactivated", ["User00", "User01"]),
-        ("Locked out", ["Grace"]),
+        ("Locked", ["Grace"]),
         ("Not confirmed", []),
         ("Invited", []),
     ):
@@ -392,6 +392,24 @@ def test_a_refusal_of_a_change_of_many_says_that_nothing_was_changed(ada: Visito
     ada.sees("This account no longer exists. Nothing has been changed.")
     expect(row(ada, "grace")).to_have_count(0)
     expect(row(ada, "user00")).to_contain_text("Active")
+
+
+def test_the_choice_outlives_a_refusal_and_a_lost_connection_promises_nothing(ada: Visitor) -> None:
+    ada.expected = {400}
+    for name in ("grace", "user00"):
+        box(ada, name).check()
+    acts(ada, "Invite again")
+    ada.sees("Nothing has been changed.")
+    ada.sees("Chosen: 2")
+    ada.offline = True
+    ada.page.route("**/api/users/bulk", lambda route: route.abort())
+    acts(ada, "Deactivate")
+    ada.sees("The server cannot be reached.")
+    ada.misses("Nothing has been changed.")
+    ada.sees("Chosen: 2")
+    ada.page.unroute("**/api/users/bulk")
+    acts(ada, "Deactivate")
+    ada.sees("Deactivated: 2.")
 
 
 def test_chosen_users_are_exported_as_a_table_that_runs_no_formula(ada: Visitor, tmp_path: Path) -> None:

@@ -179,6 +179,7 @@ def test_the_overview_shows_numbers_charts_and_what_ran_last(
         "Emails waiting": "0",
         "Emails failed": "0",
     }
+    assert link(page.partition('class="numbers"')[2], "Groups") == "/users/groups"
     today = f"{clock():%Y-%m-%d}"
     assert link(page, today) == f"/audit?from={today}&to={today}"
     assert re.search(rf"{today}</a></th><td>2</td><td>1</td><td>0</td>", page)  # the admin signed in, too

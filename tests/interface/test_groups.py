@@ -150,16 +150,16 @@ def test_the_user_object_has_no_groups(site: Site, admin: Client) -> None:
 
 def test_the_page_lists_groups_and_goes_on_behind_the_last(site: Site, admin: Client) -> None:
     assert b"There are no groups." in admin.get("/users/groups").body
-    for number in range(102):
+    for number in range(32):
         site.service.groups.create(f"g{number:03}", by=OPERATOR)
     site.service.groups.add("g000", [site.add("ada").id], by=OPERATOR)
     first = admin.get("/users/groups").body.decode()
-    assert first.count("<tr><th") == 1 + 100
+    assert first.count("<tr><th") == 1 + 30
     assert '<a href="/users?group=g000">1</a>' in first
-    assert 'data-path="/api/groups/g099"' in first
+    assert 'data-path="/api/groups/g029"' in first
     (more,) = re.findall(r'href="(\?after=[^"]*)"', first)
     second = admin.get(f"/users/groups{more}").body.decode()
-    assert re.findall(r'data-path="/api/groups/(\w+)"', second) == ["g100", "g101"]
+    assert re.findall(r'data-path="/api/groups/(\w+)"', second) == ["g030", "g031"]
     assert "?after=" not in second
     assert admin.get("/users/groups?after=%ff&x=<b>").status == 200
 

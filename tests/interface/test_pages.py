@@ -52,10 +52,11 @@ PATHS = [
     "/",
     "/users",
     "/users/1",
+    "/users/groups",
     "/overview",
     "/audit",
 ]
-FOR_ADMINS = {"/users", "/users/1", "/overview", "/audit"}
+FOR_ADMINS = {"/users", "/users/1", "/users/groups", "/overview", "/audit"}
 # Path, and whether the visitor is signed in: some pages differ.
 VISITS = [(path, True) for path in PATHS] + [
     (path, False) for path in PATHS if path not in {"/account", "/", *FOR_ADMINS}
@@ -309,6 +310,8 @@ def test_a_page_with_all_that_it_loads_is_below_60_kb(make_site: Callable[..., S
     admin = site.signed_in(site.add(role="admin"))
     for number in range(60):
         site.add(f"somebody.with.a.name{number:02}", password=None)
+    for number in range(pages.GROUPS_SHOWN):
+        site.service.groups.create(f"{number:03}{'g' * 60}", by=OPERATOR)
     weights = {}
     for path, signed_in in VISITS:
         client = visitor(admin, signed_in=signed_in)

@@ -54,7 +54,7 @@ def _numbers(overview: Overview) -> list[Number]:
         Number("users.awaiting", overview.awaiting, "/users?state=awaiting"),
         Number("overview.invited", overview.invited, "/users?state=invited"),
         _bounded("overview.locked", overview.locked, "/users?state=locked"),
-        _bounded("overview.groups", overview.groups),
+        _bounded("overview.groups", overview.groups, "/users/groups"),
         _bounded("overview.emails-waiting", overview.emails_waiting),
         _bounded("overview.emails-failed", overview.emails_failed, is_bad=overview.emails_failed > 0),
     ]

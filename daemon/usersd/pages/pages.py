@@ -34,7 +34,7 @@ FOR_ADMINS = (
     ("audit", "/audit"),
     *NAVIGATION,
 )
-GROUPS = 100  # on a page
+GROUPS = 30  # on a page
 CONFIRMED = "/account?confirmed"  # where a sign-in ends that proves anew who the user is
 WAY = "/api/users/auth/oauth/redirect"
 
@@ -233,7 +233,7 @@ def _ways(providers: Iterable[ProviderSettings], then: str = "") -> list[Way]:
 @Operation("usersPage", PAGES, HTML, refusals={403: "For admins only."}, html_refusals=HTML_403)
 def users(request: Request, service: Service) -> Response:
     """User management."""
-    groups = [group.name for group in service.groups.all()[:GROUPS_SHOWN]]
+    groups = [group.name for group in service.groups.some(after="", at_most=GROUPS_SHOWN)]
     return _page(request, "users", width="wide", groups=groups)
 
 

@@ -28,6 +28,9 @@ function manageUsers() {
   let ends;  // by page, the id of the last user before it: with it the server need not skip a million users
   let lastRequest = 0;
 
+  // The page lists the groups once: there may be many.
+  for (const select of all("#into, #invite-groups")) select.append(...[...group.options].slice(1).map((option) => option.cloneNode(true)));
+
   // The address holds filters, order and page: a reload, a sign-in and the browser's Back come to the same list.
   function readAddress() {
     const asked = new URLSearchParams(location.search);
@@ -202,13 +205,15 @@ function manageUsers() {
     if (!await sure(button.textContent, about, button.textContent, back, look)) return;
     const body = { ids: [...chosen.keys()], action };
     if (action.endsWith("-group")) body.group = values.group;
-    let isRefused = false;
-    const result = await ask("POST", "/api/users/bulk", body, (text) => {
-      isRefused = true;
-      say(`${text} ${t("users.unchanged")}`, "note bad");
+    let isGone = false;
+    // Without a message the server did not answer, and may have made the change.
+    const result = await ask("POST", "/api/users/bulk", body, (text, message) => {
+      isGone = message === "User not found";
+      say(message ? `${text} ${t("users.unchanged")}` : text, "note bad");
     });
     if (result) say(t(done, { ...values, n: result.changed.toLocaleString(lang) }));
-    if (result || isRefused) {
+    // After any other refusal the choice stays, for another try.
+    if (result || isGone) {
       chosen.clear();
       await list();
       choosePage.focus();
