@@ -82,12 +82,6 @@ def spend(work: int) -> None:
         hashlib.pbkdf2_hmac("sha256", b"password", b"salt", work)
 
 
-def beginning(stored: str) -> str:
-    """The text that the hashes of one cost share; all of it if it is no such hash."""
-    hashed = read(stored)
-    return hashed.beginning if hashed is not None else stored
-
-
 def slowest(texts: Iterable[str]) -> ForeignHash | None:
     """Of these, without those that would make every refused login take too long."""
     read_ones = filter(None, map(read, texts))
@@ -159,7 +153,7 @@ def _scrypt(found: re.Match[str], n: int, salt: bytes, checksum: bytes) -> Forei
         made = hashlib.scrypt(password, salt=salt, n=n, r=r, p=p, maxmem=memory, dklen=size)
         return hmac.compare_digest(made, checksum)
 
-    memory = -(-128 * n * r // 2**20)
+    memory = -(-128 * r * max(n, p) // 2**20)  # each lane has a block of 128 r, which counts where n is tiny
     excess = _excess("scrypt", memory, MOST_MEMORY, "MiB") or _excess("scrypt", p, MOST_LANES, "lanes")
     return ForeignHash("scrypt", found["beginning"], n * r * p * 3 // 2, excess, check)
 

@@ -143,6 +143,15 @@ def cost_of(stored: str) -> int | None:
     return int(found[3]) if found else None
 
 
+def beginning_of(stored: str) -> str:
+    """The text that hashes of one kind and cost share; all of it if it is no hash."""
+    found = _BCRYPT.fullmatch(stored)
+    if found is not None:
+        return stored[: found.end(3) + 1]
+    foreign = _foreign(stored)
+    return stored if foreign is None else foreign.beginning
+
+
 def check_hash(stored: str) -> str:
     """A hash from another system, to be stored. The message never holds the text, which may be a password."""
     if cost_of(stored) is None:

@@ -26,7 +26,7 @@ from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.folder import mail_folder, remove_emails
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import UNKNOWN_CLIENT, Actor, Cleanup, Client, Session, TokenKind, User
-from usersctl.passwords import Hasher, level
+from usersctl.passwords import Hasher, beginning_of, level
 from usersctl.permissions import admit
 from usersctl.secrets import digest, new_token
 from usersctl.session_uses import SessionUses
@@ -476,7 +476,7 @@ def _slowest_foreign_hash(tx: Transaction) -> "ForeignHash | None":
         return None
     from usersctl import foreign_hashes  # late, because most installations have no such hash
 
-    return foreign_hashes.slowest(tx.foreign_hashes(foreign_hashes.beginning, MOST_KINDS_OF_HASHES))
+    return foreign_hashes.slowest(tx.foreign_hashes(beginning_of, MOST_KINDS_OF_HASHES))
 
 
 def clean_user_agent(text: str | None) -> str | None:

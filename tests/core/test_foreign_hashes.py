@@ -15,7 +15,7 @@ from usersctl import foreign_hashes
 from usersctl.errors import Inactive, Invalid, Unauthenticated
 from usersctl.foreign_hashes import ForeignHash
 from usersctl.models import User
-from usersctl.passwords import Hasher, TooCostly, check_hash, kind_of, lacks_library, level
+from usersctl.passwords import Hasher, TooCostly, beginning_of, check_hash, kind_of, lacks_library, level
 from usersctl.service import Service
 
 MADE = of_packages()
@@ -142,6 +142,8 @@ def test_a_text_of_no_known_kind_is_refused_without_being_shown(stored: str) -> 
         (SCRYPT.format(n=2**18, r=8, p=1), SCRYPT.format(n=2**18, r=9, p=1), "288 MiB is more than 256"),
         (SCRYPT.format(n=2**18, r=8, p=1), SCRYPT.format(n=2**33, r=9**9, p=1), "is more than 256"),
         (SCRYPT.format(n=2**10, r=8, p=16), SCRYPT.format(n=2**10, r=8, p=17), "17 lanes is more than 16"),
+        # The blocks of the lanes need memory, too.
+        (SCRYPT.format(n=2**4, r=8, p=16), SCRYPT.format(n=2, r=2**19, p=16), "1024 MiB is more than 256"),
         ("$P$Isaltsalt" + "." * 22, "$P$Jsaltsalt" + "." * 22, "2097152 rounds is more than 1048576"),
         ("$wp$2y$16$" + "." * 53, "$wp$2y$17$" + "." * 53, "cost 4 to 16"),
     ],
@@ -315,14 +317,33 @@ def test_the_slowest_hash_is_found_among_many(service: Service, add: Callable[..
         store(service, add(name), text)
         store(service, add(f"{name}2"), text)
     with service.store.read() as tx:
-        some = list(tx.foreign_hashes(foreign_hashes.beginning, 50))
-        counts = {kind_of(text): tx.count_foreign_hashes(foreign_hashes.beginning(text)) for text in some}
-        assert list(tx.foreign_hashes(foreign_hashes.beginning, 3)) == some[:3]
+        some = list(tx.foreign_hashes(beginning_of, 50))
+        counts = {kind_of(text): tx.count_foreign_hashes(beginning_of(text)) for text in some}
+        assert list(tx.foreign_hashes(beginning_of, 3)) == some[:3]
     assert some == sorted(text for name, text in texts.items() if name not in "gh")
     assert set(counts.values()) == {2}
     slowest = foreign_hashes.slowest(some)
     assert slowest is not None
     assert slowest.work == 1_000_000
+
+
+@pytest.mark.parametrize(
+    "marked", ["bcrypt$$2b$12$", "bcrypt_sha256$$2b$12$", "$wp$2y$10$", "{CRYPT}$2y$10$"]
+)
+def test_many_hashes_that_bcrypt_reads_hide_no_slower_one(
+    service: Service, add: Callable[..., User], marked: str
+) -> None:
+    for number in range(60):
+        store(service, add(f"user{number}"), f"{marked}{number:053}")
+    slow = foreign("scrypt:32768:8:1$salt$" + "ab" * 64)
+    store(service, add("last"), "scrypt:32768:8:1$salt$" + "ab" * 64)
+    with service.store.read() as tx:
+        some = list(tx.foreign_hashes(beginning_of, 50))
+        counts = sorted(tx.count_foreign_hashes(beginning_of(text)) for text in some)
+    slowest = foreign_hashes.slowest(some)
+    assert slowest is not None
+    assert slowest.work == slow.work
+    assert counts == [1, 60]
 
 
 def test_an_installation_without_foreign_hashes_reads_no_table_for_them(service: Service) -> None:

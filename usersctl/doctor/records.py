@@ -17,7 +17,7 @@ from usersctl.doctor.installation import (
 )
 from usersctl.models import EmailState
 from usersctl.oauth.identities import unbound
-from usersctl.passwords import ARGON2, MEND_LIBRARY, kind_of
+from usersctl.passwords import ARGON2, MEND_LIBRARY, beginning_of, kind_of
 from usersctl.schedule import next_slot
 from usersctl.store.transaction import Transaction
 from usersctl.text import counted
@@ -108,8 +108,8 @@ def password_hashes(installation: Installation) -> Result | None:
 
     def count(tx: Transaction) -> Counter[str]:
         kinds: Counter[str] = Counter()
-        for stored in tx.foreign_hashes(foreign_hashes.beginning, MOST_KINDS):
-            number = tx.count_foreign_hashes(foreign_hashes.beginning(stored))
+        for stored in tx.foreign_hashes(beginning_of, MOST_KINDS):
+            number = tx.count_foreign_hashes(beginning_of(stored))
             kinds[kind_of(stored) or "that cannot be read"] += number
         return kinds
 
