@@ -40,6 +40,7 @@ class Lockdowns:
                 return None
             ended = tx.delete_all_sessions()
             tx.drop_links_to_passwords()
+            tx.expire_invitations()
             tx.audit(by, "lockdown-on", admitted, ended=ended)
             return ended
 

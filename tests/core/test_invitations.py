@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from support import identities
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
 from support.postbox import Link, folder_emails, last_link, link_in, send_all, sent
@@ -248,8 +249,10 @@ def test_an_admin_who_sends_too_many_is_told(service: Service) -> None:
     for _ in range(2):
         service.invitations.again([user.id], WEEK, by=OPERATOR)
         send_all(service)
-    with pytest.raises(TooMany, match="Too many emails"):
-        service.invitations.again([user.id], WEEK, by=OPERATOR)
+    other = invite(service, "bob@example.com")
+    with pytest.raises(TooMany, match="Too many emails") as refused:
+        service.invitations.again([other.id, user.id], WEEK, by=OPERATOR)
+    assert ADA in str(refused.value.hint)
     assert accept(service, link_in(" ".join(folder_emails(service)[-1].parts))).user.active
 
 
@@ -324,6 +327,15 @@ def test_forgot_sends_the_invitation_again_while_it_lasts(service: Service, cloc
     assert states(service)[-1] == ("reset", "dropped", "the invitation has expired")
 
 
+def test_a_stranger_who_asks_all_day_floods_no_guest(service: Service, clock: FakeClock) -> None:
+    invite(service)
+    for _ in range(40):
+        service.recovery.forgot(ADA)
+        send_all(service)
+        clock.move(minutes=16)
+    assert len(sent(service)) == 1 + 12
+
+
 def test_a_deactivated_account_is_opened_by_no_invitation(service: Service) -> None:
     user = invite(service)
     link = last_link(service)
@@ -383,6 +395,22 @@ def test_a_lockdown_ends_all_invitations(service: Service) -> None:
     assert refusal(service, link) == "This invitation was withdrawn"
 
 
+def test_after_a_lockdown_neither_a_forgotten_password_nor_a_provider_revives_an_invitation(
+    make_service: Callable[..., Service],
+) -> None:
+    service = make_service()
+    user = invite(service, role="admin")
+    service.lockdown.start(None, by=OPERATOR)
+    service.lockdown.stop(by=OPERATOR)
+    service.recovery.forgot(ADA)
+    assert sent(service) == []
+    assert states(service)[-1] == ("reset", "dropped", "the invitation has expired")
+    with pytest.raises(SignInRefused):
+        by_provider(service)
+    service.invitations.again([user.id], WEEK, by=OPERATOR)
+    assert accept(service, last_link(service)).user.active
+
+
 def test_nothing_is_accepted_in_a_lockdown(service: Service) -> None:
     service.lockdown.start(None, by=OPERATOR)
     invite(service)
@@ -429,7 +457,30 @@ def test_an_expired_invitation_is_accepted_by_no_provider(
     assert (refused.value.reason, refused.value.detail) == ("account_inactive", "invited")
 
 
+def test_a_refused_sign_in_by_the_provider_accepts_nothing(make_service: Callable[..., Service]) -> None:
+    service = make_service()
+    user = invite(service)
+    identities.link(service, user.id, "2002")  # as an import does
+    with pytest.raises(SignInRefused):
+        by_provider(service)
+    assert stored(service) == service.accounts.get(user.id)
+    assert service.accounts.get(user.id).awaits_owner
+    assert accept(service, last_link(service)).user.active
+
+
 # --- to all who have no password ---
+
+
+def test_the_owner_who_accepts_ends_what_an_intruder_has_linked(service: Service) -> None:
+    user = service.accounts.create(Newcomer(ADA, "Ada"), None, by=OPERATOR)
+    own = Identity(user.id, "oauth", "", "own", ADA)
+    with service.store.write() as tx:
+        tx.add_identities([own, Identity(user.id, "other", "", "theirs", "eve@example.com")])
+    service.invitations.again([user.id], WEEK, by=OPERATOR)
+    accept(service, last_link(service))
+    with service.store.read() as tx:
+        assert tx.identities_of(user.id) == [own]
+    assert actions(service)[-2:] == ["accept-invitation", "unlink"]
 
 
 def test_active_accounts_without_a_password_are_invited_once(

@@ -15,6 +15,11 @@ class Invitations(Statements):
         statement = f"SELECT {_INVITATION} FROM users WHERE id = ? AND invited_at IS NOT NULL"
         return self._first(_invitation, statement, (user_id,))
 
+    def expire_invitations(self) -> None:
+        """All that wait. An admin can send each again; a forgotten password and an identity provider revive none."""
+        condition = "invited_at IS NOT NULL AND invitation_expires_at > :now"
+        self._run(f"UPDATE users SET invitation_expires_at = :now WHERE {condition}", {"now": self.now_text})
+
     def invited_users(self) -> Iterator[tuple[User, Invitation, str | None]]:
         """With the state of the last email of each invitation; the first to expire first."""
         statement = (
