@@ -71,6 +71,14 @@ KINDS = {
     )
 }
 
+
+def sent_as(kind: Kind, user: User | None) -> Kind:
+    """The owner of an account that they have not accepted yet asked for a new password: the invitation is what lets them in."""
+    if kind is RESET and user is not None and user.awaits_owner:
+        return INVITATION
+    return kind
+
+
 AT_MOST, WITHIN = 3, timedelta(minutes=15)
 AT_MOST_A_DAY, DAY = 12, timedelta(days=1)
 
@@ -84,7 +92,8 @@ class EmailQueue:
         if not self.add(tx, kind, user, user.email):
             wait = int(WITHIN.total_seconds())
             message = "Too many emails of this kind went to this user, please try again later"
-            raise TooMany(message, retry_after=wait)
+            hint = f"see what went to {user.email} with: usersctl mail list"
+            raise TooMany(message, retry_after=wait, hint=hint)
 
     def add(self, tx: Transaction, kind: Kind, user: User | None, email: str) -> bool:
         """To an address of the account only. Silently drops more than three of a kind to one address or account in 15 minutes,
@@ -104,9 +113,8 @@ class EmailQueue:
         recent, today = tx.count_recent_emails(kind.name, user_id, email, WITHIN, DAY)
         too_many = recent >= AT_MOST or today >= AT_MOST_A_DAY
         if too_many and (recent < AT_MOST or kind.purpose is Purpose.NOT_ME):
-            too_many = tx.has_link(
-                kind.name, kind.purpose, user_id, email, since=stamp(tx.now - kind.stale_after)
-            )
+            purpose, since = sent_as(kind, user).purpose, stamp(tx.now - kind.stale_after)
+            too_many = tx.has_link(kind.name, purpose, user_id, email, since=since)
         if kind is UNDO:
             too_many = False
         tx.add_email(kind.name, user_id, email, new_message_id(), dropped=too_many)

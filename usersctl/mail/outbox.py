@@ -192,13 +192,8 @@ def _claimed(tx: Transaction, handle: int, due_by: str) -> QueuedEmail | None:
 
 
 def _at_present(tx: Transaction, kind: Kind, user: User) -> Kind:
-    """The link that undoes a deletion works until the account is deleted, and that of an invitation until this expires.
-
-    The owner of an account that they have not accepted yet asked for a new password: the invitation is what lets them in.
-    """
-    until = None
-    if kind is kinds.RESET and user.awaits_owner:
-        kind = kinds.INVITATION
+    """The link that undoes a deletion works until the account is deleted, and that of an invitation until this expires."""
+    until, kind = None, kinds.sent_as(kind, user)
     if kind is kinds.UNDO:
         until = user.delete_at
     elif kind is kinds.INVITATION:
@@ -244,7 +239,7 @@ def _why_pointless(tx: Transaction, email: QueuedEmail, kind: Kind | None, user:
 def _why_settled(tx: Transaction, kind: Kind, user: User, now: str) -> str | None:
     if kind is kinds.INVITATION and user.invited_at is None:
         return "nothing to accept"
-    if kind is kinds.INVITATION or (kind is kinds.RESET and user.awaits_owner):
+    if kinds.sent_as(kind, user) is kinds.INVITATION:
         invitation = tx.invitation_of(user.id)
         return "the invitation has expired" if invitation and invitation.expires_at <= now else None
     if kind is kinds.CONFIRM and not user.awaiting_confirmation:
