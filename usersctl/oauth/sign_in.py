@@ -133,6 +133,8 @@ class OAuthSignIn:
 
     def _show_up(self, tx: Transaction, user: User, profile: Profile, by: Actor) -> User:
         """The owner of an invited address signs in by a provider that has verified it: that accepts the invitation."""
+        if self._is_kept(self._former(tx, user), profile):
+            return user  # and refused
         invitation = tx.invitation_of(user.id)
         if user.active or invitation is None:
             invited.settle(tx, user)
