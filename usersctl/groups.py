@@ -45,7 +45,7 @@ def set_groups(tx: Transaction, user: User, names: Collection[str], *, by: Actor
     wanted = {name: tx.group(name) for name in names}
     unknown = sorted(name for name, group in wanted.items() if group is None)
     if unknown:
-        raise Invalid("Unknown group", value=unknown[0])
+        raise Invalid("Unknown group", value=unknown[0], hint="see: usersctl group list")
     present = tx.groups_of(user.id)
     for name in sorted({*present, *wanted}):
         is_wanted = name in wanted

@@ -36,7 +36,8 @@ class BulkChange(Body, missing="ids and action are required"):
     ids = required_ids(MOST, f"Ids of users, at most {MOST:,}.")
     action = required_choice(
         schemas.string(Action.DEACTIVATE, enum=list(Action)),
-        "What happens to each of them. `invite` is for users who were invited and have not accepted yet.",
+        "What happens to each of them. `invite` is for users who have not accepted their invitation yet, and for active"
+        " ones without a password.",
     )
     group = optional(schemas.string("staff"), "For `add-group` and `remove-group`.")
 

@@ -220,7 +220,7 @@ function fields(form) {
     let value = input.type === "checkbox" ? input.checked : input.value;
     if (input.multiple) value = [...input.selectedOptions].map((option) => option.value);
     // What may be empty is left out then.
-    if (value !== "" || input.required) values[input.name] = value;
+    if (value.length !== 0 || input.required) values[input.name] = value;
   }
   for (const name of (form.dataset.query || "").split(" ").filter(Boolean)) values[name] = query.get(name) || "";
   return values;
