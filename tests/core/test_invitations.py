@@ -471,18 +471,6 @@ def test_a_refused_sign_in_by_the_provider_accepts_nothing(make_service: Callabl
 # --- to all who have no password ---
 
 
-def test_the_owner_who_accepts_ends_what_an_intruder_has_linked(service: Service) -> None:
-    user = service.accounts.create(Newcomer(ADA, "Ada"), None, by=OPERATOR)
-    own = Identity(user.id, "oauth", "", "own", ADA)
-    with service.store.write() as tx:
-        tx.add_identities([own, Identity(user.id, "other", "", "theirs", "eve@example.com")])
-    service.invitations.again([user.id], WEEK, by=OPERATOR)
-    accept(service, last_link(service))
-    with service.store.read() as tx:
-        assert tx.identities_of(user.id) == [own]
-    assert actions(service)[-2:] == ["accept-invitation", "unlink"]
-
-
 def test_active_accounts_without_a_password_are_invited_once(
     make_service: Callable[..., Service], clock: FakeClock
 ) -> None:
