@@ -53,6 +53,7 @@ class Hostile:
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+        self._listener.settimeout(0.02)  # here, because a test may close it before the thread has started
         self.port: int = self._listener.getsockname()[1]
         self.discovery: dict[str, Any] = {
             "issuer": self.url,
@@ -100,7 +101,6 @@ class Hostile:
         thread.start()
 
     def _accept(self) -> None:
-        self._listener.settimeout(0.02)
         while not self.closing.is_set():
             with suppress(TimeoutError, OSError):
                 connection, _ = self._listener.accept()
