@@ -158,6 +158,7 @@ def test_an_identity_without_an_issuer_gets_that_of_the_configuration(configured
         ([{"provider": "google", "subject": "1"}] * 2, "a provider twice"),
         ([{"provider": "google", "subject": 7}], "subject must be a string"),
         ([{"provider": "google", "subject": "1", "issuer": "x"}], "is no web address"),
+        ([{"provider": "google", "subject": "1", "issuer": "https://["}], "is no web address"),
         ([{"provider": "oauth", "subject": "8"}], "say different things"),
         ([{"provider": "google", "subject": "g-1"}], "g-1 of google is taken by ada@example.com"),
     ],

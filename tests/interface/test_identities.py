@@ -81,6 +81,16 @@ def test_a_provider_that_is_not_linked_is_not_disconnected(site: OAuthSite, brow
     assert client.get(IDENTITIES).json == {"identities": []}
 
 
+@pytest.mark.parametrize("issuer", ["https://[", "https://\u2100.example", "no address"])
+def test_a_link_whose_issuer_is_no_address_is_shown(site: OAuthSite, browser: Browser, issuer: str) -> None:
+    """An import of an earlier version may have brought it."""
+    browser.sign_in()
+    link(site.service, (browser.me() or {})["id"], "7", issuer, provider="gone")
+    shown = browser.client.get(IDENTITIES).json["identities"]
+    assert [one["label"] for one in shown] == ["127.0.0.1", "Identity provider"]
+    assert "Identity provider" in browser.client.get("/account").body.decode()
+
+
 # --- bound to its issuer ---
 
 

@@ -83,11 +83,19 @@ def table_of(name: str) -> str:
 
 def known_as(issuer: str | None) -> str | None:
     """The preset of the provider with this issuer."""
-    return _HOSTS.get(urlsplit(issuer or "").hostname or "")
+    return _HOSTS.get(host_of(issuer))
 
 
 def name_of_issuer(issuer: str | None) -> str:
     preset = known_as(issuer)
     if preset is not None:
         return PRESETS[preset]["label"]
-    return urlsplit(issuer or "").hostname or "Identity provider"
+    return host_of(issuer) or "Identity provider"
+
+
+def host_of(issuer: str | None) -> str:
+    """Empty if there is none. A database may hold any text, from imports of earlier versions."""
+    try:
+        return urlsplit(issuer or "").hostname or ""
+    except ValueError:
+        return ""

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from usersctl.config import Settings
+from usersctl.config.providers import host_of
 from usersctl.config.settings import PROVIDER_NAME
 from usersctl.errors import Invalid
 from usersctl.fields import (
@@ -41,7 +42,7 @@ def _picture(value: str) -> str:
 
 
 def _issuer(name: str, value: str) -> str:
-    if not is_web_address(value):
+    if not is_web_address(value) or not host_of(value):
         raise Invalid(f"{name} {value[:40]!r} is no web address: it begins with https:// or http://")
     return value
 
