@@ -52,6 +52,8 @@ def test_a_list_on_standard_input_is_invited_whole_or_not_at_all(usersctl: Comma
     wrong = usersctl("invite", "-", stdin=f"{ADA}\nno address\n{BOB}\n")
     assert (wrong.code, "no address" in wrong.stderr) == (2, True)
     assert invited(usersctl) == []
+    many = usersctl("invite", "-", stdin="".join(f"guest{number}@example.com\n" for number in range(5_001)))
+    assert (many.code, "At most 5,000 people" in many.stderr, invited(usersctl)) == (2, True, [])
     done = usersctl.ok("invite", "-", "--json", stdin=f"{ADA}\n\n{BOB}\n{ADA}\n")
     assert [user["email"] for user in done.json] == [ADA, BOB]
     assert usersctl.ok("invite", "-", stdin="").stdout == "Nobody to invite; nothing to do\n"

@@ -1,6 +1,7 @@
 """invite: accounts that wait for their owners to accept."""
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Context, Option
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from usersctl.invitations import Waiting
     from usersctl.service import Service
 
+MOST = 5_000  # people in one transaction, which logins wait for
 COLUMNS = ("id", "email", "name", "role", "invited_at", "expires_at", "state", "last_email")
 
 Expires = Annotated[str | None, Option(metavar="SPAN", help="How long, from 1h to 90d. Default: 7d.")]
@@ -69,7 +71,11 @@ def send(
         raise Invalid("Nobody to invite", hint="give addresses, - for standard input, or --without-password")
     if dry_run:
         raise Invalid("--dry-run goes with --without-password")
-    guests = [guest(address, name, role, group) for address in questions.expanded(email)]
+    guests = [guest(address, name, role, group) for address in islice(questions.expanded(email), MOST + 1)]
+    if len(guests) > MOST:
+        raise Invalid(
+            f"At most {MOST:,} people are invited at once", hint="split the list, one part a command"
+        )
     if name is not None and len(guests) > 1:
         raise Invalid("--name is for one address", hint="invite each person who has a name with a command")
     service = run.service()
