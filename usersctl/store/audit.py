@@ -35,9 +35,12 @@ class Audit(Statements):
         last, before, latest, set_back = end.fetchone()
         last, link, latest = last or 0, before or chain.START, latest or ""
         rows = []
+        encoded, text = None, ""
         for number, (user, details) in enumerate(changes, last + 1):
             concerned = (user.id, user.email) if user else (None, None)
-            row = (number, self.now_text, by.name, by.origin, action, *concerned, _encoded(details))
+            if details is not encoded:  # many changes may share one object
+                encoded, text = details, _encoded(details)
+            row = (number, self.now_text, by.name, by.origin, action, *concerned, text)
             link = chain.link(link, row)
             rows.append((*row, link))
         self._run_each(f"INSERT INTO audit ({_AUDIT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)

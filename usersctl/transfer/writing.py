@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import cache
 from typing import Any, NamedTuple
 
 from usersctl.addresses import holder_of, make_free
@@ -71,12 +72,15 @@ class Writing:
     def write(self, rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
         """Rows with their places. Those whose address and provider id are free are added together, the others one by one."""
         emails = [row["email"] for _, row in rows]
-        links = [link for _, row in rows for link in self._links(row)]
+        links = [link for _, row in rows if "identities" in row for link in self._links(row)]
         taken_emails, taken_ids = self.tx.emails_in_use(emails), self.tx.links_in_use(links)
         free: list[dict[str, Any]] = []
         for where, row in rows:
-            self._find_groups(where, row)
-            email, ids = row["email"], {(link.provider, link.subject) for link in self._links(row)}
+            if "groups" in row:
+                self._find_groups(where, row)
+            email, ids = row["email"], set()
+            if "identities" in row:
+                ids = {(link.provider, link.subject) for link in self._links(row)}
             if email in taken_emails or not ids.isdisjoint(taken_ids):
                 self._add(free)
                 free.clear()
@@ -107,9 +111,15 @@ class Writing:
         users = self.tx.add_users(newcomers)
         pairs = list(zip(users, rows, strict=True))
         self.tx.add_identities(
-            [identity for user, row in pairs for identity in self._identities(user.id, row)]
+            [
+                identity
+                for user, row in pairs
+                if "identities" in row
+                for identity in self._identities(user.id, row)
+            ]
         )
-        self.tx.join_groups([(name, user.id) for user, row in pairs for name in row.get("groups", ())])
+        members = [(name, user.id) for user, row in pairs if "groups" in row for name in row["groups"]]
+        self.tx.join_groups(members)
         self.tx.audit_each(self.options.by, "import", [(user, _recorded(user, row)) for user, row in pairs])
         self.first = self.first or users[0].id
         self.created += len(users)
@@ -254,8 +264,14 @@ def _update(tx: Transaction, known: User, row: dict[str, Any], by: Actor, *, rel
 
 
 def _recorded(user: User, row: dict[str, Any]) -> dict[str, Any]:
-    recorded = {"role": user.role, "active": user.active}
-    return recorded | {name: row[name] for name in ("groups",) if name in row}
+    recorded = _state(user.role, user.active)
+    return recorded | {"groups": row["groups"]} if "groups" in row else recorded
+
+
+@cache
+def _state(role: str, active: bool) -> dict[str, Any]:
+    """The same object for most rows, so that the audit trail encodes it once."""
+    return {"role": role, "active": active}
 
 
 def _of_existing(known: User, row: dict[str, Any]) -> dict[str, Any]:
