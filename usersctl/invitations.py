@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import NamedTuple, TypeVar
 
 from usersctl import invited
-from usersctl.addresses import TAKEN, make_free, remove_registration
+from usersctl.addresses import TAKEN, make_free
 from usersctl.config import Settings
 from usersctl.credentials import dead_link, end_links_of_other_addresses, shut_out
 from usersctl.durations import span
@@ -87,7 +87,8 @@ class Invitations:
             return self._change(tx, holder, guest, lifetime, by)
         if holder is not None and holder.awaiting_confirmation:
             # A stranger's, perhaps. The admin vouches for the address, and its reader decides.
-            remove_registration(tx, holder, by=by)
+            tx.delete_user(holder.id)
+            tx.audit(by, "delete", holder, unconfirmed=True)
         elif holder is not None:
             hint = f"user {holder.id} has it; without a password: usersctl invite resend {holder.id}"
             raise Taken(TAKEN, hint=hint, value=guest.email)

@@ -290,6 +290,7 @@ def test_an_invited_address_cannot_be_registered_and_an_unconfirmed_registration
     squatters_link = last_link(service, "bob@example.com")
     user = invite(service, "bob@example.com", "Bob")
     assert user.id != squatter.id
+    assert actions(service)[-2:] == ["delete", "invite"]
     with pytest.raises(Invalid):
         service.registration.confirm(squatters_link.token, squatters_link.email, by=WEB)
     with pytest.raises(Unauthenticated):
