@@ -153,7 +153,7 @@ def _scrypt(found: re.Match[str], n: int, salt: bytes, checksum: bytes) -> Forei
         made = hashlib.scrypt(password, salt=salt, n=n, r=r, p=p, maxmem=memory, dklen=size)
         return hmac.compare_digest(made, checksum)
 
-    memory = -(-128 * r * max(n, p) // 2**20)  # each lane has a block of 128 r, which counts where n is tiny
+    memory = 128 * r * (n + p) // 2**20  # the lanes count where n is tiny
     excess = _excess("scrypt", memory, MOST_MEMORY, "MiB") or _excess("scrypt", p, MOST_LANES, "lanes")
     return ForeignHash("scrypt", found["beginning"], n * r * p * 3 // 2, excess, check)
 

@@ -143,7 +143,7 @@ def test_a_text_of_no_known_kind_is_refused_without_being_shown(stored: str) -> 
         (SCRYPT.format(n=2**18, r=8, p=1), SCRYPT.format(n=2**33, r=9**9, p=1), "is more than 256"),
         (SCRYPT.format(n=2**10, r=8, p=16), SCRYPT.format(n=2**10, r=8, p=17), "17 lanes is more than 16"),
         # The blocks of the lanes need memory, too.
-        (SCRYPT.format(n=2**4, r=8, p=16), SCRYPT.format(n=2, r=2**19, p=16), "1024 MiB is more than 256"),
+        (SCRYPT.format(n=2**18, r=8, p=16), SCRYPT.format(n=2**4, r=2**17, p=16), "512 MiB is more than 256"),
         ("$P$Isaltsalt" + "." * 22, "$P$Jsaltsalt" + "." * 22, "2097152 rounds is more than 1048576"),
         ("$wp$2y$16$" + "." * 53, "$wp$2y$17$" + "." * 53, "cost 4 to 16"),
     ],
