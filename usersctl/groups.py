@@ -10,6 +10,7 @@ from usersctl.permissions import admit
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
+CHANGED_AT_ONCE = 1000  # members in one transaction, which logins wait for; POST /api/users/bulk has no more
 REMOVED_AT_ONCE = 1000  # members of a deleted group; the cleanup removes the rows of others
 
 
@@ -104,10 +105,15 @@ class Groups:
         return self._change(name, user_ids, into=False, by=by)
 
     def _change(self, name: str, user_ids: Iterable[int], *, into: bool, by: Actor) -> list[User]:
-        with self.store.write() as tx:
-            admit(tx, by)
-            group = group_named(tx, name)
-            return change_members(tx, group, [_user(tx, user_id) for user_id in user_ids], into=into, by=by)
+        """In batches. After an interruption, a second run changes the others."""
+        left, changed = list(user_ids), list[User]()
+        for start in range(0, max(1, len(left)), CHANGED_AT_ONCE):
+            with self.store.write() as tx:
+                admit(tx, by)
+                group = group_named(tx, name)
+                users = [_user(tx, user_id) for user_id in left[start : start + CHANGED_AT_ONCE]]
+                changed += change_members(tx, group, users, into=into, by=by)
+        return changed
 
     def of(self, user_id: int) -> tuple[str, ...]:
         with self.store.read() as tx:

@@ -10,6 +10,7 @@ from usersctl.errors import Forbidden, Invalid, NotFound, Taken
 from usersctl.groups import REMOVED_AT_ONCE
 from usersctl.models import Newcomer, User
 from usersctl.service import Service
+from usersctl.store.store import Store
 
 
 def members(service: Service, group: str) -> int:
@@ -91,6 +92,22 @@ def test_an_unknown_user_stops_the_whole_change(service: Service, add: Callable[
     with pytest.raises(NotFound, match="User not found"):
         service.groups.add("staff", [ada.id, 99], by=OPERATOR)
     assert members(service, "staff") == 0
+
+
+def test_other_changes_come_in_between_those_of_many_members(
+    service: Service, add: Callable[..., User], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.groups.create("staff", by=OPERATOR)
+    users = [add(name).id for name in ("ada", "bea", "cyd", "dan", "eve")]
+    monkeypatch.setattr("usersctl.groups.CHANGED_AT_ONCE", 2)
+    transactions = []
+    write = Store.write
+    monkeypatch.setattr(Store, "write", lambda store: transactions.append(1) or write(store))
+    assert len(service.groups.add("staff", users, by=OPERATOR)) == 5
+    assert len(transactions) == 3
+    assert members(service, "staff") == 5
+    with pytest.raises(NotFound):
+        service.groups.add("unknown", [], by=OPERATOR)
 
 
 def test_the_groups_of_a_user_are_set_as_a_whole_or_not(service: Service, add: Callable[..., User]) -> None:

@@ -65,12 +65,12 @@ def delete(ctx: Context, group: GroupArgument, yes: Yes = False) -> None:
 
 
 def add(ctx: Context, group: GroupArgument, user: UserArguments) -> None:
-    """Add users to a group. All of them, or none. In force at their next request."""
+    """Add users to a group. None of them, if one is unknown. In force at their next request."""
     _change(invocation(ctx), group, user, into=True)
 
 
 def remove(ctx: Context, group: GroupArgument, user: UserArguments) -> None:
-    """Remove users from a group. All of them, or none. In force at their next request."""
+    """Remove users from a group. None of them, if one is unknown. In force at their next request."""
     _change(invocation(ctx), group, user, into=False)
 
 
