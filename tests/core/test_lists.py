@@ -196,3 +196,20 @@ def test_a_state_is_listed_from_an_index_in_the_order_of_the_list(
         "never-signed-in": "users_(new|by_last_login)",
     }
     assert re.search(rf"USING INDEX {own[state]}", plan[0]), plan
+
+
+@pytest.mark.parametrize("others", [{"state": "active"}, {"role": "user"}, {"active": True, "role": "user"}])
+def test_a_part_of_a_large_group_is_counted_from_its_members(
+    service: Service, people: list[Person], monkeypatch: pytest.MonkeyPatch, others: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(user_lists, "FEW", 12)
+    wanted = UserFilter(group="odd", **others)
+    connection, run = service.store._connection(), list[str]()
+    connection.set_trace_callback(run.append)
+    page = service.accounts.page(wanted, limit=3)
+    connection.set_trace_callback(None)
+    assert page.total == len(expected(people, wanted))
+    (counting,) = (statement for statement in run if "SELECT count(*)" in statement)
+    plan = [step for (*_, step) in connection.execute(f"EXPLAIN QUERY PLAN {counting}")]
+    assert any(step.startswith("SEARCH group_members") for step in plan), plan
+    assert not [step for step in plan if re.fullmatch(r"SCAN users.*", step)], plan

@@ -204,7 +204,12 @@ class UserLists(UserSearch, LoginFailures):
         """The users of a search, and whether these are all."""
         if candidates is None:
             conditions, values = self._conditions(wanted)
-            some = f"SELECT 1 FROM users{_where(conditions)} LIMIT {COUNTED + 1}"
+            users = "users"
+            if _is_sparsest_by_group(wanted):
+                # From the members, who may be far apart among all users.
+                users = "group_members CROSS JOIN users ON users.id = user_id"
+                conditions = ["group_id = :group", *(one for one in conditions if one != _IN_GROUP)]
+            some = f"SELECT 1 FROM {users}{_where(conditions)} LIMIT {COUNTED + 1}"
             count = self._number(f"SELECT count(*) FROM ({some})", values)
             return min(count, COUNTED), count <= COUNTED
         are_all = len(candidates) <= FEW
@@ -227,6 +232,13 @@ def _of_columns(wanted: UserFilter) -> list[str]:
     if wanted.role is not None:
         conditions.append(_ROLES[Role(wanted.role)])
     return conditions
+
+
+def _is_sparsest_by_group(wanted: UserFilter) -> bool:
+    """Whether most users fulfil everything but the group."""
+    others = wanted._replace(group=None, role=None if wanted.role == Role.USER else wanted.role)
+    is_plain = others.state in (None, UserState.ACTIVE) and others.active is not False
+    return wanted.group is not None and is_plain and not (others.role or others.search)
 
 
 def _where(conditions: list[str]) -> str:
