@@ -567,6 +567,7 @@ def test_a_page_loads_one_script_and_the_texts_that_the_script_names(
     additions = {
         "/users": "users",
         "/users/1": "user",
+        "/users/groups": "user",
         "/audit": "audit",
         "/account": "profile",
         "/": "profile",
