@@ -173,7 +173,7 @@ def give(tx: Transaction, emails: EmailQueue, user: User, email: str, *, by: Act
     tx.free_reserved(user.id)
     given = tx.change_user(user.id, email=email, email_proven_at=None)
     if given.invited_at is not None:
-        send(tx, emails, given)
+        given = send(tx, emails, given, former=user)
     if not given.awaits_owner:  # else the former address is not the owner's, but a mistake
         emails.add(tx, EMAIL_GIVEN, given, user.email)
     if given.delete_at is not None:  # the link that undoes the deletion works at the known address only

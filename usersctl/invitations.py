@@ -218,7 +218,7 @@ class Invitations:
                 user, invitation = _invited(tx, digest(token), lookup_key(email))
             except Invalid as error:
                 return Offer(None, str(error))
-        return Offer(user, None, needs_name=_needs_name(user, invitation))
+        return Offer(user, None, needs_name=invited.needs_name(user, invitation))
 
     def accept(
         self,
@@ -240,7 +240,7 @@ class Invitations:
             refuse_in_lockdown(tx, user)
         if name is not None:
             user = user._replace(name=normal_name(name))
-        elif _needs_name(user, invitation):
+        elif invited.needs_name(user, invitation):
             raise Invalid("Name is required")
         password_hash = self.hasher.hash(check_password(self.settings, password, user))
         with self.store.write() as tx:
@@ -288,8 +288,3 @@ def _invited(tx: Transaction, token_hash: bytes, email: str) -> tuple[User, Invi
     if invitation.expires_at <= tx.now_text:
         raise Invalid(EXPIRED)
     return user, invitation
-
-
-def _needs_name(user: User, invitation: Invitation) -> bool:
-    """An admin may have given one since."""
-    return invitation.is_nameless and user.name == user.email.partition("@")[0]

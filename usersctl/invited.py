@@ -5,7 +5,7 @@ from typing import Any
 
 from usersctl.clock import stamp
 from usersctl.mail.kinds import INVITATION, EmailQueue
-from usersctl.models import Actor, Purpose, User
+from usersctl.models import Actor, Invitation, Purpose, User
 from usersctl.store.transaction import Transaction
 
 NOT_INVITED: dict[str, Any] = {"invited_at": None, "invitation_expires_at": None, "invited_nameless": False}
@@ -28,10 +28,19 @@ def begin(
     return invited
 
 
-def send(tx: Transaction, emails: EmailQueue, user: User) -> None:
-    """To the new address of an invited account."""
+def send(tx: Transaction, emails: EmailQueue, user: User, *, former: User) -> User:
+    """To the new address of an invited account, after which it is called as long as no name was given."""
+    invitation = tx.invitation_of(user.id)
+    if invitation is not None and needs_name(former, invitation):
+        user = tx.change_user(user.id, name=user.email.partition("@")[0])
     tx.end_invite_links(Purpose.INVITE_REPLACED, user.id)
     emails.add_for_admin(tx, INVITATION, user)
+    return user
+
+
+def needs_name(user: User, invitation: Invitation) -> bool:
+    """An admin may have given one since."""
+    return invitation.is_nameless and user.name == user.email.partition("@")[0]
 
 
 def has_expired(tx: Transaction, user: User) -> bool:

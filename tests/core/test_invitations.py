@@ -104,6 +104,14 @@ def test_a_name_is_required_where_the_invitation_has_none(service: Service) -> N
     assert accept(service, link, "Ada").user.name == "Ada"
 
 
+def test_a_name_is_also_required_after_an_admin_has_corrected_the_address(service: Service) -> None:
+    user = invite(service, "adda@example.com", name=None)
+    service.accounts.update(user.id, email=ADA, by=OPERATOR)
+    link = last_link(service, ADA)
+    assert service.invitations.look(link.token, link.email).needs_name
+    assert accept(service, link, "Ada Lovelace").user.name == "Ada Lovelace"
+
+
 def test_a_name_like_the_address_is_a_name(service: Service) -> None:
     invite(service, name="ada")
     assert accept(service, last_link(service)).user.name == "ada"
