@@ -104,10 +104,14 @@ class Writing:
             return
         newcomers = []
         for row in rows:
-            fields = {name: value for name, value in row.items() if name not in ("identities", "groups")}
-            newcomers.append(Newcomer(**{"name": row["email"].partition("@")[0]} | fields))
-            self.without_password += "password_hash" not in row
-            self._count_hash(row)
+            fields = {"name": row["email"].partition("@")[0], **row}
+            for name in ("identities", "groups"):
+                fields.pop(name, None)
+            newcomers.append(Newcomer(**fields))
+            if "password_hash" in row:
+                self._count_hash(row)
+            else:
+                self.without_password += 1
         users = self.tx.add_users(newcomers)
         pairs = list(zip(users, rows, strict=True))
         self.tx.add_identities(
