@@ -21,7 +21,7 @@ class UserGroups(Body, missing="Groups are required"):
 
 
 @Operation(
-    "listGroups", MANAGEMENT, schemas.model("Groups", {"groups": schemas.array(schemas.named("Group"))})
+    "listGroups", MANAGEMENT, schemas.model("GroupList", {"groups": schemas.array(schemas.named("Group"))})
 )
 def list_all(_request: Request, service: Service) -> dict[str, Any]:
     """List groups. By name, with the number of their members."""
