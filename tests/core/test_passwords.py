@@ -127,14 +127,17 @@ def test_tens_of_thousands_of_common_passwords_are_refused() -> None:
 @pytest.mark.parametrize(
     "password", ["a" * 72, "4@8({[<369&#!1/|0$5+7%2" * 3, "qwertyuiop[]" * 6, "1!l|i" * 14, "é@3€" * 9]
 )
-def test_the_strength_of_a_long_password_is_estimated_quickly(password: str) -> None:
-    took = []
+def test_the_strength_of_a_long_password_is_estimated_in_the_time_of_four_hashes(password: str) -> None:
+    took, hashed = [], []
     for _ in range(3):  # the first one imports the library
+        began = time.process_time()
+        Hasher(12).hash(password)
+        hashed.append(time.process_time() - began)
         began = time.process_time()
         with suppress(Invalid):
             checked(password, min_strength=4)
         took.append(time.process_time() - began)
-    assert min(took) < 0.5
+    assert min(took) < 4 * min(hashed)  # with the cost of measuring coverage
 
 
 def test_strength_is_estimated_in_parallel_without_another_user_s_names() -> None:
