@@ -106,7 +106,7 @@ def test_the_provider_is_disconnected_when_a_password_is_another_way_in(house: H
     ada.sees("Other ways to sign in")
     ada.sees("This is your only way to sign in, so it cannot be disconnected. Set a password first.")
     expect(ada.button("Disconnect: Example ID")).to_have_count(0)
-    ada.sees("this device")  # the page has loaded, so that no request of it meets the end of the session
+    ada.page.wait_for_load_state("networkidle")  # no request of the page meets the end of the session
     user = site.service.accounts.find(ADA)
     site.service.accounts.set_password(user.id, PASSWORD, by=OPERATOR)
     ada.signs_in(at="/login?redirect=/account")
