@@ -132,6 +132,7 @@ def hosted(
     `behind`: the address of another application, to stand in front of it in development."""
     with ExitStack() as stack:
         store = Store.open(loaded.settings.database)
+        store.cache_more()
         command = admin_command(loaded)
 
         def parts() -> dict[str, bool]:

@@ -299,6 +299,10 @@ class Store:
                 for setting in ("wal_autocheckpoint = 1000", f"cache_size = {cache}", "synchronous = FULL"):
                     connection.execute(f"PRAGMA {setting}")
 
+    def cache_more(self) -> None:
+        """For the thread of a daemon that checks all sessions: the cache holds what checks read of some 20,000 users."""
+        self._connection().execute("PRAGMA cache_size = -16384")
+
     def _set_patience(self, connection: sqlite3.Connection, seconds: float) -> None:
         milliseconds = round(seconds * 20) * 50
         if milliseconds != self._local.patience:
@@ -341,9 +345,6 @@ class Store:
         except BaseException:
             connection.close()
             raise
-        if threading.current_thread() is threading.main_thread():
-            # The daemon checks sessions in its main thread. The cache holds what they read of some 20,000 users.
-            connection.execute("PRAGMA cache_size = -16384")
         self._connections.add(connection)
         self._local.connection, self._local.file, self._local.patience = connection, file, None
         self._local.end = _EndOfThread(connection, self._connections)
