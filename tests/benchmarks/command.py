@@ -110,7 +110,9 @@ def prepared(bench: Bench, users: int) -> Path:
     bench.usersctl(database, "invite", "guest@example.com")
     bench.usersctl(database, "group", "create", "staff")
     bench.usersctl(database, "group", "add", "staff", "bob@example.com")
-    bench.usersctl(database, "db", "backup", str(bench.folder / "backup.db"))
+    backup = bench.folder / "backup.db"
+    backup.unlink(missing_ok=True)  # of the run before
+    bench.usersctl(database, "db", "backup", str(backup))
     (bench.folder / "people.csv").write_text("email,name\neve@example.com,Eve\n", "utf-8")
     (bench.folder / "users.toml").write_text("[passwordHashing]\nrounds = 10\n", "utf-8")
     return database
