@@ -12,6 +12,7 @@ import pytest
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.databases import add_database
 from support.fakes import FakeClock
+from support.oauth_site import MakeOAuthSite, oauth_site
 from support.web import Site, running
 
 from usersctl.config import Settings
@@ -118,6 +119,13 @@ def make_site(make_service: Callable[..., Service]) -> Iterator[Callable[..., Si
             return stack.enter_context(running(make_service(**changes), listening=listening))
 
         yield make
+
+
+@pytest.fixture
+def make_oauth_site(make_service: Callable[..., Service]) -> Iterator[MakeOAuthSite]:
+    """Sites with identity providers; keywords are those of `oauth_site`."""
+    with ExitStack() as stack:
+        yield lambda **keywords: stack.enter_context(oauth_site(make_service, **keywords))
 
 
 @pytest.fixture

@@ -7,13 +7,11 @@ import pytest
 from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import serving
 from support.identities import At, link, link_of
-from support.oauth_site import Browser, OAuthSite, error_of, oauth_site
+from support.oauth_site import IDENTITIES, Browser, OAuthSite, error_of, oauth_site
 from support.postbox import last_link, sent
 
-from usersctl.models import User
 from usersctl.service import Service
 
-IDENTITIES = "/api/users/me/identities"
 CONFIGURED = '[auth.oauth]\nclientId = "x"\nclientSecret = "y"\nissuer = "{}"\n'
 HERE, ELSEWHERE = "https://id.example", "https://former.example"
 
@@ -29,17 +27,11 @@ def browser(site: OAuthSite) -> Browser:
     return site.browser()
 
 
-def proven(site: OAuthSite, name: str = "ada") -> User:
-    user = site.site.add(name)
-    with site.service.store.write() as tx:
-        return tx.change_user(user.id, email_proven_at=tx.now_text)
-
-
 # --- shown and disconnected ---
 
 
 def test_a_user_sees_and_disconnects_the_provider(site: OAuthSite, browser: Browser) -> None:
-    user = proven(site)
+    user = site.proven()
     browser.sign_in()
     shown = browser.client.get(IDENTITIES).json
     (linked_at,) = [identity.pop("linked_at") for identity in shown["identities"]]
@@ -109,7 +101,7 @@ def test_an_id_of_another_issuer_matches_no_account(site: OAuthSite, browser: Br
 def test_a_link_at_a_former_provider_is_replaced_by_a_verified_address(
     site: OAuthSite, browser: Browser
 ) -> None:
-    user = proven(site)
+    user = site.proven()
     browser.sign_in()
     link(site.service, user.id, "1001", ELSEWHERE)
     site.provider.people["9001"] = site.provider.people.pop("1001")
@@ -138,7 +130,7 @@ def test_a_link_without_an_issuer_is_bound_by_the_same_person_and_replaced_by_no
     site: OAuthSite, browser: Browser
 ) -> None:
     """After a restore of an old backup, until the next start."""
-    user = proven(site)
+    user = site.proven()
     link(site.service, user.id, "666")
     assert error_of(browser.sign_in()) == "oauth_failed"
     assert link_of(site.service, user.id) == ("666", "")

@@ -3,9 +3,8 @@
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -18,11 +17,11 @@ from support.oauth_site import (
     GO,
     SECRET,
     Browser,
+    MakeOAuthSite,
     OAuthSite,
     answered,
     asked,
     error_of,
-    oauth_site,
     path_of,
 )
 from support.postbox import last_link, link_in, sent
@@ -35,28 +34,15 @@ from usersd.cookies import without_ours
 from usersd.dev_provider import CLIENT
 from usersd.handlers.oauth import Flow
 
-Make = Callable[..., OAuthSite]
+
+@pytest.fixture
+def open_site(make_oauth_site: MakeOAuthSite) -> OAuthSite:
+    return make_oauth_site(oauth_allow_auto_registration=True)
 
 
 @pytest.fixture
-def make_site(make_service: Callable[..., Service]) -> Iterator[Make]:
-    with ExitStack() as stack:
-        yield lambda **changes: stack.enter_context(oauth_site(make_service, **changes))
-
-
-@pytest.fixture
-def open_site(make_site: Make) -> OAuthSite:
-    return make_site(oauth_allow_auto_registration=True)
-
-
-@pytest.fixture
-def closed_site(make_site: Make) -> OAuthSite:
-    return make_site()
-
-
-def count(site: OAuthSite) -> int:
-    with site.service.store.read() as tx:
-        return len(list(tx.all_credentials()))
+def closed_site(make_oauth_site: MakeOAuthSite) -> OAuthSite:
+    return make_oauth_site()
 
 
 # --- who comes in ---
@@ -87,7 +73,7 @@ def test_a_new_user_is_sent_back_where_registration_is_not_automatic(closed_site
     assert error_of(reply) == "user_not_registered"
     assert reply.header("Location") == "/login?error=user_not_registered"
     assert browser.me() is None
-    assert count(closed_site) == 0
+    assert closed_site.accounts() == 0
     page = browser.client.get(str(reply.header("Location")))
     assert (page.status, b'role="alert"' in page.body) == (200, True)
 
@@ -97,7 +83,7 @@ def test_a_linked_user_signs_in_again(open_site: OAuthSite) -> None:
     first.sign_in()
     second.sign_in()
     assert first.me() == second.me() is not None
-    assert count(open_site) == 1
+    assert open_site.accounts() == 1
 
 
 def test_an_account_with_the_same_address_is_linked_and_keeps_its_password(closed_site: OAuthSite) -> None:
@@ -225,7 +211,7 @@ def test_a_deactivated_linked_account_cannot_sign_in(open_site: OAuthSite) -> No
 def test_an_unverified_address_cannot_sign_in(open_site: OAuthSite) -> None:
     browser = open_site.browser()
     assert error_of(browser.sign_in("1003")) == "oauth_failed"
-    assert (browser.me(), count(open_site)) == (None, 0)
+    assert (browser.me(), open_site.accounts()) == (None, 0)
     open_site.provider.people["1003"].email_verified = True
     browser.sign_in("1003")
     assert (browser.me() or {})["email"] == "alan@example.com"
@@ -235,7 +221,7 @@ def test_a_cancelled_sign_in_redirects_to_the_error_page(open_site: OAuthSite) -
     browser = open_site.browser()
     reply = browser.callback(browser.cancel(browser.set_out()))
     assert error_of(reply) == "oauth_failed"
-    assert (browser.me(), count(open_site), browser.flows()) == (None, 0, [])
+    assert (browser.me(), open_site.accounts(), browser.flows()) == (None, 0, [])
     assert [line["why"] for line in open_site.site.log if line["event"] == "oauth-refused"] == [
         "the provider says 'access_denied'"
     ]
@@ -279,7 +265,7 @@ def test_twenty_first_sign_ins_at_once_make_one_account(open_site: OAuthSite) ->
         replies = list(pool.map(lambda pair: pair[0].callback(pair[1]), zip(browsers, backs, strict=True)))
     assert [reply.header("Location") for reply in replies] == ["/"] * 20
     assert len({(browser.me() or {})["id"] for browser in browsers}) == 1
-    assert count(open_site) == 1
+    assert open_site.accounts() == 1
 
 
 # --- tabs, sessions, cookies ---
@@ -315,10 +301,12 @@ def test_the_session_lasts_thirty_days_and_its_cookie_too(open_site: OAuthSite, 
     assert browser.me() is None
 
 
-def test_the_configuration_sets_the_lifetime_of_the_session(make_site: Make, clock: FakeClock) -> None:
+def test_the_configuration_sets_the_lifetime_of_the_session(
+    make_oauth_site: MakeOAuthSite, clock: FakeClock
+) -> None:
     from datetime import timedelta
 
-    site = make_site(oauth_allow_auto_registration=True, remember_me_expiration=timedelta(days=2))
+    site = make_oauth_site(oauth_allow_auto_registration=True, remember_me_expiration=timedelta(days=2))
     browser = site.browser()
     (cookie,) = [cookie for cookie in browser.sign_in().all("Set-Cookie") if cookie.startswith("auth_token=")]
     assert "Max-Age=172800" in cookie
@@ -425,9 +413,9 @@ def test_a_deep_link_that_is_too_long_is_left_out_and_the_sign_in_goes_on(open_s
     ],
 )
 def test_success_leads_where_the_configuration_says(
-    make_site: Make, configured: str, origins: tuple[str, ...]
+    make_oauth_site: MakeOAuthSite, configured: str, origins: tuple[str, ...]
 ) -> None:
-    site = make_site(
+    site = make_oauth_site(
         oauth_allow_auto_registration=True, oauth_success_redirect=configured, allowed_origins=origins
     )
     assert site.browser().sign_in().header("Location") == configured
@@ -449,17 +437,17 @@ def test_success_leads_where_the_configuration_says(
     ],
 )
 def test_the_error_page_has_its_one_error_and_keeps_the_rest(
-    make_site: Make, configured: str, location: str
+    make_oauth_site: MakeOAuthSite, configured: str, location: str
 ) -> None:
-    site = make_site(oauth_error_redirect=configured, allowed_origins=("https://app.example",))
+    site = make_oauth_site(oauth_error_redirect=configured, allowed_origins=("https://app.example",))
     reply = site.browser().sign_in()
     assert reply.header("Location") == location.replace("CODE", "user_not_registered")
     reply = site.browser().client.get(CALLBACK)
     assert reply.header("Location") == location.replace("CODE", "oauth_failed")
 
 
-def test_another_callback_url_takes_the_place_of_ours(make_site: Make) -> None:
-    site = make_site(callback="/sign-in/done", oauth_allow_auto_registration=True)
+def test_another_callback_url_takes_the_place_of_ours(make_oauth_site: MakeOAuthSite) -> None:
+    site = make_oauth_site(callback="/sign-in/done", oauth_allow_auto_registration=True)
     browser = site.browser()
     back = browser.consent(browser.set_out(), "1001")
     assert urlsplit(back).path == "/sign-in/done"
@@ -496,14 +484,14 @@ def test_the_authorization_request_has_all_parameters_of_the_protocol(open_site:
     assert made.rstrip("=") == first["code_challenge"]
 
 
-def test_a_sign_in_without_the_scope_openid_sends_no_nonce(make_site: Make) -> None:
-    site = make_site(oauth_scopes=("profile", "email"), oauth_allow_auto_registration=True)
+def test_a_sign_in_without_the_scope_openid_sends_no_nonce(make_oauth_site: MakeOAuthSite) -> None:
+    site = make_oauth_site(oauth_scopes=("profile", "email"), oauth_allow_auto_registration=True)
     assert "nonce" not in asked(site.browser().set_out())
     assert site.browser().sign_in().header("Location") == "/"
 
 
-def test_the_configuration_sets_the_scopes(make_site: Make) -> None:
-    site = make_site(oauth_scopes=("openid", "email", "https://scopes.example/x y"))
+def test_the_configuration_sets_the_scopes(make_oauth_site: MakeOAuthSite) -> None:
+    site = make_oauth_site(oauth_scopes=("openid", "email", "https://scopes.example/x y"))
     assert asked(site.browser().set_out())["scope"] == "openid email https://scopes.example/x y"
 
 
@@ -569,9 +557,9 @@ def test_both_oauth_endpoints_accept_get_only(open_site: OAuthSite, method: str)
     ],
 )
 def test_without_client_id_and_secret_both_endpoints_answer_not_configured(
-    make_site: Make, missing: dict[str, Any]
+    make_oauth_site: MakeOAuthSite, missing: dict[str, Any]
 ) -> None:
-    site = make_site(oauth_error_redirect="/login?a=1&error=x#y", **missing)
+    site = make_oauth_site(oauth_error_redirect="/login?a=1&error=x#y", **missing)
     client = site.site.client()
     for path in (GO, CALLBACK, GO + "?redirect=/x", f"{CALLBACK}?code=x&state=y", f"{CALLBACK}?a=1&a=2"):
         reply = client.get(path)
@@ -593,8 +581,8 @@ def test_the_daemon_starts_without_a_provider_and_the_error_page_says_so(
         assert daemon.stop() == 0
 
 
-def test_a_rejected_client_secret_is_reported_as_not_configured(make_site: Make) -> None:
-    site = make_site(oauth_client_secret="another", oauth_allow_auto_registration=True)
+def test_a_rejected_client_secret_is_reported_as_not_configured(make_oauth_site: MakeOAuthSite) -> None:
+    site = make_oauth_site(oauth_client_secret="another", oauth_allow_auto_registration=True)
     browser = site.browser()
     assert error_of(browser.sign_in()) == "oauth_not_configured"
     assert browser.me() is None

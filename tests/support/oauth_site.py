@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from support.identities import provider_settings
 from support.web import Client, Reply, Site, running
 
+from usersctl.models import User
 from usersctl.service import Service
 from usersd.dev_provider import CLIENT, Person, SampleProvider
 from usersd.routes import TABLE
@@ -18,7 +19,16 @@ from usersd.server.listener import listen
 
 GO = "/api/users/auth/oauth/redirect"
 CALLBACK = "/api/users/auth/oauth/callback"
+IDENTITIES = "/api/users/me/identities"
 SECRET = "odd: %&=+/~ä 密"  # characters that have to be encoded in a header
+HOSTILE = {name: {"allow_auto_registration": True} for name in ("evil", "wicked")}  # providers beside `oauth`
+# Targets that a redirect must not lead to.
+ELSEWHERE = [
+    "//evil.example", "///evil.example", "/\\evil.example", "\\\\evil.example", "\\/evil.example", "https:evil.example", "https://evil.example",
+    "http:/evil.example", "javascript:alert(1)", "JaVaScRiPt:alert(1)", "data:text/html,x", "evil.example", "", " /x", "/x y", "/x\r\nSet-Cookie: a=b",
+    "/\r/evil.example", "/\n/evil.example", "/\t/evil.example", "\t//evil.example", "\x00/x", "/\x00/evil.example", "/\u2028x", "/ä", "?x", "#x", "x:/y",
+    "/\x7f", "/a\\..\\..\\\\evil.example",
+]  # fmt: skip
 
 
 @dataclass
@@ -52,6 +62,9 @@ class Browser:
 
     def sign_in(self, person: str = "1001", query: str = "") -> Reply:
         return self.callback(self.consent(self.set_out(query), person))
+
+    def sign_in_at(self, provider: str, person: str = "1001") -> Reply:
+        return self.sign_in(person, f"?provider={provider}")
 
     def me(self) -> dict[str, Any] | None:
         """The user who is signed in."""
@@ -88,6 +101,28 @@ class OAuthSite:
     def errors(self) -> list[dict[str, Any]]:
         """The errors in the log."""
         return [line for line in self.site.log if line["event"] in ("error", "library")]
+
+    def assert_unharmed(self) -> None:
+        """No attack may cause a 5xx, or an error in the log."""
+        assert not self.errors()
+        assert not [line for line in self.site.log if line.get("status", 0) >= 500]
+
+    def accounts(self) -> int:
+        with self.service.store.read() as tx:
+            return len(list(tx.all_credentials()))
+
+    def proven(self, name: str = "ada") -> User:
+        """An account whose owner has proven its address."""
+        user = self.site.add(name)
+        with self.service.store.write() as tx:
+            return tx.change_user(user.id, email_proven_at=tx.now_text)
+
+    def exchanges(self, provider: str = "provider") -> int:
+        """How often this provider was asked for the tokens of a code."""
+        return sum(line.get("path") == f"/dev/{provider}/token" for line in self.site.log)
+
+
+MakeOAuthSite = Callable[..., OAuthSite]
 
 
 @contextmanager
