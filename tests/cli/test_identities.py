@@ -147,6 +147,20 @@ def test_an_identity_without_an_issuer_gets_that_of_the_configuration(configured
         assert link_of(service, 2, "google") == ("g-2", GOOGLE)
 
 
+def test_people_stay_linked_when_the_issuer_of_their_provider_changes(configured: Command) -> None:
+    """As the manual says: the former issuer is replaced in two columns of an export."""
+    identity = {"provider": "oauth", "subject": "8", "email": "eve@example.com"}
+    assert imported(configured, identities=[identity]).code == 0
+    exported = configured.ok("export", "-", "--format", "csv").stdout
+    renamed = exported.replace("https://id.example", "https://next.example")
+    configured.ok("import", "-", "--on-conflict", "update", stdin=renamed)
+    with configured.service() as service:
+        assert [link_of(service, user_id) for user_id in (1, 2)] == [
+            ("7", "https://next.example"),
+            ("8", "https://next.example"),
+        ]
+
+
 @pytest.mark.parametrize(
     ("identities", "message"),
     [
@@ -180,4 +194,10 @@ def test_config_shows_and_explains_the_keys_of_a_provider(configured: Command) -
         "USERS_PROVIDERS_GOOGLE_CLIENT_SECRET",
         "USERS_PROVIDERS_GOOGLE_CLIENT_SECRET_FILE",
     ]
-    assert "auth.providers.NAME.preset" in configured.ok("config", "explain", "auth.providers").stdout
+    for table in ("auth.providers", "auth.providers.NAME", "auth.providers.NAME.preset"):
+        assert "auth.providers.NAME.preset" in configured.ok("config", "explain", table).stdout
+    for table in ("auth.providers.google", "auth.providers.my-own"):
+        assert f"key\t{table}.preset\n" in configured.ok("config", "explain", table).stdout
+    for wrong in ("auth.providers.oauth", "auth.providers.Own", "auth.providers.google.isuer"):
+        refused = configured("config", "explain", wrong)
+        assert (refused.code, f"unknown key {wrong}" in refused.stderr) == (2, True)

@@ -9,8 +9,7 @@ from typer import Argument, Context, Option
 from usersctl.cli.questions import invocation
 from usersctl.cli.show.cells import clean, one_line, to_json
 from usersctl.config import sources
-from usersctl.config.providers import PROVIDERS
-from usersctl.config.settings import ALL_KEYS, KEYS_OF_PROVIDERS, Key, key_called
+from usersctl.config.settings import ALL_KEYS, Key, key_called, keys_of, provider_of
 from usersctl.errors import Invalid
 from usersctl.fields import is_text
 
@@ -84,9 +83,10 @@ def explain(
 
 
 def _keys_in(table: str) -> list[Key]:
-    named = [key_called(name.replace("NAME", table.removeprefix(PROVIDERS))) for name in KEYS_OF_PROVIDERS]
-    if table.startswith(PROVIDERS) and table != f"{PROVIDERS}NAME":
-        return [key for key in named if key]
+    """Also of a provider by its name. A key counts as a table that has only itself."""
+    provider = provider_of(table)
+    if provider is not None:
+        return keys_of(provider)
     return [key for key in ALL_KEYS.values() if not table or f"{key.name}.".startswith(f"{table}.")]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from usersctl.config import values
-from usersctl.config.providers import PRESETS, ProviderSettings
+from usersctl.config.providers import PRESETS, PROVIDERS, ProviderSettings
 from usersctl.config.values import Kind
 from usersctl.identity_headers import DEFAULT as IDENTITY_HEADERS
 from usersctl.models import OAUTH, Identity
@@ -35,6 +35,11 @@ class Key(NamedTuple):
     def default(self) -> Any:
         """As the configuration file would hold it. None: there is no fixed default."""
         return self.kind.write(Settings._field_defaults.get(self.field)) if self.has_default else None
+
+    @property
+    def provider_field(self) -> str:
+        """Of ProviderSettings, for a key of a provider."""
+        return self.field.removeprefix("oauth_")
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -291,7 +296,7 @@ PROVIDER_NAME = re.compile("[a-z][a-z0-9-]{0,30}")
 def _key_of_any_provider(key: Key) -> Key:
     last = key.name.rpartition(".")[2]
     return key._replace(
-        name=f"auth.providers.{_ANY}.{last}",
+        name=f"{PROVIDERS}{_ANY}.{last}",
         help=_OTHER_HELP.get(last, f"As auth.oauth.{last}."),
         env=key.env and key.env.replace("_OAUTH_", f"_PROVIDERS_{_ANY}_"),
         example="/sso/callback" if last == "callbackUrl" else key.example,
@@ -299,7 +304,7 @@ def _key_of_any_provider(key: Key) -> Key:
     )
 
 
-_PRESET = Key(f"auth.providers.{_ANY}.preset", values.one_of(*PRESETS), field="oauth_preset", example="google", help=
+_PRESET = Key(f"{PROVIDERS}{_ANY}.preset", values.one_of(*PRESETS), field="oauth_preset", example="google", help=
     "A well-known provider, so that issuer, protocol and label need not be set. microsoft stands for personal accounts, unless "
     "issuer names a tenant.")  # fmt: skip
 _KEYS_OF_OAUTH = [key for key in KEYS.values() if key.table == "auth.oauth"]
@@ -310,15 +315,32 @@ KEYS_OF_PROVIDERS: dict[str, Key] = {
 ALL_KEYS = KEYS | KEYS_OF_PROVIDERS  # for documentation
 
 
+def provider_of(table: str) -> str | None:
+    """The name of the provider that this table of auth.providers describes."""
+    name = table.removeprefix(PROVIDERS)
+    return name if name not in (table, OAUTH) and PROVIDER_NAME.fullmatch(name) else None
+
+
+def keys_of(provider: str) -> list[Key]:
+    """Those of the table of this provider."""
+    if provider == OAUTH:
+        return _KEYS_OF_OAUTH
+    return [_key_of(provider, key) for key in KEYS_OF_PROVIDERS.values()]
+
+
 def key_called(name: str) -> Key | None:
     """Also one of a provider, such as auth.providers.google.clientId."""
     table, _, last = name.rpartition(".")
-    provider = table.removeprefix("auth.providers.")
-    known = KEYS_OF_PROVIDERS.get(f"auth.providers.{_ANY}.{last}")
-    if known is None or provider in (table, OAUTH) or not PROVIDER_NAME.fullmatch(provider):
+    provider, known = provider_of(table), KEYS_OF_PROVIDERS.get(f"{PROVIDERS}{_ANY}.{last}")
+    if provider is None or known is None:
         return KEYS.get(name)
+    return _key_of(provider, known)
+
+
+def _key_of(provider: str, known: Key) -> Key:
     variable = provider.upper().replace("-", "_")
-    return known._replace(name=name, env=known.env and known.env.replace(_ANY, variable))
+    env = known.env and known.env.replace(_ANY, variable)
+    return known._replace(name=known.name.replace(_ANY, provider), env=env)
 
 
 def provider_key_of(variable: str) -> Key | None:
@@ -327,4 +349,4 @@ def provider_key_of(variable: str) -> Key | None:
     if match is None:
         return None
     name = match[1].lower().replace("_", "-")
-    return key_called(f"auth.providers.{name}.client{match[2].title()}")
+    return key_called(f"{PROVIDERS}{name}.client{match[2].title()}")

@@ -10,12 +10,13 @@ from usersctl.config.providers import PRESETS, PROVIDERS, ProviderSettings, tabl
 from usersctl.config.settings import (
     KEYS,
     KEYS_OF_PROVIDERS,
-    PROVIDER_NAME,
     VARIABLES,
     Key,
     Settings,
     key_called,
+    keys_of,
     provider_key_of,
+    provider_of,
 )
 from usersctl.config.values import BadValue, connectable_host, origin_in, origin_of, provider_url, redirect
 from usersctl.errors import ConfigError, Invalid
@@ -121,12 +122,11 @@ def _more_providers(values: dict[str, Any]) -> tuple[ProviderSettings, ...]:
     providers = []
     for name in names:
         fields: dict[str, Any] = {"callback_url": f"{callbacks}/{name}"}
-        for key in KEYS_OF_PROVIDERS.values():
-            field = key.field.removeprefix("oauth_")
-            fields.setdefault(field, Settings._field_defaults[key.field])
-            given = values.get(key.name.replace("NAME", name))
+        for key in keys_of(name):
+            fields.setdefault(key.provider_field, Settings._field_defaults[key.field])
+            given = values.get(key.name)
             if given is not None:
-                fields[field] = given
+                fields[key.provider_field] = given
         providers.append(ProviderSettings(name, **fields))
     return tuple(providers)
 
@@ -239,12 +239,12 @@ def _keys_inside(file: Path, name: str) -> list[Key]:
         return [*KEYS_OF_PROVIDERS.values()]
     if provider == name or "." in provider:
         return [key for key in KEYS.values() if key.name.startswith(name + ".")]
-    if not PROVIDER_NAME.fullmatch(provider) or provider == OAUTH:
+    if provider_of(name) is None:
         allowed = "must be 1 to 31 small letters, digits and hyphens, a letter first"
         if provider == OAUTH:
             allowed = "this name stands for auth.oauth: choose another"
         raise ConfigError(f"{file}: {name}: {allowed}")
-    return [*KEYS_OF_PROVIDERS.values()]
+    return keys_of(provider)
 
 
 def unknown_key(name: str) -> str:
@@ -254,9 +254,7 @@ def unknown_key(name: str) -> str:
     keys = [*KEYS.values()]
     table = name.rpartition(".")[0]
     if table.startswith(PROVIDERS):
-        keys = [
-            key._replace(name=f"{table}.{key.name.rpartition('.')[2]}") for key in KEYS_OF_PROVIDERS.values()
-        ]
+        keys = keys_of(table.removeprefix(PROVIDERS))
     names = {known.lower(): known for key in keys for known in (key.name, key.table) if known}
     nearest = difflib.get_close_matches(name.lower(), names, n=1)
     return f"unknown key {name}" + "".join(f" (did you mean {names[match]}?)" for match in nearest)
@@ -324,13 +322,8 @@ def _check_together(settings: Settings, origins: dict[str, Origin]) -> None:
 
 def _of_kind(provider: ProviderSettings, kind: Any) -> dict[str, Any]:
     """The values of the keys of this kind, by the names of the keys."""
-    return {
-        f"{table_of(provider.name)}.{key.name.rpartition('.')[2]}": getattr(
-            provider, key.field.removeprefix("oauth_")
-        )
-        for key in KEYS_OF_PROVIDERS.values()
-        if key.kind is kind
-    }
+    keys = [key for key in keys_of(provider.name) if key.kind is kind]
+    return {key.name: getattr(provider, key.provider_field) for key in keys}
 
 
 def _check_provider(provider: ProviderSettings, refuse: Callable[[str, str], NoReturn]) -> None:
@@ -359,9 +352,7 @@ def shown(loaded: Loaded) -> list[tuple[str, Any, str]]:
     settings = loaded.settings
     values = {name: (key, getattr(settings, key.field)) for name, key in KEYS.items()}
     for provider in settings.more_providers:
-        for key in KEYS_OF_PROVIDERS.values():
-            name = key.name.replace("NAME", provider.name)
-            values[name] = key, getattr(provider, key.field.removeprefix("oauth_"))
+        values |= {key.name: (key, getattr(provider, key.provider_field)) for key in keys_of(provider.name)}
     rows = []
     for name, (key, in_force) in values.items():
         value = key.kind.write(in_force)
