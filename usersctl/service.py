@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from threading import BoundedSemaphore
 from typing import TYPE_CHECKING
 
 from usersctl.clock import Clock, utc_now
@@ -189,7 +190,8 @@ class Service:
         sign_ins = {}
         for each in settings.described_providers:
             provider = make_provider(each, settings.redirect_uri(each), self.http, self.now)
-            sign_ins[each.name] = OAuthSignIn(self.store, each, self.emails, provider, self.http, at_once)
+            places = BoundedSemaphore(at_once)
+            sign_ins[each.name] = OAuthSignIn(self.store, each, self.emails, provider, self.http, places)
         return sign_ins
 
     @property

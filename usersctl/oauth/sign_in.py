@@ -1,11 +1,11 @@
 """Sign-in through one identity provider: the account of a profile is found, linked or created."""
 
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from threading import BoundedSemaphore
 from typing import Any, TypeVar
 
 from usersctl import invited
@@ -17,7 +17,7 @@ from usersctl.fields import MAX_NAME, normal_email
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import ACCOUNT_LINKED, PASSWORD_ENDED, EmailQueue
 from usersctl.models import UNUSABLE, Actor, Identity, Link, Newcomer, Purpose, User
-from usersctl.oauth.http import SIGN_INS_AT_ONCE, HttpClient
+from usersctl.oauth.http import HttpClient
 from usersctl.oauth.providers import Profile, Provider
 from usersctl.oauth.refusals import ANOTHER_LINK, OF_ANOTHER_USER, UNVERIFIED, refused
 from usersctl.passwords import password_is_set
@@ -44,23 +44,18 @@ class OAuthSignIn:
     emails: EmailQueue
     provider: Provider
     http: HttpClient
-    at_once: int = SIGN_INS_AT_ONCE
+    places: BoundedSemaphore  # for sign-ins that wait for the provider
     under_way: dict[str, Any] = field(default_factory=dict)  # sign-ins of this process, by state
-    _places: list[threading.BoundedSemaphore] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._places.append(threading.BoundedSemaphore(self.at_once))
 
     @contextmanager
     def place(self) -> Iterator[None]:
         """Around all that may wait for the provider: one that hangs leaves the threads for the others free."""
-        (places,) = self._places
-        if not places.acquire(blocking=False):
-            raise refused(f"{self.at_once} sign-ins wait for {self.settings.name} already")
+        if not self.places.acquire(blocking=False):
+            raise refused(f"too many sign-ins wait for {self.settings.name} already")
         try:
             yield
         finally:
-            places.release()
+            self.places.release()
 
     def authorization_url(self, *, state: str, nonce: str, challenge: str) -> str:
         return self.http.within_limits(
