@@ -10,7 +10,6 @@ from usersctl.text import counted
 
 if TYPE_CHECKING:
     from usersctl.cli.invocation import Invocation
-    from usersctl.models import User
 
 SHOWN = 50  # members of a group
 
@@ -36,7 +35,8 @@ def show(ctx: Context, group: GroupArgument) -> None:
     service = run.service(write=False)
     found, members = service.groups.with_members(group, SHOWN)
     if run.out.json:
-        run.out.write_json(found.as_json() | {"created_at": found.created_at, "users": _as_json(members)})
+        users = [user.as_json() for user in members]
+        run.out.write_json(found.as_json() | {"created_at": found.created_at, "users": users})
         return
     facts: list[tuple[str, Cell]] = [("name", found.name), ("created_at", found.created_at)]
     facts += [("members", found.members), *(("member", user.called) for user in members)]
@@ -84,7 +84,3 @@ def _change(run: "Invocation", group: str, references: list[str], *, into: bool)
     lines = [f"{done if user.id in changed else already} {group}: {user.called}" for user in accounts]
     as_json = {"group": service.groups.get(group).as_json(), "changed": len(changed)}
     run.out.result("\n".join(lines) or "No users given; nothing to do", as_json)
-
-
-def _as_json(members: "list[User]") -> list[dict[str, object]]:
-    return [user.as_json() for user in members]

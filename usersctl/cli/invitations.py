@@ -62,10 +62,11 @@ def send(
                 "--without-password is for accounts that exist: only --expires and --dry-run go with it"
             )
         service = run.service(write=not dry_run)
-        invited = service.invitations.invite_without_password(lifetime, by=run.actor)
         if dry_run:
-            invited = service.invitations.without_password()
-        _report(run, service, invited, "Would invite" if dry_run else "Invited")
+            _report(run, service, service.invitations.without_password(), "Would invite")
+            return
+        invited = service.invitations.invite_without_password(lifetime, by=run.actor)
+        _report(run, service, invited, "Invited")
         return
     if not email:
         raise Invalid("Nobody to invite", hint="give addresses, - for standard input, or --without-password")

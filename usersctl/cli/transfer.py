@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from usersctl.service import Service
     from usersctl.transfer.adoption import Adoption
     from usersctl.transfer.writing import BrokenRows, Imported, RowProblem
-
-
-INVITED_FOR = timedelta(days=7)
 
 
 class OnConflict(StrEnum):
@@ -126,6 +122,7 @@ def _adopt(
 
 
 def _import(run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | None", plan: _Plan) -> None:
+    from usersctl.invitations import lifetime_of
     from usersctl.transfer.writing import BrokenRows, ImportOptions
 
     problems: list[RowProblem] = []
@@ -140,7 +137,7 @@ def _import(run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | No
         run.out.table(("ours", "theirs", "becomes"), adoption.explained())
     with _service(run, dry_run=plan.dry_run) as service, run.out.progress("Hashing passwords") as draw:
         try:
-            lifetime = INVITED_FOR if plan.invite else None
+            lifetime = lifetime_of(None) if plan.invite else None
             options = ImportOptions(
                 plan.policy,
                 plan.dry_run,
