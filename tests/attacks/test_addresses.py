@@ -1,20 +1,17 @@
 """Whose an address is: attacks through its change, and what each of them comes to."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from support import identities
 from support.addresses import (
     OTHER,
     add,
     address_site,
-    audit,
     claim,
     confirms,
     email_of,
     forgets,
+    imports,
     links,
     moves,
     not_me,
@@ -32,9 +29,9 @@ from support.fakes import FakeClock
 from support.oauth_site import OAuthSite, error_of, oauth_site
 from support.postbox import sent
 
-from usersctl.models import SYSTEM, Role
+from usersctl.models import SYSTEM
 from usersctl.service import Service
-from usersctl.transfer.writing import BrokenRows, ImportOptions
+from usersctl.transfer.writing import BrokenRows
 
 
 @pytest.fixture
@@ -43,7 +40,7 @@ def site(make_service: Callable[..., Service]) -> Iterator[OAuthSite]:
         yield site
 
 
-# --- the eight cases ---
+# --- claims ---
 
 
 def test_a_claimed_address_is_never_signed_and_its_owner_can_register(site: OAuthSite) -> None:
@@ -151,80 +148,6 @@ def test_a_claim_yields_to_the_provider_user_whose_address_it_is(site: OAuthSite
     }  # type: ignore[index]
 
 
-def test_a_strangers_password_never_works_once_the_owner_came_by_provider(site: OAuthSite) -> None:
-    assert registers(site, "ada@example.com", "a stranger knows this").status == 200
-    browser = site.browser()
-    assert error_of(browser.sign_in("1001")) == "account_inactive"
-    assert confirms(site, "ada@example.com").status == 200
-    assert refused(site, "ada@example.com", "a stranger knows this")
-    linked = provider(site, "1001").me()
-    assert linked is not None
-    assert linked["oauth_id"] == "1001"
-    assert refused(site, "ada@example.com", "a stranger knows this")
-
-
-def test_the_owner_who_comes_by_provider_a_day_after_a_strangers_registration_gets_an_account(
-    site: OAuthSite, clock: FakeClock
-) -> None:
-    assert registers(site, "ada@example.com", "a stranger knows this").status == 200
-    clock.move(hours=24)
-    ada = provider(site, "1001").me()
-    assert ada is not None
-    assert (ada["email"], ada["oauth_id"]) == ("ada@example.com", "1001")
-    assert refused(site, "ada@example.com", "a stranger knows this")
-
-
-def test_an_account_that_an_admin_deactivated_keeps_its_password_at_a_provider_sign_in(
-    site: OAuthSite,
-) -> None:
-    ada = add(site, active=False)
-    assert error_of(site.browser().sign_in("1001")) == "account_inactive"
-    site.service.accounts.set_active([ada.id], active=True, by=OPERATOR)
-    assert sign_in(site, "ada@example.com")
-
-
-def test_an_unconfirmed_registration_gives_way_when_its_email_has_expired(
-    site: OAuthSite, clock: FakeClock
-) -> None:
-    assert registers(site, "ada@example.com", "a stranger knows this").status == 200
-    former = links(site, "ada@example.com", "/confirm-email")[-1]
-    clock.move(hours=23, minutes=59)
-    assert registers(site, "ada@example.com").status == 400
-    clock.move(minutes=1)
-    assert registers(site, "ada@example.com").status == 200
-    path = f"/api/users/confirm-email?token={former.token}&email={former.email}"
-    assert site.site.client().get(path).status == 400
-    assert confirms(site, "ada@example.com").status == 200
-    assert sign_in(site, "ada@example.com")
-    assert "registration-expired" in audit(site)
-
-
-def test_the_cleanup_removes_a_registration_that_was_not_confirmed(site: OAuthSite, clock: FakeClock) -> None:
-    assert registers(site, "ada@example.com").status == 200
-    kept = add(site, "kept", active=False)
-    clock.move(days=29, hours=23)
-    site.service.sessions.cleanup(by=SYSTEM)
-    assert site.service.accounts.find("ada@example.com")
-    clock.move(hours=1)
-    site.service.sessions.cleanup(by=SYSTEM)
-    with site.service.store.read() as tx:
-        assert tx.user_by_email("ada@example.com") is None
-        assert tx.user(kept.id) is not None  # an admin made it inactive
-    assert "registration-expired" in audit(site)
-
-
-def test_zero_days_keep_unconfirmed_registrations(
-    make_service: Callable[..., Service], clock: FakeClock
-) -> None:
-    from datetime import timedelta
-
-    service = make_service(unconfirmed_expiration=timedelta(0))
-    service.registration.register("ada@example.com", "Ada", PASSWORD, by=SYSTEM)
-    clock.move(days=400)
-    service.sessions.cleanup(by=SYSTEM)
-    assert service.accounts.find("ada@example.com")
-
-
 def test_a_former_holders_notice_does_not_shut_out_the_later_owner(site: OAuthSite) -> None:
     office = add(site, "office")
     former = sign_in(site, "office@example.com")
@@ -239,6 +162,32 @@ def test_a_former_holders_notice_does_not_shut_out_the_later_owner(site: OAuthSi
         len(links(site, "office@example.com", "/not-me")) == 1
     )  # the notice of the operator's change has no link
     assert "was changed" in subjects(site, "office@example.com")[-1]
+
+
+def test_a_claim_yields_also_to_a_provider_user_without_an_account(
+    make_service: Callable[..., Service],
+) -> None:
+    with oauth_site(make_service, oauth_allow_auto_registration=False) as site:
+        add(site, "mallory")
+        mallory = sign_in(site, "mallory@example.com")
+        assert claim(mallory, "ada@example.com").status == 200
+        assert error_of(site.browser().sign_in()) == "user_not_registered"
+        assert state(mallory) == ("mallory@example.com", None)
+
+
+def test_strangers_who_claim_an_address_again_and_again_leave_its_owner_an_email(
+    site: OAuthSite, clock: FakeClock
+) -> None:
+    add(site, "mallory")
+    add(site, "ada")
+    mallory, ada = sign_in(site, "mallory@example.com"), sign_in(site, "ada@example.com")
+    for _ in range(5):
+        for _ in range(3):
+            assert claim(mallory, "new@example.com").status == 200
+            assert mallory.delete("/api/users/me/email").status == 200
+        sent(site.service, "new@example.com")
+        clock.move(minutes=16)
+    moves(site, ada, "new@example.com")
 
 
 # --- the way back ---
@@ -335,31 +284,6 @@ def test_a_claim_that_is_kept_alive_ends_with_a_new_notice(site: OAuthSite, cloc
     assert forgets(site, "ada@example.com")
 
 
-# --- a stranger's registration ---
-
-
-def imports(site: OAuthSite, **row: Any) -> None:
-    options = ImportOptions("update", dry_run=False, by=OPERATOR, report=print, hashing=lambda *_: None)
-    site.service.transfer.import_rows([("row 1", row)], options)
-
-
-@pytest.mark.parametrize("row", [{"confirmed": "true"}, {"active": "true"}, {"role": "admin"}], ids=str)
-def test_an_import_over_a_strangers_registration_ends_the_strangers_password(
-    site: OAuthSite, row: dict[str, str]
-) -> None:
-    assert registers(site, "ada@example.com", OTHER).status == 200
-    imports(site, email="ada@example.com", **row)
-    if "role" in row:
-        assert (
-            site.site.client().post("/api/users/register/resend", {"email": "ada@example.com"}).status == 200
-        )
-        assert confirms(site, "ada@example.com").status == 200
-    assert refused(site, "ada@example.com", OTHER)
-    (link,) = forgets(site, "ada@example.com")
-    assert resets(site, link, PASSWORD).status == 200
-    sign_in(site, "ada@example.com")
-
-
 def test_an_import_does_not_take_an_address_that_is_reserved(site: OAuthSite) -> None:
     add(site)
     moves(site, sign_in(site, "ada@example.com"), "countess@example.com")
@@ -367,78 +291,3 @@ def test_an_import_does_not_take_an_address_that_is_reserved(site: OAuthSite) ->
         imports(site, email="ada@example.com", name="Another Ada")
     assert refused.value.hint is not None
     assert "seven days" in refused.value.hint
-
-
-def test_an_import_over_a_lapsed_registration_makes_a_new_account(site: OAuthSite, clock: FakeClock) -> None:
-    assert registers(site, "ada@example.com", OTHER).status == 200
-    clock.move(hours=24)
-    imports(site, email="ada@example.com", name="Ada")
-    assert refused(site, "ada@example.com", OTHER)
-
-
-def test_a_registration_with_an_id_of_the_provider_loses_its_password_when_the_owner_comes(
-    site: OAuthSite,
-) -> None:
-    assert registers(site, "ada@example.com", OTHER).status == 200
-    user = site.service.accounts.find("ada@example.com")
-    identities.link(site.service, user.id, "1001", site.provider.issuer)
-    assert error_of(site.browser().sign_in()) == "account_inactive"
-    assert confirms(site, "ada@example.com").status == 200
-    assert refused(site, "ada@example.com", OTHER)
-
-
-def test_links_that_are_asked_for_keep_a_registration_but_not_longer_than_a_week(
-    site: OAuthSite, clock: FakeClock
-) -> None:
-    assert registers(site, "ada@example.com").status == 200
-    for _ in range(7):
-        clock.move(hours=23)
-        assert (
-            site.site.client().post("/api/users/register/resend", {"email": "ada@example.com"}).status == 200
-        )
-        sent(site.service, "ada@example.com")
-        clock.move(hours=0.5)
-        assert registers(site, "ada@example.com", OTHER).status == 400
-    clock.move(hours=4)
-    assert registers(site, "ada@example.com", OTHER).status == 200
-
-
-def test_a_claim_yields_also_to_a_provider_user_without_an_account(
-    make_service: Callable[..., Service],
-) -> None:
-    with oauth_site(make_service, oauth_allow_auto_registration=False) as site:
-        add(site, "mallory")
-        mallory = sign_in(site, "mallory@example.com")
-        assert claim(mallory, "ada@example.com").status == 200
-        assert error_of(site.browser().sign_in()) == "user_not_registered"
-        assert state(mallory) == ("mallory@example.com", None)
-
-
-def test_strangers_who_claim_an_address_again_and_again_leave_its_owner_an_email(
-    site: OAuthSite, clock: FakeClock
-) -> None:
-    add(site, "mallory")
-    add(site, "ada")
-    mallory, ada = sign_in(site, "mallory@example.com"), sign_in(site, "ada@example.com")
-    for _ in range(5):
-        for _ in range(3):
-            assert claim(mallory, "new@example.com").status == 200
-            assert mallory.delete("/api/users/me/email").status == 200
-        sent(site.service, "new@example.com")
-        clock.move(minutes=16)
-    moves(site, ada, "new@example.com")
-
-
-def test_the_admin_of_the_environment_takes_the_place_of_a_strangers_registration(
-    site: OAuthSite, tmp_path: Path
-) -> None:
-    assert registers(site, "root@example.com", OTHER).status == 200
-    file = tmp_path / "password"
-    file.write_text(PASSWORD)
-    env = {"USERS_ADMIN_EMAIL": "root@example.com", "USERS_ADMIN_PASSWORD_FILE": str(file)}
-    admin = site.service.first_admin.from_environment(env)
-    assert admin is not None
-    assert (admin.role, admin.active) == (Role.ADMIN, True)
-    assert refused(site, "root@example.com", OTHER)
-    sign_in(site, "root@example.com")
-    assert site.service.first_admin.from_environment(env) is None

@@ -11,6 +11,7 @@ from support.web import Client, Reply
 
 from usersctl.models import User
 from usersctl.service import Service
+from usersctl.transfer.writing import ImportOptions
 
 OTHER = "another horse battery"
 SECRET = "a secret that two programs share, long enough"
@@ -121,3 +122,8 @@ def provider(site: OAuthSite, person: str) -> Browser:
 def audit(site: OAuthSite) -> list[str]:
     with site.service.store.read() as tx:
         return [row.action for row in tx.audit_rows()]
+
+
+def imports(site: OAuthSite, **row: Any) -> None:
+    options = ImportOptions("update", dry_run=False, by=OPERATOR, report=print, hashing=lambda *_: None)
+    site.service.transfer.import_rows([("row 1", row)], options)
