@@ -18,7 +18,7 @@ from usersctl.service import Service
 from usersd.openapi.operation import operation_of
 from usersd.routes import TABLE
 
-# The fields of each endpoint, with accepted values. Strings may not be empty, booleans may be left out.
+# The fields of each endpoint, with accepted values. Booleans may be left out.
 TEXTS: dict[tuple[str, str], dict[str, str]] = {
     ("POST", "/api/users/session"): {"email": "bob@example.com", "password": PASSWORD},
     ("POST", "/api/users/setup"): {
@@ -54,6 +54,27 @@ TEXTS: dict[tuple[str, str], dict[str, str]] = {
     ("POST", "/api/users/undo-deletion"): {"token": "t", "email": "bob@example.com"},
     ("POST", "/api/users/me/email"): {"token": "t", "email": "bob@example.com", "password": PASSWORD},
     ("DELETE", "/api/users/me"): {"password": "not the password"},
+    ("POST", "/api/users/session/confirm"): {"password": PASSWORD},
+    ("POST", "/api/users/invite"): {
+        "email": "new@example.com",
+        "name": "New",
+        "role": "user",
+        "expires": "7d",
+    },
+    ("POST", "/api/users/invite/accept"): {
+        "token": "t",
+        "email": "bob@example.com",
+        "name": "Bob",
+        "password": PASSWORD,
+    },
+    ("POST", "/api/users/2/invite"): {"expires": "7d"},
+    ("POST", "/api/users/bulk"): {"action": "add-group", "group": "staff"},
+    ("POST", "/api/groups"): {"name": "staff"},
+}
+LISTS: dict[tuple[str, str], dict[str, list[Any]]] = {
+    ("POST", "/api/users/invite"): {"groups": []},
+    ("POST", "/api/users/bulk"): {"ids": [2]},
+    ("PUT", "/api/users/2/groups"): {"groups": []},
 }
 BOOLEANS: dict[tuple[str, str], str] = {
     ("POST", "/api/users/session"): "rememberMe",
@@ -66,9 +87,9 @@ CHANGES = [
     if route.method != "GET"
 ]
 READ_BODY = {
-    change
+    change: body
     for change, route in zip(CHANGES, (route for route in TABLE if route.method != "GET"), strict=True)
-    if operation_of(route.handler).body is not None
+    if (body := operation_of(route.handler).body) is not None
 }
 ALL_FIELDS = {name: value for fields in TEXTS.values() for name, value in fields.items()} | dict.fromkeys(
     BOOLEANS.values(), True
@@ -90,6 +111,8 @@ NO_TEXT: list[Any] = [
     [None],
     {"$gt": ""},
 ]
+NO_ITEM: list[Any] = [None, 0, -2, 1.5, True, [], {}, ["x"], [None], 10**300]
+NO_LIST: list[Any] = [{}, 0, 1, 1.5, True, False, "", "x", "[]", {"0": 2}]
 NO_BOOLEAN: list[Any] = [[], {}, 0, 1, "", "true", "false", "yes", 1.0, ["true"]]
 ODD_TEXTS = [
     "", " ", "\t\n", "a" * 60_000, "a@" * 20_000, "\U0001f4a5" * 5_000, "\u202e\u200b\ufeff", "\uffff", "%s%n%x", "{{7*7}}",
@@ -134,23 +157,45 @@ def login_body(**more: Any) -> bytes:
     return json.dumps({"email": "bob@example.com", "password": PASSWORD} | more).encode()
 
 
+def accepted(endpoint: tuple[str, str]) -> dict[str, Any]:
+    return {**TEXTS.get(endpoint, {}), **LISTS.get(endpoint, {})}
+
+
 # --- wrong types and odd texts in every field ---
+
+
+def test_every_field_of_every_body_is_attacked_here() -> None:
+    declared = {(endpoint, field.name) for endpoint, body in READ_BODY.items() for field in body.fields}
+    attacked = {
+        (endpoint, name) for fields in (TEXTS, LISTS) for endpoint in fields for name in fields[endpoint]
+    }
+    assert declared == attacked | set(BOOLEANS.items())
 
 
 @pytest.mark.parametrize("endpoint", TEXTS, ids=" ".join)
 def test_a_string_field_of_another_type_is_refused_by_name(ada: Client, endpoint: tuple[str, str]) -> None:
     for name, field in ((name, field) for name in TEXTS[endpoint] for field in NO_TEXT):
-        body: dict[str, Any] = TEXTS[endpoint] | {name: field}
-        reply = ada.send(*endpoint, body)
+        reply = ada.send(*endpoint, accepted(endpoint) | {name: field})
         assert reply.status == 400, (name, field, reply)
         assert reply.message == f"{name} must be a string"
 
 
+@pytest.mark.parametrize("endpoint", LISTS, ids=" ".join)
+def test_a_list_of_another_type_or_of_other_values_is_refused(ada: Client, endpoint: tuple[str, str]) -> None:
+    for name, field in ((name, field) for name in LISTS[endpoint] for field in NO_LIST):
+        reply = ada.send(*endpoint, accepted(endpoint) | {name: field})
+        assert (reply.status, reply.message) == (400, f"{name} must be a list"), field
+    for name, odd in ((name, odd) for name in LISTS[endpoint] for odd in NO_ITEM):
+        reply = ada.send(*endpoint, accepted(endpoint) | {name: [odd]})
+        assert reply.status == 400, (name, odd)
+        assert reply.message in ("Invalid user id", f"{name} must be a list of strings")
+
+
 @pytest.mark.parametrize("endpoint", TEXTS, ids=" ".join)
-def test_null_is_no_string(ada: Client, open_site: Site, endpoint: tuple[str, str]) -> None:
+def test_null_is_no_value(ada: Client, open_site: Site, endpoint: tuple[str, str]) -> None:
     before = open_site.service.accounts.get(1), open_site.service.accounts.get(2)
-    for name in TEXTS[endpoint]:
-        assert ada.send(*endpoint, TEXTS[endpoint] | {name: None}).status == 400, name
+    for name in accepted(endpoint):
+        assert ada.send(*endpoint, accepted(endpoint) | {name: None}).status == 400, name
     assert before == (open_site.service.accounts.get(1), open_site.service.accounts.get(2))
 
 
@@ -165,12 +210,12 @@ def test_a_boolean_field_of_another_type_is_refused_by_name(ada: Client, endpoin
 
 @pytest.mark.parametrize("endpoint", CHANGES, ids=" ".join)
 def test_no_string_in_any_field_causes_a_500(ada: Client, open_site: Site, endpoint: tuple[str, str]) -> None:
-    fields = {**TEXTS.get(endpoint, ALL_FIELDS)}
+    fields = accepted(endpoint) or ALL_FIELDS
     began = time.monotonic()
     for name in fields:
         for text in ODD_TEXTS:
-            body: dict[str, Any] = fields | {name: text}
-            well_formed(ada.send(*endpoint, body))
+            odd = [text] if isinstance(fields[name], list) else text
+            well_formed(ada.send(*endpoint, fields | {name: odd}))
             if "auth_token" not in ada.cookies:  # that was the logout
                 ada.login("ada@example.com", PASSWORD)
     assert time.monotonic() - began < 40
@@ -326,26 +371,25 @@ ODD_IDS = [
 
 
 @pytest.mark.parametrize(
-    ("method", "rest"),
-    [("GET", ""), ("PATCH", ""), ("DELETE", ""), ("GET", "/sessions"), ("DELETE", "/sessions")],
+    ("method", "path"),
+    [(route.method, route.path) for route in TABLE if route.path.startswith("/api/users/<id>")],
 )
-def test_an_invalid_user_id_is_refused(ada: Client, method: str, rest: str) -> None:
+def test_an_invalid_user_id_is_refused(ada: Client, method: str, path: str) -> None:
+    body = accepted((method, path.replace("<id>", "2"))) if method in ("PATCH", "POST", "PUT") else None
+    path = path.replace("<session_id>", "1")
     for odd in ODD_IDS:
-        reply = ada.send(
-            method, f"/api/users/{odd}{rest}", {"name": "Mallory"} if method == "PATCH" else None
-        )
+        reply = ada.send(method, path.replace("<id>", odd), body)
         assert (reply.status, reply.message) == (400, "Invalid user id"), odd
     for far in ("3", "999999999999999999", "9" * 18):
-        reply = ada.send(
-            method, f"/api/users/{far}{rest}", {"name": "Mallory"} if method == "PATCH" else None
-        )
+        reply = ada.send(method, path.replace("<id>", far), body)
         assert (reply.status, reply.message) == (404, "User not found"), far
 
 
-def test_an_invalid_session_id_is_refused(ada: Client) -> None:
+@pytest.mark.parametrize("path", ["/api/users/me/sessions", "/api/users/2/sessions"])
+def test_an_invalid_session_id_is_refused(ada: Client, path: str) -> None:
     for odd in ODD_IDS:
-        assert ada.delete(f"/api/users/me/sessions/{odd}").status == 400, odd
-    assert ada.delete("/api/users/me/sessions/999999999999999999").status == 404
+        assert ada.delete(f"{path}/{odd}").status == 400, odd
+    assert ada.delete(f"{path}/999999999999999999").status == 404
     assert ada.get("/api/users/me").status == 200
 
 
@@ -486,7 +530,9 @@ def test_malformed_queries_are_refused(ada: Client, path: str) -> None:
         "limit=99999999999999999999", "page=1&limit=1&page=1", "%70age=1&page=1", "search=a&search=b", "search=%00", "search=" + "a" * 201,
         "search=%ff", "search=%ed%a0%80", "%ff=1", "&".join(f"x{n}=1" for n in range(51)), "role=Admin", "role=", "role=root", "role=admin%00",
         "role=admin&role=user", "role[]=admin&role[]=user", "sort=password_hash", "sort=name,email", "order=up",
-        *(["active=1", "active=True", "active=", "active=null", "active=true&active=false"] if path == "/api/users" else []),
+        *(["active=1", "active=True", "active=", "active=null", "active=true&active=false", "state=", "state=Locked", "state=locked%00",
+           "state=locked&state=invited", "group=", "group=Staff", "group=staff%00", "group=a,b", "group=" + "a" * 64, "group=nowhere",
+           "group='%20OR%201=1--"] if path == "/api/users" else []),
     ):  # fmt: skip
         assert well_formed(ada.get(f"{path}?{query}")).status == 400, query
 
