@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.commands import OPERATOR
+from support.tables import everything, query
 from support.web import Client, Reply, Site
 
 from usersctl.models import User
@@ -26,27 +27,21 @@ def send(client: Client, users: list[User], action: str, **more: Any) -> Reply:
     return client.post(BULK, body, **more)
 
 
-def state(site: Site) -> list[tuple[Any, ...]]:
-    with site.service.store.read() as tx:
-        tables = ("users", "auth_tokens", "group_members", "audit")
-        return [row for table in tables for row in tx._run(f"SELECT * FROM {table}").fetchall()]  # noqa: S608 - ours
-
-
 @pytest.mark.parametrize("action", ACTIONS)
 def test_only_an_admin_changes_many_users(site: Site, root: User, action: str) -> None:
     eve, ada = site.add("eve"), site.add()
     user = site.signed_in(eve)
-    before = state(site)
+    before = everything(site.service)
     for users in ([ada], [eve], [root, ada, eve]):
         assert send(user, users, action).status == 403
         assert send(site.client(), users, action).status == 401
-    assert state(site) == before
+    assert everything(site.service) == before
 
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_another_site_changes_no_users(site: Site, root: User, action: str) -> None:
     ada, admin = site.add(), site.signed_in(root)
-    before = state(site)
+    before = everything(site.service)
     for headers in (
         {"Sec-Fetch-Site": "cross-site"},
         {"Origin": "https://evil.example"},
@@ -56,7 +51,7 @@ def test_another_site_changes_no_users(site: Site, root: User, action: str) -> N
     # As a form of another site would send it.
     raw = b'{"ids": [%d], "action": "delete"}' % ada.id
     assert admin.post(BULK, raw=raw, headers={"Content-Type": "text/plain"}).status == 415
-    assert state(site) == before
+    assert everything(site.service) == before
 
 
 @pytest.mark.parametrize("action", ["deactivate", "delete"])
@@ -64,10 +59,10 @@ def test_the_last_admins_are_not_lost_in_one_change_of_many(site: Site, root: Us
     admins = [site.add(f"admin{number}", role="admin") for number in range(3)]
     ada = site.add()
     admin = site.signed_in(root)
-    before = state(site)
+    before = everything(site.service)
     reply = send(admin, [ada, *admins, root], action)
     assert reply.status == (403 if action == "deactivate" else 400), reply
-    assert state(site) == before
+    assert everything(site.service) == before
     assert send(admin, [ada, *admins], action).json == {"changed": 4}
     assert site.service.first_admin.needed() is False
 
@@ -75,10 +70,10 @@ def test_the_last_admins_are_not_lost_in_one_change_of_many(site: Site, root: Us
 def test_an_admin_does_not_change_whether_their_own_account_is_active(site: Site, root: User) -> None:
     site.add("second", role="admin")
     ada, admin = site.add(), site.signed_in(root)
-    before = state(site)
+    before = everything(site.service)
     reply = send(admin, [ada, root], "deactivate")
     assert (reply.status, reply.message) == (403, "You cannot change your own active status")
-    assert state(site) == before
+    assert everything(site.service) == before
 
 
 @pytest.mark.parametrize("action", ACTIONS)
@@ -89,10 +84,10 @@ def test_an_api_token_does_not_reach_its_own_user_through_a_change_of_many(
     ada = site.add()
     token = site.service.sessions.create_api_token(root.id, name="ci", lifetime=None, by=OPERATOR).token
     client = site.client(headers={"Authorization": f"Bearer {token}"})
-    before = state(site)
+    before = everything(site.service)
     reply = send(client, [ada, root], action)
     assert (reply.status, reply.message) == (403, "Sign in to change this")
-    assert state(site) == before
+    assert everything(site.service) == before
     assert send(client, [ada], action).status == (400 if action == "invite" else 200)
 
 
@@ -101,13 +96,8 @@ def test_admins_who_remove_one_another_at_once_leave_one(make_site: Callable[...
     site = make_site(limits_enabled=False)
     for number in range(8):
         pair = [site.add(f"{name}{number}", role="admin") for name in "ab"]
-        with site.service.store.read() as tx:
-            others = [
-                row
-                for row in tx._run("SELECT id FROM users WHERE role = 'admin'")
-                if row[0] not in {u.id for u in pair}
-            ]
-        site.service.accounts.delete([user_id for (user_id,) in others], by=OPERATOR)
+        admins = {user_id for (user_id,) in query(site.service, "SELECT id FROM users WHERE role = 'admin'")}
+        site.service.accounts.delete(sorted(admins - {user.id for user in pair}), by=OPERATOR)
         clients = [site.signed_in(user) for user in pair]
         barrier = threading.Barrier(2)
 
@@ -124,7 +114,7 @@ def test_admins_who_remove_one_another_at_once_leave_one(make_site: Callable[...
 
 def test_ids_that_are_no_numbers_reach_no_user(site: Site, root: User) -> None:
     ada, admin = site.add(), site.signed_in(root)
-    before = state(site)
+    before = everything(site.service)
     for odd in (
         f"{ada.id}",
         f" {ada.id}",
@@ -142,4 +132,4 @@ def test_ids_that_are_no_numbers_reach_no_user(site: Site, root: User) -> None:
         assert (reply.status, reply.message) == (400, "Invalid user id"), odd
     raw = b'{"ids": [%d], "ids": [%d], "action": "delete"}' % (root.id, ada.id)
     assert admin.post(BULK, raw=raw, headers={"Content-Type": "application/json"}).status == 400
-    assert state(site) == before
+    assert everything(site.service) == before

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.commands import OPERATOR, PASSWORD
 from support.identities import link, provider_settings
-from support.tables import query
+from support.tables import everything, query
 from support.web import Client, Reply, Site, running
 
 from usersctl.config import Settings
@@ -151,10 +151,6 @@ class House:
         sessions = (opened[0].session, opened[1].session)
         return Caller(user, client, *sessions, named, session_of_named, unconfirmed, without_password)
 
-    def rows(self) -> list[Any]:
-        tables = query(self.elsewhere, "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
-        return [(name, query(self.elsewhere, f"SELECT * FROM {name}")) for (name,) in tables]  # noqa: S608 - our own tables
-
     def undo(self) -> None:
         """So that a request which creates the same account or group succeeds again."""
         self.gate.reset()
@@ -232,12 +228,14 @@ def test_a_caller_who_loses_the_right_while_the_request_waits_changes_nothing(
         refusal = (403, "Admin access required")
     for number in range(1, writes + 1):
         house.undo()
-        caller, rows = house.caller(), list[Any]()
+        caller, rows = house.caller(), dict[str, Any]()
 
-        def before(write: int, number: int = number, caller: Caller = caller, rows: list[Any] = rows) -> None:
+        def before(
+            write: int, number: int = number, caller: Caller = caller, rows: dict[str, Any] = rows
+        ) -> None:
             if write == number:
                 LOSSES[loss](house.elsewhere, caller)
-                rows.extend(house.rows())
+                rows.update(everything(house.elsewhere))
 
         house.gate.reset(before)
         reply = caller.send(route.method, route.path)
@@ -245,7 +243,7 @@ def test_a_caller_who_loses_the_right_while_the_request_waits_changes_nothing(
             assert reply.status == 200, "an own change needs no role"
         else:
             assert (reply.status, reply.message) == refusal
-            assert house.rows() == rows
+            assert everything(house.elsewhere) == rows
     house.undo()
 
 

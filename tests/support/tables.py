@@ -19,6 +19,12 @@ def query(service: Service, sql: str, *values: object) -> list[tuple[Any, ...]]:
         return tx._run(sql, values).fetchall()
 
 
+def everything(service: Service) -> dict[str, list[tuple[Any, ...]]]:
+    """All rows of all tables."""
+    tables = query(service, "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+    return {name: query(service, f"SELECT * FROM {name}") for (name,) in tables}  # noqa: S608 - our own tables
+
+
 def plant_link(service: Service, user: User, purpose: str = "reset") -> None:
     with service.store.write() as tx:
         tx._run(
