@@ -47,6 +47,16 @@ PASSWORD_ENDED = Kind(
 )  # by the link to a provider: it could be a stranger's
 ACCOUNT_UNLINKED = Kind("account-unlinked", Purpose.NOT_ME, _NOTICE)
 
+# Notices about second factors. The link of an enrolment takes that enrolment back.
+TOTP_ADDED = Kind("totp-added", Purpose.NOT_ME, _NOTICE)
+TOTP_REMOVED = Kind("totp-removed", Purpose.NOT_ME, _NOTICE)
+PASSKEY_ADDED = Kind("passkey-added", Purpose.NOT_ME, _NOTICE)
+PASSKEY_REMOVED = Kind("passkey-removed", Purpose.NOT_ME, _NOTICE)
+RECOVERY_CODES_MADE = Kind("recovery-codes-made", Purpose.NOT_ME, _NOTICE)
+RECOVERY_CODE_USED = Kind("recovery-code-used", Purpose.NOT_ME, _NOTICE)
+FACTORS_RESET = Kind("factors-reset", Purpose.NOT_ME, _NOTICE)  # by an admin
+PASSKEY_REFUSED = Kind("passkey-refused", None, _NOTICE)  # its counter did not grow: it may be a copy
+
 # Notices without a link: an operator changed the address; the address stays, because the claim to another one ended.
 EMAIL_GIVEN = Kind("email-given", None, _NOTICE)
 EMAIL_KEPT = Kind("email-kept", None, _NOTICE)
@@ -66,10 +76,22 @@ KINDS = {
         ACCOUNT_LINKED,
         PASSWORD_ENDED,
         ACCOUNT_UNLINKED,
+        TOTP_ADDED,
+        TOTP_REMOVED,
+        PASSKEY_ADDED,
+        PASSKEY_REMOVED,
+        RECOVERY_CODES_MADE,
+        RECOVERY_CODE_USED,
+        FACTORS_RESET,
+        PASSKEY_REFUSED,
         EMAIL_GIVEN,
         EMAIL_KEPT,
     )
 }
+
+
+# Each undoes what no other one does, and the change takes the password, a fresh proof or another link.
+ALWAYS_SENT = (UNDO, TOTP_ADDED, PASSKEY_ADDED)
 
 
 def sent_as(kind: Kind, user: User | None) -> Kind:
@@ -101,8 +123,7 @@ class EmailQueue:
 
         After twelve in a day there is only one more whenever the last link has expired: so no flood of requests keeps the
         owner without a link that works, also if other accounts ask for emails to this address. For the same reason a
-        notice is sent if no link of one works, and the email that undoes a deletion always: each deletion takes the
-        password or another link.
+        notice is sent if no link of one works, and an email of ALWAYS_SENT always.
         """
         from usersctl.secrets import digest, new_message_id  # late: most commands need no hashing
 
@@ -115,7 +136,7 @@ class EmailQueue:
         if too_many and (recent < AT_MOST or kind.purpose is Purpose.NOT_ME):
             purpose, since = sent_as(kind, user).purpose, stamp(tx.now - kind.stale_after)
             too_many = tx.has_link(kind.name, purpose, user_id, email, since=since)
-        if kind is UNDO:
+        if kind in ALWAYS_SENT:
             too_many = False
         tx.add_email(kind.name, user_id, email, new_message_id(), dropped=too_many)
         tx.after_commit(self.committed.set)
