@@ -35,8 +35,8 @@ def show(ctx: Context, group: GroupArgument) -> None:
     service = run.service(write=False)
     found, members = service.groups.with_members(group, SHOWN)
     if run.out.json:
-        users = [user.as_json() for user in members]
-        run.out.write_json(found.as_json() | {"created_at": found.created_at, "users": users})
+        shown = [user.as_json() for user in members]
+        run.out.write_json(found.as_json() | {"created_at": found.created_at, "users": shown})
         return
     facts: list[tuple[str, Cell]] = [("name", found.name), ("created_at", found.created_at)]
     facts += [("members", found.members), *(("member", user.called) for user in members)]
