@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.paths import filled
 from support.web import Client, Reply, Site, running
 
 from usersctl.models import User
@@ -82,9 +83,7 @@ BOOLEANS: dict[tuple[str, str], str] = {
     ("POST", "/_tasks/users:cleanup-tokens"): "includeNoExpiration",
 }
 CHANGES = [
-    (route.method, route.path.replace("<id>", "2").replace("<session_id>", "99"))
-    for route in TABLE
-    if route.method != "GET"
+    (route.method, filled(route.path, id="2", session_id="99")) for route in TABLE if route.method != "GET"
 ]
 READ_BODY = {
     change: body
@@ -375,13 +374,12 @@ ODD_IDS = [
     [(route.method, route.path) for route in TABLE if route.path.startswith("/api/users/<id>")],
 )
 def test_an_invalid_user_id_is_refused(ada: Client, method: str, path: str) -> None:
-    body = accepted((method, path.replace("<id>", "2"))) if method in ("PATCH", "POST", "PUT") else None
-    path = path.replace("<session_id>", "1")
+    body = accepted((method, filled(path, id="2"))) if method in ("PATCH", "POST", "PUT") else None
     for odd in ODD_IDS:
-        reply = ada.send(method, path.replace("<id>", odd), body)
+        reply = ada.send(method, filled(path, id=odd), body)
         assert (reply.status, reply.message) == (400, "Invalid user id"), odd
     for far in ("3", "999999999999999999", "9" * 18):
-        reply = ada.send(method, path.replace("<id>", far), body)
+        reply = ada.send(method, filled(path, id=far), body)
         assert (reply.status, reply.message) == (404, "User not found"), far
 
 
@@ -561,7 +559,7 @@ VALUES = st.recursive(
 )
 FIELDS = st.dictionaries(st.sampled_from(sorted(ALL_FIELDS)) | st.text(max_size=8), VALUES, max_size=6)
 PATHS = (
-    st.sampled_from(sorted({route.path.replace("<id>", "2").replace("<session_id>", "1") for route in TABLE}))
+    st.sampled_from(sorted({filled(route.path, id="2") for route in TABLE}))
     | st.builds("/api/users/{}".format, st.text(string.ascii_letters + string.digits + "%._-/", max_size=12))
     | st.text(string.printable.strip().replace("#", "").replace(" ", ""), max_size=30).map(lambda text: "/" + text)
 )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.paths import filled
 from support.tables import everything
 from support.web import Client, Reply, Site, running
 
@@ -17,14 +18,8 @@ FRIEND = "https://app.example"
 EVIL = "https://evil.example"
 JSON = {"Content-Type": "application/json"}
 
-CHANGES = [
-    (route.method, route.path.replace("<id>", "2").replace("<session_id>", "1").replace("<group>", "staff"))
-    for route in TABLE
-    if route.method != "GET"
-]
-READS = [
-    route.path.replace("<id>", "2").replace("<name>", "style.css") for route in TABLE if route.method == "GET"
-]
+CHANGES = [(route.method, filled(route.path, id="2")) for route in TABLE if route.method != "GET"]
+READS = [filled(route.path, id="2") for route in TABLE if route.method == "GET"]
 
 # The headers of various browsers in a request of another site.
 CROSS_SITE: list[dict[str, str]] = [

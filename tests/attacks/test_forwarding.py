@@ -6,6 +6,7 @@ from ipaddress import ip_network
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.paths import filled
 from support.web import Site, running
 
 from usersctl.config import Settings
@@ -240,7 +241,7 @@ def test_no_response_repeats_a_host_header(
     token = service.sessions.login("ada@example.com", PASSWORD).token
     with running(service) as site:
         for route in TABLE:
-            path = route.path.replace("<id>", "7").replace("<session_id>", "7").replace("<name>", "style.css")
+            path = filled(route.path, id="7", session_id="7")
             if (route.method, path) == ("DELETE", "/api/users/session"):
                 continue
             lines = [f"{route.method} {path} HTTP/1.1", f"Host: {host}", "Connection: close",

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.paths import filled
 from support.web import Reply, Site, running
 
 import usersd.pages
@@ -143,7 +144,7 @@ def page_site(make_service: Callable[..., Service]) -> Iterator[Site]:
 def test_no_page_repeats_its_input(page_site: Site, route: Any) -> None:
     client = page_site.client()
     client.login("ada@example.com", PASSWORD)
-    path = route.path.replace("<id>", "1")
+    path = filled(route.path)
     plain = client.get(path)
     assert plain.status == 200
     names = ("redirect", "error", "token", "email", "message", "code", "state", "x")
@@ -167,10 +168,7 @@ def test_every_response_has_its_protecting_headers(page_site: Site) -> None:
     admin, nobody = page_site.client(), page_site.client()
     admin.login("ada@example.com", PASSWORD)
     token = admin.cookies["auth_token"]
-    paths = {
-        route.path.replace("<id>", "1").replace("<session_id>", "99").replace("<name>", "style.css")
-        for route in TABLE
-    }
+    paths = {filled(route.path, session_id="99") for route in TABLE}
     seen = set()
     for client in (nobody, admin):
         for path in sorted(

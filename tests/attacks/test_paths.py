@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.paths import filled
 from support.spellings import PIECES, other_spellings, readings
 from support.web import Client, Site, running
 
@@ -23,12 +24,12 @@ from usersd.routes import TABLE
 from usersd.routing import Access
 
 CLOSED = [
-    route.path.replace("<id>", "1").replace("<session_id>", "1")
+    filled(route.path)
     for route in TABLE
     if route.access in (Access.SIGNED_IN, Access.ADMIN, Access.ADMIN_PAGE, Access.OPERATOR)
 ]
 FOR_ADMINS = [
-    (route.method, route.path.replace("<id>", "1").replace("<session_id>", "1"))
+    (route.method, filled(route.path))
     for route in TABLE
     if route.access in (Access.ADMIN, Access.ADMIN_PAGE, Access.OPERATOR)
 ]
