@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 BOTTOM = "errors models clock durations secrets config fields schedule colours text"
 JOURNEY = (  # and never another journey
     f"{BOTTOM} foreign_hashes passwords store permissions throttle devices lockdown mail invited addresses credentials"
-    " expiry groups"
+    " expiry groups factors.sealing"
 )
 CORE = {
     "errors": "",
@@ -64,10 +64,12 @@ CORE = {
     "why": JOURNEY,
     "trail": JOURNEY,
     "overview": JOURNEY,
+    "factors": JOURNEY,
+    "factors.sealing": "clock config errors secrets",
     "doctor": f"{JOURNEY} deadline oauth",
     "service": (
         f"{JOURNEY} readiness accounts claims session_uses sessions registration recovery deletion invitations freshness oauth"
-        " first_admin transfer why trail overview"
+        " first_admin transfer why trail overview factors"
     ),
 }
 DAEMON = {
@@ -130,7 +132,7 @@ HOMES = {
     "urllib3": ("usersctl/oauth/http.py",),
     "oauthlib": ("usersctl/oauth/providers.py",),
     "jwt": ("usersctl/oauth/id_token.py", "daemon/usersd/dev_provider.py"),
-    "cryptography": ("daemon/usersd/dev_provider.py",),
+    "cryptography": ("usersctl/factors/", "daemon/usersd/dev_provider.py"),
     "typer": COMMAND,
     "rich": COMMAND,
     "click": (),

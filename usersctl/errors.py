@@ -124,6 +124,10 @@ class StoreUnusable(UsersError):
     code = "database"
 
 
+class KeyUnusable(StoreUnusable):
+    """The key that seals the secrets of authenticator apps is missing, cannot be read, or does not open one of them."""
+
+
 class OtherVersion(StoreUnusable):
     """A database that a newer or older program wrote."""
 

@@ -41,6 +41,10 @@ def new_key() -> bytes:
     return secrets.token_bytes(32)
 
 
+def new_nonce(length: int) -> bytes:
+    return secrets.token_bytes(length)
+
+
 def sign(key: bytes, purpose: str, text: str) -> str:
     """`text`, a dot, and an HMAC for one purpose. Everybody can read it, and only the holder of the key can make it."""
     return f"{text}.{_mac(key, purpose, text)}"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from usersctl.claims import Claims
     from usersctl.deletion import Deletion
     from usersctl.devices import Devices
+    from usersctl.factors.sealing import Sealer
     from usersctl.first_admin import FirstAdmin
     from usersctl.freshness import Freshness
     from usersctl.groups import Groups
@@ -204,6 +205,12 @@ class Service:
         from usersctl.freshness import Freshness
 
         return Freshness(self.store, self.hasher, self.throttle)
+
+    @cached_property
+    def sealer(self) -> "Sealer":
+        from usersctl.factors.sealing import KeyFile, Sealer
+
+        return Sealer(self.settings.secret_keys, KeyFile(self.store.path))
 
     @cached_property
     def identities(self) -> "Identities":

@@ -916,6 +916,26 @@ def test_the_assertion_secret_needs_32_characters(load_keys: LoadKeys, value: An
         assert "at least 32 characters" in message
 
 
+@pytest.mark.parametrize(
+    "value", ["", " \n", "s" * 31, 7, ["s" * 32], f"{'s' * 32}\nshort", f"{'s' * 32}\x1b"]
+)
+def test_each_sealing_key_needs_32_characters(load_keys: LoadKeys, value: Any) -> None:
+    message = error_of(load_keys, {"auth.secretKey": value})
+    assert message.partition(": auth.secretKey = ***: ")[2].startswith("must be a ")
+
+
+def test_several_sealing_keys_stand_one_a_line(load_keys: LoadKeys, tmp_path: Path) -> None:
+    keys = ("new " + "n" * 32, "old " + "o" * 32)
+    text = f"{keys[0]}\r\n\n  {keys[1]}\n\n"
+    (tmp_path / "secret").write_bytes(text.encode())
+    for env in ({"USERS_SECRET_KEY": text}, {"USERS_SECRET_KEY_FILE": str(tmp_path / "secret")}):
+        loaded = load_keys({}, env=ENV | env)
+        assert loaded.settings.secret_keys == keys
+        assert ("auth.secretKey", "***") in [(name, value) for name, value, _ in shown(loaded)]
+        assert "nnn" not in repr(loaded) + repr(loaded.settings) + repr(shown(loaded))
+    assert ("auth.secretKey", None) in [(name, value) for name, value, _ in shown(load_keys({}))]
+
+
 def test_a_role_rule_with_a_star_within_a_segment_is_refused(load_keys: LoadKeys) -> None:
     assert 'only as a whole segment, as in "/docs/*"' in error_of(
         load_keys, {"auth.roleRules": {"/a*": "admin"}}

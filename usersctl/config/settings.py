@@ -96,6 +96,10 @@ class Settings(NamedTuple):
     assertion_secret: Annotated[str | None, Key("auth.assertionSecret", values.shared_secret, env="USERS_ASSERTION_SECRET",
         env_file=True, secret=True, example="the output of: openssl rand -base64 32", help=
         "The key that signs Remote-Assertion, shared with the applications that verify it: 32 characters or more.")] = None
+    secret_keys: Annotated[tuple[str, ...], Key("auth.secretKey", values.secret_keys, env="USERS_SECRET_KEY",
+        env_file=True, secret=True, example="the output of: openssl rand -base64 32", help=
+        "The key that seals the secrets of authenticator apps: 32 characters or more. Several, one a line: the first seals, all open. "
+        "Without it: the file users.key beside the database, which is made when it is needed.")] = ()
 
     forward_headers: Annotated[tuple[tuple[str, str], ...], Key("forward.headers", values.identity_headers,
         "The headers that tell an application behind a proxy who the user is, each with what it holds: id, email, name, role or groups.")

@@ -275,6 +275,15 @@ def shared_secret(value: Any) -> str:
     return text
 
 
+@kind("secrets, one a line", write=lambda keys: "\n".join(keys or ()) or None)
+def secret_keys(value: Any) -> tuple[str, ...]:
+    lines = value.splitlines() if isinstance(value, str) else []
+    keys = [line.strip() for line in lines if line.strip()]
+    if not keys:
+        raise BadValue("must be a secret of at least 32 characters, or several, one a line")
+    return tuple(map(shared_secret, keys))
+
+
 @kind("string")
 def cookie_name(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch("[_-]*[A-Za-z0-9][A-Za-z0-9_-]*", value):
