@@ -281,7 +281,7 @@ def secret_keys(value: Any) -> tuple[str, ...]:
     keys = [line.strip() for line in lines if line.strip()]
     if not keys:
         raise BadValue("must be a secret of at least 32 characters, or several, one a line")
-    return tuple(map(shared_secret, keys))
+    return tuple(shared_secret(key) for key in keys)
 
 
 @kind("string")
