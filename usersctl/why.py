@@ -208,10 +208,9 @@ class Why:
         if self.settings.provider(name) is not None:
             message += ", which is not the configured provider"
             return result(gate, message, "a sign-in with the account's address links it again")
+        table = table_of(name)
         return result(
-            gate,
-            f"{message}, and no provider is configured",
-            f"set {table_of(name)}.clientId and clientSecret",
+            gate, f"{message}, and {table} is not configured", f"set {table}.clientId and clientSecret"
         )
 
     def _sessions(self, tx: Transaction, user: User) -> Gate:

@@ -123,7 +123,7 @@ def test_a_user_without_a_password_gets_in_by_email_or_provider(service: Service
     assert explained(service, ada, **PROVIDER).shut is None
     explanation = explained(service, ada)
     assert stopped_by(explanation) == ("password", f"usersctl link reset {ada.id}")
-    assert gate(explanation, "provider").message == "linked as 77, and no provider is configured"
+    assert gate(explanation, "provider").message == "linked as 77, and auth.oauth is not configured"
     link(service, ada.id, "77", "https://former.example.com")
     elsewhere = gate(explained(service, ada, **PROVIDER), "provider")
     assert (
@@ -134,6 +134,19 @@ def test_a_user_without_a_password_gets_in_by_email_or_provider(service: Service
     assert (
         gate(explained(service, ada, **PROVIDER), "provider").message
         == "linked as 77 at https://id.example.com"
+    )
+
+
+def test_a_link_to_a_former_provider_names_its_table_beside_another_that_is_configured(
+    service: Service,
+) -> None:
+    ada = create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
+    link(service, ada.id, "77", "https://former.example.com", provider="former")
+    former = gate(explained(service, ada, **PROVIDER), "provider-former")
+    assert (former.state, former.message, former.mend) == (
+        "shut",
+        "linked as 77 at https://former.example.com, and auth.providers.former is not configured",
+        "set auth.providers.former.clientId and clientSecret",
     )
 
 
