@@ -93,8 +93,7 @@ def backup(
 
     The backup is the state of one moment, however long the copy takes. The file appears when it is complete, with mode
     0600. An existing file is never overwritten. The audit trail of the database in use gets a row, if it can be written.
-    --keep removes older backups that it made, and no other file, after the
-    new one is verified.
+    --keep removes older backups that it made, and no other file, after the new one is verified.
     """
     from usersctl.store.backup import DatedBackups
 
