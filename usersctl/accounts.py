@@ -33,7 +33,7 @@ class Accounts:
 
     def get(self, user_id: int) -> User:
         with self.store.glance() as tx:
-            return _existing(tx.user(user_id))
+            return tx.existing_user(user_id)
 
     def find(self, reference: str, *, also_claimed: bool = False) -> User:
         """By id or known email address. `also_claimed` is for reading only: users may claim anybody's address."""
@@ -128,7 +128,7 @@ class Accounts:
         """Returns each user as it was before and as it is now."""
         with self.store.write() as tx:
             admit(tx, by)
-            users = [_existing(tx.user(user_id)) for user_id in user_ids]
+            users = [tx.existing_user(user_id) for user_id in user_ids]
             return [(user, self._update(tx, user.id, {"active": active}, by)) for user in users]
 
     def _update(
@@ -141,7 +141,7 @@ class Accounts:
         email: str | None = None,
         unlink: str | None = None,
     ) -> User:
-        user = _existing(tx.user(user_id))
+        user = tx.existing_user(user_id)
         changes = _changes(user, asked)
         if "active" in changes and by.user_id == user_id:
             raise Forbidden("You cannot change your own active status")
@@ -191,8 +191,8 @@ class Accounts:
         """Deletes all of these users, with all rows that refer to them, or none; returns the deleted ones."""
         with self.store.read() if dry_run else self.store.write() as tx:
             admit(tx, by)
-            asked = [tx.user(user_id) for user_id in dict.fromkeys(user_ids)]
-            users = [_existing(user) for user in asked if user is not None or not if_exists]
+            look = tx.user if if_exists else tx.existing_user
+            users = list(filter(None, map(look, dict.fromkeys(user_ids))))
             keep_an_admin(tx, users)
             if not dry_run:
                 for user in users:
@@ -206,7 +206,7 @@ class Accounts:
         password_hash = self.hasher.hash(check_password(self.settings, password, user))
         with self.store.write() as tx:
             admit(tx, by)
-            user = _entered(_existing(tx.user(user_id)))
+            user = _entered(tx.existing_user(user_id))
             changed = new_password(tx, self.emails, user, password_hash, action="set-password", by=by)
             tell(changed)
             return changed
@@ -259,10 +259,4 @@ def _entered(user: User) -> User:
     if user.awaits_owner:
         hint = f"usersctl link invite {user.id} prints a link; usersctl activate {user.id} makes it an account like others"
         raise Forbidden("The owner of an invited account sets its password with the link", hint=hint)
-    return user
-
-
-def _existing(user: User | None) -> User:
-    if user is None:
-        raise NotFound("User not found")
     return user

@@ -111,24 +111,17 @@ class Groups:
             with self.store.write() as tx:
                 admit(tx, by)
                 group = group_named(tx, name)
-                users = [_user(tx, user_id) for user_id in left[start : start + CHANGED_AT_ONCE]]
+                users = [tx.existing_user(user_id) for user_id in left[start : start + CHANGED_AT_ONCE]]
                 changed += change_members(tx, group, users, into=into, by=by)
         return changed
 
     def of(self, user_id: int) -> tuple[str, ...]:
         with self.store.read() as tx:
-            _user(tx, user_id)
+            tx.existing_user(user_id)
             return tx.groups_of(user_id)
 
     def set(self, user_id: int, names: Collection[str], *, by: Actor) -> tuple[str, ...]:
         with self.store.write() as tx:
             admit(tx, by)
-            set_groups(tx, _user(tx, user_id), names, by=by)
+            set_groups(tx, tx.existing_user(user_id), names, by=by)
             return tx.groups_of(user_id)
-
-
-def _user(tx: Transaction, user_id: int) -> User:
-    user = tx.user(user_id)
-    if user is None:
-        raise NotFound("User not found")
-    return user

@@ -10,7 +10,7 @@ from usersctl.addresses import TAKEN, make_free
 from usersctl.config import Settings
 from usersctl.credentials import dead_link, end_links_of_other_addresses, shut_out
 from usersctl.durations import span
-from usersctl.errors import Forbidden, Invalid, NotFound, Taken
+from usersctl.errors import Forbidden, Invalid, Taken
 from usersctl.fields import lookup_key, normal_email, normal_group, normal_name, normal_role
 from usersctl.groups import set_groups
 from usersctl.lockdown import refuse_in_lockdown
@@ -134,11 +134,8 @@ class Invitations:
 
     def again_in(self, tx: Transaction, user_id: int, lifetime: timedelta, *, by: Actor) -> User:
         """Within the transaction of an admin who was admitted."""
-        credentials = tx.credentials_of(user_id)
-        if credentials is None:
-            raise NotFound("User not found")
-        user = credentials.user
-        if not user.awaits_owner and (not user.active or password_is_set(credentials)):
+        user = tx.existing_user(user_id)
+        if not user.awaits_owner and (not user.active or password_is_set(tx.credentials_of(user_id))):
             hint = "only accounts that await their owner, and active ones without a password, are invited"
             raise Taken("This account needs no invitation", hint=hint, value=user.email)
         present = tx.invitation_of(user_id)
@@ -152,9 +149,7 @@ class Invitations:
             return [self._withdraw(tx, user_id, by) for user_id in user_ids]
 
     def _withdraw(self, tx: Transaction, user_id: int, by: Actor) -> User:
-        user = tx.user(user_id)
-        if user is None:
-            raise NotFound("User not found")
+        user = tx.existing_user(user_id)
         if user.invited_at is None:
             hint = f"{user.email} has accepted it, or was never invited; usersctl delete removes an account"
             raise Forbidden("There is no invitation to withdraw", hint=hint)

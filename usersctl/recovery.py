@@ -6,7 +6,7 @@ from typing import Any
 from usersctl.addresses import put_back
 from usersctl.config import Settings
 from usersctl.credentials import dead_link, end_links_of_other_addresses, new_password, owner_of, shut_out
-from usersctl.errors import Invalid, NotFound
+from usersctl.errors import Invalid
 from usersctl.fields import lookup_key
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import RESET, EmailQueue
@@ -40,9 +40,7 @@ class Recovery:
         """For an admin, who learns what `forgot` hides."""
         with self.store.write() as tx:
             admit(tx, by)
-            user = tx.user(user_id)
-            if user is None:
-                raise NotFound("User not found")
+            user = tx.existing_user(user_id)
             refuse_in_lockdown(tx, user)
             if not user.active:
                 raise Invalid("The account is inactive, which a new password would not change")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from usersctl.addresses import make_free
 from usersctl.config import Settings
 from usersctl.credentials import owner_of
-from usersctl.errors import Invalid, NotFound
+from usersctl.errors import Invalid
 from usersctl.fields import lookup_key, newcomer
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import CONFIRM, EmailQueue
@@ -48,9 +48,7 @@ class Registration:
         """For an admin, who learns what `resend` hides."""
         with self.store.write() as tx:
             admit(tx, by)
-            user = tx.user(user_id)
-            if user is None:
-                raise NotFound("User not found")
+            user = tx.existing_user(user_id)
             refuse_in_lockdown(tx, user)
             if not user.awaiting_confirmation:
                 raise Invalid("The account has nothing to confirm")

@@ -326,9 +326,7 @@ class Sessions:
             return [self._revoke_all(tx, user_id, by) for user_id in user_ids]
 
     def _revoke_all(self, tx: Transaction, user_id: int, by: Actor) -> int:
-        user = tx.user(user_id)
-        if user is None:
-            raise NotFound("User not found")
+        user = tx.existing_user(user_id)
         ended = tx.delete_tokens_of(user_id)
         tx.forget_devices(user_id)
         if ended:
@@ -373,9 +371,7 @@ class Sessions:
         token = new_token()
         with self.store.write() as tx:
             admit(tx, by)
-            user = tx.user(user_id)
-            if user is None:
-                raise NotFound("User not found")
+            user = tx.existing_user(user_id)
             if not user.active:
                 raise Forbidden("Account is inactive", hint="activate it first with: usersctl activate USER")
             expires_at = None

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from usersctl.clock import stamp
-from usersctl.errors import Taken
+from usersctl.errors import NotFound, Taken
 from usersctl.folding import folded, folded_address, with_folded
 from usersctl.models import Claim, Credentials, Newcomer, User
 from usersctl.store.statements import Statements
@@ -28,6 +28,13 @@ _LAST = "\U0010ffff"  # sorts after every other character
 class Users(Statements):
     def user(self, user_id: int) -> User | None:
         return self._first(self._user, f"SELECT {USER} FROM users WHERE id = ?", (user_id,))
+
+    def existing_user(self, user_id: int) -> User:
+        """Raises NotFound."""
+        user = self.user(user_id)
+        if user is None:
+            raise NotFound("User not found")
+        return user
 
     def user_by_email(self, email: str) -> User | None:
         return self._first(self._user, f"SELECT {USER} FROM users WHERE email = ?", (email,))
