@@ -97,7 +97,7 @@ class Invitations:
         made = tx.add_user(Newcomer(guest.email, name, role=guest.role or Role.USER, active=False))
         if guest.groups is not None:
             set_groups(tx, made, guest.groups, by=by)
-        return self._begin(tx, made, lifetime, by, is_nameless=guest.name is None)
+        return invited.begin(tx, self.emails, made, lifetime, is_nameless=guest.name is None, by=by)
 
     def _change(self, tx: Transaction, user: User, guest: Guest, lifetime: timedelta, by: Actor) -> User:
         """What the newer invitation says counts; what it leaves open stays."""
@@ -109,22 +109,7 @@ class Invitations:
         if guest.groups is not None:
             set_groups(tx, user, guest.groups, by=by)
         is_nameless = guest.name is None and present is not None and present.is_nameless
-        return self._begin(tx, user, lifetime, by, is_nameless=is_nameless, again=True)
-
-    def _begin(
-        self,
-        tx: Transaction,
-        user: User,
-        lifetime: timedelta,
-        by: Actor,
-        *,
-        is_nameless: bool,
-        again: bool = False,
-    ) -> User:
-        begun = invited.begin(tx, self.emails, user, lifetime, is_nameless=is_nameless)
-        details = {"again": True} if again else {}
-        tx.audit(by, "invite", begun, role=begun.role, days=round(lifetime / timedelta(days=1), 2), **details)
-        return begun
+        return invited.begin(tx, self.emails, user, lifetime, is_nameless=is_nameless, again=True, by=by)
 
     def again(self, user_ids: Iterable[int], lifetime: timedelta, *, by: Actor) -> list[User]:
         """Those who have not accepted yet, and active users without a password. All of them, or none."""
@@ -140,7 +125,8 @@ class Invitations:
             raise Taken("This account needs no invitation", hint=hint, value=user.email)
         present = tx.invitation_of(user_id)
         is_nameless = present is not None and present.is_nameless
-        return self._begin(tx, user, lifetime, by, is_nameless=is_nameless, again=present is not None)
+        again = present is not None
+        return invited.begin(tx, self.emails, user, lifetime, is_nameless=is_nameless, again=again, by=by)
 
     def withdraw(self, user_ids: Iterable[int], *, by: Actor) -> list[User]:
         """Removes an account that was never used. One that was active before it was invited stays."""
@@ -164,7 +150,7 @@ class Invitations:
     def waiting(self) -> list[Waiting]:
         with self.store.read() as tx:
             return [
-                Waiting(user, invitation, invitation.expires_at <= tx.now_text, last_email)
+                Waiting(user, invitation, invitation.has_expired(tx.now_text), last_email)
                 for user, invitation, last_email in tx.invited_users()
             ]
 
@@ -190,7 +176,7 @@ class Invitations:
             with self.store.write() as tx:
                 admit(tx, by)
                 found, after = self._without_password(tx, first)
-                begun = [self._begin(tx, user, lifetime, by, is_nameless=False) for user in found]
+                begun = [invited.begin(tx, self.emails, user, lifetime, by=by) for user in found]
             yield from begun
 
     def _without_password(self, tx: Transaction, after: int) -> tuple[list[User], int | None]:
@@ -280,6 +266,6 @@ def _invited(tx: Transaction, token_hash: bytes, email: str) -> tuple[User, Invi
     invitation = tx.invitation_of(link.user_id or 0)
     if user is None or invitation is None or not link.email == user.email == email:
         raise dead_link()
-    if invitation.expires_at <= tx.now_text:
+    if invitation.has_expired(tx.now_text):
         raise Invalid(EXPIRED)
     return user, invitation

@@ -12,9 +12,16 @@ NOT_INVITED: dict[str, Any] = {"invited_at": None, "invitation_expires_at": None
 
 
 def begin(
-    tx: Transaction, emails: EmailQueue, user: User, lifetime: timedelta, *, is_nameless: bool = False
+    tx: Transaction,
+    emails: EmailQueue,
+    user: User,
+    lifetime: timedelta,
+    *,
+    is_nameless: bool = False,
+    again: bool = False,
+    by: Actor,
 ) -> User:
-    """For a new account, for one that has no password, or once more: links of an invitation before this one are dead."""
+    """For a new account, for one that has no password, or `again`: links of an invitation before this one are dead."""
     tx.end_invite_links(Purpose.INVITE_REPLACED, user.id)
     expires_at = stamp(tx.now + lifetime)
     invited = tx.change_user(
@@ -25,11 +32,13 @@ def begin(
         invited_nameless=is_nameless,
     )
     emails.add_for_admin(tx, INVITATION, invited)
+    details = {"again": True} if again else {}
+    tx.audit(by, "invite", invited, role=invited.role, days=round(lifetime / timedelta(days=1), 2), **details)
     return invited
 
 
 def send(tx: Transaction, emails: EmailQueue, user: User, *, former: User) -> User:
-    """To the new address of an invited account, after which it is called as long as no name was given."""
+    """Sends the link of an invited account to its new address. A name that was taken from the former one follows."""
     invitation = tx.invitation_of(user.id)
     if invitation is not None and needs_name(former, invitation):
         user = tx.change_user(user.id, name=user.email.partition("@")[0])
@@ -41,11 +50,6 @@ def send(tx: Transaction, emails: EmailQueue, user: User, *, former: User) -> Us
 def needs_name(user: User, invitation: Invitation) -> bool:
     """An admin may have given one since."""
     return invitation.is_nameless and user.name == user.email.partition("@")[0]
-
-
-def has_expired(tx: Transaction, user: User) -> bool:
-    invitation = tx.invitation_of(user.id)
-    return invitation is not None and invitation.expires_at <= tx.now_text
 
 
 def accept(tx: Transaction, user: User, *, by: Actor, through: str, **changes: Any) -> User:

@@ -326,6 +326,9 @@ class Invitation(NamedTuple):
     expires_at: str
     is_nameless: bool  # the account is named after its address, because the invitation gave no name
 
+    def has_expired(self, now: str) -> bool:
+        return self.expires_at <= now
+
 
 class OneTimeToken(NamedTuple):
     user_id: int | None

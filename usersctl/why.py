@@ -269,7 +269,7 @@ def _lockdown(tx: Transaction, user: User | None) -> Gate:
 
 def _invited(tx: Transaction, user: User) -> Gate:
     invitation = tx.invitation_of(user.id)
-    if invitation is None or invitation.expires_at <= tx.now_text:
+    if invitation is None or invitation.has_expired(tx.now_text):
         message, mend = "the invitation has expired", f"usersctl invite resend {user.id}"
         return _shut("active", message, mend, Cause.INVITATION_EXPIRED, Step.INVITE)
     message = f"invited at {invitation.invited_at}, and not accepted yet"

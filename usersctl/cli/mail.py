@@ -181,7 +181,7 @@ def _hours_of_invitation(service: "Service", account: User) -> float:
         invitation = tx.invitation_of(account.id)
         if invitation is None:
             raise Forbidden(f"{account.email} has no invitation", hint=f"see: usersctl why {account.id}")
-        if invitation.expires_at <= tx.now_text:
+        if invitation.has_expired(tx.now_text):
             hint = f"use: usersctl invite resend {account.id}"
             raise Forbidden(f"The invitation of {account.email} has expired", hint=hint)
         return (moment(invitation.expires_at) - tx.now).total_seconds() / 3600

@@ -241,7 +241,7 @@ def _why_settled(tx: Transaction, kind: Kind, user: User, now: str) -> str | Non
         return "nothing to accept"
     if kinds.sent_as(kind, user) is kinds.INVITATION:
         invitation = tx.invitation_of(user.id)
-        return "the invitation has expired" if invitation and invitation.expires_at <= now else None
+        return "the invitation has expired" if invitation and invitation.has_expired(now) else None
     if kind is kinds.CONFIRM and not user.awaiting_confirmation:
         return "nothing to confirm"
     if kind is kinds.APPROVE_NEW_EMAIL and user.claimed_email is None:

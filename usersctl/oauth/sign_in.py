@@ -134,7 +134,7 @@ class OAuthSignIn:
         if user.active or invitation is None:
             invited.settle(tx, user)
             return user._replace(invited_at=None)
-        if invited.has_expired(tx, user):
+        if invitation.has_expired(tx.now_text):
             return user  # and refused as inactive
         name = user.name
         if invitation.is_nameless:

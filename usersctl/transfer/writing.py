@@ -135,8 +135,7 @@ class Writing:
         """Not an account that the file makes inactive: an invitation would undo that."""
         if "password_hash" in row or row.get("identities") or not (user.active or user.awaiting_confirmation):
             return
-        begun = begin(self.tx, self.emails, user, lifetime, is_nameless="name" not in row)
-        self.tx.audit(self.options.by, "invite", begun)
+        begin(self.tx, self.emails, user, lifetime, is_nameless="name" not in row, by=self.options.by)
         self.invited += 1
 
     def _links(self, row: dict[str, Any]) -> Iterator[Link]:
