@@ -66,12 +66,11 @@ CREATE INDEX users_admins_by_last_login ON users (login_order) WHERE role = 'adm
 CREATE UNIQUE INDEX users_by_claim ON users (claimed_email) WHERE claimed_email IS NOT NULL;
 CREATE INDEX users_by_end_of_claim ON users (claim_expires_at) WHERE claim_expires_at IS NOT NULL;
 CREATE INDEX users_by_deletion ON users (delete_at) WHERE delete_at IS NOT NULL;
+CREATE INDEX users_invited_by_expiry ON users (invitation_expires_at) WHERE invited_at IS NOT NULL;
 CREATE INDEX users_awaiting_by_age ON users (created_at) WHERE awaiting_confirmation = 1;
 -- Neither bcrypt nor unusable: see usersctl/foreign_hashes.py
 CREATE INDEX users_by_foreign_hash ON users (password_hash)
     WHERE substr(password_hash, 1, 2) <> '$2' AND substr(password_hash, 1, 1) <> '!';
-
-CREATE INDEX users_invited_by_expiry ON users (invitation_expires_at) WHERE invited_at IS NOT NULL;
 
 -- Which users have which three characters in a row in their search_text.
 CREATE VIRTUAL TABLE user_search USING fts5 (

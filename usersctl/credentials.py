@@ -30,7 +30,7 @@ def shut_out(tx: Transaction, user: User, *, but: int | None = None, notices: bo
 def end_links(
     tx: Transaction, emails: EmailQueue, user: User, identities: Iterable[Identity], *, by: Actor
 ) -> None:
-    """To accounts of identity providers that may be another person's. The user is told of each by email."""
+    """To accounts of identity providers that may be another person's. The user gets an email about each of them."""
     for identity in identities:
         tx.delete_identities(user.id, identity.provider)
         emails.add(tx, ACCOUNT_UNLINKED, user, user.email)

@@ -79,7 +79,7 @@ class Hasher:
         hash of another system comes in addition: see level().
         """
         attempt = _bytes(password)
-        if stored and len(attempt) > MAX_BYTES:
+        if len(attempt) > MAX_BYTES:
             stored, attempt = None, attempt[:MAX_BYTES]
         foreign = _foreign(stored)
         if foreign is not None and _matches_foreign(attempt, foreign):
@@ -101,7 +101,7 @@ class Hasher:
                 for rounds in range(int(found[3]), self.rounds):
                     bcrypt.hashpw(prepared, bcrypt.gensalt(rounds))
                 return fits
-        bcrypt.checkpw(attempt[:MAX_BYTES], self._dummy)
+        bcrypt.checkpw(attempt, self._dummy)
         return False
 
     def needs_renewal(self, stored: str) -> bool:

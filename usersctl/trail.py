@@ -53,13 +53,13 @@ class Trail:
 
     def page(self, wanted: Wanted, *, limit: int, before: int | None = None) -> TrailPage:
         with self.store.read() as tx:
-            actions = sorted({*ACTIONS, *tx.actions()})
+            actions = _actions(tx)
             page = tx.audit_page(self._filter(tx, wanted, actions), limit, before)
             return TrailPage(list(with_addresses(tx, page.rows)), page.next, actions)
 
     def actions(self) -> list[str]:
         with self.store.glance() as tx:
-            return sorted({*ACTIONS, *tx.actions()})
+            return _actions(tx)
 
     def _filter(self, tx: Transaction, wanted: Wanted, actions: list[str]) -> AuditFilter:
         if wanted.action and wanted.action not in actions:
@@ -88,6 +88,10 @@ class Trail:
     def check_end(self) -> ChainStep:
         with self.store.read() as tx:
             return tx.check_audit_end(END)
+
+
+def _actions(tx: Transaction) -> list[str]:
+    return sorted({*ACTIONS, *tx.actions()})
 
 
 def _user_id(name: str, tx: Transaction, text: str) -> int:

@@ -61,9 +61,6 @@ def remove_emails(folder: Path, before: datetime) -> None:
                         file.unlink()
 
 
-_BLANKS = re.compile(r"[ \t\n]+")  # not those that no line breaks at
-
-
 class SavedEmail(NamedTuple):
     """An email in the folder, as it is shown to a person."""
 
@@ -91,7 +88,8 @@ def read(file: Path) -> SavedEmail:
     paragraphs: list[str] = []
     if body is not None:
         text = body.get_content().replace("\r\n", "\n")
-        paragraphs = [" ".join(_BLANKS.split(paragraph)).strip() for paragraph in text.split("\n\n")]
+        # The no-break spaces stay.
+        paragraphs = [re.sub(r"[ \t\n]+", " ", paragraph).strip() for paragraph in text.split("\n\n")]
     return SavedEmail(
         int(file.stem),
         str(message["Message-ID"]).strip("<").partition("@")[0],

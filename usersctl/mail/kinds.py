@@ -95,7 +95,7 @@ ALWAYS_SENT = (UNDO, TOTP_ADDED, PASSKEY_ADDED)
 
 
 def sent_as(kind: Kind, user: User | None) -> Kind:
-    """The owner of an account that they have not accepted yet asked for a new password: the invitation is what lets them in."""
+    """An account that awaits its owner gets its invitation instead of a link to a new password."""
     if kind is RESET and user is not None and user.awaits_owner:
         return INVITATION
     return kind
@@ -110,7 +110,7 @@ class EmailQueue:
     committed: threading.Event = field(default_factory=threading.Event)  # wakes the worker that sends
 
     def add_for_admin(self, tx: Transaction, kind: Kind, user: User) -> None:
-        """The same limit as of `add`, which an admin learns of."""
+        """Raises TooMany where `add` drops the email."""
         if not self.add(tx, kind, user, user.email):
             wait = int(WITHIN.total_seconds())
             message = "Too many emails of this kind went to this user, please try again later"

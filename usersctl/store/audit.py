@@ -187,7 +187,7 @@ class Audit(Statements):
             )
 
     def check_audit_on(self, after: int, rows: int, at_most: int) -> chain.ChainStep:
-        """Checks some rows after this id, up to which there were so many `rows`."""
+        """Checks at most so many rows after this id. `rows`: the number of rows up to this id."""
         head = self.audit_head()
         before = "SELECT hash FROM audit WHERE id <= ? ORDER BY id DESC LIMIT 1"
         so_far = chain.Head(rows, self._first(lambda row: bytes(row[0]), before, (after,)) or chain.START)
@@ -208,7 +208,7 @@ class Audit(Statements):
 
     @contextmanager
     def _readable(self, errors: str = "replace") -> Iterator[None]:
-        """Text that is not UTF-8, because somebody changed a row by hand, is read as well."""
+        """Reads text that is not UTF-8 as well: a row may have been changed by hand."""
         connection = self._run("SELECT 1").connection
         connection.text_factory = lambda raw: raw.decode("utf-8", errors)
         try:

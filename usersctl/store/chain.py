@@ -23,20 +23,20 @@ class ChainResult(NamedTuple):
     problem: str | None
 
 
+class ChainStep(NamedTuple):
+    """The result of one step of a check in steps."""
+
+    so_far: ChainResult
+    of: int  # rows that the trail should have
+    next: int | None  # the id after which the next step begins; None: this was the last one
+
+
 def link(before: bytes, row: Sequence[Any]) -> bytes:
     """`row`: all columns but the hash. It includes the id, so that two rows cannot be swapped."""
     import hashlib  # late: commands that only read do without
 
     content = _encoded(row).encode()
     return hashlib.sha256(before + content).digest()
-
-
-class ChainStep(NamedTuple):
-    """The result of a check in steps."""
-
-    so_far: ChainResult
-    of: int  # rows that the trail should have
-    next: int | None  # the id after which the next step begins; None: this was the last one
 
 
 def check(

@@ -68,12 +68,10 @@ _CHECKS: dict[str, Callable[[str], Any]] = {
     "profile_picture": _picture,
     "password": str,
 }
-IDENTITIES = (
-    "identities"  # a list of objects, in CSV as JSON; with oauth_id, which is the one of the provider oauth
-)
+IDENTITIES = "identities"  # a list of objects, in CSV as JSON; for oauth_id see _join_oauth_id()
 GROUPS = "groups"  # a list of names, in CSV separated by commas
-IMPORTED = (*list(_CHECKS)[:-1], IDENTITIES, GROUPS, "password")
-COLUMNS = IMPORTED[:-1]
+COLUMNS = (*(name for name in _CHECKS if name != "password"), IDENTITIES, GROUPS)
+IMPORTED = (*COLUMNS, "password")
 
 _CHECKS_OF_IDENTITY: dict[str, Callable[[str], Any]] = {
     "provider": provider_name,

@@ -128,9 +128,9 @@ def _exported(credentials: Credentials, identities: list[Identity], groups: list
     row: dict[str, Any] = user._asdict()
     row |= {"confirmed": None, "password_hash": None, "oauth_issuer": None, "identities": None}
     row["groups"] = groups or None
-    told = [identity for identity in identities if not _is_told_by_oauth_id(identity)]
-    if told:
-        row["identities"] = [_exported_identity(identity) for identity in told]
+    others = [_exported_identity(identity) for identity in identities if not _is_oauth_id_alone(identity)]
+    if others:
+        row["identities"] = others
     for identity in identities:
         if identity.provider == OAUTH:
             row["oauth_issuer"] = identity.issuer or None
@@ -143,7 +143,8 @@ def _exported(credentials: Credentials, identities: list[Identity], groups: list
     return row
 
 
-def _is_told_by_oauth_id(identity: Identity) -> bool:
+def _is_oauth_id_alone(identity: Identity) -> bool:
+    """Whether the columns oauth_id and oauth_issuer hold all of it."""
     return identity.provider == OAUTH and identity.email is None and identity.linked_at is None
 
 
