@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from usersctl.clock import stamp
 from usersctl.config import Settings
 from usersctl.credentials import dead_link, owner_of, shut_out
-from usersctl.errors import Invalid, Unauthenticated, WrongPassword
+from usersctl.errors import Unauthenticated
 from usersctl.expiry import delete_due
 from usersctl.fields import lookup_key
 from usersctl.invited import settle
@@ -17,7 +17,7 @@ from usersctl.permissions import admit, keep_an_admin
 from usersctl.secrets import digest
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
-from usersctl.throttle import AccountThrottle, counter_in_session
+from usersctl.throttle import AccountThrottle
 
 AT_ONCE = 20  # accounts that one transaction deletes, because other writers wait for it
 
@@ -44,19 +44,8 @@ class Deletion:
         if not password_is_set(credentials):
             self._ask_by_email(user_id, by)
             return False
-        if not password:
-            raise Invalid("Password is required")
-        with self.throttle.check(self.hasher, counter_in_session(user_id, session_id), by):
-            if not self.hasher.matches(password, credentials.password_hash):
-                raise WrongPassword("Incorrect password")
-        with self.store.write() as tx:
-            admit(tx, by)
-            present = _present(tx, user_id)
-            if present.password_hash != credentials.password_hash:
-                # The password was changed meanwhile, so the former one proves nothing any more.
-                raise WrongPassword("Incorrect password")
-            tx.clear_failures(user_id)
-            self._delete(tx, present.user, by)
+        with self.throttle.proven(self.hasher, credentials, password, session_id=session_id, by=by) as (tx, user):
+            self._delete(tx, user, by)
         return True
 
     def _ask_by_email(self, user_id: int, by: Actor) -> None:

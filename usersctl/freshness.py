@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 
-from usersctl.errors import Invalid, Unauthenticated, WrongPassword
+from usersctl.errors import Invalid, Unauthenticated
 from usersctl.models import Actor
 from usersctl.passwords import Hasher, password_is_set
-from usersctl.permissions import admit
 from usersctl.store.store import Store
-from usersctl.throttle import AccountThrottle, counter_in_session
+from usersctl.throttle import AccountThrottle
 
 
 @dataclass(frozen=True)
@@ -24,15 +23,5 @@ class Freshness:
             raise Unauthenticated("Authentication required")
         if not password_is_set(credentials):
             raise Invalid("This account has no password: sign in through its provider again")
-        if not password:
-            raise Invalid("Password is required")
-        with self.throttle.check(self.hasher, counter_in_session(user_id, session_id), by):
-            if not self.hasher.matches(password, credentials.password_hash):
-                raise WrongPassword("Incorrect password")
-        with self.store.write() as tx:
-            admit(tx, by)
-            present = tx.credentials_of(user_id)
-            if present is None or present.password_hash != credentials.password_hash:
-                raise WrongPassword("Incorrect password")  # it was changed meanwhile
-            tx.clear_failures(user_id)
+        with self.throttle.proven(self.hasher, credentials, password, session_id=session_id, by=by) as (tx, _):
             tx.note_proof(by.token_hash or b"")

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from usersctl.clock import Clock, moment, stamp
-from usersctl.errors import Busy, TooMany
-from usersctl.models import Actor, Device, Locks, User
+from usersctl.errors import Busy, Invalid, TooMany, WrongPassword
+from usersctl.models import Actor, Credentials, Device, Locks, User
 from usersctl.passwords import Hasher
 from usersctl.permissions import admit
 from usersctl.store.store import Store
@@ -79,6 +79,26 @@ class AccountThrottle:
             self.count(tx, counter)
         with self.slot(hasher, counter):
             yield
+
+    @contextmanager
+    def proven(
+        self, hasher: Hasher, stored: Credentials, password: str | None, *, session_id: int, by: Actor
+    ) -> Iterator[tuple[Transaction, User]]:
+        """A transaction for the user of a session who gave the right password again, else WrongPassword."""
+        if not password:
+            raise Invalid("Password is required")
+        user_id = stored.user.id
+        with self.check(hasher, counter_in_session(user_id, session_id), by):
+            if not hasher.matches(password, stored.password_hash):
+                raise WrongPassword("Incorrect password")
+        with self.store.write() as tx:
+            admit(tx, by)
+            present = tx.credentials_of(user_id)
+            if present is None or present.password_hash != stored.password_hash:
+                # The password was changed meanwhile, so the former one proves nothing any more.
+                raise WrongPassword("Incorrect password")
+            tx.clear_failures(user_id)
+            yield tx, present.user
 
     def count(self, tx: Transaction, counter: Counter) -> None:
         """Counts a password check as failed, or raises TooMany while its counter has to wait.

@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import replace
 
 import pytest
-from support.accounts import change_password
+from support.accounts import author, change_password
 from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 from support.tables import plant_link, query
@@ -112,8 +112,16 @@ def test_of_two_changes_at_once_one_wins_and_the_old_password_is_gone(
         service.sessions.login(user.email, PASSWORD)
 
 
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        ("change", "Current password is incorrect"),
+        ("delete", "Incorrect password"),
+        ("confirm", "Incorrect password"),
+    ],
+)
 def test_a_password_that_is_replaced_while_it_is_checked_is_refused(
-    service: Service, add: Callable[..., User]
+    service: Service, add: Callable[..., User], way: str, message: str
 ) -> None:
     user = add("ada")
     opened = service.sessions.login(user.email, PASSWORD)
@@ -126,6 +134,15 @@ def test_a_password_that_is_replaced_while_it_is_checked_is_refused(
 
     slow = copy(service)
     slow.accounts = replace(service.accounts, hasher=Slow(4))
-    with pytest.raises(Invalid, match=r"^Current password is incorrect$"):
-        change_password(slow, opened, PASSWORD, "another sentence")
-    assert query(service, "SELECT password_hash FROM users") == [("changed meanwhile",)]
+    slow.deletion = replace(service.deletion, hasher=Slow(4))
+    slow.freshness = replace(service.freshness, hasher=Slow(4))
+    own = {"session_id": opened.session.id, "by": author(opened)}
+    ways = {
+        "change": lambda: change_password(slow, opened, PASSWORD, "another sentence"),
+        "delete": lambda: slow.deletion.request(user.id, PASSWORD, **own),
+        "confirm": lambda: slow.freshness.confirm(user.id, PASSWORD, **own),
+    }
+    with pytest.raises(Invalid, match=f"^{message}$"):
+        ways[way]()
+    assert query(service, "SELECT password_hash, active FROM users") == [("changed meanwhile", 1)]
+    assert query(service, "SELECT confirmed_at FROM auth_tokens") == [(None,)]
