@@ -43,7 +43,6 @@ class Wanted(NamedTuple):
 class TrailPage(NamedTuple):
     rows: list[dict[str, Any]]
     next: int | None  # goes on before this id
-    actions: list[str]  # to choose from
 
 
 @dataclass(frozen=True)
@@ -53,16 +52,16 @@ class Trail:
 
     def page(self, wanted: Wanted, *, limit: int, before: int | None = None) -> TrailPage:
         with self.store.read() as tx:
-            actions = _actions(tx)
-            page = tx.audit_page(self._filter(tx, wanted, actions), limit, before)
-            return TrailPage(list(with_addresses(tx, page.rows)), page.next, actions)
+            page = tx.audit_page(self._filter(tx, wanted), limit, before)
+            return TrailPage(list(with_addresses(tx, page.rows)), page.next)
 
     def actions(self) -> list[str]:
+        """To choose from."""
         with self.store.glance() as tx:
             return _actions(tx)
 
-    def _filter(self, tx: Transaction, wanted: Wanted, actions: list[str]) -> AuditFilter:
-        if wanted.action and wanted.action not in actions:
+    def _filter(self, tx: Transaction, wanted: Wanted) -> AuditFilter:
+        if wanted.action and wanted.action not in (actions := _actions(tx)):
             raise Invalid(f"action must be one of {', '.join(actions)}")
         return AuditFilter(
             _user_id("user", tx, wanted.user) if wanted.user else None,
