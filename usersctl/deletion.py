@@ -44,7 +44,8 @@ class Deletion:
         if not password_is_set(credentials):
             self._ask_by_email(user_id, by)
             return False
-        with self.throttle.proven(self.hasher, credentials, password, session_id=session_id, by=by) as (tx, user):
+        proven = self.throttle.proven(self.hasher, credentials, password, session_id=session_id, by=by)
+        with proven as (tx, user):
             self._delete(tx, user, by)
         return True
 

@@ -23,5 +23,6 @@ class Freshness:
             raise Unauthenticated("Authentication required")
         if not password_is_set(credentials):
             raise Invalid("This account has no password: sign in through its provider again")
-        with self.throttle.proven(self.hasher, credentials, password, session_id=session_id, by=by) as (tx, _):
+        proven = self.throttle.proven(self.hasher, credentials, password, session_id=session_id, by=by)
+        with proven as (tx, _):
             tx.note_proof(by.token_hash or b"")
