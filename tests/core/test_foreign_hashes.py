@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.commands import OPERATOR, PASSWORD
 from support.hashes import PHRASE, PUBLISHED, of_packages, passlib_kinds
+from support.tables import hash_of, plan, statements, store_hash
 
 from usersctl import foreign_hashes
 from usersctl.errors import Inactive, Invalid, Unauthenticated
@@ -240,40 +241,14 @@ def test_without_the_library_an_argon2_hash_matches_nothing_and_the_log_says_why
     )
 
 
-# --- the login replaces it ---
-
-
-def store(service: Service, user: User, stored: str) -> None:
-    with service.store.write() as tx:
-        tx.change_user(user.id, password_hash=stored)
-
-
-def stored_of(service: Service, user: User) -> str:
-    with service.store.read() as tx:
-        credentials = tx.credentials_of(user.id)
-    assert credentials is not None
-    return credentials.password_hash
-
-
-@pytest.mark.parametrize("name", MADE)
-def test_the_first_login_replaces_the_hash_by_bcrypt(
-    name: str, service: Service, add: Callable[..., User]
-) -> None:
-    ada = add()
-    store(service, ada, MADE[name])
-    with pytest.raises(Unauthenticated):
-        service.sessions.login(ada.email, "wrong")
-    assert stored_of(service, ada) == MADE[name]
-    service.sessions.login(ada.email, PHRASE)
-    assert stored_of(service, ada).startswith("$2b$04$")
-    service.sessions.login(ada.email, PHRASE)
+# --- the login replaces it: see also tests/interface/test_foreign_hashes.py ---
 
 
 def test_a_password_that_is_changed_during_the_check_is_not_replaced(
     service: Service, add: Callable[..., User], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ada = add()
-    store(service, ada, MADE["Werkzeug pbkdf2:sha256:1000"])
+    store_hash(service, ada, MADE["Werkzeug pbkdf2:sha256:1000"])
     matches = Hasher.matches
 
     def changed_meanwhile(self: Hasher, password: str, stored: str | None) -> bool:
@@ -292,10 +267,10 @@ def test_a_right_password_of_an_inactive_account_replaces_nothing(
     service: Service, add: Callable[..., User]
 ) -> None:
     ada = add(active=False)
-    store(service, ada, MADE["passlib phpass"])
+    store_hash(service, ada, MADE["passlib phpass"])
     with pytest.raises(Inactive):
         service.sessions.login(ada.email, PHRASE)
-    assert stored_of(service, ada) == MADE["passlib phpass"]
+    assert hash_of(service, ada) == MADE["passlib phpass"]
 
 
 # --- the same work for every refusal ---
@@ -314,8 +289,8 @@ def test_the_slowest_hash_is_found_among_many(service: Service, add: Callable[..
         "i": "argon2" + ARGON.format(m=65536, t=2, p=1),
     }
     for name, text in texts.items():
-        store(service, add(name), text)
-        store(service, add(f"{name}2"), text)
+        store_hash(service, add(name), text)
+        store_hash(service, add(f"{name}2"), text)
     with service.store.read() as tx:
         some = list(tx.foreign_hashes(beginning_of, 50))
         counts = {kind_of(text): tx.count_foreign_hashes(beginning_of(text)) for text in some}
@@ -334,9 +309,9 @@ def test_many_hashes_that_bcrypt_reads_hide_no_slower_one(
     service: Service, add: Callable[..., User], marked: str
 ) -> None:
     for number in range(60):
-        store(service, add(f"user{number}"), f"{marked}{number:053}")
+        store_hash(service, add(f"user{number}"), f"{marked}{number:053}")
     slow = foreign("scrypt:32768:8:1$salt$" + "ab" * 64)
-    store(service, add("last"), "scrypt:32768:8:1$salt$" + "ab" * 64)
+    store_hash(service, add("last"), "scrypt:32768:8:1$salt$" + "ab" * 64)
     with service.store.read() as tx:
         some = list(tx.foreign_hashes(beginning_of, 50))
         counts = sorted(tx.count_foreign_hashes(beginning_of(text)) for text in some)
@@ -347,12 +322,10 @@ def test_many_hashes_that_bcrypt_reads_hide_no_slower_one(
 
 
 def test_an_installation_without_foreign_hashes_reads_no_table_for_them(service: Service) -> None:
-    with service.store.read() as tx:
-        plan = tx._run(
-            "EXPLAIN QUERY PLAN SELECT min(password_hash) FROM users WHERE substr(password_hash, 1, 2) <> '$2'"
-            " AND substr(password_hash, 1, 1) <> '!' AND password_hash > ''"
-        ).fetchall()
-    assert "users_by_foreign_hash" in str(plan)
+    with service.store.read() as tx, statements(service) as run:
+        assert list(tx.foreign_hashes(beginning_of, 1)) == []
+    (statement,) = run
+    assert "users_by_foreign_hash" in str(plan(service, statement))
 
 
 @pytest.mark.slow

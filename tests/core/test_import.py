@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.commands import HASH, OPERATOR, PASSWORD, create_user
 from support.databases import add_database
 from support.fakes import FakeClock
-from support.tables import query
+from support.tables import query, statements
 
 from usersctl.config import Settings
 from usersctl.errors import UsersError
@@ -123,14 +123,13 @@ def test_rows_that_are_written_together_come_to_the_same_as_one_by_one(
 
 
 def test_an_import_needs_few_statements_for_many_rows(service: Service) -> None:
-    statements: list[str] = []
-    service.store._connection().set_trace_callback(statements.append)
     people = (
         (f"row {n}", {"email": f"user{n}@example.com", "password_hash": HASH, "oauth_id": f"id-{n}"})
         for n in range(1_000)
     )
     options = ImportOptions("fail", False, OPERATOR, report=print, hashing=lambda *_: None)
-    assert service.transfer.import_rows(people, options).created == 1_000
+    with statements(service) as run:
+        assert service.transfer.import_rows(people, options).created == 1_000
     # The trail gets its rows by one statement, which the callback reports for each of them.
     # The callback reports a statement again for each row of it.
-    assert len({text for text in statements if not text.startswith("INSERT INTO audit ")}) < 100
+    assert len({text for text in run if not text.startswith("INSERT INTO audit ")}) < 100

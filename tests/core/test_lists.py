@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from support.commands import OPERATOR
 from support.fakes import FakeClock
+from support.tables import plan, statements
 
 from usersctl.clock import stamp
 from usersctl.errors import Invalid
@@ -69,10 +70,7 @@ def people(service: Service, clock: FakeClock) -> list[Person]:
 
 
 def states(service: Service, user: User) -> frozenset[str]:
-    with service.store.read() as tx:
-        (is_invited,) = tx._run(
-            "SELECT invited_at IS NOT NULL FROM users WHERE id = ?", (user.id,)
-        ).fetchone()
+    is_invited = user.invited_at is not None
     gates = service.why.explain(str(user.id)).gates
     known = {
         UserState.ACTIVE: user.active,
@@ -177,25 +175,18 @@ def test_a_state_is_listed_from_an_index_in_the_order_of_the_list(
 ) -> None:
     wanted = UserFilter(state=state, sort=sort, descending=descending)
     last = expected(people, wanted)[2]
-    connection, run = service.store._connection(), list[str]()
-    for after in (None, last.id):
-        connection.set_trace_callback(run.append)
-        service.accounts.page(wanted, limit=3, after=after)
-        connection.set_trace_callback(None)
-    plan = [
-        step
-        for statement in run
-        if "LIMIT" in statement
-        for (*_, step) in connection.execute(f"EXPLAIN QUERY PLAN {statement}")
-    ]
-    assert not [step for step in plan if "TEMP B-TREE" in step or re.fullmatch(r"SCAN \w+", step)], plan
+    with statements(service) as run:
+        for after in (None, last.id):
+            service.accounts.page(wanted, limit=3, after=after)
+    steps = [step for statement in run if "LIMIT" in statement for step in plan(service, statement)]
+    assert not [step for step in steps if "TEMP B-TREE" in step or re.fullmatch(r"SCAN \w+", step)], steps
     own = {
         "deactivated": "users_shut",
         "awaiting": "users_shut",
         "invited": "users_invited",
         "never-signed-in": "users_(new|by_last_login)",
     }
-    assert re.search(rf"USING INDEX {own[state]}", plan[0]), plan
+    assert re.search(rf"USING INDEX {own[state]}", steps[0]), steps
 
 
 @pytest.mark.parametrize("others", [{"state": "active"}, {"role": "user"}, {"active": True, "role": "user"}])
@@ -204,12 +195,10 @@ def test_a_part_of_a_large_group_is_counted_from_its_members(
 ) -> None:
     monkeypatch.setattr(user_lists, "FEW", 12)
     wanted = UserFilter(group="odd", **others)
-    connection, run = service.store._connection(), list[str]()
-    connection.set_trace_callback(run.append)
-    page = service.accounts.page(wanted, limit=3)
-    connection.set_trace_callback(None)
+    with statements(service) as run:
+        page = service.accounts.page(wanted, limit=3)
     assert page.total == len(expected(people, wanted))
     (counting,) = (statement for statement in run if "SELECT count(*)" in statement)
-    plan = [step for (*_, step) in connection.execute(f"EXPLAIN QUERY PLAN {counting}")]
-    assert any(step.startswith("SEARCH group_members") for step in plan), plan
-    assert not [step for step in plan if re.fullmatch(r"SCAN users.*", step)], plan
+    steps = plan(service, counting)
+    assert any(step.startswith("SEARCH group_members") for step in steps), steps
+    assert not [step for step in steps if re.fullmatch(r"SCAN users.*", step)], steps

@@ -11,6 +11,7 @@ from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.documentation import blocks, page
 from support.fakes import FakeClock
 from support.postbox import last_link, sent
+from support.tables import hash_of
 
 from usersctl.config import load
 from usersctl.errors import SignInRefused, Taken, Unauthenticated
@@ -54,13 +55,6 @@ def count(service: Service) -> int:
         return len(list(tx.all_credentials()))
 
 
-def stored_hash(service: Service, user: User) -> str:
-    with service.store.read() as tx:
-        credentials = tx.credentials_of(user.id)
-        assert credentials is not None
-        return credentials.password_hash
-
-
 def audit(service: Service, action: str) -> list[dict[str, Any]]:
     with service.store.read() as tx:
         return [row.details for row in tx.audit_rows() if row.action == action]
@@ -100,7 +94,7 @@ def test_a_new_account_takes_name_and_address_from_the_provider(service: Service
 
 def test_a_new_account_has_an_unusable_password(service: Service) -> None:
     user = signs_in(service)
-    assert stored_hash(service, user) == UNUSABLE
+    assert hash_of(service, user) == UNUSABLE
     for password in ("", UNUSABLE, PASSWORD, "1001", user.email):
         with pytest.raises(Unauthenticated):
             service.sessions.login(user.email, password)
@@ -217,7 +211,7 @@ def test_linking_an_account_with_an_unproven_address_ends_every_former_access(
     linked = signs_in(service)
     assert linked.id == user.id
     assert linked.email_proven_at is not None
-    assert stored_hash(service, linked) == UNUSABLE
+    assert hash_of(service, linked) == UNUSABLE
     assert not can_log_in(service, linked)
     assert service.sessions.check(session.token) is None
     assert service.sessions.check(api.token) is None

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from support.accounts import signed_in_admin
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
+from support.tables import hash_of, store_hash
 
 from usersctl.clock import stamp
 from usersctl.errors import Busy, Forbidden, NotFound, Unauthenticated
@@ -42,18 +43,6 @@ def stored(service: Service, token_id: int) -> Session:
         token = tx.token(token_id)
     assert token is not None
     return token
-
-
-def store_hash(service: Service, user: User, password_hash: str) -> None:
-    with service.store.write() as tx:
-        tx.change_user(user.id, password_hash=password_hash)
-
-
-def hash_of(service: Service, user: User) -> str:
-    with service.store.read() as tx:
-        credentials = tx.credentials_of(user.id)
-    assert credentials is not None
-    return credentials.password_hash
 
 
 # --- login ---

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
+from support.tables import plan, statements
 
 from usersctl.errors import Busy, NotFound, StoreUnusable, Taken
 from usersctl.models import Identity, Newcomer, User, UserFilter
@@ -596,19 +597,15 @@ def test_queries_read_no_more_rows_in_a_larger_database(
     token = service.sessions.login(ada.email, PASSWORD).token
     clock.move(minutes=5)  # and so the use of a session is noted
     expected, operation = FOUND[what]
-    connection, run = service.store._connection(), list[str]()
-    connection.set_trace_callback(run.append)
-    operation(service, token, ada)
-    connection.set_trace_callback(None)
-    statements = [statement for statement in run if re.match("SELECT|INSERT|UPDATE|DELETE|WITH", statement)]
-    plan = [
-        row[3] for statement in statements for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}")
-    ]
-    assert any(re.fullmatch(expected, step) for step in plan), plan
-    assert {step for step in plan if re.fullmatch(r"SCAN \w+", step)} <= {
+    with statements(service) as run:
+        operation(service, token, ada)
+    asked = [statement for statement in run if re.match("SELECT|INSERT|UPDATE|DELETE|WITH", statement)]
+    steps = [step for statement in asked for step in plan(service, statement)]
+    assert any(re.fullmatch(expected, step) for step in steps), steps
+    assert {step for step in steps if re.fullmatch(r"SCAN \w+", step)} <= {
         f"SCAN {table}" for table in FEW_ROWS
     }
-    assert not [step for step in plan if "TEMP B-TREE" in step], plan
+    assert not [step for step in steps if "TEMP B-TREE" in step], steps
 
 
 def test_closing_waits_for_a_thread_that_is_amid_a_change(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.commands import OPERATOR, by_hand
 from support.fakes import FakeClock
-from support.tables import query
+from support.tables import plan, query, statements
 
 import usersctl
 from usersctl import trail
@@ -148,30 +148,22 @@ def test_two_filters_use_the_index_of_the_rarer_one(
     ],
 )
 def test_each_filter_has_its_index(service: Service, wanted: AuditFilter, index: str) -> None:
-    statements: list[str] = []
-    with service.store.read() as tx:
-        connection = tx._run("SELECT 1").connection
-        connection.set_trace_callback(statements.append)
+    with service.store.read() as tx, statements(service) as run:
         tx.audit_page(wanted, 10)
-        connection.set_trace_callback(None)
-        asked = next(statement for statement in statements if "ORDER BY id DESC" in statement)
-        plan = " ".join(row[3] for row in tx._run(f"EXPLAIN QUERY PLAN {asked}"))
-    assert index in plan
-    assert "TEMP B-TREE" not in plan
+    asked = next(statement for statement in run if "ORDER BY id DESC" in statement)
+    steps = " ".join(plan(service, asked))
+    assert index in steps
+    assert "TEMP B-TREE" not in steps
 
 
 def test_a_time_is_looked_up_by_halves(service: Service, clock: FakeClock) -> None:
     for _ in range(64):
         clock.move(hours=1)
         write(service, ("system", "create", 1))
-    statements: list[str] = []
-    with service.store.read() as tx:
-        connection = tx._run("SELECT 1").connection
-        connection.set_trace_callback(statements.append)
+    with service.store.read() as tx, statements(service) as run:
         page = tx.audit_page(AuditFilter(since=stamp(clock() - timedelta(hours=1))), 10)
-        connection.set_trace_callback(None)
     assert [row.id for row in page.rows] == [64, 63]
-    assert len(statements) < 12
+    assert len(run) < 12
 
 
 # --- what a filter may be ---

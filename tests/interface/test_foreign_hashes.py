@@ -13,9 +13,8 @@ from support.commands import PASSWORD, Command
 from support.daemons import serving
 from support.hashes import PHRASE, of_packages
 from support.servers import installed
+from support.tables import hash_of, store_hash
 from support.web import Client, Site
-
-from usersctl.models import User
 
 MADE = of_packages()
 LONG = os.environ.get("USERSCTL_LONG") == "1"
@@ -24,49 +23,37 @@ SIGNING_IN = PEOPLE if LONG else 20
 DIFFERENT = 20  # hashes of Django, which take as long to make as to check
 
 
-def store(site: Site, user: User, stored: str) -> None:
-    with site.service.store.write() as tx:
-        tx.change_user(user.id, password_hash=stored)
-
-
-def stored_of(site: Site, user: User) -> str:
-    with site.service.store.read() as tx:
-        credentials = tx.credentials_of(user.id)
-    assert credentials is not None
-    return credentials.password_hash
-
-
 @pytest.mark.parametrize("name", MADE)
 def test_the_first_login_replaces_the_hash_by_bcrypt(site: Site, name: str) -> None:
     ada = site.add("ada")
-    store(site, ada, MADE[name])
+    store_hash(site.service, ada, MADE[name])
     refused = site.client().login(ada.email, "wrong")
     assert (refused.status, refused.message) == (401, "Invalid email or password")
-    assert stored_of(site, ada) == MADE[name]
+    assert hash_of(site.service, ada) == MADE[name]
     client = site.client()
     assert client.login(ada.email, PHRASE).json["user"]["email"] == ada.email
     assert client.get("/api/users/me").status == 200
-    assert stored_of(site, ada).startswith("$2b$04$")
+    assert hash_of(site.service, ada).startswith("$2b$04$")
     assert site.client().login(ada.email, PHRASE).status == 200
     assert site.client().login(ada.email, "wrong").status == 401
 
 
 def test_parallel_first_logins_all_succeed_with_one_new_hash(site: Site) -> None:
     ada = site.add("ada")
-    store(site, ada, MADE["Werkzeug scrypt:1024:8:1"])
+    store_hash(site.service, ada, MADE["Werkzeug scrypt:1024:8:1"])
     with ThreadPoolExecutor(8) as pool:
         replies = list(pool.map(lambda _: site.client().login(ada.email, PHRASE).status, range(8)))
     assert replies == [200] * 8
-    assert stored_of(site, ada).startswith("$2b$")
+    assert hash_of(site.service, ada).startswith("$2b$")
 
 
 def test_a_password_over_72_bytes_is_refused_until_its_owner_resets_it(site: Site) -> None:
     from werkzeug.security import generate_password_hash
 
     ada, long = site.add("ada"), "x" * 80
-    store(site, ada, generate_password_hash(long, "pbkdf2:sha256:100"))
+    store_hash(site.service, ada, generate_password_hash(long, "pbkdf2:sha256:100"))
     assert site.client().login(ada.email, long).status == 401
-    assert stored_of(site, ada).startswith("pbkdf2:sha256:100$")
+    assert hash_of(site.service, ada).startswith("pbkdf2:sha256:100$")
 
 
 def test_a_stored_hash_that_costs_too_much_is_a_wrong_password_at_once(site: Site) -> None:
@@ -76,7 +63,7 @@ def test_a_stored_hash_that_costs_too_much_is_a_wrong_password_at_once(site: Sit
         "scrypt$1073741824$salt$8$16$" + "A" * 86 + "==",
         "$argon2id$v=19$m=4194304,t=1000,p=1$c2FsdHNhbHQ$" + "A" * 43,
     ):
-        store(site, ada, stored)
+        store_hash(site.service, ada, stored)
         assert site.client().login(ada.email, PHRASE).status == 401
 
 
@@ -91,7 +78,7 @@ def test_without_the_library_a_login_is_refused_and_the_log_says_why(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     ada = site.add("ada")
-    store(site, ada, MADE["argon2-cffi ID 19"])
+    store_hash(site.service, ada, MADE["argon2-cffi ID 19"])
     assert site.client().login(ada.email, PHRASE).status == 401
     assert "pip install 'usersctl[argon2]'" in caplog.text
     assert ada.email not in caplog.text
@@ -101,7 +88,7 @@ def test_without_the_library_a_login_is_refused_and_the_log_says_why(
 def test_without_the_library_a_password_is_still_asked_for(site: Site) -> None:
     ada = site.add("ada")
     client = site.signed_in(ada)
-    store(site, ada, MADE["argon2-cffi ID 19"])
+    store_hash(site.service, ada, MADE["argon2-cffi ID 19"])
     assert client.delete("/api/users/me", body={"password": PHRASE}).status == 400
     assert client.delete("/api/users/me").message == "Password is required"
     assert site.service.recovery.has_password(ada.id)
@@ -113,11 +100,11 @@ def test_what_else_asks_for_the_password_takes_it(site: Site) -> None:
     new = "another horse battery"
     change = {"newPassword": new, "newPasswordConfirmation": new}
     for name in ("passlib phpass", "argon2-cffi I 19"):
-        store(site, ada, MADE[name])
+        store_hash(site.service, ada, MADE[name])
         wrong = client.patch("/api/users/password", {"currentPassword": "wrong", **change})
         assert (wrong.status, wrong.message) == (400, "Current password is incorrect")
         assert client.patch("/api/users/password", {"currentPassword": PHRASE, **change}).status == 200
-    store(site, ada, MADE["WordPress"])
+    store_hash(site.service, ada, MADE["WordPress"])
     assert client.post("/api/users/session/confirm", {"password": "wrong"}).status == 400
     assert client.post("/api/users/session/confirm", {"password": PHRASE}).status == 200
     assert client.delete("/api/users/me", body={"password": "wrong"}).status == 400

@@ -1,5 +1,7 @@
-"""Reads the tables of a service, and writes rows past it."""
+"""Reads the tables of a service, writes rows past it, and shows the statements that it runs."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from usersctl.models import AuditRow, User
@@ -23,6 +25,32 @@ def everything(service: Service) -> dict[str, list[tuple[Any, ...]]]:
     """All rows of all tables."""
     tables = query(service, "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
     return {name: query(service, f"SELECT * FROM {name}") for (name,) in tables}  # noqa: S608 - our own tables
+
+
+@contextmanager
+def statements(service: Service) -> Iterator[list[str]]:
+    """The statements that this thread runs meanwhile, with their values."""
+    connection, run = service.store._connection(), list[str]()
+    connection.set_trace_callback(run.append)
+    try:
+        yield run
+    finally:
+        connection.set_trace_callback(None)
+
+
+def plan(service: Service, statement: str) -> list[str]:
+    """The steps in which SQLite runs a statement."""
+    return [step for (*_, step) in query(service, f"EXPLAIN QUERY PLAN {statement}")]
+
+
+def store_hash(service: Service, user: User, password_hash: str) -> None:
+    with service.store.write() as tx:
+        tx.change_user(user.id, password_hash=password_hash)
+
+
+def hash_of(service: Service, user: User) -> str:
+    ((password_hash,),) = query(service, "SELECT password_hash FROM users WHERE id = ?", user.id)
+    return str(password_hash)
 
 
 def plant_link(service: Service, user: User, purpose: str = "reset") -> None:
