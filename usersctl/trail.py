@@ -26,7 +26,7 @@ _WRITTEN = """
 ACTIONS = frozenset(_WRITTEN.split())
 STEP = 10_000  # rows of one step of the check, which takes some 50 milliseconds
 END = 100  # rows at the end of the trail, which are checked with each look at it
-_ACTOR = re.compile("system|anonymous|(cli|user):[^\0-\x1f\x7f\ud800-\udfff]{1,200}")
+ACTOR = re.compile("system|anonymous|(cli|user):[^\0-\x1f\x7f\ud800-\udfff]{1,200}")  # as rows name it
 NOBODY = 0  # the id of no user
 
 
@@ -105,7 +105,7 @@ def _user_id(name: str, tx: Transaction, text: str) -> int:
 
 
 def _actor(tx: Transaction, text: str) -> str:
-    if _ACTOR.fullmatch(text):
+    if ACTOR.fullmatch(text):
         return text
     try:
         return f"user:{_user_id('actor', tx, text)}"

@@ -365,3 +365,13 @@ def test_the_command_shows_rows_of_an_actor_and_before_a_time(trail: Command) ->
     assert trail.ok("audit", "--actor", "cli:nobody", "--json").json == []
     assert trail.ok("audit", "--until", "1d", "--json").json == []
     assert len(trail.ok("audit", "--since", "1d", "--until", "2999-01-01", "--json").json) == ROWS
+
+
+def test_an_actor_is_named_as_any_user_is_or_as_in_the_rows(trail: Command) -> None:
+    by_hand(trail.database, "UPDATE audit SET actor = 'user:2' WHERE id = 3")
+    for name in ("2", "user2@example.com", "user:2"):
+        assert [row["id"] for row in trail.ok("audit", "--actor", name, "--json").json] == [3], name
+    assert trail.ok("audit", "--actor", "anonymous", "--json").json == []
+    for name in ("nobody@example.com", "sistem"):
+        refused = trail("audit", "--actor", name)
+        assert (refused.code, f"No user '{name}', now or earlier" in refused.stderr) == (3, True)

@@ -18,7 +18,7 @@ from usersctl.errors import Invalid, NotFound
 from usersctl.fields import lookup_key, user_id_of
 from usersctl.models import AuditFilter
 from usersctl.text import counted
-from usersctl.trail import with_addresses
+from usersctl.trail import ACTOR, with_addresses
 
 if TYPE_CHECKING:
     from usersctl.cli.invocation import Invocation
@@ -37,7 +37,8 @@ def audit(
         str | None, Option(metavar="USER", help="Only rows about this user.", autocompletion=complete_user)
     ] = None,
     actor: Annotated[
-        str | None, Option(metavar="NAME", help="Only rows by this actor: user:ID, cli:NAME, system.")
+        str | None,
+        Option(metavar="NAME", help="Only rows by this actor: a user, cli:NAME, system, anonymous."),
     ] = None,
     action: Annotated[str | None, Option(metavar="NAME", help="Only rows of this action: create, …")] = None,
     since: Annotated[str | None, Option(metavar="WHEN", help="Only rows since then: 7d, or a date.")] = None,
@@ -58,7 +59,7 @@ def audit(
     service = run.service(write=False)
     wanted = AuditFilter(
         _user_id(service, one_reference(user)) if user is not None else None,
-        actor,
+        _actor(service, actor) if actor is not None else None,
         action,
         _time(service, since),
         _time(service, until),
@@ -203,3 +204,10 @@ def _user_id(service: "Service", reference: str) -> int:
     if number is None:
         raise NotFound(f"No user {reference!r}, now or earlier")
     return number
+
+
+def _actor(service: "Service", name: str) -> str:
+    """As rows name the actor; a user may be named as for --user."""
+    if ACTOR.fullmatch(name):
+        return name
+    return f"user:{_user_id(service, one_reference(name))}"
