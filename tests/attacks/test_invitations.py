@@ -139,16 +139,22 @@ def callers(site: Site) -> dict[str, Client]:
 
 
 @pytest.mark.parametrize(("caller", "status"), [("user", 403), ("nobody", 401)])
-def test_only_admins_invite(site: Site, callers: dict[str, Client], caller: str, status: int) -> None:
+def test_only_admins_invite_and_withdraw(
+    site: Site, callers: dict[str, Client], caller: str, status: int
+) -> None:
     user = invite(site)
     sent(site.service)
     for path in ("/api/users/invite", f"/api/users/{user.id}/invite", "/api/users/999/invite"):
         assert callers[caller].post(path, {"email": "eve@example.com", "role": "admin"}).status == status
+    assert callers[caller].delete(f"/api/users/{user.id}/invite").status == status
     assert len(sent(site.service)) == 1
+    assert [waiting.user.id for waiting in site.service.invitations.waiting()] == [user.id]
 
 
-def test_another_site_neither_invites_nor_accepts(site: Site, callers: dict[str, Client]) -> None:
-    invite(site)
+def test_another_site_neither_invites_nor_withdraws_nor_accepts(
+    site: Site, callers: dict[str, Client]
+) -> None:
+    user = invite(site)
     link = last_link(site.service)
     for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
         body = {"token": link.token, "email": link.email, "password": OWN}
@@ -156,6 +162,7 @@ def test_another_site_neither_invites_nor_accepts(site: Site, callers: dict[str,
             callers["admin"].post("/api/users/invite", {"email": "eve@example.com"}, headers=headers).status
             == 403
         )
+        assert callers["admin"].delete(f"/api/users/{user.id}/invite", headers=headers).status == 403
         assert site.client().post("/api/users/invite/accept", body, headers=headers).status == 403
     form = b"token=x&email=y&password=z"
     kind = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -166,7 +173,8 @@ def test_an_api_token_invites_its_own_user_to_nothing(site: Site) -> None:
     user = site.add("ci", role="admin", password=None)
     token = site.service.sessions.create_api_token(user.id, name="ci", lifetime=WEEK, by=OPERATOR).token
     client = site.client(headers={"Authorization": f"Bearer {token}"})
-    assert client.post(f"/api/users/{user.id}/invite").message == "Sign in to change this"
+    for method in ("POST", "DELETE"):
+        assert client.send(method, f"/api/users/{user.id}/invite").message == "Sign in to change this"
     assert client.post("/api/users/invite", {"email": ADA}).status == 200
 
 

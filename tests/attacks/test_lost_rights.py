@@ -54,6 +54,7 @@ REQUESTS: dict[tuple[str, str], dict[str, Any] | None] = {
     BULK: {"ids": [], "action": "deactivate"},  # of the other user
     ("POST", "/api/users/invite"): {"email": "accomplice@example.com", "role": "admin"},
     ("POST", "/api/users/<id>/invite"): {},
+    ("DELETE", "/api/users/<id>/invite"): None,
     ("PATCH", "/api/users/<id>"): {"role": "admin"},
     ("DELETE", "/api/users/<id>"): None,
     ("DELETE", "/api/users/<id>/sessions"): None,
@@ -101,7 +102,7 @@ class Caller:
     named: User
     session_of_named: Session
     unconfirmed: User
-    without_password: User
+    invited: User
 
     def send(self, method: str, path: str) -> Reply:
         ids: dict[str, object] = {
@@ -115,7 +116,7 @@ class Caller:
         if path.endswith("/confirm-letter"):
             ids["<id>"] = self.unconfirmed.id
         if path.endswith("/<id>/invite"):
-            ids["<id>"] = self.without_password.id
+            ids["<id>"] = self.invited.id
         body = REQUESTS.get((method, path))
         if (method, path) == BULK:
             body = {**(body or {}), "ids": [self.named.id]}
@@ -145,11 +146,12 @@ class House:
             f"unconfirmed-{self.callers}@example.com", "Zoe", PASSWORD, by=OPERATOR
         )
         self.elsewhere.groups.create(f"group-{named.id}", by=OPERATOR)
-        without_password = self.site.add(f"without-{self.callers}", password=None)
+        invited = self.site.add(f"invited-{self.callers}", password=None)
+        self.elsewhere.invitations.again([invited.id], timedelta(days=7), by=OPERATOR)
         client = self.site.client(cookies={"auth_token": opened[0].token})
         self.gate.reset()
         sessions = (opened[0].session, opened[1].session)
-        return Caller(user, client, *sessions, named, session_of_named, unconfirmed, without_password)
+        return Caller(user, client, *sessions, named, session_of_named, unconfirmed, invited)
 
     def undo(self) -> None:
         """So that a request which creates the same account or group succeeds again."""

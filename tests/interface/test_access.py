@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from support.web import Client, Reply, Site
 
 from usersctl.config import load
 from usersctl.errors import ConfigError
+from usersctl.models import User
 from usersd.page_access import Whitelist
 from usersd.routes import FOR_DEVELOPMENT, TABLE
 from usersd.routing import ANY
@@ -36,7 +38,8 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("POST", "/api/users/not-me"): (ANYONE, 400),
     ("POST", "/api/users/invite"): (ADMIN, 400),
     ("POST", "/api/users/invite/accept"): (ANYONE, 400),
-    ("POST", "/api/users/<id>/invite"): (ADMIN, 400),  # an account in use needs none
+    ("POST", "/api/users/<id>/invite"): (ADMIN, 200),
+    ("DELETE", "/api/users/<id>/invite"): (ADMIN, 200),
     ("POST", "/api/users/confirm-deletion"): (ANYONE, 400),
     ("POST", "/api/users/undo-deletion"): (ANYONE, 400),
     ("GET", "/api/users/me"): (USER, 200),
@@ -185,9 +188,17 @@ class Callers:
         known = {"<session_id>": "999", "<name>": "style.css", "<group>": "staff", "<provider>": "oauth"}
         if "<id>" in path:
             own = method in ("GET", "HEAD")
-            target = getattr(self, caller, self.user) if own else self.site.add(f"other-{next(self.number)}")
+            target = getattr(self, caller, self.user) if own else self._other(path)
             known["<id>"] = str(target.id)
         return re.sub("<[a-z_]+>", lambda name: known[name[0]], path)
+
+    def _other(self, path: str) -> User:
+        name = f"other-{next(self.number)}"
+        if not path.endswith("/invite"):
+            return self.site.add(name)
+        user = self.site.add(name, password=None)
+        (invited,) = self.site.service.invitations.again([user.id], timedelta(days=7), by=OPERATOR)
+        return invited
 
 
 def test_every_route_is_in_the_table_of_this_test() -> None:

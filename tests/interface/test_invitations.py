@@ -124,6 +124,36 @@ def test_an_invitation_is_withdrawn_by_deleting_the_user(site: Site, admin: Clie
     assert (refused.status, refused.message) == (400, "This invitation was withdrawn")
 
 
+def test_an_invitation_is_withdrawn_with_its_account(site: Site, admin: Client) -> None:
+    user = admin.post("/api/users/invite", {"email": ADA}).json["user"]
+    link = last_link(site.service)
+    reply = admin.delete(f"/api/users/{user['id']}/invite")
+    assert (reply.status, reply.json) == (200, {"success": True})
+    refused = accept(site.client(), link)
+    assert (refused.status, refused.message) == (400, "This invitation was withdrawn")
+    gone = admin.delete(f"/api/users/{user['id']}/invite")
+    assert (gone.status, gone.message) == (404, "User not found")
+
+
+def test_an_account_whose_invitation_was_accepted_meanwhile_is_not_withdrawn(
+    site: Site, admin: Client
+) -> None:
+    user = admin.post("/api/users/invite", {"email": ADA, "name": "Ada"}).json["user"]
+    ada = site.client()
+    assert accept(ada, last_link(site.service)).status == 200
+    refused = admin.delete(f"/api/users/{user['id']}/invite")
+    assert (refused.status, refused.message) == (403, "There is no invitation to withdraw")
+    assert ada.get("/api/users/me").status == 200
+
+
+def test_an_active_account_stays_when_its_invitation_is_withdrawn(site: Site, admin: Client) -> None:
+    bob = site.add("bob", password=None)
+    assert admin.post(f"/api/users/{bob.id}/invite").status == 200
+    assert admin.delete(f"/api/users/{bob.id}/invite").json == {"success": True}
+    assert admin.get(f"/api/users/{bob.id}").json["user"]["active"]
+    assert site.service.invitations.waiting() == []
+
+
 def test_the_page_names_the_guest_and_uses_nothing_up(site: Site, admin: Client) -> None:
     admin.post("/api/users/invite", {"email": ADA, "name": "Ada <b>Lovelace"})
     link = last_link(site.service)

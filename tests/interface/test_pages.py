@@ -597,18 +597,22 @@ SCRIPT_TAG = (
 ROOMS = (
     *("accounts", "deletion", "errors", "fields", "passwords"),
     *("registration", "recovery", "sessions", "first_admin", "invitations"),
+    *("freshness", "groups", "oauth/identities", "permissions"),
 )
 DAEMON = (
     "app",
     "access",
     *(
         f"handlers/{name}"
-        for name in ("registration", "recovery", "deletion", "session", "first_admin", "users", "invitations")
+        for name in (
+            *("registration", "recovery", "deletion", "session", "first_admin", "users"),
+            *("assistance", "bulk", "groups", "identities", "invitations"),
+        )
     ),
 )
 # Messages that no page can receive, or for which it has a text by the status.
 NOT_SHOWN = re.compile(
-    r"No user|The owner of an invited account|There is no invitation to withdraw|a key stands twice|USERS_ADMIN_|password_hash |a session was admitted|You may only read your own profile|[Rr]ole must be one of|active must be true or false|search must be a string|.* is not an ISO 8601 time"
+    r"No user|The owner of an invited account|[Gg]roups? (is|are) required|ids and action are required|a key stands twice|USERS_ADMIN_|password_hash |a session was admitted|You may only read your own profile|[Rr]ole must be one of|active must be true or false|search must be a string|.* is not an ISO 8601 time"
     # Each form has its own text for success.
     r"|All sessions have ended|Open the link in the email|If this address |(Password|Email) changed$|Registered\.|Your (account|email|password) "
     r"|Account is inactive$|Internal server error|Not found|Method not allowed|This link works once|Logged out"

@@ -9,7 +9,7 @@ from usersd.handlers.recovery import EmailLink
 from usersd.handlers.session import NO_SUCH_USER, set_session_cookie
 from usersd.inputs import Body, optional, optional_strings, required
 from usersd.openapi.operation import MANAGEMENT, SIGNING_IN, Operation
-from usersd.openapi.schemas import EMAIL, GROUP_NAME, NAME, NEW_PASSWORD, ROLE, USER, string
+from usersd.openapi.schemas import DONE, EMAIL, GROUP_NAME, NAME, NEW_PASSWORD, ROLE, USER, string
 from usersd.request import Request
 
 _EXPIRES = "From 1h to 90d; 7d if left out."
@@ -58,6 +58,14 @@ def invite_again(request: Request, service: Service) -> dict[str, Any]:
     lifetime = lifetime_of(AnotherInvitation(request.body).expires)
     (user,) = service.invitations.again([request.ids["id"]], lifetime, by=request.actor)
     return {"user": user.as_json()}
+
+
+@Operation("withdrawInvitation", MANAGEMENT, DONE, refusals=NO_SUCH_USER)
+def withdraw(request: Request, service: Service) -> dict[str, Any]:
+    """Withdraw an invitation. Deletes the account, which was never used; one that was active before it was invited stays.
+    Refused with 403 once the invitation was accepted."""
+    service.invitations.withdraw([request.ids["id"]], by=request.actor)
+    return {"success": True}
 
 
 @Operation(

@@ -86,6 +86,7 @@ def logout(request: Request, _service: Service) -> Response:
 
 
 CLOSED = {403: "Registration is closed."}
+ADMINS_ONLY = {403: "For admins only."}
 HTML_403 = frozenset({403})
 
 
@@ -230,7 +231,7 @@ def _ways(providers: Iterable[ProviderSettings], then: str = "") -> list[Way]:
     return ways
 
 
-@Operation("usersPage", PAGES, HTML, refusals={403: "For admins only."}, html_refusals=HTML_403)
+@Operation("usersPage", PAGES, HTML, refusals=ADMINS_ONLY, html_refusals=HTML_403)
 def users(request: Request, service: Service) -> Response:
     """User management."""
     groups = [group.name for group in service.groups.some(after="", at_most=GROUPS_SHOWN)]
@@ -241,9 +242,7 @@ class GroupsQuery(Query):
     after = optional(GROUP_NAME, "The last group of the page before this one.")
 
 
-@Operation(
-    "groupsPage", PAGES, HTML, query=GroupsQuery, refusals={403: "For admins only."}, html_refusals=HTML_403
-)
+@Operation("groupsPage", PAGES, HTML, query=GroupsQuery, refusals=ADMINS_ONLY, html_refusals=HTML_403)
 def groups(request: Request, service: Service) -> Response:
     """Groups. To create and delete them."""
     after = GroupsQuery.lenient(request).after or ""
@@ -252,9 +251,13 @@ def groups(request: Request, service: Service) -> Response:
 
 
 class OneUserQuery(Query):
-    sessions = number(integer(10, minimum=1, maximum=user_page.MOST), 10, "So many sessions are listed.")
+    sessions = number(
+        integer(10, minimum=1, maximum=user_page.MOST), 10, "Sessions to list, at most; 10 if left out."
+    )
     rows = number(
-        integer(20, minimum=1, maximum=user_page.MOST), 20, "So many rows of the audit trail are listed."
+        integer(20, minimum=1, maximum=user_page.MOST),
+        20,
+        "Rows of the audit trail to list, at most; 20 if left out.",
     )
 
 
@@ -263,7 +266,7 @@ class OneUserQuery(Query):
     PAGES,
     HTML,
     query=OneUserQuery,
-    refusals={400: "The id or the query is malformed.", 403: "For admins only.", 404: "User not found."},
+    refusals={400: "The id or the query is malformed.", 404: "User not found."} | ADMINS_ONLY,
     html_refusals=frozenset({400, 403, 404}),
 )
 def user(request: Request, service: Service) -> Response:
@@ -287,7 +290,7 @@ def user(request: Request, service: Service) -> Response:
     PAGES,
     HTML,
     query=audit_page.AuditPageQuery,
-    refusals={403: "For admins only."},
+    refusals=ADMINS_ONLY,
     html_refusals=HTML_403,
 )
 def audit(request: Request, service: Service) -> Response:
@@ -295,7 +298,7 @@ def audit(request: Request, service: Service) -> Response:
     return _page(request, "audit", width="wide", scripted=False, **audit_page.content(request, service))
 
 
-@Operation("overviewPage", PAGES, HTML, refusals={403: "For admins only."}, html_refusals=HTML_403)
+@Operation("overviewPage", PAGES, HTML, refusals=ADMINS_ONLY, html_refusals=HTML_403)
 def overview(request: Request, service: Service) -> Response:
     """The service at a glance. Numbers of users and emails, the last 30 days, the last backup and cleanup."""
     values = overview_page.content(service.overview.now())

@@ -17,7 +17,6 @@ _BROWSERS = re.compile("Edg|OPR|Firefox|Chrome|Safari|curl")
 _SYSTEMS = re.compile("Android|iPhone|iPad|Windows|Mac OS X|Linux")
 _NAMES = {"Edg": "Edge", "OPR": "Opera", "Mac OS X": "macOS"}
 
-
 GROUPS = 50  # boxes to tick; those of the user beyond them stand in a field
 MOST, STEP = 1000, 10  # how much of a list the page shows, and how many times more each time
 
@@ -46,6 +45,7 @@ _INVITE = Act("invite", "POST", "/invite")
 _UNLOCK = Act("unlock", "POST", "/unlock")
 _ACTIVATE = Act("activate", "PATCH", "", '{"active":true}')
 _DEACTIVATE = Act("deactivate", "PATCH", "", '{"active":false}', is_grave=True)
+_WITHDRAW = Act("withdraw", "DELETE", "/invite", then="/users", is_grave=True)
 _DELETE = Act("delete", "DELETE", "", then="/users", is_grave=True)
 _END = Act("end", "DELETE", "")
 _END_ALL = Act("end-all", "DELETE", "/sessions")
@@ -55,6 +55,7 @@ OF_STEP = {
     Step.UNLOCK: _UNLOCK,
     Step.SEND_RESET: _RESET,
     Step.SEND_CONFIRMATION: _CONFIRM,
+    Step.INVITE: _INVITE,
 }
 
 
@@ -114,7 +115,8 @@ def acts(user: User, findings: Iterable[Gate], *, is_own: bool, may_confirm: boo
         _UNLOCK: any(gate.cause in _LOCKS for gate in findings),
         _ACTIVATE: not user.active,
         _DEACTIVATE: user.active and not is_own,
-        _DELETE: not is_own,
+        _WITHDRAW: user.awaits_owner,
+        _DELETE: not user.awaits_owner and not is_own,
     }
     return [act for act, is_offered in offered.items() if is_offered]
 
