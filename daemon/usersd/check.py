@@ -28,14 +28,9 @@ def _check(settings: Settings) -> None:
         Writer(settings).check()
     assets.check(settings)
     usual = Settings._field_defaults["oauth_callback_url"]
-    chosen = [
-        provider
-        for provider in settings.described_providers
-        if provider.callback_url not in (usual, f"{usual}/{provider.name}")
-    ]
-    for provider in chosen:
+    for provider in settings.described_providers:
         path = provider.callback_url
-        if path in _taken():
+        if path not in (usual, f"{usual}/{provider.name}") and path in _taken():
             setting = f"{table_of(provider.name)}.callbackUrl = {path!r}"
             raise ConfigError(f"{setting}: this path is taken by another page; choose a free one")
 

@@ -117,9 +117,9 @@ def number(schema: Schema, default: int, description: str) -> Field[int]:
     return Field(schema, default, check=check, description=description)
 
 
-def choice(schema: Schema, description: str, default: str | None = None) -> Field[str | None]:
+def choice(schema: Schema, description: str) -> Field[str | None]:
     """One of the values that the schema lists."""
-    return Field(schema, default, check=_listed(schema), description=description)
+    return Field(schema, None, check=_listed(schema), description=description)
 
 
 def _listed(schema: Schema) -> Callable[[str, Any], str]:

@@ -59,9 +59,8 @@ class Route(NamedTuple):
     access: Access
     handler: Handler
     limit: Limit | None = None
-    lane: Lane | None = (
-        None  # the thread pool, if not that of the method; a pattern may only be the last segment then
-    )
+    # The thread pool, if not that of the method. Of a path with a pattern only if that is the last segment.
+    lane: Lane | None = None
     once: bool = False  # a GET with an effect: not for HEAD, and not for a prefetch
     signs_in: bool = False  # a browser on its way to or from the identity provider: a refusal is a redirect
     event: str | None = None  # its name in the log

@@ -8,7 +8,6 @@ from usersctl.errors import Forbidden, Invalid
 from usersctl.invitations import lifetime_of
 from usersctl.models import Actor, TokenKind
 from usersctl.service import Service
-from usersd.handlers.session import NO_SUCH_USER
 from usersd.inputs import Body, optional, required_choice, required_ids
 from usersd.openapi import schemas
 from usersd.openapi.operation import MANAGEMENT, Operation
@@ -68,7 +67,7 @@ _CHANGES: dict[str, Change] = {
     MANAGEMENT,
     schemas.model("BulkChanged", {"changed": schemas.integer(2, minimum=0)}),
     BulkChange,
-    refusals=NO_SUCH_USER | {404: "One of the users, or the group, does not exist. Nothing is changed."},
+    refusals={404: "One of the users, or the group, does not exist. Nothing is changed."},
 )
 def change(request: Request, service: Service) -> dict[str, Any]:
     """Change many users. All of them, or none; answers with the number of users that this changed."""

@@ -14,9 +14,8 @@ from typing import Any
 from usersctl.oauth.http import SIGN_INS_AT_ONCE
 
 WRITING_THREADS = 4  # SQLite lets one write at a time; the others parse the next requests meanwhile
-AWAY_THREADS = (
-    SIGN_INS_AT_ONCE  # without a queue: behind so many that wait for providers it would be too long
-)
+# Without a queue: behind so many that wait for providers it would be too long.
+AWAY_THREADS = SIGN_INS_AT_ONCE
 
 # A key of the WSGI environ: the main thread runs the application, which raises MustWait instead of waiting.
 NONBLOCKING = "usersd.nonblocking"
