@@ -21,6 +21,8 @@ CREATE TABLE users (
     claim_proven_at       TEXT,                               -- the link to the new address was used
     claim_approved_at     TEXT,                               -- and the link to the old address, which an account without a password needs
     devices_since         TEXT,                               -- device cookies made before are void
+    factors               INTEGER NOT NULL DEFAULT 0,         -- TOTP secrets and passkeys, counted by the triggers below
+    factors_since         TEXT,                               -- when they changed: a device that was remembered before asks again
     delete_at             TEXT,                               -- its owner asked for the deletion, and may undo it until then
     invited_at            TEXT,                               -- an admin invited this address; NULL once its owner accepted
     invitation_expires_at TEXT,
@@ -195,11 +197,98 @@ CREATE TABLE auth_tokens (
     user_agent   TEXT,
     auth_time    TEXT,                           -- when and how the provider signed the user in,
     amr          TEXT,                           -- as its ID token says: methods separated by blanks
-    confirmed_at TEXT                            -- the last proof of identity since the sign-in: see usersctl/freshness.py
+    confirmed_at TEXT,                           -- the last proof of identity since the sign-in: see usersctl/freshness.py
+    factor_at    TEXT,                           -- the last proof by a second factor or a passkey, at the sign-in or since
+    opened_with  TEXT                            -- what the user proved: pwd otp recovery passkey device provider:NAME
 ) STRICT;
 
 CREATE INDEX auth_tokens_by_user ON auth_tokens (user_id);
 CREATE INDEX auth_tokens_by_expiry ON auth_tokens (expires_at);
+
+-- Second factors. users.factors counts the rows of the first two tables.
+CREATE TABLE totp_secrets (
+    user_id    INTEGER PRIMARY KEY REFERENCES users (id) ON DELETE CASCADE,
+    secret     BLOB NOT NULL,                    -- sealed: see usersctl/factors/sealing.py
+    created_at TEXT NOT NULL,
+    last_step  INTEGER NOT NULL                  -- of the last code that was used: this one and those before do not count
+) STRICT;
+
+CREATE TABLE passkeys (
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,
+    user_id       INTEGER NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    credential_id BLOB NOT NULL UNIQUE,
+    public_key    BLOB NOT NULL,
+    algorithm     INTEGER NOT NULL,              -- its number in COSE
+    sign_count    INTEGER NOT NULL,              -- 0 for ever on most synced passkeys
+    name          TEXT NOT NULL,
+    synced        INTEGER NOT NULL CHECK (synced IN (0, 1)),
+    created_at    TEXT NOT NULL,
+    last_used_at  TEXT
+) STRICT;
+
+CREATE INDEX passkeys_by_user ON passkeys (user_id);
+
+CREATE TRIGGER totp_secrets_counted_in AFTER INSERT ON totp_secrets BEGIN
+    UPDATE users SET factors = factors + 1 WHERE id = new.user_id;
+END;
+
+CREATE TRIGGER totp_secrets_counted_out AFTER DELETE ON totp_secrets BEGIN
+    UPDATE users SET factors = factors - 1 WHERE id = old.user_id;
+END;
+
+CREATE TRIGGER passkeys_counted_in AFTER INSERT ON passkeys BEGIN
+    UPDATE users SET factors = factors + 1 WHERE id = new.user_id;
+END;
+
+CREATE TRIGGER passkeys_counted_out AFTER DELETE ON passkeys BEGIN
+    UPDATE users SET factors = factors - 1 WHERE id = old.user_id;
+END;
+
+-- They come with the first factor and end with the last. Each works once.
+CREATE TABLE recovery_codes (
+    user_id    INTEGER NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    code_hash  BLOB NOT NULL,                    -- SHA-256 of 120 random bits
+    created_at TEXT NOT NULL,
+    PRIMARY KEY (user_id, code_hash)
+) STRICT, WITHOUT ROWID;
+
+-- Sign-ins that wait for their second factor.
+CREATE TABLE pending_sign_ins (
+    token_hash  BLOB PRIMARY KEY,                -- SHA-256 of the cookie
+    user_id     INTEGER NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    opened_with TEXT NOT NULL,                   -- what the user proved so far
+    persistent  INTEGER NOT NULL CHECK (persistent IN (0, 1)),
+    auth_time   TEXT,                            -- as in auth_tokens
+    amr         TEXT,
+    failures    INTEGER NOT NULL DEFAULT 0,      -- wrong codes
+    expires_at  TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX pending_sign_ins_by_user ON pending_sign_ins (user_id);
+CREATE INDEX pending_sign_ins_by_expiry ON pending_sign_ins (expires_at);
+
+-- New secrets of authenticator apps that wait for their first code.
+CREATE TABLE totp_enrolments (
+    session_id INTEGER PRIMARY KEY,              -- the session that began, and alone can finish
+    user_id    INTEGER NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    secret     BLOB NOT NULL,                    -- sealed
+    expires_at TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX totp_enrolments_by_user ON totp_enrolments (user_id);
+CREATE INDEX totp_enrolments_by_expiry ON totp_enrolments (expires_at);
+
+-- Challenges that an authenticator signs. Each works once, for the browser that asked for it.
+CREATE TABLE challenges (
+    challenge_hash BLOB PRIMARY KEY,
+    purpose        TEXT NOT NULL,
+    bound_to       BLOB NOT NULL,                -- the digest of the cookie or session
+    user_id        INTEGER REFERENCES users (id) ON DELETE CASCADE,
+    expires_at     TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX challenges_by_user ON challenges (user_id);
+CREATE INDEX challenges_by_expiry ON challenges (expires_at);
 
 -- Secrets that work once: the links in emails and the link to create the first admin. And the OAuth states that were used.
 CREATE TABLE one_time_tokens (
@@ -208,7 +297,8 @@ CREATE TABLE one_time_tokens (
     user_id    INTEGER REFERENCES users (id) ON DELETE CASCADE,
     email      TEXT NOT NULL,                    -- the address that the link was sent to
     created_at TEXT NOT NULL,
-    expires_at TEXT NOT NULL
+    expires_at TEXT NOT NULL,
+    about      TEXT                              -- like outbox.about
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX one_time_tokens_by_user ON one_time_tokens (user_id);
@@ -227,7 +317,8 @@ CREATE TABLE outbox (
     due_at      TEXT NOT NULL,                   -- before this, no worker takes it: it is postponed, or being sent
     attempts    INTEGER NOT NULL DEFAULT 0,
     last_error  TEXT,
-    finished_at TEXT
+    finished_at TEXT,
+    about       TEXT                             -- the enrolment that its "this wasn't me" link takes back: see models.Enrolment
 ) STRICT;
 
 CREATE INDEX outbox_due ON outbox (due_at) WHERE state = 'waiting';

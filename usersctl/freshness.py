@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from usersctl.errors import Invalid, Unauthenticated
-from usersctl.models import Actor
+from usersctl.models import Actor, Method
 from usersctl.passwords import Hasher, password_is_set
 from usersctl.store.store import Store
 from usersctl.throttle import AccountThrottle
@@ -25,4 +25,4 @@ class Freshness:
             raise Invalid("This account has no password: sign in through its provider again")
         proven = self.throttle.proven(self.hasher, credentials, password, session_id=session_id, by=by)
         with proven as (tx, _):
-            tx.note_proof(by.token_hash or b"")
+            tx.note_proof(by.token_hash or b"", Method.PASSWORD)

@@ -75,6 +75,7 @@ class User(NamedTuple):
     delete_at: str | None = None  # its owner deleted it, and can undo that until then
     claimed_email: str | None = None  # the owner's new address, while it waits for its proof
     invited_at: str | None = None  # its owner was invited, and has not accepted yet
+    factors: int = 0  # the number of its TOTP secrets and passkeys
     groups: tuple[str, ...] = ()  # only where a session check asks for them
 
     @property
@@ -131,6 +132,9 @@ class Session(NamedTuple):
     limit_at: str | None
     ip: str | None
     user_agent: str | None
+    opened_with: (
+        str | None
+    )  # what the user proved: see Method. None: an API token, or a session from before version 5
     moved: bool = False  # this use moved its expiry on
 
 
@@ -157,6 +161,68 @@ class Client(NamedTuple):
 
 
 UNKNOWN_CLIENT = Client()
+
+
+class Method(StrEnum):
+    """What a user can prove. A session was opened with some of them, separated by blanks, or with `provider:NAME`."""
+
+    PASSWORD = "pwd"  # noqa: S105 - a name
+    OTP = "otp"  # a code of an authenticator app
+    RECOVERY = "recovery"  # a recovery code
+    PASSKEY = "passkey"
+    DEVICE = "device"  # a second factor, on this device, some days ago
+
+
+FACTOR_METHODS = (Method.OTP, Method.RECOVERY, Method.PASSKEY)
+
+
+class TotpSecret(NamedTuple):
+    user_id: int
+    secret: bytes  # sealed
+    created_at: str
+    last_step: int
+
+
+class Passkey(NamedTuple):
+    id: int
+    user_id: int
+    credential_id: bytes
+    public_key: bytes
+    algorithm: int
+    sign_count: int
+    name: str
+    synced: bool
+    created_at: str
+    last_used_at: str | None
+
+
+class Enrolment(NamedTuple):
+    """What an email tells of, so that its link can take it back: written as in `outbox.about`."""
+
+    kind: str  # totp, passkey or codes
+    made_at: str  # with the recovery codes of this moment
+    passkey_id: int | None = None
+
+    @classmethod
+    def read(cls, text: str) -> "Enrolment":
+        kind, made_at, passkey_id = text.split()
+        return cls(kind, made_at, int(passkey_id) or None)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.made_at} {self.passkey_id or 0}"
+
+
+class PendingSignIn(NamedTuple):
+    """A sign-in that waits for its second factor."""
+
+    token_hash: bytes
+    user_id: int
+    opened_with: str
+    is_persistent: bool
+    auth_time: str | None
+    amr: str | None
+    failures: int
+    expires_at: str
 
 
 class Cleanup(NamedTuple):
@@ -333,6 +399,7 @@ class Invitation(NamedTuple):
 class OneTimeToken(NamedTuple):
     user_id: int | None
     email: str  # the address that it was sent to
+    about: str | None = None  # the enrolment that it takes back
 
 
 class Failures(NamedTuple):
@@ -346,6 +413,7 @@ class Device(NamedTuple):
     user_id: int
     id: str
     since: str
+    factor_at: str = ""  # a second factor was proved on it then, and need not be again for some days
 
 
 class QueuedEmail(NamedTuple):
@@ -360,3 +428,4 @@ class QueuedEmail(NamedTuple):
     attempts: int
     last_error: str | None
     finished_at: str | None
+    about: str | None = None

@@ -25,7 +25,7 @@ from usersctl.expiry import delete_due
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.folder import mail_folder, remove_emails
 from usersctl.mail.kinds import EmailQueue
-from usersctl.models import UNKNOWN_CLIENT, Actor, Cleanup, Client, Session, TokenKind, User
+from usersctl.models import UNKNOWN_CLIENT, Actor, Cleanup, Client, Method, Session, TokenKind, User
 from usersctl.passwords import Hasher, beginning_of, level
 from usersctl.permissions import admit
 from usersctl.secrets import digest, new_token
@@ -174,6 +174,7 @@ class Sessions:
         client: Client,
         auth_time: str | None = None,
         amr: str | None = None,
+        opened_with: str = Method.PASSWORD,
     ) -> Opened:
         """For a user who was found active, and admitted, in this transaction.
 
@@ -196,6 +197,7 @@ class Sessions:
             user_agent=clean_user_agent(client.user_agent),
             auth_time=auth_time,
             amr=amr,
+            opened_with=opened_with,
         )
         tx.note_login(user.id)
         tx.count_sign_in()
@@ -418,6 +420,9 @@ class Sessions:
                         progress(removed)
                 uncounted: tuple[Delete, ...] = (
                     lambda tx, some: tx.delete_expired_one_time_tokens(began, some),
+                    lambda tx, some: tx.delete_expired_pending(began, some),
+                    lambda tx, some: tx.delete_expired_enrolments(began, some),
+                    lambda tx, some: tx.delete_expired_challenges(began, some),
                     lambda tx, some: tx.delete_oldest_failures(self.kept_failures, some),
                     lambda tx, some: tx.delete_finished_emails(stamp(kept_since), some),
                     lambda tx, some: delete_due(tx, by, some),

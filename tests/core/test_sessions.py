@@ -66,6 +66,7 @@ def test_the_right_password_opens_a_session(service: Service, clock: FakeClock, 
         stamp(clock() + timedelta(days=30)),
         "192.0.2.1",
         "Browser/1.0",
+        "pwd",
     )
     assert service.sessions.check(opened.token) == (opened.session, opened.user)
 
@@ -604,7 +605,7 @@ def test_a_cleanup_removes_expired_links_without_counting_them(
     with service.store.write() as tx:
         for name, expires in (("old", clock()), ("new", clock() + timedelta(milliseconds=1))):
             tx._run(
-                "INSERT INTO one_time_tokens VALUES (?, 'reset', ?, ?, ?, ?)",
+                "INSERT INTO one_time_tokens VALUES (?, 'reset', ?, ?, ?, ?, NULL)",
                 (digest(name), ada.id, ADA, stamp(clock()), stamp(expires)),
             )
     assert service.sessions.cleanup(by=OPERATOR) == Cleanup(0, 0, False)

@@ -17,6 +17,10 @@ def make_version_3(path: Path) -> Path:
     return _make_older(path, 3)
 
 
+def make_version_4(path: Path) -> Path:
+    return _make_older(path, 4)
+
+
 def _make_older(path: Path, version: int) -> Path:
     """A database as a release left it, with rows in every table and ids that were given and deleted."""
     now, later = "2026-01-02T03:04:05.678Z", "2036-01-02T03:04:05.678Z"
@@ -58,6 +62,13 @@ def _make_older(path: Path, version: int) -> Path:
         )
         db.execute("INSERT INTO login_failures VALUES ('user:1', 1, 12, ?)", (now,))
         db.execute("INSERT INTO lockdown VALUES (1, 1, ?, 'cli:root')", (now,))
+        if version >= 4:
+            db.execute("INSERT INTO groups (name, created_at) VALUES ('staff', ?), ('former', ?)", (now, now))
+            db.execute("INSERT INTO group_members VALUES (1, 2), (1, 3), (2, 4), (2, 7)")
+            db.execute(
+                "INSERT INTO identities (user_id, provider, issuer, subject)"
+                " SELECT id, 'oauth', 'https://id.example', oauth_id FROM users"
+            )
         db.execute("DELETE FROM users WHERE id = 7")
         db.execute("CREATE TABLE theirs (note TEXT)")
         db.execute("INSERT INTO theirs VALUES ('kept')")

@@ -56,6 +56,6 @@ def hash_of(service: Service, user: User) -> str:
 def plant_link(service: Service, user: User, purpose: str = "reset") -> None:
     with service.store.write() as tx:
         tx._run(
-            "INSERT INTO one_time_tokens VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO one_time_tokens VALUES (?, ?, ?, ?, ?, ?, NULL)",
             (digest(f"{purpose} {user.id}"), purpose, user.id, user.email, LATER, LATER),
         )

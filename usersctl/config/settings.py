@@ -88,6 +88,10 @@ class Settings(NamedTuple):
     deletion_grace: Annotated[timedelta, Key("auth.deletionGrace", values.duration("days", 365, low=0),
         "Days until an account that its owner deleted is gone. Until then the owner can undo it by email. 0: at once, without an email."
         )] = timedelta(days=7)
+    second_factor: Annotated[str, Key("auth.secondFactor", values.one_of("optional", "admins", "everyone", "off"),
+        "Who must have a second factor: admins, everyone, or no user (optional). Who has one is always asked for it, also with off, with which no user can add one.")] = "optional"
+    remember_factor: Annotated[timedelta, Key("auth.rememberFactor", values.duration("days", 365, low=0),
+        "Days for which a device on which a user asked for it is not asked for the second factor again. 0: never.")] = timedelta(days=30)
     allowed_origins: Annotated[tuple[str, ...], Key("auth.allowedOrigins", values.list_of(values.origin_of, "origins"),
         "Other web origins whose pages may call the API from a browser with the visitor's cookie.")] = ()
     role_rules: Annotated[tuple[values.RoleRule, ...], Key("auth.roleRules", values.role_rules,

@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from usersctl.models import Session, User
+from usersctl.models import FACTOR_METHODS, Session, User
 from usersctl.store.statements import Statements
 from usersctl.store.users import USER, user_of
 
 _SESSION = (
     "auth_tokens.id, user_id, kind, auth_tokens.name, auth_tokens.created_at, last_used_at, expires_at, limit_at, ip,"
-    " user_agent"
+    " user_agent, opened_with"
 )
-_COLUMNS = len(Session._fields) - len(Session._field_defaults)
+_COLUMNS = len(Session._fields) - 1  # all but `moved`
 _GROUPS = (
     "(SELECT group_concat(groups.name) FROM group_members JOIN groups ON groups.id = group_id"
     " WHERE group_members.user_id = users.id)"
@@ -96,13 +96,39 @@ class AuthTokens(Statements):
         statement = f"SELECT {_SESSION} FROM auth_tokens WHERE {where} ORDER BY id"
         return map(_session_of, self._run(statement, {"user": user_id, "now": self.now_text}))
 
-    def proofs(self, token_hash: bytes) -> tuple[str, str]:
-        """When the user of this session proved who they are: by its sign-in, and since. Empty without, and for an API token."""
-        statement = "SELECT created_at, coalesce(confirmed_at, '') FROM auth_tokens WHERE token_hash = ? AND kind <> 'api'"
-        return self._first(tuple, statement, (token_hash,)) or ("", "")
+    def proofs(self, token_hash: bytes) -> tuple[str, ...]:
+        """When the user of this session proved who they are: by its sign-in, and since. Empty without, and for an API token.
 
-    def note_proof(self, token_hash: bytes) -> None:
-        self._run("UPDATE auth_tokens SET confirmed_at = ? WHERE token_hash = ?", (self.now_text, token_hash))
+        An account with a factor proves it by a factor only.
+        """
+        statement = (
+            "SELECT factors, auth_tokens.created_at, coalesce(confirmed_at, ''), coalesce(factor_at, '')"
+            " FROM auth_tokens JOIN users ON users.id = user_id WHERE token_hash = ? AND kind <> 'api'"
+        )
+        factors, opened_at, confirmed_at, factor_at = self._first(tuple, statement, (token_hash,)) or (
+            0,
+            "",
+            "",
+            "",
+        )
+        return (factor_at,) if factors else (opened_at, confirmed_at)
+
+    def note_proof(self, token_hash: bytes, method: str) -> None:
+        """The session was opened with this method, too, from now on."""
+        values = {
+            "hash": token_hash,
+            "method": method,
+            "now": self.now_text,
+            "is_factor": method in FACTOR_METHODS,
+        }
+        self._run(
+            "UPDATE auth_tokens SET confirmed_at = :now,"
+            " factor_at = CASE WHEN :is_factor THEN :now ELSE factor_at END,"
+            " opened_with = CASE WHEN ' ' || coalesce(opened_with, '') || ' ' LIKE '% ' || :method || ' %'"
+            " THEN opened_with ELSE trim(coalesce(opened_with, '') || ' ' || :method) END"
+            " WHERE token_hash = :hash",
+            values,
+        )
 
     def replace_token_hash(self, token_id: int, token_hash: bytes) -> bool:
         changed = self._run("UPDATE auth_tokens SET token_hash = ? WHERE id = ?", (token_hash, token_id))
@@ -118,13 +144,17 @@ class AuthTokens(Statements):
         return self._first(_session_of, statement, {"id": token_id, "user": user_id})
 
     def delete_tokens_of(self, user_id: int, *, but: int | None = None) -> int:
+        """Sign-ins that wait for their second factor end as well."""
+        self._run("DELETE FROM pending_sign_ins WHERE user_id = ?", (user_id,))
         return self._run("DELETE FROM auth_tokens WHERE user_id = ? AND id IS NOT ?", (user_id, but)).rowcount
 
     def delete_all_sessions(self) -> int:
         """API tokens stay: no user could make them again."""
+        self._run("DELETE FROM pending_sign_ins")
         return self._run("DELETE FROM auth_tokens WHERE kind <> 'api'").rowcount
 
     def delete_all_tokens(self) -> None:
+        self._run("DELETE FROM pending_sign_ins")
         self._run("DELETE FROM auth_tokens")
 
     def count_stale_tokens(self) -> tuple[int, int]:

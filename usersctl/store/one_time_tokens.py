@@ -12,21 +12,34 @@ _USABLE = "token_hash = ? AND purpose = ? AND expires_at > ?"
 
 class OneTimeTokens(Statements):
     def add_one_time_token(
-        self, token_hash: bytes, purpose: str, user_id: int | None, email: str, lifetime: timedelta
+        self,
+        token_hash: bytes,
+        purpose: str,
+        user_id: int | None,
+        email: str,
+        lifetime: timedelta,
+        about: str | None = None,
     ) -> bool:
         """False if the token exists already."""
         times = {"created_at": self.now_text, "expires_at": stamp(self.now + lifetime)}
-        row = {"token_hash": token_hash, "purpose": purpose, "user_id": user_id, "email": email, **times}
+        row = {
+            "token_hash": token_hash,
+            "purpose": purpose,
+            "user_id": user_id,
+            "email": email,
+            "about": about,
+            **times,
+        }
         return self._insert("one_time_tokens", "ON CONFLICT DO NOTHING", **row).rowcount == 1
 
     def one_time_token(self, purpose: str, token_hash: bytes) -> OneTimeToken | None:
         """A token that could still be used."""
-        statement = f"SELECT user_id, email FROM one_time_tokens WHERE {_USABLE}"
+        statement = f"SELECT user_id, email, about FROM one_time_tokens WHERE {_USABLE}"
         return self._first(OneTimeToken._make, statement, (token_hash, purpose, self.now_text))
 
     def take_one_time_token(self, purpose: str, token_hash: bytes) -> OneTimeToken | None:
         """Uses the token in one statement, so that it works once, also in parallel."""
-        statement = f"DELETE FROM one_time_tokens WHERE {_USABLE} RETURNING user_id, email"
+        statement = f"DELETE FROM one_time_tokens WHERE {_USABLE} RETURNING user_id, email, about"
         return self._first(OneTimeToken._make, statement, (token_hash, purpose, self.now_text))
 
     def drop_setup_tokens(self) -> None:

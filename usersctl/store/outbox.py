@@ -13,7 +13,14 @@ _EMAIL = ", ".join(QueuedEmail._fields)
 
 class Outbox(Statements):
     def add_email(
-        self, kind: str, user_id: int | None, email: str, message_id: str, *, dropped: bool
+        self,
+        kind: str,
+        user_id: int | None,
+        email: str,
+        message_id: str,
+        *,
+        dropped: bool,
+        about: str | None = None,
     ) -> None:
         """A row that is dropped at once takes as long as one that is kept."""
         state, finished_at = EmailState.WAITING, None
@@ -21,6 +28,7 @@ class Outbox(Statements):
             state, finished_at = EmailState.DROPPED, self.now_text
         row: dict[str, Any] = {"kind": kind, "user_id": user_id, "email": email, "message_id": message_id}
         row |= {
+            "about": about,
             "created_at": self.now_text,
             "due_at": self.now_text,
             "state": state,

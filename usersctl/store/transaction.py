@@ -3,6 +3,7 @@
 from usersctl.store.audit import Audit
 from usersctl.store.auth_tokens import AuthTokens
 from usersctl.store.daily_counts import DailyCounts
+from usersctl.store.factors import Factors
 from usersctl.store.failures import LoginFailures
 from usersctl.store.groups import Groups
 from usersctl.store.identities import Identities
@@ -25,6 +26,7 @@ class Transaction(
     Invitations,
     ReservedEmails,
     AuthTokens,
+    Factors,
     OneTimeTokens,
     Outbox,
     LoginFailures,

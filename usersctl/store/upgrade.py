@@ -98,6 +98,9 @@ def schema() -> str:
 # --- an older version of this schema ---
 
 
+_COUNTED = {"groups": "members", "users": "factors"}  # columns that triggers count anew
+
+
 def _renew(connection: sqlite3.Connection, path: Path) -> Migrated:
     """Makes each table again as schema.sql has it, with all rows and all columns that both versions have.
 
@@ -112,7 +115,9 @@ def _renew(connection: sqlite3.Connection, path: Path) -> Migrated:
     # Immutable, because SQLite would create files beside the backup otherwise.
     connection.execute("ATTACH ? AS old", (f"{backup.absolute().as_uri()}?immutable=1",))
     for table, columns in kept.items():
-        copied = {column: column for column in _columns(connection, table) if column in columns}
+        counted = _COUNTED.get(table)
+        names = _columns(connection, table)
+        copied = {column: column for column in names if column in columns and column != counted}
         if table == "users":
             copied |= _folds(connection, columns)
         # Replaces the rows with which schema.sql begins.

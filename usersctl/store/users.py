@@ -13,7 +13,7 @@ from usersctl.store.statements import Statements
 USER = (
     "users.id, email, users.name, role, active, users.created_at, updated_at, last_login_at, oauth_id,"
     " profile_picture, email_proven_at, awaiting_confirmation, delete_at, claimed_email, claim_expires_at,"
-    " invited_at"
+    " invited_at, factors"
 )
 
 _CREDENTIALS = f"SELECT {USER}, password_hash FROM users"
@@ -131,6 +131,11 @@ class Users(Statements):
         statement = "SELECT coalesce(devices_since, '') FROM users WHERE id = ?"
         return self._first(lambda row: str(row[0]), statement, (user_id,)) or ""
 
+    def remembered_since(self, user_id: int) -> str:
+        """A device that was remembered before asks for the second factor again."""
+        statement = "SELECT coalesce(devices_since, ''), coalesce(factors_since, '') FROM users WHERE id = ?"
+        return str(max(self._first(tuple, statement, (user_id,)) or ("",)))
+
     def forget_devices(self, user_id: int) -> None:
         self._run("UPDATE users SET devices_since = ? WHERE id = ?", (self.now_text, user_id))
 
@@ -201,7 +206,9 @@ def user_of(row: Any, at: Statements) -> User:
     if claimed is not None and row[14] <= at.now_text:
         claimed = None
     # SQLite returns booleans as 0 and 1.
-    return User._make((*row[:4], row[4] == 1, *row[5:11], row[11] == 1, row[12], claimed, row[15], ()))
+    return User._make(
+        (*row[:4], row[4] == 1, *row[5:11], row[11] == 1, row[12], claimed, row[15], row[16], ())
+    )
 
 
 def places(values: Collection[object]) -> str:

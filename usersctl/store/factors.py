@@ -1,0 +1,184 @@
+"""The tables of second factors, and of what waits for one: sign-ins, enrolments, challenges."""
+
+from datetime import timedelta
+from typing import Any
+
+from usersctl.clock import stamp
+from usersctl.models import Passkey, PendingSignIn, TotpSecret
+from usersctl.store.statements import Statements
+
+_TOTP = ", ".join(TotpSecret._fields)
+_PASSKEY = ", ".join(Passkey._fields)
+_PENDING = "token_hash, user_id, opened_with, persistent, auth_time, amr, failures, expires_at"
+
+
+class Factors(Statements):
+    # --- authenticator apps ---
+
+    def begin_totp(self, session_id: int, user_id: int, secret: bytes, lifetime: timedelta) -> None:
+        """The session has one secret that waits, the newest."""
+        self._run("DELETE FROM totp_enrolments WHERE session_id = ?", (session_id,))
+        until = stamp(self.now + lifetime)
+        self._insert(
+            "totp_enrolments", session_id=session_id, user_id=user_id, secret=secret, expires_at=until
+        )
+
+    def begun_totp(self, session_id: int, user_id: int) -> bytes | None:
+        statement = (
+            "SELECT secret FROM totp_enrolments WHERE session_id = ? AND user_id = ? AND expires_at > ?"
+        )
+        return self._first(lambda row: bytes(row[0]), statement, (session_id, user_id, self.now_text))
+
+    def delete_begun_totp(self, user_id: int) -> None:
+        self._run("DELETE FROM totp_enrolments WHERE user_id = ?", (user_id,))
+
+    def add_totp(self, user_id: int, secret: bytes, last_step: int) -> bool:
+        """False if the account has one."""
+        row: dict[str, Any] = {"user_id": user_id, "secret": secret, "created_at": self.now_text}
+        return (
+            self._insert("totp_secrets", "ON CONFLICT DO NOTHING", last_step=last_step, **row).rowcount == 1
+        )
+
+    def totp(self, user_id: int) -> TotpSecret | None:
+        return self._first(
+            TotpSecret._make, f"SELECT {_TOTP} FROM totp_secrets WHERE user_id = ?", (user_id,)
+        )
+
+    def use_totp_step(self, totp: TotpSecret, step: int) -> bool:
+        """False if a code of this step or a later one was used, or the secret is another by now."""
+        where = "user_id = ? AND created_at = ? AND last_step < ?"
+        values = (step, totp.user_id, totp.created_at, step)
+        return self._run(f"UPDATE totp_secrets SET last_step = ? WHERE {where}", values).rowcount == 1
+
+    def delete_totp(self, user_id: int, made_at: str | None = None) -> bool:
+        """With `made_at` only the secret of that moment."""
+        where = "user_id = ? AND created_at = coalesce(?, created_at)"
+        return self._run(f"DELETE FROM totp_secrets WHERE {where}", (user_id, made_at)).rowcount == 1
+
+    # --- passkeys ---
+
+    def passkeys(self, user_id: int) -> list[Passkey]:
+        statement = f"SELECT {_PASSKEY} FROM passkeys WHERE user_id = ? ORDER BY id"
+        return list(map(_passkey, self._run(statement, (user_id,))))
+
+    def passkey(self, credential_id: bytes) -> Passkey | None:
+        return self._first(
+            _passkey, f"SELECT {_PASSKEY} FROM passkeys WHERE credential_id = ?", (credential_id,)
+        )
+
+    def add_passkey(self, user_id: int, credential_id: bytes, **columns: Any) -> Passkey | None:
+        """None if an account, also this one, has it."""
+        row = {"user_id": user_id, "credential_id": credential_id, "created_at": self.now_text, **columns}
+        added = self._insert("passkeys", f"ON CONFLICT DO NOTHING RETURNING {_PASSKEY}", **row).fetchone()
+        return None if added is None else _passkey(added)
+
+    def use_passkey(self, passkey: Passkey, sign_count: int, *, synced: bool) -> bool:
+        """False if it was used meanwhile, or is gone."""
+        changes = "sign_count = ?, synced = ?, last_used_at = ?"
+        statement = f"UPDATE passkeys SET {changes} WHERE id = ? AND sign_count = ?"
+        values = (sign_count, synced, self.now_text, passkey.id, passkey.sign_count)
+        return self._run(statement, values).rowcount == 1
+
+    def rename_passkey(self, user_id: int, passkey_id: int, name: str) -> Passkey | None:
+        statement = f"UPDATE passkeys SET name = ? WHERE id = ? AND user_id = ? RETURNING {_PASSKEY}"
+        return self._first(_passkey, statement, (name, passkey_id, user_id))
+
+    def delete_passkey(self, user_id: int, passkey_id: int) -> Passkey | None:
+        statement = f"DELETE FROM passkeys WHERE id = ? AND user_id = ? RETURNING {_PASSKEY}"
+        return self._first(_passkey, statement, (passkey_id, user_id))
+
+    def delete_passkeys(self, user_id: int) -> int:
+        return self._run("DELETE FROM passkeys WHERE user_id = ?", (user_id,)).rowcount
+
+    # --- recovery codes ---
+
+    def add_recovery_codes(self, user_id: int, hashes: list[bytes]) -> None:
+        """In the place of those that the account has."""
+        self.delete_recovery_codes(user_id)
+        self._run_each(
+            "INSERT INTO recovery_codes (user_id, code_hash, created_at) VALUES (?, ?, ?)",
+            [(user_id, code_hash, self.now_text) for code_hash in hashes],
+        )
+
+    def count_recovery_codes(self, user_id: int) -> int:
+        return self._number("SELECT count(*) FROM recovery_codes WHERE user_id = ?", (user_id,))
+
+    def take_recovery_code(self, user_id: int, code_hash: bytes) -> bool:
+        """Uses the code in one statement, so that it works once, also in parallel."""
+        statement = "DELETE FROM recovery_codes WHERE user_id = ? AND code_hash = ?"
+        return self._run(statement, (user_id, code_hash)).rowcount == 1
+
+    def delete_recovery_codes(self, user_id: int, made_at: str | None = None) -> int:
+        """With `made_at` only those of that moment."""
+        where = "user_id = ? AND created_at = coalesce(?, created_at)"
+        return self._run(f"DELETE FROM recovery_codes WHERE {where}", (user_id, made_at)).rowcount
+
+    def note_factors_changed(self, user_id: int) -> None:
+        """Devices that were remembered before ask for the second factor again."""
+        self._run("UPDATE users SET factors_since = ? WHERE id = ?", (self.now_text, user_id))
+
+    # --- sign-ins that wait for their second factor ---
+
+    def add_pending(
+        self,
+        token_hash: bytes,
+        user_id: int,
+        lifetime: timedelta,
+        *,
+        opened_with: str,
+        persistent: bool,
+        auth_time: str | None,
+        amr: str | None,
+    ) -> None:
+        row: dict[str, Any] = {"token_hash": token_hash, "user_id": user_id, "opened_with": opened_with}
+        row |= {"persistent": persistent, "auth_time": auth_time, "amr": amr}
+        self._insert("pending_sign_ins", expires_at=stamp(self.now + lifetime), **row)
+
+    def pending(self, token_hash: bytes) -> PendingSignIn | None:
+        statement = f"SELECT {_PENDING} FROM pending_sign_ins WHERE token_hash = ? AND expires_at > ?"
+        return self._first(_pending, statement, (token_hash, self.now_text))
+
+    def note_wrong_code(self, token_hash: bytes, at_most: int) -> None:
+        """So many wrong codes end the sign-in."""
+        self._run("UPDATE pending_sign_ins SET failures = failures + 1 WHERE token_hash = ?", (token_hash,))
+        self._run(
+            "DELETE FROM pending_sign_ins WHERE token_hash = ? AND failures >= ?", (token_hash, at_most)
+        )
+
+    def delete_pending(self, token_hash: bytes) -> None:
+        self._run("DELETE FROM pending_sign_ins WHERE token_hash = ?", (token_hash,))
+
+    # --- challenges ---
+
+    def add_challenge(
+        self, challenge_hash: bytes, purpose: str, bound_to: bytes, user_id: int | None, lifetime: timedelta
+    ) -> None:
+        row: dict[str, Any] = {"challenge_hash": challenge_hash, "purpose": purpose, "bound_to": bound_to}
+        self._insert("challenges", user_id=user_id, expires_at=stamp(self.now + lifetime), **row)
+
+    def take_challenge(self, challenge_hash: bytes, purpose: str, bound_to: bytes) -> bool:
+        """Uses the challenge in one statement, so that it works once, also in parallel."""
+        where = "challenge_hash = ? AND purpose = ? AND bound_to = ? AND expires_at > ?"
+        values = (challenge_hash, purpose, bound_to, self.now_text)
+        return self._run(f"DELETE FROM challenges WHERE {where}", values).rowcount == 1
+
+    # --- cleanup ---
+
+    def delete_expired_pending(self, before: str, at_most: int) -> int:
+        return self._delete_some("pending_sign_ins", "token_hash", "expires_at <= ? LIMIT ?", before, at_most)
+
+    def delete_expired_enrolments(self, before: str, at_most: int) -> int:
+        return self._delete_some("totp_enrolments", "session_id", "expires_at <= ? LIMIT ?", before, at_most)
+
+    def delete_expired_challenges(self, before: str, at_most: int) -> int:
+        return self._delete_some("challenges", "challenge_hash", "expires_at <= ? LIMIT ?", before, at_most)
+
+
+def _passkey(row: Any) -> Passkey:
+    passkey = Passkey._make(row)
+    return passkey._replace(synced=passkey.synced == 1)
+
+
+def _pending(row: Any) -> PendingSignIn:
+    pending = PendingSignIn._make(row)
+    return pending._replace(is_persistent=pending.is_persistent == 1)
