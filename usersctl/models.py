@@ -132,9 +132,8 @@ class Session(NamedTuple):
     limit_at: str | None
     ip: str | None
     user_agent: str | None
-    opened_with: (
-        str | None
-    )  # what the user proved: see Method. None: an API token, or a session from before version 5
+    # What the user proved: see Method. None: an API token, or a session from before version 5 of the database.
+    opened_with: str | None = None
     moved: bool = False  # this use moved its expiry on
 
 

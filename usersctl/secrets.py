@@ -41,7 +41,7 @@ def new_key() -> bytes:
     return secrets.token_bytes(32)
 
 
-def new_nonce(length: int) -> bytes:
+def random_bytes(length: int) -> bytes:
     return secrets.token_bytes(length)
 
 

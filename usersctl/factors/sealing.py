@@ -14,7 +14,7 @@ from pathlib import Path
 from usersctl.clock import utc_now
 from usersctl.config.values import BadValue, secret_keys
 from usersctl.errors import KeyUnusable
-from usersctl.secrets import new_nonce, new_token
+from usersctl.secrets import new_token, random_bytes
 
 FILE = "users.key"
 _MOST_BYTES = 1024 * 1024
@@ -41,7 +41,7 @@ class SealingKey:
     def seal(self, plain: bytes, context: str) -> bytes:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        nonce = new_nonce(_NONCE)
+        nonce = random_bytes(_NONCE)
         return self.name + nonce + AESGCM(self._key).encrypt(nonce, plain, context.encode())
 
     def open(self, sealed: bytes, context: str) -> bytes:

@@ -3,9 +3,10 @@
 import base64
 import hmac
 import re
-import secrets
 from datetime import datetime
 from urllib.parse import quote, urlencode
+
+from usersctl.secrets import random_bytes
 
 STEP = 30  # seconds
 DIGITS = 6
@@ -17,7 +18,7 @@ _BLANKS = re.compile(r"[\s-]+")
 
 def new_secret() -> bytes:
     """160 bits, as RFC 4226 recommends."""
-    return secrets.token_bytes(20)
+    return random_bytes(20)
 
 
 def in_base32(secret: bytes) -> str:
