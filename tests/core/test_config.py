@@ -101,6 +101,8 @@ DEFAULTS: dict[str, Any] = {
     "limits.ownChangesPerHour": 60,
     "limits.providerSignInsPerMinute": 60,
     "passwordValidation.minStrength": 0,
+    "auth.secondFactor": "optional",
+    "auth.rememberFactor": 30,
 }
 ENV = {"HOME": "/nonexistent", "USERS_DATABASE": "/srv/users.db"}
 
