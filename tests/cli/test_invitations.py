@@ -139,9 +139,8 @@ def test_an_import_invites_new_accounts_that_nothing_opens(usersctl: Command) ->
     assert "Invited: 2; see: usersctl invite list" in done.stderr
     assert invited(usersctl) == [ADA, BOB]
     trail = [row for row in usersctl.ok("audit", "--json").json if row["action"] == "invite"]
-    assert {row["email"]: row["details"] for row in trail} == dict.fromkeys(
-        (ADA, BOB), {"role": "user", "days": 7}
-    )
+    assert [row["email"] for row in trail] == [ADA, BOB]
+    assert all(row["details"] == {"role": "user", "days": 7} for row in trail)
     accept(usersctl, usersctl.ok("link", "invite", ADA).stdout.strip())
     accept(usersctl, usersctl.ok("link", "invite", BOB).stdout.strip(), "Bob")
     assert usersctl.ok("show", BOB, "--json").json["active"] is True
