@@ -46,7 +46,7 @@ def is_cross_site(request: Request) -> bool:
     site = request.environ.get("HTTP_SEC_FETCH_SITE")
     if site is not None:
         return site not in ("same-origin", "none")
-    return origin is not None and origin != request.settings.base_url
+    return origin is not None and origin not in (request.settings.base_url, request.settings.loopback_url)
 
 
 def is_navigation_of_another_site(request: Request) -> bool:

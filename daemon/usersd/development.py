@@ -41,6 +41,9 @@ def for_development(loaded: Loaded, trial: Trial) -> tuple[Loaded, tuple[Route, 
     """Configuration and routes of --dev, open to everybody on this machine and closed to others; and the address of the
     application behind it."""
     settings = loaded.settings
+    if loaded.has_default_address:
+        # Browsers make no passkey for an address that is no name. http://127.0.0.1 leads here as well.
+        settings = settings._replace(base_url=f"http://localhost:{settings.port}")
     if not is_loopback(settings.host) or not is_loopback(urlsplit(settings.base_url).hostname or ""):
         raise Invalid(
             f"--dev serves this machine only, not {settings.host} as {settings.base_url}",

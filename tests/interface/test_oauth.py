@@ -593,7 +593,7 @@ def test_a_rejected_client_secret_is_reported_as_not_configured(make_oauth_site:
 
 def test_the_sample_provider_is_there_with_dev_and_not_without(usersctl: Command) -> None:
     with serving(usersctl, "--dev") as daemon:
-        browser = Browser(f"http://127.0.0.1:{daemon.port}", daemon.client())
+        browser = Browser(f"http://localhost:{daemon.port}", daemon.client())
         assert GO in browser.client.get("/login").body.decode()
         assert browser.sign_in("1002").header("Location") == "/"
         assert (browser.me() or {})["email"] == "grace@example.com"
@@ -605,6 +605,32 @@ def test_the_sample_provider_is_there_with_dev_and_not_without(usersctl: Command
             assert daemon.client().get(path).status in (302, 401)
         assert daemon.client().send("POST", "/dev/provider/token").status == 401
         assert error_of(daemon.client().get(GO)) == "oauth_not_configured"
+
+
+def test_a_sign_in_with_dev_may_begin_at_the_number_of_this_machine(usersctl: Command) -> None:
+    with serving(usersctl, "--dev") as daemon:
+        browser = Browser(f"http://localhost:{daemon.port}", daemon.client())
+        back = path_of(browser.consent(browser.set_out(), "1002"))
+        # The cookie of this sign-in is one of 127.0.0.1, and does not come to localhost.
+        there = daemon.client().get(back, headers={"Host": f"localhost:{daemon.port}"})
+        assert there.header("Location") == f"http://127.0.0.1:{daemon.port}{back}"
+        assert browser.client.get(back).header("Location") == "/"
+        assert browser.me() is not None
+        assert error_of(daemon.client().get(back)) == "oauth_failed"  # and no way back and forth
+
+
+def test_a_browser_with_dev_may_write_either_name_of_this_machine(usersctl: Command) -> None:
+    with serving(usersctl, "--dev", "--no-samples") as daemon:
+        (listening,) = daemon.events("listening")
+        assert listening["base_url"] == f"http://localhost:{daemon.port}"
+        for name, status in (
+            ("localhost", 200),
+            ("127.0.0.1", 200),
+            ("127.0.0.2", 403),
+            ("evil.example", 403),
+        ):
+            origin = {"Origin": f"http://{name}:{daemon.port}"}
+            assert daemon.client().delete("/api/users/session", headers=origin).status == status
 
 
 def test_the_sample_provider_is_strict(open_site: OAuthSite) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from usersctl.config import values
 from usersctl.config.providers import PRESETS, PROVIDERS, ProviderSettings
@@ -232,6 +233,14 @@ class Settings(NamedTuple):
     @property
     def https(self) -> bool:
         return self.base_url.startswith("https:")
+
+    @property
+    def loopback_url(self) -> str | None:
+        """The other address of http://localhost."""
+        parts = urlsplit(self.base_url)
+        if parts.hostname != "localhost":
+            return None
+        return parts._replace(netloc=parts.netloc.replace("localhost", "127.0.0.1")).geturl()
 
     @property
     def session_cookie(self) -> str:

@@ -129,6 +129,9 @@ def callback(request: Request, service: Service) -> Response:
     query = CallbackQuery(request.query)
     state = query.state or ""
     name = _flow_cookie(request.settings, state)
+    elsewhere = request.settings.loopback_url
+    if elsewhere is not None and _began_at(elsewhere, request, name):
+        return redirect_to(f"{elsewhere}{request.path}?{request.environ['QUERY_STRING']}")
     flow = _flow(request, service, state, name)
     request.new_cookies.set(name, "", max_age=0)  # also if the sign-in fails
     if flow.links is not None:
@@ -236,6 +239,12 @@ def _flow(request: Request, service: Service, state: str, name: str) -> Flow:
         ):
             return flow
     raise refused("this browser began no sign-in with this state, or too long ago")
+
+
+def _began_at(loopback_url: str, request: Request, name: str) -> bool:
+    """Whether a sign-in that comes back to localhost may have begun at the other name of this machine, where its cookie is."""
+    is_here = loopback_url.endswith(f"//{request.environ.get('HTTP_HOST', '')}")
+    return not is_here and not cookie_values(request.environ.get("HTTP_COOKIE", ""), name, _VALUE)
 
 
 def _flow_cookies(request: Request) -> list[str]:
