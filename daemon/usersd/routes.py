@@ -100,6 +100,7 @@ TABLE: tuple[Route, ...] = (
     Route("GET",    "/login",                              OPTIONAL_SESSION, pages.login),
     Route("GET",    "/logout",                             OPTIONAL_SESSION, pages.logout),
     Route("POST",   "/logout",                             ANYONE,           session.logout_by_form, event="logout"),
+    Route("GET",    "/second-factor",                      OPTIONAL_SESSION, pages.second_factor),
     Route("GET",    "/register",                           REGISTRATION,     pages.register),
     Route("GET",    "/confirm-email",                      REGISTRATION,     pages.confirm_email),
     Route("GET",    "/forgot-password",                    ANYONE,           pages.forgot_password),

@@ -90,6 +90,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("GET", "/login"): (ANYONE, 200),
     ("GET", "/logout"): (ANYONE, 200),
     ("POST", "/logout"): (ANYONE, 302),
+    ("GET", "/second-factor"): (ANYONE, 200),
     ("GET", "/register"): (REGISTRATION, 200),
     ("GET", "/confirm-email"): (REGISTRATION, 200),
     ("GET", "/forgot-password"): (ANYONE, 200),

@@ -38,6 +38,7 @@ OTHERS = sorted(CATALOGUES.keys() - {"en"})
 PATHS = [
     "/login",
     "/logout",
+    "/second-factor",
     "/register",
     "/confirm-email",
     "/forgot-password",
@@ -500,7 +501,7 @@ def test_every_language_has_every_text_with_the_same_placeholders(name: str) -> 
 
 
 # What is the same word in English and another language.
-SAME = {"name", "role.admin", "users.status", "users.only-admins"}
+SAME = {"name", "factors.passkeys", "role.admin", "users.status", "users.only-admins"}
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -565,6 +566,8 @@ def test_a_page_loads_one_script_and_the_texts_that_the_script_names(
     site = make_site(whitelist=("/register",), locale=locale)
     admin = site.signed_in(site.add(role="admin"))
     additions = {
+        "/login": "login",
+        "/second-factor": "login",
         "/users": "users",
         "/users/1": "user",
         "/users/groups": "user",
@@ -697,7 +700,7 @@ def test_a_brand_has_a_name_a_logo_a_colour_and_a_style_sheet(
     page = client.get("/login").body.decode()
     assert "<title>Sign in · Räder &amp; Söhne</title>" in page
     addresses = {path.partition("?")[0]: path for path in re.findall(r'"(/assets/[^"]+)"', page)}
-    files = ("style.css", "brand.css", "logo", "script.en.json", "messages.en.json", "script.js")
+    files = ("style.css", "brand.css", "logo", "login.en.json", "messages.en.json", "login.js")
     assert set(addresses) == {f"/assets/{name}" for name in files}
     assert client.get(addresses["/assets/logo"]).header("Content-Type") == "image/svg+xml"
     sheet = client.get(addresses["/assets/brand.css"])

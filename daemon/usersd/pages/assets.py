@@ -19,12 +19,13 @@ _STYLE, _SCRIPT, _TEXTS = (
 # One script for a page. Some pages have more to do than the others: theirs is the common one with additions.
 SCRIPTS = {
     "script": ("script.js",),
-    "profile": ("script.js", "parts.js", "profile.js"),
+    "login": ("script.js", "passkeys.js"),
+    "profile": ("script.js", "dialogs.js", "parts.js", "passkeys.js", "factors.js", "profile.js"),
     "audit": ("script.js", "audit.js"),
     "user": ("script.js", "dialogs.js", "parts.js", "user.js"),
     "users": ("script.js", "dialogs.js", "users.js"),
 }
-SHARED = {"groups": "user"}  # pages that have the actions of another
+SHARED = {"groups": "user", "second_factor": "login"}  # pages that have the actions of another
 _IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp"}
 MAX_SIZE = 512 * 1024  # of an operator's file
 

@@ -15,7 +15,7 @@ from usersd.inputs import Query, number, optional
 from usersd.openapi.operation import HTML, PAGES, Operation
 from usersd.openapi.schemas import EMAIL, GROUP_NAME, TOKEN, integer, string
 from usersd.page_access import REGISTRATION
-from usersd.pages import assets, audit_page, common_passwords, languages, overview_page, texts, user_page
+from usersd.pages import assets, audit_page, common_passwords, factors_page, languages, overview_page, texts, user_page
 from usersd.request import Request
 from usersd.response import ALWAYS, JSON, PAGE, Response
 
@@ -69,6 +69,7 @@ def login(request: Request, service: Service) -> Response:
         ways=ways,
         error=_why_refused(words, query.error, detail),
         awaits=detail == "awaiting-confirmation",
+        rp_id="",
     )
 
 
@@ -83,6 +84,29 @@ def logout(request: Request, _service: Service) -> Response:
     then = own_path(Onward.lenient(request).redirect)
     query = f"?{urlencode({'redirect': then})}" if then else ""
     return _page(request, "logout", then=then, query=query)
+
+
+SECOND_STEP, CONFIRM = "/api/users/session/second-factor", "/api/users/session/confirm"
+
+
+@Operation("secondFactorPage", PAGES, HTML, query=Onward)
+def second_factor(request: Request, _service: Service) -> Response:
+    """The second step of a sign-in. A user who is signed in with one factor proves the missing one here."""
+    then = own_path(Onward.lenient(request).redirect)
+    onward = f"?{urlencode({'redirect': then})}" if then else ""
+    user = request.user
+    return _page(
+        request,
+        "second_factor",
+        here="login" if user is None else "",
+        then=then,
+        onward=onward,
+        steps_up=user is not None,
+        methods=[],
+        api=SECOND_STEP if user is None else CONFIRM,
+        remembers=0,
+        rp_id="",
+    )
 
 
 CLOSED = {403: "Registration is closed."}
@@ -176,7 +200,7 @@ def setup(request: Request, service: Service) -> Response:
     return _page(request, "setup", needed=first_admin.needed(), opens=opens, command=first_admin.command)
 
 
-class AccountQuery(Query):
+class AccountQuery(Onward):
     linked = optional(string("google"), "The provider that has just been connected.")
     error = optional(string("oauth_failed"), "Why a provider could not be connected.")
 
@@ -199,6 +223,8 @@ def profile(request: Request, service: Service) -> Response:
         provider=" / ".join(provider.display for provider in request.settings.providers),
         ends_password=request.settings.has_provider and user.email_proven_at is None and not linked,
         **user_page.own_sessions(request, service),
+        **factors_page.content(request, service),
+        then=own_path(query.redirect),
         ended_password=not has_password and service.identities.has_ended_password(user),
         connected=linked.get(query.linked or ""),
         error=_why_refused(words, query.error, request.take_reason() if query.error else ""),

@@ -1,9 +1,10 @@
 // --- the new address that waits for its proof ---
 
 const claimCard = $("#claim"), emailField = $("#email");
-let called = emailField.value;
+let called = emailField?.value;
 
 async function showClaim() {
+  if (!claimCard) return; // the account needs a second factor first
   const result = await ask("GET", "/api/users/me/email");
   if (!result) return;
   const { email, claim } = result;
@@ -27,8 +28,6 @@ isConfirmed = (method, path) => {
   proof.showModal();
   return new Promise((resolve) => on(proof, "close", () => resolve(proof.returnValue === "done"), { once: true }));
 };
-
-on($("[data-close]", proof), "click", () => proof.close());
 
 const unconfirmed = taken("unconfirmed");
 if (unconfirmed && query.has("confirmed")) {

@@ -158,6 +158,8 @@ function own_path(target) {
 
 // Set by a page that has a dialog for it: asks for a fresh proof of identity, and resolves to true after one.
 let isConfirmed;
+// The same: shows recovery codes, until the visitor has kept them.
+let showCodes;
 
 // Calls the API and returns its JSON; null after a failure, which `refused` has shown by then.
 async function ask(method, path, body, refused = (text) => say(text, "note bad")) {
@@ -179,7 +181,7 @@ async function ask(method, path, body, refused = (text) => say(text, "note bad")
     result.headers = answer.headers;
     return result;
   }
-  if (answer.status === 401 && signedIn) {
+  if (answer.status === 401 && signedIn && result?.statusMessage === "Authentication required") {
     const here = encodeURIComponent(location.pathname + location.search);
     say(t("say.ended"), "note bad", " ", makeLink("", t("say.again"), "/login?redirect=" + here));
   } else {
@@ -212,6 +214,7 @@ function onPress(button, action) {
 // A form says by its attributes what it does. The request: data-api, data-method, data-query (fields that come from the
 // page's address). After success: data-then (the page to go to) and data-done (the note to show, there or here),
 // data-keep (the form stays), data-leads (to the url of the answer), data-closes (its dialog), data-title (the page's new heading). data-over: an addition to the error when the link in an email has expired.
+// data-second: the page for the second step of a sign-in; data-ends: where that page leads when the sign-in has ended.
 
 function fields(form) {
   const values = {};
@@ -223,7 +226,14 @@ function fields(form) {
     if (value.length !== 0 || input.required) values[input.name] = value;
   }
   for (const name of (form.dataset.query || "").split(" ").filter(Boolean)) values[name] = query.get(name) || "";
-  return values;
+  return withCode(values);
+}
+
+// One field takes the digits of an app and a recovery code.
+function withCode({ code, ...others }) {
+  if (code === undefined) return others;
+  const digits = code.replace(/[\s-]/g, "");
+  return { ...others, ...(/^\d{1,8}$/.test(digits) ? { code: digits } : { recoveryCode: code }) };
 }
 
 async function send(form) {
@@ -234,12 +244,24 @@ async function send(form) {
   const method = form.dataset.method || "POST";
   const isGet = method === "GET";
   const path = form.dataset.api + (isGet ? "?" + new URLSearchParams(values) : "");
+  let onward;
   const result = await ask(method, path, isGet ? undefined : values, (text, message = "", state = "") => {
+    onward = nextStep(form, message);
+    if (onward) return;
     const isDead = form.dataset.query && /link$|^Token|invitation/.test(message);
     (isDead ? giveUp : refuse)(form, text, message);
     if (isDead || state === "awaiting-confirmation") offerResend(form, values.email);
   });
-  return result && finish(form, result, values);
+  return onward || (result && finish(form, result, values));
+}
+
+// The page where a refused sign-in goes on, if any.
+function nextStep(form, message) {
+  const { second, ends, then } = form.dataset;
+  if (second && message === "Second factor required") return second + (then ? "?" + new URLSearchParams({ redirect: then }) : "");
+  if (!ends || message !== "Authentication required") return undefined;
+  hand("note", t("second.over"));
+  return ends;
 }
 
 // An expired link stays expired: the link to another page becomes the main button.
@@ -316,6 +338,7 @@ function wrongField(form, message) {
     [/password/i, "newPassword", "password"],
     [/e-?mail/i, "email"],
     [/name/i, "name"],
+    [/code/i, "code"],
   ];
   const [, ...names] = fieldsOf.find(([pattern]) => pattern.test(message)) || [];
   return names.map((name) => $(`[name=${name}]:not([type=hidden])`, form)).find(Boolean);
@@ -326,6 +349,7 @@ async function finish(form, result, values) {
   const { then, done = "", keep, title } = form.dataset;
   const message = done.includes("{message}") && (await translated(result.message)) || result.message;
   const text = fill(done, { ...values, ...result, message, ...result.user });
+  if (result.recoveryCodes) await showCodes(result.recoveryCodes);
   if (form.dataset.query) dropLink();
   if (form.dataset.leads !== undefined) return result.url;
   if (form.dataset.closes !== undefined) {

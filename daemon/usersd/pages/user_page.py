@@ -49,6 +49,7 @@ _WITHDRAW = Act("withdraw", "DELETE", "/invite", then="/users", is_grave=True)
 _DELETE = Act("delete", "DELETE", "", then="/users", is_grave=True)
 _END = Act("end", "DELETE", "")
 _END_ALL = Act("end-all", "DELETE", "/sessions")
+_RESET_FACTORS = Act("reset-factors", "DELETE", "/factors", is_grave=True)
 
 OF_STEP = {
     Step.ACTIVATE: _ACTIVATE,
@@ -87,6 +88,8 @@ def content(request: Request, service: Service, explained: Explanation, wanted: 
         "more_sessions": _more(wanted, "sessions", len(sessions)),
         "end": _END,
         "end_all": _END_ALL,
+        "factors": None,
+        "reset_factors": _RESET_FACTORS,
         "rows": history.rows,
         "more_rows": _more(wanted, "rows", len(history.rows) + (history.next is not None)),
         "in_words": in_words,

@@ -1,0 +1,73 @@
+// --- passkeys, authenticator app and recovery codes of the own account ---
+
+const addPasskey = $("#add-passkey"), addTotp = $("#add-totp");
+
+if (addPasskey) {
+  $("#no-passkeys").hidden = hasPasskeys;
+  onPress(addPasskey, createPasskey);
+}
+
+async function createPasskey() {
+  const options = await ask("POST", "/api/users/me/passkeys/options", {});
+  if (!options) return;
+  let credential;
+  try {
+    const publicKey = Passkeys.parseCreationOptionsFromJSON(options.publicKey);
+    credential = (await navigator.credentials.create({ publicKey })).toJSON();
+  } catch (error) {
+    say(passkeyProblem(error), "note bad");
+    return;
+  }
+  const { name, then } = addPasskey.dataset;
+  const result = await ask("POST", "/api/users/me/passkeys", { credential, name });
+  if (!result) return;
+  if (result.recoveryCodes) await showCodes(result.recoveryCodes);
+  hand("note", t("factors.passkey.saved"));
+  return then;
+}
+
+if (addTotp) onPress(addTotp, async () => {
+  const result = await ask("POST", "/api/users/me/totp", {});
+  if (!result) return;
+  const picture = new DOMParser().parseFromString(result.qr, "image/svg+xml").documentElement;
+  $("#totp-qr").replaceChildren(document.adoptNode(picture));
+  $("#totp-key").textContent = result.secret.replace(/.{4}(?=.)/g, "$& ");
+  $("#totp-open").href = result.uri;
+  openDialog($("#totp"), () => addTotp);
+  $("#totp-code").focus();
+});
+
+// Resolves when the visitor says that they are kept. Escape does not close what cannot be shown again.
+showCodes = (codes) => {
+  const dialog = $("#codes");
+  $("#codes-list").replaceChildren(...codes.map((code) => make("li", "", make("code", "", code))));
+  $("#codes-download").href = URL.createObjectURL(new Blob([codes.join("\n") + "\n"], { type: "text/plain" }));
+  const copy = $("#codes-copy");
+  copy.hidden = !navigator.clipboard;
+  copy.onclick = async () => {
+    await navigator.clipboard.writeText(codes.join("\n"));
+    copy.textContent = t("codes.copied");
+  };
+  $("#totp").close();
+  openDialog(dialog);
+  $("#codes-title").focus();
+  return new Promise((resolve) => on(dialog, "close", resolve, { once: true }));
+};
+
+on($("#codes"), "cancel", (event) => event.preventDefault());
+on($("#codes-print"), "click", () => print());
+
+for (const button of all("[data-rename]")) on(button, "click", () => {
+  const dialog = $("#rename"), form = $("form", dialog);
+  form.dataset.api = button.dataset.rename;
+  form.elements.name.value = button.dataset.name;
+  openDialog(dialog, () => button);
+  form.elements.name.select();
+});
+
+// So that the browser forgets passkeys that are removed here.
+const { rp: rpId, user: userId } = $("[data-rp]")?.dataset || {};
+if (rpId) {
+  const allAcceptedCredentialIds = [...all("[data-credential]")].map(({ dataset }) => dataset.credential);
+  Passkeys?.signalAllAcceptedCredentials?.({ rpId, userId, allAcceptedCredentialIds }).catch(() => {});
+}
