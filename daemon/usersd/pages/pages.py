@@ -15,7 +15,16 @@ from usersd.inputs import Query, number, optional
 from usersd.openapi.operation import HTML, PAGES, Operation
 from usersd.openapi.schemas import EMAIL, GROUP_NAME, TOKEN, integer, string
 from usersd.page_access import REGISTRATION
-from usersd.pages import assets, audit_page, common_passwords, factors_page, languages, overview_page, texts, user_page
+from usersd.pages import (
+    assets,
+    audit_page,
+    common_passwords,
+    factors_page,
+    languages,
+    overview_page,
+    texts,
+    user_page,
+)
 from usersd.request import Request
 from usersd.response import ALWAYS, JSON, PAGE, Response
 
