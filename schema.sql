@@ -278,19 +278,8 @@ CREATE TABLE totp_enrolments (
 CREATE INDEX totp_enrolments_by_user ON totp_enrolments (user_id);
 CREATE INDEX totp_enrolments_by_expiry ON totp_enrolments (expires_at);
 
--- Challenges that an authenticator signs. Each works once, for the browser that asked for it.
-CREATE TABLE challenges (
-    challenge_hash BLOB PRIMARY KEY,
-    purpose        TEXT NOT NULL,
-    bound_to       BLOB NOT NULL,                -- the digest of the cookie or session
-    user_id        INTEGER REFERENCES users (id) ON DELETE CASCADE,
-    expires_at     TEXT NOT NULL
-) STRICT, WITHOUT ROWID;
-
-CREATE INDEX challenges_by_user ON challenges (user_id);
-CREATE INDEX challenges_by_expiry ON challenges (expires_at);
-
--- Secrets that work once: the links in emails and the link to create the first admin. And the OAuth states that were used.
+-- Secrets that work once: the links in emails and the link to create the first admin. And the OAuth states and
+-- the challenges of passkeys that were used.
 CREATE TABLE one_time_tokens (
     token_hash BLOB PRIMARY KEY,
     purpose    TEXT NOT NULL,                    -- one of models.Purpose; one purpose never serves another

@@ -44,6 +44,7 @@ class Purpose(StrEnum):
     CLAIM = "claim"  # to the new address of an account
     APPROVE = "approve"  # to the old one, for an account without a password
     OAUTH_SPENT = "oauth_spent"
+    PASSKEY_SPENT = "passkey_spent"  # a challenge that a passkey has signed
     INVITE = "invite"
     # What became of the link of an invitation. It does nothing any more, but its page can say why.
     INVITE_USED = "invite_used"

@@ -422,7 +422,6 @@ class Sessions:
                     lambda tx, some: tx.delete_expired_one_time_tokens(began, some),
                     lambda tx, some: tx.delete_expired_pending(began, some),
                     lambda tx, some: tx.delete_expired_enrolments(began, some),
-                    lambda tx, some: tx.delete_expired_challenges(began, some),
                     lambda tx, some: tx.delete_oldest_failures(self.kept_failures, some),
                     lambda tx, some: tx.delete_finished_emails(stamp(kept_since), some),
                     lambda tx, some: delete_due(tx, by, some),

@@ -1,4 +1,4 @@
-"""The tables of second factors, and of what waits for one: sign-ins, enrolments, challenges."""
+"""The tables of second factors, and of what waits for one: sign-ins and enrolments."""
 
 from datetime import timedelta
 from typing import Any
@@ -72,12 +72,12 @@ class Factors(Statements):
         added = self._insert("passkeys", f"ON CONFLICT DO NOTHING RETURNING {_PASSKEY}", **row).fetchone()
         return None if added is None else _passkey(added)
 
-    def use_passkey(self, passkey: Passkey, sign_count: int, *, synced: bool) -> bool:
-        """False if it was used meanwhile, or is gone."""
-        changes = "sign_count = ?, synced = ?, last_used_at = ?"
-        statement = f"UPDATE passkeys SET {changes} WHERE id = ? AND sign_count = ?"
-        values = (sign_count, synced, self.now_text, passkey.id, passkey.sign_count)
-        return self._run(statement, values).rowcount == 1
+    def use_passkey(self, passkey_id: int, sign_count: int, *, synced: bool) -> bool:
+        """False if its counter did not grow, or if it is gone."""
+        row = {"id": passkey_id, "count": sign_count, "synced": synced, "now": self.now_text}
+        changes = "sign_count = :count, synced = :synced, last_used_at = :now"
+        where = "id = :id AND (sign_count < :count OR (sign_count = 0 AND :count = 0))"
+        return self._run(f"UPDATE passkeys SET {changes} WHERE {where}", row).rowcount == 1
 
     def rename_passkey(self, user_id: int, passkey_id: int, name: str) -> Passkey | None:
         statement = f"UPDATE passkeys SET name = ? WHERE id = ? AND user_id = ? RETURNING {_PASSKEY}"
@@ -148,20 +148,6 @@ class Factors(Statements):
     def delete_pending(self, token_hash: bytes) -> None:
         self._run("DELETE FROM pending_sign_ins WHERE token_hash = ?", (token_hash,))
 
-    # --- challenges ---
-
-    def add_challenge(
-        self, challenge_hash: bytes, purpose: str, bound_to: bytes, user_id: int | None, lifetime: timedelta
-    ) -> None:
-        row: dict[str, Any] = {"challenge_hash": challenge_hash, "purpose": purpose, "bound_to": bound_to}
-        self._insert("challenges", user_id=user_id, expires_at=stamp(self.now + lifetime), **row)
-
-    def take_challenge(self, challenge_hash: bytes, purpose: str, bound_to: bytes) -> bool:
-        """Uses the challenge in one statement, so that it works once, also in parallel."""
-        where = "challenge_hash = ? AND purpose = ? AND bound_to = ? AND expires_at > ?"
-        values = (challenge_hash, purpose, bound_to, self.now_text)
-        return self._run(f"DELETE FROM challenges WHERE {where}", values).rowcount == 1
-
     # --- cleanup ---
 
     def delete_expired_pending(self, before: str, at_most: int) -> int:
@@ -169,9 +155,6 @@ class Factors(Statements):
 
     def delete_expired_enrolments(self, before: str, at_most: int) -> int:
         return self._delete_some("totp_enrolments", "session_id", "expires_at <= ? LIMIT ?", before, at_most)
-
-    def delete_expired_challenges(self, before: str, at_most: int) -> int:
-        return self._delete_some("challenges", "challenge_hash", "expires_at <= ? LIMIT ?", before, at_most)
 
 
 def _passkey(row: Any) -> Passkey:

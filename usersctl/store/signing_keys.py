@@ -15,4 +15,5 @@ class SigningKeys(Statements):
         return bytes(self._insert("signing_keys", conflict, name=name, key=new_key()).fetchone()[0])
 
     def delete_signing_keys(self) -> None:
-        self._run("DELETE FROM signing_keys")
+        """All but the one whose loss would end all passkeys."""
+        self._run("DELETE FROM signing_keys WHERE name <> 'user-handles'")
