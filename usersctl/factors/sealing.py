@@ -6,7 +6,7 @@ A sealed secret begins with the name of its key, so that a missing key is told f
 
 import hmac
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ FILE = "users.key"
 _MOST_BYTES = 1024 * 1024
 _UNFINISHED = ".users.key-"  # the beginning of the name of a file that is being written
 _A_MINUTE = 60
-_NAME, _NONCE = 8, 12  # bytes at the beginning of a sealed secret
+NAME_BYTES, _NONCE = 8, 12  # at the beginning of a sealed secret
 
 
 def totp_context(user_id: int) -> str:
@@ -29,13 +29,13 @@ def totp_context(user_id: int) -> str:
 
 
 def key_name_of(sealed: bytes) -> bytes:
-    return sealed[:_NAME]
+    return sealed[:NAME_BYTES]
 
 
 class SealingKey:
     def __init__(self, text: str) -> None:
         secret = text.encode("utf-8", "surrogatepass")
-        self.name = hmac.digest(secret, b"usersctl: name of a sealing key", "sha256")[:_NAME]
+        self.name = hmac.digest(secret, b"usersctl: name of a sealing key", "sha256")[:NAME_BYTES]
         self._key = hmac.digest(secret, b"usersctl: AES-256-GCM by a sealing key", "sha256")
 
     def seal(self, plain: bytes, context: str) -> bytes:
@@ -48,7 +48,7 @@ class SealingKey:
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        nonce, closed = sealed[_NAME : _NAME + _NONCE], sealed[_NAME + _NONCE :]
+        nonce, closed = sealed[NAME_BYTES : NAME_BYTES + _NONCE], sealed[NAME_BYTES + _NONCE :]
         try:
             return AESGCM(self._key).decrypt(nonce, closed, context.encode())
         except (InvalidTag, ValueError):
@@ -92,6 +92,9 @@ class KeyFile:
 
     def add(self) -> None:
         """Puts a new key before the others. They go on to open what they sealed, also in backups."""
+        if not self.keys():
+            self.make()
+            return
         present = self.path.lstat()
         if os.geteuid() not in (0, present.st_uid):
             raise KeyUnusable(
@@ -164,6 +167,16 @@ class Sealer:
                 return key.open(sealed, context)
         hint = "put the key back; or the user enrols again after: usersctl factor reset USER"
         raise KeyUnusable("The key that opens the secret of an authenticator app is missing", hint=hint)
+
+    def anew(self, sealed: bytes, context: str) -> bytes:
+        """The same secret, sealed with the first key; unchanged if it is already."""
+        (first, *_) = self._keys()
+        return sealed if first.name == key_name_of(sealed) else first.seal(self.open(sealed, context), context)
+
+    def unreadable(self, sealed_with: Mapping[bytes, int]) -> int:
+        """Of so many secrets by the name of their key, the number of those whose key is missing."""
+        names = self.names()
+        return sum(count for name, count in sealed_with.items() if name not in names)
 
     def names(self) -> list[bytes]:
         """Of the keys; the first one seals."""

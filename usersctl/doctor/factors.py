@@ -1,0 +1,79 @@
+"""Checks of second factors: the key that seals secrets, and the address that passkeys were made for."""
+
+import shlex
+import stat
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from usersctl.doctor.installation import Installation, Result, hint, ok, problem, warning
+from usersctl.factors.sealing import FILE, NAME_BYTES, KeyFile, Sealer
+from usersctl.text import counted
+
+MOST_NAMED = 5  # addresses of accounts
+
+
+def secret_key(installation: Installation) -> Result | None:
+    """The keys that seal the secrets of authenticator apps, once there are some."""
+    settings = installation.settings
+    sealer = Sealer(settings.secret_keys, KeyFile(installation.database))
+    exposed = _exposed(sealer.file.path, installation.database)
+    if exposed is not None:
+        return exposed
+    sealed_with = installation.query(lambda tx: tx.count_totp_by_beginning(NAME_BYTES))
+    names = sealer.names()
+    if not names and not sealed_with:
+        return None
+    missing = set(sealed_with).difference(names)
+    if missing:
+        return _unreadable(installation, missing, sealer.unreadable(sealed_with))
+    older = sum(sealed_with.values()) - sealed_with.get(names[0], 0)
+    if older:
+        message = f"{counted(older, 'secret')} of authenticator apps sealed with an older key"
+        return hint(message, installation.command("key rotate"))
+    where = "auth.secretKey" if sealer.configured else FILE
+    secrets = counted(sum(sealed_with.values()), "secret")
+    return ok(f"{where} opens {secrets}; keep a copy of it apart from the backups")
+
+
+def _exposed(key: Path, database: Path) -> Result | None:
+    try:
+        found = key.lstat()
+    except FileNotFoundError:
+        return None
+    owner = database.stat()
+    quoted = shlex.quote(str(key))
+    # A group that may write to the database may have been given the key on purpose.
+    open_to_group = found.st_mode & 0o070 and not owner.st_mode & stat.S_IWGRP
+    if found.st_mode & 0o007 or open_to_group:
+        return problem(f"other users can read {key.name}", f"chmod go= {quoted}")
+    if found.st_uid != owner.st_uid:
+        message = f"{key.name} belongs to another user than the database"
+        return problem(message, f"chown --reference={shlex.quote(str(database))} {quoted}")
+    return None
+
+
+def _unreadable(installation: Installation, missing: set[bytes], count: int) -> Result:
+    users = installation.query(
+        lambda tx: [email for key in missing for email in tx.emails_of_totp(key, MOST_NAMED)]
+    )
+    named = ", ".join(users[:MOST_NAMED]) + ", …" * (count > MOST_NAMED)
+    message = f"no key opens {counted(count, 'secret')} of authenticator apps: {named}"
+    where = "auth.secretKey"
+    if not installation.settings.secret_keys:
+        where = str(KeyFile(installation.database).path)
+    return problem(message, f"put the key back into {where}; or for each: usersctl factor reset USER --totp")
+
+
+def passkeys(installation: Installation) -> Result | None:
+    """A passkey works at the host name that it was made for, and at no other one."""
+    made_for = installation.query(lambda tx: tx.count_passkeys_by_rp())
+    if not made_for:
+        return None
+    host = urlsplit(installation.settings.base_url).hostname or ""
+    elsewhere = {rp_id: count for rp_id, count in made_for.items() if rp_id != host}
+    if not elsewhere:
+        return ok(f"{made_for[host]} of {host}")
+    listed = ", ".join(f"{count} of {rp_id}" for rp_id, count in sorted(elsewhere.items())[:MOST_NAMED])
+    message = f"made for another address, and of no use at {host}: {listed}"
+    mend = f"set baseUrl to https://{min(elsewhere)} again, or users make new ones"
+    return warning(message, mend)

@@ -1,0 +1,64 @@
+"""Seals the secrets of all authenticator apps anew, in small transactions, so that people sign in meanwhile."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from usersctl.errors import KeyUnusable
+from usersctl.factors.sealing import Sealer, totp_context
+from usersctl.models import Actor, TotpSecret
+from usersctl.permissions import admit
+from usersctl.store.store import Store
+
+SOME = 200  # secrets in one transaction, which other writers wait for
+
+
+class Rotated(NamedTuple):
+    sealed: int  # anew
+    unreadable: int  # no key opens them
+
+
+@dataclass(frozen=True)
+class KeyRotation:
+    store: Store
+    sealer: Sealer
+
+    def run(
+        self, *, by: Actor, progress: Callable[[int, int], Any] = lambda _done, _total: None
+    ) -> Rotated:
+        """One that was killed is repeated: each secret opens with its key before and after it is sealed anew."""
+        total = self._begin(by)
+        sealed = unreadable = after = 0
+        while secrets := self._some(after):
+            after = secrets[-1].user_id
+            anew = [(totp, self._anew(totp)) for totp in secrets]
+            with self.store.write() as tx:
+                admit(tx, by)
+                for totp, secret in anew:
+                    if secret is not None and secret != totp.secret:
+                        sealed += tx.replace_totp_secret(totp, secret)
+            unreadable += sum(secret is None for _, secret in anew)
+            progress(sealed + unreadable, total)
+        return Rotated(sealed, unreadable)
+
+    def _begin(self, by: Actor) -> int:
+        """Adds a new key to the file; those of auth.secretKey are the operator's. Returns the number of secrets."""
+        # In a transaction, so that of two rotations at once neither loses the key of the other.
+        with self.store.write() as tx:
+            admit(tx, by)
+            if not self.sealer.configured:
+                self.sealer.file.add()
+            total = tx.count_totp()
+            tx.audit(by, "rotate-key", secrets=total)
+        return total
+
+    def _some(self, after: int) -> list[TotpSecret]:
+        with self.store.glance() as tx:
+            return tx.totp_secrets(after, SOME)
+
+    def _anew(self, totp: TotpSecret) -> bytes | None:
+        """None if no key opens the secret."""
+        try:
+            return self.sealer.anew(totp.secret, totp_context(totp.user_id))
+        except KeyUnusable:
+            return None
