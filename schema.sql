@@ -217,6 +217,7 @@ CREATE TABLE passkeys (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,
     user_id       INTEGER NOT NULL REFERENCES users (id) ON DELETE CASCADE,
     credential_id BLOB NOT NULL UNIQUE,
+    rp_id         TEXT NOT NULL,                 -- the host name of baseUrl when it was made: it works nowhere else
     public_key    BLOB NOT NULL,
     algorithm     INTEGER NOT NULL,              -- its number in COSE
     sign_count    INTEGER NOT NULL,              -- 0 for ever on most synced passkeys

@@ -187,6 +187,7 @@ class Passkey(NamedTuple):
     id: int
     user_id: int
     credential_id: bytes
+    rp_id: str  # the host name that it was made for
     public_key: bytes
     algorithm: int
     sign_count: int

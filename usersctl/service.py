@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from usersctl.claims import Claims
     from usersctl.deletion import Deletion
     from usersctl.devices import Devices
+    from usersctl.factors.rotation import KeyRotation
     from usersctl.factors.sealing import Sealer
     from usersctl.first_admin import FirstAdmin
     from usersctl.freshness import Freshness
@@ -211,6 +212,12 @@ class Service:
         from usersctl.factors.sealing import KeyFile, Sealer
 
         return Sealer(self.settings.secret_keys, KeyFile(self.store.path))
+
+    @cached_property
+    def key_rotation(self) -> "KeyRotation":
+        from usersctl.factors.rotation import KeyRotation
+
+        return KeyRotation(self.store, self.sealer)
 
     @cached_property
     def identities(self) -> "Identities":

@@ -15,6 +15,7 @@ import pytest
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import free_port, serving
 from support.documentation import page, rows, same, steps
+from support.factors import add_authenticator_apps
 from support.fakes import FakeClock
 from support.oauth_site import oauth_site
 from support.old_databases import old_database
@@ -33,6 +34,8 @@ NOT_HERE = {
     "password-hashes",
     "provider",
     "provider-links",
+    "secret-key",
+    "passkeys",
 }  # they do not apply to the fixture
 
 
@@ -452,7 +455,7 @@ def test_a_missing_or_locked_database_crashes_no_check(
     findings = doctor.findings(database=path)
     assert findings["database"].severity is Severity.PROBLEM
     assert findings["database"].mend
-    assert set(findings) == set(OFFLINE) - (NOT_HERE - {"password-hashes"})
+    assert set(findings) == set(OFFLINE) - (NOT_HERE - {"password-hashes", "secret-key", "passkeys"})
     assert sorted(tmp_path.iterdir()) == before
     held.close()
 
@@ -521,6 +524,68 @@ def test_a_base_url_that_was_never_set_is_a_warning_as_soon_as_there_is_an_admin
     assert message == "baseUrl is not set: links lead to http://127.0.0.1:8080, where tasks need no session"
     doctor.origins["baseUrl"] = Origin("users.toml", "http://127.0.0.1:8080")
     assert doctor.finds("base-url")[0] == "ok"
+
+
+# --- second factors ---
+
+
+def test_the_key_of_authenticator_apps_is_there_and_for_its_owner_only(
+    doctor: Doctor, service: Service
+) -> None:
+    key = service.sealer.file.path
+    add_authenticator_apps(service, 1)
+    assert doctor.finds("secret-key")[:2] == (
+        "ok",
+        "users.key opens 1 secret; keep a copy of it apart from the backups",
+    )
+    for mode in (0o640, 0o604):
+        key.chmod(mode)
+        assert doctor.finds("secret-key")[1:] == ("other users can read users.key", f"chmod go= {key}")
+    key.chmod(0o640)
+    service.store.path.chmod(0o660)  # an operator gave both to a group on purpose
+    assert doctor.finds("secret-key")[0] == "ok"
+
+
+def test_a_missing_key_of_authenticator_apps_is_a_problem(doctor: Doctor, service: Service) -> None:
+    key = service.sealer.file.path
+    add_authenticator_apps(service, 1)
+    content = key.read_bytes()
+    key.unlink()
+    severity, message, mend = doctor.finds("secret-key")
+    assert (severity, message) == (
+        "problem",
+        "no key opens 1 secret of authenticator apps: ada@example.com",
+    )
+    assert mend == f"put the key back into {key}; or for each: usersctl factor reset USER --totp"
+    bob = create_user(service, "bob@example.com", "Bob", None)
+    add_authenticator_apps(service, bob.id)  # makes another key
+    assert doctor.finds("secret-key")[1] == message
+    key.write_bytes(key.read_bytes() + content)
+    severity, message, mend = doctor.finds("secret-key")
+    assert (severity, message) == ("hint", "1 secret of authenticator apps sealed with an older key")
+    assert mend == "usersctl key rotate"
+    assert doctor.finds("secret-key", secret_keys=("k" * 32,))[0] == "hint"
+    key.write_bytes(b"short")
+    assert "users.key must be a secret of at least 32" in doctor.finds("secret-key")[1]
+    key.unlink()
+    assert "into auth.secretKey;" in (doctor.finds("secret-key", secret_keys=("k" * 32,))[2] or "")
+
+
+def test_passkeys_of_another_address_are_a_warning(doctor: Doctor, service: Service) -> None:
+    with service.store.write() as tx:
+        for number, rp_id in enumerate(("id.example.com", "id.example.com", "www.example.com")):
+            row = {"public_key": b"k", "algorithm": -7, "sign_count": 0, "name": "Phone", "synced": True}
+            tx.add_passkey(1, bytes([number]), rp_id=rp_id, **row)
+    severity, message, mend = doctor.finds("passkeys", base_url="https://www.example.com")
+    assert (severity, message) == (
+        "warning",
+        "made for another address, and of no use at www.example.com: 2 of id.example.com",
+    )
+    assert mend == "set baseUrl to https://id.example.com again, or users make new ones"
+    with service.store.write() as tx:
+        tx.delete_passkeys(1)
+        tx.add_passkey(1, b"4", rp_id="www.example.com", **row)
+    assert doctor.finds("passkeys", base_url="https://www.example.com")[:2] == ("ok", "1 of www.example.com")
 
 
 # --- the documentation ---

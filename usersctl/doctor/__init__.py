@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from usersctl.doctor import files, online, reach, records
+from usersctl.doctor import factors, files, online, reach, records
 from usersctl.doctor.installation import Installation, Result, Severity, UncheckedError, problem
 from usersctl.errors import UsersError
 
@@ -39,6 +39,8 @@ CHECKS = (
     Check("admin", records.admin),
     Check("lockdown", records.lockdown),
     Check("password-hashes", records.password_hashes),
+    Check("secret-key", factors.secret_key),
+    Check("passkeys", factors.passkeys),
     Check("base-url", reach.base_url),
     Check("cookie", reach.cookie),
     Check("proxies", reach.proxies),

@@ -23,9 +23,7 @@ class KeyRotation:
     store: Store
     sealer: Sealer
 
-    def run(
-        self, *, by: Actor, progress: Callable[[int, int], Any] = lambda _done, _total: None
-    ) -> Rotated:
+    def run(self, *, by: Actor, progress: Callable[[int, int], Any] = lambda _done, _total: None) -> Rotated:
         """One that was killed is repeated: each secret opens with its key before and after it is sealed anew."""
         total = self._begin(by)
         sealed = unreadable = after = 0

@@ -171,7 +171,9 @@ class Sealer:
     def anew(self, sealed: bytes, context: str) -> bytes:
         """The same secret, sealed with the first key; unchanged if it is already."""
         (first, *_) = self._keys()
-        return sealed if first.name == key_name_of(sealed) else first.seal(self.open(sealed, context), context)
+        return (
+            sealed if first.name == key_name_of(sealed) else first.seal(self.open(sealed, context), context)
+        )
 
     def unreadable(self, sealed_with: Mapping[bytes, int]) -> int:
         """Of so many secrets by the name of their key, the number of those whose key is missing."""

@@ -55,7 +55,34 @@ class Factors(Statements):
         where = "user_id = ? AND created_at = coalesce(?, created_at)"
         return self._run(f"DELETE FROM totp_secrets WHERE {where}", (user_id, made_at)).rowcount == 1
 
+    def totp_secrets(self, after: int, at_most: int) -> list[TotpSecret]:
+        """By the ids of their users, after this one."""
+        statement = f"SELECT {_TOTP} FROM totp_secrets WHERE user_id > ? ORDER BY user_id LIMIT ?"
+        return list(map(TotpSecret._make, self._run(statement, (after, at_most))))
+
+    def replace_totp_secret(self, totp: TotpSecret, sealed: bytes) -> bool:
+        """False if it was replaced meanwhile, or is gone."""
+        statement = "UPDATE totp_secrets SET secret = ? WHERE user_id = ? AND secret = ?"
+        return self._run(statement, (sealed, totp.user_id, totp.secret)).rowcount == 1
+
+    def count_totp(self) -> int:
+        return self._number("SELECT count(*) FROM totp_secrets")
+
+    def count_totp_by_beginning(self, length: int) -> dict[bytes, int]:
+        """By so many bytes at the beginning of the sealed secrets, which name their key."""
+        counts = "SELECT substr(secret, 1, ?), count(*) FROM totp_secrets GROUP BY 1"
+        return {bytes(beginning): count for beginning, count in self._run(counts, (length,))}
+
+    def emails_of_totp(self, beginning: bytes, at_most: int) -> list[str]:
+        """Of users whose sealed secret begins so."""
+        secrets = "SELECT user_id FROM totp_secrets WHERE substr(secret, 1, ?) = ? ORDER BY user_id LIMIT ?"
+        statement = f"SELECT email FROM users WHERE id IN ({secrets}) ORDER BY id"
+        return [email for (email,) in self._run(statement, (len(beginning), beginning, at_most))]
+
     # --- passkeys ---
+
+    def count_passkeys_by_rp(self) -> dict[str, int]:
+        return dict(self._run("SELECT rp_id, count(*) FROM passkeys GROUP BY rp_id").fetchall())
 
     def passkeys(self, user_id: int) -> list[Passkey]:
         statement = f"SELECT {_PASSKEY} FROM passkeys WHERE user_id = ? ORDER BY id"
@@ -66,9 +93,12 @@ class Factors(Statements):
             _passkey, f"SELECT {_PASSKEY} FROM passkeys WHERE credential_id = ?", (credential_id,)
         )
 
-    def add_passkey(self, user_id: int, credential_id: bytes, **columns: Any) -> Passkey | None:
+    def add_passkey(
+        self, user_id: int, credential_id: bytes, *, rp_id: str, **columns: Any
+    ) -> Passkey | None:
         """None if an account, also this one, has it."""
-        row = {"user_id": user_id, "credential_id": credential_id, "created_at": self.now_text, **columns}
+        row = {"user_id": user_id, "credential_id": credential_id, "rp_id": rp_id, **columns}
+        row["created_at"] = self.now_text
         added = self._insert("passkeys", f"ON CONFLICT DO NOTHING RETURNING {_PASSKEY}", **row).fetchone()
         return None if added is None else _passkey(added)
 

@@ -1,0 +1,19 @@
+"""Second factors of accounts, written past the journeys that enrol them."""
+
+from usersctl.factors.sealing import totp_context
+from usersctl.service import Service
+
+SEED = b"a seed of twenty by."
+
+
+def add_authenticator_apps(service: Service, *user_ids: int, seed: bytes = SEED) -> None:
+    with service.store.write() as tx:
+        for user_id in user_ids:
+            tx.add_totp(user_id, service.sealer.seal(seed, totp_context(user_id)), 0)
+
+
+def opened_secrets(service: Service, *, every: int = 1) -> list[bytes]:
+    """Of all authenticator apps, or some of them."""
+    with service.store.read() as tx:
+        secrets = tx.totp_secrets(0, 1_000_000)
+    return [service.sealer.open(totp.secret, totp_context(totp.user_id)) for totp in secrets[::every]]
