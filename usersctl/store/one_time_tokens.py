@@ -64,7 +64,7 @@ class OneTimeTokens(Statements):
     def invite_link(self, token_hash: bytes) -> tuple[Purpose, OneTimeToken] | None:
         """The link of an invitation, and what became of it."""
         ends = ", ".join(f"'{purpose}'" for purpose in Purpose if purpose.startswith(Purpose.INVITE))
-        statement = f"SELECT purpose, user_id, email FROM one_time_tokens WHERE token_hash = ? AND purpose IN ({ends})"
+        statement = f"SELECT purpose, user_id, email, about FROM one_time_tokens WHERE token_hash = ? AND purpose IN ({ends})"
         return self._first(
             lambda row: (Purpose(row[0]), OneTimeToken._make(row[1:])), statement, (token_hash,)
         )
