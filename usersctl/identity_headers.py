@@ -4,13 +4,14 @@ import re
 from collections.abc import Iterable
 from itertools import product
 
-KINDS = ("id", "email", "name", "role", "groups")
+KINDS = ("id", "email", "name", "role", "groups", "auth")
 DEFAULT = (
     ("Remote-User", "id"),
     ("Remote-Email", "email"),
     ("Remote-Name", "name"),
     ("Remote-Role", "role"),
     ("Remote-Groups", "groups"),
+    ("Remote-Auth", "auth"),  # what the session was opened with
 )
 ASSERTION = "Remote-Assertion"
 
@@ -22,7 +23,7 @@ ENDS = (
     "Fullname", "Display-Name", "Role", "Roles", "Group", "Groups", "Access-Token", "Id-Token",
 )
 OTHERS = (
-    "X-User", "X-Username", "X-Email", "X-Vouch-User", "X-Token-Subject", "X-Authentik-Jwt", "X-Authentik-Entitlements",
+    "Remote-Auth", "X-User", "X-Username", "X-Email", "X-Vouch-User", "X-Token-Subject", "X-Authentik-Jwt", "X-Authentik-Entitlements",
     "X-Goog-Authenticated-User-Email", "X-Goog-Authenticated-User-Id", "X-Goog-Iap-Jwt-Assertion",
     "X-Ms-Client-Principal", "X-Ms-Client-Principal-Id", "X-Ms-Client-Principal-Name",
     "X-Amzn-Oidc-Identity", "X-Amzn-Oidc-Data", "X-Amzn-Oidc-Accesstoken", "X-Apigateway-Api-Userinfo",

@@ -137,6 +137,11 @@ class Session(NamedTuple):
     opened_with: str | None = None
     moved: bool = False  # this use moved its expiry on
 
+    @property
+    def proofs(self) -> str:
+        """What it was opened with, as applications learn it; empty where that is not known."""
+        return TOKEN if self.kind == TokenKind.API else self.opened_with or ""
+
 
 class Actor(NamedTuple):
     """The author of a change, as the audit trail names them, where the change came from, and what allows it."""
@@ -173,6 +178,8 @@ class Method(StrEnum):
     DEVICE = "device"  # a second factor, on this device, some days ago
 
 
+TOKEN = "token"  # noqa: S105 - in the place of these, for an API token
+PROVIDER = "provider:"  # before the name of the identity provider
 FACTOR_METHODS = (Method.OTP, Method.RECOVERY, Method.PASSKEY)
 
 

@@ -13,6 +13,7 @@ from usersd.request import Request
 from usersd.response import Header, Response, error_response, redirect_to
 
 API = ("/api/", "/_tasks/")
+SECOND_STEP = "/second-factor"  # the page that asks for the second factor of a session or a sign-in
 
 # One slash, and no character that a browser reads as a second one, drops, or takes for the end of the address.
 _OWN_PATH = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)
@@ -68,15 +69,18 @@ def wants_a_page(environ: dict[str, Any], method: str) -> bool:
     return "text/html" in environ.get("HTTP_ACCEPT", "")
 
 
-def anonymous_response(request: Request) -> Response:
-    """401 for the API; a page redirects to the login and back."""
+def sign_in_first(request: Request) -> Response:
+    """401 for the API; a page redirects to the login and back. With a session: to the second factor that it lacks."""
+    page, message = "/login", "Authentication required"
+    if request.user is not None:
+        page, message = SECOND_STEP, "Second factor required"
     if is_api(request.path) or request.method not in ("GET", "HEAD"):
-        return error_response(401, "Authentication required")
+        return error_response(401, message)
     target = quote(request.path or "/", safe="/:@!$&'()*+,;=-._~")
     query = request.environ.get("QUERY_STRING", "")
     if query:
         target += "?" + query
-    return redirect_to("/login?redirect=" + quote(target, safe="/"))
+    return redirect_to(f"{page}?redirect={quote(target, safe='/')}")
 
 
 def own_path(target: str | None) -> str:

@@ -103,7 +103,7 @@ class App:
         if route.access not in (Access.ANYONE, Access.THIS_MACHINE):
             access.identify(request, self.service)
             if request.user is None and not self._admits_anonymous(request, route):
-                return access.anonymous_response(request)
+                return access.sign_in_first(request)
         if match.segments:
             request.read_segments(match.segments)
         request.as_admin = route.access.is_for_admins
@@ -167,7 +167,7 @@ class App:
         # A caller who may use one method of the path may know that the others do not exist.
         routes = match.methods.values()
         if request.user is None and not any(self._admits_anonymous(request, route) for route in routes):
-            return access.anonymous_response(request)
+            return access.sign_in_first(request)
         if not routes:
             return error_response(404, "Not found")
         is_for_admins = all(route.access in (Access.ADMIN, Access.OPERATOR) for route in routes)

@@ -12,7 +12,7 @@ from usersctl.service import Service
 from usersd import access, page_access
 from usersd.pages import pages as page
 from usersd.request import Request, drop_original
-from usersd.response import Header, error_response, send, unavailable
+from usersd.response import Header, Response, error_response, send, unavailable
 
 if TYPE_CHECKING:
     from usersd.app import App
@@ -39,7 +39,7 @@ class Gate:
     def __init__(self, app: WSGI, service: Service, *, pages: bool = False) -> None:
         self.app = app
         self.service = service
-        self.access = page_access.PageAccess(service.settings.whitelist, service.settings.role_rules)
+        self.access = page_access.PageAccess.of(service.settings)
         self.accounts: Callable[[], App] | None = None  # the service, on its own paths
         service.close()  # the server may fork now; each thread opens a connection of its own
         if pages:
@@ -58,16 +58,10 @@ class Gate:
             access.identify(request, self.service, groups=True)
         except UsersError:
             return refuse(unavailable())
-        verdict = self.access.verdict(request.user, request.path)
-        if verdict == 401:
-            return refuse(access.anonymous_response(request))
-        if verdict == 403:
-            refusal = self.access.refusal(request.user, request.path)
-            response = error_response(403, refusal.message)
-            if access.wants_a_page(environ, request.method) and not access.is_api(request.path):
-                response = page.forbidden(request, refusal.page)
-            return refuse(response)
-        environ[_KEY] = request.user and request.user.as_known() | {"groups": list(request.user.groups)}
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return refuse(refusal)
+        environ[_KEY] = _known(request)
         if not request.new_cookies:
             return self.app(environ, start_response)
 
@@ -76,9 +70,28 @@ class Gate:
 
         return self.app(environ, start_with_cookie)
 
+    def _refusal(self, request: Request) -> Response | None:
+        verdict = self.access.verdict(request.user, request.path, request.session)
+        if verdict == 200:
+            return None
+        if verdict == 401:
+            return access.sign_in_first(request)
+        refusal = self.access.refusal(request.user, request.path)
+        if access.wants_a_page(request.environ, request.method) and not access.is_api(request.path):
+            return page.forbidden(request, refusal.page)
+        return error_response(403, refusal.message)
+
+
+def _known(request: Request) -> dict[str, Any] | None:
+    user, session = request.user, request.session
+    if user is None or session is None:
+        return None
+    return user.as_known() | {"groups": list(user.groups), "auth": session.proofs.split()}
+
 
 def current_user(environ: dict[str, Any]) -> dict[str, Any] | None:
-    """The user object, without a password, and the user's `groups`; None without a session."""
+    """The user object, without a password, the user's `groups`, and what the session was opened with (`auth`); None without
+    a session."""
     if _KEY not in environ:
         raise RuntimeError("current_user() needs the application to be wrapped in usersd.gate.Gate")
     user: dict[str, Any] | None = environ[_KEY]

@@ -1,19 +1,22 @@
-"""Path patterns: the whitelist, the role rules, and the decision for one page of an application."""
+"""Path patterns: the whitelist, the rules of roles and factors, and the decision for one page of an application."""
 
 import re
 import unicodedata
 from functools import lru_cache
 from itertools import accumulate
 from operator import and_, or_
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from urllib.parse import unquote
 
+from usersctl.config import Settings
 from usersctl.config.values import GROUP, Requirement, RoleRule
-from usersctl.models import Role, User
+from usersctl.models import PROVIDER, Method, Role, Session, User
 
 REGISTRATION = "/register"
 WITH_REGISTRATION = ("/confirm-email",)
 ALWAYS_PUBLIC = ("/login",)
+TWO_FACTORS = "factors:2"  # what `auth.factorRules` asks for, among the roles and groups of the other rules
+HELD = {Method.OTP, Method.RECOVERY, Method.DEVICE}  # proofs of something that the user has
 
 
 class Refusal(NamedTuple):
@@ -80,20 +83,20 @@ def _matches(pattern: list[str], parts: list[str]) -> bool:
     )
 
 
-class RoleRules:
-    """Which roles or groups a path needs. The whitelist's patterns match narrowly; here they match widely: a rule also holds for
-    every path that the application could read as one that the rule means."""
+class PathRules:
+    """What a path needs: roles, groups, two factors. The whitelist's patterns match narrowly; here they match widely: a rule
+    also holds for every path that the application could read as one that the rule means."""
 
     def __init__(self, rules: tuple[RoleRule, ...]) -> None:
-        self._all = frozenset(role for _, role in rules)
+        self._all = frozenset(needed for _, needed in rules)
         self._rules: list[tuple[list[str], frozenset[str], Requirement]] = []
-        for path, role in rules:
+        for path, needed in rules:
             pattern = _segments(_folded(unquote(path)))
-            self._rules.append((pattern, frozenset(pattern) - {"*"}, role))
-        self.roles = lru_cache(maxsize=256)(self._roles)  # most requests are for a few paths
+            self._rules.append((pattern, frozenset(pattern) - {"*"}, needed))
+        self.needs = lru_cache(maxsize=256)(self._needs)  # most requests are for a few paths
 
-    def _roles(self, path: str | None) -> frozenset[Requirement]:
-        """Roles required for this path. Unknown or ambiguous paths require the roles of every rule."""
+    def _needs(self, path: str | None) -> frozenset[Requirement]:
+        """What the rules ask for on this path. Unknown or ambiguous paths need what any rule asks for."""
         if not self._rules:
             return self._all
         if path is not None and _PLAIN.fullmatch(path):
@@ -106,7 +109,7 @@ class RoleRules:
         # Most paths lack a word of the pattern, which is faster to see than that they do not match.
         words = {*parts, *(_stem(part) for part in parts)}
         return frozenset(
-            role for pattern, needed, role in self._rules if needed <= words and _covers(pattern, parts)
+            need for pattern, fixed, need in self._rules if fixed <= words and _covers(pattern, parts)
         )
 
 
@@ -155,34 +158,76 @@ def _covers(pattern: list[str], parts: list[str]) -> bool:
 class PageAccess:
     """Who may see which page of an application: one rule for the gate and for forward authentication."""
 
-    def __init__(self, whitelist: tuple[str, ...], role_rules: tuple[RoleRule, ...]) -> None:
+    def __init__(
+        self,
+        whitelist: tuple[str, ...],
+        role_rules: tuple[RoleRule, ...],
+        factor_rules: tuple[str, ...] = (),
+        trusted: tuple[str, ...] = (),
+    ) -> None:
+        """`trusted`: the identity providers whose sign-ins count as two factors."""
         self.whitelist = Whitelist(whitelist)
-        self.rules = RoleRules(role_rules)
+        self.rules = PathRules((*role_rules, *((path, TWO_FACTORS) for path in factor_rules)))
+        self._trusted = frozenset(PROVIDER + name for name in trusted)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        return cls(settings.whitelist, settings.role_rules, settings.factor_rules, settings.trusted_providers)
 
     def verdict(
-        self, user: User | None, path: str | None, *, role: str | None = None, group: str | None = None
+        self,
+        user: User | None,
+        path: str | None,
+        session: Session | None = None,
+        *,
+        role: str | None = None,
+        group: str | None = None,
+        factors: str | None = None,
     ) -> int:
-        """200, 401 or 403. `role` and `group` are needed in addition to what the path needs. A rule wins over the whitelist."""
-        needed = self._needed(path, role, group)
-        if user is not None:
-            return 200 if all(meets(user, need) for need in needed) else 403
-        is_public = path in ALWAYS_PUBLIC or (path is not None and path in self.whitelist)
-        return 200 if is_public and not needed else 401
+        """200, 401 or 403. `role`, `group` and `factors` are needed in addition to what the path needs. A rule wins over the
+        whitelist. 401 for a user: the session lacks a second factor."""
+        needed = self._needed(path, role, group, factors)
+        if user is None:
+            is_public = path in ALWAYS_PUBLIC or (path is not None and path in self.whitelist)
+            return 200 if is_public and not needed else 401
+        if not all(meets(user, need) for need in needed if need != TWO_FACTORS):
+            return 403
+        if TWO_FACTORS in needed and not self._has_two_factors(session):
+            return 401
+        return 200
 
     def refusal(
-        self, user: User | None, path: str | None, *, role: str | None = None, group: str | None = None
+        self,
+        user: User | None,
+        path: str | None,
+        *,
+        role: str | None = None,
+        group: str | None = None,
+        factors: str | None = None,
     ) -> Refusal:
         """Of a 403."""
-        wants_admin = Role.ADMIN in self._needed(path, role, group)
+        wants_admin = Role.ADMIN in self._needed(path, role, group, factors)
         return FOR_ADMINS if wants_admin and user and user.role != Role.ADMIN else FOR_MEMBERS
 
-    def _needed(self, path: str | None, role: str | None, group: str | None) -> frozenset[Requirement]:
-        needed = frozenset() if path in ALWAYS_PUBLIC else self.rules.roles(path)
+    def _needed(
+        self, path: str | None, role: str | None, group: str | None, factors: str | None
+    ) -> frozenset[Requirement]:
+        needed = frozenset() if path in ALWAYS_PUBLIC else self.rules.needs(path)
         if role is not None:
             needed |= {role}
         if group is not None:
             needed |= {GROUP + group}
+        if factors is not None:
+            needed |= {TWO_FACTORS}
         return needed
+
+    def _has_two_factors(self, session: Session | None) -> bool:
+        """A passkey, which its device unlocks for its owner only; a provider that vouches for the second factor; or a first
+        factor and something that the user has. Never an API token."""
+        methods = set(session.proofs.split()) if session else set()
+        if Method.PASSKEY in methods or methods & self._trusted:
+            return True
+        return bool(methods & HELD) and bool(methods - HELD)
 
 
 def meets(user: User, needed: Requirement) -> bool:

@@ -18,7 +18,7 @@ from support.web import Site, running
 from usersctl.models import User
 from usersctl.service import Service
 from usersd.gate import Gate
-from usersd.page_access import PageAccess, RoleRules, Whitelist
+from usersd.page_access import PageAccess, PathRules, Whitelist
 
 VERIFY = "/api/users/auth/verify"
 HERE = (ip_network("127.0.0.1"),)
@@ -111,7 +111,7 @@ PATHS = st.builds(
 def test_no_reading_of_a_path_evades_a_role_rule(path: str) -> None:
     if any("\udc80" <= c <= "\udcff" for c in path):
         return  # not UTF-8: needs all roles
-    roles = RoleRules(RULES).roles(path)
+    roles = PathRules(RULES).needs(path)
     for closed in ("/admin", "/docs/drafts"):
         if may_be(path, closed):
             assert roles == {"admin"}, path
@@ -149,21 +149,21 @@ def test_a_role_rule_only_restricts(path: str) -> None:
     ],
 )  # fmt: skip
 def test_a_role_rule_holds_for_every_equivalent_path(rules: str, path: str | None, asks: bool) -> None:
-    assert (RoleRules(((rules, "admin"),)).roles(path) == {"admin"}) == asks
+    assert (PathRules(((rules, "admin"),)).needs(path) == {"admin"}) == asks
 
 
 def test_all_matching_role_rules_apply() -> None:
-    rules = RoleRules((("/x/*", "user"), ("/x/y/*", "admin"), ("/x/y/z", "user")))
-    assert rules.roles("/x/1") == {"user"}
-    assert rules.roles("/x/y/z") == {"user", "admin"}
-    assert rules.roles("/other") == frozenset()
-    assert RoleRules(()).roles(None) == frozenset()
+    rules = PathRules((("/x/*", "user"), ("/x/y/*", "admin"), ("/x/y/z", "user")))
+    assert rules.needs("/x/1") == {"user"}
+    assert rules.needs("/x/y/z") == {"user", "admin"}
+    assert rules.needs("/other") == frozenset()
+    assert PathRules(()).needs(None) == frozenset()
 
 
 def test_a_long_path_is_judged_quickly() -> None:
     import time
 
-    rules = RoleRules((("/a/*/b/*/c/*/d/*/e", "admin"),))
+    rules = PathRules((("/a/*/b/*/c/*/d/*/e", "admin"),))
     began = time.process_time()
     for path in (
         "/a" + "/b" * 4000,
@@ -173,7 +173,7 @@ def test_a_long_path_is_judged_quickly() -> None:
         "/" + "a." * 4000,
         "/ä" * 4000,
     ):
-        rules.roles(path)
+        rules.needs(path)
     assert time.process_time() - began < 2
 
 

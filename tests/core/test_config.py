@@ -44,6 +44,7 @@ DEFAULTS: dict[str, Any] = {
     "auth.cookieName": "auth_token",
     "auth.allowedOrigins": [],
     "auth.roleRules": {},
+    "auth.factorRules": [],
     "auth.assertionSecret": None,
     "forward.headers": {
         "Remote-User": "id",
@@ -51,6 +52,7 @@ DEFAULTS: dict[str, Any] = {
         "Remote-Name": "name",
         "Remote-Role": "role",
         "Remote-Groups": "groups",
+        "Remote-Auth": "auth",
     },
     "forward.basic": False,
     "auth.oauth.clientId": None,
@@ -63,6 +65,7 @@ DEFAULTS: dict[str, Any] = {
     "auth.oauth.userInfoUrl": None,
     "auth.oauth.allowAutoRegistration": False,
     "auth.oauth.trustsEmail": False,
+    "auth.oauth.trustsFactors": False,
     "auth.oauth.successRedirect": "/",
     "auth.oauth.errorRedirect": "/login?error=oauth_failed",
     "auth.oauth.scopes": ["openid", "profile", "email"],

@@ -91,7 +91,11 @@ def test_the_application_gets_the_user_without_a_password(gated: Gated, ada: Use
     by_bearer = Client(gated.port, headers={"Authorization": f"Bearer {by_cookie.token}"})
     for client in (by_cookie, by_bearer):
         user = client.get("/page").json["user"]
-        assert user == ada.as_json() | {"last_login_at": user["last_login_at"], "groups": []}
+        assert user == ada.as_json() | {
+            "last_login_at": user["last_login_at"],
+            "groups": [],
+            "auth": ["pwd"],
+        }
         assert not [name for name in user if "password" in name]
 
 

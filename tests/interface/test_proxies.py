@@ -267,6 +267,7 @@ FORGED = {
     "Remote-Name": "Root",
     "Remote-Role": "admin",
     "Remote-Groups": "staff",
+    "Remote-Auth": "passkey",
     "Remote-Assertion": "9999999999.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
 }
 OTHER_PATH = {

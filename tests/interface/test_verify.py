@@ -74,6 +74,7 @@ def test_an_application_learns_the_signed_in_user(site: Site) -> None:
         "Remote-Name": "Ada",
         "Remote-Role": "admin",
         "Remote-Groups": "",
+        "Remote-Auth": "pwd",
     }
 
 
@@ -745,7 +746,8 @@ def test_verify_logs_no_secret(site: Site, ask: Callable[..., dict[str, str]]) -
     asked = [
         (200, known),
         (403, user.get(VERIFY, headers=ask(f"/admin?token={link}"))),
-        (403, user.get(f"{VERIFY}?role=admin&token={link}", headers=ask(target))),
+        (403, user.get(f"{VERIFY}?role=admin", headers=ask(target))),
+        (400, user.get(f"{VERIFY}?role=admin&token={link}", headers=ask(target))),
         (401, site.client().get(VERIFY, headers=ask(target, **{"Remote-Assertion": issued}))),
         (401, site.client(cookies={"auth_token": stranger}).get(VERIFY, headers=ask(target))),
         (302, site.client().get(VERIFY, headers=ask(target, **BROWSER))),

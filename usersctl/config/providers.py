@@ -43,6 +43,7 @@ class ProviderSettings(NamedTuple):
     user_info_url: str | None
     allow_auto_registration: bool
     trusts_email: bool
+    trusts_factors: bool
     success_redirect: str
     error_redirect: str
     scopes: tuple[str, ...]

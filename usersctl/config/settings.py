@@ -98,6 +98,8 @@ class Settings(NamedTuple):
     role_rules: Annotated[tuple[values.RoleRule, ...], Key("auth.roleRules", values.role_rules,
         'Paths of an application behind a proxy that need a role or a group, such as {"/admin/*" = "admin", "/hr/*" = ["group:hr", "admin"]}; '
         'of a list, any suffices. A rule wins over the whitelist.')] = ()
+    factor_rules: Annotated[tuple[str, ...], Key("auth.factorRules", values.list_of(values.path_pattern, "paths"),
+        'Paths of an application behind a proxy that need a sign-in with two factors or a passkey, such as "/payroll/*". A rule wins over the whitelist.')] = ()
     assertion_secret: Annotated[str | None, Key("auth.assertionSecret", values.shared_secret, env="USERS_ASSERTION_SECRET",
         env_file=True, secret=True, example="the output of: openssl rand -base64 32", help=
         "The key that signs Remote-Assertion, shared with the applications that verify it: 32 characters or more.")] = None
@@ -107,7 +109,7 @@ class Settings(NamedTuple):
         "Without it: the file users.key beside the database, which is made when it is needed.")] = ()
 
     forward_headers: Annotated[tuple[tuple[str, str], ...], Key("forward.headers", values.identity_headers,
-        "The headers that tell an application behind a proxy who the user is, each with what it holds: id, email, name, role or groups.")
+        "The headers that tell an application behind a proxy who the user is, each with what it holds: id, email, name, role, groups or auth.")
         ] = IDENTITY_HEADERS
     forward_basic: Annotated[bool, Key("forward.basic", values.boolean,
         "Lets clients that know nothing but passwords, such as calendars and git, pass forward authentication by an email and an API token.")] = False
@@ -134,6 +136,8 @@ class Settings(NamedTuple):
         "Creates an account for a person who signs in through the provider and has none.")] = False
     oauth_trusts_email: Annotated[bool, Key("auth.oauth.trustsEmail", values.boolean,
         "Takes an address of which the provider does not say whether it is verified for verified. Only for a provider that you run yourself, or where no person can set an address that is not theirs: such a person would sign in to the accounts of others. An address that the provider calls unverified stays refused.")] = False
+    oauth_trusts_factors: Annotated[bool, Key("auth.oauth.trustsFactors", values.boolean,
+        "Takes a sign-in through the provider for one with two factors: the account's own factor is not asked for, and pages that need two open. Only for a provider that asks all its users for a second factor.")] = False
     oauth_success_redirect: Annotated[str, Key("auth.oauth.successRedirect", values.redirect,
         "Where a sign-in through the provider ends.")] = "/"
     oauth_error_redirect: Annotated[str, Key("auth.oauth.errorRedirect", values.redirect,
@@ -270,6 +274,12 @@ class Settings(NamedTuple):
     def providers(self) -> tuple[ProviderSettings, ...]:
         """Those that people can sign in through."""
         return tuple(provider for provider in self.described_providers if provider.is_complete)
+
+    @property
+    def trusted_providers(self) -> tuple[str, ...]:
+        """Those whose sign-ins count as two factors."""
+        names = tuple(each.name for each in self.more_providers if each.trusts_factors)
+        return (OAUTH, *names) if self.oauth_trusts_factors else names
 
     def provider(self, name: str) -> ProviderSettings | None:
         return next((provider for provider in self.providers if provider.name == name), None)

@@ -6,16 +6,16 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
-from usersctl.errors import NotFound
+from usersctl.errors import Invalid, NotFound
 from usersctl.identity_headers import ASSERTION
-from usersctl.models import TokenKind
+from usersctl.models import Method, TokenKind
 from usersctl.secrets import assertion
 from usersctl.service import Service
-from usersd.access import identify, own_path, wants_a_page
+from usersd.access import SECOND_STEP, identify, own_path, wants_a_page
 from usersd.cookies import without_ours
 from usersd.inputs import Query, choice, group_name
 from usersd.openapi.operation import SERVICE, Operation
-from usersd.openapi.schemas import ROLE, model
+from usersd.openapi.schemas import ROLE, model, string
 from usersd.page_access import PageAccess
 from usersd.pages import pages
 from usersd.request import ORIGINAL, Request
@@ -56,6 +56,10 @@ class Original(NamedTuple):
 class VerifyQuery(Query):
     role = choice(ROLE, "The role that is needed.")
     group = group_name("The group that is needed.")
+    factors = choice(string("2", enum=["2"]), "The session needs two factors, or a passkey.")
+
+
+_ASKED = {field.name for field in VerifyQuery.fields}
 
 
 @Operation(
@@ -64,14 +68,14 @@ class VerifyQuery(Query):
     model("LetIn", {}),
     query=VerifyQuery,
     takes_session=True,
-    redirect="Not signed in, and a browser: to `/login`, and back after signing in.",
+    redirect="A browser without a session is sent to `/login`, one whose session lacks a second factor to `/second-factor`, and back.",
     refusals={
-        401: "Not signed in. `Location` is where a browser could sign in. With `forward.basic`, clients other than browsers are asked for Basic credentials: an email and an API token.",
+        401: "Not signed in, or without the second factor that is needed. `Location` is where a browser could sign in. With `forward.basic`, clients other than browsers are asked for Basic credentials: an email and an API token.",
         403: "The role does not suffice, or the user is not in the group.",
     },
     html_refusals=frozenset({403}),
     headers={
-        "Remote-Assertion": "Id, address, name, role and groups, signed, if `auth.assertionSecret` is set."
+        "Remote-Assertion": "Id, address, name, role, groups and proofs, signed, if `auth.assertionSecret` is set."
     },
     optional_headers={
         "Remote-User": "The user's id; empty, like all of these, without a session. `forward.headers` gives them other names.",
@@ -79,6 +83,7 @@ class VerifyQuery(Query):
         "Remote-Name": "The name; characters outside of ASCII as percent-encoded UTF-8.",
         "Remote-Role": "The role.",
         "Remote-Groups": "The groups, separated by commas.",
+        "Remote-Auth": "What the session was opened with, separated by blanks: `pwd`, `otp`, `recovery`, `passkey`, `device`, `provider:NAME`; `token` for an API token.",
         "Cookie": "The `Cookie` of the request without those of this service, for the application.",
         "Authorization": "That of the request, for the application, unless it has a token of this service.",
     },
@@ -87,6 +92,8 @@ def verify(request: Request, service: Service) -> Response:
     """Forward authentication. For a proxy in front of another application: whether to let the request that it holds in. The URL of that request is taken from `X-Original-URL` or `X-Forwarded-Uri`, from trusted proxies only."""
     if _is_spelled_otherwise(request):
         raise NotFound("Not found")
+    if not request.query.keys() <= _ASKED:
+        raise Invalid(f"verify takes {', '.join(sorted(_ASKED))} only; for Caddy, its address ends with a ?")
     asked = vars(VerifyQuery(request.query))
     identify(request, service, renews=False, groups=True)  # a proxy drops our cookies
     is_wrong = _signs_in_wrongly(request, service)
@@ -94,12 +101,18 @@ def verify(request: Request, service: Service) -> Response:
     original = Original()
     # A signed-in user may see every page, unless a rule or an assertion depends on which page it is.
     depends_on_page = (
-        request.user is None or any(asked.values()) or settings.role_rules or settings.assertion_secret
+        request.user is None
+        or any(asked.values())
+        or settings.role_rules
+        or settings.factor_rules
+        or settings.assertion_secret
     )
     if depends_on_page and request.is_from_trusted_proxy:
         original = _original(*map(request.environ.get, (*ORIGINAL, "HTTP_HOST")))
-    pages_access = _page_access(settings.whitelist, settings.role_rules)
-    verdict = pages_access.verdict(request.user, original.path, **asked)
+    pages_access = _page_access(
+        settings.whitelist, settings.role_rules, settings.factor_rules, settings.trusted_providers
+    )
+    verdict = pages_access.verdict(request.user, original.path, request.session, **asked)
     if request.user is None and _ENCODED_SLASH.search((original.target or "").partition("?")[0]):
         verdict = 401  # an application that decodes it differently from the whitelist sees another path
     if verdict == 200:
@@ -111,6 +124,8 @@ def verify(request: Request, service: Service) -> Response:
         if _is_page(request, original):
             return pages.forbidden(request, refusal.page)
         return error_response(403, refusal.message)
+    if request.user is not None:
+        return _second_factor_first(request, original)
     response = _sign_in_first(request, original)
     if is_wrong:
         raise WrongCredentials(response)
@@ -132,6 +147,15 @@ def _sign_in_first(request: Request, original: Original) -> Response:
     if _is_page(request, original):
         return redirect_to(login)
     return error_response(401, "Authentication required", ("Location", login), _challenge(request))
+
+
+def _second_factor_first(request: Request, original: Original) -> Response:
+    """The session asks for it on a page of ours. An API token cannot get one (RFC 9470)."""
+    way = SECOND_STEP + _and_back(original.target)
+    if _is_page(request, original):
+        return redirect_to(way)
+    challenge = CHALLENGE, 'Bearer error="insufficient_user_authentication"'
+    return error_response(401, "Second factor required", ("Location", way), challenge)
 
 
 def is_judged_first(_request: Request, _service: Service) -> bool:
@@ -219,22 +243,27 @@ def _identity(request: Request, service: Service, original: Original) -> list[He
         "name": _as_ascii(user.name),
         "role": user.role,
         "groups": ",".join(user.groups),
+        "auth": request.session.proofs if request.session else "",
     }
     signed = ""
     secret = request.settings.assertion_secret
     if secret and original.method and original.host and original.path:
         until = int(service.now().timestamp()) + ASSERTION_SECONDS
-        of = (*_signed(values, names), original.method, original.host, original.path)
+        of = (*_signed(dict(values), names), original.method, original.host, original.path)
         signed = assertion(secret, until=until, of=of)
     return [*[(name, values[kind]) for name, kind in names], (ASSERTION, signed)]
 
 
 def _signed(values: dict[str, str], names: tuple[Header, ...]) -> Iterator[str]:
-    """Groups have a line where there are some, in a header that is sent: applications that know no groups can check the
-    others. No method, which is on the next line, looks like a group."""
-    for kind, value in values.items():
-        if kind != "groups" or (value and any(sent == kind for _, sent in names)):
-            yield value
+    """Groups have a line where there are some, and the proofs where they are more than a password, each in a header that is
+    sent: applications that know neither can check the others. No line looks like another one."""
+    groups, proofs = values.pop("groups"), values.pop("auth")
+    yield from values.values()
+    sent = {kind for _, kind in names}
+    if groups and "groups" in sent:
+        yield groups
+    if proofs not in ("", Method.PASSWORD) and "auth" in sent:
+        yield f"auth={proofs}"
 
 
 def _passed_on(request: Request, service: Service) -> list[Header]:
