@@ -15,7 +15,7 @@ from support.commands import OPERATOR, PASSWORD, create_user
 from support.spellings import PIECES, other_spellings, readings
 from support.web import Site, running
 
-from usersctl.models import User
+from usersctl.models import Session, User
 from usersctl.service import Service
 from usersd.gate import Gate
 from usersd.page_access import PageAccess, PathRules, Whitelist
@@ -131,6 +131,21 @@ def test_a_role_rule_only_restricts(path: str) -> None:
     assert with_rules.verdict(admin, path) == 200
     assert (without.verdict(None, path) == 200) == (path in Whitelist(WHITELIST) or path == "/login")
     assert without.verdict(user, path) == 200
+
+
+@given(PATHS)
+@settings(max_examples=200, deadline=None)
+@example("/adm\u0131n")
+@example("/x/..%2fadmin")
+def test_a_factor_rule_holds_wherever_a_role_rule_does(path: str) -> None:
+    user = User(1, "", "", "user", True, "", "", None, None, None, None, False)
+    one = Session(1, 1, "session", "", "", None, None, None, None, None, "pwd")
+    two = one._replace(opened_with="pwd otp")
+    by_role, by_factor = PageAccess(WHITELIST, RULES), PageAccess(WHITELIST, (), tuple(dict(RULES)))
+    assert by_factor.verdict(None, path) == by_role.verdict(None, path)
+    assert (by_factor.verdict(user, path, one) == 401) == (by_role.verdict(user, path, one) == 403)
+    assert by_factor.verdict(user, path, None) == by_factor.verdict(user, path, one)
+    assert by_factor.verdict(user, path, two) == 200
 
 
 @pytest.mark.parametrize(

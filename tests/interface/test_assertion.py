@@ -33,7 +33,7 @@ from usersd.server.connections import Hosted
 SECRET = "shared by two, and unknown to others"
 HOST = "accounts.example.com"
 WHO = {"User": "7", "Email": "zoe@example.com", "Name": "Zo%C3%AB %25", "Role": "user"}
-ZOE = {"id": 7, "email": "zoe@example.com", "name": "Zoë %", "role": "user", "groups": []}
+ZOE = {"id": 7, "email": "zoe@example.com", "name": "Zoë %", "role": "user", "groups": [], "auth": []}
 
 NODE = """
 import { createServer } from "node:http";
@@ -107,15 +107,17 @@ def signed(
     host: str = HOST,
     path: str = "/page",
     groups: str = "",
+    auth: str = "",
     **changed: str,
 ) -> dict[str, str]:
     """The headers that `verify` adds to one request."""
     who = WHO | changed
     until = int(time.time()) + seconds
-    of = [*who.values(), *filter(None, [groups]), method, host, path]
+    proofs = [f"auth={auth}"] if auth not in ("", "pwd") else []
+    of = [*who.values(), *filter(None, [groups]), *proofs, method, host, path]
     made = assertion(secret, until=until, of=tuple(of))
     sent = {f"Remote-{name}": value for name, value in who.items()}
-    return sent | {"Remote-Groups": groups, "Remote-Assertion": made}
+    return sent | {"Remote-Groups": groups, "Remote-Auth": auth, "Remote-Assertion": made}
 
 
 def test_an_assertion_of_the_daemon_is_accepted(application: Application) -> None:
@@ -145,6 +147,23 @@ def test_groups_are_part_of_the_assertion(application: Application) -> None:
     assert application.believes(without) == ZOE  # as a daemon sends it whose forward.headers have no groups
     for groups in ("staff", "GET", ",", HOST):
         assert application.believes(true | {"Remote-Groups": groups}) is None, groups
+
+
+def test_proofs_are_part_of_the_assertion(application: Application) -> None:
+    true = signed(auth="pwd otp", groups="staff")
+    assert application.believes(true) == ZOE | {"groups": ["staff"], "auth": ["pwd", "otp"]}
+    for auth in ("", "pwd", "passkey", "pwd otp passkey", "otp pwd", "pwd  otp", "staff", "auth=pwd otp"):
+        assert application.believes(true | {"Remote-Auth": auth}) is None, auth
+    for auth in ("", "pwd"):
+        true = signed(auth=auth)
+        assert application.believes(true) == ZOE | {"auth": auth.split()}
+        for more in ("passkey", "pwd otp", "provider:corp", "GET", HOST):
+            assert application.believes(true | {"Remote-Auth": more}) is None, more
+    # A group of that name exists nowhere.
+    moved = signed(auth="passkey") | {"Remote-Auth": "", "Remote-Groups": "auth=passkey"}
+    assert application.believes(moved) == ZOE | {"groups": ["auth=passkey"]}
+    true = signed(groups="passkey")
+    assert application.believes(true | {"Remote-Auth": "passkey", "Remote-Groups": ""}) is None
 
 
 @pytest.mark.parametrize(

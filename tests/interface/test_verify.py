@@ -5,14 +5,17 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from ipaddress import ip_network
-from urllib.parse import unquote
+from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
 from support.commands import OPERATOR
 from support.fakes import FakeClock
+from support.identities import provider_settings
 from support.web import Client, Reply, Site
 
 from usersctl.identity_headers import DEFAULT
+from usersctl.models import UNKNOWN_CLIENT, User
 from usersctl.secrets import assertion
 from usersd.access import wants_a_page
 
@@ -624,6 +627,194 @@ def test_rules_ask_for_a_group_or_for_any_of_several(grouped: Site) -> None:
     assert root.get(VERIFY, headers=forwarded("/both/x/admins")).message == "Group access required"
     page = bob.get(VERIFY, headers=forwarded("/staff", **BROWSER))
     assert (page.status, b"This page is for a group" in page.body) == (403, True)
+
+
+# --- parameters ---
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "groups=staff", "grp=staff", "Group=staff", "GROUP=staff", "group[]=staff", "group%00=staff", " group=staff", "%20group=staff",
+        "group%20=staff", ";group=staff", "roles=admin", "Role=admin", "role%5B%5D=admin", "factor=2", "Factors=2", "two-factors", "amr=mfa",
+        "role=admin&groups=staff", "factors=2&x=1", "x", "=", "?role=admin", "amp;role=admin", "token=x", "rd=/page",
+    ],
+)  # fmt: skip
+def test_a_parameter_with_a_typing_mistake_lets_nobody_in(site: Site, query: str) -> None:
+    """It would let in everybody instead of few."""
+    clients = (site.client(), site.signed_in(site.add("root", role="admin")))
+    for client in clients:
+        for target in ("/about", "/page", f"/page?{query}"):
+            reply = client.get(f"{VERIFY}?{query.replace(' ', '+')}", headers=forwarded(target))
+            assert (reply.status, reply.header("Remote-User")) == (400, None)
+            assert reply.message.startswith("verify takes factors, group, role only")
+
+
+def test_values_with_a_typing_mistake_let_nobody_in(site: Site) -> None:
+    root = site.signed_in(site.add("root", role="admin"))
+    for query in (
+        "factors=",
+        "factors=1",
+        "factors=3",
+        "factors=two",
+        "factors=2,",
+        "factors=2&factors=2",
+        "factors=%32%20",
+    ):
+        assert root.get(f"{VERIFY}?{query}", headers=forwarded("/page")).status == 400, query
+    for query in ("", "?", "?&"):  # Caddy's ? at the end
+        assert root.get(VERIFY + query, headers=forwarded("/page?x=1")).status == 200, query
+
+
+# --- two factors ---
+
+TRUSTED = (provider_settings("corp", trusts_factors=True), provider_settings("other"))
+# What a session was opened with, and whether that is two factors.
+PROOFS: list[tuple[str | None, bool]] = [
+    ("pwd otp", True),
+    ("pwd recovery", True),
+    ("pwd device", True),
+    ("pwd passkey", True),
+    ("passkey", True),
+    ("provider:other otp", True),
+    ("provider:other recovery", True),
+    ("provider:other device", True),
+    ("provider:other passkey", True),
+    ("provider:corp", True),
+    ("provider:corp pwd", True),
+    ("pwd device otp", True),
+    (None, False),  # a session from before second factors
+    ("", False),
+    ("pwd", False),
+    ("provider:other", False),
+    ("provider:other pwd", False),  # both are known
+    ("provider:oauth", False),
+    ("provider:gone", False),  # no longer configured
+    ("provider:", False),
+    ("otp", False),
+    ("otp recovery", False),
+    ("otp recovery device", False),
+    ("corp", False),
+]
+
+
+@pytest.fixture
+def strict(make_site: Make) -> Site:
+    return make_site(
+        trusted_proxies=HERE,
+        whitelist=("/about", "/docs/*"),
+        role_rules=(("/admin/*", "admin"), ("/money/admin", "admin")),
+        factor_rules=("/money/*", "/docs/secret"),
+        more_providers=TRUSTED,
+        assertion_secret=SECRET,
+        forward_basic=True,
+    )
+
+
+def opened_with(site: Site, user: User, proofs: str | None, **more: Any) -> Client:
+    """A client with a session that was opened so."""
+    with site.service.store.write() as tx:
+        opened = site.service.sessions.open_in(
+            tx, user, remember=False, client=UNKNOWN_CLIENT, opened_with=proofs, **more
+        )
+    return site.client(cookies={"auth_token": opened.token})
+
+
+@pytest.mark.parametrize(("proofs", "suffices"), PROOFS)
+def test_two_factors_are_a_passkey_or_two_of_different_kinds_or_a_trusted_provider(
+    strict: Site, proofs: str | None, suffices: bool
+) -> None:
+    client = opened_with(strict, strict.add(), proofs)
+    for query, target in (
+        ("?factors=2", "/page"),
+        ("?factors=2", "/about"),
+        ("", "/money/1"),
+        ("", "/docs/secret"),
+    ):
+        reply = client.get(VERIFY + query, headers=forwarded(target))
+        assert reply.status == (200 if suffices else 401), target
+    reply = client.get(VERIFY, headers=forwarded("/page"))
+    assert (reply.status, reply.all("Remote-Auth")) == (200, [proofs or ""])
+
+
+def test_a_session_with_one_factor_is_led_to_the_second_and_back(strict: Site) -> None:
+    ada = strict.signed_in(strict.add())
+    for query, target in (("?factors=2", "/page?x=1&y=/z"), ("", "/money/a%20b?x=1")):
+        way = f"/second-factor?redirect={quote(target, safe='/')}"
+        for ask in (original, forwarded):
+            browser = ada.get(VERIFY + query, headers=ask(target, **BROWSER))
+            assert (browser.status, browser.header("Location"), browser.body) == (302, way, b"")
+            client = ada.get(VERIFY + query, headers=ask(target))
+            assert (client.status, client.header("Location")) == (401, way)
+            assert client.message == "Second factor required"
+            assert client.header("WWW-Authenticate") == 'Bearer error="insufficient_user_authentication"'
+            assert not any(reply.header(name) for reply in (browser, client) for name in ALL)
+    # Never out of the site. An ambiguous path needs what any rule asks for.
+    ada = opened_with(strict, strict.add("root", role="admin"), "pwd")
+    for target in ("//evil.example/x", "/\\evil.example", "https:evil.example", "/" + "x" * 2000):
+        for headers in (original(target, **BROWSER), forwarded(target, **BROWSER)):
+            reply = ada.get(f"{VERIFY}?factors=2", headers=headers)
+            assert (reply.status, reply.header("Location")) == (302, "/second-factor"), target
+
+
+def test_a_visitor_without_a_session_signs_in_first(strict: Site) -> None:
+    nobody = strict.client()
+    for query, target in (("?factors=2", "/about"), ("", "/money"), ("", "/docs/secret")):
+        reply = nobody.get(VERIFY + query, headers=forwarded(target, **BROWSER))
+        assert (reply.status, reply.header("Location")) == (302, f"/login?redirect={target}")
+    assert nobody.get(VERIFY, headers=forwarded("/docs/other")).status == 200
+    assert nobody.get(VERIFY, headers=forwarded("/login")).status == 200
+
+
+def test_an_api_token_is_no_second_factor(strict: Site) -> None:
+    token = api_token(strict, strict.add().id)
+    for header in (f"Bearer {token}", basic("ada@example.com", token)):
+        client = strict.client(headers={"Authorization": header})
+        for query, target in (("?factors=2", "/page"), ("", "/money/1")):
+            reply = client.get(VERIFY + query, headers=forwarded(target))
+            assert (reply.status, reply.message) == (401, "Second factor required")
+            assert "Basic" not in str(reply.header("WWW-Authenticate"))
+        reply = client.get(VERIFY, headers=forwarded("/page"))
+        assert (reply.status, reply.header("Remote-Auth")) == (200, "token")
+
+
+def test_the_role_is_asked_for_before_the_factor(strict: Site) -> None:
+    user = strict.add()
+    one, two = opened_with(strict, user, "pwd"), opened_with(strict, user, "pwd otp")
+    root = opened_with(strict, strict.add("root", role="admin"), "pwd")
+    for target, statuses in (
+        ("/money/admin", [403, 403, 401]),
+        ("/money/1", [401, 200, 401]),
+        ("/x/..%2fmoney", [403, 403, 401]),  # needs whatever any rule asks for
+    ):
+        answers = [client.get(VERIFY, headers=forwarded(target)).status for client in (one, two, root)]
+        assert answers == statuses, target
+    assert two.get(f"{VERIFY}?factors=2&role=admin", headers=forwarded("/page")).status == 403
+
+
+def test_without_the_path_every_factor_rule_applies(make_site: Make) -> None:
+    """As every role rule does: the proxy is not trusted, or its headers disagree."""
+    site = make_site(factor_rules=("/money/*",))
+    ada = site.add()
+    assert opened_with(site, ada, "pwd").get(VERIFY, headers=forwarded("/page")).status == 401
+    assert opened_with(site, ada, "passkey").get(VERIFY, headers=forwarded("/page")).status == 200
+
+
+def test_the_assertion_covers_more_than_a_password(strict: Site, make_site: Make) -> None:
+    without = tuple(pair for pair in DEFAULT if pair[1] != "auth")
+    user = strict.add()
+    for site, proofs, more in (
+        (strict, "pwd", ()),
+        (strict, None, ()),
+        (strict, "pwd otp", ("auth=pwd otp",)),
+        (strict, "provider:corp", ("auth=provider:corp",)),
+        (make_site(trusted_proxies=HERE, forward_headers=without, assertion_secret=SECRET), "passkey", ()),
+    ):
+        reply = opened_with(site, user, proofs).get(VERIFY, headers=forwarded("/page"))
+        until, _, _ = str(reply.header("Remote-Assertion")).partition(".")
+        of = ("1", "ada@example.com", "Ada", "user", *more, "GET", "site.example", "/page")
+        assert reply.header("Remote-Assertion") == assertion(SECRET, until=int(until), of=of)
+        assert reply.all("Remote-Auth") == ([proofs or ""] if site is strict else [])
 
 
 def test_a_token_and_basic_credentials_carry_the_groups(make_site: Make) -> None:
