@@ -46,6 +46,7 @@ DEFAULTS: dict[str, Any] = {
     "auth.roleRules": {},
     "auth.factorRules": [],
     "auth.assertionSecret": None,
+    "auth.secretKey": None,
     "forward.headers": {
         "Remote-User": "id",
         "Remote-Email": "email",
