@@ -44,11 +44,10 @@ CREATE TABLE users (
 CREATE INDEX users_by_name ON users (name_folded, name, id, email, email_folded, claimed_email, claimed_folded);
 CREATE INDEX users_by_creation ON users (created_at);
 CREATE INDEX users_by_last_login ON users (login_order);
--- Of the few that a list of all would have to look for.
-CREATE INDEX users_inactive_by_name ON users (name_folded, name, id) WHERE active = 0;
-CREATE INDEX users_inactive_by_email ON users (email) WHERE active = 0;
-CREATE INDEX users_inactive_by_creation ON users (created_at) WHERE active = 0;
-CREATE INDEX users_inactive_by_last_login ON users (login_order) WHERE active = 0;
+CREATE INDEX users_by_activity_and_name ON users (active, name_folded, name, id);
+CREATE INDEX users_by_activity_and_email ON users (active, email);
+CREATE INDEX users_by_activity_and_creation ON users (active, created_at);
+CREATE INDEX users_by_activity_and_last_login ON users (active, login_order);
 -- They registered and have not confirmed, or were deactivated: awaiting_confirmation tells.
 CREATE INDEX users_shut_by_name ON users (awaiting_confirmation, name_folded, name, id) WHERE active = 0 AND invited = 0;
 CREATE INDEX users_shut_by_email ON users (awaiting_confirmation, email) WHERE active = 0 AND invited = 0;
