@@ -29,7 +29,7 @@ def change_members(
     changed = [user for user in users if change(group.id, user.id)]
     if changed:
         action = "group-add" if into else "group-remove"
-        tx.audit_each(by, action, [(user, {"group": group.name}) for user in changed])
+        tx.audit_each(by, action, [(user.id, user.email, {"group": group.name}) for user in changed])
     return changed
 
 

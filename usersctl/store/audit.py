@@ -22,12 +22,13 @@ _encoded = json.JSONEncoder(ensure_ascii=False).encode
 class Audit(Statements):
     def audit(self, by: Actor, action: str, user: User | None = None, **details: Any) -> None:
         """Adds the row of a change to the transaction of that change. Never a secret."""
-        self.audit_each(by, action, [(user, details)])
+        concerned = (user.id, user.email) if user else (None, None)
+        self.audit_each(by, action, [(*concerned, details)])
 
     def audit_each(
-        self, by: Actor, action: str, changes: Sequence[tuple[User | None, dict[str, Any]]]
+        self, by: Actor, action: str, changes: Sequence[tuple[int | None, str | None, dict[str, Any]]]
     ) -> None:
-        """The rows of several changes: the users, and the details."""
+        """The rows of several changes: the id and the address of the user, and the details."""
         end = self._run(
             "SELECT last, hash, latest, set_back FROM (SELECT max(id) AS last FROM audit) AS rows"
             " LEFT JOIN audit_head ON TRUE"
@@ -36,11 +37,10 @@ class Audit(Statements):
         last, link, latest = last or 0, before or chain.START, latest or ""
         rows = []
         encoded, text = None, ""
-        for number, (user, details) in enumerate(changes, last + 1):
-            concerned = (user.id, user.email) if user else (None, None)
+        for number, (user_id, email, details) in enumerate(changes, last + 1):
             if details is not encoded:  # many changes may share one object
                 encoded, text = details, _encoded(details)
-            row = (number, self.now_text, by.name, by.origin, action, *concerned, text)
+            row = (number, self.now_text, by.name, by.origin, action, user_id, email, text)
             link = chain.link(link, row)
             rows.append((*row, link))
         self._run_each(f"INSERT INTO audit ({_AUDIT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)

@@ -88,10 +88,11 @@ class Users(Statements):
 
     def add_user(self, newcomer: Newcomer) -> User:
         """Raises Taken if another account has the address."""
-        return self.add_users([newcomer])[0]
+        ids = self.add_users([newcomer])
+        return self._user(self._run(f"SELECT {USER} FROM users WHERE id = ?", ids).fetchone())
 
-    def add_users(self, newcomers: Sequence[Newcomer]) -> list[User]:
-        """All by one statement: for each statement, the triggers that count users cost more than the rows."""
+    def add_users(self, newcomers: Sequence[Newcomer]) -> list[int]:
+        """All by one statement: for each statement, the triggers that count users cost more than the rows. Returns the ids."""
         values: list[Any] = []
         for newcomer in newcomers:
             created_at = newcomer.created_at or self.now_text
@@ -99,12 +100,12 @@ class Users(Statements):
             values += (created_at, *folds, *newcomer._replace(created_at=created_at))
         statement = (
             f"INSERT INTO users (updated_at, name_folded, email_folded, {', '.join(Newcomer._fields)})"
-            f" VALUES {', '.join([_NEW_USER] * len(newcomers))} ON CONFLICT DO NOTHING RETURNING {USER}"
+            f" VALUES {', '.join([_NEW_USER] * len(newcomers))} ON CONFLICT DO NOTHING RETURNING id"
         )
-        users = sorted(map(self._user, self._run(statement, values)))
-        if len(users) < len(newcomers):
+        ids = sorted(user_id for (user_id,) in self._run(statement, values))
+        if len(ids) < len(newcomers):
             raise Taken("Email is already registered")
-        return users
+        return ids
 
     def emails_in_use(self, emails: Sequence[str]) -> set[str]:
         """Those that an account has, claims or had lately."""

@@ -90,16 +90,16 @@ def checked(settings: Settings, row: dict[str, Any]) -> dict[str, Any]:
     if not row.keys() <= _KNOWN:
         unknown = next(name for name in row if name not in _KNOWN)
         raise Invalid(f"unknown column {unknown[:60]!r}; known are {', '.join(IMPORTED)}")
-    given = {name: value for name, value in row.items() if name in _CHECKS and not _is_empty(name, value)}
+    given = {name: value for name, value in row.items() if not _is_empty(name, value)}
     if "email" not in given:
         raise Invalid("email is missing")
     if "password_hash" in given and "password" in given:
         raise Invalid("has both a password and a password_hash")
-    fields = {name: _CHECKS[name](_text(name, value)) for name, value in given.items()}
-    if not _is_empty(IDENTITIES, row.get(IDENTITIES)):
-        fields[IDENTITIES] = _identities(row[IDENTITIES])
-    if not _is_empty(GROUPS, row.get(GROUPS)):
-        fields[GROUPS] = _groups(row[GROUPS])
+    fields = {name: check(_text(name, given[name])) for name, check in _CHECKS.items() if name in given}
+    if IDENTITIES in given:
+        fields[IDENTITIES] = _identities(given[IDENTITIES])
+    if GROUPS in given:
+        fields[GROUPS] = _groups(given[GROUPS])
     if fields.get("confirmed") is False:
         if fields.get("active"):
             raise Invalid("is active and not confirmed: leave confirmed empty, or make it inactive")

@@ -112,28 +112,38 @@ class Writing:
                 self._count_hash(row)
             else:
                 self.without_password += 1
-        users = self.tx.add_users(newcomers)
-        pairs = list(zip(users, rows, strict=True))
+        ids = self.tx.add_users(newcomers)
+        pairs = list(zip(ids, rows, strict=True))
         self.tx.add_identities(
             [
                 identity
-                for user, row in pairs
+                for user_id, row in pairs
                 if "identities" in row
-                for identity in self._identities(user.id, row)
+                for identity in self._identities(user_id, row)
             ]
         )
-        members = [(name, user.id) for user, row in pairs if "groups" in row for name in row["groups"]]
+        members = [(name, user_id) for user_id, row in pairs if "groups" in row for name in row["groups"]]
         self.tx.join_groups(members)
-        self.tx.audit_each(self.options.by, "import", [(user, _recorded(user, row)) for user, row in pairs])
-        self.first = self.first or users[0].id
-        self.created += len(users)
+        self.tx.audit_each(
+            self.options.by,
+            "import",
+            [
+                (user_id, newcomer.email, _recorded(newcomer, row))
+                for user_id, newcomer, row in zip(ids, newcomers, rows, strict=True)
+            ],
+        )
+        self.first = self.first or ids[0]
+        self.created += len(ids)
         if self.options.invite is not None:
-            for user, row in pairs:
-                self._invite(row, user, self.options.invite)
+            for user_id, row in pairs:
+                self._invite(row, user_id, self.options.invite)
 
-    def _invite(self, row: dict[str, Any], user: User, lifetime: timedelta) -> None:
+    def _invite(self, row: dict[str, Any], user_id: int, lifetime: timedelta) -> None:
         """Not an account that the file makes inactive: an invitation would undo that."""
-        if "password_hash" in row or row.get("identities") or not (user.active or user.awaiting_confirmation):
+        user = self.tx.user(user_id)
+        if user is None or not (user.active or user.awaiting_confirmation):
+            return
+        if "password_hash" in row or row.get("identities"):
             return
         begin(self.tx, self.emails, user, lifetime, is_nameless="name" not in row, by=self.options.by)
         self.invited += 1
@@ -266,8 +276,8 @@ def _update(tx: Transaction, known: User, row: dict[str, Any], by: Actor, *, rel
     return True
 
 
-def _recorded(user: User, row: dict[str, Any]) -> dict[str, Any]:
-    recorded = _state(user.role, user.active)
+def _recorded(newcomer: Newcomer, row: dict[str, Any]) -> dict[str, Any]:
+    recorded = _state(newcomer.role, newcomer.active)
     return recorded | {"groups": row["groups"]} if "groups" in row else recorded
 
 
