@@ -141,8 +141,7 @@ def test_a_group_with_members_is_deleted_only_on_demand(service: Service, add: C
 def test_a_large_group_ends_at_once_and_the_cleanup_removes_its_rows(service: Service) -> None:
     count = REMOVED_AT_ONCE + 120
     with service.store.write() as tx:
-        users = tx.add_users([Newcomer(f"u{n}@example.com", "U") for n in range(count)])
-    ids = [user.id for user in users]
+        ids = tx.add_users([Newcomer(f"u{n}@example.com", "U") for n in range(count)])
     for name in ("staff", "board"):
         service.groups.create(name, by=OPERATOR)
         service.groups.add(name, ids, by=OPERATOR)

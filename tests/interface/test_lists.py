@@ -303,7 +303,8 @@ def test_an_unknown_group_is_not_found(admin: Client, some: list[User]) -> None:
 
 def test_a_thousand_users_are_changed_at_once(site: Site, admin: Client) -> None:
     with site.service.store.write() as tx:
-        users = tx.add_users([Newcomer(f"u{number}@example.com", f"U{number}") for number in range(1_000)])
+        ids = tx.add_users([Newcomer(f"u{number}@example.com", f"U{number}") for number in range(1_000)])
+        users = [tx.existing_user(user_id) for user_id in ids]
     site.service.groups.create("staff", by=OPERATOR)
     for action in ("add-group", "deactivate", "activate", "delete"):
         assert changed(bulk(admin, users, action, group="staff")) == 1_000

@@ -115,7 +115,7 @@ class UserLists(UserSearch, LoginFailures):
         # First the users with the same keys: SQLite finds an id by an index in no other way.
         users: list[User] = []
         for condition in (_among_same(wanted), _behind_same(wanted)):
-            users += self._list(wanted, limit - len(users), ids=ids, more=[condition], values=behind)
+            users += self._list(wanted, limit - len(users), more=[condition], values=behind)
         return users
 
     def _from_nearer_end(

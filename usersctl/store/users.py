@@ -88,8 +88,8 @@ class Users(Statements):
 
     def add_user(self, newcomer: Newcomer) -> User:
         """Raises Taken if another account has the address."""
-        ids = self.add_users([newcomer])
-        return self._user(self._run(f"SELECT {USER} FROM users WHERE id = ?", ids).fetchone())
+        (user_id,) = self.add_users([newcomer])
+        return self.existing_user(user_id)
 
     def add_users(self, newcomers: Sequence[Newcomer]) -> list[int]:
         """All by one statement: for each statement, the triggers that count users cost more than the rows. Returns the ids."""
