@@ -36,6 +36,7 @@ NOT_HERE = {
     "provider-links",
     "secret-key",
     "passkeys",
+    "factor-rules",
 }  # they do not apply to the fixture
 
 
@@ -271,6 +272,11 @@ def test_waiting_and_failed_emails_are_findings(doctor: Doctor, clock: FakeClock
         ("provider", {"oauth_client_secret": "x"}, "warning", "clientId is missing"),
         ("provider", {"oauth_client_id": "x", "oauth_client_secret": "y", "oauth_issuer": "https://id.example.com"},
          "ok", "http://127.0.0.1:8080/api/users/auth/oauth/callback"),
+        ("provider", {"oauth_client_id": "x", "oauth_client_secret": "y", "oauth_issuer": "https://id.example.com",
+                      "oauth_trusts_factors": True}, "ok", "its sign-ins count as two factors"),
+        ("factor-rules", {"factor_rules": ("/payroll/*",), "second_factor": "off"}, "warning", "no new user can open /payroll/*"),
+        ("factor-rules", {"factor_rules": ("/payroll/*",), "second_factor": "off", "oauth_trusts_factors": True}, "ok", "1 rule"),
+        ("factor-rules", {"factor_rules": ("/payroll/*", "/x")}, "ok", "2 rules"),
     ],
 )  # fmt: skip
 def test_settings_that_contradict_each_other_are_findings(
@@ -467,7 +473,7 @@ def test_a_damaged_database_is_a_finding_of_the_command(usersctl: Command) -> No
     assert exit_code == 7
     assert findings["database"]["severity"] == "problem"
     assert findings["database"]["mend"]
-    assert set(findings) == set(OFFLINE) - {"provider", "provider-links"}
+    assert set(findings) == set(OFFLINE) - {"provider", "provider-links", "factor-rules"}
     assert sorted(usersctl.folder.iterdir()) == before
 
 

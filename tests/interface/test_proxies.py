@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
 import yaml
@@ -43,7 +43,7 @@ def seen(reply: Reply) -> dict[str, Any]:
     return answer
 
 
-ADA = {"email": "ada@example.com", "name": "Ada Lövelace", "role": "user", "groups": []}
+ADA = {"email": "ada@example.com", "name": "Ada Lövelace", "role": "user", "groups": [], "auth": ["pwd"]}
 
 
 def who(seen_request: dict[str, Any]) -> dict[str, Any] | None:
@@ -100,7 +100,9 @@ def test_the_application_knows_the_signed_in_user(here: House) -> None:
 def test_a_token_is_as_good_as_a_cookie(here: House) -> None:
     made = here.site.service.sessions.create_api_token(here.ada.id, name="x", lifetime=None, by=OPERATOR)
     client = here.visitor()
-    assert who(seen(client.get("/x", headers={"Authorization": f"Bearer {made.token}"}))) == ADA
+    assert who(seen(client.get("/x", headers={"Authorization": f"Bearer {made.token}"}))) == ADA | {
+        "auth": ["token"]
+    }
 
 
 def test_public_pages_are_open_to_anonymous_and_signed_in_visitors(here: House) -> None:
@@ -114,7 +116,8 @@ def test_public_pages_are_open_to_anonymous_and_signed_in_visitors(here: House) 
 
 
 def test_pages_for_admins(here: House) -> None:
-    nobody, ada, root = here.visitor(), here.visitor(here.ada), here.visitor(here.root)
+    nobody, ada = here.visitor(), here.visitor(here.ada)
+    root = here.opened_with(here.root, "passkey")  # one of the paths may be one that needs two factors
     for path in ("/admin", "/admin/x?y=1", "/ADMIN/", "/docs/drafts/1", "/x/..%2fadmin", "/admin.json"):
         assert [nobody.get(path).status, ada.get(path).status] == [401, 403], path
         assert nobody.get(path, headers=BROWSER).status == 302
@@ -143,6 +146,27 @@ def test_pages_for_a_group(here: House) -> None:
     assert member.get("/staff/x").status == 403
     assert seen(member.get("/page"))["headers"].get("remote-groups", "") == ""
     here.site.service.accounts.delete([eve.id], by=OPERATOR)
+
+
+def test_pages_that_need_two_factors(here: House) -> None:
+    """And the application learns what was proven, from the daemon alone."""
+    one, two = here.visitor(here.ada), here.opened_with(here.ada, "pwd otp")
+    for target in ("/money/1?x=1&y=/z", "/docs/secret", "/MONEY/1"):
+        way = f"/second-factor?redirect={quote(target, safe='/')}"
+        reply = one.get(target)
+        assert (reply.status, reply.header("Location")) == (401, way)
+        page = one.get(target, headers=BROWSER)
+        assert (page.status, str(page.header("Location"))[-len(way) :]) == (302, way)
+        assert here.visitor().get(target, headers=BROWSER).status == 302
+        assert seen(two.get(target))["who"]["auth"] == ["pwd", "otp"]
+    token = {"Authorization": f"Bearer {here.api_token(here.ada)}"}
+    assert here.visitor().get("/money/1", headers=token).status == 401
+    assert seen(here.visitor().get("/page", headers=token))["headers"]["remote-auth"] == "token"
+    for headers in rewritten({"Remote-Auth": "passkey"}):
+        assert one.get("/money/1", headers=headers).status == 401
+        assert seen(one.get("/page", headers=headers))["who"]["auth"] == ["pwd"]
+        assert seen(two.get("/money/1", headers=headers))["who"]["auth"] == ["pwd", "otp"]
+        assert seen(here.visitor().get("/about", headers=headers))["headers"].get("remote-auth", "") == ""
 
 
 def test_a_form_of_the_application_signs_out(here: House) -> None:
@@ -411,6 +435,8 @@ def test_a_direct_request_to_the_verify_endpoint_reveals_no_page(here: House) ->
             ada.get("/api/users/auth/verify", headers=headers).status == 403
         )  # there are rules, and a path is not known
     root = MustWait(here.site.port, cookies=here.cookies(here.root))
+    assert root.get("/api/users/auth/verify", headers=OTHER_PATH).status == 401  # needs two factors as well
+    root = MustWait(here.site.port, cookies=here.cookies(here.root, "passkey"))
     reply = root.get("/api/users/auth/verify", headers=OTHER_PATH)
     assert (reply.status, reply.header("Remote-Assertion")) == (200, "")
 
@@ -511,7 +537,8 @@ def test_the_application_gets_no_bearer_token_of_ours_and_every_other_authorizat
         for path in ("/page", "/about"):
             for scheme in ("Bearer", "bearer"):
                 seen_request = seen(here.visitor().get(path, headers={"Authorization": f"{scheme} {token}"}))
-                assert (who(seen_request), "authorization" in seen_request["headers"]) == (ADA, False)
+                identity = ADA | {"auth": [{api: "token", session: "pwd"}[token]]}
+                assert (who(seen_request), "authorization" in seen_request["headers"]) == (identity, False)
     for theirs in (
         "Basic YTpi",
         f"Bearer {'A' * 43}",

@@ -27,7 +27,7 @@ from support.web import Client, Site, running
 
 from usersctl.config import Settings
 from usersctl.config.values import UNIX
-from usersctl.models import User
+from usersctl.models import UNKNOWN_CLIENT, User
 from usersctl.service import build
 from usersd.dev_provider import CLIENT, SampleProvider
 from usersd.routes import TABLE
@@ -43,6 +43,7 @@ PACKAGES = {
 SECRET = "shared by two, and unknown to others"
 RULES = (("/admin/*", "admin"), ("/docs/drafts/*", "admin"), ("/staff/*", ("group:staff", "admin")))
 WHITELIST = ("/about", "/docs/*")
+FACTOR_RULES = ("/money/*", "/docs/secret")
 
 
 @dataclass
@@ -295,11 +296,19 @@ class House:
     def visitor(self, user: User | None = None) -> Visitor:
         return self.proxy.visitor(**self.cookies(user))
 
-    def cookies(self, user: User | None) -> dict[str, str]:
+    def opened_with(self, user: User, proofs: str) -> Visitor:
+        return self.proxy.visitor(**self.cookies(user, proofs))
+
+    def cookies(self, user: User | None, proofs: str = "pwd") -> dict[str, str]:
+        """Of a session that was opened with these proofs."""
         if user is None:
             return {}
         service = self.site.service
-        return {service.settings.session_cookie: service.sessions.open(user, remember=False).token}
+        with service.store.write() as tx:
+            opened = service.sessions.open_in(
+                tx, user, remember=False, client=UNKNOWN_CLIENT, opened_with=proofs
+            )
+        return {service.settings.session_cookie: opened.token}
 
     def api_token(self, user: User) -> str:
         return self.site.service.sessions.create_api_token(
@@ -332,6 +341,7 @@ def house(
             trusted_proxies=(UNIX if by_socket else ip_network("127.0.0.1"),),
             whitelist=WHITELIST,
             role_rules=RULES,
+            factor_rules=FACTOR_RULES,
             assertion_secret=SECRET,
             oauth_client_id=CLIENT,
             oauth_client_secret=CLIENT_SECRET,

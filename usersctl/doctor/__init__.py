@@ -41,6 +41,7 @@ CHECKS = (
     Check("password-hashes", records.password_hashes),
     Check("secret-key", factors.secret_key),
     Check("passkeys", factors.passkeys),
+    Check("factor-rules", factors.rules),
     Check("base-url", reach.base_url),
     Check("cookie", reach.cookie),
     Check("proxies", reach.proxies),

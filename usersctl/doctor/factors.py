@@ -64,6 +64,19 @@ def _unreadable(installation: Installation, missing: set[bytes], count: int) -> 
     return problem(message, f"put the key back into {where}; or for each: usersctl factor reset USER --totp")
 
 
+def rules(installation: Installation) -> Result | None:
+    """Pages that need two factors, where no user can add the second."""
+    settings = installation.settings
+    if not settings.factor_rules:
+        return None
+    if settings.second_factor == "off" and not settings.trusted_providers:
+        message = (
+            f"no new user can open {settings.factor_rules[0]} of auth.factorRules: auth.secondFactor is off"
+        )
+        return warning(message, 'set auth.secondFactor to "optional"')
+    return ok(counted(len(settings.factor_rules), "rule"))
+
+
 def passkeys(installation: Installation) -> Result | None:
     """A passkey works at the host name that it was made for, and at no other one."""
     made_for = installation.query(lambda tx: tx.count_passkeys_by_rp())

@@ -110,4 +110,5 @@ def _provider(settings: Settings, described: ProviderSettings) -> Result | None:
         message = "Microsoft never says whether an address is verified, so that all sign-ins are refused"
         return warning(message, f"read the recipe for Microsoft before you set {table}.trustsEmail")
     where = described.issuer or described.provider
-    return ok(f"{where}; its callback is {settings.redirect_uri(described)}")
+    vouches = "; its sign-ins count as two factors" * described.trusts_factors
+    return ok(f"{where}; its callback is {settings.redirect_uri(described)}{vouches}")
