@@ -569,6 +569,11 @@ def test_close_is_for_every_thread_and_the_store_can_be_used_again(service: Serv
         service.accounts.set_active([1], active=True, by=OPERATOR)
 
 
+def accounts_to_delete(service: Service) -> list[User]:
+    with service.store.read() as tx:
+        return tx.users_to_delete(5)
+
+
 # --- how rows are found ---
 
 Operation = Callable[[Service, str, User], object]
@@ -577,13 +582,16 @@ FOUND: dict[str, tuple[str, Operation]] = {
     "a login": (r"SEARCH users USING INDEX \w+ \(email=\?\)", lambda service, _token, user: service.sessions.login(user.email, PASSWORD)),
     "a session": (r"SEARCH auth_tokens USING INDEX \w+ \(token_hash=\?\)", lambda service, token, _: service.sessions.check(token)),
     "the first page": (r"SCAN users USING INDEX users_by_name", lambda service, *_: service.accounts.page(UserFilter())),
-    "the first inactive": (r"SCAN users USING INDEX users_inactive_by_name", lambda service, *_: service.accounts.page(UserFilter(active=False))),
+    "the first inactive": (r"SEARCH users USING INDEX users_by_activity_and_name \(active=\?\)", lambda service, *_: service.accounts.page(UserFilter(active=False))),
+    "active by email": (r"SEARCH users USING INDEX users_by_activity_and_email \(active=\?\)", lambda service, *_: service.accounts.page(UserFilter(state="active", sort="email"))),
+    "accounts to delete": (r"SEARCH users USING INDEX users_by_deletion \(delete_at<\?\)", lambda service, *_: accounts_to_delete(service)),
+    "accounts to invite": (r"SEARCH users USING INTEGER PRIMARY KEY \(rowid>\?\)", lambda service, *_: list(service.invitations.without_password())),
     "the first admins": (r"SCAN users USING INDEX users_admins_by_name", lambda service, *_: service.accounts.page(UserFilter(role="admin"))),
     "a page after": (r"SEARCH users USING INDEX users_by_name \(name_folded=\? AND name=\? AND id>\?\)", lambda service, _, user: service.accounts.page(UserFilter(), after=user.id)),
     "the last to be created": (r"SCAN users USING INDEX users_by_creation", lambda service, *_: service.accounts.page(UserFilter(sort="created", descending=True))),
     "the last to sign in": (r"SCAN users USING INDEX users_by_last_login", lambda service, *_: service.accounts.page(UserFilter(sort="last-login", descending=True))),
     "admins by email": (r"SCAN users USING INDEX users_admins_by_email", lambda service, *_: service.accounts.page(UserFilter(role="admin", active=True, sort="email"))),
-    "inactive by creation": (r"SCAN users USING INDEX users_inactive_by_creation", lambda service, *_: service.accounts.page(UserFilter(active=False, sort="created"))),
+    "inactive by creation": (r"SEARCH users USING INDEX users_by_activity_and_creation \(active=\?\)", lambda service, *_: service.accounts.page(UserFilter(active=False, sort="created"))),
     "a page after by last login": (r"SEARCH users USING INDEX users_by_last_login \(login_order=\? AND rowid<\?\)", lambda service, _, user: service.accounts.page(UserFilter(sort="last-login", descending=True), after=user.id)),
 }  # fmt: skip
 FEW_ROWS = {"lockdown", "user_counts"}

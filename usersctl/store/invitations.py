@@ -32,7 +32,8 @@ class Invitations(Statements):
     def users_to_invite(self, after: int, at_most: int) -> list[Credentials]:
         """Active users without an invitation that waits for them, in the order of their ids."""
         statement = (
-            f"SELECT {USER}, password_hash FROM users WHERE active = 1 AND id > :after"
+            # +: by their ids, and not by the index of active users
+            f"SELECT {USER}, password_hash FROM users WHERE +active = 1 AND id > :after"
             " AND (invited_at IS NULL OR invitation_expires_at <= :now) ORDER BY users.id LIMIT :most"
         )
         rows = self._run(statement, {"after": after, "now": self.now_text, "most": at_most})

@@ -223,7 +223,8 @@ def _of_columns(wanted: UserFilter) -> list[str]:
     """The conditions that users and user_counts know."""
     conditions: list[str] = []
     if wanted.active is not None:
-        conditions.append(_ACTIVE[wanted.active])
+        # +: a state has an index of its own, of fewer users
+        conditions.append(_ACTIVE[wanted.active] if wanted.state is None else f"+{_ACTIVE[wanted.active]}")
     if wanted.state is not None and wanted.state != UserState.LOCKED:
         conditions.append(_STATES[UserState(wanted.state)])
     if wanted.role == Role.ADMIN:

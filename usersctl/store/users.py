@@ -161,7 +161,9 @@ class Users(Statements):
 
     def users_to_delete(self, at_most: int) -> list[User]:
         """Users whose time to undo their deletion is over."""
-        statement = f"SELECT {USER} FROM users WHERE delete_at <= ? AND active = 0 ORDER BY delete_at LIMIT ?"
+        statement = (
+            f"SELECT {USER} FROM users WHERE delete_at <= ? AND +active = 0 ORDER BY delete_at LIMIT ?"
+        )
         return list(map(self._user, self._run(statement, (self.now_text, at_most))))
 
     def postpone_deletions(self, by: timedelta) -> None:
