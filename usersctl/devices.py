@@ -8,6 +8,7 @@ from usersctl.clock import stamp
 from usersctl.models import Device
 from usersctl.secrets import new_device_id, sign, verified
 from usersctl.store.store import Store
+from usersctl.store.transaction import Transaction
 
 KEY, PURPOSE = "cookies", "device"
 KNOWN_FOR = timedelta(days=365)
@@ -25,14 +26,32 @@ class Devices:
         devices = [_device_of(entry) for text in texts for entry in text.split("/")]
         return [device for device in devices if device.since > oldest]
 
-    def cookie(self, sent: Iterable[str], user_id: int, since: str) -> str:
-        """The value to set after a sign-in at `since`. Other accounts that signed in with this browser stay in it."""
-        others = [device for device in self.read(sent) if device.user_id != user_id]
-        devices = [Device(user_id, new_device_id(), since), *others[: MOST_ACCOUNTS - 1]]
-        text = "/".join(f"{device.user_id}~{device.id}~{device.since}" for device in devices)
+    def is_remembered(
+        self, tx: Transaction, user_id: int, cookies: Iterable[str], lifetime: timedelta
+    ) -> bool:
+        """Whether the user proved a second factor with this browser, asked to be remembered, and nothing has ended that."""
+        proofs = [device.factor_at for device in self.read(cookies) if device.user_id == user_id]
+        if not any(proofs):
+            return False
+        oldest = max(stamp(tx.now - lifetime), tx.remembered_since(user_id))
+        # A proof in the future is none: the clock was set back.
+        return any(oldest <= proof <= tx.now_text for proof in proofs)
+
+    def cookie(self, sent: Iterable[str], user_id: int, since: str, *, factor_at: str = "") -> str:
+        """The value to set after a sign-in at `since`. Other accounts that signed in with this browser stay in it.
+
+        `factor_at`: the user proved a second factor then, and asked to be remembered; without it, an earlier moment stays.
+        """
+        present = self.read(sent)
+        others = [device for device in present if device.user_id != user_id]
+        factor_at = factor_at or max(
+            (device.factor_at for device in present if device.user_id == user_id), default=""
+        )
+        devices = [Device(user_id, new_device_id(), since, factor_at), *others[: MOST_ACCOUNTS - 1]]
+        text = "/".join("~".join(map(str, device)).rstrip("~") for device in devices)
         return sign(self.store.signing_key(KEY), PURPOSE, text)
 
 
 def _device_of(entry: str) -> Device:
-    user_id, device_id, since = entry.split("~")
-    return Device(int(user_id), device_id, since)
+    user_id, device_id, since, *more = entry.split("~")
+    return Device(int(user_id), device_id, since, *more)

@@ -59,6 +59,24 @@ class Unauthenticated(UsersError):
     code = "unauthenticated"
 
 
+class SecondFactorRequired(Unauthenticated):
+    """The password was right, and the account has a second factor: the sign-in waits for it."""
+
+    code = "second_factor"
+
+    def __init__(self) -> None:
+        super().__init__("Second factor required")
+
+
+class InvalidCode(Unauthenticated):
+    """The second factor was wrong."""
+
+    code = "invalid_code"
+
+    def __init__(self) -> None:
+        super().__init__("Invalid code")
+
+
 class Forbidden(UsersError):
     code = "forbidden"
 

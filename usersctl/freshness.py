@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from usersctl.errors import Invalid, Unauthenticated
+from usersctl.errors import Forbidden, Invalid, Unauthenticated
 from usersctl.models import Actor, Method
 from usersctl.passwords import Hasher, password_is_set
 from usersctl.store.store import Store
@@ -21,6 +21,8 @@ class Freshness:
             credentials = tx.credentials_of(user_id)
         if credentials is None:
             raise Unauthenticated("Authentication required")
+        if credentials.user.factors:
+            raise Forbidden("Second factor required")  # the password alone is no fresh proof of this account
         if not password_is_set(credentials):
             raise Invalid("This account has no password: sign in through its provider again")
         proven = self.throttle.proven(self.hasher, credentials, password, session_id=session_id, by=by)

@@ -157,12 +157,13 @@ SYSTEM = Actor("system")
 
 
 class Client(NamedTuple):
-    """The program that signs in, and the cookies that it sends along: the sessions end with the sign-in."""
+    """The program that signs in, and the cookies that it sends along: the sessions and pending sign-ins end with it."""
 
     ip: str | None = None
     user_agent: str | None = None
     tokens: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()  # of sign-ins that wait for their second factor
 
 
 UNKNOWN_CLIENT = Client()
@@ -225,12 +226,11 @@ class PendingSignIn(NamedTuple):
 
     token_hash: bytes
     user_id: int
-    opened_with: str
+    opened_with: str  # what the user proved so far
     is_persistent: bool
-    auth_time: str | None
-    amr: str | None
-    failures: int
-    expires_at: str
+    auth_time: str | None = None
+    amr: str | None = None
+    failures: int = 0  # wrong codes
 
 
 class Cleanup(NamedTuple):

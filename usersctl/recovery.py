@@ -7,10 +7,11 @@ from usersctl.addresses import put_back
 from usersctl.config import Settings
 from usersctl.credentials import dead_link, end_links_of_other_addresses, new_password, owner_of, shut_out
 from usersctl.errors import Invalid
+from usersctl.factors.changes import take_back
 from usersctl.fields import lookup_key
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import RESET, EmailQueue
-from usersctl.models import UNUSABLE, Actor, Purpose, User
+from usersctl.models import UNUSABLE, Actor, Enrolment, Purpose, User
 from usersctl.passwords import Hasher, check_password, password_is_set
 from usersctl.permissions import admit
 from usersctl.secrets import digest
@@ -61,8 +62,9 @@ class Recovery:
             user = owner_of(tx, tx.take_one_time_token(Purpose.RESET, token_hash))
             if user is None or user.awaits_owner:
                 raise dead_link()
-            # The reset proves who reads this address; notices to one that was given up may be the owner's.
-            tx.drop_notices(user.id, user.email)
+            # The reset proves who reads this address; notices to one that was given up may be the owner's. Those of
+            # enrolments stay: no reset takes an intruder's second factor away.
+            tx.drop_notices(user.id, user.email, but_enrolments=True)
             end_links_of_other_addresses(tx, self.emails, user, by=by)
             return new_password(
                 tx,
@@ -90,6 +92,8 @@ class Recovery:
                 raise dead_link()
             shut_out(tx, user)
             put_back(tx, user, email)
+            if link.about is not None:
+                take_back(tx, user, Enrolment.read(link.about), by=by)
             # An intruder who came in through an identity provider must not come in there again.
             tx.delete_identities(user.id)
             changes: dict[str, Any] = {"password_hash": UNUSABLE}

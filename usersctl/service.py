@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from usersctl.claims import Claims
     from usersctl.deletion import Deletion
     from usersctl.devices import Devices
+    from usersctl.factors.enrolment import Factors
     from usersctl.factors.rotation import KeyRotation
     from usersctl.factors.sealing import Sealer
+    from usersctl.factors.second_step import SecondStep
     from usersctl.first_admin import FirstAdmin
     from usersctl.freshness import Freshness
     from usersctl.groups import Groups
@@ -218,6 +220,18 @@ class Service:
         from usersctl.factors.rotation import KeyRotation
 
         return KeyRotation(self.store, self.sealer)
+
+    @cached_property
+    def factors(self) -> "Factors":
+        from usersctl.factors.enrolment import Factors
+
+        return Factors(self.store, self.settings, self.sealer, self.emails)
+
+    @cached_property
+    def second_step(self) -> "SecondStep":
+        from usersctl.factors.second_step import SecondStep
+
+        return SecondStep(self.store, self.throttle, self.devices, self.sealer, self.emails)
 
     @cached_property
     def identities(self) -> "Identities":

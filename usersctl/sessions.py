@@ -15,6 +15,7 @@ from usersctl.errors import (
     Busy,
     Forbidden,
     Inactive,
+    InvalidCode,
     LockedDown,
     NotFound,
     StoreUnusable,
@@ -25,7 +26,18 @@ from usersctl.expiry import delete_due
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.folder import mail_folder, remove_emails
 from usersctl.mail.kinds import EmailQueue
-from usersctl.models import UNKNOWN_CLIENT, Actor, Cleanup, Client, Method, Session, TokenKind, User
+from usersctl.models import (
+    FACTOR_METHODS,
+    UNKNOWN_CLIENT,
+    Actor,
+    Cleanup,
+    Client,
+    Method,
+    PendingSignIn,
+    Session,
+    TokenKind,
+    User,
+)
 from usersctl.passwords import Hasher, beginning_of, level
 from usersctl.permissions import admit
 from usersctl.secrets import digest, new_token
@@ -56,6 +68,24 @@ class Opened:
     token: str
     session: Session
     user: User
+
+    @property
+    def by_factor(self) -> bool:
+        """Whether the user proved a second factor or a passkey just now."""
+        return is_by_factor(self.session.opened_with or "")
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A sign-in that waits for its second factor. Only this object and the client's cookie know the token."""
+
+    token: str
+    user: User
+
+
+# Takes the second factor that came along, in the transaction of the sign-in: returns its method, and None if it is wrong.
+Check = Callable[[Transaction], str | None]
+PENDING_LIFETIME = timedelta(minutes=10)
 
 
 class Verified(NamedTuple):
@@ -92,13 +122,22 @@ class Sessions:
     # --- opened ---
 
     def login(
-        self, email: str, password: str, *, remember: bool = False, client: Client = UNKNOWN_CLIENT
-    ) -> Opened:
-        """`email` is in the form of fields.lookup(). Every refusal takes the same time."""
+        self,
+        email: str,
+        password: str,
+        *,
+        remember: bool = False,
+        client: Client = UNKNOWN_CLIENT,
+        factor: Callable[[int], Check] | None = None,
+    ) -> Opened | Pending:
+        """`email` is in the form of fields.lookup(). Every refusal before the password was right takes the same time.
+
+        `factor` prepares the check of a second factor that came along, for a user who has one.
+        """
         try:
-            return self._open_verified(self._verify(email, password, client), remember, client)
+            return self._open_verified(self._verify(email, password, client), remember, client, factor)
         except _HashChangedError:
-            return self._open_verified(self._verify(email, password, client), remember, client)
+            return self._open_verified(self._verify(email, password, client), remember, client, factor)
 
     def is_known_device(self, email: str, client: Client) -> bool:
         devices = self.devices.read(client.devices)
@@ -131,9 +170,14 @@ class Sessions:
                 renewed = self.hasher.renew(password)
         return Verified(user, counter, stored, renewed)
 
-    def _open_verified(self, verified: Verified, remember: bool, client: Client) -> Opened:
+    def _open_verified(
+        self, verified: Verified, remember: bool, client: Client, factor: Callable[[int], Check] | None
+    ) -> Opened | Pending:
+        check = None
+        if factor is not None and verified.user.factors:
+            check = factor(verified.user.id)
         try:
-            return self.open(verified.user, remember=remember, client=client, verified=verified)
+            return self.open(verified.user, remember=remember, client=client, verified=verified, check=check)
         except (Forbidden, _HashChangedError):
             self.throttle.uncount(verified.counter)  # the password was right
             raise
@@ -145,7 +189,8 @@ class Sessions:
         remember: bool,
         client: Client = UNKNOWN_CLIENT,
         verified: Verified | None = None,
-    ) -> Opened:
+        check: Check | None = None,
+    ) -> Opened | Pending:
         """For a user who has proved their identity: by a password (`verified`) or in another way."""
         with self.store.write() as tx:
             refuse_in_lockdown(tx, user)
@@ -158,12 +203,22 @@ class Sessions:
                 user = current.user
             if current is None or not user.active:
                 raise Inactive(user.inactive_because)
+            # A wrong code rolls this transaction back, so that the check stays counted as failed.
+            opened = self.open_in(tx, user, remember=remember, client=client, check=check)
             if verified:
-                tx.clear_failures(user.id)
-                tx.uncount_failed_sign_in(verified.counter.day)
-                if verified.renewed is not None:
-                    tx.renew_hash(user.id, verified.renewed)
-            return self.open_in(tx, user, remember=remember, client=client)
+                self._note_right_password(tx, verified, opened)
+            return opened
+
+    def _note_right_password(self, tx: Transaction, verified: Verified, opened: Opened | Pending) -> None:
+        user_id = verified.user.id
+        if verified.renewed is not None:
+            tx.renew_hash(user_id, verified.renewed)
+        tx.uncount_failed_sign_in(verified.counter.day)
+        if isinstance(opened, Pending):
+            # Or the password alone would clear the wrong codes that were counted.
+            tx.uncount_failure(verified.counter.key)
+        else:
+            tx.clear_failures(user_id)
 
     def open_in(
         self,
@@ -172,16 +227,40 @@ class Sessions:
         *,
         remember: bool,
         client: Client,
+        opened_with: str = Method.PASSWORD,
+        is_enough: bool = False,
+        check: Check | None = None,
         auth_time: str | None = None,
         amr: str | None = None,
-        opened_with: str = Method.PASSWORD,
-    ) -> Opened:
-        """For a user who was found active, and admitted, in this transaction.
+    ) -> Opened | Pending:
+        """For a user who was found active, and admitted, in this transaction. With a second factor the sign-in waits for it,
+        unless this device is remembered, `check` takes one that came along, or `opened_with` is enough without.
 
         `auth_time` and `amr`: when and how a provider signed the user in.
         """
+        pending = PendingSignIn(b"", user.id, opened_with, remember, auth_time, amr)
+        if not user.factors or is_enough:
+            return self.finish(tx, user, pending, "", client)
+        if check is not None:
+            method = check(tx)
+            if method is None:
+                raise InvalidCode
+            return self.finish(tx, user, pending, method, client)
+        if self.devices.is_remembered(tx, user.id, client.devices, self.settings.remember_factor):
+            return self.finish(tx, user, pending, Method.DEVICE, client)
+        token = new_token()
+        _end_sent_pending(tx, client)
+        tx.add_pending(pending._replace(token_hash=digest(token)), PENDING_LIFETIME)
+        return Pending(token, user)
+
+    def finish(
+        self, tx: Transaction, user: User, pending: PendingSignIn, method: str, client: Client
+    ) -> Opened:
+        """Opens the session of a sign-in; `method` is the second factor that was proved, if there is one."""
         for sent in client.tokens:
             tx.delete_token(digest(sent))
+        _end_sent_pending(tx, client)
+        remember, opened_with = pending.is_persistent, f"{pending.opened_with} {method}".rstrip()
         kind = TokenKind.PERSISTENT if remember else TokenKind.SESSION
         token = new_token()
         limit = tx.now + max(ABSOLUTE_LIMIT, self.settings.remember_me_expiration)
@@ -195,9 +274,10 @@ class Sessions:
             limit_at=stamp(limit),
             ip=client.ip,
             user_agent=clean_user_agent(client.user_agent),
-            auth_time=auth_time,
-            amr=amr,
+            auth_time=pending.auth_time,
+            amr=pending.amr,
             opened_with=opened_with,
+            factor_at=tx.now_text if is_by_factor(opened_with) else None,
         )
         tx.note_login(user.id)
         tx.count_sign_in()
@@ -468,6 +548,15 @@ class Sessions:
                 self.store.checkpoint()
             if not is_done:
                 time.sleep(max(0, self.pause - (time.monotonic() - free_since)))
+
+
+def is_by_factor(opened_with: str) -> bool:
+    return any(method in FACTOR_METHODS for method in opened_with.split())
+
+
+def _end_sent_pending(tx: Transaction, client: Client) -> None:
+    for sent in client.pending:
+        tx.delete_pending(digest(sent))
 
 
 def _slowest_foreign_hash(tx: Transaction) -> "ForeignHash | None":

@@ -100,22 +100,23 @@ class AccountThrottle:
             tx.clear_failures(user_id)
             yield tx, present.user
 
-    def count(self, tx: Transaction, counter: Counter) -> None:
+    def count(self, tx: Transaction, counter: Counter, *, waits: bool = True) -> None:
         """Counts a password check as failed, or raises TooMany while its counter has to wait.
 
         The caller commits before the check, because parallel guesses in other processes would slip past otherwise.
-        An address without an account is treated as one with an account.
+        An address without an account is treated as one with an account. `waits`: False for the second half of a check that
+        has waited; a lock holds all the same.
         """
         if not self.enabled:
             return
         left = self.wait(tx, counter)
-        if left:
+        if left and (waits or self.is_locked(tx, counter)):
             raise TooMany("Too many failed logins, please try again later", retry_after=_seconds(left))
         tx.count_failure(counter.key, counter.user_id)
 
-    def count_sign_in(self, tx: Transaction, counter: Counter) -> Counter:
+    def count_sign_in(self, tx: Transaction, counter: Counter, *, waits: bool = True) -> Counter:
         """The same for a sign-in, which counts as failed on this day, too. Without limits nothing is written."""
-        self.count(tx, counter)
+        self.count(tx, counter, waits=waits)
         if not self.enabled:
             return counter
         tx.count_failed_sign_in()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from usersctl.clock import stamp
 from usersctl.errors import TooMany
-from usersctl.models import Purpose, User
+from usersctl.models import Enrolment, Purpose, User
 from usersctl.store.transaction import Transaction
 
 
@@ -90,8 +90,17 @@ KINDS = {
 }
 
 
-# Each undoes what no other one does, and the change takes the password, a fresh proof or another link.
-ALWAYS_SENT = (UNDO, TOTP_ADDED, PASSKEY_ADDED)
+# Each tells what no other one does, and the change takes the password, a fresh proof, a code or another link.
+ALWAYS_SENT = (
+    UNDO,
+    TOTP_ADDED,
+    TOTP_REMOVED,
+    PASSKEY_ADDED,
+    PASSKEY_REMOVED,
+    RECOVERY_CODES_MADE,
+    RECOVERY_CODE_USED,
+    FACTORS_RESET,
+)
 
 
 def sent_as(kind: Kind, user: User | None) -> Kind:
@@ -117,13 +126,16 @@ class EmailQueue:
             hint = f"see what went to {user.email} with: usersctl mail list"
             raise TooMany(message, retry_after=wait, hint=hint)
 
-    def add(self, tx: Transaction, kind: Kind, user: User | None, email: str) -> bool:
+    def add(
+        self, tx: Transaction, kind: Kind, user: User | None, email: str, *, about: Enrolment | None = None
+    ) -> bool:
         """To an address of the account only. Silently drops more than three of a kind to one address or account in 15 minutes,
         and returns False.
 
         After twelve in a day there is only one more whenever the last link has expired: so no flood of requests keeps the
         owner without a link that works, also if other accounts ask for emails to this address. For the same reason a
-        notice is sent if no link of one works, and an email of ALWAYS_SENT always.
+        notice is sent if no link of one works, and an email of ALWAYS_SENT always. Its link takes back the enrolment that
+        it is `about`.
         """
         from usersctl.secrets import digest, new_message_id  # late: most commands need no hashing
 
@@ -138,6 +150,7 @@ class EmailQueue:
             too_many = tx.has_link(kind.name, purpose, user_id, email, since=since)
         if kind in ALWAYS_SENT:
             too_many = False
-        tx.add_email(kind.name, user_id, email, new_message_id(), dropped=too_many)
+        told = None if about is None else str(about)
+        tx.add_email(kind.name, user_id, email, new_message_id(), dropped=too_many, about=told)
         tx.after_commit(self.committed.set)
         return not too_many

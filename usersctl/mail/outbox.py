@@ -70,7 +70,7 @@ class Outbox:
                 tx.finish_email(email.id, EmailState.DROPPED, reason)
                 return Attempt(email, EmailState.DROPPED, reason or "")
             kind = _at_present(tx, kind, user)
-            token = _add_link(tx, kind, user, email.email)
+            token = _add_link(tx, kind, user, email.email, about=email.about)
         return self._send(email, kind, token, tx.now, new_email=user.called)
 
     def seconds_until_due(self, at_most: float) -> float:
@@ -202,13 +202,13 @@ def _at_present(tx: Transaction, kind: Kind, user: User) -> Kind:
     return kind if until is None else kind._replace(lifetime=moment(until) - tx.now)
 
 
-def _add_link(tx: Transaction, kind: Kind, user: User, email: str) -> str:
+def _add_link(tx: Transaction, kind: Kind, user: User, email: str, about: str | None = None) -> str:
     """Adds the one-time token of the email's link, if its kind has one."""
     token = new_token()
     if kind.purpose is None:
         return token
     remembered = kinds.INVITATION_REMEMBERED if kind.purpose is Purpose.INVITE else timedelta()
-    tx.add_one_time_token(digest(token), kind.purpose, user.id, email, kind.lifetime + remembered)
+    tx.add_one_time_token(digest(token), kind.purpose, user.id, email, kind.lifetime + remembered, about)
     until = stamp(tx.now + kind.lifetime)
     if kind.purpose is Purpose.CLAIM:
         tx.prolong_claim(user.id, email, until)

@@ -9,7 +9,7 @@ from usersctl.store.statements import Statements
 
 _TOTP = ", ".join(TotpSecret._fields)
 _PASSKEY = ", ".join(Passkey._fields)
-_PENDING = "token_hash, user_id, opened_with, persistent, auth_time, amr, failures, expires_at"
+_PENDING = "token_hash, user_id, opened_with, persistent, auth_time, amr, failures"
 
 
 class Factors(Statements):
@@ -149,19 +149,8 @@ class Factors(Statements):
 
     # --- sign-ins that wait for their second factor ---
 
-    def add_pending(
-        self,
-        token_hash: bytes,
-        user_id: int,
-        lifetime: timedelta,
-        *,
-        opened_with: str,
-        persistent: bool,
-        auth_time: str | None,
-        amr: str | None,
-    ) -> None:
-        row: dict[str, Any] = {"token_hash": token_hash, "user_id": user_id, "opened_with": opened_with}
-        row |= {"persistent": persistent, "auth_time": auth_time, "amr": amr}
+    def add_pending(self, pending: PendingSignIn, lifetime: timedelta) -> None:
+        row: dict[str, Any] = dict(zip(_PENDING.split(", "), pending, strict=True))
         self._insert("pending_sign_ins", expires_at=stamp(self.now + lifetime), **row)
 
     def pending(self, token_hash: bytes) -> PendingSignIn | None:

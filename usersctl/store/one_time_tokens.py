@@ -69,10 +69,13 @@ class OneTimeTokens(Statements):
             lambda row: (Purpose(row[0]), OneTimeToken._make(row[1:])), statement, (token_hash,)
         )
 
-    def drop_notices(self, user_id: int, email: str | None = None) -> None:
-        """Ends "this wasn't me" links; with `email` only those that were sent there."""
-        condition = "user_id = ? AND purpose = 'not_me' AND email = ifnull(?, email)"
-        self._run(f"DELETE FROM one_time_tokens WHERE {condition}", (user_id, email))
+    def drop_notices(self, user_id: int, email: str | None = None, *, but_enrolments: bool = False) -> None:
+        """Ends "this wasn't me" links; with `email` only those that were sent there. `but_enrolments`: those stay that take
+        back an enrolment."""
+        condition = (
+            "user_id = ? AND purpose = 'not_me' AND email = ifnull(?, email) AND (about IS NULL OR NOT ?)"
+        )
+        self._run(f"DELETE FROM one_time_tokens WHERE {condition}", (user_id, email, but_enrolments))
 
     def has_link(
         self,
