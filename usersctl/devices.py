@@ -21,7 +21,10 @@ class Devices:
 
     def read(self, cookies: Iterable[str]) -> list[Device]:
         """What genuine cookies say, the latest sign-in first. A reset may have ended it: see throttle.counter_of."""
-        key, oldest = self.store.signing_key(KEY), stamp(self.store.clock() - KNOWN_FOR)
+        return self._read(self.store.signing_key(KEY), cookies)
+
+    def _read(self, key: bytes, cookies: Iterable[str]) -> list[Device]:
+        oldest = stamp(self.store.clock() - KNOWN_FOR)
         texts = filter(None, (verified(key, PURPOSE, cookie) for cookie in cookies))
         devices = [_device_of(entry) for text in texts for entry in text.split("/")]
         return [device for device in devices if device.since > oldest]
@@ -30,9 +33,10 @@ class Devices:
         self, tx: Transaction, user_id: int, cookies: Iterable[str], lifetime: timedelta
     ) -> bool:
         """Whether the user proved a second factor with this browser, asked to be remembered, and nothing has ended that."""
-        proofs = [device.factor_at for device in self.read(cookies) if device.user_id == user_id]
-        if not any(proofs):
+        key = tx.signing_key(KEY)
+        if key is None:
             return False
+        proofs = [device.factor_at for device in self._read(key, cookies) if device.user_id == user_id]
         oldest = max(stamp(tx.now - lifetime), tx.remembered_since(user_id))
         # A proof in the future is none: the clock was set back.
         return any(oldest <= proof <= tx.now_text for proof in proofs)

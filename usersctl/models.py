@@ -184,6 +184,16 @@ PROVIDER = "provider:"  # before the name of the identity provider
 FACTOR_METHODS = (Method.OTP, Method.RECOVERY, Method.PASSKEY)
 
 
+class Proof(NamedTuple):
+    """A second factor, as a request brings it: one of the first three."""
+
+    code: str | None = None
+    recovery_code: str | None = None
+    credential: dict[str, Any] | None = None
+    # For a credential: the digest of the pending cookie or session that asked for its challenge.
+    bound_to: bytes = b""
+
+
 class TotpSecret(NamedTuple):
     user_id: int
     secret: bytes  # sealed

@@ -4,7 +4,7 @@ The request was admitted before it waited for the database, and perhaps for a pa
 have ended, the account may have been deactivated or demoted, and a lockdown may have begun.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 from usersctl.clock import stamp
@@ -13,6 +13,9 @@ from usersctl.models import Actor, Role, User
 from usersctl.store.transaction import Transaction
 
 FRESH = timedelta(minutes=10)
+
+# Whether a second factor is right, in the transaction of its effect: the method that was proved, else None. It works once.
+Check = Callable[[Transaction], str | None]
 
 
 def admit(tx: Transaction, by: Actor) -> None:

@@ -39,7 +39,7 @@ from usersctl.models import (
     User,
 )
 from usersctl.passwords import Hasher, beginning_of, level
-from usersctl.permissions import admit
+from usersctl.permissions import Check, admit
 from usersctl.secrets import digest, new_token
 from usersctl.session_uses import SessionUses
 from usersctl.store.store import Store
@@ -83,8 +83,6 @@ class Pending:
     user: User
 
 
-# Takes the second factor that came along, in the transaction of the sign-in: returns its method, and None if it is wrong.
-Check = Callable[[Transaction], str | None]
 PENDING_LIFETIME = timedelta(minutes=10)
 
 

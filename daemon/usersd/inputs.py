@@ -11,7 +11,7 @@ from usersd.request import ID_PATTERN, Request
 
 T = TypeVar("T")
 
-_KINDS = {str: "a string", bool: "true or false", list: "a list"}
+_KINDS = {str: "a string", bool: "true or false", list: "a list", dict: "an object"}
 
 
 @dataclass
@@ -71,8 +71,12 @@ def _strings(schema: Schema, description: str, *, required: bool) -> Field[Any]:
     return Field(array(schema), None, list, check, required=required, description=description)
 
 
-def optional(schema: Schema, description: str = "") -> Field[str | None]:
-    return Field(schema, None, description=description)
+def optional(schema: Schema, description: str = "", *, name: str = "") -> Field[str | None]:
+    return Field(schema, None, name=name, description=description)
+
+
+def optional_object(schema: Schema, description: str) -> Field[dict[str, Any] | None]:
+    return Field(schema, None, dict, description=description)
 
 
 def optional_boolean() -> Field[bool | None]:

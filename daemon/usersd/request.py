@@ -129,7 +129,8 @@ class Request:
     @property
     def client(self) -> Client:
         user_agent = self.environ.get("HTTP_USER_AGENT")
-        return Client(self.ip, user_agent, tuple(self.cookie_tokens), self.device_cookies)
+        pending = tuple(self.pending_tokens)
+        return Client(self.ip, user_agent, tuple(self.cookie_tokens), self.device_cookies, pending)
 
     @property
     def signed_in(self) -> User:
@@ -178,6 +179,11 @@ class Request:
         if not header:
             return []
         return cookie_values(header, self.settings.session_cookie)
+
+    @property
+    def pending_tokens(self) -> list[str]:
+        """Of sign-ins that wait for their second factor."""
+        return cookie_values(self.environ.get("HTTP_COOKIE", ""), self.settings.pending_cookie)
 
     @property
     def device_cookies(self) -> tuple[str, ...]:

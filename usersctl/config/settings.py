@@ -11,7 +11,9 @@ from usersctl.config import values
 from usersctl.config.providers import PRESETS, PROVIDERS, ProviderSettings
 from usersctl.config.values import Kind
 from usersctl.identity_headers import DEFAULT as IDENTITY_HEADERS
-from usersctl.models import OAUTH, Identity
+from usersctl.models import OAUTH, Identity, Role
+
+PENDING_COOKIE = "auth_pending"
 
 
 class Key(NamedTuple):
@@ -255,6 +257,16 @@ class Settings(NamedTuple):
     def device_cookie(self) -> str:
         """Of a browser that signed in before: see usersctl/devices.py."""
         return f"{self.session_cookie}_device"
+
+    @property
+    def pending_cookie(self) -> str:
+        """Of a sign-in that waits for its second factor."""
+        return f"{'__Host-' * self.https}{PENDING_COOKIE}"
+
+    @property
+    def roles_with_factor(self) -> frozenset[str]:
+        """The roles whose users must have a second factor."""
+        return {"admins": frozenset((Role.ADMIN,)), "everyone": frozenset(Role)}.get(self.second_factor, frozenset())
 
     @property
     def registration_is_open(self) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 from usersctl.devices import Devices
 from usersctl.errors import Inactive, Invalid, InvalidCode, Unauthenticated, WrongPassword
@@ -11,8 +11,8 @@ from usersctl.factors.sealing import Sealer, totp_context
 from usersctl.factors.totp import matching_step
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import RECOVERY_CODE_USED, EmailQueue
-from usersctl.models import Actor, Client, Method, PendingSignIn, User
-from usersctl.permissions import admit
+from usersctl.models import Actor, Client, Method, PendingSignIn, Proof, User
+from usersctl.permissions import Check, admit
 from usersctl.secrets import digest
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -21,19 +21,6 @@ from usersctl.throttle import AccountThrottle, counter_in_session, counter_of
 MOST_WRONG_CODES = 5
 
 T = TypeVar("T")
-# In the transaction of its effect: the method that was proved, None if the factor was wrong. It works once.
-Check = Callable[[Transaction], str | None]
-
-
-class Proof(NamedTuple):
-    """A second factor, as a request brings it: one of the three."""
-
-    code: str | None = None
-    recovery_code: str | None = None
-    credential: dict[str, Any] | None = None
-    bound_to: bytes = (
-        b""  # for a credential: the digest of the pending cookie or session that asked for its challenge
-    )
 
 
 @dataclass(frozen=True)
@@ -68,10 +55,10 @@ class SecondStep:
         with self.store.read() as tx:
             token_hash = _alive(tx, tokens)
             user, _ = _waiting(tx, token_hash)
-        check = self.prepare(user.id, proof, by=by)
+        check = self.prepare(user.id, proof._replace(bound_to=token_hash), by=by)
+        devices = self.devices.read(client.devices)
         with self.store.write() as tx:
             user, pending = _waiting(tx, token_hash)
-            devices = self.devices.read(client.devices)
             counter = counter_of(tx, user, user.email, devices)
             # The first code belongs to a password check that has waited.
             counter = self.throttle.count_sign_in(tx, counter, waits=pending.failures > 0)
@@ -152,4 +139,4 @@ def _waiting(tx: Transaction, token_hash: bytes) -> tuple[User, PendingSignIn]:
 
 
 def _ended() -> Unauthenticated:
-    return Unauthenticated("Sign in again")
+    return Unauthenticated("Authentication required")

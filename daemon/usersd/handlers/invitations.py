@@ -6,7 +6,7 @@ from typing import Any
 from usersctl.invitations import guest, lifetime_of
 from usersctl.service import Service
 from usersd.handlers.recovery import EmailLink
-from usersd.handlers.session import NO_SUCH_USER, set_session_cookie
+from usersd.handlers.session import NO_SUCH_USER, open_session
 from usersd.inputs import Body, optional, optional_strings, required
 from usersd.openapi.operation import MANAGEMENT, SIGNING_IN, Operation
 from usersd.openapi.schemas import DONE, EMAIL, GROUP_NAME, NAME, NEW_PASSWORD, ROLE, USER, string
@@ -78,10 +78,8 @@ def withdraw(request: Request, service: Service) -> dict[str, Any]:
 def accept(request: Request, service: Service) -> dict[str, Any]:
     """Accept an invitation. With the link of the email: sets name and password, confirms the address and signs in."""
     body = Acceptance(request.body)
-    open_session = partial(service.sessions.open_in, remember=False, client=request.client)
-    opened = service.invitations.accept(
-        body.token, body.email, body.name, body.password, then=open_session, by=request.actor
+    then = partial(service.sessions.open_in, remember=False, client=request.client)
+    signed_in = service.invitations.accept(
+        body.token, body.email, body.name, body.password, then=then, by=request.actor
     )
-    request.user = opened.user
-    set_session_cookie(request, service, opened, remember=False)
-    return {"user": opened.user.as_json()}
+    return open_session(request, service, signed_in)

@@ -19,7 +19,7 @@ from usersctl.secrets import challenge_of, digest, new_token, sign, verified
 from usersctl.service import Service
 from usersd.access import identify, is_navigation_of_another_site, own_path
 from usersd.cookies import FLOW, cookie_values
-from usersd.handlers.session import set_session_cookie
+from usersd.handlers.session import set_session_cookie, unless_pending
 from usersd.inputs import Query, optional
 from usersd.openapi.operation import SIGNING_IN, Operation
 from usersd.openapi.schemas import string
@@ -30,12 +30,13 @@ from usersd.response import Response, redirect_to
 if TYPE_CHECKING:
     from usersctl.oauth.providers import Profile
     from usersctl.oauth.sign_in import OAuthSignIn
-    from usersctl.sessions import Opened
+    from usersctl.sessions import Opened, Pending
 
 MAX_TARGET = 1000  # characters of the page to go to afterwards: it has to fit into a cookie
 MAX_FLOWS = 5  # sign-ins that may wait in one browser; a larger Cookie header would be refused
 
 ACCOUNT = "/account"  # where a link ends
+SECOND_FACTOR = "/second-factor"  # the page of the second step
 PURPOSE = "sign-in"  # of the signature of its cookie
 _VALUE = re.compile(r"[A-Za-z0-9_.-]{1,4000}", re.ASCII)
 
@@ -152,11 +153,15 @@ def callback(request: Request, service: Service) -> Response:
     if flow.links is not None:
         return _link(request, service, sign_in, flow, fetch_profile)
     with sign_in.place():
-        opened = sign_in.once(state, partial(_sign_in, request, service, sign_in, fetch_profile))
-    request.user = opened.user
+        signed_in = sign_in.once(state, partial(_sign_in, request, service, sign_in, fetch_profile))
+    request.user = signed_in.user
     request.log_fields["provider"] = sign_in.settings.name
-    set_session_cookie(request, service, opened, remember=True)
-    return redirect_to(flow.then or sign_in.settings.success_redirect)
+    then = flow.then or sign_in.settings.success_redirect
+    opened = unless_pending(request, signed_in)
+    if opened is None:
+        return redirect_to(f"{SECOND_FACTOR}?{urlencode({'redirect': then})}")
+    set_session_cookie(request, service, opened)
+    return redirect_to(then)
 
 
 @replace(_CALLBACK, id="oauthCallbackOfProvider")
@@ -168,7 +173,7 @@ def callback_of(request: Request, service: Service) -> Response:
 
 def _sign_in(
     request: Request, service: Service, sign_in: "OAuthSignIn", fetch_profile: "Callable[[], Profile]"
-) -> "Opened":
+) -> "Opened | Pending":
     profile = fetch_profile()
     open_session = partial(
         service.sessions.open_in,
@@ -176,6 +181,7 @@ def _sign_in(
         client=request.client,
         auth_time=profile.auth_time,
         amr=profile.amr,
+        opened_with=f"provider:{sign_in.settings.name}",
     )
     return sign_in.user_for(profile, then=open_session, by=request.actor)
 

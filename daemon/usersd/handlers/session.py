@@ -1,12 +1,16 @@
 """Login and logout, and the lists of sessions."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from usersctl.devices import KNOWN_FOR
+from usersctl.errors import SecondFactorRequired
 from usersctl.fields import lookup
-from usersctl.models import Session
+from usersctl.models import Proof, Session, TokenKind
+from usersctl.secrets import digest
 from usersctl.service import Service
 from usersd.access import own_path
+from usersd.handlers.proofs import CODE, REMEMBERS_DEVICE, SecondFactor
 from usersd.inputs import Body, NoFields, flag, optional, required
 from usersd.openapi.operation import MANAGEMENT, OWN, PAGES, SIGNING_IN, Operation
 from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER, array, model, named
@@ -15,11 +19,12 @@ from usersd.request import Request
 from usersd.response import Response, redirect_to
 
 if TYPE_CHECKING:
-    from usersctl.sessions import Opened
+    from usersctl.sessions import Opened, Pending
 
 NO_SUCH_USER = {404: "User not found."}
 _REFUSED_LOGIN = {
-    401: "Invalid email or password.",
+    401: "Invalid email or password; or, after the right password, a second factor is required, for which the answer sets "
+    "the cookie of the second step; or the code is wrong.",
     403: "The account is inactive, or the request comes from another site.",
 }
 _END_FIRST = {"end": ("endMySession", "session_id", "$response.body#/sessions/0/id")}
@@ -31,6 +36,8 @@ class Credentials(Body, missing="Email and password are required"):
     email = required(ANY_EMAIL)
     password = required(ANY_PASSWORD)
     remember = flag("rememberMe", "Keeps the session after the browser is closed.", example=True)
+    code = optional(CODE, "Of the authenticator app, if the account has one: then there is no second step.")
+    remember_device = flag("rememberDevice", REMEMBERS_DEVICE, example=False)
 
 
 @Operation(
@@ -48,23 +55,61 @@ def login(request: Request, service: Service) -> dict[str, Any]:
     email, is_address = lookup(body.email)
     if is_address:  # an invalid address may be a password in the wrong field: it is not logged
         request.log_fields["email"] = email
-    opened = service.sessions.login(email, body.password, remember=body.remember, client=request.client)
-    request.user = opened.user
-    set_session_cookie(request, service, opened, remember=body.remember)
+    factor = None
+    if body.code is not None:
+        proof = Proof(code=body.code)
+        factor = partial(service.second_step.prepare, proof=proof, by=request.actor)
+    signed_in = service.sessions.login(
+        email, body.password, remember=body.remember, client=request.client, factor=factor
+    )
+    return open_session(request, service, signed_in, remember_device=body.remember_device)
+
+
+def open_session(
+    request: Request, service: Service, signed_in: "Opened | Pending", *, remember_device: bool = False
+) -> dict[str, Any]:
+    """The answer to a sign-in, with its cookies; SecondFactorRequired if it waits for its second factor."""
+    request.user = signed_in.user
+    opened = unless_pending(request, signed_in)
+    if opened is None:
+        raise SecondFactorRequired
+    set_session_cookie(request, service, opened, remember_device=remember_device)
     return {"user": opened.user.as_json()}
 
 
-class ProofOfIdentity(Body):
-    password = optional(ANY_PASSWORD)
+def unless_pending(request: Request, signed_in: "Opened | Pending") -> "Opened | None":
+    """None, and the cookie of the second step, for a sign-in that waits for its second factor."""
+    from usersctl.sessions import PENDING_LIFETIME, Opened  # late: routes are imported before
+
+    if isinstance(signed_in, Opened):
+        return signed_in
+    max_age = int(PENDING_LIFETIME.total_seconds())
+    request.new_cookies.set(request.settings.pending_cookie, signed_in.token, max_age=max_age)
+    return None
 
 
-@Operation("confirmSession", SIGNING_IN, DONE, ProofOfIdentity)
+class ProofOfIdentity(SecondFactor):
+    password = optional(ANY_PASSWORD, "Of an account without a second factor.")
+
+
+@Operation(
+    "confirmSession",
+    SIGNING_IN,
+    DONE,
+    ProofOfIdentity,
+    refusals={400: "Wrong password or code.", 403: "A password, for an account with a second factor."},
+)
 def confirm(request: Request, service: Service) -> dict[str, Any]:
-    """Confirm that it is you. Some changes of your own account need a proof of the last ten minutes: a sign-in, or this.
-    They are refused otherwise, with a 403 "Confirm that it is you"."""
-    password = ProofOfIdentity(request.body).password or ""
-    user_id = request.signed_in.id
-    service.freshness.confirm(user_id, password, session_id=request.session_id, by=request.actor)
+    """Confirm that it is you. Some changes of your own account need a proof of the last ten minutes: a sign-in, or this, with
+    a second factor if the account has one, else with the password. They are refused otherwise, with a 403 "Confirm that it
+    is you"."""
+    body = ProofOfIdentity(request.body)
+    user_id, session_id, by = request.signed_in.id, request.session_id, request.actor
+    if body.is_given:
+        proof = body.proof._replace(bound_to=digest(request.token))
+        service.second_step.confirm(user_id, proof, session_id=session_id, by=by)
+    else:
+        service.freshness.confirm(user_id, body.password or "", session_id=session_id, by=by)
     return {"success": True}
 
 
@@ -101,16 +146,28 @@ def logout_by_form(request: Request, service: Service) -> Response:
     return redirect_to(own_path(Onward.lenient(request).redirect) or "/login")
 
 
-def set_session_cookie(request: Request, service: Service, opened: "Opened", *, remember: bool) -> None:
-    """After a sign-in. Without `remember` the session's cookie ends with the browser."""
-    max_age = int(request.settings.remember_me_expiration.total_seconds()) if remember else None
-    request.new_cookies.set(request.settings.session_cookie, opened.token, max_age=max_age)
-    set_device_cookie(request, service, opened.user.id, opened.session.created_at)
+def set_session_cookie(
+    request: Request, service: Service, opened: "Opened", *, remember_device: bool = False
+) -> None:
+    """After a sign-in. The cookie of a session that is not persistent ends with the browser."""
+    settings, session = request.settings, opened.session
+    max_age = None
+    if session.kind == TokenKind.PERSISTENT:
+        max_age = int(settings.remember_me_expiration.total_seconds())
+    request.new_cookies.set(settings.session_cookie, opened.token, max_age=max_age)
+    factor_at = ""
+    if remember_device and opened.by_factor:
+        factor_at = session.created_at
+    set_device_cookie(request, service, opened.user.id, session.created_at, factor_at=factor_at)
+    if request.pending_tokens:
+        request.new_cookies.set(settings.pending_cookie, "", max_age=0)
 
 
-def set_device_cookie(request: Request, service: Service, user_id: int, since: str) -> None:
+def set_device_cookie(
+    request: Request, service: Service, user_id: int, since: str, *, factor_at: str = ""
+) -> None:
     """Strangers' guesses do not keep the user out of this browser. `since`: not before the user's devices were forgotten."""
-    value = service.devices.cookie(request.device_cookies, user_id, since)
+    value = service.devices.cookie(request.device_cookies, user_id, since, factor_at=factor_at)
     request.new_cookies.set(request.settings.device_cookie, value, max_age=int(KNOWN_FOR.total_seconds()))
 
 

@@ -1,0 +1,109 @@
+"""The second factors of the caller."""
+
+from typing import Any
+
+from usersctl.service import Service
+from usersd.handlers.proofs import CODE
+from usersd.inputs import Body, NoFields, required
+from usersd.openapi.operation import OWN, Operation
+from usersd.openapi.schemas import (
+    DONE,
+    ID,
+    MOMENT,
+    array,
+    boolean,
+    exactly,
+    fields,
+    integer,
+    model,
+    or_null,
+    string,
+)
+from usersd.request import Request
+
+CONFIRM = {403: "Confirm that it is you: see `confirmSession`; or second factors are switched off."}
+PASSKEY = exactly(
+    {
+        "id": ID,
+        "name": string("My phone"),
+        "created_at": MOMENT,
+        "last_used_at": or_null(MOMENT),
+        "synced": boolean("It is on several devices of its owner, by a password manager."),
+    }
+)
+_TOTP = exactly({"enabled": boolean(), "created_at": or_null(MOMENT)})
+_CODE = string("abcd-efgh-ijkl-mnop-qrst-uvwx")
+_FACTORS = {"totp": _TOTP, "passkeys": array(PASSKEY), "recoveryCodes": integer(10, minimum=0)}
+_NEW_TOTP = {
+    "secret": string("JBSWY3DPEHPK3PXPJBSWY3DPEHPK3PXP", "In base 32, to type."),
+    "uri": string(
+        "otpauth://totp/Users:grace@example.com?secret=JBSWY3DPEHPK3PXPJBSWY3DPEHPK3PXP&issuer=Users"
+    ),
+    "qr": string("<svg></svg>", "The URI as a QR code, as SVG."),
+}
+RECOVERY_CODES = {"recoveryCodes": array(_CODE)}
+# The codes come with the first factor only.
+CONFIRMED = fields({"success": {"type": "boolean", "const": True}} | RECOVERY_CODES, ["success"]) | {
+    "title": "FactorAdded",
+    "additionalProperties": False,
+}
+
+
+class FirstCode(Body, missing="Code is required"):
+    code = required(CODE, description="That the app shows now.")
+
+
+@Operation("listMyFactors", OWN, model("Factors", _FACTORS))
+def read(request: Request, service: Service) -> dict[str, Any]:
+    """List your second factors. `recoveryCodes` is how many are left."""
+    return service.factors.of(request.signed_in.id)
+
+
+@Operation(
+    "beginMyTotp",
+    OWN,
+    model("NewTotp", _NEW_TOTP),
+    NoFields,
+    refusals=CONFIRM | {400: "An app is set up already."},
+)
+def begin_totp(request: Request, service: Service) -> dict[str, Any]:
+    """Begin to set up an authenticator app. Its first code has to be sent in the same session, within ten minutes."""
+    NoFields(request.body)
+    new = service.factors.begin_totp(request.signed_in.id, session_id=request.session_id, by=request.actor)
+    return new._asdict()
+
+
+@Operation(
+    "confirmMyTotp", OWN, CONFIRMED, FirstCode, refusals=CONFIRM | {400: "Invalid code, or begin again."}
+)
+def confirm_totp(request: Request, service: Service) -> dict[str, Any]:
+    """Set up an authenticator app by its first code. With your first factor come ten recovery codes, which are shown once."""
+    code = FirstCode(request.body).code
+    codes = service.factors.confirm_totp(
+        request.signed_in.id, code, session_id=request.session_id, by=request.actor
+    )
+    return with_codes({"success": True}, codes)
+
+
+@Operation("removeMyTotp", OWN, DONE, refusals=CONFIRM | {404: "No authenticator app is set up."})
+def remove_totp(request: Request, service: Service) -> dict[str, Any]:
+    """Remove your authenticator app. The recovery codes end with the last factor."""
+    service.factors.remove_totp(request.signed_in.id, by=request.actor)
+    return {"success": True}
+
+
+@Operation(
+    "renewMyRecoveryCodes",
+    OWN,
+    model("RecoveryCodes", RECOVERY_CODES),
+    NoFields,
+    refusals=CONFIRM | {400: "They come with the first factor."},
+)
+def new_recovery_codes(request: Request, service: Service) -> dict[str, Any]:
+    """Make new recovery codes. They are shown once, and the old ones end."""
+    NoFields(request.body)
+    return {"recoveryCodes": service.factors.new_recovery_codes(request.signed_in.id, by=request.actor)}
+
+
+def with_codes(answer: dict[str, Any], codes: list[str] | None) -> dict[str, Any]:
+    return answer if codes is None else answer | {"recoveryCodes": codes}

@@ -1,0 +1,50 @@
+"""The second step of a sign-in."""
+
+from typing import Any
+
+from usersctl.service import Service
+from usersd.handlers.proofs import REMEMBERS_DEVICE, SecondFactor
+from usersd.handlers.session import open_session
+from usersd.inputs import flag
+from usersd.openapi.operation import SIGNING_IN, Operation
+from usersd.openapi.schemas import USER, array, model, string
+from usersd.request import Request
+
+_METHOD = string("totp", enum=["totp", "recovery", "passkey"])
+_NONE_WAITS = {401: "No sign-in of this browser waits for a second factor."}
+
+
+class SecondStep(SecondFactor):
+    remember_device = flag("rememberDevice", REMEMBERS_DEVICE, example=False)
+
+
+@Operation(
+    "getSecondFactor", SIGNING_IN, model("SecondFactors", {"methods": array(_METHOD)}), refusals=_NONE_WAITS
+)
+def methods(request: Request, service: Service) -> dict[str, Any]:
+    """Read which second factors the account of the waiting sign-in has. The cookie `auth_pending` names the sign-in."""
+    return {"methods": service.second_step.methods(request.pending_tokens)}
+
+
+@Operation(
+    "finishLogin",
+    SIGNING_IN,
+    USER,
+    SecondStep,
+    sets_cookie="The new session, in the cookie of the security scheme `cookie`; and the mark of a known device.",
+    refusals={
+        401: "Invalid code, or no sign-in of this browser waits for a second factor.",
+        403: "The account is inactive.",
+    },
+)
+def finish(request: Request, service: Service) -> dict[str, Any]:
+    """Finish a sign-in with a second factor. Within ten minutes of the first step; five wrong codes end it."""
+    body = SecondStep(request.body)
+    opened = service.second_step.finish(
+        request.pending_tokens,
+        body.proof,
+        then=service.sessions.finish,
+        client=request.client,
+        by=request.actor,
+    )
+    return open_session(request, service, opened, remember_device=body.remember_device)
