@@ -34,12 +34,12 @@ class Devices:
     ) -> bool:
         """Whether the user proved a second factor with this browser, asked to be remembered, and nothing has ended that."""
         key = tx.signing_key(KEY)
-        if key is None:
+        if key is None or not lifetime:
             return False
         proofs = [device.factor_at for device in self._read(key, cookies) if device.user_id == user_id]
         oldest = max(stamp(tx.now - lifetime), tx.remembered_since(user_id))
         # A proof in the future is none: the clock was set back.
-        return any(oldest <= proof <= tx.now_text for proof in proofs)
+        return any(oldest < proof <= tx.now_text for proof in proofs)
 
     def cookie(self, sent: Iterable[str], user_id: int, since: str, *, factor_at: str = "") -> str:
         """The value to set after a sign-in at `since`. Other accounts that signed in with this browser stay in it.

@@ -31,6 +31,18 @@ def identify(request: Request, service: Service, *, renews: bool = True, groups:
             return
 
 
+def must_enrol(request: Request) -> bool:
+    """Whether the caller must have a second factor and has none: the session opens little else than its enrolment."""
+    user = request.user
+    return (
+        user is not None
+        and not user.factors
+        and user.role in request.settings.roles_with_factor
+        and request.session is not None
+        and request.session.kind != TokenKind.API
+    )
+
+
 def renew_cookie(request: Request, session: Session, token: str, now: datetime) -> None:
     """A persistent cookie ends with its session, another one with the browser."""
     max_age = None

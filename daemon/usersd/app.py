@@ -67,6 +67,7 @@ class App:
         self.router = Router(table, service.settings)
         self.lane = self.router.lane
         self._hsts = hsts(service.settings)
+        self._asks_for_factors = bool(service.settings.roles_with_factor)
 
     # --- the way of a request ---
 
@@ -107,10 +108,15 @@ class App:
         if match.segments:
             request.read_segments(match.segments)
         request.as_admin = route.access.is_for_admins
-        refusal = self._forbidden(request, route, request.user)
+        refusal = self._must_enrol(request, route) or self._forbidden(request, route, request.user)
         if refusal is None and _is_own_change_by_token(request, route):
             refusal = error_response(403, "Sign in to change this")
         return refusal or self._run(request, route)
+
+    def _must_enrol(self, request: Request, route: Route) -> Response | None:
+        if not self._asks_for_factors or route.enrols or not route.access.needs_session:
+            return None
+        return error_response(403, "Second factor required") if access.must_enrol(request) else None
 
     def _forbidden(self, request: Request, route: Route, user: User | None) -> Response | None:
         """For a caller with the wrong role, and for a route that is closed to all."""

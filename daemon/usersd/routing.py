@@ -67,6 +67,8 @@ class Route(NamedTuple):
     # Changes what the caller signs in with, or their sessions: refused to an API token of the same user. The value is the
     # field of the body that does, or ANY.
     own: str | None = None
+    # Open to a user who must have a second factor and has none yet.
+    enrols: bool = False
     is_probe: bool = False  # called every few seconds by a machine: no line in the log while all is well
     # True for a request that the limit does not stop.
     spares: Callable[[Request, Service], bool] | None = None

@@ -7,11 +7,11 @@ from usersctl.models import Proof
 from usersd.inputs import Body, optional, optional_object
 from usersd.openapi.schemas import string
 
-CODE = string("123456", minLength=1)
+CODE = string("123456")
 REMEMBERS_DEVICE = (
     "This browser is not asked for a second factor again, for the days of `auth.rememberFactor`."
 )
-_RECOVERY_CODE = string("abcd-efgh-ijkl-mnop-qrst-uvwx", minLength=1)
+_RECOVERY_CODE = string("abcd-efgh-ijkl-mnop-qrst-uvwx")
 _CREDENTIAL = {"type": "object", "description": "What the browser's `toJSON()` makes of a passkey's answer."}
 
 

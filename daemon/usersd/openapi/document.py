@@ -177,7 +177,8 @@ def _statuses(route: Route, operation: Operation) -> Iterator[int]:
     yield from (status for status in _ALWAYS if status not in (413, 500) or not route.signs_in)
     if route.access not in _OPEN and is_api(route.path):
         yield 401
-    if route.access not in (*_OPEN, Access.SIGNED_IN) or route.method not in SAFE_METHODS:
+    is_open = route.access in _OPEN or route.enrols
+    if not is_open or route.own is not None or route.method not in SAFE_METHODS:
         yield 403
     if operation.body is not None:
         yield 415

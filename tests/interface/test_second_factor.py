@@ -1,0 +1,555 @@
+"""The second factor at the interface: sign-in in two steps, authenticator apps, recovery codes, and who must have one."""
+
+import base64
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.commands import OPERATOR, PASSWORD
+from support.second_factors import CONFIRM, SECOND_STEP, Phone, enrol, finish, second_step, with_phone
+from support.fakes import FakeClock
+from support.tables import audit, query
+from support.web import Client, Site
+
+ADA = "ada@example.com"
+GROUPED = re.compile(r"([a-z2-7]{4}-){5}[a-z2-7]{4}")
+
+
+@pytest.fixture
+def ada(site: Site, clock: FakeClock) -> tuple[Client, Phone]:
+    return with_phone(site, clock)
+
+
+# --- an authenticator app ---
+
+
+def test_an_app_is_set_up_by_its_first_code_and_brings_ten_recovery_codes(
+    site: Site, clock: FakeClock
+) -> None:
+    client = site.signed_in(site.add())
+    assert client.get("/api/users/me/factors").json == {
+        "totp": {"enabled": False, "created_at": None},
+        "passkeys": [],
+        "recoveryCodes": 0,
+    }
+    begun = client.post("/api/users/me/totp").json
+    assert begun["uri"] == (
+        f"otpauth://totp/Users:ada@example.com?secret={begun['secret']}&issuer=Users&algorithm=SHA1&digits=6&period=30"
+    )
+    assert begun["qr"].startswith("<svg ")
+    phone = enrol(client, clock)
+    assert len(set(phone.codes)) == 10
+    assert all(map(GROUPED.fullmatch, phone.codes))
+    factors = client.get("/api/users/me/factors").json
+    assert factors["totp"] == {"enabled": True, "created_at": "2026-11-20T08:22:19.123Z"}
+    assert factors["recoveryCodes"] == 10
+
+
+def test_no_secret_and_no_recovery_code_lies_open_in_the_database_or_the_log(
+    site: Site, ada: tuple[Client, Phone]
+) -> None:
+    _, phone = ada
+    ((secret,),) = query(site.service, "SELECT secret FROM totp_secrets")
+    assert phone.secret not in secret
+    kept = site.service.store.path.read_bytes() + site.stream.getvalue().encode()
+    for code in phone.codes:
+        assert code.encode() not in kept
+        assert code.replace("-", "").encode() not in kept
+
+
+def test_a_wrong_first_code_sets_nothing_up(site: Site) -> None:
+    client = site.signed_in(site.add())
+    client.post("/api/users/me/totp")
+    reply = client.post("/api/users/me/totp/confirm", {"code": "12345"})
+    assert (reply.status, reply.message) == (400, "Invalid code")
+    assert not client.get("/api/users/me/factors").json["totp"]["enabled"]
+
+
+def test_an_enrolment_ends_in_the_session_that_began_it(site: Site, clock: FakeClock) -> None:
+    user = site.add()
+    one, two = site.signed_in(user), site.signed_in(user)
+    begun = one.post("/api/users/me/totp").json
+    phone = Phone(base64.b32decode(begun["secret"]), clock)
+    refused = two.post("/api/users/me/totp/confirm", {"code": phone.code()})
+    assert (refused.status, refused.message) == (
+        400,
+        "Begin again: no authenticator app waits for its first code",
+    )
+    clock.move(minutes=10)
+    one.post(CONFIRM, {"password": PASSWORD})
+    assert one.post("/api/users/me/totp/confirm", {"code": phone.code()}).status == 400
+
+
+def test_an_app_is_set_up_once(ada: tuple[Client, Phone]) -> None:
+    reply = ada[0].post("/api/users/me/totp")
+    assert (reply.status, reply.message) == (400, "An authenticator app is set up already: remove it first")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/api/users/me/totp", None),
+        ("POST", "/api/users/me/totp/confirm", {"code": "123456"}),
+        ("DELETE", "/api/users/me/totp", None),
+        ("POST", "/api/users/me/recovery-codes", None),
+    ],
+)
+def test_factors_change_after_a_fresh_proof_only(
+    ada: tuple[Client, Phone], clock: FakeClock, method: str, path: str, body: Any
+) -> None:
+    client, _ = ada
+    clock.move(minutes=11)
+    reply = client.send(method, path, body)
+    assert (reply.status, reply.message) == (403, "Confirm that it is you")
+
+
+def test_factors_are_closed_to_api_tokens(site: Site) -> None:
+    user = site.add()
+    made = site.service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR)
+    client = site.client(headers={"Authorization": f"Bearer {made.token}"})
+    for method, path in (
+        ("GET", "/api/users/me/factors"),
+        ("POST", "/api/users/me/totp"),
+        ("POST", "/api/users/me/totp/confirm"),
+        ("DELETE", "/api/users/me/totp"),
+        ("POST", "/api/users/me/recovery-codes"),
+        ("POST", CONFIRM),
+    ):
+        reply = client.send(method, path)
+        assert (reply.status, reply.message) == (403, "Sign in to change this"), path
+
+
+def test_the_last_factor_takes_the_recovery_codes_along(site: Site, ada: tuple[Client, Phone]) -> None:
+    client, _ = ada
+    assert client.delete("/api/users/me/totp").json == {"success": True}
+    assert client.get("/api/users/me/factors").json["recoveryCodes"] == 0
+    assert client.delete("/api/users/me/totp").status == 404
+    assert site.client().login(ADA, PASSWORD).status == 200
+
+
+def test_new_recovery_codes_end_the_old_ones(site: Site, ada: tuple[Client, Phone]) -> None:
+    client, phone = ada
+    codes = client.post("/api/users/me/recovery-codes").json["recoveryCodes"]
+    assert len(codes) == 10
+    waiting = second_step(site.client())
+    assert finish(waiting, recoveryCode=phone.codes[0]).status == 401
+    assert finish(waiting, recoveryCode=codes[0]).status == 200
+
+
+def test_recovery_codes_come_with_a_factor_only(site: Site) -> None:
+    reply = site.signed_in(site.add()).post("/api/users/me/recovery-codes")
+    assert (reply.status, reply.message) == (
+        400,
+        "Recovery codes come with the first passkey or authenticator app",
+    )
+
+
+# --- the second step ---
+
+
+def test_the_right_password_asks_for_the_second_factor(site: Site, ada: tuple[Client, Phone]) -> None:
+    _, phone = ada
+    client = site.client()
+    reply = client.login(ADA, PASSWORD, rememberMe=True)
+    assert (reply.status, reply.message) == (401, "Second factor required")
+    (cookie,) = reply.all("Set-Cookie")
+    assert re.fullmatch(r"auth_pending=[\w-]{43}; Path=/; HttpOnly; SameSite=Lax; Max-Age=600", cookie)
+    assert client.get("/api/users/me").status == 401
+    assert client.get(SECOND_STEP).json == {"methods": ["totp", "recovery"]}
+    done = finish(client, code=phone.next_code())
+    assert done.status == 200
+    assert done.json["user"]["email"] == ADA
+    assert set(client.cookies) == {"auth_token", "auth_token_device"}
+    assert "Max-Age=2592000" in next(line for line in done.cookies() if line.startswith("auth_token="))
+    assert client.get("/api/users/me").status == 200
+
+
+def test_on_https_the_pending_cookie_has_the_host_prefix(
+    make_site: Callable[..., Site], clock: FakeClock
+) -> None:
+    site = make_site(base_url="https://accounts.example.com")
+    user = site.add()
+    client = site.client()
+    client.cookies["__Host-auth_token"] = site.service.sessions.open(user, remember=False).token
+    enrol(client, clock)
+    (cookie,) = site.client().login(ADA, PASSWORD).all("Set-Cookie")
+    assert cookie.startswith("__Host-auth_pending=")
+    assert "; Secure" in cookie
+
+
+def test_a_code_may_come_with_the_login(site: Site, ada: tuple[Client, Phone]) -> None:
+    _, phone = ada
+    client = site.client()
+    wrong = client.login(ADA, PASSWORD, code=phone.wrong_code())
+    assert (wrong.status, wrong.message) == (401, "Invalid code")
+    assert client.cookies == {}
+    assert client.login(ADA, PASSWORD, code=phone.next_code()).status == 200
+
+
+def test_a_code_says_nothing_about_a_wrong_password(site: Site, ada: tuple[Client, Phone]) -> None:
+    site.add("grace")
+    replies = [
+        site.client().login(email, "wrong password", code=ada[1].code(steps=1))
+        for email in (ADA, "grace@example.com", "nobody@example.com")
+    ]
+    assert {(reply.status, reply.message) for reply in replies} == {(401, "Invalid email or password")}
+    assert {reply.body for reply in replies} == {replies[0].body}
+
+
+def test_an_account_without_a_factor_ignores_a_code(site: Site) -> None:
+    assert site.client().login(site.add().email, PASSWORD, code="000000").status == 200
+
+
+def test_a_code_works_once(site: Site, ada: tuple[Client, Phone]) -> None:
+    _, phone = ada
+    code = phone.next_code()
+    assert finish(second_step(site.client()), code=code).status == 200
+    assert finish(second_step(site.client()), code=code).status == 401
+    assert finish(second_step(site.client()), code=phone.code(steps=-1)).status == 401
+    assert finish(second_step(site.client()), code=phone.code(steps=1)).status == 200
+
+
+def test_the_code_that_set_up_the_app_does_not_sign_in(site: Site, ada: tuple[Client, Phone]) -> None:
+    assert finish(second_step(site.client()), code=ada[1].code()).status == 401
+
+
+def test_clocks_may_differ_by_one_step(site: Site, ada: tuple[Client, Phone], clock: FakeClock) -> None:
+    _, phone = ada
+    clock.move(minutes=5)
+    assert finish(second_step(site.client()), code=phone.code(steps=-2)).status == 401
+    assert finish(second_step(site.client()), code=phone.code(steps=2)).status == 401
+    assert finish(second_step(site.client()), code=phone.code(steps=-1)).status == 200
+    assert finish(second_step(site.client()), code=phone.code(steps=1)).status == 200
+
+
+def test_a_recovery_code_works_once_however_it_is_typed(site: Site, ada: tuple[Client, Phone]) -> None:
+    _, phone = ada
+    typed = phone.codes[3].upper().replace("-", "  ")
+    client = second_step(site.client())
+    assert finish(client, recoveryCode=typed).status == 200
+    assert client.get("/api/users/me/factors").json["recoveryCodes"] == 9
+    assert finish(second_step(site.client()), recoveryCode=phone.codes[3]).status == 401
+
+
+def test_five_wrong_codes_end_the_sign_in(site: Site, ada: tuple[Client, Phone]) -> None:
+    _, phone = ada
+    client = second_step(site.client())
+    for _ in range(5):
+        reply = finish(client, code=phone.wrong_code())
+        assert (reply.status, reply.message) == (401, "Invalid code")
+    over = finish(client, code=phone.next_code())
+    assert (over.status, over.message) == (401, "Authentication required")
+    assert client.get(SECOND_STEP).status == 401
+
+
+def test_wrong_codes_count_as_failed_logins_which_no_right_password_clears(
+    site: Site, ada: tuple[Client, Phone]
+) -> None:
+    _, phone = ada
+    for _ in range(2):
+        client = second_step(site.client())
+        for _ in range(5):
+            assert finish(client, code=phone.wrong_code()).status == 401
+    locked = site.client().login(ADA, PASSWORD)
+    assert locked.status == 429
+    assert locked.header("Retry-After") == "30"
+
+
+def test_the_owner_passes_both_steps_after_the_delay(
+    site: Site, ada: tuple[Client, Phone], clock: FakeClock
+) -> None:
+    _, phone = ada
+    for _ in range(10):
+        site.client().login(ADA, "wrong password")
+    clock.move(seconds=30)
+    client = second_step(site.client())
+    assert finish(client, code=phone.next_code()).status == 200
+    assert query(site.service, "SELECT * FROM login_failures") == []
+
+
+def test_wrong_codes_of_strangers_leave_a_known_device_in(site: Site, ada: tuple[Client, Phone]) -> None:
+    client, phone = ada
+    with site.service.store.write() as tx:
+        tx._run("INSERT INTO login_failures VALUES ('user:1', 1, 80, ?)", (tx.now_text,))
+    assert site.client().login(ADA, PASSWORD).status == 429
+    client.delete("/api/users/session")
+    assert finish(second_step(client), code=phone.next_code()).status == 200
+
+
+def test_a_sign_in_waits_ten_minutes(site: Site, ada: tuple[Client, Phone], clock: FakeClock) -> None:
+    _, phone = ada
+    client = second_step(site.client())
+    clock.move(minutes=10)
+    assert client.get(SECOND_STEP).status == 401
+    assert finish(client, code=phone.code()).status == 401
+    site.service.sessions.cleanup(by=OPERATOR)
+    assert query(site.service, "SELECT count(*) FROM pending_sign_ins") == [(0,)]
+
+
+@pytest.mark.usefixtures("ada")
+def test_a_pending_sign_in_opens_nothing_else(site: Site) -> None:
+    client = second_step(site.client())
+    client.cookies["auth_token"] = client.cookies["auth_pending"]
+    for method, path in (
+        ("GET", "/api/users/me"),
+        ("GET", "/api/users/me/factors"),
+        ("POST", "/api/users/me/totp"),
+        ("DELETE", "/api/users/me/totp"),
+        ("POST", CONFIRM),
+        ("POST", "/api/users/me/recovery-codes"),
+    ):
+        assert client.send(method, path).status == 401, path
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda site, _user: site.service.sessions.revoke_all([1], by=OPERATOR),
+        lambda site, _user: site.service.accounts.update(1, active=False, by=OPERATOR),
+        lambda site, _user: site.service.lockdown.start(None, by=OPERATOR),
+    ],
+    ids=["sessions ended", "deactivated", "lockdown"],
+)
+def test_what_ends_all_sessions_ends_a_sign_in_that_waits(
+    site: Site, ada: tuple[Client, Phone], end: Callable[[Site, Any], Any]
+) -> None:
+    _, phone = ada
+    client = second_step(site.client())
+    end(site, None)
+    assert finish(client, code=phone.next_code()).status in (401, 503)
+    assert client.get(SECOND_STEP).status in (401, 503)
+
+
+@pytest.mark.usefixtures("ada")
+def test_a_new_login_replaces_the_sign_in_that_waits(site: Site) -> None:
+    client = second_step(site.client())
+    first = client.cookies["auth_pending"]
+    second_step(client)
+    assert site.client(cookies={"auth_pending": first}).get(SECOND_STEP).status == 401
+
+
+def test_a_cookie_that_a_stranger_planted_does_not_hide_the_right_one(
+    site: Site, ada: tuple[Client, Phone]
+) -> None:
+    _, phone = ada
+    client = second_step(site.client())
+    cookie = f"auth_pending=planted; auth_pending={client.cookies.pop('auth_pending')}"
+    reply = client.post(SECOND_STEP, {"code": phone.next_code()}, headers={"Cookie": cookie})
+    assert reply.status == 200
+
+
+@pytest.mark.usefixtures("ada")
+@pytest.mark.parametrize("body", [{}, {"code": "123456", "recoveryCode": "abcd"}])
+def test_one_proof_is_asked_for(site: Site, body: dict[str, str]) -> None:
+    reply = second_step(site.client()).post(SECOND_STEP, body)
+    assert (reply.status, reply.message) == (400, "One of code, recoveryCode and credential is required")
+
+
+def test_the_session_knows_what_it_was_opened_with(site: Site, ada: tuple[Client, Phone]) -> None:
+    _, phone = ada
+    finish(second_step(site.client()), code=phone.next_code(), rememberDevice=True)
+    finish(second_step(site.client()), recoveryCode=phone.codes[0])
+    assert [with_ for (with_,) in query(site.service, "SELECT opened_with FROM auth_tokens ORDER BY id")] == [
+        "pwd otp",  # the session that set up the app
+        "pwd otp",
+        "pwd recovery",
+    ]
+
+
+# --- a fresh proof ---
+
+
+def test_an_account_with_a_factor_confirms_itself_by_a_factor(
+    ada: tuple[Client, Phone], clock: FakeClock
+) -> None:
+    client, phone = ada
+    clock.move(minutes=11)
+    refused = client.post(CONFIRM, {"password": PASSWORD})
+    assert (refused.status, refused.message) == (403, "Second factor required")
+    wrong = client.post(CONFIRM, {"code": phone.wrong_code()})
+    assert (wrong.status, wrong.message) == (400, "Invalid code")
+    assert client.delete("/api/users/me/totp").status == 403
+    assert client.post(CONFIRM, {"code": phone.code()}).json == {"success": True}
+    assert client.delete("/api/users/me/totp").status == 200
+
+
+def test_a_recovery_code_confirms_too(ada: tuple[Client, Phone], clock: FakeClock) -> None:
+    client, phone = ada
+    clock.move(minutes=11)
+    assert client.post(CONFIRM, {"recoveryCode": phone.codes[0]}).status == 200
+    assert client.post("/api/users/me/recovery-codes").status == 200
+
+
+def test_another_session_of_one_factor_is_not_fresh_once_there_are_two(site: Site, clock: FakeClock) -> None:
+    user = site.add()
+    other, own = site.signed_in(user), site.signed_in(user)
+    enrol(own, clock)
+    assert other.delete("/api/users/me/totp").status == 403
+    assert other.post("/api/users/me/recovery-codes").status == 403
+
+
+def test_a_remembered_device_is_no_fresh_proof(site: Site, ada: tuple[Client, Phone]) -> None:
+    _, phone = ada
+    client = second_step(site.client())
+    finish(client, code=phone.next_code(), rememberDevice=True)
+    assert client.login(ADA, PASSWORD).status == 200
+    assert client.delete("/api/users/me/totp").status == 403
+
+
+# --- this device ---
+
+
+def remembered(site: Site, phone: Phone) -> Client:
+    client = second_step(site.client())
+    assert finish(client, code=phone.next_code(), rememberDevice=True).status == 200
+    client.delete("/api/users/session")
+    return client
+
+
+def test_a_remembered_device_is_not_asked_for_thirty_days(
+    site: Site, ada: tuple[Client, Phone], clock: FakeClock
+) -> None:
+    client = remembered(site, ada[1])
+    clock.move(days=29)
+    assert client.login(ADA, PASSWORD).status == 200
+    ((opened_with,),) = query(site.service, "SELECT opened_with FROM auth_tokens ORDER BY id DESC LIMIT 1")
+    assert opened_with == "pwd device"
+    clock.move(days=1, seconds=1)  # the sign-in of yesterday does not begin the days again
+    assert client.login(ADA, PASSWORD).status == 401
+    assert site.client().login(ADA, PASSWORD).status == 401
+
+
+def test_a_device_is_remembered_only_on_request_and_only_after_a_factor(
+    site: Site, ada: tuple[Client, Phone]
+) -> None:
+    _, phone = ada
+    client = site.client()
+    assert client.login(ADA, PASSWORD, code=phone.next_code()).status == 200
+    assert client.login(ADA, PASSWORD, rememberDevice=True).status == 401
+    assert client.login(ADA, PASSWORD, code=phone.next_code(), rememberDevice=True).status == 200
+    assert client.login(ADA, PASSWORD).status == 200
+
+
+def test_a_device_remembers_one_account(site: Site, ada: tuple[Client, Phone], clock: FakeClock) -> None:
+    with_phone(site, clock, "grace")
+    client = remembered(site, ada[1])
+    assert client.login("grace@example.com", PASSWORD).status == 401
+    assert client.login(ADA, PASSWORD).status == 200
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda client: client.post("/api/users/me/sessions/end-others"),
+        lambda client: client.post("/api/users/me/recovery-codes"),
+        lambda client: client.patch(
+            "/api/users/password",
+            {
+                "currentPassword": PASSWORD,
+                "newPassword": "another battery",
+                "newPasswordConfirmation": "another battery",
+            },
+        ),
+    ],
+    ids=["all sessions ended", "factors changed", "password changed"],
+)
+def test_what_ends_remembered_devices(
+    site: Site, ada: tuple[Client, Phone], clock: FakeClock, end: Callable[[Client], Any]
+) -> None:
+    client = remembered(site, ada[1])
+    clock.move(seconds=1)
+    owner = site.client()
+    assert owner.login(ADA, PASSWORD, code=ada[1].next_code()).status == 200
+    assert end(owner).status == 200
+    replies = [client.login(ADA, password) for password in (PASSWORD, "another battery")]
+    assert 200 not in [reply.status for reply in replies]
+
+
+def test_no_device_is_remembered_with_zero_days(make_site: Callable[..., Site], clock: FakeClock) -> None:
+    site = make_site(remember_factor=timedelta())
+    _, phone = with_phone(site, clock)
+    assert remembered(site, phone).login(ADA, PASSWORD).status == 401
+
+
+# --- who must have one ---
+
+
+@pytest.mark.parametrize(("policy", "role", "must"), [
+    ("optional", "admin", False), ("off", "admin", False), ("admins", "user", False),
+    ("admins", "admin", True), ("everyone", "user", True), ("everyone", "admin", True),
+])  # fmt: skip
+def test_who_must_have_a_factor(make_site: Callable[..., Site], policy: str, role: str, must: bool) -> None:
+    site = make_site(second_factor=policy)
+    client = site.signed_in(site.add(role=role))
+    reply = client.get("/api/users/me/sessions")
+    assert reply.status == (403 if must else 200)
+    if must:
+        assert reply.message == "Second factor required"
+
+
+def test_who_must_enrol_can_do_that_and_little_else(make_site: Callable[..., Site], clock: FakeClock) -> None:
+    site = make_site(second_factor="everyone")
+    client = site.signed_in(site.add(role="admin"))
+    assert client.get("/api/users/me").status == 200
+    assert client.get("/api/users/me/factors").status == 200
+    assert client.get("/account").status == 200
+    assert client.get("/").status == 403
+    assert client.get("/users").status == 403
+    assert client.get("/api/users").status == 403
+    assert client.patch("/api/users/me", {"name": "X"}).status == 403
+    assert client.post("/_tasks/users:cleanup-tokens").status == 403
+    assert client.post(CONFIRM, {"password": PASSWORD}).status == 200
+    enrol(client, clock)
+    assert client.get("/api/users").status == 200
+    assert client.delete("/api/users/session").status == 200
+
+
+def test_a_session_that_was_open_when_the_rule_came_must_enrol(make_site: Callable[..., Site]) -> None:
+    before = make_site()
+    client = before.signed_in(before.add())
+    client.port = make_site(second_factor="everyone").port
+    assert client.get("/api/users/me/sessions").status == 403
+
+
+def test_api_tokens_need_no_factor(make_site: Callable[..., Site]) -> None:
+    site = make_site(second_factor="everyone")
+    made = site.service.sessions.create_api_token(site.add().id, name="ci", lifetime=None, by=OPERATOR)
+    client = site.client(headers={"Authorization": f"Bearer {made.token}"})
+    assert client.get("/api/users/me/sessions").status == 200
+
+
+def test_with_off_no_user_enrols_and_who_has_a_factor_is_asked(
+    make_site: Callable[..., Site], clock: FakeClock
+) -> None:
+    _, phone = with_phone(make_site(), clock)
+    site = make_site(second_factor="off")
+    refused = site.signed_in(site.add("grace")).post("/api/users/me/totp")
+    assert (refused.status, refused.message) == (403, "Second factors are switched off")
+    assert finish(second_step(site.client()), code=phone.next_code()).status == 200
+
+
+# --- emails and trail ---
+
+
+def test_each_change_is_told_by_email_and_in_the_trail(site: Site, ada: tuple[Client, Phone]) -> None:
+    client, _ = ada
+    client.post("/api/users/me/recovery-codes")
+    client.delete("/api/users/me/totp")
+    kinds = [kind for (kind,) in query(site.service, "SELECT kind FROM outbox ORDER BY id")]
+    assert kinds == ["totp-added", "recovery-codes-made", "totp-removed"]
+    assert [row.action for row in audit(site.service)][1:] == [
+        "factor-add",
+        "recovery-codes",
+        "factor-remove",
+    ]
+
+
+def test_a_used_recovery_code_is_told_by_email_and_in_the_trail(
+    site: Site, ada: tuple[Client, Phone]
+) -> None:
+    finish(second_step(site.client()), recoveryCode=ada[1].codes[0])
+    assert ("recovery-code-used",) in query(site.service, "SELECT kind FROM outbox")
+    assert audit(site.service)[-1].action == "recovery-code-used"
+    assert audit(site.service)[-1].details == {"left": 9}
