@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from support.commands import OPERATOR, PASSWORD
-from support.second_factors import CONFIRM, SECOND_STEP, Phone, enrol, finish, second_step, with_phone
 from support.fakes import FakeClock
+from support.second_factors import CONFIRM, SECOND_STEP, Phone, enrol, finish, second_step, with_phone
 from support.tables import audit, query
 from support.web import Client, Site
 
