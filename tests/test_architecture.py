@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 BOTTOM = "errors models clock durations secrets config fields schedule colours text"
 JOURNEY = (  # and never another journey
     f"{BOTTOM} foreign_hashes passwords store permissions throttle devices lockdown mail invited addresses credentials"
-    " expiry groups factors.sealing"
+    " expiry groups factors.sealing factors.changes"
 )
 CORE = {
     "errors": "",
@@ -64,7 +64,9 @@ CORE = {
     "why": JOURNEY,
     "trail": JOURNEY,
     "overview": JOURNEY,
-    "factors": JOURNEY,
+    "factors": f"{JOURNEY} factors.recovery_codes",
+    "factors.recovery_codes": "secrets",
+    "factors.changes": f"{BOTTOM} store mail factors.recovery_codes",
     "factors.sealing": "clock config errors secrets",
     "doctor": f"{JOURNEY} deadline oauth",
     "service": (

@@ -47,12 +47,14 @@ class Factors:
     def begin_totp(self, user_id: int, *, session_id: int, by: Actor) -> NewTotp:
         """For an account without one. The same session has to confirm it."""
         with self.store.read() as tx:
+            admit(tx, by)
             user = self.enroller(tx, user_id, by)
             if tx.totp(user_id) is not None:
                 raise Invalid(HAS_TOTP)
         secret = totp.new_secret()
         sealed = self.sealer.seal(secret, totp_context(user_id))
         with self.store.write() as tx:
+            admit(tx, by)
             self.enroller(tx, user_id, by)
             tx.begin_totp(session_id, user_id, sealed, ENROLMENT_LIFETIME)
         uri = totp.uri(secret, user.called, self.settings.brand)
@@ -61,6 +63,7 @@ class Factors:
     def confirm_totp(self, user_id: int, code: str, *, session_id: int, by: Actor) -> list[str] | None:
         """By the first code. Returns the recovery codes that come with the first factor."""
         with self.store.read() as tx:
+            admit(tx, by)
             self.enroller(tx, user_id, by)
             sealed, now = tx.begun_totp(session_id, user_id), tx.now
         if sealed is None:
@@ -69,6 +72,7 @@ class Factors:
         if step is None:
             raise Invalid("Invalid code")
         with self.store.write() as tx:
+            admit(tx, by)
             user = self.enroller(tx, user_id, by)
             if tx.begun_totp(session_id, user_id) != sealed:
                 raise Invalid("Begin again: no authenticator app waits for its first code")
@@ -81,6 +85,7 @@ class Factors:
 
     def remove_totp(self, user_id: int, *, by: Actor) -> None:
         with self.store.write() as tx:
+            admit(tx, by)
             user = self.owner(tx, user_id, by)
             if not tx.delete_totp(user_id):
                 raise NotFound("No authenticator app is set up")
@@ -91,6 +96,7 @@ class Factors:
     def new_recovery_codes(self, user_id: int, *, by: Actor) -> list[str]:
         """The old ones end."""
         with self.store.write() as tx:
+            admit(tx, by)
             user = self.owner(tx, user_id, by)
             if not user.factors:
                 raise Invalid("Recovery codes come with the first passkey or authenticator app")
@@ -107,7 +113,6 @@ class Factors:
 
     def owner(self, tx: Transaction, user_id: int, by: Actor) -> User:
         """The user of a fresh session, as they are in this transaction."""
-        admit(tx, by)
         require_fresh(tx, by)
         user = tx.user(user_id)
         if user is None:

@@ -35,6 +35,7 @@ class SecondStep:
         """What the account of the pending sign-in has: for the page that asks."""
         with self.store.read() as tx:
             user, _ = _waiting(tx, _alive(tx, tokens))
+            refuse_in_lockdown(tx, user)
             has = {
                 "totp": tx.totp(user.id) is not None,
                 "recovery": tx.count_recovery_codes(user.id) > 0,
@@ -55,10 +56,12 @@ class SecondStep:
         with self.store.read() as tx:
             token_hash = _alive(tx, tokens)
             user, _ = _waiting(tx, token_hash)
+            refuse_in_lockdown(tx, user)
         check = self.prepare(user.id, proof._replace(bound_to=token_hash), by=by)
         devices = self.devices.read(client.devices)
         with self.store.write() as tx:
             user, pending = _waiting(tx, token_hash)
+            refuse_in_lockdown(tx, user)
             counter = counter_of(tx, user, user.email, devices)
             # The first code belongs to a password check that has waited.
             counter = self.throttle.count_sign_in(tx, counter, waits=pending.failures > 0)
@@ -130,7 +133,6 @@ def _waiting(tx: Transaction, token_hash: bytes) -> tuple[User, PendingSignIn]:
     user = pending and tx.user(pending.user_id)
     if pending is None or user is None:
         raise _ended()
-    refuse_in_lockdown(tx, user)
     if not user.active:
         raise Inactive(user.inactive_because)
     if not user.factors:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from usersctl.service import Service
-from usersd.handlers.proofs import CODE
+from usersd.handlers.session import CODE
 from usersd.inputs import Body, NoFields, required
 from usersd.openapi.operation import OWN, Operation
 from usersd.openapi.schemas import (

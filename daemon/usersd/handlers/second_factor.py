@@ -3,8 +3,7 @@
 from typing import Any
 
 from usersctl.service import Service
-from usersd.handlers.proofs import REMEMBERS_DEVICE, SecondFactor
-from usersd.handlers.session import open_session
+from usersd.handlers.session import REMEMBERS_DEVICE, SecondFactor, open_session
 from usersd.inputs import flag
 from usersd.openapi.operation import SIGNING_IN, Operation
 from usersd.openapi.schemas import USER, array, model, string

@@ -4,16 +4,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from usersctl.devices import KNOWN_FOR
-from usersctl.errors import SecondFactorRequired
+from usersctl.errors import Invalid, SecondFactorRequired
 from usersctl.fields import lookup
 from usersctl.models import Proof, Session, TokenKind
 from usersctl.secrets import digest
 from usersctl.service import Service
 from usersd.access import own_path
-from usersd.handlers.proofs import CODE, REMEMBERS_DEVICE, SecondFactor
-from usersd.inputs import Body, NoFields, flag, optional, required
+from usersd.inputs import Body, NoFields, flag, optional, optional_object, required
 from usersd.openapi.operation import MANAGEMENT, OWN, PAGES, SIGNING_IN, Operation
-from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER, array, model, named
+from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER, array, model, named, string
 from usersd.pages.pages import Onward
 from usersd.request import Request
 from usersd.response import Response, redirect_to
@@ -27,6 +26,12 @@ _REFUSED_LOGIN = {
     "the cookie of the second step; or the code is wrong.",
     403: "The account is inactive, or the request comes from another site.",
 }
+CODE = string("123456")
+REMEMBERS_DEVICE = (
+    "This browser is not asked for a second factor again, for the days of `auth.rememberFactor`."
+)
+_RECOVERY_CODE = string("abcd-efgh-ijkl-mnop-qrst-uvwx")
+_CREDENTIAL = {"type": "object", "description": "What the browser's `toJSON()` makes of a passkey's answer."}
 _END_FIRST = {"end": ("endMySession", "session_id", "$response.body#/sessions/0/id")}
 _SESSIONS = model("SessionList", {"sessions": array(named("Session"))})
 _SHOWN = ("id", "name", "created_at", "last_used_at", "expires_at", "ip", "user_agent")
@@ -86,6 +91,28 @@ def unless_pending(request: Request, signed_in: "Opened | Pending") -> "Opened |
     max_age = int(PENDING_LIFETIME.total_seconds())
     request.new_cookies.set(request.settings.pending_cookie, signed_in.token, max_age=max_age)
     return None
+
+
+class SecondFactor(Body):
+    code = optional(CODE, "Of the authenticator app.")
+    recovery_code = optional(
+        _RECOVERY_CODE, "Works once; case, blanks and dashes do not matter.", name="recoveryCode"
+    )
+    credential = optional_object(_CREDENTIAL, "Of a passkey.")
+
+    @property
+    def is_given(self) -> bool:
+        return any(value is not None for value in self._values)
+
+    @property
+    def proof(self) -> Proof:
+        if sum(value is not None for value in self._values) != 1:
+            raise Invalid("One of code, recoveryCode and credential is required")
+        return Proof(*self._values)
+
+    @property
+    def _values(self) -> tuple[str | None, str | None, dict[str, Any] | None]:
+        return self.code, self.recovery_code, self.credential
 
 
 class ProofOfIdentity(SecondFactor):
