@@ -660,7 +660,7 @@ def test_every_language_translates_the_servers_messages(name: str) -> None:
     shown = {text for text in own_messages() if not NOT_SHOWN.match(text)}
     assert len(shown) > 25
     assert shown - messages == set()
-    assert set(ENGLISH["messages"]) <= messages
+    assert ENGLISH["messages"].keys() <= CATALOGUES[name]["messages"].keys()
 
 
 @pytest.mark.parametrize("name", sorted(CATALOGUES))

@@ -29,7 +29,7 @@ async function createPasskey() {
 if (addTotp) onPress(addTotp, async () => {
   const result = await ask("POST", "/api/users/me/totp", {});
   if (!result) return;
-  const picture = new DOMParser().parseFromString(result.qr, "image/svg+xml").documentElement;
+  const picture = $("svg", new DOMParser().parseFromString(result.qr, "text/html"));
   $("#totp-qr").replaceChildren(document.adoptNode(picture));
   $("#totp-key").textContent = result.secret.replace(/.{4}(?=.)/g, "$& ");
   $("#totp-open").href = result.uri;
@@ -65,9 +65,6 @@ for (const button of all("[data-rename]")) on(button, "click", () => {
   form.elements.name.select();
 });
 
-// So that the browser forgets passkeys that are removed here.
-const { rp: rpId, user: userId } = $("[data-rp]")?.dataset || {};
-if (rpId) {
-  const allAcceptedCredentialIds = [...all("[data-credential]")].map(({ dataset }) => dataset.credential);
-  Passkeys?.signalAllAcceptedCredentials?.({ rpId, userId, allAcceptedCredentialIds }).catch(() => {});
-}
+// So that the browser forgets passkeys that were removed.
+const accepted = $("[data-accepted]")?.dataset.accepted;
+if (hasPasskeys && accepted) Passkeys.signalAllAcceptedCredentials?.(JSON.parse(accepted)).catch(() => {});

@@ -3,30 +3,41 @@
 from typing import Any, NamedTuple
 
 from usersctl.service import Service
-from usersd.pages.user_page import device
+from usersd.access import must_enrol
 from usersd.request import Request
 
 
 class Shown(NamedTuple):
     """The factors of a user."""
 
-    totp: str | None = None  # since when there is an authenticator app
-    passkeys: tuple[Any, ...] = ()
-    codes: int = 0  # recovery codes that are left
+    totp: str | None  # since when there is an authenticator app
+    passkeys: list[dict[str, Any]]
+    codes: int  # recovery codes that are left
 
     @property
     def any(self) -> bool:
         return bool(self.totp or self.passkeys)
 
+    @property
+    def methods(self) -> list[str]:
+        has = {"totp": self.totp, "recovery": self.codes, "passkey": self.passkeys}
+        return [name for name, is_there in has.items() if is_there]
 
-def content(request: Request, _service: Service) -> dict[str, Any]:
+
+def factors_of(service: Service, user_id: int) -> Shown:
+    found = service.factors.of(user_id)
+    return Shown(found["totp"]["created_at"], found["passkeys"], found["recoveryCodes"])
+
+
+def content(request: Request, service: Service) -> dict[str, Any]:
     """The values for the card of the own account."""
+    user, settings = request.signed_in, request.settings
+    factors = factors_of(service, user.id)
     return {
-        "factors": Shown(),
-        "methods": [],
-        "may_enrol": False,
-        "must_enrol": False,
-        "rp_id": "",
-        "user_handle": "",
-        "device": device(request.environ.get("HTTP_USER_AGENT", "")),
+        "factors": factors,
+        "methods": factors.methods,
+        "may_enrol": settings.second_factor != "off",
+        "must_enrol": must_enrol(request),
+        "rp_id": None,
+        "accepted": "",
     }

@@ -78,7 +78,7 @@ def login(request: Request, service: Service) -> Response:
         ways=ways,
         error=_why_refused(words, query.error, detail),
         awaits=detail == "awaiting-confirmation",
-        rp_id="",
+        rp_id=None,
     )
 
 
@@ -99,22 +99,25 @@ SECOND_STEP, CONFIRM = "/api/users/session/second-factor", "/api/users/session/c
 
 
 @Operation("secondFactorPage", PAGES, HTML, query=Onward)
-def second_factor(request: Request, _service: Service) -> Response:
+def second_factor(request: Request, service: Service) -> Response:
     """The second step of a sign-in. A user who is signed in with one factor proves the missing one here."""
     then = own_path(Onward.lenient(request).redirect)
     onward = f"?{urlencode({'redirect': then})}" if then else ""
-    user = request.user
+    settings = request.settings
+    asked = {"methods": service.second_step.offered(request.pending_tokens), "api": SECOND_STEP}
+    steps_up = not asked["methods"] and request.user is not None
+    if steps_up:
+        asked = {"methods": factors_page.factors_of(service, request.signed_in.id).methods, "api": CONFIRM}
     return _page(
         request,
         "second_factor",
-        here="login" if user is None else "",
+        here="" if steps_up else "login",
         then=then,
         onward=onward,
-        steps_up=user is not None,
-        methods=[],
-        api=SECOND_STEP if user is None else CONFIRM,
-        remembers=0,
-        rp_id="",
+        steps_up=steps_up,
+        remembers=0 if steps_up else settings.remember_factor.days,
+        rp_id=None,
+        **asked,
     )
 
 
@@ -233,6 +236,7 @@ def profile(request: Request, service: Service) -> Response:
         ends_password=request.settings.has_provider and user.email_proven_at is None and not linked,
         **user_page.own_sessions(request, service),
         **factors_page.content(request, service),
+        device=user_page.device(request.environ.get("HTTP_USER_AGENT", "")),
         then=own_path(query.redirect),
         ended_password=not has_password and service.identities.has_ended_password(user),
         connected=linked.get(query.linked or ""),

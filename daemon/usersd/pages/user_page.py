@@ -10,6 +10,7 @@ from usersctl.models import Session, TokenKind, User
 from usersctl.service import Service
 from usersctl.trail import Wanted as Filter
 from usersctl.why import Cause, Explanation, Gate, Step
+from usersd.pages import factors_page
 from usersd.request import Request
 
 _LOCKS = {Cause.LOCKED, Cause.THROTTLED, Cause.DEVICES_LOCKED}
@@ -88,7 +89,7 @@ def content(request: Request, service: Service, explained: Explanation, wanted: 
         "more_sessions": _more(wanted, "sessions", len(sessions)),
         "end": _END,
         "end_all": _END_ALL,
-        "factors": None,
+        "factors": factors_page.factors_of(service, user.id),
         "reset_factors": _RESET_FACTORS,
         "rows": history.rows,
         "more_rows": _more(wanted, "rows", len(history.rows) + (history.next is not None)),
