@@ -88,6 +88,17 @@ def sign_in_first(request: Request) -> Response:
         page, message = SECOND_STEP, "Second factor required"
     if is_api(request.path) or request.method not in ("GET", "HEAD"):
         return error_response(401, message)
+    return _to_page_and_back(page, request)
+
+
+def enrol_first(request: Request) -> Response:
+    """403; a browser that is about to show a page is led to the enrolment, and back."""
+    if is_api(request.path) or not wants_a_page(request.environ, request.method):
+        return error_response(403, "Second factor required")
+    return _to_page_and_back("/account", request)
+
+
+def _to_page_and_back(page: str, request: Request) -> Response:
     target = quote(request.path or "/", safe="/:@!$&'()*+,;=-._~")
     query = request.environ.get("QUERY_STRING", "")
     if query:

@@ -116,7 +116,7 @@ class App:
     def _must_enrol(self, request: Request, route: Route) -> Response | None:
         if not self._asks_for_factors or route.enrols or not route.access.needs_session:
             return None
-        return error_response(403, "Second factor required") if access.must_enrol(request) else None
+        return access.enrol_first(request) if access.must_enrol(request) else None
 
     def _forbidden(self, request: Request, route: Route, user: User | None) -> Response | None:
         """For a caller with the wrong role, and for a route that is closed to all."""

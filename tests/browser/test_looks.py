@@ -1,9 +1,10 @@
 """Looks and accessibility: contrast, names, focus, width, size, speed, languages, brand."""
 
+import base64
 import json
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from support.visitors import Visitor, expect
 from support.web import Site
 
 from usersctl.config.providers import PRESETS
+from usersctl.factors import totp
 from usersctl.invitations import guest
 from usersctl.models import Client
 from usersd.pages import pages, texts
@@ -137,6 +139,52 @@ def confirming(visitor: Visitor) -> None:
     visitor.page.evaluate("document.querySelector('#proof').showModal()")
 
 
+def setting_up_an_app(visitor: Visitor) -> str:
+    visitor.signs_in("grace")
+    visitor.presses("Set up an app")
+    visitor.sees("Scan this with the app on your phone.")
+    visitor.fills(Code_that_the_app_shows_now="000000")
+    visitor.presses("Confirm")
+    visitor.sees("This code is wrong, or was used already.")
+    return str(visitor.page.locator("#totp-key").inner_text())
+
+
+def now(site: Site) -> datetime:
+    with site.service.store.read() as tx:
+        return tx.now
+
+
+def recovery_codes(visitor: Visitor) -> None:
+    secret = base64.b32decode(setting_up_an_app(visitor).replace(" ", ""))
+    code = totp.code_at(secret, totp.step_at(now(visitor.site)))
+    visitor.fills(Code_that_the_app_shows_now=code)
+    visitor.presses("Confirm")
+    visitor.sees("Keep them where you find them")
+
+
+def with_a_second_factor(visitor: Visitor) -> None:
+    recovery_codes(visitor)
+    visitor.presses("I have kept them")
+    visitor.sees("Codes left: 10")
+
+
+def confirming_with_a_code(visitor: Visitor) -> None:
+    with_a_second_factor(visitor)
+    visitor.page.evaluate("document.querySelector('#proof').showModal()")
+
+
+def second_step(visitor: Visitor) -> None:
+    with_a_second_factor(visitor)
+    visitor.context.clear_cookies()
+    visitor.goes("/login")
+    visitor.fills(Email="grace@example.com", Password=PASSWORD)
+    visitor.presses("Sign in")
+    visitor.sees("One more step")
+    visitor.fills(**{"Code from your app, or a recovery code": "000000"})
+    visitor.presses("Confirm")
+    visitor.sees("This code is wrong, or was used already.")
+
+
 def deletion(visitor: Visitor) -> None:
     visitor.signs_in("grace")
     visitor.page.locator("summary").click()
@@ -253,7 +301,7 @@ def interface(visitor: Visitor) -> None:
     visitor.sees("newPasswordConfirmation")
 
 
-SIGHTS: dict[str, Callable[[Visitor], None]] = {
+SIGHTS: dict[str, Callable[[Visitor], object]] = {
     "login": at("/login"),
     "login, refused": wrong_login,
     "login, signed in": signed_in_already,
@@ -283,6 +331,12 @@ SIGHTS: dict[str, Callable[[Visitor], None]] = {
     "profile": profile,
     "profile, no password": no_password,
     "profile, confirming": confirming,
+    "profile, setting up an app": setting_up_an_app,
+    "profile, recovery codes": recovery_codes,
+    "profile, second factor": with_a_second_factor,
+    "profile, confirming with a code": confirming_with_a_code,
+    "second step": second_step,
+    "second step, over": at("/second-factor"),
     "sign-in, providers": at("/login"),
     "register, providers": at("/register"),
     "profile, deletion": deletion,
@@ -346,6 +400,7 @@ WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWi
 OPEN_TO_ALL = [
     "/login",
     "/logout",
+    "/second-factor",
     "/register",
     "/forgot-password",
     "/dev/mail",
@@ -468,7 +523,7 @@ def test_the_profile_is_usable_by_keyboard(house: House, visit: Visit) -> None:
         *("Send the email again", "Keep the old address"),
         *("Current password", "Show: Current password", "New password", "Show: New password"),
         *("New password, once more", "Show: New password, once more", "Change password"),
-        "Connect: Example ID",
+        *("Set up an app", "Connect: Example ID"),
         *("End: Chrome · Linux · 127.0.0.1", "Sign out everywhere else", "Delete my account …"),
     ]
     ada.button("Keep the old address").press("Enter")

@@ -601,6 +601,7 @@ ROOMS = (
     *("accounts", "deletion", "errors", "fields", "passwords"),
     *("registration", "recovery", "sessions", "first_admin", "invitations"),
     *("freshness", "groups", "oauth/identities", "permissions"),
+    *(f"factors/{name}" for name in ("enrolment", "second_step")),
 )
 DAEMON = (
     "app",
@@ -610,6 +611,7 @@ DAEMON = (
         for name in (
             *("registration", "recovery", "deletion", "session", "first_admin", "users"),
             *("assistance", "bulk", "groups", "identities", "invitations"),
+            *("factors", "second_factor"),
         )
     ),
 )

@@ -128,5 +128,5 @@ def as_json(passkey: Passkey) -> dict[str, Any]:
 def _qr(uri: str) -> str:
     import segno  # late: only to set up an authenticator app
 
-    svg: str = segno.make_qr(uri, error="m").svg_inline(scale=4, light="#fff", dark="#000")
+    svg: str = segno.make_qr(uri, error="m").svg_inline(omitsize=True, light="#fff", dark="#000")
     return svg

@@ -1,6 +1,7 @@
 """The second step of a sign-in: a code of an authenticator app, a recovery code or a passkey after the password."""
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -42,6 +43,12 @@ class SecondStep:
                 "passkey": bool(tx.passkeys(user.id)),
             }
         return [name for name, is_there in has.items() if is_there]
+
+    def offered(self, tokens: Iterable[str]) -> list[str]:
+        """The same, for a page; nothing if no sign-in waits."""
+        with suppress(Unauthenticated, Inactive):
+            return self.methods(tokens)
+        return []
 
     def finish(
         self,

@@ -103,11 +103,10 @@ def second_factor(request: Request, service: Service) -> Response:
     """The second step of a sign-in. A user who is signed in with one factor proves the missing one here."""
     then = own_path(Onward.lenient(request).redirect)
     onward = f"?{urlencode({'redirect': then})}" if then else ""
-    settings = request.settings
-    asked = {"methods": service.second_step.offered(request.pending_tokens), "api": SECOND_STEP}
-    steps_up = not asked["methods"] and request.user is not None
+    methods = service.second_step.offered(request.pending_tokens)
+    steps_up = not methods and request.user is not None
     if steps_up:
-        asked = {"methods": factors_page.factors_of(service, request.signed_in.id).methods, "api": CONFIRM}
+        methods = factors_page.factors_of(service, request.signed_in.id).methods
     return _page(
         request,
         "second_factor",
@@ -115,9 +114,10 @@ def second_factor(request: Request, service: Service) -> Response:
         then=then,
         onward=onward,
         steps_up=steps_up,
-        remembers=0 if steps_up else settings.remember_factor.days,
+        methods=methods,
+        api=CONFIRM if steps_up else SECOND_STEP,
+        remembers=0 if steps_up else request.settings.remember_factor.days,
         rp_id=None,
-        **asked,
     )
 
 

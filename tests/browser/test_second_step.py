@@ -1,0 +1,223 @@
+"""The second step of a sign-in, and its set-up, as people do it: an authenticator app and recovery codes."""
+
+import base64
+import re
+from collections.abc import Callable
+
+import pytest
+from support.commands import PASSWORD
+from support.fakes import FakeClock
+from support.visitors import Visitor, expect
+from support.web import Site
+
+from usersctl.factors import totp
+
+Visit = Callable[..., Visitor]
+House = Callable[..., Site]
+
+CODE = "Code from your app, or a recovery code"
+
+
+class App:
+    """An authenticator app on a phone, which takes the key that the page shows."""
+
+    def __init__(self, key: str, clock: FakeClock) -> None:
+        self.clock = clock
+        key = key.replace(" ", "")
+        self.secret = base64.b32decode(key + "=" * (-len(key) % 8))
+
+    def code(self) -> str:
+        """The next one: the step before is over."""
+        self.clock.move(seconds=30)
+        return totp.code_at(self.secret, totp.step_at(self.clock()))
+
+
+@pytest.fixture
+def site(house: House) -> Site:
+    made = house()
+    made.add()
+    return made
+
+
+def enrols(visitor: Visitor, clock: FakeClock) -> tuple[App, list[str]]:
+    """Sets up an app at /account, and keeps the recovery codes."""
+    visitor.presses("Set up an app")
+    visitor.has_focus_on(visitor.field("Code that the app shows now"))
+    app = App(visitor.page.locator("#totp-key").inner_text(), clock)
+    visitor.fills(Code_that_the_app_shows_now=app.code())
+    visitor.page.keyboard.press("Enter")
+    return app, keeps_codes(visitor)
+
+
+def keeps_codes(visitor: Visitor) -> list[str]:
+    visitor.sees("Keep them where you find them without this device.")
+    codes: list[str] = visitor.page.locator("#codes-list code").all_inner_texts()
+    visitor.presses("I have kept them")
+    return codes
+
+
+def signs_in_again(visitor: Visitor, *, at: str = "/login") -> None:
+    """As far as the second step."""
+    visitor.context.clear_cookies(name="auth_token")
+    visitor.goes(at)
+    visitor.fills(Email="ada@example.com", Password=PASSWORD)
+    visitor.presses("Sign in")
+    visitor.sees("One more step")
+
+
+def test_a_user_sets_up_an_app_and_signs_in_with_its_code(site: Site, visit: Visit, clock: FakeClock) -> None:
+    ada = visit(site)
+    ada.expected = {400, 401}
+    ada.signs_in(at="/login?redirect=/account")
+    ada.presses("Set up an app")
+    expect(ada.page.locator("#totp-qr svg")).to_be_visible()
+    link = str(ada.page.get_by_role("link", name="Open it in an app on this device").get_attribute("href"))
+    assert link.startswith("otpauth://totp/")
+    ada.fills(Code_that_the_app_shows_now="000000")
+    ada.presses("Confirm")
+    ada.sees("This code is wrong, or was used already.")
+    app = App(ada.page.locator("#totp-key").inner_text(), clock)
+    ada.fills(Code_that_the_app_shows_now=app.code())
+    ada.presses("Confirm")
+    codes = keeps_codes(ada)
+    assert len(set(codes)) == 10
+    ada.sees("Your authenticator app is set up.")
+    ada.sees("Codes left: 10")
+    signs_in_again(ada, at="/login?redirect=/account")
+    assert ada.page.url.endswith("/second-factor?redirect=%2Faccount")
+    ada.has_focus_on(ada.field(CODE))
+    ada.fills(**{CODE: "12 34 56"})
+    ada.presses("Confirm")
+    ada.sees("This code is wrong, or was used already.")
+    code = app.code()
+    ada.fills(**{CODE: f"{code[:3]} {code[3:]}"})
+    ada.page.keyboard.press("Enter")
+    ada.is_at("/account")
+    ada.sees("Set up since")
+
+
+def test_the_same_field_takes_a_recovery_code(site: Site, visit: Visit, clock: FakeClock) -> None:
+    ada = visit(site)
+    ada.expected = {401}
+    ada.signs_in(at="/login?redirect=/account")
+    _, codes = enrols(ada, clock)
+    for number, code in enumerate(codes[:8]):
+        signs_in_again(ada, at="/login?redirect=/account")
+        ada.fills(**{CODE: code.upper().replace("-", " ") if number else code})
+        ada.presses("Confirm")
+        ada.is_at("/account")
+        ada.sees(f"Codes left: {9 - number}")
+    ada.sees("Make new codes before you run out of them.")
+    signs_in_again(ada)
+    ada.fills(**{CODE: codes[0]})
+    ada.presses("Confirm")
+    ada.sees("This code is wrong, or was used already.")
+
+
+def test_recovery_codes_are_copied_downloaded_and_made_anew(
+    site: Site, visit: Visit, clock: FakeClock
+) -> None:
+    ada = visit(site, permissions=["clipboard-read", "clipboard-write"], accept_downloads=True)
+    ada.signs_in(at="/login?redirect=/account")
+    _, codes = enrols(ada, clock)
+    ada.sees("Codes left: 10")
+    ada.presses("Make new codes")
+    ada.page.get_by_role("dialog").get_by_role("button", name="Make new codes").click()
+    ada.sees("Keep them where you find them")
+    fresh = ada.page.locator("#codes-list code").all_inner_texts()
+    assert not set(fresh) & set(codes)
+    ada.page.keyboard.press("Escape")  # too easily pressed for what is shown once
+    ada.sees("Keep them where you find them")
+    ada.presses("Copy")
+    ada.sees("Copied")
+    assert ada.page.evaluate("navigator.clipboard.readText()").split() == fresh
+    with ada.page.expect_download() as download:
+        ada.follows("Download")
+    assert download.value.path().read_text().split() == fresh
+    ada.page.evaluate("window.print = () => { document.title = 'printed' }")
+    ada.presses("Print")
+    expect(ada.page).to_have_title("printed")
+    ada.page.emulate_media(media="print")
+    expect(ada.page.locator("#codes-list")).to_be_visible()
+    expect(ada.page.get_by_role("navigation")).to_be_hidden()
+
+
+def test_a_device_is_not_asked_again_for_thirty_days(site: Site, visit: Visit, clock: FakeClock) -> None:
+    ada = visit(site)
+    ada.expected = {401}
+    ada.signs_in(at="/login?redirect=/account")
+    app, _ = enrols(ada, clock)
+    signs_in_again(ada)
+    ada.page.get_by_label("Do not ask again on this device for 30 days").check()
+    ada.fills(**{CODE: app.code()})
+    ada.presses("Confirm")
+    ada.is_at("/")
+    clock.move(days=29)
+    ada.context.clear_cookies(name="auth_token")
+    ada.signs_in(at="/login?redirect=/account")
+    ada.is_at("/account")
+    clock.move(days=2)
+    signs_in_again(ada)
+
+
+def test_five_wrong_codes_lead_back_to_the_sign_in(site: Site, visit: Visit, clock: FakeClock) -> None:
+    ada = visit(site)
+    ada.expected = {401}
+    ada.signs_in(at="/login?redirect=/account")
+    enrols(ada, clock)
+    signs_in_again(ada, at="/login?redirect=/account")
+    for _ in range(5):
+        ada.fills(**{CODE: "000000"})
+        with ada.page.expect_response("**/second-factor"):
+            ada.presses("Confirm")
+    ada.fills(**{CODE: "000000"})
+    ada.presses("Confirm")
+    ada.is_at("/login?redirect=%2Faccount")
+    ada.sees("This sign-in has ended. Please start again.")
+
+
+def test_a_page_of_a_sign_in_that_has_ended_leads_back(site: Site, visit: Visit) -> None:
+    ada = visit(site)
+    ada.goes("/second-factor?redirect=/account")
+    ada.sees("This sign-in has ended. Please start again.")
+    ada.page.get_by_role("main").get_by_role("link", name="Sign in").click()
+    ada.is_at("/login?redirect=%2Faccount")
+
+
+def test_a_change_goes_on_after_a_code(site: Site, visit: Visit, clock: FakeClock) -> None:
+    ada = visit(site)
+    ada.expected = {400, 403}
+    ada.signs_in(at="/login?redirect=/account")
+    app, _ = enrols(ada, clock)
+    ada.sees("Your authenticator app is set up.")
+    clock.move(minutes=11)
+    ada.presses("Remove: Authenticator app")
+    ada.page.get_by_role("dialog").get_by_role("button", name="Remove", exact=True).click()
+    ada.sees("Confirm that it is you")
+    ada.has_focus_on(ada.field(CODE))
+    ada.fills(**{CODE: "000000"})
+    ada.presses("Confirm")
+    ada.sees("This code is wrong, or was used already.")
+    ada.fills(**{CODE: app.code()})
+    ada.presses("Confirm")
+    ada.sees("The authenticator app has been removed.")
+    expect(ada.button("Set up an app")).to_be_visible()
+    ada.misses("Codes left")
+
+
+def test_who_must_have_a_second_factor_is_led_through_its_set_up(
+    house: House, visit: Visit, clock: FakeClock
+) -> None:
+    site = house(second_factor="admins")
+    site.add(role="admin")
+    ada = visit(site)
+    ada.expected = {403}
+    ada.signs_in(at="/login?redirect=/users")
+    expect(ada.page).to_have_url(re.compile("/account"))
+    ada.sees("Before you can go on, your account needs a second step")
+    ada.misses("Your details")
+    enrols(ada, clock)
+    ada.is_at("/users")
+    ada.sees("Page 1 of 1")
+    ada.goes("/account")
+    ada.sees("Your details")
