@@ -151,7 +151,9 @@ class App:
         except errors.UsersError as error:
             self.limits.count_failure(route.limit, request.ip, error)
             if route.event is not None and not route.signs_in:  # _sign_in_error_response logs those
-                self._log_event(request, route.event, f"{route.event}-refused", reason=error.code)
+                # A sign-in that goes on with its second step was not refused.
+                end = "waits" if isinstance(error, errors.SecondFactorRequired) else "refused"
+                self._log_event(request, route.event, f"{route.event}-{end}", reason=error.code)
             raise
         if route.event is not None:
             self._log_event(request, route.event, route.event)

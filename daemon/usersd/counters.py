@@ -17,9 +17,15 @@ NO_ROUTE = ("other", "none")
 
 SUCCESS = "success"
 OTHERWISE = "error"
-LOGINS = {"login": "password", "oauth": "oauth"}  # the method of sign-in, by the event's name in the log
+LOGINS = {
+    "login": "password",
+    "second-factor": "second_factor",
+    "oauth": "oauth",
+}  # the method of sign-in, by the event's name in the log
+_REFUSED = ("invalid", "unauthenticated", "forbidden", "too_many", "busy", "locked_down", "database")
 _FAILURES = {
-    "password": ("invalid", "unauthenticated", "forbidden", "too_many", "busy", "locked_down", "database"),
+    "password": (*_REFUSED, "second_factor", "invalid_code"),
+    "second_factor": (*_REFUSED, "invalid_code"),
     "oauth": ("oauth_failed", "oauth_not_configured", "user_not_registered", "account_inactive"),
 }
 _LOGINS = [(method, name) for method in _FAILURES for name in (SUCCESS, *_FAILURES[method], OTHERWISE)]

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from usersctl.clock import Clock
 from usersctl.config import Settings
-from usersctl.errors import LockedDown, Unauthenticated, WrongPassword
+from usersctl.errors import LockedDown, SecondFactorRequired, Unauthenticated, WrongPassword
 from usersctl.models import User
 from usersctl.throttle import AddressThrottle
 from usersd.routing import Limit
@@ -41,8 +41,9 @@ class RateLimits:
 
     def count_failure(self, limit: Limit | None, address: str, error: Exception) -> None:
         """Only failed password checks count, not other refusals."""
-        is_wrong_password = isinstance(error, Unauthenticated | WrongPassword | LockedDown)
-        if limit is Limit.FAILED_LOGINS and is_wrong_password and self.enabled:
+        is_wrong = isinstance(error, Unauthenticated | WrongPassword | LockedDown)
+        is_half_done = isinstance(error, SecondFactorRequired)  # the password was right
+        if limit is Limit.FAILED_LOGINS and is_wrong and not is_half_done and self.enabled:
             self._throttles[limit].count(address)
 
     def refuse_or_count(self, limit: Limit | None, address: str, error: Exception) -> None:

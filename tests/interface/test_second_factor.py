@@ -358,6 +358,27 @@ def test_the_session_knows_what_it_was_opened_with(site: Site, ada: tuple[Client
     ]
 
 
+def test_a_sign_in_in_two_steps_is_logged_as_no_refusal(site: Site, ada: tuple[Client, Phone]) -> None:
+    client = second_step(site.client())
+    finish(client, code=ada[1].wrong_code())
+    finish(client, code=ada[1].next_code())
+    events = [(line["event"], line.get("reason")) for line in site.log if line["event"] != "request"]
+    assert events[-3:] == [
+        ("login-waits", "second_factor"),
+        ("second-factor-refused", "invalid_code"),
+        ("second-factor", None),
+    ]
+
+
+def test_a_right_password_that_waits_is_no_failed_login_of_the_address(
+    make_site: Callable[..., Site], clock: FakeClock
+) -> None:
+    site = make_site(failed_logins_per_minute=1)
+    with_phone(site, clock)
+    for _ in range(3):
+        second_step(site.client())
+
+
 # --- a fresh proof ---
 
 
