@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from usersctl import addresses
 from usersctl.credentials import dead_link
 from usersctl.devices import Devices
-from usersctl.errors import Invalid, NotFound, Unauthenticated
+from usersctl.errors import Forbidden, Invalid, NotFound, Unauthenticated
 from usersctl.fields import lookup_key
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import UNKNOWN_CLIENT, Actor, Claim, Client, Credentials, Purpose, User
 from usersctl.passwords import Hasher, password_is_set
-from usersctl.permissions import admit
+from usersctl.permissions import admit, require_fresh
 from usersctl.secrets import digest
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -52,6 +52,7 @@ class Claims:
         self, token: str, email: str, password: str, *, client: Client = UNKNOWN_CLIENT, by: Actor
     ) -> User:
         """With the link to the new address and the password; without a password, also with the link to the known address.
+        An account with a second factor needs a fresh proof by it instead of the password.
 
         A wrong password does not use up the link.
         """
@@ -59,13 +60,15 @@ class Claims:
         with self.store.read() as tx:
             _, credentials = _linked(tx, token_hash, email)
             refuse_in_lockdown(tx, credentials.user)
-        if password_is_set(credentials):
+        if password_is_set(credentials) and not credentials.user.factors:
             self._check_password(credentials, password, client, by)
         with self.store.write() as tx:
             purpose, present = _linked(tx, token_hash, email)
             refuse_in_lockdown(tx, present.user)
             if present.password_hash != credentials.password_hash:
                 raise Unauthenticated("Incorrect password")  # it was changed meanwhile
+            if credentials.user.factors or present.user.factors:
+                _require_fresh_owner(tx, present.user, by)
             tx.clear_failures(present.user.id)
             return self._note(tx, purpose, present, token_hash, by)
 
@@ -105,6 +108,13 @@ class Claims:
                     return total
             with self.store.write() as tx:
                 total += addresses.expire_claims(tx, self.emails, BATCH)
+
+
+def _require_fresh_owner(tx: Transaction, user: User, by: Actor) -> None:
+    if by.user_id != user.id:
+        raise Forbidden("Confirm that it is you")
+    admit(tx, by)
+    require_fresh(tx, by)
 
 
 def _linked(tx: Transaction, token_hash: bytes, email: str) -> tuple[Purpose, Credentials]:

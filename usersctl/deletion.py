@@ -13,7 +13,7 @@ from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import DELETE, UNDO, EmailQueue
 from usersctl.models import Actor, Credentials, Purpose, User
 from usersctl.passwords import Hasher, password_is_set
-from usersctl.permissions import admit, keep_an_admin
+from usersctl.permissions import admit, keep_an_admin, require_fresh
 from usersctl.secrets import digest
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -37,10 +37,19 @@ class Deletion:
     emails: EmailQueue
 
     def request(self, user_id: int, password: str | None, *, session_id: int, by: Actor) -> bool:
-        """Deletes, with the password of the account. An account without one gets an email that confirms: False."""
+        """Deletes, with the password of the account; one with a second factor needs a fresh proof by it instead.
+
+        An account without both gets an email that confirms: False.
+        """
         with self.store.glance() as tx:
             credentials = _present(tx, user_id)
             keep_an_admin(tx, [credentials.user])
+        if credentials.user.factors:
+            with self.store.write() as tx:
+                admit(tx, by)
+                require_fresh(tx, by)
+                self._delete(tx, _present(tx, user_id).user, by)
+            return True
         if not password_is_set(credentials):
             self._ask_by_email(user_id, by)
             return False

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
+from support.postbox import last_link, link_in, sent
 from support.second_factors import CONFIRM, SECOND_STEP, Phone, enrol, finish, second_step, with_phone
 from support.tables import audit, query
 from support.web import Client, Site
@@ -574,3 +575,135 @@ def test_a_used_recovery_code_is_told_by_email_and_in_the_trail(
     assert ("recovery-code-used",) in query(site.service, "SELECT kind FROM outbox")
     assert audit(site.service)[-1].action == "recovery-code-used"
     assert audit(site.service)[-1].details == {"left": 9}
+
+
+# --- "this wasn't me" ---
+
+
+def not_me_link(site: Site, subject: str) -> dict[str, str]:
+    """Of the newest email with this in its subject."""
+    (*_, email) = (email for email in sent(site.service) if subject in email.subject)
+    link = link_in(" ".join(email.parts))
+    return {"token": link.token, "email": link.email}
+
+
+def says_not_me(site: Site, link: dict[str, str]) -> None:
+    assert site.client().post("/api/users/not-me", link).status == 200
+
+
+def factors_of(site: Site, user_id: int) -> tuple[bool, int]:
+    factors = site.service.factors.of(user_id)
+    return factors["totp"]["enabled"], factors["recoveryCodes"]
+
+
+def test_this_was_not_me_takes_back_the_enrolment_and_its_recovery_codes(
+    site: Site, ada: tuple[Client, Phone]
+) -> None:
+    thief, _ = ada
+    says_not_me(site, not_me_link(site, "authenticator app"))
+    assert factors_of(site, 1) == (False, 0)
+    assert thief.get("/api/users/me").status == 401
+    assert site.client().login(ADA, PASSWORD).status == 401
+    assert [row.action for row in audit(site.service)][-2:] == ["factor-take-back", "not-me"]
+
+
+def test_this_was_not_me_after_the_app_was_set_up_anew_leaves_the_new_one(
+    site: Site, ada: tuple[Client, Phone], clock: FakeClock
+) -> None:
+    client, _ = ada
+    link = not_me_link(site, "authenticator app")
+    client.delete("/api/users/me/totp")
+    clock.move(seconds=30)
+    enrol(client, clock)
+    says_not_me(site, link)
+    assert factors_of(site, 1) == (True, 10)
+
+
+def test_this_was_not_me_takes_new_recovery_codes_back_and_leaves_the_app(
+    site: Site, ada: tuple[Client, Phone], clock: FakeClock
+) -> None:
+    clock.move(seconds=1)
+    ada[0].post("/api/users/me/recovery-codes")
+    says_not_me(site, not_me_link(site, "recovery codes"))
+    assert factors_of(site, 1) == (True, 0)
+
+
+def test_another_email_leaves_factors_alone(site: Site, ada: tuple[Client, Phone]) -> None:
+    ada[0].patch(
+        "/api/users/password",
+        {
+            "currentPassword": PASSWORD,
+            "newPassword": "another battery",
+            "newPasswordConfirmation": "another battery",
+        },
+    )
+    says_not_me(site, not_me_link(site, "password"))
+    assert factors_of(site, 1) == (True, 10)
+
+
+def reset_by_email(site: Site, password: str = "another battery") -> None:
+    site.client().post("/api/users/password/forgot", {"email": ADA})
+    link = last_link(site.service)
+    body = {"token": link.token, "email": link.email, "password": password, "password_confirmation": password}
+    assert site.client().post("/api/users/password/reset", body).status == 200
+
+
+def test_a_reset_by_email_removes_no_factor_and_ends_remembered_devices(
+    site: Site, ada: tuple[Client, Phone]
+) -> None:
+    _, phone = ada
+    client = remembered(site, phone)
+    reset_by_email(site)
+    assert factors_of(site, 1) == (True, 10)
+    second_step(client, password="another battery")
+    assert finish(client, code=phone.next_code()).status == 200
+
+
+@pytest.mark.usefixtures("ada")
+def test_the_owner_takes_a_strangers_factor_back_after_a_reset_too(site: Site) -> None:
+    link = not_me_link(site, "authenticator app")
+    reset_by_email(site)
+    says_not_me(site, link)
+    assert factors_of(site, 1) == (False, 0)
+    reset_by_email(site, "a third battery")
+    assert site.client().login(ADA, "a third battery").status == 200
+
+
+# --- what else needs a fresh proof ---
+
+
+def test_the_deletion_of_an_account_with_a_factor_needs_a_fresh_proof_by_it(
+    ada: tuple[Client, Phone], clock: FakeClock
+) -> None:
+    client, phone = ada
+    clock.move(minutes=11)
+    assert client.delete("/api/users/me", body={"password": PASSWORD}).message == "Confirm that it is you"
+    client.post(CONFIRM, {"code": phone.code()})
+    assert client.delete("/api/users/me").json == {"success": True}
+    assert client.get("/api/users/me").status == 401
+
+
+def test_a_new_address_of_an_account_with_a_factor_needs_a_fresh_proof_by_it(
+    site: Site, ada: tuple[Client, Phone], clock: FakeClock
+) -> None:
+    client, phone = ada
+    assert client.patch("/api/users/me", {"email": "new@example.com"}).status == 200
+    link = last_link(site.service, "new@example.com")
+    proof = {"token": link.token, "email": link.email, "password": PASSWORD}
+    stranger = site.client().post("/api/users/me/email", proof)
+    assert (stranger.status, stranger.message) == (403, "Confirm that it is you")
+    other = site.signed_in(site.add("grace")).post("/api/users/me/email", proof)
+    assert (other.status, other.message) == (403, "Confirm that it is you")
+    clock.move(minutes=11)
+    assert client.post("/api/users/me/email", proof).status == 403
+    client.post(CONFIRM, {"code": phone.code()})
+    del proof["password"]
+    assert client.post("/api/users/me/email", proof).json["message"] == "Email changed"
+
+
+@pytest.mark.usefixtures("ada")
+def test_deleting_a_user_removes_all_factors(site: Site) -> None:
+    second_step(site.client())
+    site.service.accounts.delete([1], by=OPERATOR)
+    for table in ("totp_secrets", "recovery_codes", "pending_sign_ins", "totp_enrolments"):
+        assert query(site.service, f"SELECT * FROM {table}") == [], table  # noqa: S608 - a constant

@@ -14,11 +14,15 @@ _STATE = model("OwnEmail", {"email": EMAIL, "claim": or_null(_CLAIM)})
 _PROVEN = model(
     "EmailProven", {"success": {"type": "boolean", "const": True}, "message": string("Email changed")}
 )
-_WRONG_PASSWORD = {400: "The link is dead, or the password is missing.", 401: "Incorrect password."}
+_WRONG_PASSWORD = {
+    400: "The link is dead, or the password is missing.",
+    401: "Incorrect password.",
+    403: "With a second factor: sign in first, or confirm that it is you, see `confirmSession`.",
+}
 
 
 class Proof(EmailLink, missing="Token and email are required"):
-    password = optional(ANY_PASSWORD, "The account's password, if it has one.")
+    password = optional(ANY_PASSWORD, "The account's password, if it has one and no second factor.")
 
 
 @Operation("getMyEmail", OWN, _STATE)
@@ -28,9 +32,10 @@ def read(request: Request, service: Service) -> dict[str, Any]:
     return {"email": request.signed_in.email, "claim": claim and claim.as_json()}
 
 
-@Operation("proveMyEmail", SIGNING_IN, _PROVEN, Proof, refusals=_WRONG_PASSWORD)
+@Operation("proveMyEmail", SIGNING_IN, _PROVEN, Proof, refusals=_WRONG_PASSWORD, takes_session=True)
 def prove(request: Request, service: Service) -> dict[str, Any]:
-    """Confirm a new address. With the link that was sent to it and the password. An account without a password needs the link that was sent to its known address, too."""
+    """Confirm a new address. With the link that was sent to it and the password. An account without a password needs the link that was sent to its known address, too. An account with a second factor
+    needs a session with a fresh proof by it instead of the password."""
     body = Proof(request.body)
     user = service.claims.prove(
         body.token, body.email, body.password or "", client=request.client, by=request.actor

@@ -15,13 +15,21 @@ _DELETED = model("DeletionBegun", DONE["properties"] | MESSAGE["properties"]) | 
 
 
 class OwnDeletion(Body):
-    password = optional(ANY_PASSWORD, "Required from an account that has one.")
+    password = optional(ANY_PASSWORD, "Required from an account that has one, and no second factor.")
 
 
-@Operation("deleteMe", OWN, _DELETED, OwnDeletion, sets_cookie="Cleared, when the account is deleted.")
+@Operation(
+    "deleteMe",
+    OWN,
+    _DELETED,
+    OwnDeletion,
+    sets_cookie="Cleared, when the account is deleted.",
+    refusals={403: "With a second factor: confirm that it is you, see `confirmSession`."},
+)
 def delete_me(request: Request, service: Service) -> dict[str, Any]:
     """Delete your account. It is inactive at once, and deleted after `auth.deletionGrace`; until then a link in an email
-    undoes that. The answer is `{success}`. An account without a password gets an email that confirms first: `{message}`."""
+    undoes that. The answer is `{success}`. An account with a second factor needs a fresh proof by it. One
+    without it and without a password gets an email that confirms first: `{message}`."""
     body = OwnDeletion(request.body)
     user_id, session_id = request.signed_in.id, request.session_id
     if service.deletion.request(user_id, body.password, session_id=session_id, by=request.actor):
