@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import hypothesis
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command, create_user
-from support.databases import add_database
+from support.databases import add_database, spare_the_disk
 from support.fakes import FakeClock
 from support.oauth_site import MakeOAuthSite, oauth_site
 from support.web import Site, running
@@ -23,6 +24,12 @@ from usersctl.service import Service, build
 # failure comes from the change; elsewhere every run tries new ones.
 hypothesis.settings.register_profile("here", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("here")
+
+# A shell starts a background job with SIGINT ignored, and every program that a test starts would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+spare_the_disk()
 
 
 TESTS = Path(__file__).parent

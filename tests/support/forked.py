@@ -211,6 +211,10 @@ def _leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.path[0] = ""  # and not the folder of this file
+    sys.path[0] = str(Path(__file__).parents[1])
+    from support.databases import spare_the_disk
+
+    spare_the_disk()
+    sys.path[0] = ""
     with socket.socket(fileno=int(sys.argv[1])) as line:
         main(line)

@@ -289,15 +289,14 @@ class Store:
         power cut may undo the last transactions until another one, outside of this, is committed.
         """
         connection = self._connection(to_write=True)
-        (cache,) = connection.execute("PRAGMA cache_size").fetchone()
-        for setting in ("wal_autocheckpoint = 0", "cache_size = -16384", "synchronous = NORMAL"):
-            connection.execute(f"PRAGMA {setting}")
+        meanwhile = {"wal_autocheckpoint": 0, "cache_size": -16384, "synchronous": 1}  # 1: NORMAL
+        before = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in meanwhile}
+        _set(connection, meanwhile)
         try:
             yield
         finally:
             if connection in self._connections:  # an error may have closed it
-                for setting in ("wal_autocheckpoint = 1000", f"cache_size = {cache}", "synchronous = FULL"):
-                    connection.execute(f"PRAGMA {setting}")
+                _set(connection, before)
 
     def cache_more(self) -> None:
         """For the thread of a daemon that checks all sessions: the cache holds what checks read of some 20,000 users."""
@@ -371,6 +370,11 @@ class Store:
             self._local.connection = None
             self._connections.discard(connection)
             connection.close()
+
+
+def _set(connection: sqlite3.Connection, pragmas: dict[str, int]) -> None:
+    for name, value in pragmas.items():
+        connection.execute(f"PRAGMA {name} = {value}")
 
 
 class Glance:
