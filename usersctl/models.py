@@ -276,6 +276,7 @@ class UserFilter(NamedTuple):
     state: str | None = None
     group: str | None = None
     locks: Locks | None = None  # for the state "locked"; None: limits are off, and no account is locked
+    no_factor: bool = False  # only without a second factor
 
 
 class Page(NamedTuple):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from usersctl.deletion import Deletion
     from usersctl.devices import Devices
     from usersctl.factors.enrolment import Factors
+    from usersctl.factors.reset import FactorReset
     from usersctl.factors.rotation import KeyRotation
     from usersctl.factors.sealing import Sealer
     from usersctl.factors.second_step import SecondStep
@@ -216,6 +217,12 @@ class Service:
         return Sealer(self.settings.secret_keys, KeyFile(self.store.path))
 
     @cached_property
+    def factor_reset(self) -> "FactorReset":
+        from usersctl.factors.reset import FactorReset
+
+        return FactorReset(self.store, self.emails)
+
+    @cached_property
     def key_rotation(self) -> "KeyRotation":
         from usersctl.factors.rotation import KeyRotation
 
@@ -267,7 +274,7 @@ class Service:
     def why(self) -> "Why":
         from usersctl.why import Why
 
-        return Why(self.store, self.throttle, self.settings, self.now)
+        return Why(self.store, self.throttle, self.settings, self.now, self.sealer)
 
     def stop(self) -> None:
         """The daemon stops: what waits for other servers is given up."""

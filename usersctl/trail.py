@@ -21,8 +21,8 @@ _WRITTEN = """
     end-others factor-add factor-remove factor-take-back group-add group-create group-delete group-remove import
     import-update invite link link-approve-new-email link-confirm link-confirm-new-email link-invitation
     link-reset lockdown-off lockdown-on not-me prove-email recovery-code-used recovery-codes register
-    registration-expired replace-password request-deletion reset-password restore revoke revoke-all rotate-key
-    set-password undo-deletion unlink unlock update withdraw-invitation
+    registration-expired replace-password request-deletion reset-factors reset-password restore revoke revoke-all
+    rotate-key set-password undo-deletion unlink unlock update withdraw-invitation
 """
 ACTIONS = frozenset(_WRITTEN.split())
 STEP = 10_000  # rows of one step of the check, which takes some 50 milliseconds

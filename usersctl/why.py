@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 from usersctl.clock import Clock, stamp
 from usersctl.config import Settings
-from usersctl.config.providers import ProviderSettings, table_of
+from usersctl.config.providers import ProviderSettings, host_of, table_of
+from usersctl.errors import KeyUnusable
+from usersctl.factors.sealing import Sealer, totp_context
 from usersctl.fields import lookup, lookup_key, user_id_of
 from usersctl.mail.kinds import CONFIRM, INVITATION, KINDS, RESET
-from usersctl.models import OAUTH, Identity, QueuedEmail, User
+from usersctl.models import OAUTH, Identity, QueuedEmail, TotpSecret, User
 from usersctl.passwords import MEND_LIBRARY, lacks_library, password_is_set
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -40,6 +42,8 @@ class Cause(StrEnum):
     NO_PASSWORD = "no-password"  # noqa: S105 - none is in it
     NO_LIBRARY = "no-library"
     NO_PROVIDER = "no-provider"
+    MUST_ENROL = "must-enrol"
+    NO_USABLE_FACTOR = "no-usable-factor"
     EMAIL_WAITING = "email-waiting"
     EMAIL_FAILED = "email-failed"
 
@@ -96,6 +100,7 @@ class Why:
     throttle: AccountThrottle
     settings: Settings
     now: Clock
+    sealer: Sealer
 
     def explain(self, reference: str) -> Explanation:
         """Explains an id or an email address, which need not have an account, in one snapshot of the database."""
@@ -122,6 +127,7 @@ class Why:
         elif not user.awaits_owner:
             yield _password(user, has_password=has_password, has_provider=has_provider)
         yield from self._providers(identities, has_another_way=has_password or has_provider)
+        yield self._second_factor(tx, user)
         by_hand = {
             CONFIRM.name: self._command_to_confirm(user),
             RESET.name: f"usersctl link reset {user.id}",
@@ -170,7 +176,8 @@ class Why:
         strangers = counter_of(tx, user, email)
         failures, _ = tx.failures(strangers.key) or (0, "")
         known = tx.failures_but(strangers.key, strangers.user_id)
-        message = f"{counted(failures, 'failed login')} in a row"
+        codes = " and wrong codes" if user is not None and user.factors else ""
+        message = f"{counted(failures, 'failed login')}{codes} in a row"
         if known:
             message += f", and {known} on known devices or in sessions"
         shut = partial(_shut, "throttled")
@@ -212,6 +219,45 @@ class Why:
         return result(
             gate, f"{message}, and {table} is not configured", f"set {table}.clientId and clientSecret"
         )
+
+    def _second_factor(self, tx: Transaction, user: User) -> Gate:
+        gate = "second-factor"
+        if not user.factors:
+            if user.role in self.settings.roles_with_factor:
+                message = "auth.secondFactor asks for one: until the user has one, a sign-in leads to /account only"
+                return _shut(gate, message, "the user adds one at /account", Cause.MUST_ENROL)
+            return _open(gate, "none, and none is asked for")
+        usable, unusable = self._factors(tx, user)
+        mend = f"usersctl factor reset {user.id}"
+        if not usable:
+            return _shut(gate, "; ".join(unusable), mend, Cause.NO_USABLE_FACTOR)
+        message = "; ".join([f"asked for after the password: {', '.join(usable)}", *unusable])
+        return _note(gate, message, f"if all are lost: {mend}")
+
+    def _factors(self, tx: Transaction, user: User) -> tuple[list[str], list[str]]:
+        """Those that can be used, and why the others cannot."""
+        usable, unusable = [], []
+        totp, codes = tx.totp(user.id), tx.count_recovery_codes(user.id)
+        passkeys, host = tx.passkeys(user.id), host_of(self.settings.base_url)
+        if totp is not None and self._opens(totp):
+            usable.append("authenticator app")
+        elif totp is not None:
+            unusable.append("the key that opens the secret of the authenticator app is missing")
+        here = sum(passkey.rp_id == host for passkey in passkeys)
+        if here:
+            usable.append(counted(here, "passkey"))
+        if here < len(passkeys):
+            unusable.append(f"{counted(len(passkeys) - here, 'passkey')} made for another address than {host}")
+        if codes:
+            usable.append(counted(codes, "recovery code"))
+        return usable, unusable
+
+    def _opens(self, totp: TotpSecret) -> bool:
+        try:
+            self.sealer.open(totp.secret, totp_context(totp.user_id))
+        except KeyUnusable:
+            return False
+        return True
 
     def _sessions(self, tx: Transaction, user: User) -> Gate:
         kinds = [token.kind for token in tx.tokens(user.id, live=True)]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command, by_hand, create_user
+from support.factors import SEED, add_authenticator_apps, opened_secrets
 from support.old_databases import old_database
 from support.web import Site
 
@@ -854,3 +855,72 @@ def test_a_migration_keeps_the_old_database_like_a_backup(tmp_path: Path) -> Non
         assert (report.counts["users"], report.problems) == (1, [])
     with pytest.raises(StoreUnusable), backup.checked_copy(tmp_path / "nothing"):
         pass
+
+
+# --- the key of authenticator apps ---
+
+
+def test_a_backup_is_without_the_key_and_says_that_it_has_to_be_kept(usersctl: Command, ada: User) -> None:
+    plain = usersctl.ok("db", "backup", "plain.db", "--json").json
+    assert plain["key"] is None
+    with usersctl.service() as service:
+        add_authenticator_apps(service, ada.id)
+    key = usersctl.folder / "users.key"
+    done = usersctl.ok("db", "backup", "first.db")
+    assert done.stderr == (
+        f"Not in it: the key in {key}, without which 1 authenticator app cannot be used. Keep a copy elsewhere\n"
+    )
+    assert usersctl.ok("db", "backup", "second.db", "--json").json["key"] == str(key)
+    assert usersctl.ok("--quiet", "db", "backup", "--keep", "2", "nightly").stderr == ""
+    env = {"USERS_SECRET_KEY": "k" * 32}
+    assert usersctl.ok("db", "backup", "third.db", "--json", env=env).json["key"] == "auth.secretKey"
+    for path in usersctl.folder.rglob("*.db*"):
+        assert key.read_bytes().strip() not in path.read_bytes()
+
+
+def test_a_restore_with_the_key_says_nothing_of_it(usersctl: Command, ada: User) -> None:
+    with usersctl.service() as service:
+        add_authenticator_apps(service, ada.id)
+    file = saved(usersctl)
+    usersctl.ok("key", "rotate")  # the older key stays, and opens the backup
+    done = usersctl.ok("db", "restore", file, "--yes")
+    assert "key" not in done.stderr
+    assert usersctl.ok("db", "restore", file, "--yes", "--json").json["unreadable"] == 0
+    with usersctl.service() as service:
+        assert opened_secrets(service) == [SEED]
+
+
+def test_a_restore_without_the_key_says_what_cannot_be_used_and_how_to_go_on(
+    usersctl: Command, ada: User
+) -> None:
+    with usersctl.service() as service:
+        add_authenticator_apps(service, ada.id)
+    file, key = saved(usersctl), usersctl.folder / "users.key"
+    (there := usersctl.folder / "elsewhere").mkdir()
+    lost, database = key.read_text(), there / "users.db"  # another machine
+    note = (
+        f"1 authenticator app cannot be used: their key is not in {there / 'users.key'}. Add it there, one key a line; or, if"
+        " it is lost, let users enrol again after: usersctl factor reset USER --totp. usersctl doctor names them\n"
+    )
+    done = usersctl.ok("db", "restore", file, "--db", database, "--dry-run")
+    assert done.stderr == note
+    done = usersctl.ok("db", "restore", file, "--db", database, "--yes")
+    assert done.stderr.endswith(note)
+    done = usersctl.ok("db", "restore", file, "--db", database, "--yes", "--json").json
+    assert done["unreadable"] == 1
+    doctor = usersctl("doctor", "--db", database).stdout
+    assert "secret-key\tproblem\tno key opens 1 secret of authenticator apps: ada@example.com" in doctor
+    # Another key was made meanwhile, and the old one turns up.
+    (there / "users.key").write_text(f"{'new key ' * 5}\n{lost}")
+    assert "secret-key\thint" in usersctl("doctor", "--db", database).stdout
+    assert usersctl.ok("key", "rotate", "--db", database).stdout == "Sealed 1 secret anew\n"
+
+
+def test_an_authenticator_app_whose_key_is_lost_is_reset(usersctl: Command, ada: User) -> None:
+    with usersctl.service() as service:
+        add_authenticator_apps(service, ada.id)
+    (usersctl.folder / "users.key").unlink()
+    assert usersctl("doctor", "--quiet").stdout.count("secret-key\tproblem") == 1
+    usersctl.ok("factor", "reset", ada.email, "--totp")
+    assert "secret-key" not in usersctl("doctor").stdout
+    assert usersctl.ok("factor", "list", ada.email).rows == []

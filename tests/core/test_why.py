@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command, create_user
+from support.factors import add_authenticator_apps, add_factors
 from support.fakes import FakeClock
 from support.identities import link
 
@@ -12,7 +13,7 @@ from usersctl.errors import UsersError
 from usersctl.models import Actor, Client, EmailState, User
 from usersctl.oauth.providers import Profile
 from usersctl.service import Service
-from usersctl.why import Explanation, Gate, Why
+from usersctl.why import Cause, Explanation, Gate, Why
 
 ORDER = [
     "lockdown",
@@ -22,6 +23,7 @@ ORDER = [
     "throttled",
     "password",
     "provider",
+    "second-factor",
     "letter",
     "sessions",
 ]
@@ -31,7 +33,7 @@ PROVIDER = {"oauth_client_id": "c", "oauth_client_secret": "s", "oauth_issuer": 
 def explained(service: Service, subject: User | str, **changes: Any) -> Explanation:
     settings = service.settings._replace(**changes)
     reference = subject if isinstance(subject, str) else str(subject.id)
-    return Why(service.store, service.throttle, settings, service.now).explain(reference)
+    return Why(service.store, service.throttle, settings, service.now, service.sealer).explain(reference)
 
 
 def gate(explanation: Explanation, name: str) -> Gate:
@@ -49,6 +51,52 @@ def test_a_user_who_can_sign_in_has_no_shut_gate(service: Service, add: Callable
     assert explanation.shut is None
     service.sessions.login("ada@example.com", PASSWORD)
     assert gate(explained(service, "ADA@example.com"), "sessions").message.startswith("1 open, 0 API tokens")
+
+
+def test_a_second_factor_is_no_obstacle_while_it_can_be_used(
+    service: Service, add: Callable[..., User]
+) -> None:
+    ada = add()
+    assert gate(explained(service, ada), "second-factor").message == "none, and none is asked for"
+    add_factors(service, ada.id, rp_id="127.0.0.1")
+    explanation = explained(service, ada)
+    asked = "asked for after the password: authenticator app, 2 passkeys, 10 recovery codes"
+    assert explanation.shut is None
+    assert gate(explanation, "second-factor").message == asked
+    assert gate(explanation, "second-factor").mend == f"if all are lost: usersctl factor reset {ada.id}"
+    service.sealer.file.path.unlink()
+    message = gate(explained(service, ada, base_url="https://id.example.com"), "second-factor").message
+    assert message == (
+        "asked for after the password: 10 recovery codes; the key that opens the secret of the authenticator app is"
+        " missing; 2 passkeys made for another address than id.example.com"
+    )
+
+
+def test_an_account_whose_factors_cannot_be_used_is_reset(service: Service, add: Callable[..., User]) -> None:
+    ada = add()
+    add_authenticator_apps(service, ada.id)
+    service.sealer.file.path.unlink()
+    explanation = explained(service, ada)
+    assert stopped_by(explanation) == ("second-factor", f"usersctl factor reset {ada.id}")
+    assert [finding.cause for finding in explanation.findings] == [Cause.NO_USABLE_FACTOR]
+
+
+def test_an_account_that_must_have_a_factor_and_has_none_is_told(
+    service: Service, add: Callable[..., User]
+) -> None:
+    ada, bob = add("ada", role="admin"), add("bob")
+    for policy, needy in (("admins", [ada]), ("everyone", [ada, bob]), ("off", []), ("optional", [])):
+        for user in (ada, bob):
+            findings = explained(service, user, second_factor=policy).findings
+            assert [finding.cause for finding in findings] == [Cause.MUST_ENROL] * (user in needy)
+
+
+def test_wrong_codes_count_among_the_failed_logins(service: Service, add: Callable[..., User]) -> None:
+    ada = add()
+    assert gate(explained(service, ada), "throttled").message == "no; 0 failed logins in a row"
+    add_authenticator_apps(service, ada.id)
+    message = gate(explained(service, ada), "throttled").message
+    assert message == "no; 0 failed logins and wrong codes in a row"
 
 
 def test_a_deactivated_user_is_activated_by_an_operator(service: Service, add: Callable[..., User]) -> None:

@@ -12,6 +12,16 @@ def add_authenticator_apps(service: Service, *user_ids: int, seed: bytes = SEED)
             tx.add_totp(user_id, service.sealer.seal(seed, totp_context(user_id)), 0)
 
 
+def add_factors(service: Service, user_id: int, rp_id: str = "localhost") -> None:
+    """An authenticator app, two passkeys and ten recovery codes."""
+    add_authenticator_apps(service, user_id)
+    with service.store.write() as tx:
+        for name in ("Phone", "Laptop"):
+            columns = {"public_key": b"key", "algorithm": -7, "sign_count": 0, "name": name, "synced": True}
+            tx.add_passkey(user_id, f"{name} {user_id}".encode(), rp_id=rp_id, **columns)
+        tx.add_recovery_codes(user_id, [bytes([number]) * 32 for number in range(10)])
+
+
 def opened_secrets(service: Service, *, every: int = 1) -> list[bytes]:
     """Of all authenticator apps, or some of them."""
     with service.store.read() as tx:

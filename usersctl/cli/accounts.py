@@ -1,7 +1,7 @@
 """create, list, show, update, activate, deactivate, delete, set-password, unlock."""
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Context, Option
 
@@ -14,6 +14,7 @@ from usersctl.errors import Invalid, Taken
 from usersctl.fields import newcomer, normal_group, search_text
 from usersctl.models import Identity, Role, TokenKind, User, UserFilter, UserState
 from usersctl.passwords import password_is_set
+from usersctl.text import counted
 
 if TYPE_CHECKING:
     from usersctl.service import Service
@@ -119,6 +120,7 @@ def list_(
         ),
     ] = None,
     group: Annotated[str | None, Option(metavar="GROUP", help="Only members of this group.")] = None,
+    no_factor: Annotated[bool, Option("--no-factor", help="Only accounts without a second factor.")] = False,
     search: Annotated[str | None, Option(metavar="TEXT", help="Part of an address or a name.")] = None,
     sort: Annotated[Sort, Option(metavar="KEY", help="By name, email, created or last-login.")] = Sort.NAME,
     desc: Annotated[bool, Option("--desc", help="Sort in descending order.")] = False,
@@ -155,7 +157,7 @@ def list_(
     # Surrogates, which no name holds, cannot be bound to a statement.
     search = (search or "").encode("utf-8", "backslashreplace").decode()
     is_active = active if active != inactive else None
-    wanted = UserFilter(search_text(search), role, is_active, sort, desc, state, group)
+    wanted = UserFilter(search_text(search), role, is_active, sort, desc, state, group, no_factor=no_factor)
     if state is UserState.LOCKED:
         service = run.service(write=False)
         wanted = wanted._replace(locks=service.throttle.locks(service.now()))
@@ -194,6 +196,8 @@ def show(ctx: Context, user: ReadUserArgument) -> None:
         "api_tokens": sum(session.kind == TokenKind.API for session in sessions),
         "login_locked": wait is not None,
     }
+    if account.factors:
+        facts |= {"second_factors": _described_factors(service.factors.of(account.id))}
     if groups:
         facts |= {"groups": ", ".join(groups)}
     if invitation is not None:
@@ -238,6 +242,12 @@ def _refuse_unknown_provider(service: "Service", user: User, name: str) -> None:
     if name not in known + configured:
         hint = f"{user.email} is linked to: {', '.join(known) or 'none'}"
         raise Invalid(f"No provider {name!r}", hint=hint)
+
+
+def _described_factors(factors: dict[str, Any]) -> str:
+    parts = ["authenticator app"] * factors["totp"]["enabled"]
+    parts += [counted(len(factors["passkeys"]), "passkey")] * bool(factors["passkeys"])
+    return ", ".join([*parts, counted(factors["recoveryCodes"], "recovery code")])
 
 
 def _described_identity(identity: Identity) -> str:

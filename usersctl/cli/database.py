@@ -13,7 +13,7 @@ from usersctl.cli.files import is_same_file
 from usersctl.cli.questions import Yes, confirm, invocation
 from usersctl.cli.show.cells import clean
 from usersctl.clock import utc_now
-from usersctl.errors import Busy, Invalid, StoreUnusable
+from usersctl.errors import Busy, Invalid, KeyUnusable, StoreUnusable
 from usersctl.models import AuditRow
 from usersctl.store.database_file import VERSION
 from usersctl.store.store import Store
@@ -21,6 +21,7 @@ from usersctl.text import counted
 
 if TYPE_CHECKING:
     from usersctl.cli.invocation import Invocation
+    from usersctl.factors.sealing import Sealer
     from usersctl.store.backup import BackupReport
 
 
@@ -110,18 +111,37 @@ def backup(
             file, counts, removed = DatedBackups(file, store.path.stem, keep).add(store, utc_now(), draw)
     seconds, size = round(time.monotonic() - began, 2), file.stat().st_size
     accounts = counted(counts["users"], "account")
+    key = _place_of_key(run) if counts["totp_secrets"] else None
     as_json: dict[str, Any] = {
         "file": str(file),
         "accounts": counts["users"],
         "bytes": size,
         "seconds": seconds,
+        "key": key,
     }
     if keep is not None:
         as_json["removed"] = list(map(str, removed))
     run.out.result(f"Saved {accounts} in {file}: {size} bytes, {seconds} s", as_json)
     if removed:
         run.out.note(f"Removed {counted(len(removed), 'older backup')}")
+    if key is not None:
+        apps = counted(counts["totp_secrets"], "authenticator app")
+        run.out.note(
+            f"Not in it: the key in {key}, without which {apps} cannot be used. Keep a copy elsewhere"
+        )
     _record(run, file, counts["users"])
+
+
+def _sealer(run: "Invocation") -> "Sealer":
+    from usersctl.factors.sealing import KeyFile, Sealer
+
+    settings = run.loaded.settings
+    return Sealer(settings.secret_keys, KeyFile(settings.database))
+
+
+def _place_of_key(run: "Invocation") -> str:
+    sealer = _sealer(run)
+    return "auth.secretKey" if sealer.configured else str(sealer.file.path)
 
 
 def _record(run: "Invocation", file: Path, accounts: int) -> None:
@@ -181,9 +201,11 @@ def restore(
         users = report.counts["users"]
         accounts = counted(users, "account")
         as_json: dict[str, Any] = {"file": str(file), "database": str(path), "accounts": users}
-        as_json |= {"tokens_kept": keep_tokens, "dry_run": dry_run, "kept": None}
+        unreadable, consequence_for_apps = _without_key(run, copy)
+        as_json |= {"tokens_kept": keep_tokens, "dry_run": dry_run, "kept": None, "unreadable": unreadable}
         if dry_run:
             run.out.result(f"Would restore {accounts} to {path}", as_json)
+            run.out.note(consequence_for_apps)
             return
         consequence = "" if keep_tokens else ", and end all sessions and API tokens"
         confirm(run, f"Replace {path} by {accounts} of {file}{consequence}?", yes=yes)
@@ -197,6 +219,27 @@ def restore(
         run.out.note(f"The replaced database is kept as {kept}")
     if not keep_tokens:
         run.out.note("All sessions, API tokens and email links have ended.")
+    run.out.note(consequence_for_apps)
+
+
+def _without_key(run: "Invocation", copy: Path) -> tuple[int, str]:
+    """How many secrets of authenticator apps in the backup no key opens, and what that means."""
+    from usersctl.factors.sealing import NAME_BYTES
+
+    with closing(Store.open(copy, write=False)) as store, store.read() as tx:
+        sealed_with = tx.count_totp_by_beginning(NAME_BYTES)
+    try:
+        missing = _sealer(run).missing(sealed_with)
+    except KeyUnusable:
+        missing = sealed_with
+    count = sum(missing.values())
+    if not count:
+        return 0, ""
+    apps = counted(count, "authenticator app")
+    return count, (
+        f"{apps} cannot be used: their key is not in {_place_of_key(run)}. Add it there, one key a line; or, if it is lost, let"
+        " users enrol again after: usersctl factor reset USER --totp. usersctl doctor names them"
+    )
 
 
 def _refuse_unsound(run: "Invocation", file: Path, report: "BackupReport") -> NoReturn:

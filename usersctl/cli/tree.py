@@ -51,6 +51,10 @@ COMMANDS = {
         ("group add",       "groups.add",              "staff ada@example.com bob@example.com"),
         ("group remove",    "groups.remove",           "staff bob@example.com"),
     ),
+    "Second factors": (
+        ("factor list",     "factors.list_",           "ada@example.com"),
+        ("factor reset",    "factors.reset",           "ada@example.com --totp"),
+    ),
     "Sessions and tokens": (
         ("cleanup-tokens",  "tokens.cleanup_tokens",   "--quiet"),
         ("token create",    "tokens.create",           "ci@example.com --name backup --expires 90d"),
@@ -93,6 +97,7 @@ COMMANDS = {
 GROUPS = {
     "invite": "Invitations: `usersctl invite EMAIL` is short for `usersctl invite send EMAIL`.",
     "group": "Groups of users: create, delete, add and remove members.",
+    "factor": "Second factors of users: list, remove.",
     "token": "API tokens and sessions: create, list, revoke.",
     "mail": "Show, send and test emails.",
     "db": "Create, upgrade, back up and check the database.",

@@ -3,8 +3,8 @@
 import shlex
 import stat
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from usersctl.config.providers import host_of
 from usersctl.doctor.installation import Installation, Result, hint, ok, problem, warning
 from usersctl.factors.sealing import FILE, NAME_BYTES, KeyFile, Sealer
 from usersctl.text import counted
@@ -23,9 +23,9 @@ def secret_key(installation: Installation) -> Result | None:
     names = sealer.names()
     if not names and not sealed_with:
         return None
-    missing = set(sealed_with).difference(names)
+    missing = sealer.missing(sealed_with)
     if missing:
-        return _unreadable(installation, missing, sealer.unreadable(sealed_with))
+        return _unreadable(installation, missing)
     older = sum(sealed_with.values()) - sealed_with.get(names[0], 0)
     if older:
         message = f"{counted(older, 'secret')} of authenticator apps sealed with an older key"
@@ -52,7 +52,8 @@ def _exposed(key: Path, database: Path) -> Result | None:
     return None
 
 
-def _unreadable(installation: Installation, missing: set[bytes], count: int) -> Result:
+def _unreadable(installation: Installation, missing: dict[bytes, int]) -> Result:
+    count = sum(missing.values())
     users = installation.query(
         lambda tx: [email for key in missing for email in tx.emails_of_totp(key, MOST_NAMED)]
     )
@@ -82,7 +83,7 @@ def passkeys(installation: Installation) -> Result | None:
     made_for = installation.query(lambda tx: tx.count_passkeys_by_rp())
     if not made_for:
         return None
-    host = urlsplit(installation.settings.base_url).hostname or ""
+    host = host_of(installation.settings.base_url)
     elsewhere = {rp_id: count for rp_id, count in made_for.items() if rp_id != host}
     if not elsewhere:
         return ok(f"{made_for[host]} of {host}")

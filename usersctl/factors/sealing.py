@@ -175,10 +175,10 @@ class Sealer:
             sealed if first.name == key_name_of(sealed) else first.seal(self.open(sealed, context), context)
         )
 
-    def unreadable(self, sealed_with: Mapping[bytes, int]) -> int:
-        """Of so many secrets by the name of their key, the number of those whose key is missing."""
+    def missing(self, sealed_with: Mapping[bytes, int]) -> dict[bytes, int]:
+        """Of the numbers of secrets by the name of their key: those whose key is not here."""
         names = self.names()
-        return sum(count for name, count in sealed_with.items() if name not in names)
+        return {name: count for name, count in sealed_with.items() if name not in names}
 
     def names(self) -> list[bytes]:
         """Of the keys; the first one seals."""

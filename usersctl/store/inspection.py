@@ -33,5 +33,14 @@ class Inspection(Statements):
 
     def counts(self) -> dict[str, int]:
         """Rows, by table."""
-        tables = ("users", "auth_tokens", "one_time_tokens", "outbox", "login_failures", "audit")
+        tables = (
+            "users",
+            "totp_secrets",
+            "passkeys",
+            "auth_tokens",
+            "one_time_tokens",
+            "outbox",
+            "login_failures",
+            "audit",
+        )
         return {table: self._number(f"SELECT count(*) FROM {table}") for table in tables}

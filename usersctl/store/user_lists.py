@@ -63,7 +63,7 @@ class UserLists(UserSearch, LoginFailures):
 
     def _total(self, wanted: UserFilter) -> int | None:
         """None if no table has the number."""
-        if wanted.search or wanted.state == UserState.LOCKED:
+        if wanted.search or wanted.no_factor or wanted.state == UserState.LOCKED:
             return None
         if wanted.group is None:
             return self.count_users(wanted)
@@ -190,6 +190,8 @@ class UserLists(UserSearch, LoginFailures):
         if wanted.group is not None:
             conditions.append(_IN_GROUP)
             values["group"] = self._group(wanted.group)[0]
+        if wanted.no_factor:
+            conditions.append("factors = 0")
         if wanted.state == UserState.LOCKED:
             statement, rules = locked(wanted.locks)
             conditions.append(f"+id IN ({statement})")  # +: the list is read in its order

@@ -1,0 +1,80 @@
+"""DELETE /api/users/ID/factors: an admin takes second factors away from a user who has lost them."""
+
+import pytest
+from support.commands import OPERATOR, PASSWORD
+from support.factors import add_factors
+from support.fakes import FakeClock
+from support.tables import audit, query
+from support.web import Client, Site
+
+from usersctl.models import User
+
+
+@pytest.fixture
+def bob(site: Site) -> User:
+    return site.add("bob")
+
+
+@pytest.fixture
+def root(site: Site) -> User:
+    return site.add("root", role="admin")
+
+
+@pytest.fixture
+def admin(site: Site, root: User) -> Client:
+    return site.signed_in(root)
+
+
+def path_of(user: User) -> str:
+    return f"/api/users/{user.id}/factors"
+
+
+def factors_of(site: Site, user: User) -> int:
+    ((factors,),) = query(site.service, "SELECT factors FROM users WHERE id = ?", user.id)
+    return int(factors)
+
+
+def test_an_admin_takes_all_factors_of_a_user_away(site: Site, admin: Client, bob: User, root: User) -> None:
+    phone = site.signed_in(bob)
+    add_factors(site.service, bob.id)
+    done = admin.delete(path_of(bob))
+    assert (done.status, done.json) == (200, {"success": True})
+    assert factors_of(site, bob) == 0
+    assert query(site.service, "SELECT * FROM recovery_codes") == []
+    assert phone.get("/api/users/me").status == 401
+    assert query(site.service, "SELECT kind, email FROM outbox") == [("factors-reset", bob.email)]
+    last = audit(site.service)[-1]
+    assert (last.action, last.actor, last.user_id) == ("reset-factors", f"user:{root.id}", bob.id)
+    assert site.signed_in(bob).get("/api/users/me").status == 200  # with the password alone
+
+
+def test_a_reset_without_factors_succeeds_and_changes_nothing(site: Site, admin: Client, bob: User) -> None:
+    phone, rows = site.signed_in(bob), len(audit(site.service))
+    assert admin.delete(path_of(bob)).json == {"success": True}
+    assert phone.get("/api/users/me").status == 200
+    assert len(audit(site.service)) == rows
+    assert admin.delete("/api/users/999/factors").status == 404
+    assert admin.delete("/api/users/x/factors").status == 400
+
+
+def test_a_reset_needs_a_fresh_proof(
+    site: Site, admin: Client, bob: User, root: User, clock: FakeClock
+) -> None:
+    add_factors(site.service, bob.id)
+    clock.move(minutes=11)
+    for user in (bob, root):
+        refused = admin.delete(path_of(user))
+        assert (refused.status, refused.message) == (403, "Confirm that it is you")
+    assert admin.post("/api/users/session/confirm", {"password": PASSWORD}).status == 200
+    assert admin.delete(path_of(bob)).status == 200
+
+
+def test_no_api_token_and_no_plain_user_takes_factors_away(site: Site, bob: User, root: User) -> None:
+    mine = site.signed_in(bob)
+    for user in (bob, root):
+        add_factors(site.service, user.id)
+    token = site.service.sessions.create_api_token(root.id, name="ci", lifetime=None, by=OPERATOR)
+    api = site.client(headers={"Authorization": f"Bearer {token.token}"})
+    for client, status in ((mine, 403), (api, 403), (site.client(), 401)):
+        assert [client.delete(path_of(user)).status for user in (bob, root)] == [status] * 2
+    assert (factors_of(site, bob), factors_of(site, root)) == (3, 3)
