@@ -63,9 +63,9 @@ def test_accounts_without_a_second_factor_are_listed(usersctl: Command) -> None:
 def test_a_reset_takes_all_factors_away_and_ends_all_sessions(usersctl: Command) -> None:
     usersctl.add("ada", "bob")
     with usersctl.service() as service:
-        add_factors(service, 1)
         service.sessions.open(service.accounts.get(1), remember=True)
         service.sessions.open(service.accounts.get(2), remember=True)
+        add_factors(service, 1)
     done = usersctl.ok("factor", "reset", "ada@example.com")
     assert done.stdout == (
         "Removed the authenticator app, 2 passkeys, 10 recovery codes of ada@example.com; its sessions have ended\n"

@@ -1,7 +1,5 @@
 """All secrets are sealed anew while others write and read; wherever it is killed, each secret opens."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -10,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.commands import OPERATOR, create_user
 from support.factors import SEED, add_authenticator_apps, opened_secrets
+from support.killed import folders_after_kills
 from support.tables import audit, query
 
 from usersctl.config import Settings
@@ -187,43 +186,11 @@ def test_ten_thousand_secrets_are_sealed_anew_while_secrets_are_used_and_added(s
     assert names_of_used_keys(service) <= {*service.sealer.names()}
 
 
-# Begins a rotation in a process that is killed before a statement, for each of them in turn; until one runs to its end.
-KILLED_AT_EACH_STATEMENT = """
-import os, shutil, signal, sys
-from pathlib import Path
-from usersctl.config import Settings
-from usersctl.factors import rotation
-from usersctl.models import Actor
-from usersctl.service import Service
-from usersctl.store import database_file
-from usersctl.store.store import Store
-
-made, work = Path(sys.argv[1]), Path(sys.argv[2])
-rotation.SOME = 2
-opened = database_file._open
-
-def rotate(database, at):
-    begun = 0
-    def count(statement):
-        nonlocal begun
-        begun += 1
-        if begun == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-    def open_and_watch(*arguments):
-        connection = opened(*arguments)
-        connection.set_trace_callback(count)
-        return connection
-    database_file._open = open_and_watch
-    service = Service(Settings(database=database, base_url=""), Store.open(database))
-    service.key_rotation.run(by=Actor("cli:tester", "local"))
-    os._exit(0)
-
-at, status = 0, 1
-while status:
-    at += 1
-    folder = work / str(at)
-    shutil.copytree(made, folder)
-    status = os.waitpid(os.fork() or rotate(folder / "users.db", at), 0)[1]
+ROTATE = """
+def act(service):
+    from usersctl.factors import rotation
+    rotation.SOME = 2
+    service.key_rotation.run(by=operator)
 """
 
 
@@ -232,16 +199,10 @@ def test_a_rotation_that_is_killed_at_any_statement_leaves_secrets_that_open(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:
     add_authenticator_apps(service, *(add(f"user{n}").id for n in range(5)))
-    made, work = tmp_path / "made", tmp_path / "work"
-    made.mkdir()
-    work.mkdir()
+    (made := tmp_path / "made").mkdir()
     service.store.copy(made / "users.db")
     (made / "users.key").write_bytes(service.sealer.file.path.read_bytes())
-    command = [sys.executable, "-c", KILLED_AT_EACH_STATEMENT, str(made), str(work)]
-    subprocess.run(command, check=True, timeout=120)
-    folders = list(work.iterdir())
-    assert len(folders) > 20
-    for folder in folders:
+    for folder in folders_after_kills(made, tmp_path / "work", ROTATE):
         after = Service(Settings(database=folder / "users.db", base_url=""), Store.open(folder / "users.db"))
         assert opened_secrets(after) == [SEED] * 5
         assert after.key_rotation.run(by=OPERATOR) == Rotated(5, 0)
