@@ -425,7 +425,7 @@ OF_A_FOLDER: dict[str, tuple[str, str]] = {
     "interface": (r"^(usersd\b|support\.(web|daemons|proxies|oauth_site|visitors)\.)", r"^typer\b"),
     "cli": (r"^(usersctl\.cli\b|support\.commands\.)", r"^$"),
     "attacks": (r"^support\.(web|oauth_site)\.", r"^$"),
-    "faults": (r"^support\.(faults|daemons)\.", r"^$"),
+    "faults": (r"^support\.(faults|daemons|killed)\.", r"^$"),
     "browser": (r"^support\.visitors\.|^support\.proxies\.", r"^$"),
     "": (r"", r"^(usersctl\.(accounts|sessions|recovery|registration)|usersd\.(app|server))\b"),
 }

@@ -224,7 +224,9 @@ class Why:
         gate = "second-factor"
         if not user.factors:
             if user.role in self.settings.roles_with_factor:
-                message = "auth.secondFactor asks for one: until the user has one, a sign-in leads to /account only"
+                message = (
+                    "auth.secondFactor asks for one: until the user has one, a sign-in leads to /account only"
+                )
                 return _shut(gate, message, "the user adds one at /account", Cause.MUST_ENROL)
             return _open(gate, "none, and none is asked for")
         usable, unusable = self._factors(tx, user)
@@ -247,7 +249,9 @@ class Why:
         if here:
             usable.append(counted(here, "passkey"))
         if here < len(passkeys):
-            unusable.append(f"{counted(len(passkeys) - here, 'passkey')} made for another address than {host}")
+            unusable.append(
+                f"{counted(len(passkeys) - here, 'passkey')} made for another address than {host}"
+            )
         if codes:
             usable.append(counted(codes, "recovery code"))
         return usable, unusable

@@ -83,6 +83,7 @@ TABLE: tuple[Route, ...] = (
     Route("GET",    "/api/users/<id>/sessions",            ADMIN,            session.list_of_user),
     Route("DELETE", "/api/users/<id>/sessions",            ADMIN,            session.end_of_user, event="revoke-all", own=ANY),
     Route("DELETE", "/api/users/<id>/sessions/<session_id>", ADMIN,          session.end_one_of_user, event="revoke", own=ANY),
+    Route("DELETE", "/api/users/<id>/factors",             ADMIN,            factors.reset, event="reset-factors", own=ANY),
     Route("GET",    "/api/users/<id>/why",                 ADMIN,            assistance.why),
     Route("POST",   "/api/users/<id>/unlock",              ADMIN,            assistance.unlock, event="unlock", own=ANY),
     Route("POST",   "/api/users/<id>/reset-letter",        ADMIN,            assistance.send_reset, event="email-reset", own=ANY),

@@ -19,7 +19,7 @@ from usersctl.models import User
 from usersctl.service import Service
 from usersctl.store.store import Store
 
-OLD, NEW = "old " * 8, "new " * 8
+OLD, NEW = "old key " * 5, "new key " * 5
 
 
 def add_accounts(service: Service, count: int) -> list[int]:

@@ -11,7 +11,7 @@ import pytest
 from usersctl.errors import KeyUnusable
 from usersctl.factors.sealing import KeyFile, Sealer, SealingKey, key_name_of, totp_context
 
-OLD, NEW = "old " * 8, "new " * 8
+OLD, NEW = "old key " * 5, "new key " * 5
 SECRET = b"twenty bytes of seed"
 CONTEXT = totp_context(7)
 

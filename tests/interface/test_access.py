@@ -73,6 +73,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("GET", "/api/users/<id>/sessions"): (ADMIN, 200),
     ("DELETE", "/api/users/<id>/sessions"): (ADMIN, 200),
     ("DELETE", "/api/users/<id>/sessions/<session_id>"): (ADMIN, 404),
+    ("DELETE", "/api/users/<id>/factors"): (ADMIN, 200),
     ("GET", "/api/users/<id>/why"): (ADMIN, 200),
     ("POST", "/api/users/<id>/unlock"): (ADMIN, 200),
     ("POST", "/api/users/<id>/reset-letter"): (ADMIN, 200),

@@ -1,11 +1,12 @@
-"""The second factors of the caller."""
+"""The second factors of the caller, and those that an admin takes away from a user."""
 
 from typing import Any
 
+from usersctl.factors.reset import Chosen
 from usersctl.service import Service
-from usersd.handlers.session import CODE
+from usersd.handlers.session import CODE, NO_SUCH_USER
 from usersd.inputs import Body, NoFields, required
-from usersd.openapi.operation import OWN, Operation
+from usersd.openapi.operation import MANAGEMENT, OWN, Operation
 from usersd.openapi.schemas import (
     DONE,
     ID,
@@ -22,6 +23,7 @@ from usersd.openapi.schemas import (
 from usersd.request import Request
 
 CONFIRM = {403: "Confirm that it is you: see `confirmSession`; or second factors are switched off."}
+CONFIRM_AS_ADMIN = {403: "Confirm that it is you: see `confirmSession`."}
 PASSKEY = exactly(
     {
         "id": ID,
@@ -103,6 +105,14 @@ def new_recovery_codes(request: Request, service: Service) -> dict[str, Any]:
     """Make new recovery codes. They are shown once, and the old ones end."""
     NoFields(request.body)
     return {"recoveryCodes": service.factors.new_recovery_codes(request.signed_in.id, by=request.actor)}
+
+
+@Operation("resetFactors", MANAGEMENT, DONE, refusals=NO_SUCH_USER | CONFIRM_AS_ADMIN)
+def reset(request: Request, service: Service) -> dict[str, Any]:
+    """Remove all second factors of a user who has lost them. Their sessions and API tokens end, and an email tells them.
+    Succeeds without any, too."""
+    service.factor_reset.run(request.ids["id"], Chosen(), by=request.actor)
+    return {"success": True}
 
 
 def with_codes(answer: dict[str, Any], codes: list[str] | None) -> dict[str, Any]:
