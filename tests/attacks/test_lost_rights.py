@@ -62,6 +62,7 @@ REQUESTS: dict[tuple[str, str], dict[str, Any] | None] = {
     ("POST", "/api/users/<id>/unlock"): None,
     ("POST", "/api/users/<id>/reset-letter"): None,
     ("POST", "/api/users/<id>/confirm-letter"): None,
+    ("DELETE", "/api/users/<id>/factors"): None,
     ("PUT", "/api/users/<id>/groups"): {"groups": ["staff"]},
     ("POST", "/api/groups"): {"name": "board"},
     ("DELETE", "/api/groups/<group>"): None,
