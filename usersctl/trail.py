@@ -19,7 +19,6 @@ _WRITTEN = """
     accept-invitation activate backup change-password claim-email claim-ended claim-expired claim-taken-back
     claim-yielded cleanup-tokens confirm-email create create-token deactivate delete email-confirm email-reset
     end-others factor-add factor-remove factor-take-back group-add group-create group-delete group-remove import
-    end-others factor-add factor-remove factor-take-back group-add group-create group-delete group-remove import
     import-update invite link link-approve-new-email link-confirm link-confirm-new-email link-invitation
     link-reset lockdown-off lockdown-on not-me prove-email recovery-code-used recovery-codes register
     registration-expired replace-password request-deletion reset-factors reset-password restore revoke revoke-all
