@@ -59,7 +59,7 @@ class VerifyQuery(Query):
     factors = choice(string("2", enum=["2"]), "The session needs two factors, or a passkey.")
 
 
-_ASKED = {field.name for field in VerifyQuery.fields}
+_PARAMETERS = {field.name for field in VerifyQuery.fields}
 
 
 @Operation(
@@ -92,9 +92,7 @@ def verify(request: Request, service: Service) -> Response:
     """Forward authentication. For a proxy in front of another application: whether to let the request that it holds in. The URL of that request is taken from `X-Original-URL` or `X-Forwarded-Uri`, from trusted proxies only."""
     if _is_spelled_otherwise(request):
         raise NotFound("Not found")
-    if not request.query.keys() <= _ASKED:
-        raise Invalid(f"verify takes {', '.join(sorted(_ASKED))} only; for Caddy, its address ends with a ?")
-    asked = vars(VerifyQuery(request.query))
+    asked = _asked(request.query)
     identify(request, service, renews=False, groups=True)  # a proxy drops our cookies
     is_wrong = _signs_in_wrongly(request, service)
     settings = request.settings
@@ -130,6 +128,16 @@ def verify(request: Request, service: Service) -> Response:
     if is_wrong:
         raise WrongCredentials(response)
     return response
+
+
+def _asked(query: dict[str, str]) -> dict[str, str | None]:
+    """A parameter that is not known may be one with a typing mistake, which would let in everybody."""
+    if not query:
+        return {}
+    if not query.keys() <= _PARAMETERS:
+        known = ", ".join(sorted(_PARAMETERS))
+        raise Invalid(f"verify takes {known} only; for Caddy, its address ends with a ?")
+    return vars(VerifyQuery(query))
 
 
 def _is_spelled_otherwise(request: Request) -> bool:
