@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from usersctl.assurance import is_through
 from usersctl.clock import moment
 from usersctl.config.values import is_loopback
 from usersctl.models import Session, TokenKind
@@ -14,6 +15,7 @@ from usersd.response import Header, Response, error_response, redirect_to
 
 API = ("/api/", "/_tasks/")
 SECOND_STEP = "/second-factor"  # the page that asks for the second factor of a session or a sign-in
+ENROLMENT = "/account"  # the page where a user adds one
 
 # One slash, and no character that a browser reads as a second one, drops, or takes for the end of the address.
 _OWN_PATH = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)
@@ -32,15 +34,25 @@ def identify(request: Request, service: Service, *, renews: bool = True, groups:
 
 
 def must_enrol(request: Request) -> bool:
-    """Whether the caller must have a second factor and has none: the session opens little else than its enrolment."""
-    user = request.user
+    """Whether the caller must have a second factor and has none: the session opens little else than its enrolment. A provider
+    that vouches for a second factor is as good as one."""
+    user, session, settings = request.user, request.session, request.settings
     return (
         user is not None
         and not user.factors
-        and user.role in request.settings.roles_with_factor
-        and request.session is not None
-        and request.session.kind != TokenKind.API
+        and user.role in settings.roles_with_factor
+        and session is not None
+        and session.kind != TokenKind.API
+        and not is_through(session, settings.trusted_providers)
     )
+
+
+def drops_unenrolled(request: Request) -> bool:
+    """To applications, a user who must enrol first is a visitor without a session."""
+    if not must_enrol(request):
+        return False
+    request.user = request.session = None
+    return True
 
 
 def renew_cookie(request: Request, session: Session, token: str, now: datetime) -> None:
@@ -95,7 +107,7 @@ def enrol_first(request: Request) -> Response:
     """403; a browser that is about to show a page is led to the enrolment, and back."""
     if is_api(request.path) or not wants_a_page(request.environ, request.method):
         return error_response(403, "Second factor required")
-    return _to_page_and_back("/account", request)
+    return _to_page_and_back(ENROLMENT, request)
 
 
 def _to_page_and_back(page: str, request: Request) -> Response:

@@ -71,9 +71,12 @@ class Gate:
         return self.app(environ, start_with_cookie)
 
     def _refusal(self, request: Request) -> Response | None:
+        enrols = access.drops_unenrolled(request)
         verdict = self.access.verdict(request.user, request.path, request.session)
         if verdict == 200:
             return None
+        if enrols:
+            return access.enrol_first(request)
         if verdict == 401:
             return access.sign_in_first(request)
         refusal = self.access.refusal(request.user, request.path)

@@ -8,15 +8,15 @@ from operator import and_, or_
 from typing import NamedTuple, Self
 from urllib.parse import unquote
 
+from usersctl.assurance import has_two_factors
 from usersctl.config import Settings
 from usersctl.config.values import GROUP, Requirement, RoleRule
-from usersctl.models import PROVIDER, Method, Role, Session, User
+from usersctl.models import Role, Session, User
 
 REGISTRATION = "/register"
 WITH_REGISTRATION = ("/confirm-email",)
 ALWAYS_PUBLIC = ("/login",)
 TWO_FACTORS = "factors:2"  # what `auth.factorRules` asks for, among the roles and groups of the other rules
-HELD = {Method.OTP, Method.RECOVERY, Method.DEVICE}  # proofs of something that the user has
 
 
 class Refusal(NamedTuple):
@@ -168,7 +168,7 @@ class PageAccess:
         """`trusted`: the identity providers whose sign-ins count as two factors."""
         self.whitelist = Whitelist(whitelist)
         self.rules = PathRules((*role_rules, *((path, TWO_FACTORS) for path in factor_rules)))
-        self._trusted = frozenset(PROVIDER + name for name in trusted)
+        self._trusted = trusted
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -192,7 +192,7 @@ class PageAccess:
             return 200 if is_public and not needed else 401
         if not all(meets(user, need) for need in needed if need != TWO_FACTORS):
             return 403
-        if TWO_FACTORS in needed and not self._has_two_factors(session):
+        if TWO_FACTORS in needed and not has_two_factors(session, self._trusted):
             return 401
         return 200
 
@@ -220,14 +220,6 @@ class PageAccess:
         if factors is not None:
             needed |= {TWO_FACTORS}
         return needed
-
-    def _has_two_factors(self, session: Session | None) -> bool:
-        """A passkey, which its device unlocks for its owner only; a provider that vouches for the second factor; or a first
-        factor and something that the user has. Never an API token."""
-        methods = set(session.proofs.split()) if session else set()
-        if Method.PASSKEY in methods or methods & self._trusted:
-            return True
-        return bool(methods & HELD) and bool(methods - HELD)
 
 
 def meets(user: User, needed: Requirement) -> bool:

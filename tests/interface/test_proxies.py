@@ -169,6 +169,18 @@ def test_pages_that_need_two_factors(here: House) -> None:
         assert seen(here.visitor().get("/about", headers=headers))["headers"].get("remote-auth", "") == ""
 
 
+def test_a_user_who_must_add_a_second_factor_is_led_there(tmp_path: Path, here: House) -> None:
+    with house(here.kind, tmp_path, second_factor="everyone") as strict:
+        ada = strict.visitor(strict.ada)
+        way = "/account?redirect=/page%3Fx%3D1"
+        page = ada.get("/page?x=1", headers=BROWSER)
+        assert (page.status, str(page.header("Location"))[-len(way) :]) == (302, way)
+        assert [ada.get(path).status for path in ("/page", "/admin", "/api/users", "/users")] == [403] * 4
+        assert [ada.post("/page", headers=BROWSER).status, ada.get("/account").status] == [403, 200]
+        public = seen(ada.get("/about"))
+        assert (public["who"], public["headers"].get("remote-user", "")) == (None, "")
+
+
 def test_a_form_of_the_application_signs_out(here: House) -> None:
     ada = here.visitor(here.ada)
     assert ada.get("/logout?redirect=/about").body.count(b"<button") == 1

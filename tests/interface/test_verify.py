@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from ipaddress import ip_network
-from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
@@ -711,12 +710,14 @@ def strict(make_site: Make) -> Site:
     )
 
 
-def opened_with(site: Site, user: User, proofs: str | None, **more: Any) -> Client:
+def opened_with(site: Site, user: User, proofs: str | None) -> Client:
     """A client with a session that was opened so."""
     with site.service.store.write() as tx:
         opened = site.service.sessions.open_in(
-            tx, user, remember=False, client=UNKNOWN_CLIENT, opened_with=proofs, **more
+            tx, user, remember=False, client=UNKNOWN_CLIENT, opened_with=proofs or ""
         )
+        if proofs is None:
+            tx._run("UPDATE auth_tokens SET opened_with = NULL WHERE id = ?", (opened.session.id,))
     return site.client(cookies={"auth_token": opened.token})
 
 

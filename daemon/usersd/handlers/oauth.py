@@ -13,11 +13,11 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 from usersctl.config import Settings
 from usersctl.devices import KEY
 from usersctl.errors import SignInRefused
-from usersctl.models import OAUTH, TokenKind
+from usersctl.models import OAUTH, PROVIDER, TokenKind
 from usersctl.oauth.refusals import CANCELLED, NOT_CONFIGURED, in_its_words, refused
 from usersctl.secrets import challenge_of, digest, new_token, sign, verified
 from usersctl.service import Service
-from usersd.access import identify, is_navigation_of_another_site, own_path
+from usersd.access import SECOND_STEP, identify, is_navigation_of_another_site, own_path
 from usersd.cookies import FLOW, cookie_values
 from usersd.handlers.session import set_session_cookie, unless_pending
 from usersd.inputs import Query, optional
@@ -36,7 +36,6 @@ MAX_TARGET = 1000  # characters of the page to go to afterwards: it has to fit i
 MAX_FLOWS = 5  # sign-ins that may wait in one browser; a larger Cookie header would be refused
 
 ACCOUNT = "/account"  # where a link ends
-SECOND_FACTOR = "/second-factor"  # the page of the second step
 PURPOSE = "sign-in"  # of the signature of its cookie
 _VALUE = re.compile(r"[A-Za-z0-9_.-]{1,4000}", re.ASCII)
 
@@ -159,7 +158,7 @@ def callback(request: Request, service: Service) -> Response:
     then = flow.then or sign_in.settings.success_redirect
     opened = unless_pending(request, signed_in)
     if opened is None:
-        return redirect_to(f"{SECOND_FACTOR}?{urlencode({'redirect': then})}")
+        return redirect_to(f"{SECOND_STEP}?{urlencode({'redirect': then})}")
     set_session_cookie(request, service, opened)
     return redirect_to(then)
 
@@ -181,7 +180,8 @@ def _sign_in(
         client=request.client,
         auth_time=profile.auth_time,
         amr=profile.amr,
-        opened_with=f"provider:{sign_in.settings.name}",
+        opened_with=PROVIDER + sign_in.settings.name,
+        is_enough=sign_in.settings.trusts_factors,
     )
     return sign_in.user_for(profile, then=open_session, by=request.actor)
 

@@ -11,7 +11,7 @@ from usersctl.identity_headers import ASSERTION
 from usersctl.models import Method, TokenKind
 from usersctl.secrets import assertion
 from usersctl.service import Service
-from usersd.access import SECOND_STEP, identify, own_path, wants_a_page
+from usersd.access import ENROLMENT, SECOND_STEP, drops_unenrolled, identify, own_path, wants_a_page
 from usersd.cookies import without_ours
 from usersd.inputs import Query, choice, group_name
 from usersd.openapi.operation import SERVICE, Operation
@@ -95,6 +95,7 @@ def verify(request: Request, service: Service) -> Response:
     asked = _asked(request.query)
     identify(request, service, renews=False, groups=True)  # a proxy drops our cookies
     is_wrong = _signs_in_wrongly(request, service)
+    enrols = drops_unenrolled(request)
     settings = request.settings
     original = Original()
     # A signed-in user may see every page, unless a rule or an assertion depends on which page it is.
@@ -122,8 +123,10 @@ def verify(request: Request, service: Service) -> Response:
         if _is_page(request, original):
             return pages.forbidden(request, refusal.page)
         return error_response(403, refusal.message)
+    if enrols:
+        return _second_factor_first(request, original, 403, ENROLMENT)
     if request.user is not None:
-        return _second_factor_first(request, original)
+        return _second_factor_first(request, original, 401, SECOND_STEP)
     response = _sign_in_first(request, original)
     if is_wrong:
         raise WrongCredentials(response)
@@ -157,13 +160,13 @@ def _sign_in_first(request: Request, original: Original) -> Response:
     return error_response(401, "Authentication required", ("Location", login), _challenge(request))
 
 
-def _second_factor_first(request: Request, original: Original) -> Response:
-    """The session asks for it on a page of ours. An API token cannot get one (RFC 9470)."""
-    way = SECOND_STEP + _and_back(original.target)
+def _second_factor_first(request: Request, original: Original, status: int, page: str) -> Response:
+    """A page of ours asks for it, or is where the user adds one. An API token cannot get one (RFC 9470)."""
+    way = page + _and_back(original.target)
     if _is_page(request, original):
         return redirect_to(way)
     challenge = CHALLENGE, 'Bearer error="insufficient_user_authentication"'
-    return error_response(401, "Second factor required", ("Location", way), challenge)
+    return error_response(status, "Second factor required", ("Location", way), challenge)
 
 
 def is_judged_first(_request: Request, _service: Service) -> bool:
