@@ -5,11 +5,11 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from usersctl.assurance import is_through
 from usersctl.clock import moment
 from usersctl.config.values import is_loopback
 from usersctl.models import Session, TokenKind
 from usersctl.service import Service
+from usersd.assurance import is_through
 from usersd.request import Request
 from usersd.response import Header, Response, error_response, redirect_to
 

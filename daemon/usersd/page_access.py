@@ -8,10 +8,10 @@ from operator import and_, or_
 from typing import NamedTuple, Self
 from urllib.parse import unquote
 
-from usersctl.assurance import has_two_factors
 from usersctl.config import Settings
 from usersctl.config.values import GROUP, Requirement, RoleRule
 from usersctl.models import Role, Session, User
+from usersd.assurance import has_two_factors
 
 REGISTRATION = "/register"
 WITH_REGISTRATION = ("/confirm-email",)
