@@ -32,6 +32,7 @@ def benchmarks(*words: str) -> subprocess.CompletedProcess[str]:
         ("size", {0.95}),
         ("client", set()),
         ("logins", {0.95, 0.75, 20}),
+        ("passkeys", {15}),
         ("start", {2.2, 2000}),
         ("memory", {1.6, 1.1}),
         ("growth", {1.5}),
@@ -75,7 +76,7 @@ def test_measures_are_chosen_by_name() -> None:
     refused = benchmarks("--quick", "nonsense")
     assert refused.returncode == 2
     assert (
-        "no measure nonsense; there are sessions, stale, size, client, logins, start, memory, "
+        "no measure nonsense; there are sessions, stale, size, client, logins, passkeys, start, memory, "
         in refused.stderr
     )
 

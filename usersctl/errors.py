@@ -77,6 +77,16 @@ class InvalidCode(Unauthenticated):
         super().__init__("Invalid code")
 
 
+class InvalidPasskey(Unauthenticated):
+    """`why` is for the log: a client learns only whether the service knows the passkey."""
+
+    code = "invalid_passkey"
+
+    def __init__(self, why: str, *, is_known: bool = True) -> None:
+        super().__init__("Invalid passkey" if is_known else "Unknown passkey")
+        self.why = why
+
+
 class Forbidden(UsersError):
     code = "forbidden"
 

@@ -190,8 +190,7 @@ class Proof(NamedTuple):
     code: str | None = None
     recovery_code: str | None = None
     credential: dict[str, Any] | None = None
-    # For a credential: the digest of the pending cookie or session that asked for its challenge.
-    bound_to: bytes = b""
+    browsers: tuple[str, ...] = ()  # for a credential: the cookies that its challenge may be bound to
 
 
 class TotpSecret(NamedTuple):

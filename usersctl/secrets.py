@@ -57,6 +57,11 @@ def verified(key: bytes, purpose: str, signed: str) -> str | None:
     return text if is_right else None
 
 
+def keyed_digest(key: bytes, text: str) -> bytes:
+    """Without the key, nobody can tell which text it is of."""
+    return hmac.digest(key, text.encode(), "sha256")
+
+
 def _mac(key: bytes, purpose: str, text: str) -> str:
     # A purpose is a constant without a line break, so the two cannot run into one another.
     message = f"{purpose}\n{text}".encode("utf-8", "surrogatepass")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from usersctl.deletion import Deletion
     from usersctl.devices import Devices
     from usersctl.factors.enrolment import Factors
+    from usersctl.factors.passkeys import Passkeys
     from usersctl.factors.reset import FactorReset
     from usersctl.factors.rotation import KeyRotation
     from usersctl.factors.sealing import Sealer
@@ -238,7 +239,16 @@ class Service:
     def second_step(self) -> "SecondStep":
         from usersctl.factors.second_step import SecondStep
 
-        return SecondStep(self.store, self.throttle, self.devices, self.sealer, self.emails)
+        return SecondStep(
+            self.store, self.throttle, self.devices, self.sealer, self.emails, self.passkeys.prepare
+        )
+
+    @cached_property
+    def passkeys(self) -> "Passkeys":
+        from usersctl.factors.challenges import Challenges
+        from usersctl.factors.passkeys import Passkeys
+
+        return Passkeys(self.factors, Challenges(self.store))
 
     @cached_property
     def identities(self) -> "Identities":

@@ -153,7 +153,8 @@ class App:
             if route.event is not None and not route.signs_in:  # _sign_in_error_response logs those
                 # A sign-in that goes on with its second step was not refused.
                 end = "waits" if isinstance(error, errors.SecondFactorRequired) else "refused"
-                self._log_event(request, route.event, f"{route.event}-{end}", reason=error.code)
+                why = {"why": error.why} if isinstance(error, errors.InvalidPasskey) else {}
+                self._log_event(request, route.event, f"{route.event}-{end}", reason=error.code, **why)
             raise
         if route.event is not None:
             self._log_event(request, route.event, route.event)

@@ -3,7 +3,7 @@
 import re
 from functools import cache
 
-from usersctl.config.settings import PENDING_COOKIE
+from usersctl.config.settings import PASSKEY_COOKIE, PENDING_COOKIE
 
 FLOW = "oauth_"  # and 16 hexadecimal digits: the cookie of a sign-in that waits for the provider
 REASON = "sign_in_reason"  # why a sign-in through the provider failed, for the next visit of our sign-in page
@@ -37,7 +37,7 @@ def without_ours(header: str, session_cookie: str) -> str:
 def _ours(session_cookie: str) -> re.Pattern[str]:
     """Under HTTPS and without it, because one of the two may be left from before. Servers join two headers by a comma."""
     return re.compile(
-        rf"(^|,)[ \t]*(__Host-)?({re.escape(session_cookie)}(_device)?|{FLOW}[0-9a-f]{{16}}|{REASON}|{PENDING_COOKIE})="
+        rf"(^|,)[ \t]*(__Host-)?({re.escape(session_cookie)}(_device)?|{FLOW}[0-9a-f]{{16}}|{REASON}|{PENDING_COOKIE}|{PASSKEY_COOKIE})="
     )
 
 

@@ -20,12 +20,14 @@ OTHERWISE = "error"
 LOGINS = {
     "login": "password",
     "second-factor": "second_factor",
+    "passkey-login": "passkey",
     "oauth": "oauth",
 }  # the method of sign-in, by the event's name in the log
 _REFUSED = ("invalid", "unauthenticated", "forbidden", "too_many", "busy", "locked_down", "database")
 _FAILURES = {
     "password": (*_REFUSED, "second_factor", "invalid_code"),
     "second_factor": (*_REFUSED, "invalid_code"),
+    "passkey": (*_REFUSED, "invalid_passkey"),
     "oauth": ("oauth_failed", "oauth_not_configured", "user_not_registered", "account_inactive"),
 }
 _LOGINS = [(method, name) for method in _FAILURES for name in (SUCCESS, *_FAILURES[method], OTHERWISE)]

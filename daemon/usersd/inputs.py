@@ -75,6 +75,10 @@ def optional(schema: Schema, description: str = "", *, name: str = "") -> Field[
     return Field(schema, None, name=name, description=description)
 
 
+def required_object(schema: Schema) -> Field[Any]:
+    return Field(schema, None, dict, required=True)
+
+
 def optional_object(schema: Schema, description: str) -> Field[dict[str, Any] | None]:
     return Field(schema, None, dict, description=description)
 

@@ -186,6 +186,11 @@ class Request:
         return cookie_values(self.environ.get("HTTP_COOKIE", ""), self.settings.pending_cookie)
 
     @property
+    def passkey_browsers(self) -> tuple[str, ...]:
+        """What this browser was named when it asked for challenges."""
+        return tuple(cookie_values(self.environ.get("HTTP_COOKIE", ""), self.settings.passkey_cookie))
+
+    @property
     def device_cookies(self) -> tuple[str, ...]:
         header = self.environ.get("HTTP_COOKIE", "")
         return tuple(cookie_values(header, self.settings.device_cookie, DEVICE_PATTERN))
@@ -210,7 +215,7 @@ class Request:
 
     def read_segments(self, segments: dict[str, str]) -> None:
         self.segments = segments
-        for name, kind in (("id", "user"), ("session_id", "session")):
+        for name, kind in (("id", "user"), ("session_id", "session"), ("passkey_id", "passkey")):
             if name in segments:
                 if not ID_PATTERN.fullmatch(segments[name]):
                     raise Invalid(f"Invalid {kind} id")

@@ -82,10 +82,10 @@ def test_a_passkey_is_made_and_used(algorithm: int, synced: bool) -> None:
     authenticator = an_authenticator(algorithm, synced=synced)
     new = made(authenticator.create(CREATE))
     (kept,) = authenticator.passkeys
-    assert new == (kept.id, kept.cose, algorithm, 1, synced)
+    assert new == (CHALLENGE, kept.id, kept.cose, algorithm, 1, synced)
     credential = authenticator.get(GET)
     assert credential_id(credential) == kept.id
-    assert used(credential, kept) == (2, synced, b"u" * 32)
+    assert used(credential, kept) == (CHALLENGE, 2, synced, b"u" * 32)
 
 
 def test_a_counter_has_to_grow_unless_it_stays_0() -> None:

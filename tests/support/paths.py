@@ -2,7 +2,14 @@
 
 import re
 
-USUAL = {"id": "1", "session_id": "1", "name": "style.css", "group": "staff", "provider": "oauth"}
+USUAL = {
+    "id": "1",
+    "session_id": "1",
+    "passkey_id": "1",
+    "name": "style.css",
+    "group": "staff",
+    "provider": "oauth",
+}
 
 
 def filled(path: str, **values: str) -> str:

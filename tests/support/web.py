@@ -78,7 +78,8 @@ class Client:
     @property
     def token(self) -> str:
         """That of the session."""
-        (token,) = (value for name, value in self.cookies.items() if not name.endswith("_device"))
+        others = ("_device", "_pending", "_passkey")
+        (token,) = (value for name, value in self.cookies.items() if not name.endswith(others))
         return token
 
     def connection(self) -> http.client.HTTPConnection:

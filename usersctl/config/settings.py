@@ -14,6 +14,7 @@ from usersctl.identity_headers import DEFAULT as IDENTITY_HEADERS
 from usersctl.models import OAUTH, Identity, Role
 
 PENDING_COOKIE = "auth_pending"
+PASSKEY_COOKIE = "auth_passkey"
 
 
 class Key(NamedTuple):
@@ -241,6 +242,13 @@ class Settings(NamedTuple):
         return self.base_url.startswith("https:")
 
     @property
+    def rp_id(self) -> str | None:
+        """The name that passkeys belong to: the host of baseUrl. None for an address that is no name, where there are none."""
+        host = urlsplit(self.base_url).hostname or ""
+        is_number = ":" in host or host.rpartition(".")[2].isdigit()  # as browsers tell an IPv4 address
+        return None if is_number else host
+
+    @property
     def loopback_url(self) -> str | None:
         """The other address of http://localhost."""
         parts = urlsplit(self.base_url)
@@ -257,6 +265,11 @@ class Settings(NamedTuple):
     def device_cookie(self) -> str:
         """Of a browser that signed in before: see usersctl/devices.py."""
         return f"{self.session_cookie}_device"
+
+    @property
+    def passkey_cookie(self) -> str:
+        """Names a browser for which a challenge was made."""
+        return f"{'__Host-' * self.https}{PASSKEY_COOKIE}"
 
     @property
     def pending_cookie(self) -> str:

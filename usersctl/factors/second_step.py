@@ -31,6 +31,7 @@ class SecondStep:
     devices: Devices
     sealer: Sealer
     emails: EmailQueue
+    passkey: Callable[..., Check]
 
     def methods(self, tokens: Iterable[str]) -> list[str]:
         """What the account of the pending sign-in has: for the page that asks."""
@@ -64,7 +65,7 @@ class SecondStep:
             token_hash = _alive(tx, tokens)
             user, _ = _waiting(tx, token_hash)
             refuse_in_lockdown(tx, user)
-        check = self.prepare(user.id, proof._replace(bound_to=token_hash), by=by)
+        check = self.prepare(user.id, proof, by=by)
         devices = self.devices.read(client.devices)
         with self.store.write() as tx:
             user, pending = _waiting(tx, token_hash)
@@ -101,6 +102,8 @@ class SecondStep:
         if proof.recovery_code is not None:
             code_hash = hash_of(proof.recovery_code)
             return lambda tx: self._recovery_code(tx, user_id, code_hash, by)
+        if proof.credential is not None:
+            return self.passkey(user_id, proof.credential, proof.browsers, by=by)
         raise Invalid("Code, recovery code or passkey is required")
 
     def _totp(self, user_id: int, code: str) -> Check:

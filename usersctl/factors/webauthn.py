@@ -41,6 +41,7 @@ class Site(NamedTuple):
 
 
 class NewPasskey(NamedTuple):
+    challenge: bytes
     credential_id: bytes
     public_key: bytes  # in COSE, as the authenticator wrote it
     algorithm: int
@@ -51,6 +52,7 @@ class NewPasskey(NamedTuple):
 class Assertion(NamedTuple):
     """A use of a passkey, whose signature was right."""
 
+    challenge: bytes
     sign_count: int
     synced: bool
     user_handle: bytes | None
@@ -72,7 +74,8 @@ def credential_id(credential: Mapping[str, Any]) -> bytes:
 def verify_new(credential: Mapping[str, Any], site: Site, is_challenge: IsChallenge) -> NewPasskey:
     """What `navigator.credentials.create()` returned, as its `toJSON()` writes it."""
     response = _response(credential)
-    _check_client_data(_bytes(response, "clientDataJSON"), "webauthn.create", site, is_challenge)
+    client_data = _bytes(response, "clientDataJSON")
+    challenge = _checked_challenge(client_data, "webauthn.create", site, is_challenge)
     data = _attested_data(_read(only_item, _bytes(response, "attestationObject")))
     flags, sign_count = _check_authenticator_data(data, site)
     if not flags & ATTESTED or len(data) < 55:
@@ -86,7 +89,7 @@ def verify_new(credential: Mapping[str, Any], site: Site, is_challenge: IsChalle
     if end - begin > MAX_KEY:
         raise Refused("the public key is too long")
     algorithm, _ = _public_key(key)
-    return NewPasskey(name, data[begin:end], algorithm, sign_count, bool(flags & SYNCED))
+    return NewPasskey(challenge, name, data[begin:end], algorithm, sign_count, bool(flags & SYNCED))
 
 
 def verify_use(
@@ -95,7 +98,7 @@ def verify_use(
     """What `navigator.credentials.get()` returned; the key is that of its credential_id."""
     response = _response(credential)
     client_data = _bytes(response, "clientDataJSON")
-    _check_client_data(client_data, "webauthn.get", site, is_challenge)
+    challenge = _checked_challenge(client_data, "webauthn.get", site, is_challenge)
     data = _bytes(response, "authenticatorData")
     flags, sign_count = _check_authenticator_data(data, site)
     if flags & ATTESTED:
@@ -106,7 +109,7 @@ def verify_use(
         user_handle = _bytes(response, "userHandle")
     signed = data + hashlib.sha256(client_data).digest()
     _check_signature(public_key, _bytes(response, "signature"), signed)
-    return Assertion(sign_count, bool(flags & SYNCED), user_handle)
+    return Assertion(challenge, sign_count, bool(flags & SYNCED), user_handle)
 
 
 def has_grown(stored: int, sent: int) -> bool:
@@ -138,7 +141,8 @@ def _bytes(fields: Mapping[str, Any], name: str) -> bytes:
     return raw
 
 
-def _check_client_data(raw: bytes, kind: str, site: Site, is_challenge: IsChallenge) -> None:
+def _checked_challenge(raw: bytes, kind: str, site: Site, is_challenge: IsChallenge) -> bytes:
+    """That of client data of this ceremony at this site."""
     try:
         data = json.loads(raw.decode())
     except (ValueError, RecursionError):
@@ -150,8 +154,10 @@ def _check_client_data(raw: bytes, kind: str, site: Site, is_challenge: IsChalle
         raise Refused("the origin is another")
     if data.get("crossOrigin", False) is not False or "topOrigin" in data:
         raise Refused("a page of another site has this one in a frame")
-    if not is_challenge(_bytes(data, "challenge")):
+    challenge = _bytes(data, "challenge")
+    if not is_challenge(challenge):
         raise Refused("the challenge is another")
+    return challenge
 
 
 def _attested_data(attestation: Any) -> bytes:

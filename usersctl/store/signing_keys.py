@@ -2,6 +2,8 @@
 
 from usersctl.store.statements import Statements
 
+USER_HANDLES = "user-handles"
+
 
 class SigningKeys(Statements):
     def signing_key(self, name: str) -> bytes | None:
@@ -16,4 +18,4 @@ class SigningKeys(Statements):
 
     def delete_signing_keys(self) -> None:
         """All but the one whose loss would end all passkeys."""
-        self._run("DELETE FROM signing_keys WHERE name <> 'user-handles'")
+        self._run("DELETE FROM signing_keys WHERE name <> ?", (USER_HANDLES,))

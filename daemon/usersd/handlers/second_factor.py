@@ -41,7 +41,7 @@ def finish(request: Request, service: Service) -> dict[str, Any]:
     body = SecondStep(request.body)
     opened = service.second_step.finish(
         request.pending_tokens,
-        body.proof,
+        body.proof._replace(browsers=request.passkey_browsers),
         then=service.sessions.finish,
         client=request.client,
         by=request.actor,

@@ -7,7 +7,6 @@ from usersctl.devices import KNOWN_FOR
 from usersctl.errors import Invalid, SecondFactorRequired
 from usersctl.fields import lookup
 from usersctl.models import Proof, Session, TokenKind
-from usersctl.secrets import digest
 from usersctl.service import Service
 from usersd.access import own_path
 from usersd.inputs import Body, NoFields, flag, optional, optional_object, required
@@ -31,7 +30,7 @@ REMEMBERS_DEVICE = (
     "This browser is not asked for a second factor again, for the days of `auth.rememberFactor`."
 )
 _RECOVERY_CODE = string("abcd-efgh-ijkl-mnop-qrst-uvwx")
-_CREDENTIAL = {"type": "object", "description": "What the browser's `toJSON()` makes of a passkey's answer."}
+CREDENTIAL = {"type": "object", "description": "What the browser's `toJSON()` makes of a passkey's answer."}
 _END_FIRST = {"end": ("endMySession", "session_id", "$response.body#/sessions/0/id")}
 _SESSIONS = model("SessionList", {"sessions": array(named("Session"))})
 _SHOWN = ("id", "name", "created_at", "last_used_at", "expires_at", "ip", "user_agent")
@@ -98,7 +97,7 @@ class SecondFactor(Body):
     recovery_code = optional(
         _RECOVERY_CODE, "Works once; case, blanks and dashes do not matter.", name="recoveryCode"
     )
-    credential = optional_object(_CREDENTIAL, "Of a passkey.")
+    credential = optional_object(CREDENTIAL, "Of a passkey.")
 
     @property
     def is_given(self) -> bool:
@@ -133,7 +132,7 @@ def confirm(request: Request, service: Service) -> dict[str, Any]:
     body = ProofOfIdentity(request.body)
     user_id, session_id, by = request.signed_in.id, request.session_id, request.actor
     if body.is_given:
-        proof = body.proof._replace(bound_to=digest(request.token))
+        proof = body.proof._replace(browsers=request.passkey_browsers)
         service.second_step.confirm(user_id, proof, session_id=session_id, by=by)
     else:
         service.freshness.confirm(user_id, body.password or "", session_id=session_id, by=by)

@@ -1,0 +1,45 @@
+"""Challenges that passkeys sign: bound to a browser or session, and good for one use within ten minutes.
+
+The service signs them, so that one that is never used costs no row.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from usersctl.clock import stamp
+from usersctl.devices import KEY
+from usersctl.models import Purpose
+from usersctl.secrets import digest, new_token, sign, verified
+from usersctl.store.store import Store
+from usersctl.store.transaction import Transaction
+
+LIFETIME = timedelta(minutes=10)
+TO_ADD, TO_USE = "new passkey", "use of a passkey"  # what the signature is for
+
+
+@dataclass(frozen=True)
+class Challenges:
+    store: Store
+
+    def new(self, purpose: str, bound_to: str) -> bytes:
+        until = stamp(self.store.clock() + LIFETIME)
+        text = f"{new_token()}~{until}~{digest(bound_to).hex()}"
+        return sign(self.store.signing_key(KEY), purpose, text).encode()
+
+    def is_ours(self, challenge: bytes, purpose: str, bound_to: Iterable[str]) -> bool:
+        """Whether it was given for this purpose to one of these, and has not expired. It may be used already."""
+        text = verified(self.store.signing_key(KEY), purpose, challenge.decode("latin-1"))
+        if text is None:
+            return False
+        _, until, given_to = text.split("~")
+        now = self.store.clock()
+        return stamp(now) < until <= stamp(now + LIFETIME) and given_to in {
+            digest(each).hex() for each in bound_to
+        }
+
+    def spend(self, tx: Transaction, challenge: bytes) -> bool:
+        """In the transaction of its effect. False if it was used before, also in parallel."""
+        return tx.add_one_time_token(
+            digest(challenge.decode("latin-1")), Purpose.PASSKEY_SPENT, None, "", LIFETIME
+        )

@@ -1,0 +1,238 @@
+"""The journeys of passkeys: add one, sign in with it or use it as a second factor, rename and remove it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from usersctl.errors import Inactive, Invalid, InvalidPasskey, NotFound, Taken
+from usersctl.factors import changes, webauthn
+from usersctl.factors.challenges import LIFETIME, TO_ADD, TO_USE, Challenges
+from usersctl.factors.enrolment import Factors, as_json
+from usersctl.fields import normal_name
+from usersctl.lockdown import refuse_in_lockdown
+from usersctl.mail.kinds import PASSKEY_REFUSED
+from usersctl.models import Actor, Method, Passkey, User
+from usersctl.permissions import Check, admit
+from usersctl.secrets import digest, keyed_digest
+from usersctl.store.signing_keys import USER_HANDLES
+from usersctl.store.transaction import Transaction
+
+MOST_PASSKEYS = 20  # of one account
+
+T = TypeVar("T")
+
+
+class Use(NamedTuple):
+    """A passkey that was used rightly. It counts in the transaction that spends its challenge."""
+
+    passkey: Passkey
+    assertion: webauthn.Assertion
+
+
+@dataclass(frozen=True)
+class Passkeys:
+    factors: Factors
+    challenges: Challenges
+
+    lifetime = LIFETIME  # of a challenge
+
+    @property
+    def site(self) -> webauthn.Site:
+        settings = self.factors.settings
+        if settings.rp_id is None:
+            raise Invalid("Passkeys need an address with a name, which baseUrl has not")
+        return webauthn.Site(settings.rp_id, settings.base_url)
+
+    def user_handle(self, user_id: int) -> bytes:
+        """What authenticators call the account: the same for all its passkeys, and of no meaning to others."""
+        return keyed_digest(self.factors.store.signing_key(USER_HANDLES), str(user_id))
+
+    # --- added ---
+
+    def options_to_add(self, user_id: int, *, session_id: int, by: Actor) -> dict[str, Any]:
+        """For `navigator.credentials.create()`, in the form that `parseCreationOptionsFromJSON` takes."""
+        site = self.site
+        with self.factors.store.read() as tx:
+            admit(tx, by)
+            user = self.factors.enroller(tx, user_id, by)
+            present = tx.passkeys(user_id)
+        _refuse_more(present)
+        challenge = self.challenges.new(TO_ADD, _session(session_id))
+        handle = webauthn.in_base64(self.user_handle(user_id))
+        return {
+            "rp": {"id": site.rp_id, "name": self.factors.settings.brand},
+            "user": {"id": handle, "name": user.email, "displayName": user.name},
+            "challenge": webauthn.in_base64(challenge),
+            "pubKeyCredParams": [
+                {"type": "public-key", "alg": algorithm} for algorithm in webauthn.ALGORITHMS
+            ],
+            "timeout": _milliseconds(),
+            "excludeCredentials": _described(present),
+            "authenticatorSelection": {
+                "residentKey": "required",
+                "requireResidentKey": True,
+                "userVerification": "required",
+            },
+            "attestation": "none",
+        }
+
+    def add(
+        self, user_id: int, credential: Mapping[str, Any], name: str, *, session_id: int, by: Actor
+    ) -> tuple[dict[str, Any], list[str] | None]:
+        """In the session that asked for the options. Returns also the recovery codes that come with the first factor."""
+        name = normal_name(name)
+        site = self.site
+        is_ours = partial(self.challenges.is_ours, purpose=TO_ADD, bound_to=[_session(session_id)])
+        new = webauthn.verify_new(credential, site, is_ours)
+        with self.factors.store.write() as tx:
+            admit(tx, by)
+            user = self.factors.enroller(tx, user_id, by)
+            _refuse_more(tx.passkeys(user_id))
+            if not self.challenges.spend(tx, new.challenge):
+                raise Invalid("Begin again: this answer was used before")
+            passkey = tx.add_passkey(
+                user_id,
+                new.credential_id,
+                rp_id=site.rp_id,
+                public_key=new.public_key,
+                algorithm=new.algorithm,
+                sign_count=new.sign_count,
+                name=name,
+                synced=new.synced,
+            )
+            if passkey is None:
+                raise Taken("This passkey is registered already")
+            codes = changes.added(
+                tx, self.factors.emails, user, changes.PASSKEY, passkey_id=passkey.id, by=by
+            )
+            # Its authenticator has just verified the user.
+            tx.note_proof(by.token_hash or b"", Method.PASSKEY)
+            return as_json(passkey), codes
+
+    def rename(self, user_id: int, passkey_id: int, name: str, *, by: Actor) -> None:
+        name = normal_name(name)
+        with self.factors.store.write() as tx:
+            admit(tx, by)
+            self.factors.owner(tx, user_id, by)
+            if tx.rename_passkey(user_id, passkey_id, name) is None:
+                raise NotFound("Passkey not found")
+
+    def remove(self, user_id: int, passkey_id: int, *, by: Actor) -> None:
+        with self.factors.store.write() as tx:
+            admit(tx, by)
+            user = self.factors.owner(tx, user_id, by)
+            if tx.delete_passkey(user_id, passkey_id) is None:
+                raise NotFound("Passkey not found")
+            changes.removed(tx, self.factors.emails, user, changes.PASSKEY, passkey_id=passkey_id, by=by)
+
+    # --- used ---
+
+    def options(
+        self, browser: str, user_id: int | None = None, pending: Iterable[str] = ()
+    ) -> dict[str, Any]:
+        """For `navigator.credentials.get()`: the passkeys of the user, or of the sign-in that waits. Without either, or with
+        two different ones, the browser offers all that it has for this site."""
+        site = self.site
+        allowed: list[Passkey] = []
+        if user_id is not None or pending:
+            with self.factors.store.read() as tx:
+                waiting = [tx.pending(digest(token)) for token in pending]
+                users = {each.user_id for each in waiting if each}
+                if user_id is not None:
+                    users.add(user_id)
+                if len(users) == 1:
+                    allowed = tx.passkeys(*users)
+        return {
+            "challenge": webauthn.in_base64(self.challenges.new(TO_USE, browser)),
+            "rpId": site.rp_id,
+            "timeout": _milliseconds(),
+            "userVerification": "required",
+            "allowCredentials": _described(allowed),
+        }
+
+    def sign_in(
+        self,
+        credential: Mapping[str, Any],
+        browsers: Iterable[str],
+        *,
+        then: Callable[[Transaction, User], T],
+        by: Actor,
+    ) -> T:
+        """Calls `then`, which opens the session, in the transaction in which the passkey was used."""
+        use = self._verified(credential, browsers, by)
+        if use.assertion.user_handle is None:
+            raise InvalidPasskey("the authenticator does not say whose it is")
+        with self.factors.store.write() as tx:
+            user = tx.user(use.passkey.user_id)
+            refuse_in_lockdown(tx, user)
+            if user is None or not self._count(tx, use):
+                raise InvalidPasskey("it was used before")
+            if not user.active:
+                raise Inactive(user.inactive_because)
+            return then(tx, user)
+
+    def prepare(
+        self, user_id: int, credential: Mapping[str, Any], browsers: Iterable[str], *, by: Actor
+    ) -> Check:
+        """The check of a passkey as a second factor of this account."""
+        try:
+            use = self._verified(credential, browsers, by)
+        except InvalidPasskey:
+            return lambda _: None
+
+        def check(tx: Transaction) -> str | None:
+            is_right = use.passkey.user_id == user_id and self._count(tx, use)
+            return Method.PASSKEY if is_right else None
+
+        return check
+
+    def _verified(self, credential: Mapping[str, Any], browsers: Iterable[str], by: Actor) -> Use:
+        is_ours = partial(self.challenges.is_ours, purpose=TO_USE, bound_to=tuple(browsers))
+        site = self.site
+        try:
+            name = webauthn.credential_id(credential)
+            with self.factors.store.read() as tx:
+                passkey = tx.passkey(name)
+            if passkey is None:
+                raise InvalidPasskey("no account has it", is_known=False)
+            assertion = webauthn.verify_use(credential, site, is_ours, public_key=passkey.public_key)
+        except webauthn.Refused as refused:
+            raise InvalidPasskey(str(refused)) from None
+        if assertion.user_handle not in (None, self.user_handle(passkey.user_id)):
+            raise InvalidPasskey("it was made for another account")
+        if not webauthn.has_grown(passkey.sign_count, assertion.sign_count):
+            self._tell_of_copy(passkey, assertion.challenge, by)
+            raise InvalidPasskey("its counter did not grow: it may be a copy")
+        return Use(passkey, assertion)
+
+    def _count(self, tx: Transaction, use: Use) -> bool:
+        """False if the challenge was used before, the counter has grown further meanwhile, or the passkey is gone."""
+        count, synced = use.assertion.sign_count, use.assertion.synced
+        is_new = self.challenges.spend(tx, use.assertion.challenge)
+        return is_new and tx.use_passkey(use.passkey.id, count, synced=synced)
+
+    def _tell_of_copy(self, passkey: Passkey, challenge: bytes, by: Actor) -> None:
+        with self.factors.store.write() as tx:
+            admit(tx, by)
+            user = tx.user(passkey.user_id)
+            if user is not None and self.challenges.spend(tx, challenge):
+                self.factors.emails.add(tx, PASSKEY_REFUSED, user, user.email)
+                tx.audit(by, "passkey-refused", user, passkey=passkey.id)
+
+
+def _session(session_id: int) -> str:
+    return f"session {session_id}"
+
+
+def _refuse_more(present: list[Passkey]) -> None:
+    if len(present) >= MOST_PASSKEYS:
+        raise Invalid(f"You have {MOST_PASSKEYS} passkeys: remove one first")
+
+
+def _described(passkeys: list[Passkey]) -> list[dict[str, str]]:
+    return [{"type": "public-key", "id": webauthn.in_base64(each.credential_id)} for each in passkeys]
+
+
+def _milliseconds() -> int:
+    return int(LIFETIME.total_seconds() * 1000)
