@@ -48,6 +48,18 @@ class Passkeys:
         """What authenticators call the account: the same for all its passkeys, and of no meaning to others."""
         return keyed_digest(self.factors.store.signing_key(USER_HANDLES), str(user_id))
 
+    def accepted(self, user_id: int) -> dict[str, Any] | None:
+        """For `PublicKeyCredential.signalAllAcceptedCredentials()`: the browser forgets all others of the account."""
+        if self.factors.settings.rp_id is None:
+            return None
+        with self.factors.store.read() as tx:
+            present = tx.passkeys(user_id)
+        return {
+            "rpId": self.site.rp_id,
+            "userId": webauthn.in_base64(self.user_handle(user_id)),
+            "allAcceptedCredentialIds": [webauthn.in_base64(each.credential_id) for each in present],
+        }
+
     # --- added ---
 
     def options_to_add(self, user_id: int, *, session_id: int, by: Actor) -> dict[str, Any]:

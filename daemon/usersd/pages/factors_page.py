@@ -1,5 +1,6 @@
 """What the pages show of second factors."""
 
+import json
 from typing import Any, NamedTuple
 
 from usersctl.service import Service
@@ -38,6 +39,6 @@ def content(request: Request, service: Service) -> dict[str, Any]:
         "methods": factors.methods,
         "may_enrol": settings.second_factor != "off",
         "must_enrol": must_enrol(request),
-        "rp_id": None,
-        "accepted": "",
+        "rp_id": settings.rp_id,
+        "accepted": json.dumps(service.passkeys.accepted(user.id)),
     }

@@ -78,7 +78,7 @@ def login(request: Request, service: Service) -> Response:
         ways=ways,
         error=_why_refused(words, query.error, detail),
         awaits=detail == "awaiting-confirmation",
-        rp_id=None,
+        rp_id=request.settings.rp_id,
     )
 
 
@@ -117,7 +117,7 @@ def second_factor(request: Request, service: Service) -> Response:
         methods=methods,
         api=CONFIRM if steps_up else SECOND_STEP,
         remembers=0 if steps_up else request.settings.remember_factor.days,
-        rp_id=None,
+        rp_id=request.settings.rp_id,
     )
 
 
