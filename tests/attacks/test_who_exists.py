@@ -8,6 +8,7 @@ from typing import Any
 import bcrypt
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.factors import add_authenticator_apps
 from support.fakes import FakeClock
 from support.hashes import of_packages
 from support.web import DEVICE, refusal_of, running
@@ -40,7 +41,7 @@ def address(name: str) -> str:
 @pytest.fixture(scope="module")
 def refused() -> dict[str, tuple[str, str]]:
     """Logins that get the same refusal: address and password."""
-    names = ("wrong", "inactive", "broken", "nonsense", "unusable", "cheap")
+    names = ("wrong", "factor", "inactive", "broken", "nonsense", "unusable", "cheap")
     return {
         **{name: (address(name), "not the password") for name in (*names, *FOREIGN)},
         "unknown": ("nobody@example.com", "not the password"),
@@ -62,13 +63,15 @@ def accounts_for_refusal(service: Service, foreign: dict[str, str]) -> None:
         "unusable": UNUSABLE,
         "cheap": bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode(),
     }
-    for name in ("wrong", "inactive", *stored):
+    for name in ("wrong", "factor", "inactive", *stored):
         user = create_user(
             service, address(name), name.title(), PASSWORD, active=name != "inactive", by=OPERATOR
         )
         if name in stored:
             with service.store.write() as tx:
                 tx.change_user(user.id, password_hash=stored[name])
+        if name == "factor":
+            add_authenticator_apps(service, user.id)
 
 
 def test_login_refusals_do_not_reveal_accounts(
@@ -89,6 +92,7 @@ def test_limits_do_not_reveal_accounts(
     accounts_for_refusal(service, FOREIGN)
     kinds = (
         "wrong",
+        "factor",
         "inactive",
         "broken",
         "nonsense",
@@ -122,6 +126,7 @@ def test_the_time_of_a_refusal_does_not_reveal_accounts(
     kinds = (
         *foreign,
         "wrong",
+        "factor",
         "inactive",
         "broken",
         "unusable",
