@@ -125,7 +125,7 @@ TABLE: tuple[Route, ...] = (
     Route("GET",    "/not-me",                             ANYONE,           pages.not_me),
     Route("GET",    "/confirm-deletion",                   ANYONE,           pages.confirm_deletion),
     Route("GET",    "/undo-deletion",                      ANYONE,           pages.undo_deletion),
-    Route("GET",    "/confirm-new-email",                  ANYONE,           pages.confirm_new_email),
+    Route("GET",    "/confirm-new-email",                  OPTIONAL_SESSION, pages.confirm_new_email),
     Route("GET",    "/accept-invite",                      ANYONE,           pages.accept_invite),
     Route("GET",    "/setup",                              ANYONE,           pages.setup),
     Route("GET",    "/assets/<name>",                      ANYONE,           pages.asset),

@@ -221,3 +221,63 @@ def test_who_must_have_a_second_factor_is_led_through_its_set_up(
     ada.sees("Page 1 of 1")
     ada.goes("/account")
     ada.sees("Your details")
+
+
+def test_a_new_address_is_confirmed_after_a_second_factor(site: Site, visit: Visit, clock: FakeClock) -> None:
+    ada = visit(site)
+    ada.expected = {401, 403}
+    ada.signs_in(at="/login?redirect=/account")
+    app, _ = enrols(ada, clock)
+    ada.fills(Email="countess@example.com")
+    ada.presses("Save")
+    ada.sees("Open the link in the email to countess@example.com by")
+    ada.context.clear_cookies()
+    ada.opens_email("Confirm")
+    ada.presses("Confirm")
+    ada.is_at("/login?redirect=/confirm-new-email")
+    ada.fills(Email="ada@example.com", Password=PASSWORD)
+    ada.presses("Sign in")
+    ada.fills(**{CODE: app.code()})
+    ada.presses("Confirm")
+    expect(ada.page.get_by_role("heading", level=1)).to_have_text("Confirm your new address")
+    clock.move(minutes=11)
+    ada.presses("Confirm")
+    ada.sees("What you want to open asks for a second step.")
+    ada.fills(**{CODE: app.code()})
+    ada.presses("Confirm")
+    expect(ada.page.get_by_role("heading", level=1)).to_have_text("Confirm your new address")
+    ada.presses("Confirm")
+    ada.is_at("/account")
+    ada.sees("Your email address has been changed.")
+
+
+def test_an_account_with_a_second_factor_is_deleted_with_it(
+    site: Site, visit: Visit, clock: FakeClock
+) -> None:
+    ada = visit(site)
+    ada.expected = {403}
+    ada.signs_in(at="/login?redirect=/account")
+    app, _ = enrols(ada, clock)
+    ada.sees("Your authenticator app is set up.")
+    clock.move(minutes=11)
+    ada.page.locator("summary").click()
+    ada.presses("Delete my account")
+    ada.sees("Confirm that it is you")
+    ada.fills(**{CODE: app.code()})
+    ada.presses("Confirm")
+    ada.is_at("/login")
+    ada.sees("Your account is now inactive and will be deleted.")
+
+
+def test_an_enrolment_that_was_not_mine_is_taken_back(site: Site, visit: Visit, clock: FakeClock) -> None:
+    ada = visit(site)
+    ada.signs_in(at="/login?redirect=/account")
+    enrols(ada, clock)
+    owner = visit(site)
+    owner.opens_email("Your account at Acme has an authenticator app now")
+    owner.sees("a new passkey or app that the email is about is removed")
+    owner.presses("Lock everyone out")
+    owner.is_at("/forgot-password")
+    user = site.service.accounts.find("ada@example.com")
+    assert user.factors == 0
+    assert site.service.sessions.listed(user.id) == []

@@ -214,7 +214,8 @@ function onPress(button, action) {
 // A form says by its attributes what it does. The request: data-api, data-method, data-query (fields that come from the
 // page's address). After success: data-then (the page to go to) and data-done (the note to show, there or here),
 // data-keep (the form stays), data-leads (to the url of the answer), data-closes (its dialog), data-title (the page's new heading). data-over: an addition to the error when the link in an email has expired.
-// data-second: the page for the second step of a sign-in; data-ends: where that page leads when the sign-in has ended.
+// data-second: the page for the second step of a sign-in; data-ends: where that page leads when the sign-in has ended;
+// data-proof: the page that proves anew who the visitor is, and comes back.
 
 function fields(form) {
   const values = {};
@@ -255,9 +256,10 @@ async function send(form) {
   return onward || (result && finish(form, result, values));
 }
 
-// The page where a refused sign-in goes on, if any.
+// The page where a refused sign-in or change goes on, if any.
 function nextStep(form, message) {
-  const { second, ends, then } = form.dataset;
+  const { second, ends, proof, then } = form.dataset;
+  if (proof && message === "Confirm that it is you") return proof;
   if (second && message === "Second factor required") return second + (then ? "?" + new URLSearchParams({ redirect: then }) : "");
   if (!ends || message !== "Authentication required") return undefined;
   hand("note", t("second.over"));
