@@ -601,7 +601,7 @@ ROOMS = (
     *("accounts", "deletion", "errors", "fields", "passwords"),
     *("registration", "recovery", "sessions", "first_admin", "invitations"),
     *("freshness", "groups", "oauth/identities", "permissions"),
-    *(f"factors/{name}" for name in ("enrolment", "second_step")),
+    *(f"factors/{name}" for name in ("enrolment", "passkeys", "second_step")),
 )
 DAEMON = (
     "app",
@@ -611,7 +611,7 @@ DAEMON = (
         for name in (
             *("registration", "recovery", "deletion", "session", "first_admin", "users"),
             *("assistance", "bulk", "groups", "identities", "invitations"),
-            *("factors", "second_factor"),
+            *("factors", "passkeys", "second_factor"),
         )
     ),
 )
@@ -621,7 +621,8 @@ NOT_SHOWN = re.compile(
     # Each form has its own text for success.
     r"|All sessions have ended|Open the link in the email|If this address |(Password|Email) changed$|Registered\.|Your (account|email|password) "
     r"|Account is inactive$|Internal server error|Not found|Method not allowed|This link works once|Logged out"
-    r"|Too many |The service is not available|The use of a session is to be|Uses of sessions are to be|Sign in to change this$"
+    r"|Too many |Credential( and name)? (is|are) required|Passkeys need an address|(no account has it|it was|its counter|the authenticator) "
+    r"|The service is not available|The use of a session is to be|Uses of sessions are to be|Sign in to change this$"
 )
 
 

@@ -1,0 +1,218 @@
+"""Passkeys in Chromium, with its virtual authenticators."""
+
+from collections.abc import Callable
+
+import pytest
+from support.commands import PASSWORD
+from support.fakes import FakeClock
+from support.virtual_authenticator import VirtualAuthenticator
+from support.visitors import Visitor, expect
+from support.web import Site
+
+Visit = Callable[..., Visitor]
+House = Callable[..., Site]
+
+NOTHING_CAME = "Nothing came from your device"
+
+
+@pytest.fixture
+def site(house: House) -> Site:
+    made = house("localhost")
+    made.add()
+    return made
+
+
+@pytest.fixture
+def ada(site: Site, visit: Visit) -> Visitor:
+    """At /account of a site whose address is a name."""
+    visitor = visit(site)
+    visitor.base = site.service.settings.base_url
+    visitor.signs_in(at="/login?redirect=/account")
+    return visitor
+
+
+def adds_passkey(visitor: Visitor, *, first: bool = True) -> None:
+    visitor.presses("Add a passkey")
+    if first:
+        visitor.sees("Keep them where you find them without this device.")
+        visitor.presses("I have kept them")
+    visitor.sees("The passkey has been added.")
+
+
+def signs_out(visitor: Visitor, *, at: str = "/login") -> None:
+    """And comes back, to a page that suggests no passkeys: the virtual authenticator would take the first suggestion."""
+    visitor.page.add_init_script("PublicKeyCredential.isConditionalMediationAvailable = async () => false")
+    comes_back(visitor, at=at)
+
+
+def comes_back(visitor: Visitor, *, at: str = "/login") -> None:
+    visitor.context.clear_cookies(name="auth_token")
+    visitor.goes(at)
+
+
+def subjects(site: Site) -> list[str]:
+    """Of the emails, the oldest first."""
+    while site.service.outbox.work() is not None:
+        pass
+    return [str(email.subject) for email in reversed(site.service.outbox.saved_emails())]
+
+
+def test_a_user_adds_a_passkey_and_signs_in_without_a_name(ada: Visitor) -> None:
+    phone = VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    ada.sees("on one device only")
+    ada.sees("Codes left: 10")
+    assert [one["isResidentCredential"] for one in phone.credentials] == [True]
+    assert "ada" not in str(phone.credentials[0]["userHandle"])
+    signs_out(ada, at="/login?redirect=/account")
+    ada.presses("Sign in with a passkey")
+    ada.is_at("/account")
+    ada.sees("last used")
+
+
+def test_a_passkey_is_chosen_in_the_suggestions_of_the_address_field(ada: Visitor) -> None:
+    VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    comes_back(ada, at="/login?redirect=/account")
+    ada.is_at("/account")
+
+
+def test_stay_signed_in_holds_for_a_passkey(ada: Visitor) -> None:
+    VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    signs_out(ada)
+    ada.page.get_by_label("Stay signed in on this device").check()
+    ada.presses("Sign in with a passkey")
+    ada.is_at("/")
+    cookie = ada.cookie()
+    assert cookie is not None
+    assert cookie["expires"] > 0
+
+
+def test_a_device_has_one_passkey_for_an_account(ada: Visitor) -> None:
+    VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    ada.presses("Add a passkey")
+    ada.sees("This device has a passkey for your account already.")
+
+
+def test_two_authenticators_have_one_passkey_each(ada: Visitor) -> None:
+    phone = VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    key = VirtualAuthenticator(ada, transport="usb", beside=phone)
+    adds_passkey(ada, first=False)
+    assert (len(phone.credentials), len(key.credentials)) == (1, 1)
+    expect(ada.page.locator("#passkeys li")).to_have_count(2)
+    phone.is_gone()
+    signs_out(ada, at="/login?redirect=/account")
+    ada.presses("Sign in with a passkey")
+    ada.is_at("/account")
+
+
+def test_a_device_that_does_not_verify_its_user_adds_nothing_and_signs_nobody_in(ada: Visitor) -> None:
+    phone = VirtualAuthenticator(ada)
+    phone.verifies(user=False)
+    ada.presses("Add a passkey")
+    ada.sees(NOTHING_CAME)
+    phone.verifies(user=True)
+    adds_passkey(ada)
+    signs_out(ada)
+    phone.verifies(user=False)
+    ada.presses("Sign in with a passkey")
+    ada.sees(NOTHING_CAME)
+    assert ada.cookie() is None
+
+
+def test_a_copied_passkey_is_refused_and_its_owner_told(ada: Visitor) -> None:
+    phone = VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    for _ in range(2):
+        signs_out(ada, at="/login?redirect=/account")
+        ada.presses("Sign in with a passkey")
+        ada.is_at("/account")
+    ada.expected = {401}
+    phone.is_cloned()
+    signs_out(ada)
+    ada.presses("Sign in with a passkey")
+    ada.sees("This passkey was refused.")
+    assert ada.cookie() is None
+    assert "A passkey of your account at Acme was refused" in subjects(ada.site)
+
+
+def test_a_removed_passkey_signs_nobody_in_and_the_browser_forgets_it(ada: Visitor) -> None:
+    phone = VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    (credential,) = phone.credentials
+    user = ada.site.service.accounts.find("ada@example.com")
+    with ada.site.service.store.write() as tx:
+        tx.delete_passkeys(user.id)
+    ada.expected = {401}
+    signs_out(ada)
+    ada.presses("Sign in with a passkey")
+    ada.sees("This passkey does not belong to an account here any more.")
+    assert ada.cookie() is None
+    ada.waits(lambda: credential["credentialId"] not in [one["credentialId"] for one in phone.credentials])
+
+
+def test_a_passkey_is_renamed_and_removed_after_it_was_used_once_more(ada: Visitor, clock: FakeClock) -> None:
+    phone = VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    ada.expected = {403}
+    clock.move(minutes=11)
+    ada.page.locator("[data-rename]").click()
+    ada.fills(Name_of_the_passkey="My phone")
+    ada.page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    ada.sees("Confirm that it is you")
+    ada.presses("Use a passkey")
+    ada.sees("My phone")
+    clock.move(minutes=11)
+    ada.presses("Remove: My phone")
+    ada.page.get_by_role("dialog").get_by_role("button", name="Remove", exact=True).click()
+    ada.sees("Confirm that it is you")
+    ada.presses("Use a passkey")
+    ada.sees("The passkey has been removed.")
+    ada.misses("My phone")
+    assert subjects(ada.site)[-2:] == [
+        "Your account at Acme has a new passkey",
+        "A passkey of your account at Acme was removed",
+    ]
+    ada.waits(lambda: phone.credentials == [])
+
+
+def test_a_passkey_is_the_second_step_after_a_password(ada: Visitor) -> None:
+    phone = VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    ada.expected = {401}
+    signs_out(ada, at="/login?redirect=/account")
+    ada.fills(Email="ada@example.com", Password=PASSWORD)
+    ada.presses("Sign in")
+    ada.sees("One more step")
+    phone.verifies(user=False)
+    ada.presses("Use a passkey")
+    ada.sees(NOTHING_CAME)
+    phone.verifies(user=True)
+    ada.presses("Use a passkey")
+    ada.is_at("/account")
+
+
+def test_an_address_that_is_no_name_offers_no_passkeys(house: House, visit: Visit) -> None:
+    site = house()
+    site.add()
+    ada = visit(site)
+    ada.goes("/login")
+    expect(ada.page.get_by_role("button")).to_have_count(2)  # sign in, and show the password
+    ada.signs_in(at="/login?redirect=/account")
+    ada.sees("Authenticator app")
+    expect(ada.button("Add a passkey")).to_have_count(0)
+
+
+def test_a_browser_without_passkeys_offers_none(site: Site, visit: Visit) -> None:
+    ada = visit(site)
+    ada.base = site.service.settings.base_url
+    ada.page.add_init_script("delete window.PublicKeyCredential")
+    ada.goes("/login")
+    expect(ada.button("Sign in")).to_be_enabled()
+    expect(ada.button("Sign in with a passkey")).to_be_hidden()
+    ada.signs_in(at="/login?redirect=/account")
+    ada.sees("This browser cannot use passkeys here.")
+    expect(ada.button("Add a passkey")).to_be_hidden()
