@@ -621,7 +621,7 @@ NOT_SHOWN = re.compile(
     # Each form has its own text for success.
     r"|All sessions have ended|Open the link in the email|If this address |(Password|Email) changed$|Registered\.|Your (account|email|password) "
     r"|Account is inactive$|Internal server error|Not found|Method not allowed|This link works once|Logged out"
-    r"|Too many |Credential( and name)? (is|are) required|Passkeys need an address|(no account has it|it was|its counter|the authenticator) "
+    r"|Too many |Credential( and name)? (is|are) required|Passkeys need an address|no account has it$|(it was|its counter|the authenticator) "
     r"|The service is not available|The use of a session is to be|Uses of sessions are to be|Sign in to change this$"
 )
 
