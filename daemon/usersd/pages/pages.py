@@ -11,6 +11,7 @@ from usersctl.config.providers import ProviderSettings
 from usersctl.models import OAUTH, Role
 from usersctl.service import Service
 from usersd.access import is_api, own_path, wants_a_page
+from usersd.assurance import has_two_factors
 from usersd.inputs import Query, number, optional
 from usersd.openapi.operation import HTML, PAGES, Operation
 from usersd.openapi.schemas import EMAIL, GROUP_NAME, TOKEN, integer, string
@@ -26,7 +27,7 @@ from usersd.pages import (
     user_page,
 )
 from usersd.request import Request
-from usersd.response import ALWAYS, JSON, PAGE, Response
+from usersd.response import ALWAYS, JSON, PAGE, Response, redirect_to
 
 if TYPE_CHECKING:
     from bottle import SimpleTemplate
@@ -98,13 +99,25 @@ def logout(request: Request, _service: Service) -> Response:
 SECOND_STEP, CONFIRM = "/api/users/session/second-factor", "/api/users/session/confirm"
 
 
-@Operation("secondFactorPage", PAGES, HTML, query=Onward)
+@Operation(
+    "secondFactorPage",
+    PAGES,
+    HTML,
+    query=Onward,
+    redirect="With a session that has two factors: to `redirect`.",
+)
 def second_factor(request: Request, service: Service) -> Response:
-    """The second step of a sign-in. A user who is signed in with one factor proves the missing one here."""
-    then = own_path(Onward.lenient(request).redirect)
+    """The second step of a sign-in. A user who is signed in with one factor proves the missing one here, and with two goes on
+    to `redirect`."""
+    target, settings = Onward.lenient(request).redirect, request.settings
+    then = own_path(target)
     onward = f"?{urlencode({'redirect': then})}" if then else ""
     methods = service.second_step.offered(request.pending_tokens)
     steps_up = not methods and request.user is not None
+    if steps_up and has_two_factors(request.session, settings.trusted_providers):
+        return redirect_to(then or _end_of_provider(request, target) or "/")
+    if _end_of_provider(request, target):
+        then = f"{request.path}?{urlencode({'redirect': target})}"  # the script stays on this site, and this page leads on
     if steps_up:
         methods = factors_page.factors_of(service, request.signed_in.id).methods
     return _page(
@@ -116,9 +129,15 @@ def second_factor(request: Request, service: Service) -> Response:
         steps_up=steps_up,
         methods=methods,
         api=CONFIRM if steps_up else SECOND_STEP,
-        remembers=0 if steps_up else request.settings.remember_factor.days,
-        rp_id=request.settings.rp_id,
+        remembers=0 if steps_up else settings.remember_factor.days,
+        rp_id=settings.rp_id,
     )
+
+
+def _end_of_provider(request: Request, target: str | None) -> str:
+    """Where sign-ins through a provider go on, if that is another origin. The configuration names it."""
+    ends = [provider.success_redirect for provider in request.settings.described_providers]
+    return next((end for end in ends if end == target and not own_path(end)), "")
 
 
 CLOSED = {403: "Registration is closed."}
