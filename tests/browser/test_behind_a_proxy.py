@@ -1,16 +1,20 @@
 """A real browser, a real proxy, and an application behind it; and an application of another origin."""
 
+import base64
 import json
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from support.commands import PASSWORD
+from support.commands import OPERATOR, PASSWORD, create_user
 from support.proxies import NAME, House, house
+from support.virtual_authenticator import VirtualAuthenticator, without_suggestions
 from support.visitors import Visitor
 from support.web import Site, hosting
 
+from usersctl.factors import totp
 from usersd.server.connections import Hosted
 
 DEEP = "/reports/7?from=2026-01-01&q=%C3%A4%26b"
@@ -18,7 +22,8 @@ DEEP = "/reports/7?from=2026-01-01&q=%C3%A4%26b"
 
 @pytest.fixture(scope="module", params=["nginx", "caddy"])
 def here(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with house(request.param, tmp_path_factory.mktemp(request.param)) as site:
+    folder = tmp_path_factory.mktemp(request.param)
+    with house(request.param, folder, factor_rules=("/payroll/*",)) as site:
         yield site
 
 
@@ -92,6 +97,56 @@ def test_a_deep_link_survives_the_sign_in_through_the_provider(visitor: Visitor)
     visitor.follows("Ada Lovelace")
     visitor.page.wait_for_url(visitor.base + DEEP)
     assert shown_by(visitor)["who"]["email"] == "ada@example.com"
+
+
+PAYROLL = "/payroll/7?month=%C3%A4%26b"
+
+
+def test_a_page_for_two_factors_asks_for_the_second_and_comes_back(here: House, visitor: Visitor) -> None:
+    eve = create_user(here.site.service, "eve@example.com", "Eve", PASSWORD, by=OPERATOR)
+    elsewhere = here.cookies(eve)  # another browser, signed in with the password
+    visitor.signs_in("eve", at=PAYROLL)
+    visitor.sees("What you want to open asks for a second step, and your account has none yet.")
+    visitor.page.get_by_role("main").get_by_role("link", name="Profile").click()
+    visitor.presses("Set up an app")
+    visitor.sees("Scan this with the app on your phone.")
+    key = visitor.page.locator("#totp-key").inner_text().replace(" ", "")
+    now = totp.step_at(datetime.now(UTC))
+    visitor.fills(Code_that_the_app_shows_now=totp.code_at(base64.b32decode(key), now))
+    visitor.presses("Confirm")
+    visitor.sees("Keep them where you find them without this device.")
+    codes = visitor.page.locator("#codes-list code").all_inner_texts()
+    visitor.presses("I have kept them")
+    visitor.page.wait_for_url(visitor.base + PAYROLL)
+    assert shown_by(visitor)["headers"]["remote-auth"] == "pwd otp"
+
+    ((name, value),) = elsewhere.items()
+    visitor.context.clear_cookies()
+    visitor.context.add_cookies([{"name": name, "value": value, "url": visitor.base, "secure": True}])
+    visitor.goes("/reports/7")
+    assert shown_by(visitor)["headers"]["remote-auth"] == "pwd"
+    visitor.goes(PAYROLL)
+    visitor.sees("What you want to open asks for a second step.")
+    visitor.fills(**{"Code from your app, or a recovery code": codes[0]})
+    visitor.presses("Confirm")
+    visitor.page.wait_for_url(visitor.base + PAYROLL)
+    assert shown_by(visitor)["headers"]["remote-auth"] == "pwd recovery"
+
+
+def test_a_passkey_alone_opens_a_page_for_two_factors(here: House, visitor: Visitor) -> None:
+    create_user(here.site.service, "zoe@example.com", "Zoe", PASSWORD, by=OPERATOR)
+    VirtualAuthenticator(visitor)
+    visitor.signs_in("zoe", at="/account")
+    visitor.presses("Add a passkey")
+    visitor.presses("I have kept them")
+    visitor.sees("The passkey has been added.")
+    without_suggestions(visitor)
+    visitor.context.clear_cookies()
+    visitor.goes(PAYROLL)
+    visitor.presses("Sign in with a passkey")
+    visitor.page.wait_for_url(visitor.base + PAYROLL)
+    assert shown_by(visitor)["headers"]["remote-auth"] == "passkey"
+    assert shown_by(visitor)["who"]["email"] == "zoe@example.com"
 
 
 def test_an_application_of_another_origin_calls_the_interface(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from support.commands import PASSWORD
 from support.fakes import FakeClock
-from support.virtual_authenticator import VirtualAuthenticator
+from support.virtual_authenticator import VirtualAuthenticator, without_suggestions
 from support.visitors import Visitor, expect
 from support.web import Site
 
@@ -40,8 +40,8 @@ def adds_passkey(visitor: Visitor, *, first: bool = True) -> None:
 
 
 def signs_out(visitor: Visitor, *, at: str = "/login") -> None:
-    """And comes back, to a page that suggests no passkeys: the virtual authenticator would take the first suggestion."""
-    visitor.page.add_init_script("PublicKeyCredential.isConditionalMediationAvailable = async () => false")
+    """And comes back, to a page that suggests no passkeys."""
+    without_suggestions(visitor)
     comes_back(visitor, at=at)
 
 

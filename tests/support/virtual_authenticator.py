@@ -46,3 +46,8 @@ class VirtualAuthenticator:
 
     def _send(self, command: str, **parameters: Any) -> Any:
         return self.devtools.send(f"WebAuthn.{command}", parameters)
+
+
+def without_suggestions(visitor: Visitor) -> None:
+    """The address field suggests no passkeys from now on: the virtual authenticator takes the first suggestion."""
+    visitor.page.add_init_script("PublicKeyCredential.isConditionalMediationAvailable = async () => false")
