@@ -281,3 +281,25 @@ def test_an_enrolment_that_was_not_mine_is_taken_back(site: Site, visit: Visit, 
     user = site.service.accounts.find("ada@example.com")
     assert user.factors == 0
     assert site.service.sessions.listed(user.id) == []
+
+
+def test_an_admin_sees_and_resets_the_factors_of_a_user(site: Site, visit: Visit, clock: FakeClock) -> None:
+    ada = visit(site)
+    ada.expected = {401}
+    ada.signs_in(at="/login?redirect=/account")
+    enrols(ada, clock)
+    root = visit(site)
+    site.add("root", role="admin")
+    user = site.service.accounts.find("ada@example.com")
+    root.signs_in("root", at=f"/login?redirect=/users/{user.id}")
+    region = root.page.get_by_role("region", name="Second step of a sign-in")
+    expect(region).to_contain_text("Authenticator app")
+    expect(region).to_contain_text("Codes left: 10")
+    region.get_by_role("button", name="Remove all").click()
+    root.page.get_by_role("dialog").get_by_role("button", name="Remove all").click()
+    root.sees("ada@example.com has no second step any more.")
+    expect(region).to_contain_text("None: no passkey and no authenticator app.")
+    ada.goes("/account")
+    ada.is_at("/login?redirect=/account")
+    ada.signs_in()
+    ada.is_at("/")
