@@ -115,6 +115,7 @@ def test_verify_accepts_a_bearer_token(site: Site) -> None:
         ("a=1; __Host-auth_token=x; auth_token={token}", "a=1"),
         ("oauth_0123456789abcdef=x; __Host-oauth_0123456789abcdef=x; auth_token={token}", None),
         ("auth_token_device=x; auth_token={token}; __Host-auth_token_device=x; a=1", "a=1"),
+        ("auth_pending=x; auth_token={token}; __Host-auth_pending=x; auth_passkey=x; __Host-auth_passkey=x; a=1", "a=1"),
         ("auth_token={token}; my_auth_token=1; auth_token2=2; auth_token; oauth_x=3", "my_auth_token=1; auth_token2=2; auth_token; oauth_x=3"),
         ('auth_token={token}; odd="a, b"; =; ;x', 'odd="a, b"; =; ;x'),
         ("auth_token={token}; a=1, __Host-auth_token={token}; b=2", "b=2"),
