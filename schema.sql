@@ -293,11 +293,12 @@ CREATE TABLE one_time_tokens (
 CREATE INDEX one_time_tokens_by_user ON one_time_tokens (user_id);
 CREATE INDEX one_time_tokens_by_expiry ON one_time_tokens (expires_at);
 
--- Emails to send, inserted in the transaction of the change that they report. Their secrets are made when they are sent.
+-- Emails to send, and events to tell webhooks, inserted in the transaction of the change that they report. The secrets of
+-- emails are made when they are sent.
 -- An address without an account gets a row, too, which the worker drops, so that timing never shows if it has one.
 CREATE TABLE outbox (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
-    kind        TEXT NOT NULL,
+    kind        TEXT NOT NULL,                   -- of the email, or the name of the event
     user_id     INTEGER REFERENCES users (id) ON DELETE CASCADE,
     email       TEXT NOT NULL,                   -- the recipient
     message_id  TEXT NOT NULL UNIQUE,            -- the same in every attempt
@@ -307,14 +308,27 @@ CREATE TABLE outbox (
     attempts    INTEGER NOT NULL DEFAULT 0,
     last_error  TEXT,
     finished_at TEXT,
-    about       TEXT                             -- the enrolment that its "this wasn't me" link takes back: see models.Enrolment
+    about       TEXT,                            -- the enrolment that its "this wasn't me" link takes back: see models.Enrolment
+    -- Of an event. It has no user_id, because it outlives its user.
+    webhook     TEXT NOT NULL DEFAULT '',        -- its name in the configuration; '': an email
+    subject     INTEGER NOT NULL DEFAULT 0,      -- the id of the user, whose events are told in their order; 0: none
+    payload     TEXT                             -- the body of the request
 ) STRICT;
 
-CREATE INDEX outbox_due ON outbox (due_at) WHERE state = 'waiting';
+CREATE INDEX outbox_due ON outbox (webhook, due_at) WHERE state = 'waiting';
 CREATE INDEX outbox_failed ON outbox (id) WHERE state = 'failed';
+CREATE INDEX outbox_in_order ON outbox (webhook, subject, id) WHERE webhook <> '';
 CREATE INDEX outbox_by_email ON outbox (email, kind, created_at);
 CREATE INDEX outbox_by_user ON outbox (user_id);
 CREATE INDEX outbox_finished ON outbox (finished_at) WHERE finished_at IS NOT NULL;
+
+-- Webhooks whose receiver failed. One that works has no row.
+CREATE TABLE webhooks (
+    name         TEXT PRIMARY KEY,               -- in the configuration
+    failures     INTEGER NOT NULL DEFAULT 0,     -- in a row
+    paused_until TEXT,
+    ended_at     TEXT                            -- when the receiver answered 410
+) STRICT, WITHOUT ROWID;
 
 -- Failed logins in a row, of accounts and of addresses without an account.
 CREATE TABLE login_failures (

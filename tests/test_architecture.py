@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 # --- doors: what each room may import of ours. A room is a module or a folder; a new one gets its place here. ---
 
-BOTTOM = "errors models clock durations secrets config fields schedule colours text"
+BOTTOM = "errors events models clock durations secrets config fields schedule colours text"
 JOURNEY = (  # and never another journey
     f"{BOTTOM} foreign_hashes passwords store permissions throttle devices lockdown mail invited addresses credentials"
     " expiry groups factors.sealing factors.changes"
@@ -34,7 +34,8 @@ CORE = {
     "schedule": "clock",
     "identity_headers": "",
     "fields": "clock errors models",
-    "config": "errors fields identity_headers models schedule",
+    "events": "",
+    "config": "errors events fields identity_headers models schedule",
     "foreign_hashes": "",
     "passwords": "config errors foreign_hashes models",
     "store": "clock errors fields folding lazy models secrets text",
@@ -64,6 +65,7 @@ CORE = {
     "why": JOURNEY,
     "trail": JOURNEY,
     "overview": JOURNEY,
+    "webhooks": f"{BOTTOM} deadline mail store",
     "factors": f"{JOURNEY} factors.recovery_codes",
     "factors.recovery_codes": "secrets",
     "factors.changes": f"{BOTTOM} store mail factors.recovery_codes",
@@ -71,7 +73,7 @@ CORE = {
     "doctor": f"{JOURNEY} deadline oauth",
     "service": (
         f"{JOURNEY} readiness accounts claims session_uses sessions registration recovery deletion invitations freshness oauth"
-        " first_admin transfer why trail overview factors"
+        " first_admin transfer why trail overview factors webhooks"
     ),
 }
 DAEMON = {
@@ -178,6 +180,7 @@ NOT_AT_THE_START = [
     "usersctl.mail.writer",
     "usersctl.mail.smtp",
     "usersctl.foreign_hashes",
+    "usersctl.webhooks",
 ]
 
 # --- the rules: each yields one line for every place that breaks it ---

@@ -97,7 +97,8 @@ class Invitations:
         made = tx.add_user(Newcomer(guest.email, name, role=guest.role or Role.USER, active=False))
         if guest.groups is not None:
             set_groups(tx, made, guest.groups, by=by)
-        return invited.begin(tx, self.emails, made, lifetime, is_nameless=guest.name is None, by=by)
+        is_nameless = guest.name is None
+        return invited.begin(tx, self.emails, made, lifetime, is_nameless=is_nameless, created=True, by=by)
 
     def _change(self, tx: Transaction, user: User, guest: Guest, lifetime: timedelta, by: Actor) -> User:
         """What the newer invitation says counts; what it leaves open stays."""

@@ -19,9 +19,10 @@ def begin(
     *,
     is_nameless: bool = False,
     again: bool = False,
+    created: bool = False,
     by: Actor,
 ) -> User:
-    """For a new account, for one that has no password, or `again`: links of an invitation before this one are dead."""
+    """For a new account (`created`: by this invitation), for one that has no password, or `again`: links of an invitation before this one are dead."""
     tx.end_invite_links(Purpose.INVITE_REPLACED, user.id)
     expires_at = stamp(tx.now + lifetime)
     invited = tx.change_user(
@@ -32,7 +33,7 @@ def begin(
         invited_nameless=is_nameless,
     )
     emails.add_for_admin(tx, INVITATION, invited)
-    details = {"again": True} if again else {}
+    details = {name: True for name, is_so in (("again", again), ("created", created)) if is_so}
     tx.audit(by, "invite", invited, role=invited.role, days=round(lifetime / timedelta(days=1), 2), **details)
     return invited
 

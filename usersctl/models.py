@@ -447,3 +447,19 @@ class QueuedEmail(NamedTuple):
     last_error: str | None
     finished_at: str | None
     about: str | None = None
+    # Of an event; kind is its name, and there is no email and no user_id.
+    webhook: str = ""
+    subject: int = 0  # the id of the user; 0: none
+    payload: str | None = None
+
+
+class WebhookState(NamedTuple):
+    """What the receiver of a webhook did lately."""
+
+    failures: int = 0  # in a row
+    paused_until: str | None = None
+    ended_at: str | None = None
+
+    def holds(self, now: str) -> bool:
+        """Whether nothing is sent now."""
+        return self.ended_at is not None or (self.paused_until or "") > now

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from usersctl.throttle import AccountThrottle
     from usersctl.trail import Trail
     from usersctl.transfer.transfer import Transfer
+    from usersctl.webhooks.webhooks import Webhooks
     from usersctl.why import Why
 
 
@@ -86,6 +87,8 @@ class Service:
         self._send = send
         self._admin_command = admin_command
         self._parts = parts
+        if self.webhooks is not None:
+            store.listener = self.webhooks.hear
 
     @cached_property
     def emails(self) -> "EmailQueue":
@@ -279,6 +282,15 @@ class Service:
         from usersctl.readiness import Readiness
 
         return Readiness(self.store, self._parts)
+
+    @cached_property
+    def webhooks(self) -> "Webhooks | None":
+        """None without one in the configuration: then nothing hears of events."""
+        if not self.settings.webhooks:
+            return None
+        from usersctl.webhooks.webhooks import Webhooks
+
+        return Webhooks(self.store, self.settings.webhooks, self.now)
 
     @cached_property
     def why(self) -> "Why":

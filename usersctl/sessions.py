@@ -22,6 +22,7 @@ from usersctl.errors import (
     Unauthenticated,
     UsersError,
 )
+from usersctl.events import SIGN_IN
 from usersctl.expiry import delete_due
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.folder import mail_folder, remove_emails
@@ -56,6 +57,7 @@ SOONEST_END = timedelta(seconds=10)  # longer than a note waits
 MAX_USER_AGENT = 300
 MOST_KINDS_OF_HASHES = 50  # that a login looks at; of an application, few costs and kinds come
 SENT_EMAILS_KEPT = timedelta(days=7)
+EVENTS_WAIT = timedelta(days=3)  # as usersctl/webhooks/delivery.py tries them
 
 
 Delete = Callable[[Transaction, int], int]  # so many rows at most; returns how many there were
@@ -256,7 +258,7 @@ class Sessions:
     ) -> Opened:
         """Opens the session of a sign-in; `method` is the second factor that was proved, if there is one."""
         for sent in client.tokens:
-            tx.delete_token(digest(sent))
+            _sign_out(tx, sent, client.ip)
         _end_sent_pending(tx, client)
         remember, opened_with = pending.is_persistent, f"{pending.opened_with} {method}".rstrip()
         kind = TokenKind.PERSISTENT if remember else TokenKind.SESSION
@@ -279,6 +281,7 @@ class Sessions:
         )
         tx.note_login(user.id)
         tx.count_sign_in()
+        tx.tell(Actor(f"user:{user.id}", client.ip), SIGN_IN, user, sign_in_details(session))
         return Opened(token, session, user._replace(last_login_at=tx.now_text))
 
     def idle_time(self, kind: str) -> timedelta:
@@ -376,13 +379,13 @@ class Sessions:
 
     # --- ended ---
 
-    def end(self, token: str) -> Session | None:
+    def end(self, token: str, *, ip: str | None = None) -> Session | None:
         """Logout. An unknown token costs no write."""
         with self.store.glance() as tx:
             if tx.session(digest(token), expired=True) is None:
                 return None
         with self.store.write() as tx:
-            return tx.delete_token(digest(token))
+            return _sign_out(tx, token, ip)
 
     def listed(self, user_id: int | None = None, *, live: bool = True) -> list[Session]:
         with self.store.read() as tx:
@@ -502,6 +505,7 @@ class Sessions:
                     lambda tx, some: tx.delete_expired_enrolments(began, some),
                     lambda tx, some: tx.delete_oldest_failures(self.kept_failures, some),
                     lambda tx, some: tx.delete_finished_emails(stamp(kept_since), some),
+                    lambda tx, some: tx.give_up_events(stamp(tx.now - EVENTS_WAIT), some),
                     lambda tx, some: delete_due(tx, by, some),
                     lambda tx, some: expire_claims(tx, self.emails, some),
                     lambda tx, some: tx.delete_expired_reservations(began, some),
@@ -550,6 +554,26 @@ class Sessions:
 
 def is_by_factor(opened_with: str) -> bool:
     return any(method in FACTOR_METHODS for method in opened_with.split())
+
+
+def sign_in_details(session: Session) -> dict[str, Any]:
+    """What an event tells of a new session; the trail has no row of it."""
+    details = {"token": session.id, "kind": session.kind, "name": session.name}
+    return details | {
+        "opened_with": session.opened_with,
+        "expires_at": session.expires_at,
+        "ip": session.ip,
+        "user_agent": session.user_agent,
+    }
+
+
+def _sign_out(tx: Transaction, token: str, ip: str | None) -> Session | None:
+    """The token is the proof, so its user is the actor."""
+    ended = tx.delete_token(digest(token))
+    if ended is not None:
+        by, user = Actor(f"user:{ended.user_id}", ip), tx.user(ended.user_id)
+        tx.audit(by, "sign-out", user, token=ended.id, kind=ended.kind, name=ended.name)
+    return ended
 
 
 def _end_sent_pending(tx: Transaction, client: Client) -> None:

@@ -8,23 +8,13 @@ from typing import Any, NamedTuple
 from usersctl.clock import Clock, stamp
 from usersctl.durations import since as time_of
 from usersctl.errors import Invalid
+from usersctl.events import ACTIONS
 from usersctl.fields import lookup, user_id_of
 from usersctl.models import AuditFilter, AuditRow
 from usersctl.store.chain import ChainStep
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
-# All that this version writes; the trail may have more, of another version.
-_WRITTEN = """
-    accept-invitation activate backup change-password claim-email claim-ended claim-expired claim-taken-back
-    claim-yielded cleanup-tokens confirm-email create create-token deactivate delete email-confirm email-reset
-    end-others factor-add factor-remove factor-take-back group-add group-create group-delete group-remove import
-    import-update invite link link-approve-new-email link-confirm link-confirm-new-email link-invitation
-    link-reset lockdown-off lockdown-on not-me prove-email recovery-code-used recovery-codes register
-    registration-expired replace-password request-deletion reset-factors reset-password restore revoke revoke-all
-    rotate-key set-password undo-deletion unlink unlock update withdraw-invitation
-"""
-ACTIONS = frozenset(_WRITTEN.split())
 STEP = 10_000  # rows of one step of the check, which takes some 50 milliseconds
 END = 100  # rows at the end of the trail, which are checked with each look at it
 ACTOR = re.compile("system|anonymous|(cli|user):[^\0-\x1f\x7f\ud800-\udfff]{1,200}")  # as rows name it

@@ -14,7 +14,7 @@ from support.fakes import FakeClock
 from support.tables import plan, query, statements
 
 import usersctl
-from usersctl import trail
+from usersctl import events, trail
 from usersctl.clock import moment, stamp
 from usersctl.errors import Invalid
 from usersctl.models import Actor, AuditFilter, AuditRow, User
@@ -246,7 +246,7 @@ def test_every_action_that_the_code_writes_can_be_chosen() -> None:
             if is_call and node.func.attr in ("audit", "audit_each") and len(node.args) > 1:  # type: ignore[attr-defined]
                 written |= {part.value for part in node.args[1:2] if isinstance(part, ast.Constant)}  # type: ignore[attr-defined]
     assert {"create", "delete", "backup"} <= written
-    assert written - trail.ACTIONS == set()
+    assert written - events.ACTIONS == set()
 
 
 # --- damaged rows ---

@@ -10,6 +10,7 @@ from usersctl.cli.questions import invocation
 from usersctl.cli.show.cells import clean, one_line, to_json
 from usersctl.config import sources
 from usersctl.config.settings import ALL_KEYS, Key, key_called, keys_of, provider_of
+from usersctl.config.values import MASK
 from usersctl.errors import Invalid
 from usersctl.fields import is_text
 
@@ -36,7 +37,7 @@ NEEDS = {"mailer.auth.user": "mailer.auth.pass"}
 
 def toml_lines(rows: list[tuple[str, Any, str]], *, origins: bool) -> Iterator[str]:
     """A comment stands for what a file cannot hold: no value, a masked secret, a path that is not UTF-8."""
-    masked = {name for name, value, _ in rows if value == sources.MASK}
+    masked = {name for name, value, _ in rows if MASK in str(value)}
     for name, value, source in rows:
         line = f"{name} = {as_toml(value)}"
         if value is None or name in masked or NEEDS.get(name) in masked or not is_text(str(value)):
@@ -47,6 +48,8 @@ def toml_lines(rows: list[tuple[str, Any, str]], *, origins: bool) -> Iterator[s
 def as_toml(value: Any) -> str:
     if value is None:
         return "(not set)"  # TOML has no null
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        return f"[{', '.join(map(as_toml, value))}]"
     if isinstance(value, dict):
         pairs = ", ".join(f"{to_json(name)} = {as_toml(item)}" for name, item in value.items())
         return f"{{ {pairs} }}" if pairs else "{}"

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from usersctl.config import values
 from usersctl.config.providers import PRESETS, PROVIDERS, ProviderSettings
 from usersctl.config.values import Kind
+from usersctl.config.webhooks import Webhook, webhooks
 from usersctl.identity_headers import DEFAULT as IDENTITY_HEADERS
 from usersctl.models import OAUTH, Identity, Role
 
@@ -208,6 +209,10 @@ class Settings(NamedTuple):
         "The address on which /metrics is served, to every client that reaches it.")] = "127.0.0.1"
     metrics_port: Annotated[int | None, Key("metrics.port", values.whole(1, 65535), example=9180, help=
         "The port on which /metrics serves counters for Prometheus, other than server.port. Without it: off.")] = None
+
+    webhooks: Annotated[tuple[Webhook, ...], Key("webhooks", webhooks, "Where events are told, each under [[webhooks]]: name, "
+        'url, secrets ("whsec_" and base64; all of them sign), events (by name; all if left out), allowPrivate (false: no '
+        "address of this machine or of a private network).")] = ()
 
     cleanup_schedule: Annotated[str | None, Key("tokenCleanupSchedule", values.cron,
         "When expired tokens are deleted: five cron fields in local time, false, or "

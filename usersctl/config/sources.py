@@ -18,13 +18,21 @@ from usersctl.config.settings import (
     provider_key_of,
     provider_of,
 )
-from usersctl.config.values import BadValue, connectable_host, origin_in, origin_of, provider_url, redirect
+from usersctl.config.values import (
+    MASK,
+    BadPart,
+    BadValue,
+    connectable_host,
+    origin_in,
+    origin_of,
+    provider_url,
+    redirect,
+)
 from usersctl.errors import ConfigError, Invalid
 from usersctl.fields import unique_keys
 from usersctl.models import OAUTH
 
 COMMAND_LINE = "command line"
-MASK = "***"  # of a secret
 MOST_BYTES = 1024 * 1024  # of a configuration file or a secret's file
 
 
@@ -86,6 +94,8 @@ def _checked(layer: dict[str, Origin]) -> dict[str, Any]:
             continue
         try:
             values[name] = key.kind.check(value)
+        except BadPart as bad:
+            raise ConfigError(f"{source}: {name}{bad.part} = {_as_text(bad.value)}: {bad}") from None
         except BadValue as problem:
             # A wrong flag is misuse of the command; the configuration may be right.
             error = {COMMAND_LINE: Invalid}.get(source, ConfigError)

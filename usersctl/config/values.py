@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from usersctl.errors import Invalid
 from usersctl.fields import normal_group
 
+MASK = "***"  # in the place of a secret
 UNIX = "unix"  # among the trusted proxies, and as the address of a client of the Unix socket
 
 T = TypeVar("T")
@@ -17,6 +18,15 @@ T = TypeVar("T")
 
 class BadValue(Exception):
     """Its message says what is allowed."""
+
+
+class BadPart(BadValue):
+    """Of a value that has keys of its own: `part` follows the name of the key."""
+
+    def __init__(self, part: str, value: Any, problem: str) -> None:
+        super().__init__(problem)
+        self.part = part
+        self.value = value
 
 
 def _unchanged(value: Any) -> Any:
@@ -126,7 +136,7 @@ def path(value: Any) -> Path:
 optional_path = optional(path)
 
 
-def _split_url(value: Any, problem: BadValue) -> Any:
+def url_of(value: Any, problem: BadValue) -> Any:
     from urllib.parse import urlsplit
 
     if not isinstance(value, str) or any(c <= " " or c > "~" for c in value):
@@ -145,7 +155,7 @@ def _split_url(value: Any, problem: BadValue) -> Any:
 def origin_of(value: Any) -> str:
     """scheme://host[:port] as a browser writes it in an Origin header."""
     problem = BadValue("must be an origin such as https://example.com, without path, query or user")
-    url = _split_url(value, problem)
+    url = url_of(value, problem)
     if url.scheme not in ("http", "https") or url.path not in ("", "/") or set(value) & set("?#\\"):
         raise problem
     is_host = ":" in url.hostname or re.sub("[-._]", "", url.hostname).isalnum()
@@ -168,7 +178,7 @@ def origin_in(url: str) -> str:
 def provider_url(value: Any) -> str:
     """An https URL of the identity provider; http only on this machine."""
     problem = BadValue("must be an https URL (http only for this machine)")
-    url = _split_url(value, problem)
+    url = url_of(value, problem)
     is_local = url.scheme == "http" and is_loopback(url.hostname)
     if url.fragment or not (url.scheme == "https" or is_local):
         raise problem

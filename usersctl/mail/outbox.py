@@ -1,6 +1,7 @@
 """The worker's side of the outbox: an email is claimed, written with a token made at that moment, sent, and marked."""
 
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +41,21 @@ class Attempt:
     state: EmailState
     message: str
 
+    def for_log(self) -> tuple[str, dict[str, Any]]:
+        """The name of the line, and its fields."""
+        row = self.email
+        if row.webhook:
+            about = {
+                "webhook": row.webhook,
+                "id": row.message_id,
+                "type": row.kind,
+                "user": row.subject or None,
+            }
+        else:
+            about = {"id": row.id, "kind": row.kind, "user": row.user_id}
+        name = "webhook" if row.webhook else "email"
+        return name, {"state": self.state, **about, "attempt": row.attempts, "detail": self.message}
+
 
 @dataclass(frozen=True)
 class Outbox:
@@ -47,6 +63,11 @@ class Outbox:
     settings: Settings
     queue: EmailQueue
     given_send: "Send | None" = None  # for tests; None: as the configuration says
+
+    @property
+    def committed(self) -> threading.Event:
+        """Wakes the worker that sends."""
+        return self.queue.committed
 
     def work(self, *, due_by: str | None = None) -> Attempt | None:
         """Tries the next email that is due (`due_by`: was due then); None if there is none."""
@@ -60,7 +81,7 @@ class Outbox:
 
     def _work(self, handle: int, due_by: str) -> Attempt | None:
         with self.store.write() as tx:
-            email = _claimed(tx, handle, due_by)
+            email = claimed(tx, handle, due_by)
             if email is None:
                 return None  # another worker was quicker
             kind = kinds.KINDS.get(email.kind)
@@ -74,11 +95,7 @@ class Outbox:
         return self._send(email, kind, token, tx.now, new_email=user.called)
 
     def seconds_until_due(self, at_most: float) -> float:
-        with self.store.glance() as tx:
-            due = tx.next_email_due()
-        if due is None:
-            return at_most
-        return min(at_most, max(0.0, (moment(due) - tx.now) / timedelta(seconds=1)))
+        return seconds_until(self.store, at_most)
 
     def retry(self, email_ids: list[int] | None) -> list[QueuedEmail]:
         """Makes these, or all that wait or failed, due now, except those that are being sent; returns them all."""
@@ -151,7 +168,7 @@ class Outbox:
         except Exception as error:  # noqa: BLE001 - one bad email must not stop the others
             failure = Undeliverable(f"{type(error).__name__}: {error}", permanent=True)
             return self._not_sent(email, token, failure)
-        self._note(lambda tx: tx.finish_email(email.id, EmailState.SENT))
+        noted(self.store, lambda tx: tx.finish_email(email.id, EmailState.SENT))
         return Attempt(email, EmailState.SENT, response.replace(token, "***"))
 
     def _not_sent(self, email: QueuedEmail, token: str, error: "Undeliverable") -> Attempt:
@@ -165,26 +182,39 @@ class Outbox:
             else:
                 tx.postpone_email(email.id, tx.now + delay_after(email.attempts), reason)
 
-        self._note(note)
+        noted(self.store, note)
         return Attempt(email, EmailState.FAILED if error.permanent else EmailState.WAITING, reason)
 
-    def _note(self, change: Callable[[Transaction], Any]) -> None:
-        """Repeats the change until the database takes it, because an email that was sent must be marked."""
-        until = time.monotonic() + NOTED_WITHIN
-        while True:
-            try:
-                with self.store.write() as tx:
-                    change(tx)
-                    return
-            except (Busy, StoreUnusable):
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.5)
+
+# --- what events for webhooks share: see usersctl/webhooks/delivery.py ---
 
 
-def _claimed(tx: Transaction, handle: int, due_by: str) -> QueuedEmail | None:
+def seconds_until(store: Store, at_most: float, webhook: str = "") -> float:
+    """Until the next email, or event for a webhook, is due."""
+    with store.glance() as tx:
+        due = tx.next_email_due(webhook)
+    if due is None:
+        return at_most
+    return min(at_most, max(0.0, (moment(due) - tx.now) / timedelta(seconds=1)))
+
+
+def noted(store: Store, change: Callable[[Transaction], Any]) -> None:
+    """Repeats the change until the database takes it, because an email that was sent must be marked."""
+    until = time.monotonic() + NOTED_WITHIN
+    while True:
+        try:
+            with store.write() as tx:
+                change(tx)
+                return
+        except (Busy, StoreUnusable):
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.5)
+
+
+def claimed(tx: Transaction, handle: int, due_by: str, webhook: str = "") -> QueuedEmail | None:
     """The email that is due longest, locked by `handle`; not one that another worker is sending."""
-    while (email_id := tx.due_email(due_by)) is not None:
+    while (email_id := tx.due_email(due_by, webhook)) is not None:
         if lock_file.lock_byte(handle, email_id):
             return tx.claim_email(email_id, due_by, LEASE)
         tx.leave_email(email_id, LEASE)

@@ -2,10 +2,10 @@
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from usersctl.clock import moment, stamp
 from usersctl.models import Actor, AuditFilter, AuditPage, AuditRow, User
@@ -19,16 +19,41 @@ _AUDIT = ", ".join(AuditRow._fields)
 _encoded = json.JSONEncoder(ensure_ascii=False).encode
 
 
+Change = tuple[int | None, str | None, dict[str, Any]]  # the id and the address of the user, and the details
+
+
+class Told(NamedTuple):
+    """A change, for those who have to hear of it in its transaction."""
+
+    by: Actor
+    action: str
+    user_id: int | None
+    user: User | None  # perhaps as it was before, or not known
+    details: dict[str, Any]
+
+
 class Audit(Statements):
+    listener: Callable[[Any, Told], object] | None = None  # is called with the transaction
+
     def audit(self, by: Actor, action: str, user: User | None = None, **details: Any) -> None:
         """Adds the row of a change to the transaction of that change. Never a secret."""
         concerned = (user.id, user.email) if user else (None, None)
-        self.audit_each(by, action, [(*concerned, details)])
+        self._add_rows(by, action, [(*concerned, details)])
+        self.tell(by, action, user, details)
 
-    def audit_each(
-        self, by: Actor, action: str, changes: Sequence[tuple[int | None, str | None, dict[str, Any]]]
-    ) -> None:
-        """The rows of several changes: the id and the address of the user, and the details."""
+    def audit_each(self, by: Actor, action: str, changes: Sequence[Change]) -> None:
+        """The rows of several changes."""
+        self._add_rows(by, action, changes)
+        if self.listener is not None:
+            for user_id, _, details in changes:
+                self.listener(self, Told(by, action, user_id, None, details))
+
+    def tell(self, by: Actor, action: str, user: User | None, details: dict[str, Any]) -> None:
+        """For a change of which the trail has no row; `audit` does it for the others."""
+        if self.listener is not None:
+            self.listener(self, Told(by, action, user and user.id, user, details))
+
+    def _add_rows(self, by: Actor, action: str, changes: Sequence[Change]) -> None:
         end = self._run(
             "SELECT last, hash, latest, set_back FROM (SELECT max(id) AS last FROM audit) AS rows"
             " LEFT JOIN audit_head ON TRUE"

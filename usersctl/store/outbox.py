@@ -1,4 +1,4 @@
-"""The table of emails that wait to be sent, or were."""
+"""The table of emails and events that wait to be sent, or were. `webhook`: the one that events are for; "": emails."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -47,12 +47,11 @@ class Outbox(Statements):
         counted: tuple[int, ...] = self._run(statement, (*since, email, user_id, kind, min(since))).fetchone()
         return counted
 
-    def due_email(self, due_by: str) -> int | None:
+    def due_email(self, due_by: str, webhook: str = "") -> int | None:
         """The email that is due longest."""
-        statement = (
-            "SELECT id FROM outbox WHERE state = 'waiting' AND due_at <= ? ORDER BY due_at, id LIMIT 1"
-        )
-        return self._first(lambda row: int(row[0]), statement, (due_by,))
+        where = "webhook = ? AND state = 'waiting' AND due_at <= ?"
+        statement = f"SELECT id FROM outbox WHERE {where} ORDER BY due_at, id LIMIT 1"
+        return self._first(lambda row: int(row[0]), statement, (webhook, due_by))
 
     def claim_email(self, email_id: int, due_by: str, lease: timedelta) -> QueuedEmail | None:
         """No other worker takes the email before `lease` is over. Clears its last error."""
@@ -67,9 +66,10 @@ class Outbox(Statements):
         """For another worker, which is sending it."""
         self._run("UPDATE outbox SET due_at = ? WHERE id = ?", (stamp(self.now + lease), email_id))
 
-    def next_email_due(self) -> str | None:
-        statement = "SELECT due_at FROM outbox WHERE state = 'waiting' ORDER BY due_at LIMIT 1"
-        return self._first(lambda row: str(row[0]), statement)
+    def next_email_due(self, webhook: str = "") -> str | None:
+        where = "webhook = ? AND state = 'waiting'"
+        statement = f"SELECT due_at FROM outbox WHERE {where} ORDER BY due_at LIMIT 1"
+        return self._first(lambda row: str(row[0]), statement, (webhook,))
 
     def finish_email(self, email_id: int, state: EmailState, error: str | None = None) -> None:
         changes = "state = ?, finished_at = ?, last_error = ?"
@@ -89,12 +89,14 @@ class Outbox(Statements):
         )
 
     def queued_email(self, email_id: int) -> QueuedEmail | None:
-        return self._first(QueuedEmail._make, f"SELECT {_EMAIL} FROM outbox WHERE id = ?", (email_id,))
+        return self._first(
+            QueuedEmail._make, f"SELECT {_EMAIL} FROM outbox WHERE id = ? AND webhook = ''", (email_id,)
+        )
 
     def queued_emails(self, *, unfinished: bool = False) -> Iterator[QueuedEmail]:
-        where = "TRUE"
+        where = "webhook = ''"
         if unfinished:
-            where = "state IN ('waiting', 'failed')"
+            where += " AND state IN ('waiting', 'failed')"
         return map(QueuedEmail._make, self._run(f"SELECT {_EMAIL} FROM outbox WHERE {where} ORDER BY id"))
 
     def queued_emails_of(self, user_id: int) -> Iterator[QueuedEmail]:
@@ -103,17 +105,17 @@ class Outbox(Statements):
         return map(QueuedEmail._make, cursor)
 
     def oldest_email(self, state: EmailState) -> QueuedEmail | None:
-        statement = f"SELECT {_EMAIL} FROM outbox WHERE state = ? ORDER BY id LIMIT 1"
+        statement = f"SELECT {_EMAIL} FROM outbox WHERE webhook = '' AND state = ? ORDER BY id LIMIT 1"
         return self._first(QueuedEmail._make, statement, (state,))
 
     def count_emails(self) -> dict[str, int]:
         """By state, states without an email included."""
-        counted = dict(self._run("SELECT state, count(*) FROM outbox GROUP BY state"))
+        counted = dict(self._run("SELECT state, count(*) FROM outbox WHERE webhook = '' GROUP BY state"))
         return {state.value: counted.get(state.value, 0) for state in EmailState}
 
     def count_unfinished_emails(self, at_most: int) -> tuple[int, int]:
         """Those that wait and those that failed, each up to a number."""
-        some = "SELECT count(*) FROM (SELECT 1 FROM outbox WHERE state = '{}' LIMIT ?)"
+        some = "SELECT count(*) FROM (SELECT 1 FROM outbox WHERE webhook = '' AND state = '{}' LIMIT ?)"
         waiting, failed = (
             self._number(some.format(state), (at_most,)) for state in (EmailState.WAITING, EmailState.FAILED)
         )
@@ -121,5 +123,5 @@ class Outbox(Statements):
 
     def delete_finished_emails(self, before: str, at_most: int) -> int:
         """Emails that failed stay, for an operator to see."""
-        condition = "finished_at < ? AND state <> 'failed' LIMIT ?"
+        condition = "finished_at < ? AND (state <> 'failed' OR webhook <> '') LIMIT ?"
         return self._delete_some("outbox", "id", condition, before, at_most)

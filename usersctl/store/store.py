@@ -12,6 +12,7 @@ from typing import Self
 from usersctl.clock import Clock, utc_now
 from usersctl.errors import Busy, OtherVersion, Outdated, StoreUnusable, UsersError
 from usersctl.store import database_file
+from usersctl.store.audit import Told
 from usersctl.store.transaction import Transaction
 
 # After one writer has waited in vain for another process, the others do not wait: their threads are needed by readers.
@@ -49,6 +50,7 @@ class Store:
         self.read_only = read_only
         self.no_trace = no_trace
         self.clock = clock
+        self.listener: Callable[[Transaction, Told], object] | None = None  # hears of each change
         self.migrated: database_file.Migrated | None = None  # what opening it did to an older database
         self.is_open = False  # and the database is a current one
         self._local = threading.local()
@@ -185,6 +187,7 @@ class Store:
                 self._held = False
                 try:
                     tx = Transaction(connection, self.clock)
+                    tx.listener = self.listener
                     yield tx
                     connection.execute("COMMIT" if commit else "ROLLBACK")
                 except BaseException:

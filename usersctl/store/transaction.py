@@ -3,6 +3,7 @@
 from usersctl.store.audit import Audit
 from usersctl.store.auth_tokens import AuthTokens
 from usersctl.store.daily_counts import DailyCounts
+from usersctl.store.deliveries import Deliveries
 from usersctl.store.factors import Factors
 from usersctl.store.failures import LoginFailures
 from usersctl.store.groups import Groups
@@ -29,6 +30,7 @@ class Transaction(
     Factors,
     OneTimeTokens,
     Outbox,
+    Deliveries,
     LoginFailures,
     Audit,
     DailyCounts,

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import threading
+import time
 from contextlib import suppress
 from datetime import datetime
 
@@ -16,6 +17,7 @@ from usersd.background.scheduler import ACTOR, Scheduler
 from usersd.log import Log
 
 LOCK_EVERY = 0.5  # seconds between two attempts to take the lock
+STOPPING = 2.0  # seconds for what is being sent; the next leader sends an unfinished one again
 TIDY_EVERY = 20.0  # seconds: until the next look at the write-ahead log, claims and deletions
 
 
@@ -69,7 +71,13 @@ class Leader(threading.Thread):
 
     def _work(self, handle: int, since: datetime) -> None:
         scheduler = scheduled_cleanup(self._service, log=self._log, handle=handle, since=since)
-        jobs = [job for job in (Mailer(self._service.outbox, log=self._log), scheduler) if job]
+        jobs: list[Mailer | Scheduler] = [Mailer(self._service.outbox, log=self._log)]
+        if (
+            self._service.webhooks is not None
+        ):  # a receiver that is slow keeps no email and no other receiver waiting
+            deliveries = self._service.webhooks.deliveries.values()
+            jobs += [Mailer(delivery, log=self._log, name="webhook") for delivery in deliveries]
+        jobs += [scheduler] if scheduler else []
         self._log.event("leader", process=os.getpid())
         for job in jobs:
             job.start()
@@ -81,7 +89,10 @@ class Leader(threading.Thread):
                 self._service.deletion.carry_out(by=SYSTEM)
                 self._service.claims.expire()
         for job in jobs:
-            job.stop()
+            job.end()
+        until = time.monotonic() + STOPPING
+        for job in jobs:
+            job.join(max(0, until - time.monotonic()))
 
 
 def scheduled_cleanup(service: Service, *, log: Log, handle: int, since: datetime) -> Scheduler | None:

@@ -1,10 +1,11 @@
-"""The thread that sends emails."""
+"""The threads that send: one emails, and one for each webhook its events."""
 
 import threading
 import time
+from typing import Protocol
 
 from usersctl.errors import UsersError
-from usersctl.mail.outbox import Outbox
+from usersctl.mail.outbox import Attempt
 from usersd.log import Log
 
 # Seconds. An email that another process queued is found only by polling.
@@ -14,23 +15,39 @@ AFTER_AN_ERROR = 2.0
 AFTER_THE_RESPONSE = 0.03
 
 
-class Mailer(threading.Thread):
-    """Sends the emails that are due one after the other, and sleeps until the next one is due."""
+class Outbox(Protocol):
+    """What waits to be sent one way: emails, or the events for one webhook."""
 
-    def __init__(self, outbox: Outbox, *, log: Log) -> None:
-        super().__init__(name="mailer", daemon=True)
+    @property
+    def committed(self) -> threading.Event: ...
+
+    def work(self) -> Attempt | None: ...
+
+    def seconds_until_due(self, at_most: float) -> float: ...
+
+
+class Mailer(threading.Thread):
+    """Sends what is due one after the other, and sleeps until the next one is due."""
+
+    def __init__(self, outbox: Outbox, *, log: Log, name: str = "email") -> None:
+        super().__init__(name=f"sends {name}", daemon=True)
+        self._what = name
         self._outbox = outbox
         self._log = log
         self._stopping = False
 
+    def end(self) -> None:
+        """After what is being sent."""
+        self._stopping = True
+        self._outbox.committed.set()
+
     def stop(self) -> None:
         """Waits two seconds for an email that is being sent; the next leader sends an unfinished one again."""
-        self._stopping = True
-        self._outbox.queue.committed.set()
+        self.end()
         self.join(2)
 
     def run(self) -> None:
-        due = self._outbox.queue.committed
+        due = self._outbox.committed
         while not self._stopping:
             due.clear()
             try:
@@ -39,11 +56,10 @@ class Mailer(threading.Thread):
                     if due.wait(self._outbox.seconds_until_due(POLL_EVERY)):
                         time.sleep(AFTER_THE_RESPONSE)
                     continue
-                email = attempt.email
-                about = {"id": email.id, "kind": email.kind, "user": email.user_id, "attempt": email.attempts}
-                self._log.event("email", state=attempt.state, **about, detail=attempt.message)
+                name, fields = attempt.for_log()
+                self._log.event(name, **fields)
             except UsersError as error:
-                self._log.event("email", waiting=str(error))
+                self._log.event(self._what, waiting=str(error))
                 due.wait(AFTER_AN_ERROR)
             except Exception as error:  # noqa: BLE001 - the thread must live to send the next one
                 self._log.error(error)

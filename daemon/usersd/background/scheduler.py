@@ -40,8 +40,11 @@ class Scheduler(threading.Thread):
         self.due = next_slot(line, since or self._seen)
         self._stopping = threading.Event()
 
-    def stop(self) -> None:
+    def end(self) -> None:
         self._stopping.set()
+
+    def stop(self) -> None:
+        self.end()
         if self.is_alive():
             self.join(2)
 

@@ -1,0 +1,110 @@
+"""Which events an action tells: the one table of all actions of the audit trail, and of the sign-in, which it only counts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+USER_CREATED = "user.created"
+USER_CONFIRMED = "user.confirmed"
+USER_UPDATED = "user.updated"
+USER_DELETED = "user.deleted"
+USER_ACTIVATED = "user.activated"
+USER_DEACTIVATED = "user.deactivated"
+SESSION_CREATED = "session.created"
+SESSION_REVOKED = "session.revoked"
+FACTOR_CHANGED = "factor.changed"
+LOCKDOWN_ON = "lockdown.on"
+LOCKDOWN_OFF = "lockdown.off"
+WEBHOOK_TEST = "webhook.test"  # by an operator; no action tells it
+
+EVENTS = (
+    USER_CREATED,
+    USER_CONFIRMED,
+    USER_UPDATED,
+    USER_DELETED,
+    USER_ACTIVATED,
+    USER_DEACTIVATED,
+    SESSION_CREATED,
+    SESSION_REVOKED,
+    FACTOR_CHANGED,
+    LOCKDOWN_ON,
+    LOCKDOWN_OFF,
+    WEBHOOK_TEST,
+)
+
+SIGN_IN = "sign-in"  # no row of the trail: it would grow with each
+# A new password ends sessions. What deactivates, deletes or locks all out ends them, too, and has an event of its own.
+_NEW_PASSWORD = (USER_UPDATED, SESSION_REVOKED)
+
+OF_ACTION: dict[str, tuple[str, ...]] = {
+    "accept-invitation": (USER_CONFIRMED,),
+    "activate": (USER_ACTIVATED,),
+    "change-password": _NEW_PASSWORD,
+    "confirm-email": (USER_CONFIRMED,),
+    "create": (USER_CREATED,),
+    "create-token": (SESSION_CREATED,),
+    "deactivate": (USER_DEACTIVATED,),
+    "delete": (USER_DELETED,),
+    "end-others": (SESSION_REVOKED,),
+    "factor-add": (FACTOR_CHANGED,),
+    "factor-remove": (FACTOR_CHANGED,),
+    "factor-take-back": (FACTOR_CHANGED,),
+    "import": (USER_CREATED,),
+    "import-update": (USER_UPDATED,),
+    "invite": (USER_CREATED,),
+    "link": (USER_UPDATED,),
+    "lockdown-off": (LOCKDOWN_OFF,),
+    "lockdown-on": (LOCKDOWN_ON,),
+    "not-me": _NEW_PASSWORD,
+    "prove-email": (USER_UPDATED,),
+    "recovery-code-used": (FACTOR_CHANGED,),
+    "recovery-codes": (FACTOR_CHANGED,),
+    "register": (USER_CREATED,),
+    "registration-expired": (USER_DELETED,),
+    "replace-password": (USER_UPDATED,),
+    "request-deletion": (USER_DEACTIVATED,),
+    "reset-factors": (FACTOR_CHANGED,),
+    "reset-password": _NEW_PASSWORD,
+    "revoke": (SESSION_REVOKED,),
+    "revoke-all": (SESSION_REVOKED,),
+    "set-password": _NEW_PASSWORD,
+    SIGN_IN: (SESSION_CREATED,),
+    "sign-out": (SESSION_REVOKED,),
+    "undo-deletion": (USER_ACTIVATED,),
+    "unlink": (USER_UPDATED,),
+    "update": (USER_UPDATED,),
+    "withdraw-invitation": (USER_DELETED,),
+    # None: they change no account that others know, and no session.
+    "backup": (),
+    "claim-email": (),  # until the new address is proven, others know the old one
+    "claim-ended": (),
+    "claim-expired": (),
+    "claim-taken-back": (),
+    "claim-yielded": (),
+    "cleanup-tokens": (),
+    "email-confirm": (),
+    "email-reset": (),
+    "group-add": (),  # groups are no part of the user object
+    "group-create": (),
+    "group-delete": (),
+    "group-remove": (),
+    "link-approve-new-email": (),
+    "link-confirm": (),
+    "link-confirm-new-email": (),
+    "link-invitation": (),
+    "link-reset": (),
+    "restore": (),
+    "rotate-key": (),
+    "unlock": (),
+}
+ACTIONS = frozenset(OF_ACTION) - {SIGN_IN}  # that the trail has
+
+
+def events_of(action: str, details: Mapping[str, Any]) -> tuple[str, ...]:
+    events = OF_ACTION.get(action, ())
+    if action in ("update", "import-update") and "active" in details:
+        return (*events, USER_ACTIVATED if details["active"] else USER_DEACTIVATED)
+    if action == "invite" and not details.get("created"):
+        return ()  # the account was there
+    if action == "withdraw-invitation" and not details.get("removed"):
+        return ()
+    return events

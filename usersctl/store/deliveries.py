@@ -1,0 +1,112 @@
+"""The rows of the outbox that tell events to webhooks, and the webhooks whose receivers failed."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from usersctl.clock import stamp
+from usersctl.models import EmailState, QueuedEmail, WebhookState
+from usersctl.store.statements import Statements
+
+_EVENT = ", ".join(QueuedEmail._fields)
+BEHIND = "9999-12-31T23:59:59.999Z"  # when a row is due that waits for an earlier one of its user
+
+
+class Deliveries(Statements):
+    def add_event(self, webhook: str, subject: int, event: str, message_id: str, payload: str) -> None:
+        """Due now, or behind the events of the same user that wait."""
+        waiting = "SELECT 1 FROM outbox WHERE webhook = :webhook AND subject = :subject AND state = 'waiting'"
+        self._run(
+            "INSERT INTO outbox (kind, email, message_id, created_at, due_at, webhook, subject, payload) VALUES (:event, '',"
+            f" :id, :now, CASE WHEN EXISTS ({waiting}) THEN :behind ELSE :now END, :webhook, :subject, :payload)",
+            {
+                "webhook": webhook,
+                "subject": subject,
+                "event": event,
+                "id": message_id,
+                "payload": payload,
+                "now": self.now_text,
+                "behind": BEHIND,
+            },
+        )
+
+    def finish_event(self, event: QueuedEmail, state: EmailState, error: str | None = None) -> None:
+        """The next one of the same user is due."""
+        changes = "state = ?, finished_at = ?, last_error = ?"
+        statement = f"UPDATE outbox SET {changes} WHERE id = ? AND state = 'waiting'"
+        self._run(statement, (state, self.now_text, error, event.id))
+        self._release(event.webhook, event.subject)
+
+    def _release(self, webhook: str, subject: int) -> None:
+        first = "SELECT min(id) FROM outbox WHERE webhook = ? AND subject = ? AND state = 'waiting'"
+        self._run(
+            f"UPDATE outbox SET due_at = ? WHERE id = ({first}) AND due_at = ?",
+            (self.now_text, webhook, subject, BEHIND),
+        )
+
+    def give_up_events(self, before: str, at_most: int) -> int:
+        """Those that nothing sends: of webhooks that ended, or that the configuration has no more."""
+        old = "webhook <> '' AND state = 'waiting' AND created_at < ? ORDER BY id LIMIT ?"
+        events = self._run(f"SELECT {_EVENT} FROM outbox WHERE {old}", (before, at_most)).fetchall()
+        for event in map(QueuedEmail._make, events):
+            self.finish_event(event, EmailState.FAILED, event.last_error or "too old")
+        return len(events)
+
+    def retry_events(self, webhook: str) -> int:
+        """Makes all that wait due as if never tried, in their order; and those given up, where no later one of the same user
+        was taken. Returns how many wait."""
+        later = (
+            "SELECT 1 FROM outbox AS later WHERE later.webhook = outbox.webhook AND later.subject = outbox.subject"
+            " AND later.id > outbox.id AND later.state = 'sent'"
+        )
+        values = {"webhook": webhook, "behind": BEHIND, "now": self.now_text}
+        count = self._run(
+            "UPDATE outbox SET state = 'waiting', attempts = 0, finished_at = NULL, due_at = :behind"
+            " WHERE webhook = :webhook AND (state = 'waiting' OR"
+            f" (state = 'failed' AND NOT EXISTS ({later})))",
+            values,
+        ).rowcount
+        first = "SELECT min(id) FROM outbox WHERE webhook = :webhook AND state = 'waiting' GROUP BY subject"
+        self._run(f"UPDATE outbox SET due_at = :now WHERE id IN ({first})", values)
+        return count
+
+    def newest_events(self, webhook: str, at_most: int) -> Iterator[QueuedEmail]:
+        statement = f"SELECT {_EVENT} FROM outbox WHERE webhook = ? ORDER BY id DESC LIMIT ?"
+        return map(QueuedEmail._make, self._run(statement, (webhook, at_most)))
+
+    def oldest_waiting_event(self, webhook: str) -> QueuedEmail | None:
+        statement = f"SELECT {_EVENT} FROM outbox WHERE webhook = ? AND state = 'waiting' ORDER BY id LIMIT 1"
+        return self._first(QueuedEmail._make, statement, (webhook,))
+
+    def count_events(self, webhook: str) -> dict[str, int]:
+        """By state, states without an event included."""
+        statement = "SELECT state, count(*) FROM outbox WHERE webhook = ? GROUP BY state"
+        counted = dict(self._run(statement, (webhook,)).fetchall())
+        states = (EmailState.WAITING, EmailState.SENT, EmailState.FAILED)
+        return {state.value: counted.get(state.value, 0) for state in states}
+
+    # --- receivers that failed ---
+
+    def webhook_state(self, name: str) -> WebhookState:
+        statement = "SELECT failures, paused_until, ended_at FROM webhooks WHERE name = ?"
+        return self._first(WebhookState._make, statement, (name,)) or WebhookState()
+
+    def note_webhook_failure(self, name: str, *, paused_until: datetime | None, ended: bool = False) -> None:
+        """A pause that is longer already stays."""
+        self._insert(
+            "webhooks",
+            "ON CONFLICT (name) DO UPDATE SET failures = webhooks.failures + 1,"
+            " paused_until = CASE WHEN coalesce(webhooks.paused_until, '') > coalesce(excluded.paused_until, '')"
+            " THEN webhooks.paused_until ELSE excluded.paused_until END,"
+            " ended_at = coalesce(webhooks.ended_at, excluded.ended_at)",
+            name=name,
+            failures=1,
+            paused_until=paused_until and stamp(paused_until),
+            ended_at=self.now_text if ended else None,
+        )
+
+    def note_webhook_works(self, name: str) -> None:
+        """It did end if another worker learned so: only an operator's retry begins it again."""
+        self._run("DELETE FROM webhooks WHERE name = ? AND ended_at IS NULL", (name,))
+
+    def begin_webhook_again(self, name: str) -> None:
+        self._run("DELETE FROM webhooks WHERE name = ?", (name,))

@@ -1,0 +1,138 @@
+"""The worker's side: an event is claimed, signed, sent, and marked; what fails is tried again for three days."""
+
+import base64
+import hashlib
+import hmac
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from usersctl.clock import moment
+from usersctl.config.webhooks import Webhook, key_of
+from usersctl.mail.outbox import Attempt, claimed, delay_after, noted, seconds_until
+from usersctl.models import EmailState, QueuedEmail
+from usersctl.store import lock_file
+from usersctl.store.store import Store
+from usersctl.store.transaction import Transaction
+from usersctl.webhooks import sending
+from usersctl.webhooks.errors import NotDelivered
+from usersctl.webhooks.sending import Answer
+
+TRIED_FOR = timedelta(days=3)
+LONGEST_WAIT = timedelta(days=1)  # that a receiver may ask for
+FAILURES_BEFORE_PAUSE = 3  # in a row: the receiver is down, and not one event is at fault
+GONE = 410
+
+
+class Post(Protocol):
+    def __call__(self, url: str, body: bytes, headers: dict[str, str], *, allow_private: bool) -> Answer: ...
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """To one webhook. Events of one user are sent in their order: the next one is due when the one before is done."""
+
+    store: Store
+    webhook: Webhook
+    committed: threading.Event = field(default_factory=threading.Event)  # wakes the worker that sends
+    post: Post = sending.post
+
+    def work(self) -> Attempt | None:
+        """Tries the next event that is due; None if there is none, or the receiver is left alone."""
+        name = self.webhook.name
+        with self.store.glance() as tx:
+            due, now = tx.next_email_due(name), tx.now_text
+        if due is None or due > now or self._holds():
+            return None
+        with lock_file.opened(self.store.path) as handle:
+            with self.store.write() as tx:
+                event = claimed(tx, handle, now, name)
+            return event and self._send(event, tx.now)
+
+    def _holds(self) -> bool:
+        with self.store.glance() as tx:
+            return tx.webhook_state(self.webhook.name).holds(tx.now_text)
+
+    def seconds_until_due(self, at_most: float) -> float:
+        if self._holds():
+            return at_most
+        return seconds_until(self.store, at_most, self.webhook.name)
+
+    def _send(self, event: QueuedEmail, now: datetime) -> Attempt:
+        try:
+            answer = send(self.webhook, event.message_id, event.payload or "", now, self.post)
+        except NotDelivered as problem:
+            return self._failed(event, str(problem))
+        except Exception as error:  # noqa: BLE001 - one bad event must not stop the others
+            return self._failed(event, f"{type(error).__name__}")
+        if 200 <= answer.status < 300:
+            return self._taken(event, answer)
+        return self._failed(event, f"the receiver answered {answer.status}", answer)
+
+    def _taken(self, event: QueuedEmail, answer: Answer) -> Attempt:
+        def note(tx: Transaction) -> None:
+            tx.finish_event(event, EmailState.SENT)
+            tx.note_webhook_works(event.webhook)
+
+        noted(self.store, note)
+        return Attempt(event, EmailState.SENT, str(answer.status))
+
+    def _failed(self, event: QueuedEmail, reason: str, answer: Answer = Answer(0)) -> Attempt:  # noqa: B008 - a tuple
+        state = EmailState.WAITING
+
+        def note(tx: Transaction) -> None:
+            nonlocal state
+            state = EmailState.WAITING
+            tx.note_webhook_failure(
+                event.webhook, paused_until=self._pause(tx, answer), ended=answer.status == GONE
+            )
+            if tx.now - moment(event.created_at) > TRIED_FOR:
+                state = EmailState.FAILED
+                tx.finish_event(event, state, reason)
+            else:
+                tx.postpone_email(event.id, tx.now + delay_after(event.attempts), reason)
+
+        noted(self.store, note)
+        return Attempt(event, state, reason)
+
+    def _pause(self, tx: Transaction, answer: Answer) -> datetime | None:
+        """Until when the receiver gets no event at all: it asks for that, or failed several times in a row."""
+        if answer.retry_after is not None:
+            return tx.now + wait_of(answer.retry_after, tx.now)
+        failures = tx.webhook_state(self.webhook.name).failures + 1
+        if failures < FAILURES_BEFORE_PAUSE:
+            return None
+        return tx.now + delay_after(failures - FAILURES_BEFORE_PAUSE + 1)
+
+
+def send(webhook: Webhook, event_id: str, text: str, now: datetime, post: Post = sending.post) -> Answer:
+    """As Standard Webhooks has it: https://www.standardwebhooks.com. Each secret signs."""
+    timestamp = str(int(now.timestamp()))
+    signatures = [_signature(secret, f"{event_id}.{timestamp}.{text}") for secret in webhook.secrets]
+    headers = {
+        "webhook-id": event_id,
+        "webhook-timestamp": timestamp,
+        "webhook-signature": " ".join(signatures),
+    }
+    return post(webhook.url, text.encode(), headers, allow_private=webhook.allow_private)
+
+
+def _signature(secret: str, signed: str) -> str:
+    mac = hmac.new(key_of(secret), signed.encode(), hashlib.sha256).digest()
+    return f"v1,{base64.b64encode(mac).decode()}"
+
+
+def wait_of(retry_after: str, now: datetime) -> timedelta:
+    """Of the header: seconds, or a date. At most a day; none if it cannot be read."""
+    from email.utils import parsedate_to_datetime
+
+    if retry_after.isdecimal():
+        return min(LONGEST_WAIT, timedelta(seconds=min(int(retry_after), 10**6)))
+    try:
+        until = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return timedelta()
+    if until.tzinfo is None:
+        until = until.replace(tzinfo=UTC)
+    return min(LONGEST_WAIT, max(timedelta(), until - now))
