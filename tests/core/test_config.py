@@ -107,6 +107,7 @@ DEFAULTS: dict[str, Any] = {
     "passwordValidation.minStrength": 0,
     "auth.secondFactor": "optional",
     "auth.rememberFactor": 30,
+    "webhooks": [],
 }
 ENV = {"HOME": "/nonexistent", "USERS_DATABASE": "/srv/users.db"}
 

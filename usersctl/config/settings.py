@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from usersctl.config import values
 from usersctl.config.providers import PRESETS, PROVIDERS, ProviderSettings
 from usersctl.config.values import Kind
-from usersctl.config.webhooks import Webhook, webhooks
+from usersctl.config.webhooks import Webhook, webhook_tables
 from usersctl.identity_headers import DEFAULT as IDENTITY_HEADERS
 from usersctl.models import OAUTH, Identity, Role
 
@@ -210,7 +210,7 @@ class Settings(NamedTuple):
     metrics_port: Annotated[int | None, Key("metrics.port", values.whole(1, 65535), example=9180, help=
         "The port on which /metrics serves counters for Prometheus, other than server.port. Without it: off.")] = None
 
-    webhooks: Annotated[tuple[Webhook, ...], Key("webhooks", webhooks, "Where events are told, each under [[webhooks]]: name, "
+    webhooks: Annotated[tuple[Webhook, ...], Key("webhooks", webhook_tables, "Where events are told, each under [[webhooks]]: name, "
         'url, secrets ("whsec_" and base64; all of them sign), events (by name; all if left out), allowPrivate (false: no '
         "address of this machine or of a private network).")] = ()
 

@@ -99,7 +99,7 @@ def _written(hooks: tuple[Webhook, ...]) -> list[dict[str, Any]]:
 
 
 @kind("tables of webhooks", write=_written)
-def webhooks(value: Any) -> tuple[Webhook, ...]:
+def webhook_tables(value: Any) -> tuple[Webhook, ...]:
     if not isinstance(value, list) or not all(isinstance(table, dict) for table in value):
         raise BadPart("", MASK, "must be tables, each under a line [[webhooks]]")
     made: dict[str, Webhook] = {}
