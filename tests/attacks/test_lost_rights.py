@@ -3,6 +3,7 @@
 Every write of every route of the table is tried, so a new route needs a row in REQUESTS.
 """
 
+import base64
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -13,15 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.accounts import author
+from support.authenticator import Authenticator
 from support.commands import OPERATOR, PASSWORD
 from support.identities import link, provider_settings
+from support.passkeys import ORIGIN, OWN, TO_ADD, options
 from support.tables import everything, query
 from support.web import Client, Reply, Site, running
 
 from usersctl.config import Settings
 from usersctl.devices import KEY
+from usersctl.factors import totp
 from usersctl.models import Session, User
+from usersctl.secrets import digest
 from usersctl.service import Service, build
+from usersctl.sessions import Opened
+from usersctl.store.signing_keys import USER_HANDLES
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersd.routes import TABLE
@@ -29,6 +37,14 @@ from usersd.routes import TABLE
 NEW_PASSWORD = "another sentence entirely"
 CLEANUP = ("POST", "/_tasks/users:cleanup-tokens")
 BULK = ("POST", "/api/users/bulk")
+CONFIRM_TOTP, ADD_PASSKEY = ("POST", "/api/users/me/totp/confirm"), ("POST", OWN)
+# Of an account that has an authenticator app and a passkey.
+OF_FACTORS = [
+    ("DELETE", "/api/users/me/totp"),
+    ("POST", "/api/users/me/recovery-codes"),
+    ("PATCH", "/api/users/me/passkeys/<passkey_id>"),
+    ("DELETE", "/api/users/me/passkeys/<passkey_id>"),
+]
 # A body with which the request of an admin succeeds. <id> is another user; <session_id> is another session of the caller,
 # or behind an <id> one of that user.
 REQUESTS: dict[tuple[str, str], dict[str, Any] | None] = {
@@ -40,6 +56,13 @@ REQUESTS: dict[tuple[str, str], dict[str, Any] | None] = {
     ("POST", "/api/users/me/sessions/end-others"): None,
     ("POST", "/api/users/session/confirm"): {"password": PASSWORD},
     ("DELETE", "/api/users/me/identities/<provider>"): None,
+    ("POST", "/api/users/me/totp"): {},
+    CONFIRM_TOTP: None,
+    ("DELETE", "/api/users/me/totp"): None,
+    ("POST", "/api/users/me/recovery-codes"): {},
+    ADD_PASSKEY: None,
+    ("PATCH", "/api/users/me/passkeys/<passkey_id>"): {"name": "New Name"},
+    ("DELETE", "/api/users/me/passkeys/<passkey_id>"): None,
     ("PATCH", "/api/users/password"): {
         "currentPassword": PASSWORD,
         "newPassword": NEW_PASSWORD,
@@ -96,9 +119,10 @@ class Gate:
 class Caller:
     """An admin who is signed in, has another session, and names another user in the request."""
 
+    house: "House"
     user: User
     client: Client
-    session: Session
+    opened: Opened
     other_session: Session
     named: User
     session_of_named: Session
@@ -119,9 +143,42 @@ class Caller:
         if path.endswith("/<id>/invite"):
             ids["<id>"] = self.invited.id
         body = REQUESTS.get((method, path))
+        if (method, path) in OF_FACTORS:
+            ids["<passkey_id>"] = self.with_factors()
+        if (method, path) == CONFIRM_TOTP:
+            body = {"code": self.code()}
+        if (method, path) == ADD_PASSKEY:
+            body = {"credential": Authenticator(ORIGIN).create(options(self.client, TO_ADD)), "name": "Key"}
         if (method, path) == BULK:
             body = {**(body or {}), "ids": [self.named.id]}
         return self.client.send(method, re.sub("<[a-z_]+>", lambda name: str(ids[name[0]]), path), body)
+
+    @property
+    def session(self) -> Session:
+        return self.opened.session
+
+    def with_factors(self) -> int:
+        """The account has both kinds, and the session has proved one. Returns the id of the passkey."""
+        key = {
+            "rp_id": "localhost",
+            "public_key": b"",
+            "algorithm": -7,
+            "sign_count": 0,
+            "name": "Key",
+            "synced": False,
+        }
+        with self.house.elsewhere.store.write() as tx:
+            tx.add_totp(self.user.id, b"sealed", 0)
+            passkey = tx.add_passkey(self.user.id, b"id of %d" % self.user.id, **key)
+            tx.note_proof(digest(self.opened.token), "passkey")
+        assert passkey is not None
+        return passkey.id
+
+    def code(self) -> str:
+        """The first one of an authenticator app that is being set up."""
+        service = self.house.elsewhere
+        begun = service.factors.begin_totp(self.user.id, session_id=self.session.id, by=author(self.opened))
+        return totp.code_at(base64.b32decode(begun.secret), totp.step_at(service.now()))
 
 
 @dataclass
@@ -151,8 +208,8 @@ class House:
         self.elsewhere.invitations.again([invited.id], timedelta(days=7), by=OPERATOR)
         client = self.site.client(cookies={"auth_token": opened[0].token})
         self.gate.reset()
-        sessions = (opened[0].session, opened[1].session)
-        return Caller(user, client, *sessions, named, session_of_named, unconfirmed, invited)
+        other = opened[1].session
+        return Caller(self, user, client, opened[0], other, named, session_of_named, unconfirmed, invited)
 
     def undo(self) -> None:
         """So that a request which creates the same account or group succeeds again."""
@@ -168,7 +225,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     database: Path = tmp_path_factory.mktemp("house") / "users.db"
     settings = Settings(
         database=database,
-        base_url="http://127.0.0.1:8080",
+        base_url=ORIGIN,
         rounds=4,
         limits_enabled=False,
         whitelist=("/register",),
@@ -177,7 +234,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     with closing(build(settings)) as service, closing(build(settings)) as elsewhere:
         service.sessions.uses.wait = 3600  # no other write comes in between
         service.sessions.uses.overdue = timedelta(hours=1)
-        service.store.signing_key(KEY)
+        for name in (KEY, USER_HANDLES):
+            service.store.signing_key(name)
         gate = Gate(service.store)
         service.store.write = gate.write  # type: ignore[method-assign]
         with running(service, listening=None) as site:
@@ -206,8 +264,9 @@ LOSSES: dict[str, Loss] = {
 
 def test_every_route_for_signed_in_callers_that_may_write_has_a_request_here() -> None:
     assert {(route.method, route.path) for route in ONLY_READING if route.method != "GET" or route.once} == {
-        ("POST", "/api/users/me/identities/<provider>")
-    }  # it only begins, in a cookie
+        ("POST", "/api/users/me/identities/<provider>"),
+        ("POST", TO_ADD),
+    }  # they only begin, in a cookie and a challenge
 
 
 @pytest.mark.parametrize("route", ONLY_READING, ids=lambda route: route.path)
