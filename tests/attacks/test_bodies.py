@@ -21,7 +21,15 @@ from usersd.routes import TABLE
 
 # The fields of each endpoint, with accepted values. Booleans may be left out.
 TEXTS: dict[tuple[str, str], dict[str, str]] = {
-    ("POST", "/api/users/session"): {"email": "bob@example.com", "password": PASSWORD},
+    ("POST", "/api/users/session"): {
+        "email": "bob@example.com",
+        "password": PASSWORD,
+        "code": "123456",
+    },
+    ("POST", "/api/users/session/second-factor"): {"code": "123456", "recoveryCode": "abcd"},
+    ("POST", "/api/users/me/totp/confirm"): {"code": "123456"},
+    ("POST", "/api/users/me/passkeys"): {"name": "Phone"},
+    ("PATCH", "/api/users/me/passkeys/1"): {"name": "Phone"},
     ("POST", "/api/users/setup"): {
         "token": "t",
         "email": "new@example.com",
@@ -55,7 +63,11 @@ TEXTS: dict[tuple[str, str], dict[str, str]] = {
     ("POST", "/api/users/undo-deletion"): {"token": "t", "email": "bob@example.com"},
     ("POST", "/api/users/me/email"): {"token": "t", "email": "bob@example.com", "password": PASSWORD},
     ("DELETE", "/api/users/me"): {"password": "not the password"},
-    ("POST", "/api/users/session/confirm"): {"password": PASSWORD},
+    ("POST", "/api/users/session/confirm"): {
+        "password": PASSWORD,
+        "code": "123456",
+        "recoveryCode": "abcd",
+    },
     ("POST", "/api/users/invite"): {
         "email": "new@example.com",
         "name": "New",
@@ -77,10 +89,19 @@ LISTS: dict[tuple[str, str], dict[str, list[Any]]] = {
     ("POST", "/api/users/bulk"): {"ids": [2]},
     ("PUT", "/api/users/2/groups"): {"groups": []},
 }
-BOOLEANS: dict[tuple[str, str], str] = {
-    ("POST", "/api/users/session"): "rememberMe",
-    ("PATCH", "/api/users/2"): "active",
-    ("POST", "/_tasks/users:cleanup-tokens"): "includeNoExpiration",
+OBJECTS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
+    ("POST", "/api/users/session/second-factor"): {"credential": {}},
+    ("POST", "/api/users/session/confirm"): {"credential": {}},
+    ("POST", "/api/users/session/passkey"): {"credential": {}},
+    ("POST", "/api/users/me/passkeys"): {"credential": {}},
+}
+BOOLEANS = {
+    (("POST", "/api/users/session"), "rememberMe"),
+    (("POST", "/api/users/session"), "rememberDevice"),
+    (("POST", "/api/users/session/second-factor"), "rememberDevice"),
+    (("POST", "/api/users/session/passkey"), "rememberMe"),
+    (("PATCH", "/api/users/2"), "active"),
+    (("POST", "/_tasks/users:cleanup-tokens"), "includeNoExpiration"),
 }
 CHANGES = [
     (route.method, filled(route.path, id="2", session_id="99")) for route in TABLE if route.method != "GET"
@@ -91,7 +112,7 @@ READ_BODY = {
     if (body := operation_of(route.handler).body) is not None
 }
 ALL_FIELDS = {name: value for fields in TEXTS.values() for name, value in fields.items()} | dict.fromkeys(
-    BOOLEANS.values(), True
+    (name for _, name in BOOLEANS), True
 )
 
 NO_TEXT: list[Any] = [
@@ -112,6 +133,19 @@ NO_TEXT: list[Any] = [
 ]
 NO_ITEM: list[Any] = [None, 0, -2, 1.5, True, [], {}, ["x"], [None], 10**300]
 NO_LIST: list[Any] = [{}, 0, 1, 1.5, True, False, "", "x", "[]", {"0": 2}]
+NO_OBJECT: list[Any] = [[], 0, 1, 1.5, True, False, "", "x", "{}", [{}]]
+ODD_OBJECTS: list[dict[str, Any]] = [
+    {"id": "x" * 60_000, "response": {}},
+    {"id": None, "rawId": [], "type": {}, "response": []},
+    {"id": "a" * 22, "rawId": "a" * 22, "type": "public-key", "response": {"clientDataJSON": "W" * 50_000}},
+    {
+        "id": "a" * 22,
+        "rawId": "a" * 22,
+        "type": "public-key",
+        "response": {"attestationObject": "n" * 50_000},
+    },
+    {"__proto__": {}, "response": {"response": {"response": {}}}},
+]
 NO_BOOLEAN: list[Any] = [[], {}, 0, 1, "", "true", "false", "yes", 1.0, ["true"]]
 ODD_TEXTS = [
     "", " ", "\t\n", "a" * 60_000, "a@" * 20_000, "\U0001f4a5" * 5_000, "\u202e\u200b\ufeff", "\uffff", "%s%n%x", "{{7*7}}",
@@ -157,7 +191,7 @@ def login_body(**more: Any) -> bytes:
 
 
 def accepted(endpoint: tuple[str, str]) -> dict[str, Any]:
-    return {**TEXTS.get(endpoint, {}), **LISTS.get(endpoint, {})}
+    return {**TEXTS.get(endpoint, {}), **LISTS.get(endpoint, {}), **OBJECTS.get(endpoint, {})}
 
 
 # --- wrong types and odd texts in every field ---
@@ -166,9 +200,12 @@ def accepted(endpoint: tuple[str, str]) -> dict[str, Any]:
 def test_every_field_of_every_body_is_attacked_here() -> None:
     declared = {(endpoint, field.name) for endpoint, body in READ_BODY.items() for field in body.fields}
     attacked = {
-        (endpoint, name) for fields in (TEXTS, LISTS) for endpoint in fields for name in fields[endpoint]
+        (endpoint, name)
+        for fields in (TEXTS, LISTS, OBJECTS)
+        for endpoint in fields
+        for name in fields[endpoint]
     }
-    assert declared == attacked | set(BOOLEANS.items())
+    assert declared == attacked | BOOLEANS
 
 
 @pytest.mark.parametrize("endpoint", TEXTS, ids=" ".join)
@@ -198,13 +235,25 @@ def test_null_is_no_value(ada: Client, open_site: Site, endpoint: tuple[str, str
     assert before == (open_site.service.accounts.get(1), open_site.service.accounts.get(2))
 
 
-@pytest.mark.parametrize("endpoint", BOOLEANS, ids=" ".join)
-def test_a_boolean_field_of_another_type_is_refused_by_name(ada: Client, endpoint: tuple[str, str]) -> None:
+@pytest.mark.parametrize("endpoint", OBJECTS, ids=" ".join)
+def test_an_object_of_another_type_or_form_is_refused(ada: Client, endpoint: tuple[str, str]) -> None:
+    for name in OBJECTS[endpoint]:
+        for field in NO_OBJECT:
+            reply = ada.send(*endpoint, accepted(endpoint) | {name: field})
+            assert (reply.status, reply.message) == (400, f"{name} must be an object"), field
+        for odd in ODD_OBJECTS:
+            body = {name: odd, "name": "Phone"}
+            assert well_formed(ada.send(*endpoint, body)).status in (400, 401, 403), odd
+
+
+@pytest.mark.parametrize(("endpoint", "name"), sorted(BOOLEANS), ids=str)
+def test_a_boolean_field_of_another_type_is_refused_by_name(
+    ada: Client, endpoint: tuple[str, str], name: str
+) -> None:
     for value in NO_BOOLEAN:
-        body: dict[str, Any] = TEXTS.get(endpoint, {}) | {BOOLEANS[endpoint]: value}
-        reply = ada.send(*endpoint, body)
+        reply = ada.send(*endpoint, accepted(endpoint) | {name: value})
         assert reply.status == 400, (value, reply)
-        assert reply.message == f"{BOOLEANS[endpoint]} must be true or false"
+        assert reply.message == f"{name} must be true or false"
 
 
 @pytest.mark.parametrize("endpoint", CHANGES, ids=" ".join)
