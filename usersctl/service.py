@@ -12,6 +12,8 @@ from usersctl.passwords import Hasher
 from usersctl.store.store import Store
 
 MAKE_AN_ADMIN = "usersctl create EMAIL --admin"
+# Made at their first use: twice, if two threads come at once, which does no harm.
+OF_FACTORS = ("sealer", "factor_reset", "key_rotation", "factors", "second_step", "passkeys")
 
 if TYPE_CHECKING:
     from usersctl.accounts import Accounts
@@ -58,12 +60,12 @@ def build(
 ) -> "Service":
     """A service on the database of the settings, which is created if it is missing, or on a store that is open already.
 
-    All its parts are there, because many threads will use it.
+    Its parts are there, because many threads will use it, but for those that only second factors need.
     """
     store = store or Store.open(settings.database, create=True)
     service = Service(settings, store, now, send, admin_command, parts)
     for name, value in vars(Service).items():
-        if isinstance(value, cached_property):
+        if isinstance(value, cached_property) and name not in OF_FACTORS:
             getattr(service, name)
     return service
 

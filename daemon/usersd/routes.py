@@ -43,7 +43,7 @@ TABLE: tuple[Route, ...] = (
     Route("DELETE", "/api/users/session",                  ANYONE,           session.logout, event="logout"),
     Route("POST",   "/api/users/session/confirm",          SIGNED_IN,        session.confirm, Limit.FAILED_LOGINS, Lane.HASHING, event="confirm", own=ANY, enrols=True),
     Route("GET",    "/api/users/session/second-factor",    ANYONE,           second_factor.methods),
-    Route("POST",   "/api/users/session/second-factor",    ANYONE,           second_factor.finish, Limit.FAILED_LOGINS, Lane.WRITING, event="second-factor"),
+    Route("POST",   "/api/users/session/second-factor",    ANYONE,           second_factor.finish, Limit.FAILED_LOGINS, event="second-factor", spares=second_factor.is_waiting),
     Route("POST",   "/api/users/session/passkey",          ANYONE,           passkeys.login, Limit.FAILED_LOGINS, event="passkey-login"),
     Route("POST",   "/api/users/session/passkey/options",  OPTIONAL_SESSION, passkeys.options, own=ANY),
     Route("POST",   "/api/users/setup",                    ANYONE,           first_admin.first_admin, None, Lane.HASHING, event="first-admin"),

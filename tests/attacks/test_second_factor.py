@@ -160,6 +160,20 @@ def test_guesses_in_a_stolen_session_share_the_twenty_of_known_devices(site: Sit
     assert statuses == [400] * 20 + [429] * 10
 
 
+def test_strangers_at_the_same_address_do_not_keep_a_user_out_of_the_second_step(
+    make_site: Callable[..., Site], clock: FakeClock
+) -> None:
+    site = make_site(failed_logins_per_minute=5)
+    client, phone = with_phone(site, clock)
+    client.delete("/api/users/session")
+    code = phone.next_code()
+    for number in range(6):
+        site.client().login(f"nobody{number}@example.com", "wrong password")
+    assert site.client().login(ADA, PASSWORD).status == 429
+    assert finish(second_step(client), code=code).status == 200
+    assert finish(site.client(), code=code).status == 429
+
+
 # --- past the second step ---
 
 

@@ -47,3 +47,8 @@ def finish(request: Request, service: Service) -> dict[str, Any]:
         by=request.actor,
     )
     return open_session(request, service, opened, remember_device=body.remember_device)
+
+
+def is_waiting(request: Request, service: Service) -> bool:
+    """Strangers at the same client address do not keep out a user whose password was right: five codes are bounded anyway."""
+    return bool(service.second_step.offered(request.pending_tokens))
