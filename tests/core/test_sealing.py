@@ -93,6 +93,12 @@ def test_the_file_goes_on_to_open_when_a_key_is_configured(database: Path) -> No
     assert sealer(database, NEW).names()[0] == SealingKey(NEW).name
 
 
+def test_a_broken_file_is_no_obstacle_to_a_configured_key(database: Path) -> None:
+    KeyFile(database).path.write_bytes(b"short")
+    sealed = sealer(database, NEW).seal(SECRET, CONTEXT)
+    assert sealer(database, NEW).open(sealed, CONTEXT) == SECRET
+
+
 def test_a_configured_key_makes_no_file(database: Path) -> None:
     sealer(database, NEW).seal(SECRET, CONTEXT)
     assert not KeyFile(database).path.exists()

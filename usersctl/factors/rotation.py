@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from usersctl.errors import KeyUnusable
-from usersctl.factors.sealing import Sealer, totp_context
+from usersctl.factors.sealing import Sealer, SealingKey, key_name_of, totp_context
 from usersctl.models import Actor, TotpSecret
 from usersctl.permissions import admit
 from usersctl.store.store import Store
@@ -29,7 +29,8 @@ class KeyRotation:
         sealed = unreadable = after = 0
         while secrets := self._some(after):
             after = secrets[-1].user_id
-            anew = [(totp, self._anew(totp)) for totp in secrets]
+            keys = list(self.sealer.keys())
+            anew = [(totp, _anew(keys, totp)) for totp in secrets]
             with self.store.write() as tx:
                 admit(tx, by)
                 for totp, secret in anew:
@@ -54,9 +55,16 @@ class KeyRotation:
         with self.store.glance() as tx:
             return tx.totp_secrets(after, SOME)
 
-    def _anew(self, totp: TotpSecret) -> bytes | None:
-        """None if no key opens the secret."""
-        try:
-            return self.sealer.anew(totp.secret, totp_context(totp.user_id))
-        except KeyUnusable:
-            return None
+
+def _anew(keys: list[SealingKey], totp: TotpSecret) -> bytes | None:
+    """Sealed with the first key, as it may be already; None if no key opens the secret."""
+    present = next((key for key in keys if key.name == key_name_of(totp.secret)), None)
+    context = totp_context(totp.user_id)
+    if present is None:
+        return None
+    if present is keys[0]:
+        return totp.secret
+    try:
+        return keys[0].seal(present.open(totp.secret, context), context)
+    except KeyUnusable:
+        return None

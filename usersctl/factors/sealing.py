@@ -162,18 +162,11 @@ class Sealer:
 
     def open(self, sealed: bytes, context: str) -> bytes:
         """Raises KeyUnusable if no key opens it."""
-        for key in self._keys():
+        for key in self.keys():
             if key.name == key_name_of(sealed):
                 return key.open(sealed, context)
         hint = "put the key back; or the user enrols again after: usersctl factor reset USER"
         raise KeyUnusable("The key that opens the secret of an authenticator app is missing", hint=hint)
-
-    def anew(self, sealed: bytes, context: str) -> bytes:
-        """The same secret, sealed with the first key; unchanged if it is already."""
-        (first, *_) = self._keys()
-        return (
-            sealed if first.name == key_name_of(sealed) else first.seal(self.open(sealed, context), context)
-        )
 
     def missing(self, sealed_with: Mapping[bytes, int]) -> dict[bytes, int]:
         """Of the numbers of secrets by the name of their key: those whose key is not here."""
@@ -182,8 +175,9 @@ class Sealer:
 
     def names(self) -> list[bytes]:
         """Of the keys; the first one seals."""
-        return [key.name for key in self._keys()]
+        return [key.name for key in self.keys()]
 
-    def _keys(self) -> Iterator[SealingKey]:
+    def keys(self) -> Iterator[SealingKey]:
+        """The file is not looked at while a key of auth.secretKey serves."""
         yield from map(SealingKey, self.configured)
         yield from map(SealingKey, self.file.keys())
