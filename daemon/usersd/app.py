@@ -152,11 +152,14 @@ class App:
             self.limits.count_failure(route.limit, request.ip, error)
             if route.event is not None and not route.signs_in:  # _sign_in_error_response logs those
                 # A sign-in that goes on with its second step was not refused.
-                end = "waits" if isinstance(error, errors.SecondFactorRequired) else "refused"
+                end = "waits" if request.waits else "refused"
                 why = {"why": error.why} if isinstance(error, errors.InvalidPasskey) else {}
                 self._log_event(request, route.event, f"{route.event}-{end}", reason=error.code, **why)
             raise
-        if route.event is not None:
+        if route.event is not None and request.waits:  # after a sign-in through a provider
+            reason = errors.SecondFactorRequired.code
+            self._log_event(request, route.event, f"{route.event}-waits", reason=reason)
+        elif route.event is not None:
             self._log_event(request, route.event, route.event)
         return result if isinstance(result, Response) else as_json(result)
 

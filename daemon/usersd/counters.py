@@ -28,7 +28,13 @@ _FAILURES = {
     "password": (*_REFUSED, "second_factor", "invalid_code"),
     "second_factor": (*_REFUSED, "invalid_code"),
     "passkey": (*_REFUSED, "invalid_passkey"),
-    "oauth": ("oauth_failed", "oauth_not_configured", "user_not_registered", "account_inactive"),
+    "oauth": (
+        "oauth_failed",
+        "oauth_not_configured",
+        "user_not_registered",
+        "account_inactive",
+        "second_factor",
+    ),
 }
 _LOGINS = [(method, name) for method in _FAILURES for name in (SUCCESS, *_FAILURES[method], OTHERWISE)]
 

@@ -60,6 +60,7 @@ class Request:
     token = ""  # that the session was identified by
     by_cookie = False
     as_admin = False  # the route is for admins only
+    waits = False  # the sign-in goes on with its second step
     errors_to: str | None = None  # where a refused sign-in ends, if not at `auth.oauth.errorRedirect`
 
     def __init__(self, environ: dict[str, Any], settings: Settings) -> None:

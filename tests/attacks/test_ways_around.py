@@ -265,6 +265,9 @@ def test_a_sign_in_through_a_provider_goes_on_after_the_second_step(ada: Account
     browser = ada.site.browser()
     reply = browser.sign_in(query="?redirect=/page%3Fx%3D1")
     assert reply.header("Location") == "/second-factor?redirect=%2Fpage%3Fx%3D1"
+    assert "oauth" not in [line["event"] for line in ada.site.site.log]
+    waits = [line for line in ada.site.site.log if line["event"] == "oauth-waits"]
+    assert [(line["user"], line["reason"]) for line in waits] == [(ada.user.id, "second_factor")]
     page = browser.client.get(str(reply.header("Location")))
     assert (page.status, b'data-then="/page?x=1"' in page.body) == (200, True)
     assert finish(browser.client, code=ada.phone.next_code()).status == 200

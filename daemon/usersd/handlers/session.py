@@ -87,6 +87,7 @@ def unless_pending(request: Request, signed_in: "Opened | Pending") -> "Opened |
 
     if isinstance(signed_in, Opened):
         return signed_in
+    request.waits = True
     max_age = int(PENDING_LIFETIME.total_seconds())
     request.new_cookies.set(request.settings.pending_cookie, signed_in.token, max_age=max_age)
     return None
