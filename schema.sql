@@ -209,7 +209,8 @@ CREATE TABLE totp_secrets (
     user_id    INTEGER PRIMARY KEY REFERENCES users (id) ON DELETE CASCADE,
     secret     BLOB NOT NULL,                    -- sealed: see usersctl/factors/sealing.py
     created_at TEXT NOT NULL,
-    last_step  INTEGER NOT NULL                  -- of the last code that was used: this one and those before do not count
+    last_step  INTEGER NOT NULL,                 -- of the last code that was used: this one and those before do not count
+    failures   INTEGER NOT NULL DEFAULT 0        -- codes that were tried since a second factor was right
 ) STRICT;
 
 CREATE TABLE passkeys (

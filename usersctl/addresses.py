@@ -185,9 +185,9 @@ def put_back(tx: Transaction, user: User, email: str) -> None:
     """After "this wasn't me" from this address: it is the known one again, and those that came after it mean nothing.
 
     Notices to addresses that were given up before it stay: a thief who went on to a third address must not end the
-    owner's links with one to the second.
+    owner's links with one to the second. So do those that take back an enrolment: each is of its own.
     """
-    tx.drop_notices(user.id, email)
+    tx.drop_notices(user.id, email, but_enrolments=True)
     if email != user.email:
         tx.drop_notices(user.id, user.email)
         tx.free_reserved(user.id, since=email)

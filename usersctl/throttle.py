@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from usersctl.clock import Clock, moment, stamp
 from usersctl.errors import Busy, Invalid, TooMany, WrongPassword
-from usersctl.models import Actor, Credentials, Device, Locks, User
+from usersctl.models import Actor, Credentials, Device, Locks, TotpSecret, User
 from usersctl.passwords import Hasher
 from usersctl.permissions import admit
 from usersctl.store.store import Store
@@ -111,8 +111,19 @@ class AccountThrottle:
             return
         left = self.wait(tx, counter)
         if left and (waits or self.is_locked(tx, counter)):
-            raise TooMany("Too many failed logins, please try again later", retry_after=_seconds(left))
+            raise _too_many(left)
         tx.count_failure(counter.key, counter.user_id)
+
+    def count_code(self, tx: Transaction, totp: TotpSecret) -> None:
+        """Counts a code of an authenticator app, which only a right second factor or an unlock clears.
+
+        Who knows the password, or reads the emails, clears the other counters, and could go on guessing.
+        """
+        if not self.enabled:
+            return
+        if totp.failures >= self.before_lock:
+            raise _too_many(LONGEST_DELAY)
+        tx.count_code(totp.user_id)
 
     def count_sign_in(self, tx: Transaction, counter: Counter, *, waits: bool = True) -> Counter:
         """The same for a sign-in, which counts as failed on this day, too. Without limits nothing is written."""
@@ -171,7 +182,7 @@ class AccountThrottle:
     def unlock(self, user: User, by: Actor) -> bool:
         with self.store.write() as tx:
             admit(tx, by)
-            unlocked = tx.clear_failures(user.id)
+            unlocked = tx.clear_failures(user.id) | tx.clear_codes(user.id)
             if unlocked:
                 tx.audit(by, "unlock", user)
             return unlocked
@@ -229,6 +240,10 @@ def network_of(address: str) -> str:
             return str(parsed.ipv4_mapped)
         return str(ipaddress.ip_network((parsed, 64), strict=False))
     return str(parsed)
+
+
+def _too_many(left: timedelta) -> TooMany:
+    return TooMany("Too many failed logins, please try again later", retry_after=_seconds(left))
 
 
 def _seconds(left: timedelta) -> int:

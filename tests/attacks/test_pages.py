@@ -249,8 +249,9 @@ def test_the_routes_open_to_anyone_are_exactly_the_intended_ones() -> None:
         ("POST", "/api/users/confirm-deletion"), ("POST", "/api/users/undo-deletion"), ("GET", "/confirm-deletion"), ("GET", "/undo-deletion"),
         ("GET", "/forgot-password"), ("GET", "/reset-password"), ("GET", "/not-me"), ("GET", "/api/users/auth/oauth/redirect"),
         ("GET", "/api/users/auth/oauth/callback"), ("GET", "/api/users/auth/verify"), ("GET", "/health"), ("GET", "/ready"),
-        ("GET", "/api/users/openapi.json"), ("GET", "/api/users/docs"), ("POST", "/api/users/me/email"), ("GET", "/confirm-new-email"),
+        ("GET", "/api/users/openapi.json"), ("GET", "/api/users/docs"), ("GET", "/confirm-new-email"),
         ("POST", "/logout"), ("GET", "/accept-invite"), ("POST", "/api/users/invite/accept"),
-        ("GET", "/api/users/auth/oauth/callback/<provider>"),
+        ("GET", "/api/users/auth/oauth/callback/<provider>"), ("GET", "/api/users/session/second-factor"),
+        ("POST", "/api/users/session/second-factor"), ("POST", "/api/users/session/passkey"),
     }  # fmt: skip
     assert open_to_all <= meant

@@ -173,7 +173,7 @@ def test_an_application_behind_the_gate_sees_the_known_address(site: OAuthSite) 
     with hosting(Hosted(app=Gate(application, site.service))) as port:
         user = Client(port, dict(ada.cookies)).get("/").json["user"]
     assert user["email"] == "ada@example.com"
-    assert set(user) == {*ada.get("/api/users/me").json["user"], "groups"}
+    assert set(user) == {*ada.get("/api/users/me").json["user"], "groups", "auth"}
 
 
 def test_a_search_finds_both_addresses_and_shows_the_claimed_one(site: OAuthSite) -> None:

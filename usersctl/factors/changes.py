@@ -10,6 +10,7 @@ from usersctl.mail.kinds import (
     TOTP_ADDED,
     TOTP_REMOVED,
     EmailQueue,
+    Kind,
 )
 from usersctl.models import Actor, Enrolment, User
 from usersctl.store.transaction import Transaction
@@ -27,8 +28,7 @@ def added(
     if not before.factors:
         codes = _make_codes(tx, before.id)
     tx.note_factors_changed(before.id)
-    about = Enrolment(kind, tx.now_text, passkey_id)
-    emails.add(tx, _ADDED[kind], before, before.email, about=about)
+    _tell(tx, emails, _ADDED[kind], before, Enrolment(kind, tx.now_text, passkey_id))
     tx.audit(by, "factor-add", before, **_details(kind, passkey_id))
     return codes
 
@@ -46,8 +46,7 @@ def renew_codes(tx: Transaction, emails: EmailQueue, user: User, *, by: Actor) -
     """New recovery codes in the place of the old ones."""
     codes = _make_codes(tx, user.id)
     tx.note_factors_changed(user.id)
-    about = Enrolment(CODES, tx.now_text)
-    emails.add(tx, RECOVERY_CODES_MADE, user, user.email, about=about)
+    _tell(tx, emails, RECOVERY_CODES_MADE, user, Enrolment(CODES, tx.now_text))
     tx.audit(by, "recovery-codes", user)
     return codes
 
@@ -61,6 +60,12 @@ def take_back(tx: Transaction, user: User, enrolment: Enrolment, *, by: Actor) -
     tx.delete_recovery_codes(user.id, enrolment.made_at)
     _settle(tx, user.id)
     tx.audit(by, "factor-take-back", user, **_details(enrolment.kind, enrolment.passkey_id))
+
+
+def _tell(tx: Transaction, emails: EmailQueue, kind: Kind, user: User, about: Enrolment) -> None:
+    """Also at the addresses that the account gave up in the last days: a thief may have changed the address before."""
+    for email in (user.email, *tx.reserved_emails_of(user.id)):
+        emails.add(tx, kind, user, email, about=about)
 
 
 def _make_codes(tx: Transaction, user_id: int) -> list[str]:

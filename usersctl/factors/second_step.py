@@ -77,6 +77,7 @@ class SecondStep:
             if method is not None:
                 tx.delete_pending(token_hash)
                 tx.clear_failures(user.id)
+                tx.clear_codes(user.id)
                 tx.uncount_failed_sign_in(counter.day)
                 return then(tx, user, pending, method, client)
             tx.note_wrong_code(token_hash, MOST_WRONG_CODES)
@@ -91,6 +92,7 @@ class SecondStep:
             method = check(tx)
             if method is not None:
                 tx.clear_failures(user_id)
+                tx.clear_codes(user_id)
                 tx.note_proof(by.token_hash or b"", method)
                 return
         raise WrongPassword("Invalid code")
@@ -107,8 +109,10 @@ class SecondStep:
         raise Invalid("Code, recovery code or passkey is required")
 
     def _totp(self, user_id: int, code: str) -> Check:
-        with self.store.read() as tx:
+        with self.store.write() as tx:
             totp, now = tx.totp(user_id), tx.now
+            if totp is not None:
+                self.throttle.count_code(tx, totp)
         step = None
         if totp is not None:
             secret = self.sealer.open(totp.secret, totp_context(user_id))

@@ -221,6 +221,9 @@ class OAuthSignIn:
             changes["profile_picture"] = picture
         notice = ACCOUNT_LINKED
         if user.email_proven_at is None:
+            if user.factors:
+                # They may be of a stranger who waits inside, or of the owner: neither keeps them nor ends them by a link.
+                raise refused("the account has a second factor, and its address was never proven")
             # An account for somebody else's address must not wait for its owner with a known password or open session.
             if password_is_set(tx.credentials_of(user.id)):
                 notice = PASSWORD_ENDED

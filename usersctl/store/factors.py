@@ -44,11 +44,22 @@ class Factors(Statements):
             TotpSecret._make, f"SELECT {_TOTP} FROM totp_secrets WHERE user_id = ?", (user_id,)
         )
 
+    def count_code(self, user_id: int) -> None:
+        """Before it is checked, so that parallel guesses do not slip past the limit."""
+        self._run("UPDATE totp_secrets SET failures = failures + 1 WHERE user_id = ?", (user_id,))
+
+    def clear_codes(self, user_id: int) -> bool:
+        statement = "UPDATE totp_secrets SET failures = 0 WHERE user_id = ? AND failures > 0"
+        return self._run(statement, (user_id,)).rowcount == 1
+
     def use_totp_step(self, totp: TotpSecret, step: int) -> bool:
         """False if a code of this step or a later one was used, or the secret is another by now."""
         where = "user_id = ? AND created_at = ? AND last_step < ?"
         values = (step, totp.user_id, totp.created_at, step)
-        return self._run(f"UPDATE totp_secrets SET last_step = ? WHERE {where}", values).rowcount == 1
+        return (
+            self._run(f"UPDATE totp_secrets SET last_step = ?, failures = 0 WHERE {where}", values).rowcount
+            == 1
+        )
 
     def delete_totp(self, user_id: int, made_at: str | None = None) -> bool:
         """With `made_at` only the secret of that moment."""

@@ -14,6 +14,11 @@ class ReservedEmails(Statements):
         statement = "SELECT user_id FROM reserved_emails WHERE email = ? AND expires_at > ?"
         return self._number(statement, (email, self.now_text)) or None
 
+    def reserved_emails_of(self, user_id: int) -> list[str]:
+        """The one that was given up first comes first."""
+        statement = "SELECT email FROM reserved_emails WHERE user_id = ? AND expires_at > ? ORDER BY id"
+        return [email for (email,) in self._run(statement, (user_id, self.now_text))]
+
     def keep_reserved(self, user_id: int, email: str, until: str) -> None:
         """A reservation lasts as long as each link that can put the address back."""
         where = "user_id = :user AND email = :email AND expires_at < :until"
@@ -22,17 +27,15 @@ class ReservedEmails(Statements):
 
     def free_reserved(self, user_id: int, *, since: str | None = None) -> None:
         """Ends the reservations for a user, and the links that they are for; with `since` those of that address and of all
-        addresses that were given up after it."""
+        addresses that were given up after it. Links to that address that take back an enrolment stay."""
         first = 0
         if since is not None:
             statement = "SELECT id FROM reserved_emails WHERE user_id = ? AND email = ?"
             first = self._number(statement, (user_id, since))
         later = "SELECT email FROM reserved_emails WHERE user_id = :user AND id >= :first"
-        values = {"user": user_id, "first": first}
-        self._run(
-            f"DELETE FROM one_time_tokens WHERE user_id = :user AND purpose = 'not_me' AND email IN ({later})",
-            values,
-        )
+        values = {"user": user_id, "first": first, "since": since or ""}
+        ended = f"purpose = 'not_me' AND email IN ({later}) AND (about IS NULL OR email <> :since)"
+        self._run(f"DELETE FROM one_time_tokens WHERE user_id = :user AND {ended}", values)
         self._run("DELETE FROM reserved_emails WHERE user_id = :user AND id >= :first", values)
 
     def delete_expired_reservations(self, before: str, at_most: int) -> int:
