@@ -198,9 +198,6 @@ class TotpSecret(NamedTuple):
     secret: bytes  # sealed
     created_at: str
     last_step: int
-    failures: (
-        int  # codes that were tried since the last right one, or since a factor of another kind was right
-    )
 
 
 class Passkey(NamedTuple):

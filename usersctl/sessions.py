@@ -203,11 +203,17 @@ class Sessions:
                 user = current.user
             if current is None or not user.active:
                 raise Inactive(user.inactive_because)
-            # A wrong code rolls this transaction back, so that the check stays counted as failed.
-            opened = self.open_in(tx, user, remember=remember, client=client, check=check)
-            if verified:
-                self._note_right_password(tx, verified, opened)
-            return opened
+            try:
+                opened = self.open_in(tx, user, remember=remember, client=client, check=check)
+            except InvalidCode as error:
+                wrong = (
+                    error  # the password check stays counted as failed, and the code is committed as tried
+                )
+            else:
+                if verified:
+                    self._note_right_password(tx, verified, opened)
+                return opened
+        raise wrong
 
     def _note_right_password(self, tx: Transaction, verified: Verified, opened: Opened | Pending) -> None:
         user_id = verified.user.id

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from usersctl.clock import Clock, moment, stamp
 from usersctl.errors import Busy, Invalid, TooMany, WrongPassword
-from usersctl.models import Actor, Credentials, Device, Locks, TotpSecret, User
+from usersctl.models import Actor, Credentials, Device, Locks, User
 from usersctl.passwords import Hasher
 from usersctl.permissions import admit
 from usersctl.store.store import Store
@@ -114,16 +114,13 @@ class AccountThrottle:
             raise _too_many(left)
         tx.count_failure(counter.key, counter.user_id)
 
-    def count_code(self, tx: Transaction, totp: TotpSecret) -> None:
+    def count_code(self, tx: Transaction, user_id: int) -> None:
         """Counts a code of an authenticator app, which only a right second factor or an unlock clears.
 
         Who knows the password, or reads the emails, clears the other counters, and could go on guessing.
         """
-        if not self.enabled:
-            return
-        if totp.failures >= self.before_lock:
+        if self.enabled and tx.count_code(user_id) > self.before_lock:
             raise _too_many(LONGEST_DELAY)
-        tx.count_code(totp.user_id)
 
     def count_sign_in(self, tx: Transaction, counter: Counter, *, waits: bool = True) -> Counter:
         """The same for a sign-in, which counts as failed on this day, too. Without limits nothing is written."""

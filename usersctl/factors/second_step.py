@@ -109,16 +109,15 @@ class SecondStep:
         raise Invalid("Code, recovery code or passkey is required")
 
     def _totp(self, user_id: int, code: str) -> Check:
-        with self.store.write() as tx:
+        with self.store.read() as tx:
             totp, now = tx.totp(user_id), tx.now
-            if totp is not None:
-                self.throttle.count_code(tx, totp)
         step = None
         if totp is not None:
             secret = self.sealer.open(totp.secret, totp_context(user_id))
             step = matching_step(secret, code, now)
 
         def check(tx: Transaction) -> str | None:
+            self.throttle.count_code(tx, user_id)
             if totp is None or step is None or not tx.use_totp_step(totp, step):
                 return None
             return Method.OTP
