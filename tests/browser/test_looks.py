@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.looks import PHONE, WIDE, looks_well, violations
 from support.visitors import Visitor, expect
 from support.web import Site
 
@@ -22,7 +23,6 @@ from usersd.pages import pages, texts
 Visit = Callable[..., Visitor]
 House = Callable[..., Site]
 
-PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
 LONG = "w" * 60
 HTML = "<b>Bobby</b> <img src=x onerror=alert(1)> <script>alert(1)</script>"
 LINK = "?token=x&email=ada@example.com"
@@ -366,17 +366,6 @@ SIGHTS: dict[str, Callable[[Visitor], object]] = {
 WITH_PROVIDERS = {"profile", "profile, confirming", "sign-in, providers", "register, providers"}
 
 
-def violations(page: Any) -> list[str]:
-    from axe_playwright_python.sync_playwright import Axe
-
-    reported = Axe().run(page).response["violations"]
-    return [
-        f"{violation['id']}: {node['html']} {node['failureSummary']}"
-        for violation in reported
-        for node in violation["nodes"]
-    ]
-
-
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_every_page_is_accessible_and_fits_in_light_and_dark(house: House, visit: Visit, sight: str) -> None:
     others = tuple(PRESETS) * (sight in WITH_PROVIDERS)
@@ -389,14 +378,9 @@ def test_every_page_is_accessible_and_fits_in_light_and_dark(house: House, visit
     visitor = visit(site, viewport=PHONE, reduced_motion="reduce")
     visitor.expected = {400, 401, 403}
     SIGHTS[sight](visitor)
-    for size, scheme in ((PHONE, "light"), (DESK, "dark")):
-        visitor.page.set_viewport_size(size)
-        visitor.page.emulate_media(color_scheme=scheme)
-        assert violations(visitor.page) == [], (size, scheme)
-        assert visitor.page.evaluate(WIDE) == 0, size
+    looks_well(visitor.page)
 
 
-WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 OPEN_TO_ALL = [
     "/login",
     "/logout",

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from support.commands import PASSWORD
 from support.fakes import FakeClock
+from support.looks import looks_well
 from support.virtual_authenticator import VirtualAuthenticator, without_suggestions
 from support.visitors import Visitor, expect
 from support.web import Site
@@ -216,3 +217,22 @@ def test_a_browser_without_passkeys_offers_none(site: Site, visit: Visit) -> Non
     ada.signs_in(at="/login?redirect=/account")
     ada.sees("This browser cannot use passkeys here.")
     expect(ada.button("Add a passkey")).to_be_hidden()
+
+
+def test_pages_with_passkeys_are_accessible_and_fit_in_light_and_dark(ada: Visitor) -> None:
+    VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    looks_well(ada.page)
+    ada.page.locator("[data-rename]").click()
+    looks_well(ada.page)
+    ada.page.keyboard.press("Escape")
+    ada.has_focus_on(ada.page.locator("[data-rename]"))
+    ada.page.evaluate("document.querySelector('#proof').showModal()")
+    looks_well(ada.page)
+    ada.expected = {401}
+    signs_out(ada)
+    looks_well(ada.page)
+    ada.fills(Email="ada@example.com", Password=PASSWORD)
+    ada.presses("Sign in")
+    ada.sees("One more step")
+    looks_well(ada.page)

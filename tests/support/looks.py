@@ -1,0 +1,25 @@
+"""What every page keeps to: it is accessible, and fits on a phone and a desk, in light and dark."""
+
+from typing import Any
+
+PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
+WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+def violations(page: Any) -> list[str]:
+    from axe_playwright_python.sync_playwright import Axe
+
+    reported = Axe().run(page).response["violations"]
+    return [
+        f"{violation['id']}: {node['html']} {node['failureSummary']}"
+        for violation in reported
+        for node in violation["nodes"]
+    ]
+
+
+def looks_well(page: Any) -> None:
+    for size, scheme in ((PHONE, "light"), (DESK, "dark")):
+        page.set_viewport_size(size)
+        page.emulate_media(color_scheme=scheme)
+        assert violations(page) == [], (size, scheme)
+        assert page.evaluate(WIDE) == 0, size
