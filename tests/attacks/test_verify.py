@@ -347,11 +347,14 @@ def test_another_site_learns_nothing_from_verify(make_service: Callable[..., Ser
 # --- the gate ---
 
 
+@pytest.mark.parametrize(
+    "rules", [{"role_rules": RULES}, {"factor_rules": tuple(dict(RULES))}], ids=["roles", "factors"]
+)
 @pytest.mark.parametrize("closed", CLOSED)
 def test_no_spelling_of_a_closed_path_opens_the_gate(
-    make_service: Callable[..., Service], add: Callable[..., User], closed: str
+    make_service: Callable[..., Service], add: Callable[..., User], closed: str, rules: dict[str, Any]
 ) -> None:
-    service = make_service(whitelist=WHITELIST, role_rules=RULES)
+    service = make_service(whitelist=WHITELIST, **rules)
     user = add()
     token = service.sessions.open(user, remember=False).token
     reached: list[str] = []

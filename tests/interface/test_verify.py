@@ -218,6 +218,7 @@ def test_the_configured_headers_are_sent_in_the_place_of_the_usual_ones(make_sit
         ("X-Role", "role"),
         ("X-Id", "id"),
         ("X-Groups", "groups"),
+        ("X-Proofs", "auth"),
     )
     site = make_site(
         trusted_proxies=HERE, whitelist=("/about",), forward_headers=names, assertion_secret=SECRET
@@ -231,6 +232,7 @@ def test_the_configured_headers_are_sent_in_the_place_of_the_usual_ones(make_sit
         "X-Role": ["user"],
         "X-Id": [str(ada.id)],
         "X-Groups": [""],
+        "X-Proofs": ["pwd"],
     }
     assert reply.all("Remote-Email") == reply.all("Remote-Role") == []
     until, _, _ = str(reply.header("Remote-Assertion")).partition(".")
