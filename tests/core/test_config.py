@@ -193,6 +193,7 @@ GOOD: list[tuple[str, Any, Any]] = [
         (("/hr/*", ("group:hr", "admin")), ("/x", ("user",))),
     ),
     ("auth.roleRules", {}, ()),
+    ("auth.factorRules", ["/payroll/*", "/x"], ("/payroll/*", "/x")),
     ("auth.assertionSecret", "s" * 32, "s" * 32),
     ("forward.headers", {"X-Remote-User": "email"}, (("X-Remote-User", "email"),)),
     (
@@ -299,6 +300,7 @@ BAD: list[tuple[str, list[Any]]] = [
     ("server.threads", [0, 65]),
     ("server.processes", [0, 65, "1"]),
     ("server.trustedProxies", ["10.0.0.1", [1], ["10.0.0.1/33"], ["host.example"], ["10.0.0.1/8"]]),
+    ("auth.factorRules", ["/about", ["about"], [7], ["/a b"], ["/a*"], {"/admin/*": 2}, True, None]),
     ("auth.whitelist", ["/about", ["about"], [""], [7], ["/a b"], ["/a?x"], ["/a#x"], ["/a\\b"], None]),
     ("auth.tokenExpiration", [0, -1, "1440", 1.5, True, 10**12]),
     ("auth.rememberMeExpiration", [0, 3651, None]),

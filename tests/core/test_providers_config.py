@@ -52,6 +52,17 @@ def test_each_provider_has_its_own_values_and_the_defaults_of_auth_oauth(load_te
     assert [each.callback_url for each in (google, own)] == [f"{CALLBACK}/google", f"{CALLBACK}/own"]
 
 
+def test_each_provider_is_trusted_with_second_factors_by_itself(load_text: LoadText) -> None:
+    assert load_text(GOOGLE + OWN).settings.trusted_providers == ()
+    trusted = load_text(GOOGLE + OWN + "trustsFactors = true\n").settings
+    assert trusted.trusted_providers == ("own",)
+    trusted = load_text(
+        f'[auth.oauth]\nissuer = "https://id.example.com"\ntrustsFactors = true\n{KEYS}'
+    ).settings
+    assert trusted.trusted_providers == ("oauth",)
+    assert "trustsFactors" in refusal(load_text, GOOGLE + 'trustsFactors = "yes"\n')
+
+
 def test_auth_oauth_is_the_first_provider_and_is_called_oauth(load_text: LoadText) -> None:
     loaded = load_text(GOOGLE + f'[auth.oauth]\nissuer = "https://id.example.com"\n{KEYS}')
     assert list(providers(loaded)) == ["oauth", "google"]
