@@ -203,17 +203,16 @@ class Sessions:
                 user = current.user
             if current is None or not user.active:
                 raise Inactive(user.inactive_because)
-            try:
+            opened = None
+            with suppress(
+                InvalidCode
+            ):  # the code is committed as tried; the password check stays counted as failed
                 opened = self.open_in(tx, user, remember=remember, client=client, check=check)
-            except InvalidCode as error:
-                wrong = (
-                    error  # the password check stays counted as failed, and the code is committed as tried
-                )
-            else:
-                if verified:
-                    self._note_right_password(tx, verified, opened)
-                return opened
-        raise wrong
+            if verified and opened is not None:
+                self._note_right_password(tx, verified, opened)
+        if opened is None:
+            raise InvalidCode
+        return opened
 
     def _note_right_password(self, tx: Transaction, verified: Verified, opened: Opened | Pending) -> None:
         user_id = verified.user.id
