@@ -236,3 +236,22 @@ def test_pages_with_passkeys_are_accessible_and_fit_in_light_and_dark(ada: Visit
     ada.presses("Sign in")
     ada.sees("One more step")
     looks_well(ada.page)
+
+
+def test_an_admin_sees_the_passkeys_of_a_user_and_removes_them(ada: Visitor, visit: Visit) -> None:
+    VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    ada.page.locator("[data-rename]").click()
+    ada.fills(Name_of_the_passkey="My phone")
+    ada.page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    ada.sees("My phone")
+    ada.site.add("root", role="admin")
+    root = visit(ada.site)
+    user = ada.site.service.accounts.find("ada@example.com")
+    root.signs_in("root", at=f"/login?redirect=/users/{user.id}")
+    region = root.page.get_by_role("region", name="Second step of a sign-in")
+    expect(region).to_contain_text("My phone")
+    looks_well(root.page)
+    region.get_by_role("button", name="Remove all").click()
+    root.page.get_by_role("dialog").get_by_role("button", name="Remove all").click()
+    expect(region).to_contain_text("None: no passkey and no authenticator app.")
