@@ -16,6 +16,7 @@ from usersctl.errors import (
     Forbidden,
     Inactive,
     InvalidCode,
+    KeyUnusable,
     LockedDown,
     NotFound,
     StoreUnusable,
@@ -173,12 +174,12 @@ class Sessions:
     def _open_verified(
         self, verified: Verified, remember: bool, client: Client, factor: Callable[[int], Check] | None
     ) -> Opened | Pending:
-        check = None
-        if factor is not None and verified.user.factors:
-            check = factor(verified.user.id)
         try:
+            check = None
+            if factor is not None and verified.user.factors:
+                check = factor(verified.user.id)
             return self.open(verified.user, remember=remember, client=client, verified=verified, check=check)
-        except (Forbidden, _HashChangedError):
+        except (Forbidden, KeyUnusable, _HashChangedError):
             self.throttle.uncount(verified.counter)  # the password was right
             raise
 
