@@ -7,6 +7,7 @@ class UsersError(Exception):
     """The root of all errors here; `hint` is advice for an operator."""
 
     code = "error"
+    why = ""  # for the log only
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -77,8 +78,16 @@ class InvalidCode(Unauthenticated):
         super().__init__("Invalid code")
 
 
+class PasskeyRefused(Invalid):
+    """What came of an authenticator is not to be believed; `why` is for the log."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__("Invalid passkey")
+        self.why = why
+
+
 class InvalidPasskey(Unauthenticated):
-    """`why` is for the log: a client learns only whether the service knows the passkey."""
+    """A sign-in with a passkey failed. A client learns only whether the service knows the passkey; `why` is for the log."""
 
     code = "invalid_passkey"
 

@@ -153,7 +153,7 @@ class App:
             if route.event is not None and not route.signs_in:  # _sign_in_error_response logs those
                 # A sign-in that goes on with its second step was not refused.
                 end = "waits" if request.waits else "refused"
-                why = {"why": error.why} if isinstance(error, errors.InvalidPasskey) else {}
+                why = {"why": error.why} if error.why else {}
                 self._log_event(request, route.event, f"{route.event}-{end}", reason=error.code, **why)
             raise
         if route.event is not None and request.waits:  # after a sign-in through a provider

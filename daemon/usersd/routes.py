@@ -45,7 +45,7 @@ TABLE: tuple[Route, ...] = (
     Route("GET",    "/api/users/session/second-factor",    ANYONE,           second_factor.methods),
     Route("POST",   "/api/users/session/second-factor",    ANYONE,           second_factor.finish, Limit.FAILED_LOGINS, event="second-factor", spares=second_factor.is_waiting),
     Route("POST",   "/api/users/session/passkey",          ANYONE,           passkeys.login, Limit.FAILED_LOGINS, event="passkey-login"),
-    Route("POST",   "/api/users/session/passkey/options",  OPTIONAL_SESSION, passkeys.options, own=ANY),
+    Route("POST",   "/api/users/session/passkey/options",  OPTIONAL_SESSION, passkeys.options, None, Lane.QUICK, own=ANY),
     Route("POST",   "/api/users/setup",                    ANYONE,           first_admin.first_admin, None, Lane.HASHING, event="first-admin"),
     Route("POST",   "/api/users/register",                 REGISTRATION,     registration.register, Limit.REGISTRATIONS, Lane.HASHING, event="register"),
     Route("POST",   "/api/users/register/resend",          REGISTRATION,     registration.resend, Limit.FORGOTS, event="resend-confirmation"),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from usersctl.errors import Inactive, Invalid, InvalidPasskey, NotFound, Taken
+from usersctl.errors import Inactive, Invalid, InvalidPasskey, NotFound, PasskeyRefused, Taken
 from usersctl.factors import changes, webauthn
 from usersctl.factors.challenges import LIFETIME, TO_ADD, TO_USE, Challenges
 from usersctl.factors.enrolment import Factors, as_json
@@ -209,8 +209,8 @@ class Passkeys:
             if passkey is None:
                 raise InvalidPasskey("no account has it", is_known=False)
             assertion = webauthn.verify_use(credential, site, is_ours, public_key=passkey.public_key)
-        except webauthn.Refused as refused:
-            raise InvalidPasskey(str(refused)) from None
+        except PasskeyRefused as refused:
+            raise InvalidPasskey(refused.why) from None
         if assertion.user_handle not in (None, self.user_handle(passkey.user_id)):
             raise InvalidPasskey("it was made for another account")
         if not webauthn.has_grown(passkey.sign_count, assertion.sign_count):

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from usersctl.errors import Invalid
+from usersctl.errors import PasskeyRefused
 from usersctl.factors.cbor import item_at, only_item
 
 ES256, EDDSA, RS256 = -7, -8, -257
@@ -27,10 +27,6 @@ RSA_EXPONENT = 65537
 FORMATS = re.compile("packed|tpm|android-key|android-safetynet|fido-u2f|apple|compound")
 
 IsChallenge = Callable[[bytes], bool]
-
-
-class Refused(Invalid):
-    """What came is not to be believed. The message is for the log."""
 
 
 class Site(NamedTuple):
@@ -65,9 +61,9 @@ def in_base64(raw: bytes) -> str:
 def credential_id(credential: Mapping[str, Any]) -> bytes:
     raw = _bytes(credential, "id")
     if credential.get("type") != "public-key" or credential.get("rawId") != credential["id"]:
-        raise Refused("this is no credential with a public key")
+        raise PasskeyRefused("this is no credential with a public key")
     if not MIN_ID <= len(raw) <= MAX_ID:
-        raise Refused("the credential id is too short or too long")
+        raise PasskeyRefused("the credential id is too short or too long")
     return raw
 
 
@@ -79,15 +75,15 @@ def verify_new(credential: Mapping[str, Any], site: Site, is_challenge: IsChalle
     data = _attested_data(_read(only_item, _bytes(response, "attestationObject")))
     flags, sign_count = _check_authenticator_data(data, site)
     if not flags & ATTESTED or len(data) < 55:
-        raise Refused("the authenticator made no passkey")
+        raise PasskeyRefused("the authenticator made no passkey")
     name = credential_id(credential)
     begin = 55 + len(name)
     if data[53:begin] != len(name).to_bytes(2) + name:
-        raise Refused("the credential id is another")
+        raise PasskeyRefused("the credential id is another")
     key, end = _read(item_at, data, begin)
     _check_extensions(data, end, flags)
     if end - begin > MAX_KEY:
-        raise Refused("the public key is too long")
+        raise PasskeyRefused("the public key is too long")
     algorithm, _ = _public_key(key)
     return NewPasskey(challenge, name, data[begin:end], algorithm, sign_count, bool(flags & SYNCED))
 
@@ -102,7 +98,7 @@ def verify_use(
     data = _bytes(response, "authenticatorData")
     flags, sign_count = _check_authenticator_data(data, site)
     if flags & ATTESTED:
-        raise Refused("the authenticator made a passkey instead of using one")
+        raise PasskeyRefused("the authenticator made a passkey instead of using one")
     _check_extensions(data, 37, flags)
     user_handle = None
     if response.get("userHandle") is not None:
@@ -123,7 +119,7 @@ def has_grown(stored: int, sent: int) -> bool:
 def _response(credential: Mapping[str, Any]) -> Mapping[str, Any]:
     response = credential.get("response")
     if not isinstance(response, dict):
-        raise Refused("the credential has no response")
+        raise PasskeyRefused("the credential has no response")
     return response
 
 
@@ -131,13 +127,13 @@ def _bytes(fields: Mapping[str, Any], name: str) -> bytes:
     """Bytes have one spelling only: the same credential must not come under two names."""
     text = fields.get(name)
     if not isinstance(text, str):
-        raise Refused(f"{name} is missing")
+        raise PasskeyRefused(f"{name} is missing")
     try:
         raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except (binascii.Error, ValueError):
-        raise Refused(f"{name} is not in base64url") from None
+        raise PasskeyRefused(f"{name} is not in base64url") from None
     if in_base64(raw) != text:
-        raise Refused(f"{name} is not in base64url")
+        raise PasskeyRefused(f"{name} is not in base64url")
     return raw
 
 
@@ -146,17 +142,17 @@ def _checked_challenge(raw: bytes, kind: str, site: Site, is_challenge: IsChalle
     try:
         data = json.loads(raw.decode())
     except (ValueError, RecursionError):
-        raise Refused("the client data are not JSON") from None
+        raise PasskeyRefused("the client data are not JSON") from None
     if not isinstance(data, dict) or data.get("type") != kind:
-        raise Refused("the client data are of another ceremony")
+        raise PasskeyRefused("the client data are of another ceremony")
     # A subdomain may ask for passkeys of this RP ID, and so may a page in a frame: their origin differs.
     if data.get("origin") != site.origin:
-        raise Refused("the origin is another")
+        raise PasskeyRefused("the origin is another")
     if data.get("crossOrigin", False) is not False or "topOrigin" in data:
-        raise Refused("a page of another site has this one in a frame")
+        raise PasskeyRefused("a page of another site has this one in a frame")
     challenge = _bytes(data, "challenge")
     if not is_challenge(challenge):
-        raise Refused("the challenge is another")
+        raise PasskeyRefused("the challenge is another")
     return challenge
 
 
@@ -166,18 +162,18 @@ def _attested_data(attestation: Any) -> bytes:
             return data
         case {"fmt": str(name), "attStmt": {}, "authData": bytes(data)} if FORMATS.fullmatch(name):
             return data
-    raise Refused("the attestation object has another form")
+    raise PasskeyRefused("the attestation object has another form")
 
 
 def _check_authenticator_data(data: bytes, site: Site) -> tuple[int, int]:
     """Returns the flags and the counter."""
     if len(data) < 37 or data[:32] != hashlib.sha256(site.rp_id.encode()).digest():
-        raise Refused("the authenticator data are of another site")
+        raise PasskeyRefused("the authenticator data are of another site")
     flags = data[32]
     if not flags & PRESENT or not flags & VERIFIED:
-        raise Refused("the authenticator did not verify its user")
+        raise PasskeyRefused("the authenticator did not verify its user")
     if flags & SYNCED and not flags & ELIGIBLE:
-        raise Refused("the passkey is synced, and cannot be")
+        raise PasskeyRefused("the passkey is synced, and cannot be")
     return flags, int.from_bytes(data[33:37])
 
 
@@ -186,16 +182,16 @@ def _check_extensions(data: bytes, at: int, flags: int) -> None:
     if flags & EXTENDED:
         extensions, at = _read(item_at, data, at)
         if not isinstance(extensions, dict):
-            raise Refused("the extensions have another form")
+            raise PasskeyRefused("the extensions have another form")
     if at != len(data):
-        raise Refused("the authenticator data have another length")
+        raise PasskeyRefused("the authenticator data have another length")
 
 
 def _read(reader: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return reader(*arguments)
     except ValueError as error:
-        raise Refused(str(error)) from None
+        raise PasskeyRefused(str(error)) from None
 
 
 # --- keys and signatures ---
@@ -217,7 +213,7 @@ def _public_key(key: Any) -> tuple[int, Any]:
                     return RS256, rsa.RSAPublicNumbers(RSA_EXPONENT, int.from_bytes(n)).public_key()
     except ValueError:  # no point of the curve
         pass
-    raise Refused("the public key is of no kind that was asked for")
+    raise PasskeyRefused("the public key is of no kind that was asked for")
 
 
 def _check_signature(public_key: bytes, signature: bytes, signed: bytes) -> None:
@@ -234,4 +230,4 @@ def _check_signature(public_key: bytes, signature: bytes, signed: bytes) -> None
     try:
         key.verify(signature, signed, *arguments[algorithm])
     except InvalidSignature:
-        raise Refused("the signature is wrong") from None
+        raise PasskeyRefused("the signature is wrong") from None
