@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.commands import OPERATOR
+from support.commands import OPERATOR, PASSWORD
+from support.factors import SEED, add_factors
 from support.fakes import FakeClock
 from support.web import Client, Reply, Site
 
 from usersctl.config import load
 from usersctl.errors import ConfigError
-from usersctl.models import User
+from usersctl.factors import totp
+from usersctl.models import UNKNOWN_CLIENT, Proof, User
 from usersd.page_access import Whitelist
 from usersd.routes import FOR_DEVELOPMENT, TABLE
 from usersd.routing import ANY
@@ -276,6 +278,149 @@ def test_a_bearer_token_is_accepted_wherever_a_cookie_is(site: Site, clock: Fake
             client = site.client(headers={"Authorization": f"Bearer {token}"})
             if not path.endswith(("/register", "/confirm-email")):
                 assert client.send(method, callers.path(path, "admin", method)).status == status, path
+
+
+# --- second factors ---
+
+# Where second factors are for everyone: the states of an admin, and what is refused or admitted in them.
+STATES = (
+    "pending",
+    "its cookie as a session",
+    "its cookie as a token",
+    "one factor",
+    "two factors",
+    "must enrol",
+    "API token",
+    "API token of one who must enrol",
+)
+SECOND_STEP = "/api/users/session/second-factor"
+ENROLS = {
+    ("POST", "/api/users/session/confirm"),
+    ("GET", "/api/users/me"),
+    ("GET", "/api/users/me/factors"),
+    ("POST", "/api/users/me/totp"),
+    ("POST", "/api/users/me/totp/confirm"),
+    ("POST", "/api/users/me/passkeys/options"),
+    ("POST", "/api/users/me/passkeys"),
+    ("GET", "/account"),
+}
+# Of an account with both kinds of factors: in a session that proved none of them, and in one that just did.
+NEEDS_A_FACTOR = {
+    ("POST", "/api/users/session/confirm"): (403, 403),  # without a body it is for a password
+    ("GET", "/second-factor"): (200, 302),  # to the application
+    ("DELETE", "/api/users/<id>/factors"): (403, 200),
+    ("DELETE", "/api/users/me"): (403, 200),
+    ("POST", "/api/users/me/totp"): (403, 400),  # there is one
+    ("DELETE", "/api/users/me/totp"): (403, 200),
+    ("POST", "/api/users/me/passkeys/options"): (403, 200),
+    ("DELETE", "/api/users/me/passkeys/<passkey_id>"): (403, 404),
+    ("POST", "/api/users/me/recovery-codes"): (403, 200),
+    ("POST", "/api/users/me/identities/<provider>"): (403, 404),  # none is configured
+    ("DELETE", "/api/users/me/identities/<provider>"): (403, 404),
+}
+OPTIONS = ("POST", "/api/users/session/passkey/options")
+CLOSED_TO_TOKENS = {(route.method, route.path) for route in TABLE if route.own == ANY}
+
+
+class States:
+    """A new admin for each request."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.number = site, count()
+
+    def client(self, state: str) -> tuple[Client, User]:
+        service, client = self.site.service, self.site.client()
+        user = self.site.add(f"admin-{next(self.number)}", role="admin")
+        if state.startswith("API token"):
+            if "enrol" not in state:
+                add_factors(service, user.id)
+            made = service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR)
+            client.headers["Authorization"] = f"Bearer {made.token}"
+            return client, user
+        session = service.sessions.open(user, remember=False).token
+        if state == "must enrol":
+            client.cookies["auth_token"] = session
+            return client, user
+        add_factors(service, user.id)
+        if state == "one factor":
+            client.cookies["auth_token"] = session
+            return client, user
+        pending = service.sessions.login(user.email, PASSWORD).token
+        if state == "two factors":
+            proof = Proof(code=totp.code_at(SEED, totp.step_at(service.now())))
+            opened = service.second_step.finish(
+                [pending], proof, then=service.sessions.finish, client=UNKNOWN_CLIENT, by=OPERATOR
+            )
+            client.cookies["auth_token"] = opened.token
+        elif state == "pending":
+            client.cookies["auth_pending"] = pending
+        elif state == "its cookie as a session":
+            client.cookies["auth_token"] = pending
+        else:
+            client.headers["Authorization"] = f"Bearer {pending}"
+        return client, user
+
+    def path(self, path: str, own: User) -> str:
+        known = {"<session_id>": "999", "<passkey_id>": "999", "<name>": "style.css", "<group>": "staff"}
+        known |= {"<provider>": "oauth", "<id>": str(own.id)}
+        if "<id>" in path:
+            name = f"other-{next(self.number)}"
+            other = self.site.add(name, password=None if path.endswith("/invite") else PASSWORD)
+            if path.endswith("/invite"):
+                self.site.service.invitations.again([other.id], timedelta(days=7), by=OPERATOR)
+            known["<id>"] = str(other.id)
+        return re.sub("<[a-z_]+>", lambda name: known[name[0]], path)
+
+
+def expected_in(  # noqa: PLR0911 - one for each rule
+    state: str, method: str, path: str
+) -> int:
+    level, status = EXPECTED[method, path]
+    is_open = level in (ANYONE, REGISTRATION)
+    if (method, path) == OPTIONS:
+        return 403 if state.startswith("API token") else 200
+    if state in STATES[:3]:
+        if (method, path) == ("GET", SECOND_STEP) and state == "pending":
+            return 200
+        return expected(method, path, "nobody", registration=True)
+    if state == "must enrol":
+        if path == DECIDES_ITSELF:
+            return 403
+        if (method, path) == ("POST", "/api/users/me/passkeys/options"):
+            return 200
+        return status if is_open or (method, path) in ENROLS else 403
+    if state.startswith("API token"):
+        is_own = (method, path) in CLOSED_TO_TOKENS and "<id>" not in path
+        is_proven = path == "/api/users/<id>/factors"
+        return 403 if is_own or is_proven else status
+    one, two = NEEDS_A_FACTOR.get((method, path), (status, status))
+    return one if state == "one factor" else two
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_each_route_in_each_state_of_second_factors(
+    make_site: Callable[..., Site], clock: FakeClock, state: str
+) -> None:
+    site = make_site(
+        listening=None,
+        base_url="http://localhost:8080",
+        whitelist=("/register",),
+        second_factor="everyone",
+        limits_enabled=False,
+    )
+    states, wrong = States(site), []
+    clock.move(minutes=1)
+    for method, path in EXPECTED:
+        client, user = states.client(state)
+        reply = client.send(method, states.path(path, user))
+        wanted = expected_in(state, method, path)
+        if reply.status != wanted:
+            wrong.append((method, path, reply.status, wanted))
+    assert wrong == []
+
+
+def test_the_routes_that_enrol_are_those_of_this_table() -> None:
+    assert {(route.method, route.path) for route in TABLE if route.enrols} == ENROLS
 
 
 # --- paths without a route ---
