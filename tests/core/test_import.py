@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.commands import HASH, OPERATOR, PASSWORD, create_user
 from support.databases import add_database
+from support.factors import add_authenticator_apps
 from support.fakes import FakeClock
 from support.tables import query, statements
 
@@ -133,3 +134,15 @@ def test_an_import_needs_few_statements_for_many_rows(service: Service) -> None:
     # The trail gets its rows by one statement, which the callback reports for each of them.
     # The callback reports a statement again for each row of it.
     assert len({text for text in run if not text.startswith("INSERT INTO audit ")}) < 100
+
+
+def test_import_and_export_leave_second_factors_alone(service: Service) -> None:
+    user = create_user(service, "ada@example.com", "Ada", PASSWORD, by=OPERATOR)
+    add_authenticator_apps(service, user.id)
+    options = ImportOptions("update", False, OPERATOR, report=print, hashing=lambda *_: None)
+    row = {"email": user.email, "name": "Ada L.", "password_hash": HASH, "role": "admin"}
+    assert service.transfer.import_rows([("row 1", row)], options).updated == 1
+    assert query(service, "SELECT name, factors FROM users") == [("Ada L.", 1)]
+    assert len(query(service, "SELECT * FROM totp_secrets")) == 1
+    (exported,) = service.transfer.export_rows(with_hashes=True)
+    assert not {name for name in exported if "factor" in name or "totp" in name}
