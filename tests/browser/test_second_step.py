@@ -303,3 +303,20 @@ def test_an_admin_sees_and_resets_the_factors_of_a_user(site: Site, visit: Visit
     ada.is_at("/login?redirect=/account")
     ada.signs_in()
     ada.is_at("/")
+
+
+def test_a_sign_in_through_a_provider_asks_for_the_second_factor_and_goes_on(
+    house: House, visit: Visit, clock: FakeClock
+) -> None:
+    site = house()
+    ada = visit(site)
+    ada.signs_in_by_provider(at="/login?redirect=/account")
+    app, _ = enrols(ada, clock)
+    ada.sees("Your authenticator app is set up.")
+    ada.context.clear_cookies()
+    ada.signs_in_by_provider(at="/login?redirect=/account")
+    ada.sees("One more step")
+    ada.fills(**{CODE: app.code()})
+    ada.presses("Confirm")
+    ada.is_at("/account")
+    ada.sees("Set up since")
