@@ -49,7 +49,9 @@ def measure(bench: Bench) -> Iterator[Figure]:
         yield from _logins(bench, asker, Order(ours.port, logins, CLIENTS), hashed)
         checks = Wrk(bench, signed_in(users))
         for connections in (1, MANY):
-            yield from _storm(bench, asker, Order(ours.port, logins, STORM), Load(checks, ours, connections))
+            yield from _storm(
+                bench, asker, Order(ours.port, logins, bench.size(STORM, 4)), Load(checks, ours, connections)
+            )
 
 
 def _logins(bench: Bench, asker: Asker, logins: Order, hashed: str) -> Iterator[Figure]:
@@ -70,7 +72,7 @@ def _storm(bench: Bench, stormer: Asker, storm: Order, checks: Load) -> Iterator
     shares, rates, slowest = [], [], []
     for _ in range(bench.size(2, 1)):
         quiet = checks.wrk.ask(checks.server, checks.connections, seconds)
-        stormer.begin(storm, 1.3 * seconds, warm_up=0)
+        stormer.begin(storm, bench.seconds(1.3 * seconds), warm_up=0)
         stormy = checks.wrk.ask(checks.server, checks.connections, seconds)
         stormer.end(refusals=True)
         rates.append(stormy.rate)

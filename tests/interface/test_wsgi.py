@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import Daemon, free_port, wait_for
-from support.servers import installed
+from support.servers import importable, installed
 from support.web import Client, Reply
 
 NOT_BELIEVED = (
@@ -92,6 +92,8 @@ def served_by(usersctl: Command, server: str) -> Iterator[Daemon]:
     port = free_port()
     file = usersctl.folder / f"{server}.log"
     program, *words = (word.format(port=port) for word in ALL_SERVERS[server])
+    if server == "gunicorn-gevent":
+        importable("gevent")
     path, count = installed(program), 1 if server in ONE_PROCESS else 2
     with file.open("wb") as log:
         process = subprocess.Popen(
