@@ -107,6 +107,16 @@ def test_a_counter_has_to_grow(here: Site, ada: Person, stored: int, sent_count:
     assert use_passkey(here.client(), ada.device, count=sent_count).status == status
 
 
+def test_a_copy_is_no_second_step_and_no_fresh_proof(here: Site, ada: Person) -> None:
+    twin = copy.deepcopy(ada.device)
+    assert use_passkey(here.client(), ada.device).status == 200
+    for client, path in ((second_step(here.client(), ADA), SECOND_STEP), (ada.client, CONFIRM)):
+        twin.passkeys[0].count = 0
+        reply = use_passkey(client, twin, path)
+        assert (reply.status, reply.message) == (401 if path == SECOND_STEP else 400, "Invalid code")
+    assert [row.action for row in audit(here.service)].count("passkey-refused") == 2
+
+
 def test_a_synced_passkey_counts_nothing_for_ever(here: Site) -> None:
     cloud = Authenticator(ORIGIN, synced=True, counts=False)
     with_passkey(here.signed_in(here.add()), cloud)
