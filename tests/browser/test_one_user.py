@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import pytest
 from support.commands import OPERATOR, PASSWORD
+from support.factors import add_factors
+from support.fakes import FakeClock
 from support.visitors import Visitor, expect
 from support.web import Site
 
@@ -233,3 +235,20 @@ def test_the_page_can_be_read_without_script(site: Site, visit: Visit, grace: Us
     ada.goes(f"/users/{grace.id}")
     for text in ("grace@example.com", "History", "UTC"):
         ada.sees(text)
+
+
+def test_an_admin_whose_session_is_not_fresh_proves_it_and_goes_on(
+    ada: Visitor, grace: User, clock: FakeClock
+) -> None:
+    add_factors(ada.site.service, grace.id)
+    ada.page.reload()
+    ada.sees("Codes left: 10")
+    clock.move(minutes=11)
+    ada.expected = {403}
+    confirms(ada, "Remove all")
+    ada.fills(Your_password=PASSWORD)
+    ada.presses("Confirm")
+    ada.sees("grace@example.com has no second step any more.")
+    expect(part(ada, "Second step of a sign-in")).to_contain_text(
+        "None: no passkey and no authenticator app."
+    )

@@ -20,9 +20,9 @@ _STYLE, _SCRIPT, _TEXTS = (
 SCRIPTS = {
     "script": ("script.js",),
     "login": ("script.js", "passkeys.js"),
-    "profile": ("script.js", "dialogs.js", "parts.js", "passkeys.js", "factors.js", "profile.js"),
+    "profile": ("script.js", "dialogs.js", "parts.js", "passkeys.js", "factors.js", "proof.js", "profile.js"),
     "audit": ("script.js", "audit.js"),
-    "user": ("script.js", "dialogs.js", "parts.js", "user.js"),
+    "user": ("script.js", "dialogs.js", "parts.js", "passkeys.js", "proof.js", "user.js"),
     "users": ("script.js", "dialogs.js", "users.js"),
 }
 SHARED = {"groups": "user", "second_factor": "login"}  # pages that have the actions of another

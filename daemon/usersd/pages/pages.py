@@ -231,6 +231,20 @@ def setup(request: Request, service: Service) -> Response:
     return _page(request, "setup", needed=first_admin.needed(), opens=opens, command=first_admin.command)
 
 
+def _proof(request: Request, service: Service) -> dict[str, Any]:
+    """How the caller proves anew who they are, in the dialog of proof.html."""
+    user = request.signed_in
+    linked = {
+        connection.name for connection in service.identities.connections(user.id) if connection.is_linked
+    }
+    return {
+        "has_password": service.recovery.has_password(user.id),
+        "methods": factors_page.factors_of(service, user.id).methods,
+        "proofs": _ways(filter(lambda each: each.name in linked, request.settings.providers), CONFIRMED),
+        "rp_id": request.settings.rp_id,
+    }
+
+
 class AccountQuery(Onward):
     linked = optional(string("google"), "The provider that has just been connected.")
     error = optional(string("oauth_failed"), "Why a provider could not be connected.")
@@ -339,6 +353,7 @@ def user(request: Request, service: Service) -> Response:
         "user",
         width="wide",
         here="users",
+        proof=_proof(request, service),
         **user_page.content(request, service, explained, user_page.Wanted(query.sessions, query.rows)),
     )
 

@@ -1,0 +1,19 @@
+// --- a fresh proof of identity, which some changes need: the dialog of proof.html ---
+
+const proof = $("#proof");
+
+// Without a password the visitor leaves for a sign-in at the provider, and the form that was sent is sent again afterwards,
+// unless that signed in to another account.
+if (proof) isConfirmed = (method, path) => {
+  sessionStorage.setItem("unconfirmed", JSON.stringify([method, path, Date.now(), signedIn]));
+  proof.returnValue = "";
+  proof.showModal();
+  return new Promise((resolve) => on(proof, "close", () => resolve(proof.returnValue === "done"), { once: true }));
+};
+
+const unconfirmed = taken("unconfirmed");
+if (unconfirmed && query.has("confirmed")) {
+  const [method, path, since, user] = JSON.parse(unconfirmed);
+  const form = [...all("form[data-api]")].find(({ dataset }) => dataset.api === path && (dataset.method || "POST") === method);
+  if (form && user === signedIn && Date.now() - since < 600000) textsLoaded.then(() => form.requestSubmit());
+}
