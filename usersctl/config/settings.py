@@ -18,6 +18,14 @@ PENDING_COOKIE = "auth_pending"
 PASSKEY_COOKIE = "auth_passkey"
 
 
+# The roles whose users must have a second factor, by auth.secondFactor.
+_WITH_FACTOR: dict[str, frozenset[str]] = {
+    "admins": frozenset((Role.ADMIN,)),
+    "everyone": frozenset(Role),
+}
+_NO_ROLES: frozenset[str] = frozenset()
+
+
 class Key(NamedTuple):
     """How a setting is written in the configuration file and the environment, and what it means."""
 
@@ -284,7 +292,7 @@ class Settings(NamedTuple):
     @property
     def roles_with_factor(self) -> frozenset[str]:
         """The roles whose users must have a second factor."""
-        return {"admins": frozenset((Role.ADMIN,)), "everyone": frozenset(Role)}.get(self.second_factor, frozenset())
+        return _WITH_FACTOR.get(self.second_factor, _NO_ROLES)
 
     @property
     def registration_is_open(self) -> bool:
@@ -308,8 +316,10 @@ class Settings(NamedTuple):
     @property
     def trusted_providers(self) -> tuple[str, ...]:
         """Those whose sign-ins count as two factors."""
-        names = tuple(each.name for each in self.more_providers if each.trusts_factors)
-        return (OAUTH, *names) if self.oauth_trusts_factors else names
+        names = (OAUTH,) * self.oauth_trusts_factors
+        if self.more_providers:  # each request asks
+            names += tuple(each.name for each in self.more_providers if each.trusts_factors)
+        return names
 
     def provider(self, name: str) -> ProviderSettings | None:
         return next((provider for provider in self.providers if provider.name == name), None)
