@@ -56,6 +56,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_slow = item.path.parent.name in SLOW_FOLDERS
         if is_slow or starts_processes or item.get_closest_marker("alone"):
             item.add_marker(pytest.mark.slow)
+    # Those that run alone come first, at one worker: later each would wait for a long test, and all others with it.
+    items.sort(key=lambda item: item.get_closest_marker("alone") is None)
 
 
 @pytest.hookimpl(wrapper=True)
