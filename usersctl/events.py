@@ -92,6 +92,7 @@ OF_ACTION: dict[str, tuple[str, ...]] = {
     "link-confirm-new-email": (),
     "link-invitation": (),
     "link-reset": (),
+    "passkey-refused": (),
     "restore": (),
     "rotate-key": (),
     "unlock": (),

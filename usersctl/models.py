@@ -434,6 +434,9 @@ class Device(NamedTuple):
     factor_at: str = ""  # a second factor was proved on it then, and need not be again for some days
 
 
+BEHIND = "9999-12-31T23:59:59.999Z"  # when an event is due that waits for an earlier one
+
+
 class QueuedEmail(NamedTuple):
     id: int
     kind: str
@@ -451,6 +454,11 @@ class QueuedEmail(NamedTuple):
     webhook: str = ""
     subject: int = 0  # the id of the user; 0: none
     payload: str | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it waits for an earlier event of the same user."""
+        return self.due_at == BEHIND
 
 
 class WebhookState(NamedTuple):

@@ -15,8 +15,9 @@ from usersctl.cli.show.listing import print_json_array
 from usersctl.clock import stamp
 from usersctl.durations import since as since_when
 from usersctl.errors import Invalid, NotFound
+from usersctl.events import SIGN_IN, events_of
 from usersctl.fields import lookup_key, user_id_of
-from usersctl.models import AuditFilter
+from usersctl.models import AuditFilter, AuditRow
 from usersctl.text import counted
 from usersctl.trail import ACTOR, with_addresses
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from usersctl.store.store import Store
     from usersctl.store.transaction import Transaction
 
+# Beside them, JSON has `events`: the names by which webhooks tell of the row.
 COLUMNS = ("id", "at", "actor", "origin", "action", "user_id", "email", "details", "actor_email")
 ON_A_TERMINAL = 50
 POLL_EVERY = 0.1  # seconds; SQLite does not notify of new rows
@@ -77,7 +79,7 @@ def audit(
             trail = reversed(list(tx.audit_rows(**wanted._asdict(), newest=limit)))
         else:
             trail = tx.audit_rows(**wanted._asdict())
-        rows = with_addresses(tx, trail)
+        rows = map(_with_events, with_addresses(tx, trail))
         if jsonl:
             for row in rows:
                 print(to_json(row))
@@ -151,10 +153,30 @@ def _hash(text: str) -> bytes:
     raise Invalid(problem, value=text)
 
 
+def _with_events(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"events": list(events_of(row["action"], row["details"]))}
+
+
+def _sign_ins(tx: "Transaction", after: int, wanted: AuditFilter) -> tuple[list[dict[str, Any]], int]:
+    """Rows of sign-ins since session `after`, and the last session. The trail has none of them, so they have no id."""
+    from usersctl.sessions import sign_in_details
+
+    rows = []
+    for session, email in tx.sign_ins_after(after):
+        after = session.id
+        actor, at = f"user:{session.user_id}", session.created_at
+        row = AuditRow(
+            0, at, actor, session.ip, SIGN_IN, session.user_id, email, sign_in_details(session), ""
+        )
+        if wanted.includes(row):
+            rows.append(row._asdict() | {"id": None, "hash": None, "actor_email": email})
+    return rows, after
+
+
 def _followed(store: "Store", wanted: AuditFilter) -> Generator[dict[str, Any], None, None]:
-    """Yields rows since then, or from now on, and waits for more. Never returns."""
+    """Yields rows since then, or from now on, and waits for more, and for sign-ins. Never returns."""
     with store.read() as tx:
-        seen = tx.last_audit_row()
+        seen, session = tx.last_audit_row(), tx.last_session_id()
         if wanted.since is not None:
             yield from with_addresses(tx, tx.audit_rows(**wanted._asdict()))
     while True:
@@ -167,7 +189,8 @@ def _followed(store: "Store", wanted: AuditFilter) -> Generator[dict[str, Any], 
             elif seen is not None:
                 rows = rows[1:]
             new = list(with_addresses(tx, filter(wanted.includes, rows)))
-        yield from new
+            sign_ins, session = _sign_ins(tx, session, wanted)
+        yield from sorted(new + sign_ins, key=lambda row: str(row["at"]))
         if rows:
             seen = rows[-1]
 
@@ -178,7 +201,7 @@ def _print_each(run: "Invocation", rows: Iterable[dict[str, Any]], *, as_json: b
     for row in rows:
         cells = map(plain, _cells(row))
         if as_json:
-            print(to_json(row), flush=True)
+            print(to_json(_with_events(row)), flush=True)
         elif run.out.terminal:
             print("  ".join(filter(None, cells)), flush=True)
         else:

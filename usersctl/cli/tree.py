@@ -68,6 +68,12 @@ COMMANDS = {
         ("mail test",       "mail.test",               "ada@example.com"),
         ("link",            "mail.link",               "reset ada@example.com"),
     ),
+    "Webhooks": (
+        ("webhook list",    "webhooks.list_",          "--json"),
+        ("webhook show",    "webhooks.show",           "billing"),
+        ("webhook retry",   "webhooks.retry",          "billing"),
+        ("webhook test",    "webhooks.test",           "billing"),
+    ),
     "Operation": (
         ("serve",           "serve.serve",             "--dev"),
         ("doctor",          "doctor.doctor",           "--online"),
@@ -100,6 +106,7 @@ GROUPS = {
     "factor": "Second factors of users: list, remove.",
     "token": "API tokens and sessions: create, list, revoke.",
     "mail": "Show, send and test emails.",
+    "webhook": "Show, test and begin again the receivers of events.",
     "db": "Create, upgrade, back up and check the database.",
     "key": "The key that seals the secrets of authenticator apps.",
     "audit": "Show the audit trail: on a terminal the newest row first, else the oldest.",

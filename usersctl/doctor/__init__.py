@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from usersctl.doctor import factors, files, online, reach, records
+from usersctl.doctor import factors, files, online, reach, records, webhooks
 from usersctl.doctor.installation import Installation, Result, Severity, UncheckedError, problem
 from usersctl.errors import UsersError
 
@@ -51,6 +51,7 @@ CHECKS = (
     Check("mail", reach.mail),
     Check("letters-waiting", records.emails_waiting),
     Check("letters-failed", records.emails_failed),
+    Check("webhooks", webhooks.receivers),
     Check("provider", reach.provider),
     Check("provider-links", records.provider_links),
     Check("mail-server", online.mail_server, online=True),

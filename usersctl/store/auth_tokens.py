@@ -175,6 +175,17 @@ class AuthTokens(Statements):
             "auth_tokens", "id", "expires_at IS NULL AND token_hash IS NOT ? LIMIT ?", but, at_most
         )
 
+    def last_session_id(self) -> int:
+        return self._number("SELECT id FROM auth_tokens ORDER BY id DESC LIMIT 1")
+
+    def sign_ins_after(self, session_id: int) -> Iterator[tuple[Session, str]]:
+        """The sessions that were opened since this one, with the address of their user."""
+        statement = (
+            f"SELECT {_SESSION}, email FROM auth_tokens JOIN users ON users.id = user_id"
+            " WHERE auth_tokens.id > ? AND kind <> 'api' ORDER BY auth_tokens.id"
+        )
+        return ((Session(*row[:_COLUMNS]), row[_COLUMNS]) for row in self._run(statement, (session_id,)))
+
     def last_logins(self, at_most: int) -> list[tuple[int, str]]:
         """(user, address) of the newest sessions."""
         where = "kind <> 'api' AND ip IS NOT NULL ORDER BY id DESC LIMIT ?"

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from usersctl.clock import stamp
-from usersctl.models import EmailState, QueuedEmail, WebhookState
+from usersctl.models import BEHIND, EmailState, QueuedEmail, WebhookState
 from usersctl.store.statements import Statements
 
 _EVENT = ", ".join(QueuedEmail._fields)
-BEHIND = "9999-12-31T23:59:59.999Z"  # when a row is due that waits for an earlier one of its user
 
 
 class Deliveries(Statements):

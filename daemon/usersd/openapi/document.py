@@ -11,6 +11,7 @@ from usersctl.config.values import is_loopback
 from usersd.access import is_api
 from usersd.openapi.operation import HTML, TOPICS, Operation, operation_of
 from usersd.openapi.schemas import ID, Schema, components, described, named, string
+from usersd.openapi.webhooks import described_webhooks, schemas
 from usersd.routing import SAFE_METHODS, Access, Route, configured
 
 # What each status means where an operation has no words of its own.
@@ -79,8 +80,9 @@ def document(settings: Settings, table: Iterable[Route]) -> dict[str, Any]:
         "servers": [{"url": settings.base_url}],
         "tags": [{"name": topic, "description": TOPICS[topic]} for topic in topics],
         "paths": paths,
+        "webhooks": described_webhooks(),
         "components": {
-            "schemas": components(settings) | _models(operations),
+            "schemas": components(settings) | _models(operations) | schemas(),
             "headers": _HEADERS,
             "responses": {str(status): _refusal(status, meaning) for status, meaning in _REFUSALS.items()},
             "securitySchemes": {
