@@ -1,14 +1,20 @@
 """The person who reads the emails to a proven address can always get the account back, and no other person ever can.
 
 An owner and two attackers do anything in any order: register, confirm, claim an address, prove it, take it back, sign in
-through one of two providers, link accounts of theirs there, reset, use "this wasn't me", unlink, delete, undo, accept an invitation. The attackers also steal
-sessions and passwords, and an admin invites addresses and accounts without looking whose they are. After each step the owner
-takes each of their accounts back, on a copy of the database, while the attackers try everything.
+through one of two providers, link accounts of theirs there, reset, use "this wasn't me", unlink, delete, undo, accept an invitation,
+add and remove authenticator apps, make recovery codes. The attackers also steal sessions and passwords, and an admin invites
+addresses and accounts without looking whose they are. After each step the owner takes each of their accounts back, on a copy of the
+database, while the attackers try everything.
+
+A factor is its holder's once the link that takes it back has expired: then the emails alone open the account no more, which is
+what a second factor is for. Until then the owner takes a factor of an attacker back, and one of their own stands against
+attackers who know even the new password.
 
 A few hundred steps in every run; ten thousand by `USERSCTL_LONG=1 pytest tests/faults/test_ways_back.py`.
 """
 
 import tempfile
+from base64 import b32decode
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -27,14 +33,17 @@ from support.faults import LONG
 from support.identities import provider_settings
 from support.postbox import Link, link_in, send_all
 
+from usersctl.clock import stamp
 from usersctl.config import Settings
 from usersctl.errors import Busy, UsersError
+from usersctl.factors import totp
+from usersctl.factors.sealing import totp_context
 from usersctl.invitations import guest
-from usersctl.models import OAUTH, SYSTEM, UNKNOWN_CLIENT, Actor, User
+from usersctl.models import OAUTH, SYSTEM, UNKNOWN_CLIENT, Actor, Enrolment, Proof, Purpose, User
 from usersctl.oauth.providers import Profile
 from usersctl.secrets import digest
 from usersctl.service import Service, build
-from usersctl.sessions import Opened
+from usersctl.sessions import Opened, Pending
 from usersctl.store.transaction import Transaction
 
 EXAMPLES, STEPS = (200, 50) if LONG else (8, 25)
@@ -72,6 +81,13 @@ class Holdings:
     sessions: list[str] = field(default_factory=list)
     passwords: list[str] = field(default_factory=list)
     claimed: list[int] = field(default_factory=list)  # the accounts whose address they have changed
+    apps: list[tuple[int, bytes]] = field(
+        default_factory=list
+    )  # authenticator apps: account and secret, newest first
+    codes: list[tuple[int, str]] = field(
+        default_factory=list
+    )  # recovery codes: account and code, newest first
+    enrolled: set[str] = field(default_factory=set)  # when they added an app or made codes
 
 
 class World:
@@ -161,11 +177,34 @@ class World:
         return self._keep(who, self.tried(lambda: sign_in.user_for(profile, then=then, by=WEB)))
 
     def _keep(self, who: str, opened: Any) -> User | None:
+        if isinstance(opened, Pending):
+            opened = self._finish(who, opened)
         if opened is None:
             return None
         self.holdings[who].sessions.insert(0, opened.token)
         user: User = opened.user
         return user
+
+    def _finish(self, who: str, pending: Pending) -> Any:
+        """The second step, with all that this person has for the account."""
+        finish, then = self.service.second_step.finish, self.service.sessions.finish
+        for proof in self.proofs(who, pending.user.id):
+            opened = self.tried(
+                lambda proof=proof: finish([pending.token], proof, then=then, client=UNKNOWN_CLIENT, by=WEB)
+            )
+            if opened is not None:
+                return opened
+        return None
+
+    def proofs(self, who: str, user_id: int) -> list[Proof]:
+        """Four at most, because five wrong ones end a sign-in. A code works once, so that time goes on."""
+        self.clock.move(seconds=31)
+        holds, step = self.holdings[who], totp.step_at(self.clock())
+        secrets = [secret for account, secret in holds.apps if account == user_id][:2]
+        codes = [code for account, code in holds.codes if account == user_id][:2]
+        return [Proof(totp.code_at(secret, step)) for secret in secrets] + [
+            Proof(recovery_code=code) for code in codes
+        ]
 
     def with_session(self, who: str, pick: int, action: Callable[[User, Actor], Any]) -> Any:
         sessions = self.holdings[who].sessions
@@ -177,9 +216,11 @@ class World:
     def use(self, link: Link, password: str) -> None:
         """What the page behind a link does."""
         service, token, email = self.service, link.token, link.email
+        (reader,) = (person for person in PEOPLE if email in ADDRESSES[person])
+        by = self.newest_session(reader)
         uses: dict[str, Callable[[], object]] = {
             "/confirm-email": lambda: service.registration.confirm(token, email, by=WEB),
-            "/confirm-new-email": lambda: service.claims.prove(token, email, password, by=WEB),
+            "/confirm-new-email": lambda: service.claims.prove(token, email, password, by=by),
             "/reset-password": lambda: service.recovery.reset(token, email, password, by=WEB),
             "/not-me": lambda: service.recovery.not_me(token, email, by=WEB),
             "/confirm-deletion": lambda: service.deletion.confirm(token, email, by=WEB),
@@ -190,15 +231,100 @@ class World:
         }
         done = self.tried(uses[link.path])
         if link.path == "/accept-invite":
-            (reader,) = (person for person in PEOPLE if email in ADDRESSES[person])
             self._keep(reader, done)
 
-    def _open(self, tx: Transaction, user: User) -> Opened:
+    def newest_session(self, who: str) -> Actor:
+        """The browser of this person."""
+        for token in self.holdings[who].sessions[:1]:
+            known = self.signed_in(token)
+            if known is not None:
+                return known[1]
+        return WEB
+
+    def _open(self, tx: Transaction, user: User) -> Opened | Pending:
         return self.service.sessions.open_in(tx, user, remember=False, client=UNKNOWN_CLIENT)
 
     def forget(self, address: str) -> None:
         self.clock.move(minutes=16)  # at most three emails in a quarter of an hour
         self.tried(lambda: self.service.recovery.forgot(address))
+
+    # --- second factors ---
+
+    def confirm(self, who: str, pick: int) -> tuple[User, Actor, int] | None:
+        """One of their sessions, which is fresh, if anything that this person has makes it so."""
+        sessions = self.holdings[who].sessions
+        known = self.service.sessions.check(sessions[pick % len(sessions)]) if sessions else None
+        if known is None:
+            return None
+        session, user = known
+        by = Actor(f"user:{user.id}", None, user.id, digest(sessions[pick % len(sessions)]))
+        for password in self.holdings[who].passwords[:2]:
+            self.tried(
+                lambda password=password: self.service.freshness.confirm(
+                    user.id, password, session_id=session.id, by=by
+                )
+            )
+        for proof in self.proofs(who, user.id):
+            self.tried(
+                lambda proof=proof: self.service.second_step.confirm(
+                    user.id, proof, session_id=session.id, by=by
+                )
+            )
+        return user, by, session.id
+
+    def enrol(self, who: str, pick: int) -> None:
+        proven = self.confirm(who, pick)
+        if proven is None:
+            return
+        user, by, session_id = proven
+        factors = self.service.factors
+        new = self.tried(lambda: factors.begin_totp(user.id, session_id=session_id, by=by))
+        if new is None:
+            return
+        secret = b32decode(new.secret)
+        code = totp.code_at(secret, totp.step_at(self.clock()))
+        codes = self.tried(lambda: factors.confirm_totp(user.id, code, session_id=session_id, by=by))
+        if self.app_of(user.id) == secret:
+            self.holdings[who].apps.insert(0, (user.id, secret))
+            self._note(who, user.id, codes)
+
+    def new_codes(self, who: str, pick: int) -> None:
+        proven = self.confirm(who, pick)
+        if proven is not None:
+            user, by, _ = proven
+            codes = self.tried(lambda: self.service.factors.new_recovery_codes(user.id, by=by))
+            if codes is not None:
+                self._note(who, user.id, codes)
+
+    def _note(self, who: str, user_id: int, codes: list[str] | None) -> None:
+        self.holdings[who].enrolled.add(stamp(self.clock()))
+        self.holdings[who].codes[:0] = [(user_id, code) for code in codes or ()]
+
+    def remove_app(self, who: str, pick: int) -> None:
+        proven = self.confirm(who, pick)
+        if proven is not None:
+            user, by, _ = proven
+            self.tried(lambda: self.service.factors.remove_totp(user.id, by=by))
+
+    def app_of(self, user_id: int) -> bytes | None:
+        with self.service.store.read() as tx:
+            stored = tx.totp(user_id)
+        return stored and self.service.sealer.open(stored.secret, totp_context(user_id))
+
+    def has_own_app(self, user_id: int) -> bool:
+        return (user_id, self.app_of(user_id)) in self.holdings[OWNER].apps
+
+    def is_settled(self, user_id: int) -> bool:
+        """An attacker's factor, or their recovery codes, are there for so long that no link takes them back."""
+        since = stamp(self.clock() - KEPT)
+        with self.service.store.read() as tx:
+            stored = tx.totp(user_id)
+            made = [
+                at for (at,) in tx._run("SELECT created_at FROM recovery_codes WHERE user_id = ?", (user_id,))
+            ]
+        if stored is not None:
+            made.append(stored.created_at)
+        return any(at < since for at in made if at not in self.holdings[OWNER].enrolled)
 
     # --- the owner's way back, and everything that others can try ---
 
@@ -223,8 +349,14 @@ class World:
 
     def use_all(self, page: str, address: str) -> None:
         for link in self.links(OWNER, page):
-            if link.email == address:
+            if link.email == address and not self.is_of_own_factor(link):
                 self.use(link, RECOVERED)
+
+    def is_of_own_factor(self, link: Link) -> bool:
+        with self.service.store.read() as tx:
+            found = tx.one_time_token(Purpose.NOT_ME, digest(link.token))
+        about = found and found.about
+        return about is not None and Enrolment.read(about).made_at in self.holdings[OWNER].enrolled
 
     def attack(self, user_id: int) -> None:
         """No attacker gets into the account by anything that they hold or ask for."""
@@ -244,10 +376,9 @@ class World:
             ):
                 self.use(link, holds.passwords[0])
             entered = [self.by_provider(who, own, provider) for own in (0, 1) for provider in PROVIDERS]
+            known = [RECOVERED, *holds.passwords] if self.has_own_app(user_id) else holds.passwords
             entered += [
-                self.sign_in(who, address, password)
-                for address in EVERY_ADDRESS
-                for password in holds.passwords
+                self.sign_in(who, address, password) for address in EVERY_ADDRESS for password in known
             ]
             entered += [known[0] for token in holds.sessions if (known := self.signed_in(token))]
             assert user_id not in {user.id for user in entered if user is not None}, f"{who} got in"
@@ -424,6 +555,30 @@ class Machine(RuleBasedStateMachine):
         self.steal_a_session(who, 0)
         self.link(who, 0, own, provider, 0)
 
+    # --- second factors ---
+
+    @rule(who=person, pick=pick)
+    def add_an_app(self, who: str, pick: int) -> None:
+        self.world.enrol(who, pick)
+
+    @rule(who=person, pick=pick)
+    def remove_the_app(self, who: str, pick: int) -> None:
+        self.world.remove_app(who, pick)
+
+    @rule(who=person, pick=pick)
+    def make_new_codes(self, who: str, pick: int) -> None:
+        self.world.new_codes(who, pick)
+
+    @rule(who=attacker, own=own, moves=st.sampled_from(["first", "then", "no"]))
+    def steal_and_add_an_app(self, who: str, own: int, moves: str) -> None:
+        self.learn_the_owners_password(who)
+        self.steal_a_session(who, 0)
+        if moves == "first":
+            self.move_on(who, own)
+        self.world.enrol(who, 0)
+        if moves == "then":
+            self.move_on(who, own)
+
     @rule(who=person, pick=pick, password=pick)
     def delete(self, who: str, pick: int, password: int) -> None:
         passwords = self.world.holdings[who].passwords
@@ -498,7 +653,7 @@ class Machine(RuleBasedStateMachine):
                 address for address, until in self.lost.get(user_id, {}).items() if self.clock.now < until
             ]
             owed += [email] * (is_proven and email in ADDRESSES[OWNER])
-            if owed:
+            if owed and not self.world.is_settled(user_id):
                 owners[user_id] = owed[0]
         return owners
 
