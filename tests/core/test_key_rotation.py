@@ -215,9 +215,12 @@ def test_a_rotation_that_is_killed_at_any_statement_leaves_secrets_that_open(
     (made := tmp_path / "made").mkdir()
     service.store.copy(made / "users.db")
     (made / "users.key").write_bytes(service.sealer.file.path.read_bytes())
-    for folder in folders_after_kills(made, tmp_path / "work", ROTATE):
-        after = Service(Settings(database=folder / "users.db", base_url=""), Store.open(folder / "users.db"))
-        assert opened_secrets(after) == [SEED] * 5
-        assert after.key_rotation.run(by=OPERATOR) == Rotated(5, 0)
-        assert opened_secrets(after) == [SEED] * 5
-        after.close()
+    with folders_after_kills(made, ROTATE) as folders:
+        for folder in folders:
+            after = Service(
+                Settings(database=folder / "users.db", base_url=""), Store.open(folder / "users.db")
+            )
+            assert opened_secrets(after) == [SEED] * 5
+            assert after.key_rotation.run(by=OPERATOR) == Rotated(5, 0)
+            assert opened_secrets(after) == [SEED] * 5
+            after.close()

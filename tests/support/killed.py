@@ -2,7 +2,12 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from support.databases import IN_MEMORY
 
 # A process of its own, because it forks, and so must have no threads and no open database.
 _HARNESS = """
@@ -13,7 +18,7 @@ from usersctl.models import UNKNOWN_CLIENT, Actor, Proof
 from usersctl.service import Service
 from usersctl.store import database_file
 from usersctl.store.store import Store
-import cryptography.hazmat.primitives.ciphers.aead
+import cryptography.hazmat.primitives.ciphers.aead, segno, usersctl.factors.enrolment, usersctl.factors.rotation, usersctl.sessions
 
 made, work = Path(sys.argv[1]), Path(sys.argv[2])
 exec(sys.argv[3])
@@ -52,18 +57,19 @@ sys.exit(status != 0)
 """
 
 
-def folders_after_kills(made: Path, work: Path, code: str) -> list[Path]:
+@contextmanager
+def folders_after_kills(made: Path, code: str) -> Iterator[list[Path]]:
     """`code` defines act(service). Each folder is a copy of `made`, as one of the killed processes left it; the last one ended
     by itself."""
-    work.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", _HARNESS, str(made), str(work), code],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    folders = sorted(work.iterdir(), key=lambda folder: int(folder.name))
-    assert len(folders) > 10
-    return folders
+    with TemporaryDirectory(dir=IN_MEMORY) as work:
+        done = subprocess.run(
+            [sys.executable, "-c", _HARNESS, str(made), work, code],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        folders = sorted(Path(work).iterdir(), key=lambda folder: int(folder.name))
+        assert len(folders) > 10
+        yield folders

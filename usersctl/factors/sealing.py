@@ -138,8 +138,9 @@ class KeyFile:
 def _remove_unfinished(folder: Path) -> None:
     """What killed processes left. A file of one that still runs is younger."""
     for path in folder.glob(f"{_UNFINISHED}*"):
-        if utc_now().timestamp() - path.lstat().st_mtime > _A_MINUTE:
-            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another process is done with its file
+            if utc_now().timestamp() - path.lstat().st_mtime > _A_MINUTE:
+                path.unlink()
 
 
 def _to_disk(folder: Path) -> None:
