@@ -568,6 +568,7 @@ def test_a_page_loads_one_script_and_the_texts_that_the_script_names(
     additions = {
         "/login": "login",
         "/second-factor": "login",
+        "/confirm-new-email": "confirm_new_email",
         "/users": "users",
         "/users/1": "user",
         "/users/groups": "user",

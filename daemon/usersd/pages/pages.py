@@ -193,11 +193,6 @@ forgot_password = _form(
 reset_password = _linked(
     Operation("resetPasswordPage", PAGES, HTML), "reset_password", "Where the reset email leads."
 )
-confirm_new_email = _linked(
-    Operation("confirmNewEmailPage", PAGES, HTML),
-    "confirm_new_email",
-    "Where the email to a new address leads.",
-)
 not_me = _linked(Operation("notMePage", PAGES, HTML), "not_me", "Where the link of a notice leads.")
 confirm_deletion = _linked(
     Operation("confirmDeletionPage", PAGES, HTML),
@@ -217,6 +212,16 @@ def accept_invite(request: Request, service: Service) -> Response:
     name = offer.user.name if offer.user and not offer.needs_name else ""
     has_link = bool(link.token and link.email)
     return _page(request, "accept_invite", has_link=has_link, problem=offer.problem, known=name)
+
+
+@Operation("confirmNewEmailPage", PAGES, HTML, query=EmailLinkQuery)
+def confirm_new_email(request: Request, service: Service) -> Response:
+    """Where the email to a new address leads."""
+    link, user = EmailLinkQuery.lenient(request), request.user
+    proof = None
+    if user is not None and user.factors:
+        proof = _proof(request, service)
+    return _page(request, "confirm_new_email", has_link=bool(link.token and link.email), proof=proof)
 
 
 class SetupQuery(Query):
