@@ -36,6 +36,7 @@ NOT_HERE = {
     "provider-links",
     "secret-key",
     "passkeys",
+    "webhooks",
     "factor-rules",
 }  # they do not apply to the fixture
 
