@@ -474,7 +474,7 @@ def test_a_damaged_database_is_a_finding_of_the_command(usersctl: Command) -> No
     assert exit_code == 7
     assert findings["database"]["severity"] == "problem"
     assert findings["database"]["mend"]
-    assert set(findings) == set(OFFLINE) - {"provider", "provider-links", "factor-rules"}
+    assert set(findings) == set(OFFLINE) - {"provider", "provider-links", "factor-rules", "webhooks"}
     assert sorted(usersctl.folder.iterdir()) == before
 
 
