@@ -109,12 +109,6 @@ def by_another_provider(ada: Account) -> Client:
     return browser.client
 
 
-def by_provider_to_an_address_that_was_never_proven(ada: Account) -> Client:
-    with ada.site.service.store.write() as tx:
-        tx.change_user(ada.user.id, email_proven_at=None)
-    return by_provider(ada)
-
-
 def by_provider_twice_with_one_state(ada: Account) -> Client:
     browser = ada.site.browser()
     back = browser.consent(browser.set_out(), "1001")
@@ -203,7 +197,6 @@ WAYS: list[Callable[[Account], Client]] = [
     by_provider,
     by_linked_provider,
     by_another_provider,
-    by_provider_to_an_address_that_was_never_proven,
     by_provider_twice_with_one_state,
     by_invitation,
     by_invitation_through_the_provider,
@@ -259,6 +252,18 @@ def test_another_session_of_the_browser_stays_what_it_was_until_the_second_step(
 
 
 # --- providers ---
+
+
+def test_an_account_with_a_factor_and_an_address_that_was_never_proven_is_not_linked(ada: Account) -> None:
+    """Also not by a provider that is trusted with second factors: the account may be another person's."""
+    with ada.site.service.store.write() as tx:
+        tx.change_user(ada.user.id, email_proven_at=None)
+    for provider in ("oauth", "corp"):
+        browser = ada.site.browser()
+        assert error_of(browser.sign_in_at(provider)) == "oauth_failed"
+        assert PENDING not in browser.client.cookies
+        assert is_shut_out(browser.client, ada)
+    assert finish(ada.logs_in(), code=ada.phone.next_code()).status == 200
 
 
 def test_a_sign_in_through_a_provider_goes_on_after_the_second_step(ada: Account) -> None:
