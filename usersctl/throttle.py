@@ -119,8 +119,13 @@ class AccountThrottle:
 
         Who knows the password, or reads the emails, clears the other counters, and could go on guessing.
         """
-        if self.enabled and tx.count_code(user_id) > self.before_lock:
+        if self.closes_codes(tx.tried_codes(user_id)):
             raise _too_many(LONGEST_DELAY)
+        if self.enabled:
+            tx.count_code(user_id)
+
+    def closes_codes(self, tried: int) -> bool:
+        return self.enabled and tried >= self.before_lock
 
     def count_sign_in(self, tx: Transaction, counter: Counter, *, waits: bool = True) -> Counter:
         """The same for a sign-in, which counts as failed on this day, too. Without limits nothing is written."""

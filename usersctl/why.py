@@ -20,6 +20,10 @@ from usersctl.store.transaction import Transaction
 from usersctl.text import counted
 from usersctl.throttle import AccountThrottle, counter_of
 
+CLOSED = (
+    "too many wrong codes: the authenticator app is closed until an unlock or a sign-in with another factor"
+)
+
 
 class State(StrEnum):
     OPEN = "open"
@@ -231,6 +235,8 @@ class Why:
             return _open(gate, "none, and none is asked for")
         usable, unusable = self._factors(tx, user)
         mend = f"usersctl factor reset {user.id}"
+        if not usable and CLOSED in unusable:
+            return _shut(gate, CLOSED, f"usersctl unlock {user.id}", Cause.LOCKED, Step.UNLOCK)
         if not usable:
             return _shut(gate, "; ".join(unusable), mend, Cause.NO_USABLE_FACTOR)
         message = "; ".join([f"asked for after the password: {', '.join(usable)}", *unusable])
@@ -241,7 +247,9 @@ class Why:
         usable, unusable = [], []
         totp, codes = tx.totp(user.id), tx.count_recovery_codes(user.id)
         passkeys, host = tx.passkeys(user.id), host_of(self.settings.base_url)
-        if totp is not None and self._opens(totp):
+        if self.throttle.closes_codes(tx.tried_codes(user.id)):
+            unusable.append(CLOSED)
+        elif totp is not None and self._opens(totp):
             usable.append("authenticator app")
         elif totp is not None:
             unusable.append("the key that opens the secret of the authenticator app is missing")

@@ -91,6 +91,19 @@ def test_an_account_that_must_have_a_factor_and_has_none_is_told(
             assert [finding.cause for finding in findings] == [Cause.MUST_ENROL] * (user in needy)
 
 
+def test_an_app_that_too_many_wrong_codes_closed_is_unlocked(
+    service: Service, add: Callable[..., User]
+) -> None:
+    ada = add()
+    add_authenticator_apps(service, ada.id)
+    with service.store.write() as tx:
+        for _ in range(100):
+            tx.count_code(ada.id)
+    assert stopped_by(explained(service, ada)) == ("second-factor", f"usersctl unlock {ada.id}")
+    assert service.throttle.unlock(ada, OPERATOR)
+    assert stopped_by(explained(service, ada)) is None
+
+
 def test_wrong_codes_count_among_the_failed_logins(service: Service, add: Callable[..., User]) -> None:
     ada = add()
     assert gate(explained(service, ada), "throttled").message == "no; 0 failed logins in a row"

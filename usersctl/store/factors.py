@@ -44,10 +44,13 @@ class Factors(Statements):
             TotpSecret._make, f"SELECT {_TOTP} FROM totp_secrets WHERE user_id = ?", (user_id,)
         )
 
-    def count_code(self, user_id: int) -> int:
-        """As tried since a second factor was right; returns how many were, 0 without an app."""
-        statement = "UPDATE totp_secrets SET failures = failures + 1 WHERE user_id = ? RETURNING failures"
-        return self._first(lambda row: int(row[0]), statement, (user_id,)) or 0
+    def count_code(self, user_id: int) -> None:
+        self._run("UPDATE totp_secrets SET failures = failures + 1 WHERE user_id = ?", (user_id,))
+
+    def tried_codes(self, user_id: int) -> int:
+        """How many, since a second factor was right."""
+        statement = "SELECT coalesce(sum(failures), 0) FROM totp_secrets WHERE user_id = ?"
+        return self._number(statement, (user_id,))
 
     def clear_codes(self, user_id: int) -> bool:
         statement = "UPDATE totp_secrets SET failures = 0 WHERE user_id = ? AND failures > 0"
