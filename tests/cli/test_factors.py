@@ -173,6 +173,12 @@ def test_a_rotation_tells_of_secrets_that_no_key_opens(usersctl: Command) -> Non
     key = usersctl.folder / "users.key"
     key.unlink()
     done = usersctl("key", "rotate")
+    assert done.code == 6
+    assert f"{key} is missing" in done.stderr
+    assert "set auth.secretKey for this command, too" in done.stderr
+    assert not key.exists()
+    key.write_text("another key " * 4)
+    done = usersctl("key", "rotate")
     assert (done.code, done.stdout) == (7, "Sealed 0 secrets anew\n")
     assert "No key opens 1 secret, which stay as they are; see: usersctl doctor\n" in done.stderr
     key.write_text("short\n")

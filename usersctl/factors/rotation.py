@@ -45,9 +45,12 @@ class KeyRotation:
         # In a transaction, so that of two rotations at once neither loses the key of the other.
         with self.store.write() as tx:
             admit(tx, by)
-            if not self.sealer.configured:
-                self.sealer.file.add()
             total = tx.count_totp()
+            if not self.sealer.configured:
+                if total and not self.sealer.file.keys():
+                    hint = "put it back; or set auth.secretKey for this command, too, as for the daemon"
+                    raise KeyUnusable(f"{self.sealer.file.path} is missing", hint=hint)
+                self.sealer.file.add()
             tx.audit(by, "rotate-key", secrets=total)
         return total
 
