@@ -1,6 +1,7 @@
 """Passkeys in Chromium, with its virtual authenticators."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.commands import PASSWORD
@@ -194,6 +195,77 @@ def test_a_passkey_is_the_second_step_after_a_password(ada: Visitor) -> None:
     phone.verifies(user=True)
     ada.presses("Use a passkey")
     ada.is_at("/account")
+
+
+def test_a_refused_passkey_is_not_called_a_code(ada: Visitor, clock: FakeClock) -> None:
+    phone = VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    signs_out(ada, at="/login?redirect=/account")
+    ada.presses("Sign in with a passkey")
+    ada.is_at("/account")
+    ada.expected = {400, 401, 403}
+    phone.is_cloned()
+    clock.move(minutes=11)
+    ada.presses("Make new codes")
+    ada.page.get_by_role("dialog").get_by_role("button", name="Make new codes").click()
+    ada.presses("Use a passkey")
+    ada.sees("This passkey was refused.")
+    phone.is_cloned()
+    signs_out(ada)
+    ada.fills(Email="ada@example.com", Password=PASSWORD)
+    ada.presses("Sign in")
+    ada.presses("Use a passkey")
+    ada.sees("This passkey was refused.")
+
+
+def test_passkeys_are_suggested_again_after_one_was_refused(ada: Visitor) -> None:
+    phone = VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    for _ in range(2):
+        comes_back(ada, at="/login?redirect=/account")
+        ada.is_at("/account")
+    ada.expected = {401}
+    phone.is_cloned()
+    comes_back(ada, at="/login?redirect=/account")
+    ada.is_at("/account")  # at the third suggestion, when the counter of the copy is ahead
+    assert subjects(ada.site).count("A passkey of your account at Acme was refused") == 2
+
+
+def test_suggestions_that_come_late_do_not_end_what_the_button_began(ada: Visitor) -> None:
+    phone = VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    phone.answers(at_once=False)
+    asked: list[Any] = []
+
+    def holds_the_first(route: Any) -> None:
+        asked.append(route)
+        if len(asked) > 1:
+            route.continue_()
+
+    ada.page.route("**/session/passkey/options", holds_the_first)
+    comes_back(ada, at="/login?redirect=/account")
+    ada.waits(lambda: bool(asked))
+    button = ada.button("Sign in with a passkey")
+    button.click()
+    ada.page.wait_for_timeout(200)
+    with ada.page.expect_response("**/session/passkey/options"):
+        asked[0].continue_()
+    ada.page.wait_for_timeout(200)
+    expect(button).to_have_attribute("aria-disabled", "true")  # it waits for the phone
+
+
+def test_a_browser_without_passkeys_says_so_where_nothing_else_is_left(ada: Visitor) -> None:
+    VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    with ada.site.service.store.write() as tx:
+        tx.delete_recovery_codes(ada.site.service.accounts.find("ada@example.com").id)
+    ada.expected = {401}
+    ada.page.add_init_script("delete window.PublicKeyCredential")
+    comes_back(ada)
+    ada.fills(Email="ada@example.com", Password=PASSWORD)
+    ada.presses("Sign in")
+    ada.sees("This browser cannot use passkeys here.")
+    ada.sees("ask the people who run this site")
 
 
 def test_an_address_that_is_no_name_offers_no_passkeys(house: House, visit: Visit) -> None:

@@ -35,6 +35,10 @@ class VirtualAuthenticator:
         """Whether fingerprint, face or PIN are right."""
         self._send("setUserVerified", authenticatorId=self.id, isUserVerified=user)
 
+    def answers(self, *, at_once: bool) -> None:
+        """Whether somebody touches it as soon as it is asked. A request that waits goes on waiting."""
+        self._send("setAutomaticPresenceSimulation", authenticatorId=self.id, enabled=at_once)
+
     def is_cloned(self) -> None:
         """The copy does not know how often the original was used."""
         (credential,) = self.credentials

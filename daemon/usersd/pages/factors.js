@@ -2,10 +2,7 @@
 
 const addPasskey = $("#add-passkey"), addTotp = $("#add-totp");
 
-if (addPasskey) {
-  $("#no-passkeys").hidden = hasPasskeys;
-  onPress(addPasskey, createPasskey);
-}
+if (addPasskey) onPress(addPasskey, createPasskey);
 
 async function createPasskey() {
   const options = await ask("POST", "/api/users/me/passkeys/options", {});

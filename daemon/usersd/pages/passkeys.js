@@ -1,12 +1,13 @@
 // --- passkeys ---
 // The browser itself reads and writes the JSON of the API; one that cannot has no passkeys here. A button with
 // data-passkey sends a passkey to that address, with the boxes of its form, and goes on as the form does. What has
-// data-passkeys is shown where there are passkeys. They belong to the name in data-rp.
+// data-passkeys is shown where there are passkeys, data-no-passkeys elsewhere. They belong to the name in data-rp.
 
 const { PublicKeyCredential: Passkeys } = window;
 const hasPasskeys = Boolean(Passkeys?.parseRequestOptionsFromJSON) && $("[data-rp]")?.dataset.rp === location.hostname;
 
 for (const part of all("[data-passkey], [data-passkeys]")) part.hidden = !hasPasskeys;
+for (const part of all("[data-no-passkeys]")) part.hidden = hasPasskeys;
 
 // The browser has one error for: cancelled, too slow, and not verified.
 function passkeyProblem({ name }) {
@@ -14,11 +15,14 @@ function passkeyProblem({ name }) {
 }
 
 let waiting; // the request of this page to the browser: there can be one
+let asked = Promise.resolve(); // for options, one after the other: the first answer names the browser by its cookie
 
-// Resolves to null after a failure, which `refused` has shown by then.
+// Resolves to null without a passkey; `refused` has shown by then what failed.
 async function getPasskey(refused, mediation) {
-  const options = await ask("POST", "/api/users/session/passkey/options", {}, refused);
-  if (!options) return null;
+  asked = asked.then(() => ask("POST", "/api/users/session/passkey/options", {}, refused));
+  const options = await asked;
+  // Suggestions do not end what a button began.
+  if (!options || (mediation && $("[data-passkey][aria-disabled]"))) return null;
   waiting?.abort();
   const { signal } = waiting = new AbortController();
   const publicKey = Passkeys.parseRequestOptionsFromJSON(options.publicKey);
@@ -31,23 +35,26 @@ async function getPasskey(refused, mediation) {
   }
 }
 
+// Returns the page to go to, if any.
 async function sendPasskey(form, path, mediation) {
-  let onward;
-  const refused = (text, message = "") => {
-    onward = nextStep(form, message);
-    if (!onward) show($(".refused", form), text);
-  };
+  const warn = (text) => show($(".refused", form), text);
   // A visitor who ignores the suggestions is not told of them.
-  const got = await getPasskey(mediation ? () => {} : refused, mediation);
-  if (!got) return onward;
+  const got = await getPasskey(mediation ? () => {} : warn, mediation);
+  if (!got) return;
   clearNotes();
   const boxes = Object.fromEntries([...all("[type=checkbox]", form)].map(({ name, checked }) => [name, checked]));
-  const result = await ask("POST", path, { ...boxes, credential: got.credential }, (text, message) => {
-    refused(text, message);
-    // So that the browser does not offer it again.
-    if (message === "Unknown passkey") Passkeys.signalUnknownCredential?.({ rpId: got.rpId, credentialId: got.credential.id });
-  });
-  return onward || (result && finish(form, result, {}));
+  let refusal;
+  const result = await ask("POST", path, { ...boxes, credential: got.credential }, (...said) => refusal = said);
+  if (result) return finish(form, result, {});
+  if (!refusal) return;
+  const [text, message] = refusal;
+  const onward = nextStep(form, message);
+  if (onward) return onward;
+  // The server has one message for all second factors.
+  warn(message === "Invalid code" && await translated("Invalid passkey") || text);
+  // So that the browser does not offer it again.
+  if (message === "Unknown passkey") Passkeys.signalUnknownCredential?.({ rpId: got.rpId, credentialId: got.credential.id });
+  if (mediation) suggestPasskeys();
 }
 
 for (const button of all("[data-passkey]")) {
@@ -70,5 +77,5 @@ async function suggestPasskeys() {
 // The challenge ends after some minutes: a page that stays open asks for another one.
 if (hasPasskeys) {
   suggestPasskeys();
-  setInterval(() => document.hidden || $("[data-passkey][aria-disabled]") || suggestPasskeys(), 240000);
+  setInterval(() => document.hidden || suggestPasskeys(), 240000);
 }

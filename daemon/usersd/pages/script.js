@@ -399,7 +399,7 @@ function offerResend(form, email) {
 
 for (const form of all("form[data-done], form[data-then]")) {
   const button = $("button:not([type])", form);
-  const enable = () => { button.disabled = false; };
+  const enable = () => button?.removeAttribute("disabled"); // a form for a passkey alone has none
   // If the texts could not be loaded, a request tries again and reports the failure.
   textsLoaded.then(enable, enable);
   on(form, "submit", (event) => {
