@@ -62,7 +62,7 @@ OF_ACTION: dict[str, tuple[str, ...]] = {
     "registration-expired": (USER_DELETED,),
     "replace-password": (USER_UPDATED,),
     "request-deletion": (USER_DEACTIVATED,),
-    "reset-factors": (FACTOR_CHANGED,),
+    "reset-factors": (FACTOR_CHANGED, SESSION_REVOKED),
     "reset-password": _NEW_PASSWORD,
     "revoke": (SESSION_REVOKED,),
     "revoke-all": (SESSION_REVOKED,),
@@ -100,12 +100,23 @@ OF_ACTION: dict[str, tuple[str, ...]] = {
 ACTIONS = frozenset(OF_ACTION) - {SIGN_IN}  # that the trail has
 
 
+# Told only where the details have this.
+_ONLY_WITH = {"invite": "created", "withdraw-invitation": "removed"}  # else the account was there, or stays
+# With this among the details, sessions ended as well.
+_ENDS_SESSIONS_WITH = {
+    "accept-invitation": "was_active",
+    "import-update": "password",
+    "link": "password_replaced",
+}
+_MAY_CHANGE_ACTIVE = ("import-update", "not-me", "update")
+
+
 def events_of(action: str, details: Mapping[str, Any]) -> tuple[str, ...]:
-    events = OF_ACTION.get(action, ())
-    if action in ("update", "import-update") and "active" in details:
-        return (*events, USER_ACTIVATED if details["active"] else USER_DEACTIVATED)
-    if action == "invite" and not details.get("created"):
-        return ()  # the account was there
-    if action == "withdraw-invitation" and not details.get("removed"):
+    if action in _ONLY_WITH and not details.get(_ONLY_WITH[action]):
         return ()
+    events = OF_ACTION.get(action, ())
+    if details.get(_ENDS_SESSIONS_WITH.get(action, "")):
+        events += (SESSION_REVOKED,)
+    if action in _MAY_CHANGE_ACTIVE and "active" in details:
+        events += (USER_ACTIVATED if details["active"] else USER_DEACTIVATED,)
     return events

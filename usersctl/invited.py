@@ -57,7 +57,8 @@ def accept(tx: Transaction, user: User, *, by: Actor, through: str, **changes: A
     """The owner has proved that they read the address. `through`: the link, or a sign-in by a provider."""
     tx.end_invite_links(Purpose.INVITE_USED, user.id)
     accepted = tx.change_user(user.id, active=True, email_proven_at=tx.now_text, **(NOT_INVITED | changes))
-    tx.audit(by, "accept-invitation", accepted, through=through)
+    details = {"was_active": True} if user.active else {}
+    tx.audit(by, "accept-invitation", accepted, through=through, **details)
     return accepted
 
 

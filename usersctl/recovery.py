@@ -96,9 +96,9 @@ class Recovery:
                 take_back(tx, user, Enrolment.read(link.about), by=by)
             # An intruder who came in through an identity provider must not come in there again.
             tx.delete_identities(user.id)
-            changes: dict[str, Any] = {"password_hash": UNUSABLE}
+            changes: dict[str, Any] = {}
             if user.delete_at is not None:  # by the intruder, or the owner has thought again
-                changes |= {"delete_at": None, "active": True}
-            changed = tx.change_user(user.id, **changes)
+                changes = {"active": True}
+            changed = tx.change_user(user.id, password_hash=UNUSABLE, delete_at=None, **changes)
             self.emails.add(tx, RESET, changed, changed.email)
-            tx.audit(by, "not-me", changed)
+            tx.audit(by, "not-me", changed, **changes)

@@ -85,6 +85,11 @@ def test_every_event_has_an_action_that_tells_it_but_the_test() -> None:
         ("withdraw-invitation", {"removed": True}, ["user.deleted"]),
         ("withdraw-invitation", {"removed": False}, []),
         ("reset-password", {}, ["user.updated", "session.revoked"]),
+        ("import-update", {"password": True}, ["user.updated", "session.revoked"]),
+        ("import-update", {"password": False}, ["user.updated"]),
+        ("link", {"password_replaced": True}, ["user.updated", "session.revoked"]),
+        ("accept-invitation", {"through": "link"}, ["user.confirmed"]),
+        ("not-me", {"active": True}, ["user.updated", "session.revoked", "user.activated"]),
         ("from-the-future", {}, []),
     ],
 )
