@@ -14,6 +14,9 @@ from support.hostile import hostile
 from support.postbox import Link, Postbox, smtp_server
 from support.web import Client
 
+from usersctl.clock import utc_now
+from usersctl.factors import totp
+
 GO, BACK = "/api/users/auth/oauth/redirect", "/api/users/auth/oauth/callback"
 # Unique text, with characters that are escaped in JSON, in a URL and in a header.
 PLANTED = {
@@ -108,6 +111,27 @@ class Journeys:
         reset = ok("link", "reset", email).stdout.strip()
         self.opened |= {parse_qs(urlsplit(reset).query)["token"][0]}
 
+    def by_factors(self) -> None:
+        """Of the account that the command made."""
+        client, email = self.client, "bea@example.com"
+        assert client.login(email, PLANTED["file"]).status == 200
+        self.keep()
+        secret = client.post("/api/users/me/totp").json["secret"]
+        code = totp.code_at(base64.b32decode(secret), totp.step_at(utc_now()))
+        codes = client.post("/api/users/me/totp/confirm", {"code": code}).json["recoveryCodes"]
+        assert client.login(email, PLANTED["file"]).message == "Second factor required"
+        self.keep()
+        finished = client.post("/api/users/session/second-factor", {"recoveryCode": codes[0].upper()})
+        assert finished.status == 200
+        self.keep()
+        self.opened |= {
+            secret,
+            secret.lower(),
+            *codes,
+            *(code.replace("-", "") for code in codes),
+            codes[0].upper(),
+        }
+
 
 def told_by_commands(usersctl: Command, folder: Path) -> bytes:
     words = (
@@ -149,6 +173,7 @@ def test_no_secret_is_stored_or_logged_after_all_journeys(usersctl: Command, tmp
             journeys.by_letters()
             journeys.by_provider()
             journeys.by_command()
+            journeys.by_factors()
             assert len(journeys.opened) > 10
             output = told_by_commands(usersctl, tmp_path)
             shown = processes(daemon.process.pid)
