@@ -561,6 +561,12 @@ class Machine(RuleBasedStateMachine):
     def add_an_app(self, who: str, pick: int) -> None:
         self.world.enrol(who, pick)
 
+    @rule(own=own)
+    def the_owner_adds_an_app(self, own: int) -> None:
+        """The owner is seldom in a session that is fresh."""
+        self.sign_in(OWNER, ADDRESSES[OWNER][own], 0)
+        self.world.enrol(OWNER, 0)
+
     @rule(who=person, pick=pick)
     def remove_the_app(self, who: str, pick: int) -> None:
         self.world.remove_app(who, pick)
