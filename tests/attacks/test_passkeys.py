@@ -33,6 +33,8 @@ from support.second_factors import CONFIRM, SECOND_STEP, second_step
 from support.tables import audit, everything
 from support.web import Reply, Site
 
+from usersctl.factors import webauthn
+
 ADA = "ada@example.com"
 LONG = os.environ.get("USERSCTL_LONG") == "1"
 
@@ -97,6 +99,25 @@ def test_a_copy_is_refused_and_its_owner_told_once(here: Site, ada: Person) -> N
     assert [row.action for row in audit(here.service)].count("passkey-refused") == 1
     # The one that is ahead goes on.
     assert use_passkey(here.client(), ada.device).status == 200
+
+
+def test_of_a_copy_that_comes_at_the_same_time_the_owner_is_told_too(
+    here: Site, ada: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = here.client(), here.client()
+    use, same = (ada.device.get(options(each), count=100) for each in (ours, theirs))
+    verify = webauthn.verify_use
+
+    def verify_while_the_other_signs_in(*given: Any, **by_name: Any) -> webauthn.Assertion:
+        monkeypatch.undo()
+        assertion = verify(*given, **by_name)
+        assert ours.post(SIGN_IN, {"credential": use}).status == 200
+        return assertion
+
+    monkeypatch.setattr(webauthn, "verify_use", verify_while_the_other_signs_in)
+    assert is_refused(theirs.post(SIGN_IN, {"credential": same}))
+    assert [row.action for row in audit(here.service)].count("passkey-refused") == 1
+    assert any("refused" in email.subject for email in sent(here.service, ADA))
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,6 @@ from usersctl.factors.webauthn import (
     ALGORITHMS,
     Site,
     credential_id,
-    has_grown,
     verify_new,
     verify_use,
 )
@@ -94,15 +93,6 @@ def test_a_passkey_is_made_and_used(algorithm: int, synced: bool) -> None:
     credential = authenticator.get(GET)
     assert credential_id(credential) == kept.id
     assert used(credential, kept) == (CHALLENGE, 2, synced, b"u" * 32)
-
-
-def test_a_counter_has_to_grow_unless_it_stays_0() -> None:
-    assert has_grown(0, 0)
-    assert has_grown(0, 1)
-    assert has_grown(7, 8)
-    assert not has_grown(7, 7)
-    assert not has_grown(7, 6)
-    assert not has_grown(7, 0)
 
 
 def test_a_user_handle_may_be_missing() -> None:

@@ -172,34 +172,35 @@ class Passkeys:
         by: Actor,
     ) -> T:
         """Calls `then`, which opens the session, in the transaction in which the passkey was used."""
-        use = self._verified(credential, browsers, by)
+        use = self._verified(credential, browsers)
         if use.assertion.user_handle is None:
             raise InvalidPasskey("the authenticator does not say whose it is")
         with self.factors.store.write() as tx:
             user = tx.user(use.passkey.user_id)
             refuse_in_lockdown(tx, user)
-            if user is None or not self._count(tx, use):
-                raise InvalidPasskey("it was used before")
-            if not user.active:
-                raise Inactive(user.inactive_because)
-            return then(tx, user)
+            why = self._count(tx, use, by)
+            if user is not None and not why:
+                if not user.active:
+                    raise Inactive(user.inactive_because)
+                return then(tx, user)
+        raise InvalidPasskey(why)  # after the commit: the owner of a copy is told
 
     def prepare(
         self, user_id: int, credential: Mapping[str, Any], browsers: Iterable[str], *, by: Actor
     ) -> Check:
         """The check of a passkey as a second factor of this account."""
         try:
-            use = self._verified(credential, browsers, by)
+            use = self._verified(credential, browsers)
         except InvalidPasskey:
             return lambda _: None
 
         def check(tx: Transaction) -> str | None:
-            is_right = use.passkey.user_id == user_id and self._count(tx, use)
+            is_right = use.passkey.user_id == user_id and not self._count(tx, use, by)
             return Method.PASSKEY if is_right else None
 
         return check
 
-    def _verified(self, credential: Mapping[str, Any], browsers: Iterable[str], by: Actor) -> Use:
+    def _verified(self, credential: Mapping[str, Any], browsers: Iterable[str]) -> Use:
         is_ours = partial(self.challenges.is_ours, purpose=TO_USE, bound_to=tuple(browsers))
         site = self.site
         try:
@@ -213,24 +214,21 @@ class Passkeys:
             raise InvalidPasskey(refused.why) from None
         if assertion.user_handle not in (None, self.user_handle(passkey.user_id)):
             raise InvalidPasskey("it was made for another account")
-        if not webauthn.has_grown(passkey.sign_count, assertion.sign_count):
-            self._tell_of_copy(passkey, assertion.challenge, by)
-            raise InvalidPasskey("its counter did not grow: it may be a copy")
         return Use(passkey, assertion)
 
-    def _count(self, tx: Transaction, use: Use) -> bool:
-        """False if the challenge was used before, the counter has grown further meanwhile, or the passkey is gone."""
-        count, synced = use.assertion.sign_count, use.assertion.synced
-        is_new = self.challenges.spend(tx, use.assertion.challenge)
-        return is_new and tx.use_passkey(use.passkey.id, count, synced=synced)
-
-    def _tell_of_copy(self, passkey: Passkey, challenge: bytes, by: Actor) -> None:
-        with self.factors.store.write() as tx:
-            admit(tx, by)
-            user = tx.user(passkey.user_id)
-            if user is not None and self.challenges.spend(tx, challenge):
-                self.factors.emails.add(tx, PASSKEY_REFUSED, user, user.email)
-                tx.audit(by, "passkey-refused", user, passkey=passkey.id)
+    def _count(self, tx: Transaction, use: Use, by: Actor) -> str:
+        """Why this use does not count, else "". Its owner is told of what may be a copy, in this transaction."""
+        passkey, assertion = use
+        if not self.challenges.spend(tx, assertion.challenge):
+            return "it was used before"
+        if tx.use_passkey(passkey.id, assertion.sign_count, synced=assertion.synced):
+            return ""
+        user = tx.user(passkey.user_id)
+        if user is None or tx.passkey(passkey.credential_id) is None:
+            return "it was removed meanwhile"
+        self.factors.emails.add(tx, PASSKEY_REFUSED, user, user.email)
+        tx.audit(by, "passkey-refused", user, passkey=passkey.id)
+        return "its counter did not grow: it may be a copy"
 
 
 def _session(session_id: int) -> str:

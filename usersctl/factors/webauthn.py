@@ -108,11 +108,6 @@ def verify_use(
     return Assertion(challenge, sign_count, bool(flags & SYNCED), user_handle)
 
 
-def has_grown(stored: int, sent: int) -> bool:
-    """Whether the counter of an authenticator moved on. One that stays 0 counts nothing: that of a synced passkey."""
-    return sent > stored or sent == stored == 0
-
-
 # --- the parts of an answer ---
 
 

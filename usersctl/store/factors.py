@@ -118,7 +118,7 @@ class Factors(Statements):
         return None if added is None else _passkey(added)
 
     def use_passkey(self, passkey_id: int, sign_count: int, *, synced: bool) -> bool:
-        """False if its counter did not grow, or if it is gone."""
+        """False if its counter did not grow, or if it is gone. One that stays 0 counts nothing: that of a synced passkey."""
         row = {"id": passkey_id, "count": sign_count, "synced": synced, "now": self.now_text}
         changes = "sign_count = :count, synced = :synced, last_used_at = :now"
         where = "id = :id AND (sign_count < :count OR (sign_count = 0 AND :count = 0))"
