@@ -21,10 +21,11 @@ class Overview(NamedTuple):
     admins: int
     awaiting: int
     invited: int
-    locked: int  # MANY: so many or more; the same for the next three
+    locked: int  # MANY: so many or more; the same for the next four
     groups: int
     emails_waiting: int
     emails_failed: int
+    events_waiting: int | None  # for webhooks; None: there is none
     days: list[DayCounts]
     last_backup: AuditRow | None
     last_cleanup: AuditRow | None
@@ -34,10 +35,12 @@ class Overview(NamedTuple):
 class Overviews:
     store: Store
     throttle: AccountThrottle
+    has_webhooks: bool
 
     def now(self) -> Overview:
         with self.store.read() as tx:
             waiting, failed = tx.count_unfinished_emails(MANY)
+            events = tx.count_waiting_events(MANY) if self.has_webhooks else None
             return Overview(
                 users=tx.count_users(UserFilter()),
                 active=tx.count_users(UserFilter(active=True)),
@@ -48,6 +51,7 @@ class Overviews:
                 groups=tx.count_groups(MANY),
                 emails_waiting=waiting,
                 emails_failed=failed,
+                events_waiting=events,
                 days=_days(tx),
                 last_backup=tx.last_of("backup"),
                 last_cleanup=tx.last_cleanup(),

@@ -277,7 +277,7 @@ class Service:
     def overview(self) -> "Overviews":
         from usersctl.overview import Overviews
 
-        return Overviews(self.store, self.throttle)
+        return Overviews(self.store, self.throttle, bool(self.settings.webhooks))
 
     @cached_property
     def readiness(self) -> "Readiness":

@@ -198,6 +198,17 @@ def test_each_secret_signs(make_service: Callable[..., Service]) -> None:
     assert types(receiver) == ["user.created"]
 
 
+def test_the_overview_counts_the_events_that_wait(told: Service, ops: Delivery) -> None:
+    people(told, "ada", "bob")
+    assert (told.overview.now().events_waiting, told.overview.now().emails_waiting) == (2, 0)
+    send_all(ops)
+    assert told.overview.now().events_waiting == 0
+
+
+def test_without_a_webhook_the_overview_has_no_number_of_events(service: Service) -> None:
+    assert service.overview.now().events_waiting is None
+
+
 # --- receivers that fail ---
 
 

@@ -83,6 +83,11 @@ class Deliveries(Statements):
         states = (EmailState.WAITING, EmailState.SENT, EmailState.FAILED)
         return {state.value: counted.get(state.value, 0) for state in states}
 
+    def count_waiting_events(self, at_most: int) -> int:
+        """For all webhooks, up to a number."""
+        some = "SELECT 1 FROM outbox WHERE webhook > '' AND state = 'waiting' LIMIT ?"
+        return self._number(f"SELECT count(*) FROM ({some})", (at_most,))
+
     # --- receivers that failed ---
 
     def webhook_state(self, name: str) -> WebhookState:

@@ -47,7 +47,7 @@ def content(overview: Overview) -> dict[str, Any]:
 
 
 def _numbers(overview: Overview) -> list[Number]:
-    return [
+    numbers = [
         Number("users.title", overview.users, "/users"),
         Number("users.only-active", overview.active, "/users?state=active"),
         Number("users.only-admins", overview.admins, "/users?role=admin"),
@@ -58,6 +58,9 @@ def _numbers(overview: Overview) -> list[Number]:
         _bounded("overview.emails-waiting", overview.emails_waiting),
         _bounded("overview.emails-failed", overview.emails_failed, is_bad=overview.emails_failed > 0),
     ]
+    if overview.events_waiting is not None:
+        numbers.append(_bounded("overview.events-waiting", overview.events_waiting))
+    return numbers
 
 
 def _bounded(text: str, value: int, link: str = "", *, is_bad: bool = False) -> Number:
