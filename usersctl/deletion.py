@@ -71,6 +71,8 @@ class Deletion:
             user = owner_of(tx, tx.take_one_time_token(Purpose.DELETE, digest(token)))
             if user is None or user.email != lookup_key(email) or not user.active:
                 raise dead_link()
+            if user.factors:  # added since: the email alone deletes the account no more
+                raise dead_link()
             self._delete(tx, user, by)
 
     def _delete(self, tx: Transaction, user: User, by: Actor) -> None:

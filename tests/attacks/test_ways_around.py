@@ -339,6 +339,17 @@ def test_a_session_that_is_not_fresh_by_the_factor_connects_no_provider(ada: Acc
         assert (reply.status, reply.message) == (403, "Confirm that it is you")
 
 
+def test_a_link_ends_with_a_fresh_proof_as_it_began(ada: Account) -> None:
+    session = ada.signed_in()
+    ada.clock.move(minutes=6)
+    there = session.post("/api/users/me/identities/corp", {}).json["url"]
+    browser = Browser(ada.site.service.settings.base_url, session)
+    back = browser.consent(there, "1001")
+    ada.clock.move(minutes=6)
+    assert browser.callback(back).header("Location") == "/account?error=oauth_failed"
+    assert session.get("/api/users/me/identities").json == {"identities": []}
+
+
 def test_the_callback_of_a_link_opens_no_session(ada: Account) -> None:
     session = ada.signed_in()
     there = session.post("/api/users/me/identities/corp", {}).json["url"]

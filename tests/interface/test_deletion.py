@@ -9,6 +9,7 @@ from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 from support.oauth_site import error_of, oauth_site
 from support.postbox import Link, last_link, send_all, sent
+from support.second_factors import enrol
 from support.web import Client, Reply, Site
 
 from usersctl.clock import stamp
@@ -274,6 +275,16 @@ def test_a_password_that_was_set_meanwhile_ends_the_link_that_confirms(site: Sit
     link = last_link(site.service)
     site.service.accounts.set_password(grace.get(ME).json["user"]["id"], PASSWORD, by=OPERATOR)
     assert confirm(site, link).status == 400
+
+
+def test_a_factor_that_was_added_meanwhile_ends_the_link_that_confirms(
+    site: Site, grace: Client, clock: FakeClock
+) -> None:
+    grace.delete(ME)
+    link = last_link(site.service)
+    enrol(grace, clock)
+    assert confirm(site, link).status == 400
+    assert grace.get(ME).status == 200
 
 
 def test_no_link_serves_for_another_purpose(site: Site, grace: Client, gone: Link) -> None:

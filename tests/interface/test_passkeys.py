@@ -21,7 +21,7 @@ from support.passkeys import (
     with_passkey,
 )
 from support.postbox import last_link, sent
-from support.second_factors import CONFIRM, SECOND_STEP, finish, second_step
+from support.second_factors import CONFIRM, SECOND_STEP, enrol, finish, second_step
 from support.tables import audit, query
 from support.web import Site
 
@@ -252,6 +252,18 @@ def test_a_locked_password_does_not_keep_the_passkey_out(here: Site, ada: Person
         here.client().login(ADA, "wrong")
     assert here.client().login(ADA, PASSWORD).status == 429
     assert use_passkey(here.client(), ada.device).status == 200
+
+
+def test_a_sign_in_with_a_passkey_opens_an_app_that_wrong_codes_closed(
+    here: Site, ada: Person, clock: FakeClock
+) -> None:
+    phone = enrol(ada.client, clock)
+    with here.service.store.write() as tx:
+        for _ in range(100):
+            tx.count_code(1)
+    assert finish(second_step(here.client()), code=phone.next_code()).status == 429
+    assert use_passkey(here.client(), ada.device).status == 200
+    assert finish(second_step(here.client()), code=phone.next_code()).status == 200
 
 
 # --- as a second step, and as a fresh proof ---

@@ -182,6 +182,7 @@ class Passkeys:
             if user is not None and not why:
                 if not user.active:
                     raise Inactive(user.inactive_because)
+                tx.clear_codes(user.id)
                 return then(tx, user)
         raise InvalidPasskey(why)  # after the commit: the owner of a copy is told
 

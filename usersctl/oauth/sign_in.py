@@ -21,7 +21,7 @@ from usersctl.oauth.http import HttpClient
 from usersctl.oauth.providers import Profile, Provider
 from usersctl.oauth.refusals import ANOTHER_LINK, OF_ANOTHER_USER, UNVERIFIED, refused
 from usersctl.passwords import password_is_set
-from usersctl.permissions import admit
+from usersctl.permissions import admit, require_fresh
 from usersctl.secrets import digest
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -89,6 +89,7 @@ class OAuthSignIn:
         email = _verified_address(profile)
         with self.store.write() as tx:
             admit(tx, by)
+            require_fresh(tx, by)  # again: it took a while, and the account may have got a second factor
             user = tx.user(user_id)
             if user is None or not user.active:
                 raise refused("the account is gone, or inactive")
