@@ -39,6 +39,7 @@ class Lockdowns:
             if present is not None and present.admitted == admitted:
                 return None
             ended = tx.delete_all_sessions()
+            tx.forget_remembered()
             tx.drop_links_to_passwords()
             tx.expire_invitations()
             tx.audit(by, "lockdown-on", admitted, ended=ended)

@@ -489,6 +489,14 @@ def test_what_ends_remembered_devices(
     assert 200 not in [reply.status for reply in replies]
 
 
+def test_a_lockdown_ends_remembered_devices(site: Site, ada: tuple[Client, Phone], clock: FakeClock) -> None:
+    client = remembered(site, ada[1])
+    clock.move(seconds=1)
+    site.service.lockdown.start(None, by=OPERATOR)
+    site.service.lockdown.stop(by=OPERATOR)
+    assert client.login(ADA, PASSWORD).message == "Second factor required"
+
+
 def test_no_device_is_remembered_with_zero_days(make_site: Callable[..., Site], clock: FakeClock) -> None:
     site = make_site(remember_factor=timedelta())
     _, phone = with_phone(site, clock)

@@ -162,6 +162,11 @@ class Factors(Statements):
         """Devices that were remembered before ask for the second factor again."""
         self._run("UPDATE users SET factors_since = ? WHERE id = ?", (self.now_text, user_id))
 
+    def forget_remembered(self) -> None:
+        """The devices of all users ask for the second factor again."""
+        holders = "SELECT user_id FROM totp_secrets UNION SELECT user_id FROM passkeys"
+        self._run(f"UPDATE users SET factors_since = ? WHERE id IN ({holders})", (self.now_text,))
+
     # --- sign-ins that wait for their second factor ---
 
     def add_pending(self, pending: PendingSignIn, lifetime: timedelta) -> None:
