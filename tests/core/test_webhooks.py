@@ -187,6 +187,11 @@ def test_a_long_payload_is_cut_to_its_user(told: Service, ops: Delivery, receive
     send_all(ops)
     assert receiver.taken[-1].payload["data"]["details"] == {}
     assert receiver.taken[-1].payload["data"]["user"]["name"] == "Ada"
+    by_hand(told.store.path, "UPDATE users SET profile_picture = hex(zeroblob(15000))")
+    told.accounts.update(ada.id, name="Countess", by=OPERATOR)
+    send_all(ops)
+    user = receiver.taken[-1].payload["data"]["user"]
+    assert (user["name"], user["profile_picture"]) == ("Countess", None)
 
 
 def test_each_secret_signs(make_service: Callable[..., Service]) -> None:

@@ -15,7 +15,7 @@ from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.webhooks import delivery
 from usersctl.webhooks.delivery import Delivery
-from usersctl.webhooks.events import add_events, new_event_id, test_payload
+from usersctl.webhooks.events import add_events, new_event_id, payload
 from usersctl.webhooks.sending import Answer
 
 NEWEST = 10  # events that are shown
@@ -80,7 +80,8 @@ class Webhooks:
         """Sends an event at once, past the outbox. Returns its id and the answer; raises NotDelivered without one."""
         webhook, now, event_id = self.named(name), self.now(), new_event_id()
         with self.store.glance() as tx:
-            text = test_payload(tx.now_text, Told(by, WEBHOOK_TEST, None, None, {"webhook": name}))
+            at = tx.now_text
+        text = payload(WEBHOOK_TEST, at, None, Told(by, WEBHOOK_TEST, None, None, {"webhook": name}))
         return event_id, delivery.send(webhook, event_id, text, now)
 
 
