@@ -65,7 +65,7 @@ def keyed_digest(key: bytes, text: str) -> bytes:
 def _mac(key: bytes, purpose: str, text: str) -> str:
     # A purpose is a constant without a line break, so the two cannot run into one another.
     message = f"{purpose}\n{text}".encode("utf-8", "surrogatepass")
-    return _in_base64(hmac.digest(key, message, "sha256"))
+    return in_base64(hmac.digest(key, message, "sha256"))
 
 
 def new_device_id() -> str:
@@ -74,7 +74,7 @@ def new_device_id() -> str:
 
 def challenge_of(verifier: str) -> str:
     """The S256 challenge of PKCE."""
-    return _in_base64(hashlib.sha256(verifier.encode()).digest())
+    return in_base64(hashlib.sha256(verifier.encode()).digest())
 
 
 def assertion(secret: str, *, until: int, of: tuple[str, ...]) -> str:
@@ -85,7 +85,7 @@ def assertion(secret: str, *, until: int, of: tuple[str, ...]) -> str:
     message = "\n".join((str(until), *of)).encode()
     signed = _keyed(secret).copy()
     signed.update(message)
-    return f"{until}.{_in_base64(signed.digest())}"
+    return f"{until}.{in_base64(signed.digest())}"
 
 
 @cache  # setting up the key costs twice as much as the rest
@@ -93,5 +93,5 @@ def _keyed(secret: str) -> hmac.HMAC:
     return hmac.new(secret.encode(), digestmod="sha256")
 
 
-def _in_base64(raw: bytes) -> str:
+def in_base64(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")

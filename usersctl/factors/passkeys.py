@@ -14,7 +14,7 @@ from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import PASSKEY_REFUSED
 from usersctl.models import Actor, Method, Passkey, User
 from usersctl.permissions import Check, admit
-from usersctl.secrets import digest, keyed_digest
+from usersctl.secrets import digest, in_base64, keyed_digest
 from usersctl.store.signing_keys import USER_HANDLES
 from usersctl.store.transaction import Transaction
 
@@ -56,8 +56,8 @@ class Passkeys:
             present = tx.passkeys(user_id)
         return {
             "rpId": self.site.rp_id,
-            "userId": webauthn.in_base64(self.user_handle(user_id)),
-            "allAcceptedCredentialIds": [webauthn.in_base64(each.credential_id) for each in present],
+            "userId": in_base64(self.user_handle(user_id)),
+            "allAcceptedCredentialIds": [in_base64(each.credential_id) for each in present],
         }
 
     # --- added ---
@@ -71,11 +71,11 @@ class Passkeys:
             present = tx.passkeys(user_id)
         _refuse_more(present)
         challenge = self.challenges.new(TO_ADD, _session(session_id))
-        handle = webauthn.in_base64(self.user_handle(user_id))
+        handle = in_base64(self.user_handle(user_id))
         return {
             "rp": {"id": site.rp_id, "name": self.factors.settings.brand},
             "user": {"id": handle, "name": user.email, "displayName": user.name},
-            "challenge": webauthn.in_base64(challenge),
+            "challenge": in_base64(challenge),
             "pubKeyCredParams": [
                 {"type": "public-key", "alg": algorithm} for algorithm in webauthn.ALGORITHMS
             ],
@@ -156,7 +156,7 @@ class Passkeys:
                 if len(users) == 1:
                     allowed = tx.passkeys(*users)
         return {
-            "challenge": webauthn.in_base64(self.challenges.new(TO_USE, browser)),
+            "challenge": in_base64(self.challenges.new(TO_USE, browser)),
             "rpId": site.rp_id,
             "timeout": _milliseconds(),
             "userVerification": "required",
@@ -242,7 +242,7 @@ def _refuse_more(present: list[Passkey]) -> None:
 
 
 def _described(passkeys: list[Passkey]) -> list[dict[str, str]]:
-    return [{"type": "public-key", "id": webauthn.in_base64(each.credential_id)} for each in passkeys]
+    return [{"type": "public-key", "id": in_base64(each.credential_id)} for each in passkeys]
 
 
 def _milliseconds() -> int:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from usersctl.errors import PasskeyRefused
 from usersctl.factors.cbor import item_at, only_item
+from usersctl.secrets import in_base64
 
 ES256, EDDSA, RS256 = -7, -8, -257
 ALGORITHMS = (ES256, EDDSA, RS256)
@@ -52,10 +53,6 @@ class Assertion(NamedTuple):
     sign_count: int
     synced: bool
     user_handle: bytes | None
-
-
-def in_base64(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 def credential_id(credential: Mapping[str, Any]) -> bytes:
