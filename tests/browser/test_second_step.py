@@ -304,6 +304,21 @@ def test_an_admin_sees_and_resets_the_factors_of_a_user(site: Site, visit: Visit
     ada.is_at("/")
 
 
+def test_a_set_up_goes_on_after_a_sign_in_at_the_provider(
+    house: House, visit: Visit, clock: FakeClock
+) -> None:
+    site = house()
+    ada = visit(site)
+    ada.expected = {403}
+    ada.signs_in_by_provider(at="/login?redirect=/account")
+    clock.move(minutes=11)
+    ada.presses("Set up an app")
+    ada.sees("Confirm that it is you")
+    ada.signs_in_by_provider()
+    ada.is_at("/account?confirmed")
+    ada.sees("Scan this with the app on your phone.")
+
+
 def test_a_sign_in_through_a_provider_asks_for_the_second_factor_and_goes_on(
     house: House, visit: Visit, clock: FakeClock
 ) -> None:

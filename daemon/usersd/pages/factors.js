@@ -5,7 +5,7 @@ const addPasskey = $("#add-passkey"), addTotp = $("#add-totp");
 if (addPasskey) onPress(addPasskey, createPasskey);
 
 async function createPasskey() {
-  const options = await ask("POST", "/api/users/me/passkeys/options", {});
+  const options = await ask("POST", addPasskey.dataset.path, {});
   if (!options) return;
   let credential;
   try {
@@ -24,7 +24,7 @@ async function createPasskey() {
 }
 
 if (addTotp) onPress(addTotp, async () => {
-  const result = await ask("POST", "/api/users/me/totp", {});
+  const result = await ask("POST", addTotp.dataset.path, {});
   if (!result) return;
   const picture = $("svg", new DOMParser().parseFromString(result.qr, "text/html"));
   $("#totp-qr").replaceChildren(document.adoptNode(picture));

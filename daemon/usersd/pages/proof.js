@@ -2,8 +2,8 @@
 
 const proof = $("#proof");
 
-// Without a password the visitor leaves for a sign-in at the provider, and the form that was sent is sent again afterwards,
-// unless that signed in to another account.
+// Without a password the visitor leaves for a sign-in at the provider, and the form or button (data-path) that was used is
+// used again afterwards, unless that signed in to another account.
 if (proof) isConfirmed = (method, path) => {
   sessionStorage.setItem("unconfirmed", JSON.stringify([method, path, Date.now(), signedIn]));
   proof.returnValue = "";
@@ -14,6 +14,6 @@ if (proof) isConfirmed = (method, path) => {
 const unconfirmed = taken("unconfirmed");
 if (unconfirmed && query.has("confirmed")) {
   const [method, path, since, user] = JSON.parse(unconfirmed);
-  const form = [...all("form[data-api]")].find(({ dataset }) => dataset.api === path && (dataset.method || "POST") === method);
-  if (form && user === signedIn && Date.now() - since < 600000) textsLoaded.then(() => form.requestSubmit());
+  const begun = [...all("form[data-api], button[data-path]")].find(({ dataset }) => (dataset.api || dataset.path) === path && (dataset.method || "POST") === method);
+  if (begun && user === signedIn && Date.now() - since < 600000) textsLoaded.then(() => begun.requestSubmit ? begun.requestSubmit() : begun.click());
 }
