@@ -578,6 +578,18 @@ def test_a_missing_key_of_authenticator_apps_is_a_problem(doctor: Doctor, servic
     assert "into auth.secretKey;" in (doctor.finds("secret-key", secret_keys=("k" * 32,))[2] or "")
 
 
+def test_a_link_in_place_of_the_key_is_a_problem_with_a_way_on(doctor: Doctor, service: Service) -> None:
+    key = service.sealer.file.path
+    add_authenticator_apps(service, 1)
+    elsewhere = key.rename(key.with_name("elsewhere"))
+    key.symlink_to(elsewhere)
+    severity, message, mend = doctor.finds("secret-key")
+    assert severity == "problem"
+    assert message.startswith(f"{key} cannot be read: ")
+    assert mend is not None
+    assert "not a link" in mend
+
+
 def test_passkeys_of_another_address_are_a_warning(doctor: Doctor, service: Service) -> None:
     with service.store.write() as tx:
         for number, rp_id in enumerate(("id.example.com", "id.example.com", "www.example.com")):

@@ -40,6 +40,8 @@ def _exposed(key: Path, database: Path) -> Result | None:
         found = key.lstat()
     except FileNotFoundError:
         return None
+    if stat.S_ISLNK(found.st_mode):
+        return None  # it is not read, and its mode means nothing
     owner = database.stat()
     quoted = shlex.quote(str(key))
     # A group that may write to the database may have been given the key on purpose.
