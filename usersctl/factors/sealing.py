@@ -77,7 +77,7 @@ class KeyFile:
             return ()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", "not UTF-8")
-            hint = "it has to be a file with one key a line, not a link, which the user of the database can read"
+            hint = "it has to be a file, not a link, that the user of the database can read"
             raise KeyUnusable(f"{self.path} cannot be read: {reason}", hint=hint) from None
         except BadValue as problem:
             raise KeyUnusable(f"{self.path} {problem}", hint="put the file back as it was") from None
