@@ -97,7 +97,7 @@ def remove_totp(request: Request, service: Service) -> dict[str, Any]:
 @Operation(
     "renewMyRecoveryCodes",
     OWN,
-    model("RecoveryCodes", RECOVERY_CODES),
+    model("NewRecoveryCodes", RECOVERY_CODES),
     NoFields,
     refusals=CONFIRM | {400: "They come with the first factor."},
 )
