@@ -55,6 +55,8 @@ class Deletion:
             return False
         proven = self.throttle.proven(self.hasher, credentials, password, session_id=session_id, by=by)
         with proven as (tx, user):
+            if user.factors:  # added during the check: the password alone deletes the account no more
+                require_fresh(tx, by)
             self._delete(tx, user, by)
         return True
 

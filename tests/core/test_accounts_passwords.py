@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 from support.accounts import author, change_password
 from support.commands import OPERATOR, PASSWORD
+from support.factors import add_authenticator_apps
 from support.fakes import FakeClock
 from support.tables import plant_link, query
 
 from usersctl.clock import stamp
 from usersctl.errors import (
+    Forbidden,
     Invalid,
     TooMany,
     Unauthenticated,
@@ -146,3 +148,20 @@ def test_a_password_that_is_replaced_while_it_is_checked_is_refused(
         ways[way]()
     assert query(service, "SELECT password_hash, active FROM users") == [("changed meanwhile", 1)]
     assert query(service, "SELECT confirmed_at FROM auth_tokens") == [(None,)]
+
+
+def test_a_factor_that_is_added_while_the_password_is_checked_keeps_the_account(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add("ada")
+    opened = service.sessions.login(user.email, PASSWORD)
+
+    class Slow(Hasher):
+        def matches(self, password: str, stored: str | None) -> bool:
+            add_authenticator_apps(service, user.id)
+            return super().matches(password, stored)
+
+    deletion = replace(service.deletion, hasher=Slow(4))
+    with pytest.raises(Forbidden, match=r"^Confirm that it is you$"):
+        deletion.request(user.id, PASSWORD, session_id=opened.session.id, by=author(opened))
+    assert query(service, "SELECT active, delete_at, factors FROM users") == [(1, None, 1)]
