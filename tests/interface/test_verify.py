@@ -8,14 +8,14 @@ from ipaddress import ip_network
 from urllib.parse import quote, unquote
 
 import pytest
-from support.commands import OPERATOR
+from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 from support.identities import provider_settings
 from support.web import Client, Reply, Site
 
 from usersctl.identity_headers import DEFAULT
 from usersctl.models import UNKNOWN_CLIENT, User
-from usersctl.secrets import assertion
+from usersctl.secrets import assertion, digest
 from usersd.access import wants_a_page
 
 VERIFY = "/api/users/auth/verify"
@@ -759,6 +759,48 @@ def test_a_session_with_one_factor_is_led_to_the_second_and_back(strict: Site) -
         for headers in (original(target, **BROWSER), forwarded(target, **BROWSER)):
             reply = ada.get(f"{VERIFY}?factors=2", headers=headers)
             assert (reply.status, reply.header("Location")) == (302, "/second-factor"), target
+
+
+@pytest.mark.parametrize(
+    ("password", "amr", "providers", "proofs"),
+    [
+        (PASSWORD, None, (), "pwd otp"),
+        (PASSWORD, None, ("other",), "pwd otp"),
+        (PASSWORD, "pwd", ("other",), "provider:other otp"),
+        (None, None, ("other", "corp"), "provider:other otp"),
+        (PASSWORD, "pwd", (), "pwd otp"),  # the link was removed
+    ],
+)
+def test_a_session_from_before_second_factors_passes_after_a_proof_by_one(
+    strict: Site, password: str | None, amr: str | None, providers: tuple[str, ...], proofs: str
+) -> None:
+    ada = strict.add(password=password)
+    client = opened_with(strict, ada, None)
+    with strict.service.store.write() as tx:
+        tx._run("UPDATE auth_tokens SET amr = ?", (amr,))
+        for provider in providers:
+            tx._run(
+                "INSERT INTO identities (user_id, provider, issuer, subject) VALUES (?, ?, '', 'x')",
+                (ada.id, provider),
+            )
+    assert client.get(VERIFY, headers=forwarded("/money/1")).status == 401
+    with strict.service.store.write() as tx:
+        tx.note_proof(digest(client.cookies["auth_token"]), "otp")
+    reply = client.get(VERIFY, headers=forwarded("/money/1"))
+    assert (reply.status, reply.header("Remote-Auth")) == (200, proofs)
+
+
+def test_a_password_alone_tells_no_provider_of_a_session_from_before_second_factors(strict: Site) -> None:
+    ada = strict.add()
+    client = opened_with(strict, ada, None)
+    with strict.service.store.write() as tx:
+        tx._run("UPDATE auth_tokens SET amr = 'pwd'")
+        tx._run(
+            "INSERT INTO identities (user_id, provider, issuer, subject) VALUES (?, 'corp', '', 'x')",
+            (ada.id,),
+        )
+        tx.note_proof(digest(client.cookies["auth_token"]), "pwd")
+    assert client.get(VERIFY, headers=forwarded("/money/1")).status == 401
 
 
 def test_a_visitor_without_a_session_signs_in_first(strict: Site) -> None:

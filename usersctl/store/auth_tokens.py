@@ -3,13 +3,20 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from usersctl.models import FACTOR_METHODS, Session, User
+from usersctl.models import FACTOR_METHODS, PROVIDER, UNUSABLE, Method, Session, User
 from usersctl.store.statements import Statements
 from usersctl.store.users import USER, user_of
 
 _SESSION = (
     "auth_tokens.id, user_id, kind, auth_tokens.name, auth_tokens.created_at, last_used_at, expires_at, limit_at, ip,"
     " user_agent, opened_with"
+)
+# What a session from before version 5 was opened with, which no column says: a provider, if it left a trace or the account
+# has no password, else the password. With several providers the first one stands for all.
+_OPENED_BEFORE = (
+    "coalesce((SELECT :provider || provider FROM identities JOIN users ON users.id = identities.user_id"
+    " WHERE users.id = auth_tokens.user_id AND (auth_time IS NOT NULL OR amr IS NOT NULL OR password_hash = :unusable)"
+    " ORDER BY identities.id LIMIT 1), :password)"
 )
 _COLUMNS = len(Session._fields) - 1  # all but `moved`
 _GROUPS = (
@@ -120,12 +127,16 @@ class AuthTokens(Statements):
             "method": method,
             "now": self.now_text,
             "is_factor": method in FACTOR_METHODS,
+            "provider": PROVIDER,
+            "password": Method.PASSWORD,
+            "unusable": UNUSABLE,
         }
         self._run(
             "UPDATE auth_tokens SET confirmed_at = :now,"
             " factor_at = CASE WHEN :is_factor THEN :now ELSE factor_at END,"
             " opened_with = CASE WHEN ' ' || coalesce(opened_with, '') || ' ' LIKE '% ' || :method || ' %'"
-            " THEN opened_with ELSE trim(coalesce(opened_with, '') || ' ' || :method) END"
+            " THEN opened_with ELSE trim(coalesce(opened_with, CASE WHEN :is_factor THEN"
+            f" {_OPENED_BEFORE} END, '') || ' ' || :method) END"
             " WHERE token_hash = :hash",
             values,
         )
