@@ -108,6 +108,17 @@ class Inactive(Forbidden):
         self.state = state
 
 
+class CodesClosed(Forbidden):
+    """Waiting does not help, so this is no TooMany."""
+
+    code = "too_many"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Too many wrong codes: use a recovery code or a passkey, or ask an admin to unlock your account"
+        )
+
+
 class NotFound(UsersError):
     code = "not_found"
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from usersctl.clock import Clock, moment, stamp
-from usersctl.errors import Busy, Invalid, TooMany, WrongPassword
+from usersctl.errors import Busy, CodesClosed, Invalid, TooMany, WrongPassword
 from usersctl.models import Actor, Credentials, Device, Locks, User
 from usersctl.passwords import Hasher
 from usersctl.permissions import admit
@@ -120,7 +120,7 @@ class AccountThrottle:
         Who knows the password, or reads the emails, clears the other counters, and could go on guessing.
         """
         if self.closes_codes(tx.tried_codes(user_id)):
-            raise _too_many(LONGEST_DELAY)
+            raise CodesClosed
         if self.enabled:
             tx.count_code(user_id)
 

@@ -261,7 +261,13 @@ def test_a_sign_in_with_a_passkey_opens_an_app_that_wrong_codes_closed(
     with here.service.store.write() as tx:
         for _ in range(100):
             tx.count_code(1)
-    assert finish(second_step(here.client()), code=phone.next_code()).status == 429
+    closed = finish(second_step(here.client()), code=phone.next_code())
+    assert (closed.status, closed.header("Retry-After")) == (403, None)
+    assert closed.message == (
+        "Too many wrong codes: use a recovery code or a passkey, or ask an admin to unlock your account"
+    )
+    reply = here.client().login(ADA, PASSWORD, code=phone.next_code())
+    assert (reply.status, reply.message) == (403, closed.message)
     assert use_passkey(here.client(), ada.device).status == 200
     assert finish(second_step(here.client()), code=phone.next_code()).status == 200
 

@@ -33,7 +33,7 @@ def methods(request: Request, service: Service) -> dict[str, Any]:
     sets_cookie="The new session, in the cookie of the security scheme `cookie`; and the mark of a known device.",
     refusals={
         401: "Invalid code, or no sign-in of this browser waits for a second factor.",
-        403: "The account is inactive.",
+        403: "The account is inactive, or its app is closed after too many wrong codes.",
     },
 )
 def finish(request: Request, service: Service) -> dict[str, Any]:

@@ -23,7 +23,7 @@ NO_SUCH_USER = {404: "User not found."}
 _REFUSED_LOGIN = {
     401: "Invalid email or password; or, after the right password, a second factor is required, for which the answer sets "
     "the cookie of the second step; or the code is wrong.",
-    403: "The account is inactive, or the request comes from another site.",
+    403: "The account is inactive, its app is closed after too many wrong codes, or the request comes from another site.",
 }
 CODE = string("123456")
 REMEMBERS_DEVICE = (
@@ -124,7 +124,10 @@ class ProofOfIdentity(SecondFactor):
     SIGNING_IN,
     DONE,
     ProofOfIdentity,
-    refusals={400: "Wrong password or code.", 403: "A password, for an account with a second factor."},
+    refusals={
+        400: "Wrong password or code.",
+        403: "A password, for an account with a second factor; or its app is closed after too many wrong codes.",
+    },
 )
 def confirm(request: Request, service: Service) -> dict[str, Any]:
     """Confirm that it is you. Some changes of your own account need a proof of the last ten minutes: a sign-in, or this, with
