@@ -111,7 +111,7 @@ class Inactive(Forbidden):
 class CodesClosed(Forbidden):
     """Waiting does not help, so this is no TooMany."""
 
-    code = "too_many"
+    code = "codes_closed"
 
     def __init__(self) -> None:
         super().__init__(

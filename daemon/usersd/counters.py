@@ -25,8 +25,8 @@ LOGINS = {
 }  # the method of sign-in, by the event's name in the log
 _REFUSED = ("invalid", "unauthenticated", "forbidden", "too_many", "busy", "locked_down", "database")
 _FAILURES = {
-    "password": (*_REFUSED, "second_factor", "invalid_code"),
-    "second_factor": (*_REFUSED, "invalid_code"),
+    "password": (*_REFUSED, "second_factor", "invalid_code", "codes_closed"),
+    "second_factor": (*_REFUSED, "invalid_code", "codes_closed"),
     "passkey": (*_REFUSED, "invalid_passkey"),
     "oauth": (
         "oauth_failed",
