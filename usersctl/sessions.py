@@ -116,8 +116,8 @@ class Sessions:
     # many. They come in during the time that follows, in which the cleanup carries its pages into the database (else the
     # commit of a login would have to), or pauses.
     some: int = 50
-    hold: float = 0.018
-    pause: float = 0.01  # from the end of one transaction to the next, at least
+    hold: float = 0.014
+    pause: float = 0.006  # from the end of one transaction to the next, at least
     kept_failures: int = 100_000  # of failed logins on addresses without an account
 
     # --- opened ---

@@ -39,11 +39,23 @@ WORDS = {
     "lockdown on": "--except ada@example.com --yes",
     "config check": "",
     "snippet": "systemd",
+    **{f"webhook {name}": "billing --config webhooks.toml" for name in ("show", "retry", "test")},
 }
+# Of the commands for them only: others would queue events.
+WEBHOOKS = """
+[[webhooks]]
+name = "billing"
+url = "http://127.0.0.1:9/"
+events = ["*"]
+secrets = ["whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="]
+allowPrivate = true
+"""
 # They do the work before they print.
 WITH_OTHER_WORK = {
     "mail retry": "an email that is sent",
     "mail test": "an email that is sent",
+    "webhook retry": "an event that is sent",
+    "webhook test": "an event that is sent",
     "set-password": "a bcrypt hash of cost 10",
     "serve": "the start of the daemon",
 }
@@ -115,6 +127,7 @@ def prepared(bench: Bench, users: int) -> Path:
     bench.usersctl(database, "db", "backup", str(backup))
     (bench.folder / "people.csv").write_text("email,name\neve@example.com,Eve\n", "utf-8")
     (bench.folder / "users.toml").write_text("[passwordHashing]\nrounds = 10\n", "utf-8")
+    (bench.folder / "webhooks.toml").write_text(WEBHOOKS, "utf-8")
     return database
 
 

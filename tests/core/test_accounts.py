@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from usersctl.errors import (
     Unauthenticated,
     UsersError,
 )
-from usersctl.models import Newcomer, User, UserFilter
+from usersctl.models import Newcomer, PendingSignIn, User, UserFilter
 from usersctl.passwords import Hasher
 from usersctl.service import Service
 
@@ -493,6 +494,15 @@ def test_deleting_removes_all_that_hangs_on_the_account_and_nothing_else(
                 "INSERT INTO identities (user_id, provider, issuer, subject, linked_at) VALUES (?, 'x', 'x', ?, ?)",
                 (user.id, str(user.id), LATER),
             )
+            tx._run(
+                "INSERT INTO totp_secrets (user_id, secret, created_at, last_step) VALUES (?, x'00', ?, 0)",
+                (user.id, LATER),
+            )
+            passkey = {"public_key": b"", "algorithm": -7, "sign_count": 0, "name": "x", "synced": False}
+            tx.add_passkey(user.id, user.email.encode(), rp_id="example.com", **passkey)
+            tx.add_recovery_codes(user.id, [b"x"])
+            tx.add_pending(PendingSignIn(user.email.encode(), user.id, "pwd", False), timedelta(1))
+            tx.begin_totp(user.id, user.id, b"x", timedelta(1))
     hanging = [
         name
         for (name,) in query(
@@ -511,7 +521,9 @@ def test_deleting_removes_all_that_hangs_on_the_account_and_nothing_else(
     ada, bob = users
     assert all(counted(ada)), "a table that this test leaves empty"
     before = counted(bob)
-    assert service.accounts.delete([ada.id], by=OPERATOR) == [ada._replace(last_login_at=ada.created_at)]
+    assert service.accounts.delete([ada.id], by=OPERATOR) == [
+        ada._replace(last_login_at=ada.created_at, factors=2)
+    ]
     assert not any(counted(ada))
     assert counted(bob) == before
     assert query(service, "SELECT count(*) FROM users") == [(1,)]
