@@ -144,6 +144,7 @@ class Visit:
         token = digest(self.me.cookies["auth_token"])
         outcome, _ = send(lambda: self.me.delete("/api/users/session"))
         self.account.tokens[token] = {False} if outcome == DONE else {True, outcome != UNKNOWN}
+        self.account.did("sign-out", outcome)
         go_on(outcome)
         self.login()
 
