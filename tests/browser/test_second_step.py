@@ -52,7 +52,8 @@ def enrols(visitor: Visitor, clock: FakeClock) -> tuple[App, list[str]]:
 def keeps_codes(visitor: Visitor) -> list[str]:
     visitor.sees("Keep them where you find them without this device.")
     codes: list[str] = visitor.page.locator("#codes-list code").all_inner_texts()
-    visitor.presses("I have kept them")
+    with visitor.page.expect_navigation():
+        visitor.presses("I have kept them")
     return codes
 
 
