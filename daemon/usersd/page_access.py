@@ -190,6 +190,8 @@ class PageAccess:
         if user is None:
             is_public = path in ALWAYS_PUBLIC or (path is not None and path in self.whitelist)
             return 200 if is_public and not needed else 401
+        if not needed:
+            return 200
         if not all(meets(user, need) for need in needed if need != TWO_FACTORS):
             return 403
         if TWO_FACTORS in needed and not has_two_factors(session, self._trusted):
