@@ -341,8 +341,8 @@ CREATE TABLE login_failures (
 
 CREATE INDEX login_failures_by_user ON login_failures (user_id);
 -- For the list of locked accounts: those of strangers, which lock at a number, and those of known devices and sessions.
-CREATE INDEX login_failures_of_strangers ON login_failures (failures) WHERE account = 'user:' || user_id;
-CREATE INDEX login_failures_of_known ON login_failures (user_id, failures) WHERE account <> 'user:' || user_id;
+CREATE INDEX login_failures_of_strangers ON login_failures (failures) WHERE account = 'user:' || CAST(user_id AS TEXT);
+CREATE INDEX login_failures_of_known ON login_failures (user_id, failures) WHERE account <> 'user:' || CAST(user_id AS TEXT);
 CREATE INDEX login_failures_by_age ON login_failures (last_failed_at) WHERE user_id IS NULL;
 
 -- Every change: which, to which account, by which actor and from where. Rows outlive their accounts and hold no secrets.

@@ -193,7 +193,8 @@ class Sessions:
         check: Check | None = None,
     ) -> Opened | Pending:
         """For a user who has proved their identity: by a password (`verified`) or in another way."""
-        with self.store.write() as tx:
+        # Codes are counted, and the end of a session that the client sent is in the audit trail.
+        with self.store.write(alone=check is not None or bool(client.tokens)) as tx:
             refuse_in_lockdown(tx, user)
             current = tx.credentials_of(user.id)
             if verified and current is None:

@@ -16,7 +16,7 @@ from usersctl.clock import Clock
 from usersctl.errors import Invalid, StoreUnusable, UsersError
 from usersctl.models import Actor
 from usersctl.store import database_file
-from usersctl.store.store import Store, store_error
+from usersctl.store.sqlite_store import SQLiteStore, store_error
 from usersctl.store.transaction import Transaction
 from usersctl.store.upgrade import schema
 from usersctl.text import counted
@@ -87,7 +87,7 @@ def _upgrade(copy: Path) -> None:
     with closing(database_file.connect(copy)) as connection:
         if database_file.is_empty(connection):
             raise StoreUnusable(f"{copy} is empty")
-    Store.open(copy).close()
+    SQLiteStore.opened(copy).close()
 
 
 def _described(error: sqlite3.DatabaseError | UsersError, path: Path) -> str:
@@ -197,7 +197,7 @@ class DatedBackups:
     keep: int
 
     def add(
-        self, store: Store, now: datetime, progress: Callable[[int, int], Any]
+        self, store: SQLiteStore, now: datetime, progress: Callable[[int, int], Any]
     ) -> tuple[Path, dict[str, int], list[Path]]:
         """Returns the new backup, how many rows it has by table, and the backups that it replaces.
 
@@ -268,7 +268,7 @@ class Replacement:
 
     def run(self, progress: Callable[[int, int], Any]) -> Path | None:
         """Returns the file that keeps the replaced content, if there was any."""
-        with closing(Store.open(self.copy, clock=self.now)) as source:
+        with closing(SQLiteStore.opened(self.copy, clock=self.now)) as source:
             if self.path.exists():
                 self._replace(source, progress)
             else:
@@ -277,10 +277,10 @@ class Replacement:
                 source.copy(self.path, progress)
         return self.kept
 
-    def _replace(self, source: Store, progress: Callable[[int, int], Any]) -> None:
+    def _replace(self, source: SQLiteStore, progress: Callable[[int, int], Any]) -> None:
         try:
             # An interrupted copy may have left an empty file, which `create` accepts.
-            with closing(Store.open(self.path, create=True)) as store:
+            with closing(SQLiteStore.opened(self.path, create=True)) as store:
                 store.take_over(source, first=lambda: self._keep(source), progress=progress)
         except BaseException as error:
             if self.kept is not None:
@@ -295,20 +295,20 @@ class Replacement:
                 )
             raise
 
-    def _keep(self, source: Store) -> None:
+    def _keep(self, source: SQLiteStore) -> None:
         """Runs under the lock of the database, when no other process can change it any more."""
         self.kept = database_file.copy_aside(self.path, self.now())
-        with closing(Store.open(self.path, write=False)) as present:
+        with closing(SQLiteStore.opened(self.path, write=False)) as present:
             self._prepare(source, present)
 
-    def _is_done(self, source: Store) -> bool:
+    def _is_done(self, source: SQLiteStore) -> bool:
         """Whether the database has the audit row of this restore."""
         with source.read() as restored:
             last = restored.last_audit_row()
-        with closing(Store.open(self.path, write=False)) as store, store.read() as present:
+        with closing(SQLiteStore.opened(self.path, write=False)) as store, store.read() as present:
             return last is not None and next(present.audit_rows(from_id=last.id), None) == last
 
-    def _prepare(self, source: Store, present: Store | None) -> None:
+    def _prepare(self, source: SQLiteStore, present: SQLiteStore | None) -> None:
         """Changes the source where the past must not return: ended tokens, a lockdown, ids of deleted users."""
         with source.write() as tx:
             if not self.keep_tokens:
@@ -324,7 +324,7 @@ class Replacement:
             tx.audit(self.by, "restore", **details, tokens_kept=self.keep_tokens)
 
 
-def _carry_over(present: Store, tx: Transaction) -> dict[str, Any]:
+def _carry_over(present: SQLiteStore, tx: Transaction) -> dict[str, Any]:
     """Keeps the lockdown and the last user id of the present database, and returns the end of its audit trail."""
     with present.read() as before:
         head, lockdown = before.audit_head(), before.lockdown()

@@ -6,8 +6,8 @@ from usersctl.models import Failures, Locks
 from usersctl.store.statements import Statements
 
 # As the partial indexes say it.
-_OF_STRANGERS = "account = 'user:' || user_id"
-_OF_KNOWN = "account <> 'user:' || user_id"
+_OF_STRANGERS = "account = 'user:' || CAST(user_id AS TEXT)"
+_OF_KNOWN = "account <> 'user:' || CAST(user_id AS TEXT)"
 
 
 class LoginFailures(Statements):

@@ -1,7 +1,6 @@
 """Statements: the connection and the moment that the statements of one transaction share."""
 
-import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -12,9 +11,12 @@ T = TypeVar("T")
 
 
 class Statements:
-    def __init__(self, connection: sqlite3.Connection, clock: Clock = utc_now) -> None:
+    AMONG = "SELECT value FROM json_each(:ids)"  # the ids of a list
+
+    def __init__(self, connection: Any, clock: Clock = utc_now) -> None:
+        """`connection`: SQLite's, or one to PostgreSQL with the same face."""
         self._run = connection.execute
-        self._run_each = connection.executemany
+        self._connection = connection
         self._clock = clock
         self.callbacks: list[Callable[[], object]] = []
 
@@ -37,7 +39,15 @@ class Statements:
         row = self._run(statement, values).fetchone()
         return None if row is None else make(row)
 
-    def _insert(self, table: str, ending: str = "", **row: Any) -> sqlite3.Cursor:
+    def _run_each(self, statement: str, rows: Iterable[Any]) -> None:
+        self._connection.executemany(statement, rows)
+
+    def _stream(self, statement: str, values: Any = ()) -> Iterable[Any]:
+        """For so many rows that they are not all to be in memory at once."""
+        rows: Iterable[Any] = self._run(statement, values)
+        return rows
+
+    def _insert(self, table: str, ending: str = "", **row: Any) -> Any:
         names = ", ".join(row)
         return self._run(f"INSERT INTO {table} ({names}) VALUES (:{', :'.join(row)}) {ending}", row)
 

@@ -1,33 +1,27 @@
-"""Store: the open database, for many threads and processes at once, with SQLite's errors in words for an operator."""
+"""Store: the open database, for many threads and processes at once, on SQLite or on PostgreSQL.
 
-import os
-import sqlite3
-import threading
-import time
+Four verbs: `read` a snapshot, `glance` at one statement, `write` all or nothing, and `write` without a commit to try.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any
 
 from usersctl.clock import Clock, utc_now
-from usersctl.errors import Busy, OtherVersion, Outdated, StoreUnusable, UsersError
-from usersctl.store import database_file
 from usersctl.store.audit import Told
+from usersctl.store.conninfo import Conninfo, Database, file_of, shown
+from usersctl.store.database_file import BUSY_SECONDS, Migrated
 from usersctl.store.transaction import Transaction
 
-# After one writer has waited in vain for another process, the others do not wait: their threads are needed by readers.
-PATIENCE_WHILE_HELD = 0.05
-TRIED_EVERY = 0.002  # seconds, while another process writes
-
-_FromSQLite = sqlite3.Error | UnicodeDecodeError  # the latter in the text of a damaged database
-
-Progress = Callable[[int, int], object]  # is called with the pages done, and the total
+Progress = Callable[[int, int], object]  # is called with what is done, and the total
 
 
-class _EndOfThread:
+class EndOfThread:
     """Closes the connection of a thread that has ended: some servers use a thread for each request."""
 
-    def __init__(self, connection: sqlite3.Connection, connections: set[sqlite3.Connection]) -> None:
+    def __init__(self, connection: Any, connections: set[Any]) -> None:
         self._connection = connection
         self._connections = connections
 
@@ -36,186 +30,87 @@ class _EndOfThread:
         self._connection.close()
 
 
-class Store:
-    """One SQLite file, one connection for each thread, one writer at a time."""
+class Store(ABC):
+    listener: Callable[[Transaction, Told], object] | None = None  # hears of each change
+    migrated: Migrated | None = None  # what opening it did to an older database
+    is_open = False  # and the database is a current one
 
-    longest_log = 32 * 1024 * 1024  # bytes of the write-ahead log; truncate_log() cuts a longer one
-    least_space = 1024 * 1024  # bytes on the disk, below which it counts as full
-
-    def __init__(
-        self, path: Path, *, read_only: bool = False, no_trace: bool = False, clock: Clock = utc_now
-    ) -> None:
-        self.path = path
-        self._name = os.fspath(path)
+    def __init__(self, database: Database, *, read_only: bool, clock: Clock) -> None:
+        self.database = database
         self.read_only = read_only
-        self.no_trace = no_trace
         self.clock = clock
-        self.listener: Callable[[Transaction, Told], object] | None = None  # hears of each change
-        self.migrated: database_file.Migrated | None = None  # what opening it did to an older database
-        self.is_open = False  # and the database is a current one
-        self._local = threading.local()
-        self._connections: set[sqlite3.Connection] = set()
-        # Threads of one process queue here, which is fair and quick; SQLite's own waiting is by polling.
-        self._writing = threading.Lock()
-        self._held = False  # a writer has waited in vain for another process, and none has written since
 
-    @classmethod
+    @staticmethod
     def open(
-        cls,
-        path: Path,
+        database: Database,
         *,
         create: bool = False,
         write: bool = True,
         no_trace: bool = False,
         why: str = "",
         clock: Clock = utc_now,
-    ) -> Self:
+    ) -> "Store":
         """A store on a current database. `create` makes a missing one; opening an old one for writing migrates it.
 
-        `why` says where the path comes from, for the error about a missing file.
+        `no_trace` leaves no files beside it. `why` says where the path comes from, for the error about a missing file.
         """
-        try:
-            if create:
-                database_file.create_file(path)
-            if path.is_dir():
-                hint = "name a file, with --db or USERS_DATABASE"
-                raise StoreUnusable(f"{path} is a folder and no database", hint=hint)
-            if not path.is_file():
-                origin = why and f" ({why})"
-                raise StoreUnusable(f"No database at {path}{origin}", hint="make one with: usersctl db init")
-        except OSError as error:
-            raise StoreUnusable(f"{path} cannot be opened: {error.strerror}") from None
-        store = cls(path, read_only=not write, no_trace=no_trace, clock=clock)
-        try:
-            store._bring_up_to_date(create=create)
-            store.is_open = True
-        except BaseException:
-            store.close()
-            raise
-        return store
+        # Late, because each imports its own driver.
+        if isinstance(database, Conninfo):
+            from usersctl.store.postgres.store import PostgresStore
 
-    def _bring_up_to_date(self, *, create: bool) -> None:
-        with self._translated_errors():
-            connection = self._connection()
-            if database_file.is_current(connection, self.path):
-                return
-            if not create and database_file.is_empty(connection):
-                # It may be the rest of a database that was cut off: only a request for a new one uses it.
-                hint = "make a new one with: usersctl db init; or restore a backup: usersctl db restore FILE"
-                raise StoreUnusable(f"{self.path} is empty", hint=hint)
-            if self.read_only:
-                hint = "bring it up to date with: usersctl db migrate"
-                raise Outdated(f"{self.path} is of an older version", hint=hint)
-            from usersctl.store.upgrade import upgrade_database  # late: hardly ever needed
+            return PostgresStore.opened(database, create=create, write=write, clock=clock)
+        from usersctl.store.sqlite_store import SQLiteStore
 
-            self.migrated = upgrade_database(connection, self.path)
+        return SQLiteStore.opened(database, create=create, write=write, no_trace=no_trace, why=why, clock=clock)
 
-    @contextmanager
-    def read(self) -> Iterator[Transaction]:
+    @property
+    def path(self) -> Path:
+        """Raises StoreUnusable if the database is no file."""
+        return file_of(self.database)
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return shown(self.database)
+
+    @abstractmethod
+    def read(self) -> AbstractContextManager[Transaction]:
         """A snapshot of the database, for several questions."""
-        with self._translated_errors():
-            connection = self._connection()
-            connection.execute("BEGIN")
-            try:
-                yield Transaction(connection, self.clock)
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
 
-    def glance(self) -> "Glance":
-        """For a single statement, which needs no snapshot. It never waits: SQLite's readers and writers do not meet."""
-        return Glance(self._begun, self._translated)
+    @abstractmethod
+    def glance(self) -> AbstractContextManager[Transaction]:
+        """For a single statement, which needs no snapshot."""
 
-    def _begun(self) -> Transaction:
-        return Transaction(self._connection(), self.clock)
-
-    @contextmanager
-    def within(self, seconds: float) -> Iterator[None]:
-        """Interrupts statements that take longer, with a TimeoutError."""
-        connection, until = self._connection(), time.monotonic() + seconds
-        connection.set_progress_handler(lambda: time.monotonic() > until, 10_000)
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
-                raise
-            raise TimeoutError from None
-        finally:
-            connection.set_progress_handler(None, 0)
-
-    def is_current(self) -> bool:
-        """Whether the database still has the version that this program knows."""
-        with self._translated_errors():
-            return database_file.is_current(self._connection(), self.path)
-
-    def check_writable(self) -> None:
-        """Raises StoreUnusable if nothing could be written now, and Busy while another writer is at work."""
-        with self.write(patience=0, commit=False) as tx:
-            tx.change_nothing()
-        disk = os.statvfs(self.path.parent)
-        if disk.f_bavail * disk.f_frsize < self.least_space:
-            raise StoreUnusable(f"{self.path} cannot grow: the disk is full")
-
-    @contextmanager
-    def write(self, *, patience: float | None = None, commit: bool = True) -> Iterator[Transaction]:
+    @abstractmethod
+    def write(
+        self, *, patience: float = BUSY_SECONDS, commit: bool = True, alone: bool = True
+    ) -> AbstractContextManager[Transaction]:
         """All changes or none; Busy if other writers take longer than `patience` (seconds).
 
-        Without `commit` the changes are rolled back at the end, to learn what would happen. Every transaction begins as a
-        writer, because SQLite may refuse to turn a reader into one.
+        Without `commit` the changes are rolled back at the end, to learn what would happen. `alone`: no other writer is
+        at work meanwhile. Without it other writers are that are not alone, either, where the engine can: for a few hot
+        places that add rows or change their own, and add nothing to the audit trail.
         """
-        if patience is None:
-            patience = database_file.BUSY_SECONDS
-        waits_fully = patience >= database_file.BUSY_SECONDS and not self._held
-        if self._held:
-            patience = min(patience, PATIENCE_WHILE_HELD)
-        until = time.monotonic() + patience
-        if not self._writing.acquire(timeout=patience):
-            self._held |= waits_fully
-            raise Busy("The database is busy, please try again", retry_after=2)
-        try:
-            with self._translated_errors():
-                connection = self._connection(to_write=True)
-                # The time that was spent on waiting for threads counts when it waits for processes.
-                left = max(0, until - time.monotonic())
-                if self._held:  # since this thread began to wait
-                    left = min(left, PATIENCE_WHILE_HELD)
-                try:
-                    self._begin_to_write(connection, left)
-                except sqlite3.OperationalError:
-                    self._held |= waits_fully
-                    raise
-                self._held = False
-                try:
-                    tx = Transaction(connection, self.clock)
-                    tx.listener = self.listener
-                    yield tx
-                    connection.execute("COMMIT" if commit else "ROLLBACK")
-                except BaseException:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
-                    raise
-        finally:
-            self._writing.release()
-        if commit:
-            for callback in tx.callbacks:
-                callback()
 
-    def _begin_to_write(self, connection: sqlite3.Connection, patience: float) -> None:
-        """SQLite sleeps longer from try to try, and so misses the moments between the transactions of a long work."""
-        until = time.monotonic() + patience
-        self._set_patience(connection, 0)
-        try:
-            while True:
-                try:
-                    connection.execute("BEGIN IMMEDIATE")
-                except sqlite3.OperationalError as error:
-                    if _primary(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
-                        raise
-                else:
-                    return
-                time.sleep(TRIED_EVERY)
-        finally:
-            self._set_patience(connection, database_file.BUSY_SECONDS)
+    @abstractmethod
+    def within(self, seconds: float) -> AbstractContextManager[None]:
+        """Interrupts statements that take longer, with a TimeoutError."""
+
+    @abstractmethod
+    def is_current(self) -> bool:
+        """Whether the database still has the version that this program knows."""
+
+    @abstractmethod
+    def check_writable(self) -> None:
+        """Raises StoreUnusable if nothing could be written now, and Busy while another writer is at work."""
+
+    @abstractmethod
+    def copy(self, target: Path, progress: Progress = lambda _done, _total: None) -> dict[str, int]:
+        """Copies the database as it is at this moment into a new file. Returns how many rows it has, by table."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes the connections of all threads."""
 
     def signing_key(self, name: str) -> bytes:
         """Made at first use, and read at every other: a restore or another process may have replaced it."""
@@ -226,210 +121,18 @@ class Store:
         with self.write() as tx:
             return tx.make_signing_key(name)
 
-    def copy(self, target: Path, progress: Progress = lambda _done, _total: None) -> dict[str, int]:
-        """Copies the database as it is at this moment, while others write on. Returns how many rows it has, by table."""
-        with self.read() as tx:
-            counts = tx.counts()
-            database_file.copy(self._connection(), target, progress)
-        return counts
-
-    def take_over(self, other: "Store", *, first: Callable[[], object], progress: Progress) -> None:
-        """Replaces the content by that of `other`, in one transaction: other processes see it at their next statement.
-
-        `first` is called when no other process can write any more and nothing is replaced yet; it may still change `other`.
-        """
-        until = time.monotonic() + database_file.BUSY_SECONDS
-        begun = False
-
-        def step(status: int, left: int, total: int) -> None:
-            nonlocal begun
-            if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                if time.monotonic() > until:
-                    raise Busy("The database is busy, please try again", retry_after=2)
-            elif not begun:
-                begun = True
-                first()
-            progress(total - left, total)
-
-        with self._writing, self._translated_errors():
-            connection = self._connection(to_write=True)
-            other.replace_pages_of(connection, step)
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def replace_pages_of(self, target: sqlite3.Connection, progress: Callable[[int, int, int], None]) -> None:
-        """Puts the pages of this database in the place of those of `target`, in one transaction."""
-        source = self._connection()
-        (size,) = target.execute("PRAGMA page_size").fetchone()
-        if source.execute("PRAGMA page_size").fetchone() != (size,):
-            source.execute("PRAGMA journal_mode = DELETE")
-            source.execute(f"PRAGMA page_size = {size}")
-            source.execute("VACUUM")
-        # Fewer pages in a step than the smallest database has, so that the first step is not the last one.
-        source.backup(target, pages=8, progress=progress, sleep=0.02)
+    # --- what a file needs, and a server does by itself ---
 
     def truncate_log(self) -> None:
         """Cuts a write-ahead log that grew while a reader took long; nothing else makes it small again."""
-        log = Path(f"{self.path}-wal")
-        if log.exists() and log.stat().st_size > self.longest_log:
-            self.checkpoint("TRUNCATE", patience=0)
 
     def checkpoint(self, at_the_end: str = "RESTART", *, patience: float = 0.05) -> None:
-        """For use after a great change: otherwise the next commit would have to carry its pages into the database.
-
-        The end of the work blocks other connections, so it waits for them only `patience` seconds.
-        """
-        with self._translated_errors():
-            connection = self._connection(to_write=True)
-            self._set_patience(connection, patience)
-            for how in ("PASSIVE", at_the_end):
-                connection.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
+        """For use after a great change: otherwise the next commit would have to carry its pages into the database."""
 
     @contextmanager
     def many_changes(self) -> Iterator[None]:
-        """For a thread that changes many rows, and calls checkpoint() after each transaction.
-
-        The larger cache holds all pages of a transaction; else some are written before the commit, and read again. A
-        power cut may undo the last transactions until another one, outside of this, is committed.
-        """
-        connection = self._connection(to_write=True)
-        meanwhile = {"wal_autocheckpoint": 0, "cache_size": -16384, "synchronous": 1}  # 1: NORMAL
-        before = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in meanwhile}
-        _set(connection, meanwhile)
-        try:
-            yield
-        finally:
-            if connection in self._connections:  # an error may have closed it
-                _set(connection, before)
+        """For a thread that changes many rows, and calls checkpoint() after each transaction."""
+        yield
 
     def cache_more(self) -> None:
-        """For the thread of a daemon that checks all sessions: the cache holds what checks read of some 20,000 users."""
-        self._connection().execute("PRAGMA cache_size = -16384")
-
-    def _set_patience(self, connection: sqlite3.Connection, seconds: float) -> None:
-        milliseconds = round(seconds * 20) * 50
-        if milliseconds != self._local.patience:
-            connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
-            self._local.patience = milliseconds
-
-    def close(self) -> None:
-        """Closes the connections of all threads; the last one carries the write-ahead log into the database.
-
-        A background thread that did not stop in time may be amid a change, and closing its connection then would crash.
-        """
-        waited = self._writing.acquire(timeout=database_file.BUSY_SECONDS)
-        try:
-            self._local = threading.local()  # a thread that goes on opens a connection of its own
-            while self._connections:
-                self._connections.pop().close()
-        finally:
-            if waited:
-                self._writing.release()
-
-    def _connection(self, *, to_write: bool = False) -> sqlite3.Connection:
-        """This thread's connection, to the file that has the name now: an operator may have replaced the file."""
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is not None:
-            file = database_file.identity(self._name)
-            if file is None and to_write:
-                raise StoreUnusable(f"{self.path} is gone", hint="put it back, or restore a backup")
-            if file in (self._local.file, None) or connection.in_transaction:
-                return connection  # a file that was moved away can still be read
-            self._forget()  # SQLite sees that its file was moved, and leaves the files beside the new one alone
-        return self._connect()
-
-    def _connect(self) -> sqlite3.Connection:
-        file = database_file.identity(self._name)
-        connection = database_file.connect(self.path, read_only=self.read_only, no_trace=self.no_trace)
-        try:
-            if self.is_open and not database_file.is_current(connection, self.path):
-                problem = f"{self.path} was replaced by one that is empty or older"
-                raise OtherVersion(problem, hint="start again")
-        except BaseException:
-            connection.close()
-            raise
-        self._connections.add(connection)
-        self._local.connection, self._local.file, self._local.patience = connection, file, None
-        self._local.end = _EndOfThread(connection, self._connections)
-        return connection
-
-    @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise self._translated(error) from error
-
-    def _translated(self, error: _FromSQLite) -> UsersError:
-        if isinstance(error, UnicodeDecodeError):  # in SQLite's message about a damaged schema
-            return StoreUnusable(f"{self.path} {DAMAGED}")
-        if _primary(error) in _LASTING:
-            self._forget()
-        return store_error(error, self.path)
-
-    def _forget(self) -> None:
-        """Closes this thread's connection, because it stays read-only if it was opened so, and keeps damage in its cache."""
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is not None and not connection.in_transaction:
-            self._local.connection = None
-            self._connections.discard(connection)
-            connection.close()
-
-
-def _set(connection: sqlite3.Connection, pragmas: dict[str, int]) -> None:
-    for name, value in pragmas.items():
-        connection.execute(f"PRAGMA {name} = {value}")
-
-
-class Glance:
-    """A context manager of a class, because one of a generator costs half as much as the statement of a session check."""
-
-    def __init__(
-        self, begin: Callable[[], Transaction], translated: Callable[[_FromSQLite], UsersError]
-    ) -> None:
-        self._begin = begin
-        self._translated = translated
-
-    def __enter__(self) -> Transaction:
-        try:
-            return self._begin()
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise self._translated(error) from error
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, sqlite3.Error | UnicodeDecodeError):
-            raise self._translated(error) from error
-
-
-DAMAGED = "is damaged: restore a backup"
-_LASTING = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_PROBLEMS = {
-    sqlite3.SQLITE_NOTADB: "is not a database",
-    sqlite3.SQLITE_CORRUPT: DAMAGED,
-    sqlite3.SQLITE_READONLY: "is read-only",
-    sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
-    sqlite3.SQLITE_IOERR: "cannot be read or written: the disk is full or failing",
-    sqlite3.SQLITE_CANTOPEN: "cannot be opened",
-    sqlite3.SQLITE_PERM: "may not be opened by this user",
-}
-
-
-def _primary(error: sqlite3.Error) -> int:
-    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
-
-
-def store_error(error: sqlite3.Error, path: Path) -> UsersError:
-    """SQLite's error in words for an operator; raises an error that is a fault of this program."""
-    primary = _primary(error)
-    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        hint = f"another process holds {path}; try again when it is done"
-        return Busy("The database is busy, please try again", retry_after=2, hint=hint)
-    if primary == sqlite3.SQLITE_CANTOPEN and path.exists() and not os.access(path, os.R_OK):
-        return StoreUnusable(f"{path} may not be read by this user", hint="see: usersctl doctor")
-    problem = _PROBLEMS.get(primary)
-    if problem is None and str(error).startswith("Could not decode"):
-        problem = "holds text that is not UTF-8"
-    if problem is None and str(error).startswith("no such table"):
-        problem = f"is not whole ({error}): restore a backup"
-    if problem is None:
-        raise error
-    return StoreUnusable(f"{path} {problem}")
+        """For the thread of a daemon that checks all sessions."""

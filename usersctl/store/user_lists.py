@@ -183,7 +183,7 @@ class UserLists(UserSearch, LoginFailures):
         conditions = _of_columns(wanted)
         values: Values = {}
         if ids is not None:
-            conditions.append("id IN (SELECT value FROM json_each(:ids))")
+            conditions.append(f"id IN ({self.AMONG})")
             values["ids"] = json.dumps(ids)
         if wanted.state == UserState.NEVER_SIGNED_IN and wanted.sort == "last-login":
             conditions.append("login_order = ''")  # for the index in this order

@@ -51,10 +51,10 @@ class UserSearch(Statements):
 def holds(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """The conditions for users that hold all words, and their values."""
     conditions = [f"({_HOLDS.format(n=n)})" for n in range(len(words))]
-    return conditions or ["FALSE"], {f"word{n}": _pattern(word) for n, word in enumerate(words)}
+    return conditions or ["FALSE"], {f"word{n}": pattern(word) for n, word in enumerate(words)}
 
 
-def _pattern(word: str) -> str:
+def pattern(word: str) -> str:
     escaped = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return f"%{escaped}%"
 

@@ -1,0 +1,313 @@
+"""A connection to PostgreSQL with the face of SQLite's: values go in and come out as numbers, text and bytes.
+
+On libpq itself, because psycopg's own cursors cost half as much again as the whole session check, and because libpq waits
+for ever on a server that stands still.
+"""
+
+import select
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from psycopg import pq
+from psycopg.pq.abc import PGconn, PGresult
+
+from usersctl.store.conninfo import Conninfo
+from usersctl.store.postgres.dialect import translated
+
+SILENCE = 5.0  # seconds that a statement may take
+CONNECT = 2  # seconds for each host
+# Text of so many values is different each time, so that the server would keep it in vain.
+PREPARED_VALUES, PREPARED_STATEMENTS = 30, 300
+FETCHED = 1_000  # rows of a stream at a time
+_INT, _TEXT, _BYTES, _BOOL, _UNKNOWN = 20, 25, 17, 16, 0
+_TYPES = {int: _INT, bool: _INT, bytes: _BYTES, type(None): _UNKNOWN}
+_OK = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+_COPIES = (pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT)
+
+
+class ServerError(Exception):
+    """The server refused a statement."""
+
+    def __init__(self, state: str, message: str) -> None:
+        super().__init__(message)
+        self.state = state  # https://www.postgresql.org/docs/current/errcodes-appendix.html
+
+
+class Away(Exception):
+    """There is no server, or it does not answer. What became of a commit that was under way is not known."""
+
+
+class Silent(Away):
+    """It took too long, so whatever asks next would wait as long."""
+
+
+class Rows:
+    """The result of a statement."""
+
+    __slots__ = ("_left", "rowcount")
+
+    def __init__(self, rows: list[tuple[Any, ...]], rowcount: int) -> None:
+        self._left = iter(rows)
+        self.rowcount = rowcount
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return self._left
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        return next(self._left, None)
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return list(self._left)
+
+
+class Connection:
+    def __init__(self, conninfo: Conninfo) -> None:
+        defaults = f"connect_timeout={CONNECT} tcp_user_timeout=3000 fallback_application_name=usersctl"
+        self._pg = _connected(conninfo, defaults)
+        self._poll = select.poll()
+        self._poll.register(self._pg.socket, select.POLLIN)
+        self._prepared: dict[str, tuple[bytes, tuple[str, ...]]] = {}
+        self._streams = 0
+        self._silence = SILENCE
+
+    # --- statements ---
+
+    def execute(self, statement: str, values: Any = ()) -> Rows:
+        known = self._prepared.get(statement)
+        if known is None:
+            known = self._prepare(statement, values)
+        name, names = known
+        given = _given(names, values)
+        texts = [_encoded(value) for value in given]
+        formats = [value.__class__ is bytes for value in given]
+        if name:
+            self._pg.send_query_prepared(name, texts, formats)
+        else:
+            text = translated(statement).text
+            self._pg.send_query_params(text, texts, [_type_of(value) for value in given], formats)
+        return _rows(self._result())
+
+    def _prepare(self, statement: str, values: Any) -> tuple[bytes, tuple[str, ...]]:
+        """The name of the prepared statement, and those of its values; no name if it is not worth it."""
+        text, names = translated(statement)
+        if len(values) > PREPARED_VALUES or len(self._prepared) >= PREPARED_STATEMENTS:
+            return b"", names
+        given = _given(names, values)
+        name = b"s%d" % len(self._prepared)
+        self._pg.send_prepare(name, text, [_type_of(value) for value in given])
+        self._result()
+        self._prepared[statement] = name, names
+        return name, names
+
+    def executemany(self, statement: str, rows: Iterable[Any]) -> None:
+        for values in rows:
+            self.execute(statement, values)
+
+    def run(self, text: str) -> Rows:
+        """Several statements in one journey to the server, without values; the result of the last one."""
+        self._pg.send_query(text.encode())
+        return _rows(self._result())
+
+    def stream(self, statement: str, values: Any = ()) -> Iterable[tuple[Any, ...]]:
+        """The rows come a thousand at a time. Without a transaction all at once: a cursor lives in one."""
+        if not self.in_transaction:
+            return self.execute(statement, values)
+        return self._fetched(statement, values)
+
+    def _fetched(self, statement: str, values: Any) -> Iterator[tuple[Any, ...]]:
+        self._streams += 1
+        name = f"stream{self._streams}"
+        text, names = translated(statement)
+        given = _given(names, values)
+        self._pg.send_query_params(
+            f"DECLARE {name} NO SCROLL CURSOR FOR ".encode() + text,
+            [_encoded(value) for value in given],
+            [_type_of(value) for value in given],
+            [value.__class__ is bytes for value in given],
+        )
+        self._result()
+        while rows := self.run(f"FETCH {FETCHED} FROM {name}").fetchall():
+            yield from rows
+        self.run(f"CLOSE {name}")
+
+    def copy_in(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
+        """The quickest way for many rows. Returns how many the server took."""
+        self._pg.send_query(f"COPY {table} ({', '.join(columns)}) FROM STDIN".encode())
+        self._result()
+        try:
+            for row in rows:
+                self._pg.put_copy_data(b"\t".join(map(_copied, row)) + b"\n")
+        except BaseException:
+            self._pg.put_copy_end(b"given up")
+            with suppress(ServerError):
+                self._result()
+            raise
+        self._pg.put_copy_end()
+        return _rows(self._result()).rowcount
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._pg.transaction_status != pq.TransactionStatus.IDLE
+
+    @property
+    def is_lost(self) -> bool:
+        """Also if the server has closed it since the last statement."""
+        if self._pg.status == pq.ConnStatus.OK and self._poll.poll(0):
+            with suppress(Away):
+                self._consume()
+        return self._pg.status != pq.ConnStatus.OK
+
+    @contextmanager
+    def patient(self, seconds: float = 3600.0) -> Iterator[None]:
+        """For statements that take long: the making of an index, the copy of a table."""
+        before, self._silence = self._silence, seconds
+        try:
+            yield
+        finally:
+            self._silence = before
+
+    # --- what the server sends by itself ---
+
+    def notified(self, seconds: float) -> bool:
+        """Whether a notice came, for which this waits so long."""
+        if self._poll.poll(seconds * 1000):
+            self._consume()
+        heard = False
+        while self._pg.notifies() is not None:
+            heard = True
+        return heard
+
+    # --- the wire ---
+
+    def _result(self) -> PGresult:
+        """That of the last statement; raises the error of the first that failed."""
+        last, failed = None, None
+        until = time.monotonic() + self._silence
+        while True:
+            while self._pg.is_busy():
+                left = until - time.monotonic()
+                if left <= 0 or not self._poll.poll(left * 1000):
+                    self.close()
+                    raise Silent("the server does not answer")
+                self._consume()
+            result = self._pg.get_result()
+            if result is None:
+                break
+            if result.status in _COPIES:
+                return result
+            last = result
+            if result.status not in _OK and failed is None:
+                failed = result
+        if failed is not None or last is None:
+            raise self._error(failed)
+        return last
+
+    def _consume(self) -> None:
+        try:
+            self._pg.consume_input()
+        except Exception as error:
+            raise self._error(None) from error
+
+    def _error(self, result: PGresult | None) -> ServerError | Away:
+        if result is None or self._pg.status != pq.ConnStatus.OK:
+            message = self._pg.error_message.decode("utf-8", "replace").strip()
+            return Away(message.splitlines()[-1] if message else "the connection was lost")
+        state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+        return ServerError(state, (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace"))
+
+    @property
+    def server_version(self) -> int:
+        return self._pg.server_version
+
+    @property
+    def process(self) -> int:
+        """Of the server, as it said when this connection began."""
+        return self._pg.backend_pid
+
+    def close(self) -> None:
+        self._pg.finish()
+
+
+def _connected(conninfo: Conninfo, defaults: str) -> PGconn:
+    """Parameters of `conninfo` come before the defaults."""
+    given = {option.keyword: option.val for option in pq.Conninfo.parse(conninfo.encode()) if option.val is not None}
+    known = {option.keyword: option.val for option in pq.Conninfo.parse(defaults.encode()) if option.val is not None}
+    both = known | given
+    text = b" ".join(key + b"='" + value.replace(b"\\", b"\\\\").replace(b"'", b"\\'") + b"'" for key, value in both.items())
+    pg = pq.PGconn.connect(text)
+    if pg.status != pq.ConnStatus.OK:
+        message = pg.error_message.decode("utf-8", "replace").strip()
+        pg.finish()
+        raise Silent(message)
+    return pg
+
+
+def _given(names: tuple[str, ...], values: Any) -> Sequence[Any]:
+    """`values` may have more names than the statement."""
+    if isinstance(values, dict):
+        return [values[name] for name in names]
+    given: Sequence[Any] = values
+    return given
+
+
+def _type_of(value: object) -> int:
+    return _TYPES.get(type(value), _TEXT)
+
+
+def _encoded(value: Any) -> bytes | None:
+    if value is None or value.__class__ is bytes:
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, str):
+        if "\0" in value:
+            raise ServerError("22021", "text with a zero byte")
+        return value.encode()
+    return b"%d" % value
+
+
+_COPY = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_TABLE = str.maketrans(_COPY)
+
+
+def _copied(value: Any) -> bytes:
+    if value is None:
+        return b"\\N"
+    if isinstance(value, str):
+        return value.translate(_TABLE).encode()
+    return b"\\\\x" + value.hex().encode() if isinstance(value, bytes) else b"%d" % value
+
+
+def _bytes(value: bytes) -> bytes:
+    return bytes.fromhex(value[2:].decode())
+
+
+def _number(value: bytes) -> int | float:
+    return float(value) if b"." in value else int(value)
+
+
+# SQLite has no booleans: they are 0 and 1.
+_READERS: dict[int, Callable[[bytes], Any]] = {
+    _BOOL: lambda value: int(value == b"t"),
+    _BYTES: _bytes,
+    _INT: int,
+    21: int,
+    23: int,
+    26: int,
+    701: float,
+    1700: _number,
+}
+
+
+def _rows(result: PGresult) -> Rows:
+    count = result.ntuples
+    if not count:
+        return Rows([], result.command_tuples or 0)
+    readers = [_READERS.get(result.ftype(n), bytes.decode) for n in range(result.nfields)]
+    value = result.get_value
+    columns = list(enumerate(readers))
+    rows = [
+        tuple([None if (field := value(row, column)) is None else read(field) for column, read in columns])
+        for row in range(count)
+    ]
+    return Rows(rows, result.command_tuples or 0)

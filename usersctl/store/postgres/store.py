@@ -1,0 +1,275 @@
+"""The store on a PostgreSQL server, with its errors in words for an operator."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Self
+
+from usersctl.clock import Clock
+from usersctl.errors import Busy, Invalid, OtherVersion, Outdated, StoreUnusable, UsersError
+from usersctl.store.conninfo import Conninfo
+from usersctl.store.database_file import BUSY_SECONDS, NOT_OURS, VERSION
+from usersctl.store.postgres import dialect
+from usersctl.store.postgres.transaction import PostgresTransaction
+from usersctl.store.store import EndOfThread, Store
+
+try:
+    from usersctl.store.postgres.driver import Away, Connection, ServerError, Silent
+except ImportError:
+    hint = "install it with: pip install 'usersctl[postgres]'"
+    raise StoreUnusable("A database on a PostgreSQL server needs psycopg", hint=hint) from None
+
+OLDEST_SERVER = 140000
+WRITERS = 0x75737273  # the advisory lock of the one writer: "usrs"
+LEFT_ALONE = 1.0  # seconds: after a server did not answer, nothing waits for it again for so long
+_AWAY = {"57P01", "57P02", "57P03", "08006", "08003", "08000", "25006"}
+_BUSY = {"55P03", "40001", "40P01"}
+_PROBLEMS = {
+    "53100": "cannot grow: the disk of the server is full",
+    "53300": "takes no more connections",
+    "42501": "does not let this user do that",
+    "42P01": "is not whole: restore a backup",
+    "25006": "is read-only: is this a standby?",
+}
+_SESSION = (
+    "SET client_encoding = 'UTF8'; SET jit = off; SET bytea_output = 'hex';"
+    # A process that stands still amid a change must not hold up all others.
+    " SET idle_in_transaction_session_timeout = '60s';"
+    " SELECT pg_backend_pid(), current_setting('server_encoding')"
+)
+
+
+class PostgresStore(Store):
+    """One connection for each thread. Writers take turns by a lock of the server, which ends with their transaction."""
+
+    def __init__(self, conninfo: Conninfo, *, read_only: bool, clock: Clock) -> None:
+        super().__init__(conninfo, read_only=read_only, clock=clock)
+        self._conninfo = conninfo
+        self._local = threading.local()
+        self._connections: set[Connection] = set()
+        self._lost = float("-inf")  # when a connection was lost: all older ones are made anew
+        self._silent = float("-inf")  # when the server did not answer
+
+    @classmethod
+    def opened(cls, conninfo: Conninfo, *, create: bool, write: bool, clock: Clock) -> Self:
+        store = cls(conninfo, read_only=not write, clock=clock)
+        try:
+            store._bring_up_to_date(create=create)
+            store.is_open = True
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _bring_up_to_date(self, *, create: bool) -> None:
+        with self._translated_errors():
+            connection = self._connection()
+            if self._is_current_on(connection):
+                return
+            if not create:
+                hint = "make a new one with: usersctl db init; or restore a backup: usersctl db restore FILE"
+                raise StoreUnusable(f"{self.name} is empty", hint=hint)
+            with connection.patient(), self._transaction(connection, _begun(60.0, alone=True)):
+                if not self._is_current_on(connection):  # another process may have been quicker
+                    self._make(connection)
+
+    def _make(self, connection: Connection) -> None:
+        from usersctl.store.upgrade import schema  # late: hardly ever needed
+
+        for statement in dialect.schema(schema()):
+            connection.run(statement)
+        connection.execute("INSERT INTO installation (version) VALUES (?)", (VERSION,))
+        connection.run("SAVEPOINT search")
+        try:
+            for statement in dialect.SEARCH:
+                connection.run(statement)
+        except ServerError:
+            connection.run("ROLLBACK TO search")
+
+    def _is_current_on(self, connection: Connection) -> bool:
+        """False for an empty database; raises for another version, and for a database of another program."""
+        known = connection.run("SELECT to_regclass('installation'), to_regclass('users')").fetchone() or (None, None)
+        if known[0] is None:
+            if known[1] is not None:
+                raise StoreUnusable(f"{self.name} {NOT_OURS}")
+            return False
+        row = connection.run("SELECT version, moved_to FROM installation").fetchone()
+        if row is None:
+            raise StoreUnusable(f"{self.name} {NOT_OURS}")
+        version, moved_to = row
+        if moved_to is not None:
+            raise OtherVersion(f"{self.name} was moved to {moved_to}", hint=f"use that one: database = {moved_to}")
+        if version > VERSION:
+            message = f"{self.name} is of schema version {version}, this usersctl knows {VERSION}"
+            raise OtherVersion(message, hint="install the newer usersctl that wrote it")
+        if version < VERSION:
+            raise Outdated(f"{self.name} is of an older version", hint="bring it up to date with: usersctl db migrate")
+        return True
+
+    # --- the four verbs ---
+
+    @contextmanager
+    def read(self) -> Iterator[PostgresTransaction]:
+        with self._translated_errors():
+            connection = self._connection()
+            with self._transaction(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", commit=False):
+                yield PostgresTransaction(connection, self.clock)
+
+    def glance(self) -> "Glance":
+        return Glance(self)
+
+    @contextmanager
+    def write(
+        self, *, patience: float = BUSY_SECONDS, commit: bool = True, alone: bool = True
+    ) -> Iterator[PostgresTransaction]:
+        with self._translated_errors():
+            connection = self._connection()
+            with self._transaction(connection, _begun(patience, alone=alone), commit=commit):
+                tx = PostgresTransaction(connection, self.clock)
+                tx.listener = self.listener
+                yield tx
+        if commit:
+            for callback in tx.callbacks:
+                callback()
+
+    @contextmanager
+    def _transaction(self, connection: Connection, begin: str, *, commit: bool = True) -> Iterator[None]:
+        try:
+            connection.run(begin)
+            yield
+            connection.run("COMMIT" if commit else "ROLLBACK")
+        except BaseException:
+            if not connection.is_lost and connection.in_transaction:
+                with suppress(Away, ServerError):
+                    connection.run("ROLLBACK")
+            raise
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        connection = self._connection()
+        connection.run(f"SET statement_timeout = {round(seconds * 1000)}")
+        try:
+            yield
+        except StoreUnusable as error:
+            if getattr(error.__cause__, "state", "") != "57014":
+                raise
+            raise TimeoutError from None
+        finally:
+            if not connection.is_lost:
+                connection.run("SET statement_timeout = 0")
+
+    def is_current(self) -> bool:
+        with self._translated_errors():
+            return self._is_current_on(self._connection())
+
+    def check_writable(self) -> None:
+        with self.write(patience=0, commit=False) as tx:
+            tx.change_nothing()
+
+    def close(self) -> None:
+        self._local = threading.local()  # a thread that goes on opens a connection of its own
+        while self._connections:
+            self._connections.pop().close()
+
+    # --- connections and their errors ---
+
+    def _connection(self) -> Connection:
+        local = self._local.__dict__
+        connection: Connection | None = local.get("connection")
+        if connection is not None and not connection.is_lost and local["since"] > self._lost:
+            return connection
+        return self._connect()
+
+    def _connect(self) -> Connection:
+        self._forget()
+        if time.monotonic() - self._silent < LEFT_ALONE:
+            raise Away("the server does not answer")
+        try:
+            connection = Connection(self._conninfo)
+        except Silent:
+            self._silent = time.monotonic()
+            raise
+        try:
+            self._check_server(connection)
+            if self.read_only:
+                connection.run("SET default_transaction_read_only = on")
+            if self.is_open and not self._is_current_on(connection):
+                raise OtherVersion(f"{self.name} was replaced by one that is empty", hint="start again")
+        except BaseException:
+            connection.close()
+            raise
+        self._connections.add(connection)
+        local = self._local.__dict__
+        local["connection"], local["since"] = connection, time.monotonic()
+        local["end"] = EndOfThread(connection, self._connections)
+        return connection
+
+    def _check_server(self, connection: Connection) -> None:
+        ((process, encoding),) = connection.run(_SESSION)
+        if process != connection.process:
+            # Locks, notices and prepared statements belong to a connection, which a pooler changes under us.
+            hint = "name the server itself: each process needs one connection for a thread, and keeps it"
+            raise StoreUnusable(f"{self.name} is a pooler of connections, such as PgBouncer", hint=hint)
+        if connection.server_version < OLDEST_SERVER:
+            raise StoreUnusable(f"{self.name} is a server older than PostgreSQL 14")
+        if encoding != "UTF8":
+            hint = "create the database with: ENCODING 'UTF8'"
+            raise StoreUnusable(f"{self.name} has the encoding {encoding}", hint=hint)
+
+    def _forget(self) -> None:
+        connection = self._local.__dict__.pop("connection", None)
+        if connection is not None:
+            self._connections.discard(connection)
+            connection.close()
+
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (ServerError, Away) as error:
+            raise self.translated(error) from error
+
+    def translated(self, error: ServerError | Away) -> UsersError:
+        """In words for an operator; raises an error that is a fault of this program."""
+        if isinstance(error, Away) or error.state in _AWAY:
+            if isinstance(error, Silent):
+                self._silent = time.monotonic()
+            if "connection" in self._local.__dict__:
+                self._lost = time.monotonic()
+                self._forget()
+            problem = _PROBLEMS.get(getattr(error, "state", ""), "is away")
+            return StoreUnusable(f"{self.name} {problem}: {error}", hint="it heals by itself when the server is back")
+        if error.state in _BUSY:
+            return Busy("The database is busy, please try again", retry_after=2)
+        if error.state == "22021":
+            return Invalid("Text with a zero byte")
+        problem = _PROBLEMS.get(error.state, "")
+        if error.state == "57014":
+            problem = "takes too long"
+        if not problem:
+            raise error
+        return StoreUnusable(f"{self.name} {problem} ({error})")
+
+
+class Glance:
+    """For a single statement, which is a transaction by itself."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+
+    def __enter__(self) -> PostgresTransaction:
+        try:
+            return PostgresTransaction(self._store._connection(), self._store.clock)
+        except (ServerError, Away) as error:
+            raise self._store.translated(error) from error
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, ServerError | Away):
+            raise self._store.translated(error) from error
+
+
+def _begun(patience: float, *, alone: bool) -> str:
+    # 0 would mean for ever.
+    lock = "pg_advisory_xact_lock" if alone else "pg_advisory_xact_lock_shared"
+    return f"BEGIN; SET LOCAL lock_timeout = {max(1, round(patience * 1000))}; SELECT {lock}({WRITERS})"

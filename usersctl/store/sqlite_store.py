@@ -1,0 +1,390 @@
+"""The store on a file of SQLite, with its errors in words for an operator."""
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from usersctl.clock import Clock, utc_now
+from usersctl.errors import Busy, OtherVersion, Outdated, StoreUnusable, UsersError
+from usersctl.store import database_file
+from usersctl.store.store import EndOfThread, Progress, Store
+from usersctl.store.transaction import Transaction
+
+# After one writer has waited in vain for another process, the others do not wait: their threads are needed by readers.
+PATIENCE_WHILE_HELD = 0.05
+TRIED_EVERY = 0.002  # seconds, while another process writes
+
+_FromSQLite = sqlite3.Error | UnicodeDecodeError  # the latter in the text of a damaged database
+
+class SQLiteStore(Store):
+    """One SQLite file, one connection for each thread, one writer at a time."""
+
+    longest_log = 32 * 1024 * 1024  # bytes of the write-ahead log; truncate_log() cuts a longer one
+    least_space = 1024 * 1024  # bytes on the disk, below which it counts as full
+
+    def __init__(
+        self, path: Path, *, read_only: bool = False, no_trace: bool = False, clock: Clock = utc_now
+    ) -> None:
+        super().__init__(path, read_only=read_only, clock=clock)
+        self._path = path
+        self._name = os.fspath(path)
+        self.no_trace = no_trace
+        self._local = threading.local()
+        self._connections: set[sqlite3.Connection] = set()
+        # Threads of one process queue here, which is fair and quick; SQLite's own waiting is by polling.
+        self._writing = threading.Lock()
+        self._held = False  # a writer has waited in vain for another process, and none has written since
+
+    @classmethod
+    def opened(
+        cls,
+        path: Path,
+        *,
+        create: bool = False,
+        write: bool = True,
+        no_trace: bool = False,
+        why: str = "",
+        clock: Clock = utc_now,
+    ) -> Self:
+        try:
+            if create:
+                database_file.create_file(path)
+            if path.is_dir():
+                hint = "name a file, with --db or USERS_DATABASE"
+                raise StoreUnusable(f"{path} is a folder and no database", hint=hint)
+            if not path.is_file():
+                origin = why and f" ({why})"
+                raise StoreUnusable(f"No database at {path}{origin}", hint="make one with: usersctl db init")
+        except OSError as error:
+            raise StoreUnusable(f"{path} cannot be opened: {error.strerror}") from None
+        store = cls(path, read_only=not write, no_trace=no_trace, clock=clock)
+        try:
+            store._bring_up_to_date(create=create)
+            store.is_open = True
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _bring_up_to_date(self, *, create: bool) -> None:
+        with self._translated_errors():
+            connection = self._connection()
+            if database_file.is_current(connection, self._path):
+                return
+            if not create and database_file.is_empty(connection):
+                # It may be the rest of a database that was cut off: only a request for a new one uses it.
+                hint = "make a new one with: usersctl db init; or restore a backup: usersctl db restore FILE"
+                raise StoreUnusable(f"{self._path} is empty", hint=hint)
+            if self.read_only:
+                hint = "bring it up to date with: usersctl db migrate"
+                raise Outdated(f"{self._path} is of an older version", hint=hint)
+            from usersctl.store.upgrade import upgrade_database  # late: hardly ever needed
+
+            self.migrated = upgrade_database(connection, self._path)
+
+    @contextmanager
+    def read(self) -> Iterator[Transaction]:
+        with self._translated_errors():
+            connection = self._connection()
+            connection.execute("BEGIN")
+            try:
+                yield Transaction(connection, self.clock)
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+
+    def glance(self) -> "Glance":
+        """It never waits: SQLite's readers and writers do not meet."""
+        return Glance(self._begun, self._translated)
+
+    def _begun(self) -> Transaction:
+        return Transaction(self._connection(), self.clock)
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        connection, until = self._connection(), time.monotonic() + seconds
+        connection.set_progress_handler(lambda: time.monotonic() > until, 10_000)
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+                raise
+            raise TimeoutError from None
+        finally:
+            connection.set_progress_handler(None, 0)
+
+    def is_current(self) -> bool:
+        with self._translated_errors():
+            return database_file.is_current(self._connection(), self._path)
+
+    def check_writable(self) -> None:
+        with self.write(patience=0, commit=False) as tx:
+            tx.change_nothing()
+        disk = os.statvfs(self._path.parent)
+        if disk.f_bavail * disk.f_frsize < self.least_space:
+            raise StoreUnusable(f"{self._path} cannot grow: the disk is full")
+
+    @contextmanager
+    def write(
+        self, *, patience: float = database_file.BUSY_SECONDS, commit: bool = True, alone: bool = True
+    ) -> Iterator[Transaction]:
+        """Every transaction begins as a writer, because SQLite may refuse to turn a reader into one. A writer is always
+        alone."""
+        waits_fully = patience >= database_file.BUSY_SECONDS and not self._held
+        if self._held:
+            patience = min(patience, PATIENCE_WHILE_HELD)
+        until = time.monotonic() + patience
+        if not self._writing.acquire(timeout=patience):
+            self._held |= waits_fully
+            raise Busy("The database is busy, please try again", retry_after=2)
+        try:
+            with self._translated_errors():
+                connection = self._connection(to_write=True)
+                # The time that was spent on waiting for threads counts when it waits for processes.
+                left = max(0, until - time.monotonic())
+                if self._held:  # since this thread began to wait
+                    left = min(left, PATIENCE_WHILE_HELD)
+                try:
+                    self._begin_to_write(connection, left)
+                except sqlite3.OperationalError:
+                    self._held |= waits_fully
+                    raise
+                self._held = False
+                try:
+                    tx = Transaction(connection, self.clock)
+                    tx.listener = self.listener
+                    yield tx
+                    connection.execute("COMMIT" if commit else "ROLLBACK")
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+        finally:
+            self._writing.release()
+        if commit:
+            for callback in tx.callbacks:
+                callback()
+
+    def _begin_to_write(self, connection: sqlite3.Connection, patience: float) -> None:
+        """SQLite sleeps longer from try to try, and so misses the moments between the transactions of a long work."""
+        until = time.monotonic() + patience
+        self._set_patience(connection, 0)
+        try:
+            while True:
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError as error:
+                    if _primary(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                        raise
+                else:
+                    return
+                time.sleep(TRIED_EVERY)
+        finally:
+            self._set_patience(connection, database_file.BUSY_SECONDS)
+
+    def copy(self, target: Path, progress: Progress = lambda _done, _total: None) -> dict[str, int]:
+        """While others write on."""
+        with self.read() as tx:
+            counts = tx.counts()
+            database_file.copy(self._connection(), target, progress)
+        return counts
+
+    def take_over(self, other: "SQLiteStore", *, first: Callable[[], object], progress: Progress) -> None:
+        """Replaces the content by that of `other`, in one transaction: other processes see it at their next statement.
+
+        `first` is called when no other process can write any more and nothing is replaced yet; it may still change `other`.
+        """
+        until = time.monotonic() + database_file.BUSY_SECONDS
+        begun = False
+
+        def step(status: int, left: int, total: int) -> None:
+            nonlocal begun
+            if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                if time.monotonic() > until:
+                    raise Busy("The database is busy, please try again", retry_after=2)
+            elif not begun:
+                begun = True
+                first()
+            progress(total - left, total)
+
+        with self._writing, self._translated_errors():
+            connection = self._connection(to_write=True)
+            other.replace_pages_of(connection, step)
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def replace_pages_of(self, target: sqlite3.Connection, progress: Callable[[int, int, int], None]) -> None:
+        """Puts the pages of this database in the place of those of `target`, in one transaction."""
+        source = self._connection()
+        (size,) = target.execute("PRAGMA page_size").fetchone()
+        if source.execute("PRAGMA page_size").fetchone() != (size,):
+            source.execute("PRAGMA journal_mode = DELETE")
+            source.execute(f"PRAGMA page_size = {size}")
+            source.execute("VACUUM")
+        # Fewer pages in a step than the smallest database has, so that the first step is not the last one.
+        source.backup(target, pages=8, progress=progress, sleep=0.02)
+
+    def truncate_log(self) -> None:
+        log = Path(f"{self._path}-wal")
+        if log.exists() and log.stat().st_size > self.longest_log:
+            self.checkpoint("TRUNCATE", patience=0)
+
+    def checkpoint(self, at_the_end: str = "RESTART", *, patience: float = 0.05) -> None:
+        """The end of the work blocks other connections, so it waits for them only `patience` seconds."""
+        with self._translated_errors():
+            connection = self._connection(to_write=True)
+            self._set_patience(connection, patience)
+            for how in ("PASSIVE", at_the_end):
+                connection.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
+
+    @contextmanager
+    def many_changes(self) -> Iterator[None]:
+        """The larger cache holds all pages of a transaction; else some are written before the commit, and read again. A
+        power cut may undo the last transactions until another one, outside of this, is committed.
+        """
+        connection = self._connection(to_write=True)
+        meanwhile = {"wal_autocheckpoint": 0, "cache_size": -16384, "synchronous": 1}  # 1: NORMAL
+        before = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in meanwhile}
+        _set(connection, meanwhile)
+        try:
+            yield
+        finally:
+            if connection in self._connections:  # an error may have closed it
+                _set(connection, before)
+
+    def cache_more(self) -> None:
+        """The cache holds what checks read of some 20,000 users."""
+        self._connection().execute("PRAGMA cache_size = -16384")
+
+    def _set_patience(self, connection: sqlite3.Connection, seconds: float) -> None:
+        milliseconds = round(seconds * 20) * 50
+        if milliseconds != self._local.patience:
+            connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
+            self._local.patience = milliseconds
+
+    def close(self) -> None:
+        """The last connection carries the write-ahead log into the database.
+
+        A background thread that did not stop in time may be amid a change, and closing its connection then would crash.
+        """
+        waited = self._writing.acquire(timeout=database_file.BUSY_SECONDS)
+        try:
+            self._local = threading.local()  # a thread that goes on opens a connection of its own
+            while self._connections:
+                self._connections.pop().close()
+        finally:
+            if waited:
+                self._writing.release()
+
+    def _connection(self, *, to_write: bool = False) -> sqlite3.Connection:
+        """This thread's connection, to the file that has the name now: an operator may have replaced the file."""
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is not None:
+            file = database_file.identity(self._name)
+            if file is None and to_write:
+                raise StoreUnusable(f"{self._path} is gone", hint="put it back, or restore a backup")
+            if file in (self._local.file, None) or connection.in_transaction:
+                return connection  # a file that was moved away can still be read
+            self._forget()  # SQLite sees that its file was moved, and leaves the files beside the new one alone
+        return self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        file = database_file.identity(self._name)
+        connection = database_file.connect(self._path, read_only=self.read_only, no_trace=self.no_trace)
+        try:
+            if self.is_open and not database_file.is_current(connection, self._path):
+                problem = f"{self._path} was replaced by one that is empty or older"
+                raise OtherVersion(problem, hint="start again")
+        except BaseException:
+            connection.close()
+            raise
+        self._connections.add(connection)
+        self._local.connection, self._local.file, self._local.patience = connection, file, None
+        self._local.end = EndOfThread(connection, self._connections)
+        return connection
+
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: _FromSQLite) -> UsersError:
+        if isinstance(error, UnicodeDecodeError):  # in SQLite's message about a damaged schema
+            return StoreUnusable(f"{self._path} {DAMAGED}")
+        if _primary(error) in _LASTING:
+            self._forget()
+        return store_error(error, self._path)
+
+    def _forget(self) -> None:
+        """Closes this thread's connection, because it stays read-only if it was opened so, and keeps damage in its cache."""
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is not None and not connection.in_transaction:
+            self._local.connection = None
+            self._connections.discard(connection)
+            connection.close()
+
+
+def _set(connection: sqlite3.Connection, pragmas: dict[str, int]) -> None:
+    for name, value in pragmas.items():
+        connection.execute(f"PRAGMA {name} = {value}")
+
+
+class Glance:
+    """A context manager of a class, because one of a generator costs half as much as the statement of a session check."""
+
+    def __init__(
+        self, begin: Callable[[], Transaction], translated: Callable[[_FromSQLite], UsersError]
+    ) -> None:
+        self._begin = begin
+        self._translated = translated
+
+    def __enter__(self) -> Transaction:
+        try:
+            return self._begin()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self._translated(error) from error
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, sqlite3.Error | UnicodeDecodeError):
+            raise self._translated(error) from error
+
+
+DAMAGED = "is damaged: restore a backup"
+_LASTING = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_PROBLEMS = {
+    sqlite3.SQLITE_NOTADB: "is not a database",
+    sqlite3.SQLITE_CORRUPT: DAMAGED,
+    sqlite3.SQLITE_READONLY: "is read-only",
+    sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
+    sqlite3.SQLITE_IOERR: "cannot be read or written: the disk is full or failing",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened",
+    sqlite3.SQLITE_PERM: "may not be opened by this user",
+}
+
+
+def _primary(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
+
+
+def store_error(error: sqlite3.Error, path: Path) -> UsersError:
+    """SQLite's error in words for an operator; raises an error that is a fault of this program."""
+    primary = _primary(error)
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        hint = f"another process holds {path}; try again when it is done"
+        return Busy("The database is busy, please try again", retry_after=2, hint=hint)
+    if primary == sqlite3.SQLITE_CANTOPEN and path.exists() and not os.access(path, os.R_OK):
+        return StoreUnusable(f"{path} may not be read by this user", hint="see: usersctl doctor")
+    problem = _PROBLEMS.get(primary)
+    if problem is None and str(error).startswith("Could not decode"):
+        problem = "holds text that is not UTF-8"
+    if problem is None and str(error).startswith("no such table"):
+        problem = f"is not whole ({error}): restore a backup"
+    if problem is None:
+        raise error
+    return StoreUnusable(f"{path} {problem}")
