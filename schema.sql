@@ -154,7 +154,7 @@ CREATE TABLE user_counts (
 WITH bits (bit) AS (VALUES (0), (1))
 INSERT INTO user_counts (role, active, awaiting_confirmation, invited, signed_in)
 SELECT role, active.bit, awaiting.bit, invited.bit, signed_in.bit
-FROM (SELECT 'admin' AS role UNION ALL SELECT 'user'), bits AS active, bits AS awaiting, bits AS invited, bits AS signed_in;
+FROM (SELECT 'admin' AS role UNION ALL SELECT 'user') AS roles, bits AS active, bits AS awaiting, bits AS invited, bits AS signed_in;
 
 CREATE TRIGGER users_counted_in AFTER INSERT ON users BEGIN
     UPDATE user_counts SET n = n + 1

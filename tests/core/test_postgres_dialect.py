@@ -15,13 +15,19 @@ from usersctl.store.upgrade import schema
         ("c LIKE :word ESCAPE '\\'", "c ILIKE $1 ESCAPE '\\'", ("word",)),
         ("c = 'what?' AND d = ':name' AND e = 'it''s :so' AND f = ?", None, ()),
         ("CAST(:x AS TEXT) IS NULL", "CAST($1 AS TEXT) IS NULL", ("x",)),
-        ("FROM users NOT INDEXED WHERE +active = 1 AND (+id = 2)", "FROM users WHERE active = 1 AND (id = 2)", ()),
+        (
+            "FROM users NOT INDEXED WHERE +active = 1 AND (+id = 2)",
+            "FROM users WHERE active = 1 AND (id = 2)",
+            (),
+        ),
         ("failures + 1 > a+b", "failures + 1 > a+b", ()),
         ("SELECT group_concat(groups.name)", "SELECT string_agg(groups.name, ',')", ()),
         ("a CROSS JOIN users ON b = c", "a JOIN users ON b = c", ()),
     ],
 )
-def test_a_statement_is_said_in_the_words_of_postgresql(ours: str, theirs: str | None, names: tuple[str, ...]) -> None:
+def test_a_statement_is_said_in_the_words_of_postgresql(
+    ours: str, theirs: str | None, names: tuple[str, ...]
+) -> None:
     translated = dialect.translated(ours)
 
     assert translated.names == names
@@ -31,7 +37,17 @@ def test_a_statement_is_said_in_the_words_of_postgresql(ours: str, theirs: str |
 def test_the_schema_has_no_word_left_that_only_sqlite_knows() -> None:
     made = "\n".join(dialect.schema(schema()))
 
-    for word in ("INTEGER", "STRICT", "ROWID", "BLOB", "AUTOINCREMENT", "zeroblob", "VIRTUAL", "user_search", " char("):
+    for word in (
+        "INTEGER",
+        "STRICT",
+        "ROWID",
+        "BLOB",
+        "AUTOINCREMENT",
+        "zeroblob",
+        "VIRTUAL",
+        "user_search",
+        " char(",
+    ):
         assert word not in made
     assert made.count("CREATE TABLE") == schema().count("CREATE TABLE") + 1  # the version stands in a table
 

@@ -26,7 +26,7 @@ from usersctl.passwords import Hasher, cost_of
 from usersctl.secrets import digest
 from usersctl.service import Service
 from usersctl.sessions import MAX_USER_AGENT, clean_user_agent
-from usersctl.store.store import Store
+from usersctl.store.sqlite_store import SQLiteStore
 
 ADA = "ada@example.com"
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()))
@@ -412,7 +412,7 @@ def test_a_session_check_succeeds_where_nothing_can_be_written(
 ) -> None:
     opened = service.sessions.login(ada.email, PASSWORD)
     clock.move(minutes=2)
-    store = Store(service.store.path, read_only=True, clock=clock)
+    store = SQLiteStore(service.store.path, read_only=True, clock=clock)
     try:
         checked = replace(service.sessions, store=store).check(opened.token)
     finally:

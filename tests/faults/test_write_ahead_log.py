@@ -12,7 +12,7 @@ from support.daemons import serving, wait_for
 from support.faults import LONG
 
 from usersctl.service import Service
-from usersctl.store.store import Store
+from usersctl.store.sqlite_store import SQLiteStore
 from usersd.background import leader
 
 PROMISED = 64 * 1024 * 1024
@@ -63,7 +63,7 @@ def test_the_daemon_truncates_the_write_ahead_log(usersctl: Command, monkeypatch
     if not LONG:
         asked: list[Path] = []
         monkeypatch.setattr(leader, "TIDY_EVERY", 0.01)
-        monkeypatch.setattr(Store, "truncate_log", lambda store: asked.append(store.path))
+        monkeypatch.setattr(SQLiteStore, "truncate_log", lambda store: asked.append(store.path))
         from usersd.log import Log
 
         with usersctl.service() as service:

@@ -21,6 +21,10 @@ def make_version_4(path: Path) -> Path:
     return _make_older(path, 4)
 
 
+def make_version_5(path: Path) -> Path:
+    return _make_older(path, 5)
+
+
 def _make_older(path: Path, version: int) -> Path:
     """A database as a release left it, with rows in every table and ids that were given and deleted."""
     now, later = "2026-01-02T03:04:05.678Z", "2036-01-02T03:04:05.678Z"
@@ -52,7 +56,8 @@ def _make_older(path: Path, version: int) -> Path:
                 (user_id, bytes([user_id]) * 32, now, later),
             )
         db.execute(
-            "INSERT INTO one_time_tokens VALUES (?, 'reset', 1, 'user1@example.com', ?, ?)",
+            "INSERT INTO one_time_tokens (token_hash, purpose, user_id, email, created_at, expires_at)"
+            " VALUES (?, 'reset', 1, 'user1@example.com', ?, ?)",
             (bytes(32), now, later),
         )
         db.execute(
@@ -68,6 +73,22 @@ def _make_older(path: Path, version: int) -> Path:
             db.execute(
                 "INSERT INTO identities (user_id, provider, issuer, subject)"
                 " SELECT id, 'oauth', 'https://id.example', oauth_id FROM users"
+            )
+        if version >= 5:
+            db.execute(
+                "INSERT INTO totp_secrets VALUES (2, ?, ?, 7, 1), (7, ?, ?, 7, 0)", (bytes(40), now) * 2
+            )
+            db.execute(
+                "INSERT INTO passkeys (user_id, credential_id, rp_id, public_key, algorithm, sign_count, name, synced,"
+                " created_at) VALUES (2, ?, 'id.example', ?, -7, 3, 'Phone', 1, ?)",
+                (bytes(16), bytes(77), now),
+            )
+            db.execute("INSERT INTO recovery_codes VALUES (2, ?, ?)", (bytes(32), now))
+            db.execute("INSERT INTO webhooks VALUES ('crm', 3, ?, NULL)", (later,))
+            db.execute(
+                "INSERT INTO outbox (kind, email, message_id, created_at, due_at, webhook, subject, payload)"
+                " VALUES ('user.created', '', 'id-2', ?, ?, 'crm', 3, '{}')",
+                (now, now),
             )
         db.execute("DELETE FROM users WHERE id = 7")
         db.execute("CREATE TABLE theirs (note TEXT)")

@@ -234,7 +234,7 @@ class Audit(Statements):
     @contextmanager
     def _readable(self, errors: str = "replace") -> Iterator[None]:
         """Reads text that is not UTF-8 as well: a row may have been changed by hand."""
-        connection = self._run("SELECT 1").connection
+        connection = self._connection
         connection.text_factory = lambda raw: raw.decode("utf-8", errors)
         try:
             yield

@@ -17,6 +17,7 @@ from usersctl.errors import Invalid, StoreUnusable, UsersError
 from usersctl.models import Actor
 from usersctl.store import database_file
 from usersctl.store.sqlite_store import SQLiteStore, store_error
+from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.store.upgrade import schema
 from usersctl.text import counted
@@ -197,7 +198,7 @@ class DatedBackups:
     keep: int
 
     def add(
-        self, store: SQLiteStore, now: datetime, progress: Callable[[int, int], Any]
+        self, store: Store, now: datetime, progress: Callable[[int, int], Any]
     ) -> tuple[Path, dict[str, int], list[Path]]:
         """Returns the new backup, how many rows it has by table, and the backups that it replaces.
 

@@ -21,6 +21,7 @@ TRIED_EVERY = 0.002  # seconds, while another process writes
 
 _FromSQLite = sqlite3.Error | UnicodeDecodeError  # the latter in the text of a damaged database
 
+
 class SQLiteStore(Store):
     """One SQLite file, one connection for each thread, one writer at a time."""
 
@@ -131,7 +132,11 @@ class SQLiteStore(Store):
 
     @contextmanager
     def write(
-        self, *, patience: float = database_file.BUSY_SECONDS, commit: bool = True, alone: bool = True
+        self,
+        *,
+        patience: float = database_file.BUSY_SECONDS,
+        commit: bool = True,
+        alone: bool = True,  # noqa: ARG002
     ) -> Iterator[Transaction]:
         """Every transaction begins as a writer, because SQLite may refuse to turn a reader into one. A writer is always
         alone."""

@@ -1,8 +1,8 @@
 """Statements: the connection and the moment that the statements of one transaction share."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from usersctl.clock import Clock, stamp, utc_now
 from usersctl.lazy import lazy
@@ -10,12 +10,25 @@ from usersctl.lazy import lazy
 T = TypeVar("T")
 
 
+class Rows(Protocol):
+    """The result of a statement."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
 class Statements:
     AMONG = "SELECT value FROM json_each(:ids)"  # the ids of a list
 
     def __init__(self, connection: Any, clock: Clock = utc_now) -> None:
         """`connection`: SQLite's, or one to PostgreSQL with the same face."""
-        self._run = connection.execute
+        self._run: Callable[..., Rows] = connection.execute
         self._connection = connection
         self._clock = clock
         self.callbacks: list[Callable[[], object]] = []
@@ -44,10 +57,9 @@ class Statements:
 
     def _stream(self, statement: str, values: Any = ()) -> Iterable[Any]:
         """For so many rows that they are not all to be in memory at once."""
-        rows: Iterable[Any] = self._run(statement, values)
-        return rows
+        return self._run(statement, values)
 
-    def _insert(self, table: str, ending: str = "", **row: Any) -> Any:
+    def _insert(self, table: str, ending: str = "", **row: Any) -> Rows:
         names = ", ".join(row)
         return self._run(f"INSERT INTO {table} ({names}) VALUES (:{', :'.join(row)}) {ending}", row)
 

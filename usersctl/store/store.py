@@ -61,7 +61,9 @@ class Store(ABC):
             return PostgresStore.opened(database, create=create, write=write, clock=clock)
         from usersctl.store.sqlite_store import SQLiteStore
 
-        return SQLiteStore.opened(database, create=create, write=write, no_trace=no_trace, why=why, clock=clock)
+        return SQLiteStore.opened(
+            database, create=create, write=write, no_trace=no_trace, why=why, clock=clock
+        )
 
     @property
     def path(self) -> Path:
@@ -123,10 +125,10 @@ class Store(ABC):
 
     # --- what a file needs, and a server does by itself ---
 
-    def truncate_log(self) -> None:
+    def truncate_log(self) -> None:  # noqa: B027
         """Cuts a write-ahead log that grew while a reader took long; nothing else makes it small again."""
 
-    def checkpoint(self, at_the_end: str = "RESTART", *, patience: float = 0.05) -> None:
+    def checkpoint(self, at_the_end: str = "RESTART", *, patience: float = 0.05) -> None:  # noqa: B027
         """For use after a great change: otherwise the next commit would have to carry its pages into the database."""
 
     @contextmanager
@@ -134,5 +136,5 @@ class Store(ABC):
         """For a thread that changes many rows, and calls checkpoint() after each transaction."""
         yield
 
-    def cache_more(self) -> None:
+    def cache_more(self) -> None:  # noqa: B027
         """For the thread of a daemon that checks all sessions."""

@@ -154,8 +154,8 @@ class Connection:
     @property
     def is_lost(self) -> bool:
         """Also if the server has closed it since the last statement."""
-        if self._pg.status == pq.ConnStatus.OK and self._poll.poll(0):
-            with suppress(Away):
+        with suppress(Away):
+            while self._pg.status == pq.ConnStatus.OK and self._poll.poll(0):
                 self._consume()
         return self._pg.status != pq.ConnStatus.OK
 
@@ -212,10 +212,11 @@ class Connection:
 
     def _error(self, result: PGresult | None) -> ServerError | Away:
         if result is None or self._pg.status != pq.ConnStatus.OK:
-            message = self._pg.error_message.decode("utf-8", "replace").strip()
-            return Away(message.splitlines()[-1] if message else "the connection was lost")
+            return Away(_first_line(self._pg) or "the connection was lost")
         state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-        return ServerError(state, (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace"))
+        return ServerError(
+            state, (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
+        )
 
     @property
     def server_version(self) -> int:
@@ -232,16 +233,32 @@ class Connection:
 
 def _connected(conninfo: Conninfo, defaults: str) -> PGconn:
     """Parameters of `conninfo` come before the defaults."""
-    given = {option.keyword: option.val for option in pq.Conninfo.parse(conninfo.encode()) if option.val is not None}
-    known = {option.keyword: option.val for option in pq.Conninfo.parse(defaults.encode()) if option.val is not None}
+    given = {
+        option.keyword: option.val
+        for option in pq.Conninfo.parse(conninfo.encode())
+        if option.val is not None
+    }
+    known = {
+        option.keyword: option.val
+        for option in pq.Conninfo.parse(defaults.encode())
+        if option.val is not None
+    }
     both = known | given
-    text = b" ".join(key + b"='" + value.replace(b"\\", b"\\\\").replace(b"'", b"\\'") + b"'" for key, value in both.items())
+    text = b" ".join(
+        key + b"='" + value.replace(b"\\", b"\\\\").replace(b"'", b"\\'") + b"'"
+        for key, value in both.items()
+    )
     pg = pq.PGconn.connect(text)
     if pg.status != pq.ConnStatus.OK:
-        message = pg.error_message.decode("utf-8", "replace").strip()
+        problem = _first_line(pg)
         pg.finish()
-        raise Silent(message)
+        raise Silent(problem)
     return pg
+
+
+def _first_line(pg: PGconn) -> str:
+    """Of the last problem; the others give advice."""
+    return pg.error_message.decode("utf-8", "replace").strip().partition("\n")[0]
 
 
 def _given(names: tuple[str, ...], values: Any) -> Sequence[Any]:
@@ -258,7 +275,7 @@ def _type_of(value: object) -> int:
 
 def _encoded(value: Any) -> bytes | None:
     if value is None or value.__class__ is bytes:
-        return value  # type: ignore[no-any-return]
+        return value
     if isinstance(value, str):
         if "\0" in value:
             raise ServerError("22021", "text with a zero byte")

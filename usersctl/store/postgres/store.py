@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Self
 
 from usersctl.clock import Clock
@@ -12,7 +13,7 @@ from usersctl.store.conninfo import Conninfo
 from usersctl.store.database_file import BUSY_SECONDS, NOT_OURS, VERSION
 from usersctl.store.postgres import dialect
 from usersctl.store.postgres.transaction import PostgresTransaction
-from usersctl.store.store import EndOfThread, Store
+from usersctl.store.store import EndOfThread, Progress, Store
 
 try:
     from usersctl.store.postgres.driver import Away, Connection, ServerError, Silent
@@ -70,7 +71,7 @@ class PostgresStore(Store):
             if not create:
                 hint = "make a new one with: usersctl db init; or restore a backup: usersctl db restore FILE"
                 raise StoreUnusable(f"{self.name} is empty", hint=hint)
-            with connection.patient(), self._transaction(connection, _begun(60.0, alone=True)):
+            with connection.patient(), self._transaction(connection, _begin(60.0, alone=True)):
                 if not self._is_current_on(connection):  # another process may have been quicker
                     self._make(connection)
 
@@ -82,14 +83,17 @@ class PostgresStore(Store):
         connection.execute("INSERT INTO installation (version) VALUES (?)", (VERSION,))
         connection.run("SAVEPOINT search")
         try:
-            for statement in dialect.SEARCH:
-                connection.run(statement)
+            for addition in dialect.SEARCH:
+                connection.run(addition)
         except ServerError:
             connection.run("ROLLBACK TO search")
 
     def _is_current_on(self, connection: Connection) -> bool:
         """False for an empty database; raises for another version, and for a database of another program."""
-        known = connection.run("SELECT to_regclass('installation'), to_regclass('users')").fetchone() or (None, None)
+        known = connection.run("SELECT to_regclass('installation'), to_regclass('users')").fetchone() or (
+            None,
+            None,
+        )
         if known[0] is None:
             if known[1] is not None:
                 raise StoreUnusable(f"{self.name} {NOT_OURS}")
@@ -99,12 +103,16 @@ class PostgresStore(Store):
             raise StoreUnusable(f"{self.name} {NOT_OURS}")
         version, moved_to = row
         if moved_to is not None:
-            raise OtherVersion(f"{self.name} was moved to {moved_to}", hint=f"use that one: database = {moved_to}")
+            raise OtherVersion(
+                f"{self.name} was moved to {moved_to}", hint=f"use that one: database = {moved_to}"
+            )
         if version > VERSION:
             message = f"{self.name} is of schema version {version}, this usersctl knows {VERSION}"
             raise OtherVersion(message, hint="install the newer usersctl that wrote it")
         if version < VERSION:
-            raise Outdated(f"{self.name} is of an older version", hint="bring it up to date with: usersctl db migrate")
+            raise Outdated(
+                f"{self.name} is of an older version", hint="bring it up to date with: usersctl db migrate"
+            )
         return True
 
     # --- the four verbs ---
@@ -113,11 +121,16 @@ class PostgresStore(Store):
     def read(self) -> Iterator[PostgresTransaction]:
         with self._translated_errors():
             connection = self._connection()
-            with self._transaction(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", commit=False):
+            with self._transaction(
+                connection, "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", commit=False
+            ):
                 yield PostgresTransaction(connection, self.clock)
 
     def glance(self) -> "Glance":
-        return Glance(self)
+        return Glance(self._begun, self._translated)
+
+    def _begun(self) -> PostgresTransaction:
+        return PostgresTransaction(self._connection(), self.clock)
 
     @contextmanager
     def write(
@@ -125,7 +138,7 @@ class PostgresStore(Store):
     ) -> Iterator[PostgresTransaction]:
         with self._translated_errors():
             connection = self._connection()
-            with self._transaction(connection, _begun(patience, alone=alone), commit=commit):
+            with self._transaction(connection, _begin(patience, alone=alone), commit=commit):
                 tx = PostgresTransaction(connection, self.clock)
                 tx.listener = self.listener
                 yield tx
@@ -166,6 +179,9 @@ class PostgresStore(Store):
     def check_writable(self) -> None:
         with self.write(patience=0, commit=False) as tx:
             tx.change_nothing()
+
+    def copy(self, target: Path, progress: Progress = lambda _done, _total: None) -> dict[str, int]:  # noqa: ARG002
+        raise StoreUnusable(f"{self.name} is on a server: copy it with pg_dump")
 
     def close(self) -> None:
         self._local = threading.local()  # a thread that goes on opens a connection of its own
@@ -228,9 +244,9 @@ class PostgresStore(Store):
         try:
             yield
         except (ServerError, Away) as error:
-            raise self.translated(error) from error
+            raise self._translated(error) from error
 
-    def translated(self, error: ServerError | Away) -> UsersError:
+    def _translated(self, error: ServerError | Away) -> UsersError:
         """In words for an operator; raises an error that is a fault of this program."""
         if isinstance(error, Away) or error.state in _AWAY:
             if isinstance(error, Silent):
@@ -239,7 +255,9 @@ class PostgresStore(Store):
                 self._lost = time.monotonic()
                 self._forget()
             problem = _PROBLEMS.get(getattr(error, "state", ""), "is away")
-            return StoreUnusable(f"{self.name} {problem}: {error}", hint="it heals by itself when the server is back")
+            return StoreUnusable(
+                f"{self.name} {problem}: {error}", hint="it heals by itself when the server is back"
+            )
         if error.state in _BUSY:
             return Busy("The database is busy, please try again", retry_after=2)
         if error.state == "22021":
@@ -255,21 +273,24 @@ class PostgresStore(Store):
 class Glance:
     """For a single statement, which is a transaction by itself."""
 
-    def __init__(self, store: PostgresStore) -> None:
-        self._store = store
+    def __init__(
+        self, begin: Callable[[], PostgresTransaction], translated: Callable[[ServerError | Away], UsersError]
+    ) -> None:
+        self._begin = begin
+        self._translated = translated
 
     def __enter__(self) -> PostgresTransaction:
         try:
-            return PostgresTransaction(self._store._connection(), self._store.clock)
+            return self._begin()
         except (ServerError, Away) as error:
-            raise self._store.translated(error) from error
+            raise self._translated(error) from error
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, ServerError | Away):
-            raise self._store.translated(error) from error
+            raise self._translated(error) from error
 
 
-def _begun(patience: float, *, alone: bool) -> str:
+def _begin(patience: float, *, alone: bool) -> str:
     # 0 would mean for ever.
     lock = "pg_advisory_xact_lock" if alone else "pg_advisory_xact_lock_shared"
     return f"BEGIN; SET LOCAL lock_timeout = {max(1, round(patience * 1000))}; SELECT {lock}({WRITERS})"
