@@ -9,6 +9,7 @@ from usersctl.clock import Clock, utc_now
 from usersctl.config import Settings
 from usersctl.models import OAUTH
 from usersctl.passwords import Hasher
+from usersctl.store.opening import open_store
 from usersctl.store.store import Store
 
 MAKE_AN_ADMIN = "usersctl create EMAIL --admin"
@@ -62,7 +63,7 @@ def build(
 
     Its parts are there, because many threads will use it, but for those that only second factors need.
     """
-    store = store or Store.open(settings.database, create=True)
+    store = store or open_store(settings.database, create=True)
     service = Service(settings, store, now, send, admin_command, parts)
     for name, value in vars(Service).items():
         if isinstance(value, cached_property) and name not in OF_FACTORS:

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 
 from usersctl.errors import Busy, StoreUnusable
 from usersctl.models import Session
-from usersctl.store.database_file import BUSY_SECONDS
 from usersctl.store.store import Store
 
 
@@ -57,7 +56,7 @@ class SessionUses:
                 self._writer = threading.Thread(target=self._write_in_time, name="uses", daemon=True)
                 self._writer.start()
 
-    def write(self, *, patience: float = BUSY_SECONDS) -> None:
+    def write(self, *, patience: float | None = None) -> None:
         """Raises Busy or StoreUnusable if the database takes nothing now; the notes are kept then."""
         with self._lock:
             # In the order of the table, so that each of its pages is read and written once.
@@ -70,7 +69,7 @@ class SessionUses:
                 # What is left came since, or could not be written: then a check does not try again at once.
                 self._since = self.store.clock() if self._notes else None
 
-    def _write(self, notes: list[Session], patience: float) -> None:
+    def _write(self, notes: list[Session], patience: float | None) -> None:
         with self.store.write(patience=patience, alone=False) as tx:
             tx.use_tokens(notes)
         with self._lock:

@@ -13,7 +13,7 @@ from usersctl.config.sources import COMMAND_LINE, Loaded, default_files
 from usersctl.config.values import is_loopback
 from usersctl.errors import Invalid
 from usersctl.service import MAKE_AN_ADMIN, Service, build
-from usersctl.store.store import Store
+from usersctl.store.opening import open_store
 from usersd.announce import announce, log_mail
 from usersd.app import App
 from usersd.background.leader import Leader
@@ -131,7 +131,7 @@ def hosted(
     """The application of one process and its background work. `address`: the one that it listens on, if known.
     `behind`: the address of another application, to stand in front of it in development."""
     with ExitStack() as stack:
-        store = Store.open(loaded.settings.database)
+        store = open_store(loaded.settings.database)
         store.cache_more()
         command = admin_command(loaded)
 

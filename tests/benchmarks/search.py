@@ -12,7 +12,7 @@ from tests.benchmarks.frame import HASH, MOMENT, Bench, Figure, add_sessions, ad
 from tests.benchmarks.servers import Order, asking, get, in_turns, servers, use
 from usersctl.folding import with_folded
 from usersctl.models import Newcomer
-from usersctl.store.store import Store
+from usersctl.store.opening import open_store
 
 ADMIN = "Cookie: auth_token=benchmark-00000000"
 ONE, MANY = 10, 50  # milliseconds
@@ -92,7 +92,7 @@ def _bytes_more(database: Path, without: Path, bench: Bench) -> int:
 
 def _seconds_to_add(database: Path, times: int) -> float:
     """The median."""
-    store, took = Store.open(database), []
+    store, took = open_store(database), []
     for _ in range(times):
         began = time.perf_counter()
         with store.write() as tx:

@@ -26,7 +26,7 @@ from usersctl.mail.kinds import RESET
 from usersctl.models import User
 from usersctl.service import Service
 from usersctl.store import backup, database_file
-from usersctl.store.store import Store
+from usersctl.store.opening import open_store
 
 pytestmark = pytest.mark.slow
 
@@ -846,7 +846,7 @@ def test_a_torn_database_is_replaced_if_its_trail_can_be_read(
 
 def test_a_migration_keeps_the_old_database_like_a_backup(tmp_path: Path) -> None:
     old_database(tmp_path / "users.db")
-    store = Store.open(tmp_path / "users.db")
+    store = open_store(tmp_path / "users.db")
     store.close()
     assert store.migrated is not None
     assert store.migrated.backup.stat().st_mode & 0o777 == 0o600

@@ -19,7 +19,7 @@ from usersctl.factors.totp import code_at, step_at
 from usersctl.models import UNKNOWN_CLIENT, Proof, User
 from usersctl.service import Service
 from usersctl.sessions import Opened, Pending
-from usersctl.store.store import Store
+from usersctl.store.opening import open_store
 
 OLD, NEW = "old key " * 5, "new key " * 5
 
@@ -56,7 +56,7 @@ def test_a_backup_of_before_opens_with_the_older_key_of_the_file(
     add_authenticator_apps(service, add().id)
     service.store.copy(tmp_path / "backup.db")
     service.key_rotation.run(by=OPERATOR)
-    with closing(Store.open(tmp_path / "backup.db")) as backup, backup.read() as tx:
+    with closing(open_store(tmp_path / "backup.db")) as backup, backup.read() as tx:
         (totp,) = tx.totp_secrets(0, 1)
     assert service.sealer.open(totp.secret, f"totp of user {totp.user_id}") == SEED
 
@@ -218,7 +218,7 @@ def test_a_rotation_that_is_killed_at_any_statement_leaves_secrets_that_open(
     with folders_after_kills(made, ROTATE) as folders:
         for folder in folders:
             after = Service(
-                Settings(database=folder / "users.db", base_url=""), Store.open(folder / "users.db")
+                Settings(database=folder / "users.db", base_url=""), open_store(folder / "users.db")
             )
             assert opened_secrets(after) == [SEED] * 5
             assert after.key_rotation.run(by=OPERATOR) == Rotated(5, 0)

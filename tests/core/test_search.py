@@ -15,7 +15,7 @@ from usersctl.folding import folded
 from usersctl.models import Newcomer, UserFilter
 from usersctl.service import Service
 from usersctl.store.backup import check
-from usersctl.store.store import Store
+from usersctl.store.opening import open_store
 
 SAME_SERVICE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 PEOPLE = {
@@ -224,7 +224,7 @@ def test_an_upgrade_from_a_version_with_the_index_makes_it_again(
     tmp_path: Path, make_service: Callable[..., Service]
 ) -> None:
     path = tmp_path / "users.db"
-    store = Store.open(path, create=True)
+    store = open_store(path, create=True)
     with store.write() as tx:
         tx.add_user(Newcomer("ada@example.com", "Ada Löve"))
     store.close()

@@ -26,6 +26,7 @@ from usersctl.errors import Busy, NotFound, StoreUnusable, Taken
 from usersctl.models import Identity, Newcomer, User, UserFilter
 from usersctl.service import Service
 from usersctl.store import database_file
+from usersctl.store.opening import open_store
 from usersctl.store.store import Store
 
 NOW = "2026-11-20T08:22:19.123Z"
@@ -41,7 +42,7 @@ def opened() -> Iterator[Callable[..., Store]]:
     stores: list[Store] = []
 
     def open_(*arguments: object, **keywords: object) -> Store:
-        stores.append(Store.open(*arguments, **keywords))  # type: ignore[arg-type]
+        stores.append(open_store(*arguments, **keywords))  # type: ignore[arg-type]
         return stores[-1]
 
     yield open_
@@ -118,7 +119,7 @@ def test_every_connection_is_durable_and_keeps_references(
 
 
 def test_the_last_close_merges_the_write_ahead_log_into_the_file(path: Path) -> None:
-    store = Store.open(path, create=True)
+    store = open_store(path, create=True)
     with store.write() as tx:
         tx.add_user(new_user("ada"))
     with ThreadPoolExecutor(1) as pool:
@@ -130,7 +131,7 @@ def test_the_last_close_merges_the_write_ahead_log_into_the_file(path: Path) -> 
 @pytest.mark.parametrize("write", [True, False])
 def test_a_missing_database_is_an_error_that_names_the_path_and_why(path: Path, write: bool) -> None:
     with pytest.raises(StoreUnusable) as refused:
-        Store.open(path, write=write, why="USERS_DATABASE")
+        open_store(path, write=write, why="USERS_DATABASE")
     assert str(path) in str(refused.value)
     assert "USERS_DATABASE" in str(refused.value)
     assert refused.value.hint
@@ -182,13 +183,13 @@ def with_other_users(path: Path) -> None:
 
 
 def of_the_future(path: Path) -> None:
-    Store.open(path, create=True).close()
+    open_store(path, create=True).close()
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA user_version = 99")
 
 
 def truncated(path: Path) -> None:
-    Store.open(path, create=True).close()
+    open_store(path, create=True).close()
     with path.open("r+b") as file:
         file.truncate(5000)
 
@@ -220,7 +221,7 @@ def test_a_file_that_is_no_database_of_usersctl_is_refused_by_name_and_not_chang
     make(path)
     before = path.read_bytes() if path.is_file() else None
     with pytest.raises(StoreUnusable, match=message) as refused:
-        Store.open(path, create=create)
+        open_store(path, create=create)
     assert str(path) in str(refused.value)
     if (
         make is not with_other_users
@@ -239,7 +240,7 @@ def test_a_file_that_is_no_database_is_refused_for_reading_too(
 ) -> None:
     make(path)
     with pytest.raises(StoreUnusable, match=message):
-        Store.open(path, write=False)
+        open_store(path, write=False)
 
 
 def test_an_empty_file_becomes_a_database_where_one_may_be_made(
@@ -248,7 +249,7 @@ def test_an_empty_file_becomes_a_database_where_one_may_be_made(
     path.touch()
     for write in (False, True):
         with pytest.raises(StoreUnusable, match="is empty") as refused:
-            Store.open(path, write=write)
+            open_store(path, write=write)
         assert "db init" in str(refused.value.hint)
         assert "db restore" in str(refused.value.hint)
     assert path.stat().st_size == 0
@@ -260,7 +261,7 @@ def test_a_folder_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for create in (True, False):
         with pytest.raises(StoreUnusable, match=r"users\.db"):
-            Store.open(tmp_path / "file" / "users.db", create=create)
+            open_store(tmp_path / "file" / "users.db", create=create)
 
 
 # --- read-only ---
@@ -271,6 +272,7 @@ import os, sys
 from pathlib import Path
 from usersctl.errors import StoreUnusable
 from usersctl.models import UserFilter
+from usersctl.store.opening import open_store
 from usersctl.store.store import Store
 path, how = Path(sys.argv[1]), sys.argv[2]
 if os.geteuid() == 0:
@@ -278,7 +280,7 @@ if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 try:
-    store = Store.open(path, write=how != "read")
+    store = open_store(path, write=how != "read")
     if how == "read":
         with store.read() as tx:
             print(tx.count_users(UserFilter()))
@@ -310,7 +312,7 @@ def shared() -> Iterator[Path]:
 def read_only(shared: Path) -> Iterator[Path]:
     """A database that everybody may read and nobody may write, in a folder of the same kind."""
     folder = shared / "disk"
-    store = Store.open(folder / "users.db", create=True)
+    store = open_store(folder / "users.db", create=True)
     with store.write() as tx:
         tx.add_user(new_user("ada"))
     store.close()
@@ -332,7 +334,7 @@ def test_a_database_on_a_read_only_disk_cannot_be_written_and_says_so(read_only:
 @pytest.mark.parametrize("how", ["read", "write"])
 def test_a_database_without_read_permission_is_refused_by_name(shared: Path, how: str) -> None:
     path = shared / "closed" / "users.db"
-    Store.open(path, create=True).close()
+    open_store(path, create=True).close()
     assert as_nobody(how, path) == f"{path} cannot be opened: Permission denied"
     path.parent.chmod(0o755)
     assert as_nobody(how, path) == f"{path} may not be read by this user"
@@ -397,7 +399,7 @@ def test_threads_that_read_and_then_write_never_fail(service: Service, add: Call
 
 
 def add_many(path: Path, letter: str) -> None:
-    store = Store.open(path)
+    store = open_store(path)
     for number in range(50):
         with store.write() as tx:
             assert tx.count_users(UserFilter()) >= number
@@ -420,7 +422,7 @@ def test_processes_that_read_and_then_write_never_fail(path: Path, opened: Calla
 
 
 def key_of(path: Path) -> bytes:
-    store = Store.open(path)
+    store = open_store(path)
     try:
         return store.signing_key("cookies")
     finally:
@@ -620,7 +622,7 @@ def test_queries_read_no_more_rows_in_a_larger_database(
 
 
 def test_closing_waits_for_a_thread_that_is_amid_a_change(tmp_path: Path) -> None:
-    store = Store.open(tmp_path / "users.db", create=True)
+    store = open_store(tmp_path / "users.db", create=True)
     begun, may_end = threading.Event(), threading.Event()
 
     def change() -> None:
@@ -637,7 +639,7 @@ def test_closing_waits_for_a_thread_that_is_amid_a_change(tmp_path: Path) -> Non
         may_end.set()
         changing.result(10)
         closing.result(10)
-    reopened = Store.open(tmp_path / "users.db")
+    reopened = open_store(tmp_path / "users.db")
     with reopened.read() as tx:
         assert [row.action for row in tx.audit_rows()] == ["late"]
     reopened.close()

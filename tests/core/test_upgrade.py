@@ -34,7 +34,7 @@ from usersctl.secrets import digest
 from usersctl.service import Service
 from usersctl.store import upgrade
 from usersctl.store.backup import check, checked_copy
-from usersctl.store.store import Store
+from usersctl.store.opening import open_store
 
 HASH = Hasher(4).hash(PASSWORD)
 WERKZEUG = generate_password_hash(PASSWORD, "pbkdf2:sha256:100")
@@ -87,7 +87,7 @@ def layout_of(path: Path, but: tuple[str, ...] = ()) -> set[tuple[Any, ...]]:
 
 
 def migrated(path: Path) -> tuple[list[User], upgrade.Migrated | None]:
-    store = Store.open(path)
+    store = open_store(path)
     try:
         with store.read() as tx:
             return list(tx.users(UserFilter(sort="created"))), store.migrated
@@ -145,7 +145,7 @@ def test_an_upgrade_keeps_the_id_address_hash_and_times_of_every_account(path: P
 def test_an_upgraded_database_has_the_layout_of_a_new_one(path: Path, tmp_path: Path, layout: str) -> None:
     make(path, layout, old_row())
     migrated(path)
-    Store.open(tmp_path / "new.db", create=True).close()
+    open_store(tmp_path / "new.db", create=True).close()
     others = (
         "personal_access_tokens",
         "password_reset_tokens",
@@ -277,7 +277,7 @@ def test_an_upgraded_database_is_closed_to_other_users(
     path: Path, layout: str, before: int, after: int
 ) -> None:
     make(path, layout).chmod(before)
-    store = Store.open(path, create=True)
+    store = open_store(path, create=True)
     try:
         with store.write() as tx:
             tx.clear_failures(1)
@@ -314,7 +314,7 @@ def test_reading_an_old_database_says_how_to_migrate_it_and_changes_nothing(path
     make(path, OLD, old_row())
     before = path.read_bytes()
     with pytest.raises(StoreUnusable, match="is of an older version") as refused:
-        Store.open(path, write=False)
+        open_store(path, write=False)
     assert "db migrate" in str(refused.value.hint)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
@@ -466,7 +466,7 @@ def test_an_upgrade_names_accounts_that_it_cannot_keep_and_changes_nothing(
     make(path, OLD, *rows)
     before, content = path.read_bytes(), dump(path)
     with pytest.raises(StoreUnusable, match=message):
-        Store.open(path)
+        open_store(path)
     assert dump(path) == content
     # Nothing but SQLite's own counts of changes: the journal, too, is the one that the old application had.
     after = path.read_bytes()
@@ -490,10 +490,10 @@ def test_an_upgrade_that_fails_halfway_leaves_the_former_database(
     monkeypatch.setattr(upgrade, "schema", lambda: real + "\nCREATE TABLE users (again TEXT);\n")
     monkeypatch.setattr(upgrade, "names_of_schema", lambda: {"users"})
     with pytest.raises(sqlite3.OperationalError, match="already exists"):
-        Store.open(path, create=True)
+        open_store(path, create=True)
     assert dump(path) == before
     monkeypatch.undo()
-    Store.open(path, create=True).close()
+    open_store(path, create=True).close()
     assert len(migrated(path)[0]) == (1 if layout else 0)
 
 
@@ -508,7 +508,7 @@ def killed_in_the_middle(path: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     upgrade._run_schema = die
-    Store.open(path)
+    open_store(path)
 
 
 def test_an_upgrade_that_is_killed_halfway_leaves_the_former_database(path: Path) -> None:
@@ -546,7 +546,7 @@ def rows_of(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 def test_an_upgrade_of_the_first_release_keeps_every_row_of_every_table(path: Path) -> None:
     before = rows_of(make_version_1(path))
-    Store.open(path).close()
+    open_store(path).close()
     after = rows_of(path)
     # A table that the first release had not has an id of its own.
     new = {"reserved_emails", "identities"}
@@ -561,15 +561,15 @@ def test_an_upgrade_of_the_first_release_keeps_every_row_of_every_table(path: Pa
 
 
 def test_an_upgrade_of_the_first_release_has_the_layout_of_a_new_database(path: Path, tmp_path: Path) -> None:
-    Store.open(make_version_1(path)).close()
-    Store.open(tmp_path / "new.db", create=True).close()
+    open_store(make_version_1(path)).close()
+    open_store(tmp_path / "new.db", create=True).close()
     assert layout_of(path, but=("theirs",)) == layout_of(tmp_path / "new.db")
     assert check(path).problems == []
 
 
 def test_an_upgrade_of_the_first_release_keeps_the_former_file_and_gives_no_id_again(path: Path) -> None:
     before = dump(make_version_1(path))
-    store = Store.open(path)
+    store = open_store(path)
     assert store.migrated is not None
     assert (store.migrated.accounts, dump(store.migrated.backup)) == (6, before)
     with store.read() as tx:
@@ -580,7 +580,7 @@ def test_an_upgrade_of_the_first_release_keeps_the_former_file_and_gives_no_id_a
 def test_an_upgrade_of_the_first_release_leaves_one_file_beside_the_database_and_lets_go_of_it(
     path: Path,
 ) -> None:
-    store = Store.open(make_version_1(path))
+    store = open_store(make_version_1(path))
     assert store.migrated is not None
     with store.read() as tx:
         assert [name for _, name, _ in tx._run("PRAGMA database_list")] == ["main"]
@@ -594,7 +594,7 @@ def test_an_upgrade_of_the_first_release_that_fails_halfway_changes_nothing(
     before = dump(make_version_1(path))
     monkeypatch.setattr(upgrade, "_for_its_owner_only", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        Store.open(path)
+        open_store(path)
     assert dump(path) == before
 
 
@@ -632,7 +632,7 @@ def test_an_upgrade_of_the_first_release_reserves_the_addresses_that_a_link_puts
         (5, "reset@example.com", "reset", 1, 6),
         (6, "sent@example.com", "sent", 1, None),
     )
-    Store.open(path).close()
+    open_store(path).close()
     reserved = [(row["user_id"], row["email"]) for row in rows_of(path)["reserved_emails"]]
     assert reserved == [(2, "first@example.com"), (2, "second@example.com"), (2, "third@example.com")]
     days = [
@@ -696,7 +696,7 @@ def test_an_upgrade_of_a_later_release_keeps_every_row_and_has_the_layout_of_a_n
             db.execute("UPDATE users SET oauth_issuer = 'https://id.example' WHERE id > 3")
             db.commit()
     before = rows_of(path)
-    Store.open(path).close()
+    open_store(path).close()
     after = rows_of(path)
     for table, rows in before.items():
         if table == "sqlite_sequence":
@@ -707,7 +707,7 @@ def test_an_upgrade_of_a_later_release_keeps_every_row_and_has_the_layout_of_a_n
         assert [
             {name: row[name] for name in old} for old, row in zip(rows, after[table], strict=True)
         ] == rows, table
-    Store.open(tmp_path / "new.db", create=True).close()
+    open_store(tmp_path / "new.db", create=True).close()
     assert layout_of(path, but=("theirs",)) == layout_of(tmp_path / "new.db")
     assert check(path).problems == []
 
@@ -718,7 +718,7 @@ def test_an_upgrade_folds_names_and_addresses(path: Path) -> None:
         db.execute("UPDATE users SET email = 'u@xn--exmple-cua.com' WHERE id = 2")
         db.execute("UPDATE users SET claimed_email = 'x@xn--exmple-cua.com' WHERE id = 3")
         db.commit()
-    Store.open(path).close()
+    open_store(path).close()
     assert folded_forms(path)[:4] == [
         ("bjorn odegard", None, None),
         ("user 2", "u@example.com", None),
@@ -734,7 +734,7 @@ def test_an_upgrade_keeps_a_name_that_is_no_text(path: Path, make_older: Callabl
     with closing(sqlite3.connect(make_older(path))) as db:
         db.execute("UPDATE users SET name = CAST(x'41ff' AS TEXT) WHERE id = 1")
         db.commit()
-    Store.open(path).close()
+    open_store(path).close()
     assert folded_forms(path)[0] == ("a\ufffd", None, None)
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT CAST(name AS BLOB) FROM users WHERE id = 1").fetchone() == (b"A\xff",)
@@ -751,7 +751,7 @@ def test_an_upgrade_learns_from_the_trail_what_nothing_counted_before(path: Path
         ):
             db.execute(add, (at, action, details))
         db.commit()
-    Store.open(path).close()
+    open_store(path).close()
     with closing(sqlite3.connect(path)) as db:
         counts = db.execute(
             "SELECT day, sign_ins, failed, registrations FROM daily_counts ORDER BY day"
@@ -775,7 +775,7 @@ def open_together(folder: Path, rounds: int, ready: Any, results: Any) -> None:
     for number in range(rounds):
         ready.wait(60)
         try:
-            store = Store.open(folder / f"{number}.db", create=True)
+            store = open_store(folder / f"{number}.db", create=True)
             with store.read() as tx:
                 results.put((number, tx.count_users(UserFilter()), store.migrated is not None))
             store.close()

@@ -18,7 +18,7 @@ from usersctl.factors.totp import code_at, step_at
 from usersctl.models import UNKNOWN_CLIENT, Proof
 from usersctl.service import Service
 from usersctl.sessions import Pending
-from usersctl.store.store import Store
+from usersctl.store.opening import open_store
 
 RECOVERY_CODE = "abcd-efgh-ijkl-mnop-qrst-uvwx"
 
@@ -39,7 +39,7 @@ def act(service):
 
 def opened(folder: Path) -> Service:
     database = folder / "users.db"
-    return Service(Settings(database=database, base_url="http://localhost", rounds=4), Store.open(database))
+    return Service(Settings(database=database, base_url="http://localhost", rounds=4), open_store(database))
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def made(tmp_path: Path) -> Path:
     """The folder of a database with an account."""
     folder = tmp_path / "made"
     folder.mkdir()
-    Store.open(folder / "users.db", create=True).close()
+    open_store(folder / "users.db", create=True).close()
     with closing(opened(folder)) as service:
         create_user(service, "ada@example.com", "Ada", PASSWORD)
     return folder

@@ -17,14 +17,14 @@ from support.old_databases import OLD
 
 from usersctl.store.backup import check
 from usersctl.store.database_file import VERSION
-from usersctl.store.store import Store
+from usersctl.store.opening import open_store
 
 # A process of its own, because it forks and so must have no threads and no open database.
 KILL_AT_EACH = """
 import os, shutil, signal, sys
 from pathlib import Path
 from usersctl.store import database_file
-from usersctl.store.store import Store
+from usersctl.store.opening import open_store
 import sqlite_utils, usersctl.store.upgrade  # once, and not in each of those that are killed
 
 old, work, step = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
@@ -46,7 +46,7 @@ def migrate(path, at):
         return connection
 
     database_file._open = open_and_watch
-    Store.open(path).close()
+    open_store(path).close()
 
 
 at = 0
@@ -109,7 +109,7 @@ def test_a_migration_that_is_killed_leaves_the_old_database_or_the_new_one(
         for saved in folder.glob("users.db.before-*"):
             assert everything(saved) == before, (number, saved)
         if version == 0:
-            Store.open(path).close()
+            open_store(path).close()
             is_new(path)
     print(
         f"killed before {len(killed) - 1} of {killed[-1]} statements: {states.count(0)} old, {states.count(VERSION)} new"

@@ -40,7 +40,7 @@ from support.web import Client, running
 from usersctl import __main__
 from usersctl.config import Settings
 from usersctl.service import build
-from usersctl.store.store import Store
+from usersctl.store.opening import open_store
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller example would take minutes to find
 EXAMPLES, STEPS = (100, 80) if LONG else (10, 30)
@@ -224,7 +224,7 @@ class Machine(RuleBasedStateMachine):
             patch.setenv("USERS_CONFIG", str(self.folder / "users.toml"))
             patch.setattr(sys, "argv", ["usersctl", "--json", "--no-input", *words])
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-            patch.setitem(Store.open.__func__.__kwdefaults__, "clock", self.clock)  # type: ignore[attr-defined]
+            patch.setitem(open_store.__kwdefaults__, "clock", self.clock)
             patch.setattr(bcrypt, "gensalt", lambda _rounds: salt)
             patch.setattr(signal, "signal", lambda *_arguments: None)
             with pytest.raises(SystemExit) as ended:

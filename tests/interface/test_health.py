@@ -62,7 +62,7 @@ def test_a_full_disk_is_not_ready(site: Site, monkeypatch: pytest.MonkeyPatch) -
 def test_a_database_that_cannot_be_written_is_not_ready(
     site: Site, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service.readiness, "store", store.Store.open(service.store.path, write=False))
+    monkeypatch.setattr(service.readiness, "store", store.open_store(service.store.path, write=False))
     assert failing(site) == "Not ready: database"
     service.readiness.store.close()
 

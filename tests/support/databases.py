@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from usersctl.store import database_file
-from usersctl.store.store import Store
+from usersctl.store.opening import open_store
 
 # A folder for databases of tests that write much: nothing is lost with them but time.
 IN_MEMORY = next((folder for folder in ("/dev/shm",) if Path(folder).is_dir()), None)
@@ -37,5 +37,5 @@ def add_database(path: Path) -> None:
 def _content() -> bytes:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "users.db"
-        Store.open(path, create=True).close()
+        open_store(path, create=True).close()
         return path.read_bytes()

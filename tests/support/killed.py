@@ -17,7 +17,7 @@ from usersctl.config import Settings
 from usersctl.models import UNKNOWN_CLIENT, Actor, Proof
 from usersctl.service import Service
 from usersctl.store import database_file
-from usersctl.store.store import Store
+from usersctl.store.opening import open_store
 import cryptography.hazmat.primitives.ciphers.aead, segno, usersctl.factors.enrolment, usersctl.factors.rotation, usersctl.sessions
 
 made, work = Path(sys.argv[1]), Path(sys.argv[2])
@@ -42,7 +42,7 @@ def act_until(folder, at):
 
     database_file._open = open_and_watch
     database = folder / "users.db"
-    act(Service(Settings(database=database, base_url="http://localhost"), Store.open(database)))
+    act(Service(Settings(database=database, base_url="http://localhost"), open_store(database)))
     os._exit(0)
 
 

@@ -16,7 +16,7 @@ from usersctl.clock import utc_now
 from usersctl.errors import Busy, Invalid, KeyUnusable, StoreUnusable
 from usersctl.models import AuditRow
 from usersctl.store.database_file import VERSION
-from usersctl.store.store import Store
+from usersctl.store.opening import open_store
 from usersctl.text import counted
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _place_of_key(run: "Invocation") -> str:
 def _record(run: "Invocation", file: Path, accounts: int) -> None:
     """For the overview, and because a copy of all accounts is worth a row of the trail. A failure spoils no backup."""
     try:
-        with closing(Store.open(run.loaded.settings.database)) as store, store.write() as tx:
+        with closing(open_store(run.loaded.settings.database)) as store, store.write() as tx:
             tx.audit(run.actor, "backup", file=clean(str(file.absolute())), accounts=accounts)
     except (StoreUnusable, Busy) as error:
         run.out.note(f"The backup is complete, but not in the audit trail: {error}")
@@ -226,7 +226,7 @@ def _without_key(run: "Invocation", copy: Path) -> tuple[int, str]:
     """How many secrets of authenticator apps in the backup no key opens, and what that means."""
     from usersctl.factors.sealing import NAME_BYTES
 
-    with closing(Store.open(copy, write=False)) as store, store.read() as tx:
+    with closing(open_store(copy, write=False)) as store, store.read() as tx:
         sealed_with = tx.count_totp_by_beginning(NAME_BYTES)
     try:
         missing = _sealer(run).missing(sealed_with)

@@ -11,6 +11,7 @@ from usersctl.cli.show.cells import clean
 from usersctl.cli.show.output import Output
 from usersctl.config import sources
 from usersctl.models import Actor
+from usersctl.store.opening import open_store
 from usersctl.store.store import Store
 from usersctl.text import counted
 
@@ -42,7 +43,7 @@ class Invocation:
 
     def store(self, *, create: bool = False, write: bool = True) -> Store:
         path, why = self.loaded.settings.database, self.loaded.origins["database"].source
-        self._store = store = Store.open(path, create=create, write=write, why=why)
+        self._store = store = open_store(path, create=create, write=write, why=why)
         if store.migrated is not None:
             for note in store.migrated.notes:
                 self.out.note(f"Note: {note}")

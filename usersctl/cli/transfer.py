@@ -215,7 +215,7 @@ def _service(run: Invocation, *, dry_run: bool) -> Iterator["Service"]:
     import tempfile
 
     from usersctl.service import Service
-    from usersctl.store.store import Store
+    from usersctl.store.opening import open_store
 
     settings = run.loaded.settings
     database = settings.database
@@ -224,7 +224,7 @@ def _service(run: Invocation, *, dry_run: bool) -> Iterator["Service"]:
         # An import turns an empty file into a database.
         if database.is_dir() or (database.exists() and database.stat().st_size > 0):
             run.store(write=False).copy(copy)
-        with closing(Store.open(copy, create=True)) as store:
+        with closing(open_store(copy, create=True)) as store:
             yield Service(settings._replace(database=copy), store)
 
 

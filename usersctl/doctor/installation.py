@@ -13,6 +13,7 @@ from usersctl.config.sources import Loaded
 from usersctl.deadline import within
 from usersctl.errors import Invalid, SignInRefused, UsersError
 from usersctl.models import OAUTH
+from usersctl.store.opening import open_store
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
@@ -119,7 +120,7 @@ class Installation:
     def opened(self) -> Store | UsersError:
         origin = self.configuration.origins["database"]
         try:
-            return Store.open(self.settings.database, write=False, no_trace=True, why=origin.source)
+            return open_store(self.settings.database, write=False, no_trace=True, why=origin.source)
         except UsersError as error:
             return error
 

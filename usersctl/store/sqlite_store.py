@@ -134,12 +134,14 @@ class SQLiteStore(Store):
     def write(
         self,
         *,
-        patience: float = database_file.BUSY_SECONDS,
+        patience: float | None = None,
         commit: bool = True,
         alone: bool = True,  # noqa: ARG002
     ) -> Iterator[Transaction]:
         """Every transaction begins as a writer, because SQLite may refuse to turn a reader into one. A writer is always
         alone."""
+        if patience is None:
+            patience = database_file.BUSY_SECONDS
         waits_fully = patience >= database_file.BUSY_SECONDS and not self._held
         if self._held:
             patience = min(patience, PATIENCE_WHILE_HELD)

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from usersctl.clock import Clock, utc_now
+from usersctl.clock import Clock
 from usersctl.store.audit import Told
-from usersctl.store.conninfo import Conninfo, Database, file_of, shown
-from usersctl.store.database_file import BUSY_SECONDS, Migrated
+from usersctl.store.conninfo import Database, file_of, shown
+from usersctl.store.database_file import Migrated
 from usersctl.store.transaction import Transaction
 
 Progress = Callable[[int, int], object]  # is called with what is done, and the total
@@ -40,31 +40,6 @@ class Store(ABC):
         self.read_only = read_only
         self.clock = clock
 
-    @staticmethod
-    def open(
-        database: Database,
-        *,
-        create: bool = False,
-        write: bool = True,
-        no_trace: bool = False,
-        why: str = "",
-        clock: Clock = utc_now,
-    ) -> "Store":
-        """A store on a current database. `create` makes a missing one; opening an old one for writing migrates it.
-
-        `no_trace` leaves no files beside it. `why` says where the path comes from, for the error about a missing file.
-        """
-        # Late, because each imports its own driver.
-        if isinstance(database, Conninfo):
-            from usersctl.store.postgres.store import PostgresStore
-
-            return PostgresStore.opened(database, create=create, write=write, clock=clock)
-        from usersctl.store.sqlite_store import SQLiteStore
-
-        return SQLiteStore.opened(
-            database, create=create, write=write, no_trace=no_trace, why=why, clock=clock
-        )
-
     @property
     def path(self) -> Path:
         """Raises StoreUnusable if the database is no file."""
@@ -85,9 +60,10 @@ class Store(ABC):
 
     @abstractmethod
     def write(
-        self, *, patience: float = BUSY_SECONDS, commit: bool = True, alone: bool = True
+        self, *, patience: float | None = None, commit: bool = True, alone: bool = True
     ) -> AbstractContextManager[Transaction]:
-        """All changes or none; Busy if other writers take longer than `patience` (seconds).
+        """All changes or none; Busy if other writers take longer than `patience` (seconds; without it
+        database_file.BUSY_SECONDS).
 
         Without `commit` the changes are rolled back at the end, to learn what would happen. `alone`: no other writer is
         at work meanwhile. Without it other writers are that are not alone, either, where the engine can: for a few hot

@@ -9,8 +9,9 @@ from typing import Self
 
 from usersctl.clock import Clock
 from usersctl.errors import Busy, Invalid, OtherVersion, Outdated, StoreUnusable, UsersError
+from usersctl.store import database_file
 from usersctl.store.conninfo import Conninfo
-from usersctl.store.database_file import BUSY_SECONDS, NOT_OURS, VERSION
+from usersctl.store.database_file import NOT_OURS, VERSION
 from usersctl.store.postgres import dialect
 from usersctl.store.postgres.transaction import PostgresTransaction
 from usersctl.store.store import EndOfThread, Progress, Store
@@ -134,7 +135,7 @@ class PostgresStore(Store):
 
     @contextmanager
     def write(
-        self, *, patience: float = BUSY_SECONDS, commit: bool = True, alone: bool = True
+        self, *, patience: float | None = None, commit: bool = True, alone: bool = True
     ) -> Iterator[PostgresTransaction]:
         with self._translated_errors():
             connection = self._connection()
@@ -290,7 +291,9 @@ class Glance:
             raise self._translated(error) from error
 
 
-def _begin(patience: float, *, alone: bool) -> str:
+def _begin(patience: float | None, *, alone: bool) -> str:
+    if patience is None:
+        patience = database_file.BUSY_SECONDS
     # 0 would mean for ever.
     lock = "pg_advisory_xact_lock" if alone else "pg_advisory_xact_lock_shared"
     return f"BEGIN; SET LOCAL lock_timeout = {max(1, round(patience * 1000))}; SELECT {lock}({WRITERS})"

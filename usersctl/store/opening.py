@@ -1,0 +1,28 @@
+"""Opens the database that the configuration names: a file of SQLite, or one on a PostgreSQL server."""
+
+from usersctl.clock import Clock, utc_now
+from usersctl.store.conninfo import Conninfo, Database
+from usersctl.store.store import Store
+
+
+def open_store(
+    database: Database,
+    *,
+    create: bool = False,
+    write: bool = True,
+    no_trace: bool = False,
+    why: str = "",
+    clock: Clock = utc_now,
+) -> Store:
+    """A store on a current database. `create` makes a missing one; opening an old one for writing migrates it.
+
+    `no_trace` leaves no files beside it. `why` says where the path comes from, for the error about a missing file.
+    """
+    # Late, because each imports its own driver.
+    if isinstance(database, Conninfo):
+        from usersctl.store.postgres.store import PostgresStore
+
+        return PostgresStore.opened(database, create=create, write=write, clock=clock)
+    from usersctl.store.sqlite_store import SQLiteStore
+
+    return SQLiteStore.opened(database, create=create, write=write, no_trace=no_trace, why=why, clock=clock)
