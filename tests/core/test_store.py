@@ -273,7 +273,7 @@ from pathlib import Path
 from usersctl.errors import StoreUnusable
 from usersctl.models import UserFilter
 from usersctl.store.opening import open_store
-from usersctl.store.store import Store
+from usersctl.store.sqlite_store import SQLiteStore  # before it may read the modules no more
 path, how = Path(sys.argv[1]), sys.argv[2]
 if os.geteuid() == 0:
     os.setgroups([])
