@@ -17,7 +17,7 @@ from support.web import Reply
 
 from usersctl.errors import StoreUnusable
 from usersctl.identity_headers import known_names, spellings
-from usersctl.store.store import Store
+from usersctl.store.sqlite_store import SQLiteStore
 
 pytestmark = pytest.mark.slow
 
@@ -183,14 +183,14 @@ def test_a_visitor_signs_in_and_out_over_http(here: House) -> None:
 def test_no_request_passes_while_the_database_cannot_be_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    def gone(_store: Store) -> None:
+    def gone(_store: SQLiteStore) -> None:
         raise StoreUnusable("users.db is gone")
 
     with house(kind, tmp_path, plain=True) as here:
         visitor = here.visitor(here.ada)
         headers_of(visitor.get("/page"))
         with monkeypatch.context() as patch:
-            patch.setattr(Store, "glance", gone)
+            patch.setattr(SQLiteStore, "glance", gone)
             for headers in ({}, BROWSER):
                 refused = visitor.get("/page", headers=headers)
                 assert (refused.status, refused.all("Retry-After")) == (503, ["5"])

@@ -40,7 +40,7 @@ def test_health_does_not_use_the_database(site: Site, monkeypatch: pytest.Monkey
     def not_now(*_words: object) -> None:
         raise AssertionError("the database was asked")
 
-    monkeypatch.setattr(store.Store, "_connection", not_now)
+    monkeypatch.setattr(type(site.service.store), "_connection", not_now)
     assert site.client().get("/health").status == 200
     assert site.client(cookies={"auth_token": "A" * 43}).get("/health").status == 200
 
