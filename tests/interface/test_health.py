@@ -10,7 +10,7 @@ from support.web import Site
 
 from usersctl import readiness
 from usersctl.service import Service
-from usersctl.store import database_file, store
+from usersctl.store import database_file
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_a_full_disk_is_not_ready(site: Site, monkeypatch: pytest.MonkeyPatch) -
 def test_a_database_that_cannot_be_written_is_not_ready(
     site: Site, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service.readiness, "store", store.open_store(service.store.path, write=False))
+    monkeypatch.setattr(service.readiness, "store", open_store(service.store.path, write=False))
     assert failing(site) == "Not ready: database"
     service.readiness.store.close()
 
