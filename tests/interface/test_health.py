@@ -11,6 +11,7 @@ from support.web import Site
 from usersctl import readiness
 from usersctl.service import Service
 from usersctl.store import database_file
+from usersctl.store.opening import open_store
 
 
 @pytest.fixture(autouse=True)
