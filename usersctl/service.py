@@ -219,9 +219,9 @@ class Service:
 
     @cached_property
     def sealer(self) -> "Sealer":
-        from usersctl.factors.sealing import KeyFile, Sealer
+        from usersctl.factors.sealing import Sealer, key_file
 
-        return Sealer(self.settings.secret_keys, KeyFile(self.store.path))
+        return Sealer(self.settings.secret_keys, key_file(self.store.database))
 
     @cached_property
     def factor_reset(self) -> "FactorReset":

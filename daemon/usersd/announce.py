@@ -3,8 +3,10 @@
 import os
 
 from usersctl.config import Settings
+from usersctl.factors.sealing import NO_KEY
 from usersctl.mail import folder
 from usersctl.service import Service
+from usersctl.store.conninfo import Conninfo
 from usersctl.text import counted
 from usersd.log import Log
 
@@ -17,6 +19,8 @@ def announce(service: Service, log: Log) -> bool:
         for note in migrated.notes:
             log.event("migrated", message=note)
     log_links(service, log)
+    if isinstance(service.settings.database, Conninfo) and not service.settings.secret_keys:
+        log.event("no-secret-key", message=NO_KEY)
     admin = service.first_admin.from_environment(os.environ)
     if admin is not None:
         log.event("first-admin", user=admin.id, email=admin.email)

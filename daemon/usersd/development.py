@@ -56,7 +56,7 @@ def for_development(loaded: Loaded, trial: Trial) -> tuple[Loaded, tuple[Route, 
         )
     origins = loaded.origins
     if origins["database"].source != COMMAND_LINE:
-        database = settings.database.with_name(TRIAL)
+        database = settings.folder / TRIAL
         settings = settings._replace(database=database)
         # As if --db had named it, because other commands need --db for it.
         origins = origins | {"database": Origin(COMMAND_LINE, str(database))}

@@ -13,6 +13,7 @@ from usersctl.config.sources import COMMAND_LINE, Loaded, default_files
 from usersctl.config.values import is_loopback
 from usersctl.errors import Invalid
 from usersctl.service import MAKE_AN_ADMIN, Service, build
+from usersctl.store.conninfo import shown
 from usersctl.store.opening import open_store
 from usersd.announce import announce, log_mail
 from usersd.app import App
@@ -61,7 +62,7 @@ def start(
         log_mail(settings, log, dev=trial is not None)
 
         def ready(url: str) -> None:
-            log.event("listening", url=url, base_url=settings.base_url, database=str(settings.database))
+            log.event("listening", url=url, base_url=settings.base_url, database=shown(settings.database))
             if trial is not None:
                 message = f"For other commands on this database: usersctl list{db_option(loaded)}"
                 log.event("trial", app=trial.app, message=message)
@@ -90,7 +91,7 @@ def db_option(loaded: Loaded) -> str:
     """What another command needs to find this daemon's database."""
     if loaded.origins["database"].source != COMMAND_LINE:
         return ""
-    return f" --db {shlex.quote(str(loaded.settings.database))}"
+    return f" --db {shlex.quote(shown(loaded.settings.database))}"
 
 
 def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False, trial: "Trial | None" = None) -> None:

@@ -14,6 +14,7 @@ from usersctl.errors import Invalid, Taken
 from usersctl.fields import newcomer, normal_group, search_text
 from usersctl.models import Identity, Role, TokenKind, User, UserFilter, UserState
 from usersctl.passwords import password_is_set
+from usersctl.store.conninfo import Conninfo
 from usersctl.text import counted
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def create(
     new = newcomer(email, name, role or Role.USER)
     # Look before asking for a password; and do not create a database for an account that is refused.
     service = None
-    if run.loaded.settings.database.is_file():
+    database = run.loaded.settings.database
+    if isinstance(database, Conninfo) or database.is_file():
         service = run.service(create=True)
         if _report_existing(run, service, new.email, if_missing=if_missing, generate=generate):
             return

@@ -1,4 +1,4 @@
-"""db: creates, migrates, backs up, verifies and restores the database file."""
+"""db: creates, migrates, backs up, verifies and restores the database."""
 
 import time
 from contextlib import closing
@@ -15,6 +15,7 @@ from usersctl.cli.show.cells import clean
 from usersctl.clock import utc_now
 from usersctl.errors import Busy, Invalid, KeyUnusable, StoreUnusable
 from usersctl.models import AuditRow
+from usersctl.store.conninfo import Conninfo, file_of
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
 from usersctl.text import counted
@@ -31,11 +32,22 @@ BackupFile = Annotated[Path, Argument(metavar="FILE", help="A file that `db back
 def init(ctx: Context) -> None:
     """Create the database, if there is none."""
     run = invocation(ctx)
-    path = run.loaded.settings.database
-    exists = path.is_file() and path.stat().st_size > 0
-    run.store(create=True)
+    database = run.loaded.settings.database
+    if isinstance(database, Conninfo):
+        exists = _is_there(database)
+    else:
+        exists = database.is_file() and database.stat().st_size > 0
+    name = run.store(create=True).name
     done = "Exists already:" if exists else "Created"
-    run.out.result(f"{done} {path}", {"path": str(path), "created": not exists})
+    run.out.result(f"{done} {name}", {"path": name, "created": not exists})
+
+
+def _is_there(database: Conninfo) -> bool:
+    try:
+        Store.open(database, write=False).close()
+    except Outdated as error:
+        return False
+    return True
 
 
 def migrate(ctx: Context) -> None:
@@ -43,27 +55,26 @@ def migrate(ctx: Context) -> None:
     run = invocation(ctx)
     store = run.store()
     done = store.migrated
-    as_json: dict[str, Any] = {"path": str(store.path), "version": VERSION, "migrated": done is not None}
+    as_json: dict[str, Any] = {"path": store.name, "version": VERSION, "migrated": done is not None}
     if done is None:
         as_json |= {"accounts": None, "backup": None, "notes": []}
-        run.out.result(f"{store.path} is of version {VERSION} already", as_json)
+        run.out.result(f"{store.name} is of version {VERSION} already", as_json)
     else:
         as_json |= {"accounts": done.accounts, "backup": str(done.backup), "notes": done.notes}
-        run.out.result(f"{store.path} is of version {VERSION}", as_json)
+        run.out.result(f"{store.name} is of version {VERSION}", as_json)
 
 
 def status(ctx: Context) -> None:
     """Show the path, version and size of the database."""
     run = invocation(ctx)
     store = run.store(write=False)
-    log = Path(f"{store.path}-wal")
     with store.read() as tx:
+        server = tx.server()
         facts: dict[str, Any] = {
-            "path": str(store.path),
+            "path": store.name,
             "chosen_by": run.loaded.origins["database"].source,
             "version": VERSION,
-            "bytes": store.path.stat().st_size,
-            "wal_bytes": log.stat().st_size if log.exists() else 0,
+            **(_sizes(store.path) if server is None else {"server": server.version, "bytes": server.bytes}),
             **tx.counts(),
             "active_admins": tx.active_admins(),
             "last_backup": _time_of(tx.last_of("backup")),
@@ -72,6 +83,11 @@ def status(ctx: Context) -> None:
         run.out.write_json(facts)
     else:
         run.out.facts(facts.items())
+
+
+def _sizes(file: Path) -> dict[str, int]:
+    log = Path(f"{file}-wal")
+    return {"bytes": file.stat().st_size, "wal_bytes": log.stat().st_size if log.exists() else 0}
 
 
 def _time_of(row: AuditRow | None) -> str | None:
@@ -108,10 +124,10 @@ def backup(
         if keep is None:
             counts = store.copy(file, draw)
         else:
-            file, counts, removed = DatedBackups(file, store.path.stem, keep).add(store, utc_now(), draw)
+            file, counts, removed = DatedBackups(file, _stem(store), keep).add(store, utc_now(), draw)
     seconds, size = round(time.monotonic() - began, 2), file.stat().st_size
     accounts = counted(counts["users"], "account")
-    key = _place_of_key(run) if counts["totp_secrets"] else None
+    key = _sealer(run).place if counts["totp_secrets"] else None
     as_json: dict[str, Any] = {
         "file": str(file),
         "accounts": counts["users"],
@@ -132,16 +148,16 @@ def backup(
     _record(run, file, counts["users"])
 
 
+def _stem(store: Store) -> str:
+    """How the names of its dated backups begin."""
+    return store.database.stem if isinstance(store.database, Path) else "users"
+
+
 def _sealer(run: "Invocation") -> "Sealer":
-    from usersctl.factors.sealing import KeyFile, Sealer
+    from usersctl.factors.sealing import Sealer, key_file
 
     settings = run.loaded.settings
-    return Sealer(settings.secret_keys, KeyFile(settings.database))
-
-
-def _place_of_key(run: "Invocation") -> str:
-    sealer = _sealer(run)
-    return "auth.secretKey" if sealer.configured else str(sealer.file.path)
+    return Sealer(settings.secret_keys, key_file(settings.database))
 
 
 def _record(run: "Invocation", file: Path, accounts: int) -> None:
@@ -192,7 +208,7 @@ def restore(
     from usersctl.store import backup as backups
 
     run = invocation(ctx)
-    path = run.loaded.settings.database
+    path = file_of(run.loaded.settings.database)
     if is_same_file(file, path):
         raise Invalid(f"{file} is the database itself", hint="name a file that usersctl db backup made")
     with backups.checked_copy(file) as (report, copy):
@@ -237,7 +253,7 @@ def _without_key(run: "Invocation", copy: Path) -> tuple[int, str]:
         return 0, ""
     apps = counted(count, "authenticator app")
     return count, (
-        f"{apps} cannot be used: their key is not in {_place_of_key(run)}. Add it there, one key a line; or, if it is lost, let"
+        f"{apps} cannot be used: their key is not in {_sealer(run).place}. Add it there, one key a line; or, if it is lost, let"
         " users enrol again after: usersctl factor reset USER --totp. usersctl doctor names them"
     )
 

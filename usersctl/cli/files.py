@@ -10,6 +10,7 @@ from typing import IO, Any
 from usersctl.cli.show.cells import Cell, csv_value, no_formula, to_json
 from usersctl.cli.show.listing import print_json_array
 from usersctl.errors import Invalid
+from usersctl.store.conninfo import Database
 from usersctl.transfer.rows import Format, SourceRow, as_text, csv_rows, json_rows, jsonl_rows
 
 _BY_SUFFIX = {"csv": Format.CSV, "json": Format.JSON, "jsonl": Format.JSONL, "ndjson": Format.JSONL}
@@ -24,8 +25,8 @@ def by_suffix(file: str) -> Format:
     return form
 
 
-def is_same_file(file: Path, database: Path) -> bool:
-    return file.exists() and database.exists() and file.samefile(database)
+def is_same_file(file: Path, database: Database) -> bool:
+    return isinstance(database, Path) and file.exists() and database.exists() and file.samefile(database)
 
 
 # --- reading ---

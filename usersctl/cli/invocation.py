@@ -42,13 +42,13 @@ class Invocation:
         return Service(self.loaded.settings, self.store(create=create, write=write))
 
     def store(self, *, create: bool = False, write: bool = True) -> Store:
-        path, why = self.loaded.settings.database, self.loaded.origins["database"].source
-        self._store = store = open_store(path, create=create, write=write, why=why)
+        database, why = self.loaded.settings.database, self.loaded.origins["database"].source
+        self._store = store = open_store(database, create=create, write=write, why=why)
         if store.migrated is not None:
             for note in store.migrated.notes:
                 self.out.note(f"Note: {note}")
             accounts = counted(store.migrated.accounts, "account")
-            self.out.note(f"Migrated {path} with {accounts}; the old file is kept as {store.migrated.backup}")
+            self.out.note(f"Migrated {store.name} with {accounts}; the old file is kept as {store.migrated.backup}")
         return store
 
     def close(self) -> None:

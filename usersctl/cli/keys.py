@@ -20,7 +20,7 @@ def rotate(ctx: Context) -> None:
     with run.out.progress("Sealing secrets") as draw:
         rotated = service.key_rotation.run(by=run.actor, progress=draw)
     sealer = service.sealer
-    file = None if sealer.configured else str(sealer.file.path)
+    file = None if sealer.configured else sealer.place
     run.out.result(f"Sealed {counted(rotated.sealed, 'secret')} anew", rotated._asdict() | {"file": file})
     if file is not None:
         run.out.note(f"{file} has a new first line: keep a copy of the file apart from the backups")

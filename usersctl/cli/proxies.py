@@ -1,6 +1,6 @@
 """The words of the snippets for proxies: where the proxy listens, what it protects, which headers it sets and strips."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 from urllib.parse import SplitResult, urlsplit
@@ -30,6 +30,30 @@ def application_at(address: str) -> str:
             hint="such as 127.0.0.1:8000 or http://127.0.0.1:8000, without a path",
         )
     return origin
+
+
+def daemon_at(address: str) -> str:
+    """What --daemon names, as an upstream."""
+    try:
+        origin: str = origin_of.check(f"http://{address}")
+    except BadValue:
+        raise Invalid(f"--daemon {address!r} is no address", hint="such as 10.0.0.5:8080") from None
+    return origin.removeprefix("http://")
+
+
+def balanced(daemons: Sequence[str]) -> dict[str, str]:
+    """The words for the upstreams: of several, one that fails is left out for some seconds."""
+    if len(daemons) == 1:
+        alone = f"    server {daemons[0]};"
+        return {"nginx_servers": alone, "nginx_tries": "", "caddy_balance": "", "caddy_balanced": ""}
+    servers = ["    zone usersd 64k;", *(f"    server {each} max_fails=2 fail_timeout=5s;" for each in daemons)]
+    lines = "".join(f"\n\t\t\t\t{line}" for line in _CADDY_BALANCE)
+    return {
+        "nginx_servers": "\n".join(servers),
+        "nginx_tries": _NGINX_TRIES,
+        "caddy_balance": lines,
+        "caddy_balanced": f" {{{lines}\n\t\t\t}}",
+    }
 
 
 def header_names(texts: Iterable[str]) -> Names:
@@ -207,6 +231,19 @@ class Front:
         }
 
 
+_NGINX_TRIES = """\
+    # A request goes to the next daemon if one cannot be reached, and has not got it yet.
+    proxy_connect_timeout 2s;
+
+"""
+_CADDY_BALANCE = (
+    "# To those that are ready; to the next one if one cannot be reached.",
+    "health_uri /ready",
+    "health_interval 2s",
+    "health_timeout 3s",
+    "lb_try_duration 3s",
+    "fail_duration 5s",
+)
 _NGINX_REDIRECT = """\
 server {{
     listen 80;

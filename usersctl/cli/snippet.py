@@ -14,12 +14,13 @@ from typing import Annotated, Self
 
 from typer import Argument, Context, Option
 
-from usersctl.cli.proxies import TRIAL, Front, Names, application_at, header_names
+from usersctl.cli.proxies import TRIAL, Front, Names, application_at, balanced, daemon_at, header_names
 from usersctl.cli.questions import invocation
 from usersctl.config import Settings
 from usersctl.config.sources import Loaded
 from usersctl.config.values import connectable_host, host_and_port, is_loopback
 from usersctl.errors import Invalid
+from usersctl.store.conninfo import Conninfo
 
 FOLDER = Path(__file__).parent.parent / "snippets"
 NIGHTLY = "0 2 * * *"
@@ -31,6 +32,7 @@ COMPOSE_KEYS = ('server.trustedProxies = ["10.89.231.0/28"]', "[forward.headers]
 
 # Where the files go. Other names than those of the members: in the class, a member hides a constant of its name.
 SERVICE_AT, SOCKET_AT = "/etc/systemd/system/usersd.service", "/etc/systemd/system/usersd.socket"
+INSTANCES_AT = "/etc/systemd/system/usersd@.service"
 CLEANUP_AT, TIMER_AT = "/etc/systemd/system/users-cleanup.service", "/etc/systemd/system/users-cleanup.timer"
 NGINX_AT = "/etc/nginx/sites-enabled/users.conf"
 FILTER_AT, JAIL_AT = "/etc/fail2ban/filter.d/usersd.conf", "/etc/fail2ban/jail.d/usersd.conf"
@@ -40,6 +42,9 @@ RELOAD = f"systemctl daemon-reload && {ENABLE}"
 START_TIMER = f"{RELOAD} users-cleanup.timer"
 RESTART_WITH_SOCKET = f"systemctl daemon-reload && systemctl stop usersd && {ENABLE} usersd.socket usersd"
 RELOAD_FAIL2BAN = "systemctl reload fail2ban"
+
+# The first line of the unit of several daemons on one machine.
+INSTANCES = f"systemd unit of several daemons, each named by its port, such as usersd@8081: {INSTANCES_AT}"
 
 # Characters that need no quoting in any of the generated files.
 _PLAIN = re.compile(r"[\w/.,@+=~\[\]-]*")
@@ -57,6 +62,7 @@ class Snippet(StrEnum):
 
     # fmt: off
     SYSTEMD    = "systemd",    "usersd.service",        SERVICE_AT, f"{RELOAD} usersd"
+    INSTANCES  = "instances",  "usersd.service",        INSTANCES_AT, f"{RELOAD} usersd@8081 usersd@8082"
     SOCKET     = "socket",     "usersd.socket",         SOCKET_AT,  RESTART_WITH_SOCKET
     TIMER      = "timer",      "users-cleanup.timer",   TIMER_AT,   f"usersctl snippet cleanup >{CLEANUP_AT} && {START_TIMER}"
     CLEANUP    = "cleanup",    "users-cleanup.service", CLEANUP_AT, f"usersctl snippet timer >{TIMER_AT} && {START_TIMER}"
@@ -65,6 +71,7 @@ class Snippet(StrEnum):
     NGINX      = "nginx",      "nginx.conf",            NGINX_AT,   "nginx -t && systemctl reload nginx"
     CADDY      = "caddy",      "Caddyfile",             "/etc/caddy/Caddyfile", "systemctl reload caddy"
     TRAEFIK    = "traefik",    "traefik.yml",           "the folder of Traefik's file provider", ""
+    POSTGRES   = "postgres",   "postgres.toml",         "/etc/users/users.toml", "usersctl config check && usersctl db init"
     DOCKERFILE = "dockerfile", "Dockerfile",            "Dockerfile, in a checkout", "docker build --tag usersctl ."
     COMPOSE    = "compose",    "compose.yaml",          "compose.yaml, in a checkout", "docker compose up --build --detach"
     FAIL2BAN   = "fail2ban",   "fail2ban-filter.conf",  FILTER_AT,  f"usersctl snippet jail >{JAIL_AT} && {RELOAD_FAIL2BAN}"
@@ -84,6 +91,10 @@ def snippet(
             "--app", metavar="ADDRESS", help="For a proxy: the application behind it, host:port or a URL."
         ),
     ] = None,
+    daemon: Annotated[
+        list[str] | None,
+        Option(metavar="HOST:PORT", help="For nginx and caddy: one of several daemons. Repeatable."),
+    ] = None,
     header: Annotated[
         list[str] | None,
         Option(
@@ -95,16 +106,19 @@ def snippet(
 ) -> None:
     """Print a configuration file for systemd, cron or a proxy.
 
-    For the daemon: systemd, socket. For the cleanup: cron; or timer and cleanup. For backups each night: backup. For a
-    proxy in front: nginx, caddy, traefik. For containers: dockerfile, compose. Against guessed passwords: fail2ban and
-    jail.
+    For the daemon: systemd, socket; for several on one machine: instances. For a database on a server: postgres. For the
+    cleanup: cron; or timer and cleanup. For backups each night: backup. For a proxy in front: nginx, caddy, traefik. For
+    containers: dockerfile, compose. Against guessed passwords: fail2ban and jail.
     """
     if name not in PROXIES and app:
         raise Invalid("--app is for nginx, caddy and traefik only")
     if name not in (*PROXIES, Snippet.COMPOSE) and header:
         raise Invalid("--header is for nginx, caddy, traefik and compose only")
+    if name not in (Snippet.NGINX, Snippet.CADDY) and daemon:
+        raise Invalid("--daemon is for nginx and caddy only")
     run = invocation(ctx)
-    site = Site(run.loaded, this_command(), app and application_at(app), header_names(header or ()))
+    daemons = tuple(map(daemon_at, daemon or ()))
+    site = Site(run.loaded, this_command(), app and application_at(app), header_names(header or ()), daemons)
     if name in PROXIES:
         site.front.refuse_address_of_daemon()
     text = write(name, site.words())
@@ -115,11 +129,16 @@ def snippet(
     run.out.note(f"Put it into: {name.place}")
     if name.then:
         run.out.note(f"Then: {name.then}")
+    if site.tells_no_database:
+        source = run.loaded.origins["database"].source
+        run.out.note(f"It names no database, which comes from {source}: set it there, or in the configuration")
 
 
 def write(snippet: Snippet, words: dict[str, str]) -> str:
     if snippet is Snippet.TRAEFIK and words["upstream"].startswith("unix:"):
         raise Invalid("Traefik cannot use a Unix socket", hint="configure server.host and server.port")
+    if snippet is Snippet.INSTANCES:
+        words = words | {"unit": INSTANCES, "snippet": snippet, "instance": " --port %i"}
     if snippet is Snippet.CADDY:
         words = words | {"upstream": words["upstream"].replace("unix:", "unix/")}
     return Template((FOLDER / snippet.file).read_text("utf-8")).substitute(words)
@@ -133,6 +152,7 @@ class Site:
     command: Sequence[str]  # usersctl as other programs call it
     app: str | None = None  # the origin of the application behind a proxy
     more_names: Names = ()  # of headers for it
+    daemons: tuple[str, ...] = ()  # behind a proxy, if this is one of several
 
     @property
     def settings(self) -> Settings:
@@ -140,7 +160,13 @@ class Site:
 
     @property
     def state_folder(self) -> Path:
-        return self.settings.database.parent
+        return self.settings.folder
+
+    @property
+    def database_file(self) -> Path:
+        """Where it would be, if it is on a server."""
+        database = self.settings.database
+        return database if isinstance(database, Path) else self.state_folder / "users.db"
 
     @property
     def front(self) -> Front:
@@ -152,9 +178,12 @@ class Site:
         """The value of every ${name} in the snippets."""
         self._refuse_unquotable()
         settings = self.settings
-        owner = owner_of(settings.database)
+        owner, on_server = owner_of(self.database_file), isinstance(settings.database, Conninfo)
         access = f"SocketUser={owner}\nSocketMode={settings.socket_mode}\n"
         words = {
+            "unit": f"systemd unit of the daemon: {SERVICE_AT}",
+            "snippet": Snippet.SYSTEMD,
+            "instance": "",
             "usersctl": " ".join(self.command),
             "options": self.options,
             "serve": f"serve --base-url {settings.base_url}" if self._is_elsewhere("baseUrl") else "serve",
@@ -163,13 +192,16 @@ class Site:
             "port": str(settings.port),
             "listen": self.listen,
             "socket_access": access if settings.socket else "",
-            "upstream": self.upstream,
+            "upstream": " ".join(self.daemons) or self.upstream,
+            "private_network": "no" if on_server else "yes",
+            "address_families": "AF_INET AF_INET6 " * on_server + "AF_UNIX",
             "user": owner,
             "schedule": settings.cleanup_schedule or NIGHTLY,
             "folders": "\n".join([self.state_folder_line, f"ProtectHome={self.protect_home}"]),
             "socket_folder": self.socket_folder_lines,
             "missing_folders": self.missing_folders(owner),
         } | self.front.words()
+        words |= balanced(self.daemons or (self.upstream,))
         return words | self._in_containers(words)
 
     def _in_containers(self, words: dict[str, str]) -> dict[str, str]:
@@ -192,7 +224,7 @@ class Site:
     def _refuse_unquotable(self) -> None:
         settings = self.settings
         host = settings.host.replace(":", "")
-        for value in (*self.command, self.loaded.file, settings.database, settings.socket, host):
+        for value in (*self.command, self.loaded.file, self.database_file, settings.socket, host):
             if not _PLAIN.fullmatch(str(value or "")):
                 hint = "move it to a path of letters, digits and / . _ - + = @ ,"
                 raise Invalid(f"{str(value)!r} has a character that other programs may interpret", hint=hint)
@@ -207,9 +239,14 @@ class Site:
         options = ""
         if self.loaded.file:
             options += f" --config {self.loaded.file}"
-        if self._is_elsewhere("database"):
+        if self._is_elsewhere("database") and not self.tells_no_database:
             options += f" --db {self.settings.database}"
         return options
+
+    @property
+    def tells_no_database(self) -> bool:
+        """A conninfo of the environment, which may have a password, is not for a command line."""
+        return self._is_elsewhere("database") and isinstance(self.settings.database, Conninfo)
 
     @property
     def listen(self) -> str:

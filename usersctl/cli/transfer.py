@@ -18,6 +18,7 @@ from usersctl.cli.show.cells import one_line
 from usersctl.errors import Invalid
 from usersctl.fields import normal_role
 from usersctl.passwords import ARGON2, MAX_BYTES, MEND_LIBRARY
+from usersctl.store.conninfo import Conninfo
 from usersctl.text import counted
 from usersctl.transfer.rows import Format, SourceRow
 
@@ -222,7 +223,7 @@ def _service(run: Invocation, *, dry_run: bool) -> Iterator["Service"]:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "users.db"
         # An import turns an empty file into a database.
-        if database.is_dir() or (database.exists() and database.stat().st_size > 0):
+        if isinstance(database, Conninfo) or database.is_dir() or (database.exists() and database.stat().st_size > 0):
             run.store(write=False).copy(copy)
         with closing(open_store(copy, create=True)) as store:
             yield Service(settings._replace(database=copy), store)

@@ -13,6 +13,7 @@ from usersctl.config.values import Kind
 from usersctl.config.webhooks import Webhook, webhook_tables
 from usersctl.identity_headers import DEFAULT as IDENTITY_HEADERS
 from usersctl.models import OAUTH, Identity, Role
+from usersctl.store.conninfo import Conninfo, Database
 
 PENDING_COOKIE = "auth_pending"
 PASSKEY_COOKIE = "auth_passkey"
@@ -64,8 +65,9 @@ class Key(NamedTuple):
 
 # fmt: off
 class Settings(NamedTuple):
-    database: Annotated[Path, Key("database", values.path, env="USERS_DATABASE", example="/var/lib/users/users.db", help=
-        "The SQLite file. Without it: users.db in $STATE_DIRECTORY, for root /var/lib/users/users.db, else the user's data folder.")]
+    database: Annotated[Database, Key("database", values.database, env="USERS_DATABASE", env_file=True, example="/var/lib/users/users.db", help=
+        "The SQLite file. Without it: users.db in $STATE_DIRECTORY, for root /var/lib/users/users.db, else the user's data folder. "
+        'Or a database on a PostgreSQL server: "postgresql://users@db.example.com/users", or "host=db.example.com dbname=users".')]
     base_url: Annotated[str, Key("baseUrl", values.origin_of, env="USERS_BASE_URL", example="http://127.0.0.1:8080", help=
         "The public address of the service, from which email links and cookie security follow. Without it: http://127.0.0.1 and server.port.")]
 
@@ -246,9 +248,17 @@ class Settings(NamedTuple):
     # fmt: on
     oauth_preset: str | None = None  # only those of auth.providers have one
     more_providers: tuple[ProviderSettings, ...] = ()  # those of auth.providers, in the order of the file
+    state_folder: Path = Path("/var/lib/users")  # for the files of this machine, if the database is none of them
 
     def __repr__(self) -> str:
         return f"<Settings of {self.base_url}>"  # never a secret, wherever it is printed
+
+    @property
+    def folder(self) -> Path:
+        """For the files beside the database, such as emails without a mail server."""
+        if isinstance(self.database, Conninfo):
+            return self.state_folder
+        return self.database.parent
 
     @property
     def https(self) -> bool:

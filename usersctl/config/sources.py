@@ -31,6 +31,7 @@ from usersctl.config.values import (
 from usersctl.errors import ConfigError, Invalid
 from usersctl.fields import unique_keys
 from usersctl.models import OAUTH
+from usersctl.store.conninfo import Conninfo
 
 COMMAND_LINE = "command line"
 MOST_BYTES = 1024 * 1024  # of a configuration file or a secret's file
@@ -67,8 +68,9 @@ def load(
         _from_environment(env),
         {key: Origin(COMMAND_LINE, value) for key, value in flags.items() if value is not None},
     ]
+    source, state_folder = _state_folder(env)
     if not any("database" in layer for layer in layers):
-        layers.append({"database": _default_database(env)})
+        layers.append({"database": _default_database(source, state_folder)})
     layers.insert(0, _from_presets(layers))
     origins: dict[str, Origin] = {}
     values: dict[str, Any] = {}
@@ -78,6 +80,8 @@ def load(
         origins |= layer
     fields = {KEYS[name].field: value for name, value in values.items() if name in KEYS}
     fields["more_providers"] = _more_providers(values)
+    if state_folder is not None:
+        fields["state_folder"] = state_folder
     _make_absolute(fields, origins, file)
     fields.setdefault("base_url", f"http://127.0.0.1:{fields.get('port', 8080)}")
     settings = Settings(**fields)
@@ -93,13 +97,17 @@ def _checked(layer: dict[str, Origin]) -> dict[str, Any]:
         if value is None and Settings._field_defaults.get(key.field, ...) is None:
             continue
         try:
-            values[name] = key.kind.check(value)
-        except BadPart as bad:
-            raise ConfigError(f"{source}: {name}{bad.part} = {_as_text(bad.value)}: {bad}") from None
+            values[name] = checked = key.kind.check(value)
+            if source == COMMAND_LINE and isinstance(checked, Conninfo) and checked.shown != checked:
+                hint = "read it from a file by USERS_DATABASE_FILE or PGPASSFILE"
+                raise Invalid("--db must not have a password, which every user of this machine could see", hint=hint)
         except BadValue as problem:
+            part, refused = "", _as_text(value, secret=key.secret)
+            if isinstance(problem, BadPart):
+                part, refused = problem.part, _as_text(problem.value)
             # A wrong flag is misuse of the command; the configuration may be right.
             error = {COMMAND_LINE: Invalid}.get(source, ConfigError)
-            raise error(f"{source}: {name} = {_as_text(value, secret=key.secret)}: {problem}") from None
+            raise error(f"{source}: {name}{part} = {refused}: {problem}") from None
     return values
 
 
@@ -196,15 +204,20 @@ def _home(env: Mapping[str, str], name: str, usual: str) -> Path | None:
         return None
 
 
-def _default_database(env: Mapping[str, str]) -> Origin:
+def _state_folder(env: Mapping[str, str]) -> tuple[str, Path | None]:
+    """The folder for what this program keeps, and why it is this one."""
     if env.get("STATE_DIRECTORY"):
-        return Origin("STATE_DIRECTORY", str(Path(env["STATE_DIRECTORY"].split(":")[0]) / "users.db"))
+        return "STATE_DIRECTORY", Path(env["STATE_DIRECTORY"].split(":")[0])
     if os.geteuid() == 0:
-        return Origin("default for root", "/var/lib/users/users.db")
+        return "default for root", Path("/var/lib/users")
     home = _home(env, "XDG_DATA_HOME", ".local/share")
-    if home is None:
+    return "default", home and home / "users"
+
+
+def _default_database(source: str, folder: Path | None) -> Origin:
+    if folder is None:
         raise ConfigError("database: this user has no home folder for it: set USERS_DATABASE")
-    return Origin("default", str(home / "users" / "users.db"))
+    return Origin(source, str(folder / "users.db"))
 
 
 def _from_file(file: Path | None) -> dict[str, Origin]:

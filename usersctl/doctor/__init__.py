@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from usersctl.doctor import factors, files, online, reach, records, webhooks
+from usersctl.doctor import factors, files, online, reach, records, server, webhooks
 from usersctl.doctor.installation import Installation, Result, Severity, UncheckedError, problem
 from usersctl.errors import UsersError
 
@@ -30,11 +30,16 @@ CHECKS = (
     Check("packages", files.packages),
     Check("database", files.database),
     Check("database-schema", files.schema),
-    Check("database-modes", files.modes),
-    Check("database-owners", files.owners),
-    Check("database-integrity", files.integrity),
-    Check("database-log", files.log),
-    Check("disk", files.disk),
+    Check("database-modes", server.of_file(files.modes)),
+    Check("database-owners", server.of_file(files.owners)),
+    Check("database-integrity", server.of_file(files.integrity)),
+    Check("database-log", server.of_file(files.log)),
+    Check("disk", server.of_file(files.disk)),
+    Check("database-rights", server.rights),
+    Check("database-search", server.search),
+    Check("database-connections", server.connections),
+    Check("database-replication", server.replication),
+    Check("database-clock", server.clock),
     Check("clock", records.clock),
     Check("admin", records.admin),
     Check("lockdown", records.lockdown),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from usersctl.config.providers import host_of
 from usersctl.doctor.installation import Installation, Result, hint, ok, problem, warning
-from usersctl.factors.sealing import FILE, NAME_BYTES, KeyFile, Sealer
+from usersctl.factors.sealing import FILE, NAME_BYTES, NO_KEY, SET_KEY, KeyFile, Sealer, key_file
 from usersctl.text import counted
 
 MOST_NAMED = 5  # addresses of accounts
@@ -15,17 +15,19 @@ MOST_NAMED = 5  # addresses of accounts
 def secret_key(installation: Installation) -> Result | None:
     """The keys that seal the secrets of authenticator apps, once there are some."""
     settings = installation.settings
-    sealer = Sealer(settings.secret_keys, KeyFile(installation.database))
-    exposed = _exposed(sealer.file.path, installation.database)
+    sealer = Sealer(settings.secret_keys, key_file(settings.database))
+    exposed = None
+    if isinstance(sealer.file, KeyFile):
+        exposed = _exposed(sealer.file.path, installation.database)
     if exposed is not None:
         return exposed
     sealed_with = installation.query(lambda tx: tx.count_totp_by_beginning(NAME_BYTES))
     names = sealer.names()
     if not names and not sealed_with:
-        return None
+        return warning(NO_KEY, SET_KEY) if installation.is_on_server else None
     missing = sealer.missing(sealed_with)
     if missing:
-        return _unreadable(installation, missing)
+        return _unreadable(installation, sealer, missing)
     older = sum(sealed_with.values()) - sealed_with.get(names[0], 0)
     if older:
         message = f"{counted(older, 'secret')} of authenticator apps sealed with an older key"
@@ -54,17 +56,14 @@ def _exposed(key: Path, database: Path) -> Result | None:
     return None
 
 
-def _unreadable(installation: Installation, missing: dict[bytes, int]) -> Result:
+def _unreadable(installation: Installation, sealer: Sealer, missing: dict[bytes, int]) -> Result:
     count = sum(missing.values())
     users = installation.query(
         lambda tx: [email for key in missing for email in tx.emails_of_totp(key, MOST_NAMED)]
     )
     named = ", ".join(users[:MOST_NAMED]) + ", …" * (count > MOST_NAMED)
     message = f"no key opens {counted(count, 'secret')} of authenticator apps: {named}"
-    where = "auth.secretKey"
-    if not installation.settings.secret_keys:
-        where = str(KeyFile(installation.database).path)
-    return problem(message, f"put the key back into {where}; or for each: usersctl factor reset USER --totp")
+    return problem(message, f"put the key back into {sealer.place}; or for each: usersctl factor reset USER --totp")
 
 
 def rules(installation: Installation) -> Result | None:

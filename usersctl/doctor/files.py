@@ -10,9 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from usersctl.config.settings import key_called
+from usersctl.config.sources import Origin
 from usersctl.doctor.installation import Installation, Result, UncheckedError, hint, ok, problem, warning
 from usersctl.errors import Outdated, UsersError
 from usersctl.store import upgrade
+from usersctl.store.conninfo import Conninfo, file_of, is_conninfo
 
 LARGE_LOG = 64 * 1024 * 1024
 LITTLE_ROOM = 100 * 1024 * 1024
@@ -30,7 +32,7 @@ def config(installation: Installation) -> Result:
 def config_files(installation: Installation) -> Result | None:
     origins, file = installation.configuration.origins, installation.configuration.file
     keys = {name: key_called(name) for name in origins}
-    sources = {origins[name].source for name, key in keys.items() if key and key.secret}
+    sources = {origins[name].source for name, key in keys.items() if key and (key.secret or _has_password(name, origins))}
     secrets = [Path(os.environ[name]) for name in sources if name.endswith("_FILE") and name in os.environ]
     files = [*filter(None, [file]), *secrets]
     for path in files:
@@ -44,9 +46,15 @@ def config_files(installation: Installation) -> Result | None:
     return ok("no other user may change it, or read secrets in it") if files else None
 
 
+def _has_password(name: str, origins: dict[str, Origin]) -> bool:
+    """A conninfo may have one."""
+    value = str(origins[name].value)
+    return name == "database" and is_conninfo(value) and Conninfo(value).shown != value
+
+
 def _owner_of_database(installation: Installation) -> int:
     path = installation.settings.database
-    return path.stat().st_uid if path.exists() else 0
+    return path.stat().st_uid if isinstance(path, Path) and path.exists() else 0
 
 
 def packages(_: Installation) -> Result:
@@ -71,6 +79,8 @@ def _version(distribution: str) -> str | None:
 
 def database(installation: Installation) -> Result:
     opened, path = installation.opened, installation.settings.database
+    if isinstance(path, Conninfo):
+        return _on_server(installation, path)
     if not isinstance(opened, UsersError) or isinstance(opened, Outdated):
         return ok(str(path))
     if not path.exists():
@@ -78,6 +88,15 @@ def database(installation: Installation) -> Result:
     if not os.access(path, os.R_OK):
         return problem(str(opened), f"sudo -u {_user(path.stat().st_uid)} {installation.command('doctor')}")
     return problem(str(opened), opened.hint or installation.command("db restore FILE"))
+
+
+def _on_server(installation: Installation, conninfo: Conninfo) -> Result:
+    opened = installation.opened
+    if not isinstance(opened, UsersError):
+        return ok(f"{opened.name}: PostgreSQL {installation.server.version}, {installation.server.encoding}")
+    if isinstance(opened, Outdated):
+        return ok(conninfo.shown)
+    return problem(str(opened), opened.hint or installation.command("db init"))
 
 
 def schema(installation: Installation) -> Result:
@@ -166,7 +185,7 @@ def log(installation: Installation) -> Result:
 
 
 def disk(installation: Installation) -> Result:
-    path = installation.settings.database
+    path = file_of(installation.settings.database)
     if not path.parent.is_dir():
         raise UncheckedError("there is no database")
     free, size = shutil.disk_usage(path.parent).free, 0

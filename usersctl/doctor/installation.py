@@ -13,6 +13,8 @@ from usersctl.config.sources import Loaded
 from usersctl.deadline import within
 from usersctl.errors import Invalid, SignInRefused, UsersError
 from usersctl.models import OAUTH
+from usersctl.store.conninfo import Conninfo, file_of
+from usersctl.store.inspection import Server
 from usersctl.store.opening import open_store
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -101,9 +103,20 @@ class Installation:
         return self.configuration.settings
 
     @property
+    def is_on_server(self) -> bool:
+        return not isinstance(self.loaded, UsersError) and isinstance(self.settings.database, Conninfo)
+
+    @cached_property
+    def server(self) -> Server:
+        server = self.query(lambda tx: tx.server())
+        if server is None:
+            raise UncheckedError("the database is not on a server")
+        return server
+
+    @property
     def database(self) -> Path:
         """The file of the database; raises UncheckedError where there is none."""
-        path = self.settings.database
+        path = file_of(self.settings.database)
         try:
             if path.is_file():
                 return path

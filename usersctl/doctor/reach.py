@@ -84,6 +84,8 @@ def mail(installation: Installation) -> Result:
     if settings.mailer_host is None:
         severity = warning if _is_public(settings) else hint
         message = "no mail server: emails stay in the folder mail/ beside the database"
+        if installation.is_on_server:
+            message = f"no mail server: emails stay in {settings.folder}/mail, of the machine that sends them"
         return severity(message, "set mailer.host")
     if settings.mailer_from is None and not _is_public(settings):
         return warning("most servers reject emails from no-reply@localhost", "set mailer.defaults.from")

@@ -49,7 +49,7 @@ class KeyRotation:
             if not self.sealer.configured:
                 if total and not self.sealer.file.keys():
                     hint = "put it back; or set auth.secretKey for this command, too, as for the daemon"
-                    raise KeyUnusable(f"{self.sealer.file.path} is missing", hint=hint)
+                    raise KeyUnusable(f"{self.sealer.place} is missing", hint=hint)
                 self.sealer.file.add()
             tx.audit(by, "rotate-key", secrets=total)
         return total

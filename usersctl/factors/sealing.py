@@ -1,6 +1,7 @@
 """Seals the secrets of authenticator apps with keys that are neither in the database nor in a backup of it.
 
 The keys are those of auth.secretKey, then those of the file users.key beside the database: the first one seals, all open.
+For a database on a server there is no file, because daemons on several machines need the same key.
 A sealed secret begins with the name of its key, so that a missing key is told from a damaged secret.
 """
 
@@ -10,13 +11,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from usersctl.clock import utc_now
 from usersctl.config.values import BadValue, secret_keys
 from usersctl.errors import KeyUnusable
 from usersctl.secrets import new_token, random_bytes
+from usersctl.store.conninfo import Database
 
 FILE = "users.key"
+NO_KEY = "auth.secretKey is not set, so no authenticator app can be added to a database on a server"
+SET_KEY = "set it to the output of `openssl rand -base64 32`, the same on each machine"
 _MOST_BYTES = 1024 * 1024
 _UNFINISHED = ".users.key-"  # the beginning of the name of a file that is being written
 _A_MINUTE = 60
@@ -61,6 +66,10 @@ class KeyFile:
     """users.key beside a database. It is read at each use: another process may have made it, or added a key."""
 
     database: Path
+
+    @property
+    def place(self) -> str:
+        return str(self.path)
 
     @property
     def path(self) -> Path:
@@ -136,6 +145,24 @@ class KeyFile:
             raise KeyUnusable(f"{self.path} cannot be written: {error.strerror}", hint=hint) from None
 
 
+class NoKeyFile:
+    """In its place, for a database on a server."""
+
+    place = "auth.secretKey"
+
+    def keys(self) -> tuple[str, ...]:
+        return ()
+
+    def make(self) -> NoReturn:
+        raise KeyUnusable(NO_KEY, hint=SET_KEY)
+
+    add = make
+
+
+def key_file(database: Database) -> KeyFile | NoKeyFile:
+    return KeyFile(database) if isinstance(database, Path) else NoKeyFile()
+
+
 def _remove_unfinished(folder: Path) -> None:
     """What killed processes left. A file of one that still runs is younger."""
     for path in folder.glob(f"{_UNFINISHED}*"):
@@ -155,7 +182,12 @@ def _to_disk(folder: Path) -> None:
 @dataclass(frozen=True)
 class Sealer:
     configured: tuple[str, ...] = field(repr=False)  # auth.secretKey
-    file: KeyFile
+    file: KeyFile | NoKeyFile
+
+    @property
+    def place(self) -> str:
+        """Where the key is, for people."""
+        return "auth.secretKey" if self.configured else self.file.place
 
     def seal(self, plain: bytes, context: str) -> bytes:
         """`context` says what is sealed, and for which account; `open` needs the same."""

@@ -20,9 +20,8 @@ TRIAL = "users-dev.db"  # the database of `serve --dev`
 
 def mail_folder(settings: Settings) -> Path:
     """Files are named by the id of an email, so the trial beside the usual database needs a folder of its own."""
-    if settings.database.name == TRIAL:
-        return settings.database.with_name("mail-dev")
-    return settings.database.parent / "mail"
+    is_trial = isinstance(settings.database, Path) and settings.database.name == TRIAL
+    return settings.folder / ("mail-dev" if is_trial else "mail")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,30 @@
 """Questions about the database as a whole, for doctor, backup and health checks."""
 
+from typing import NamedTuple
+
 from usersctl.store.statements import Statements
+
+
+class Server(NamedTuple):
+    """The PostgreSQL server of a database, as the role of this connection sees it."""
+
+    role: str
+    schema: str
+    version: str
+    encoding: str
+    milliseconds: int  # since 1970, by its clock
+    may_create: bool
+    foreign_tables: int  # that the role does not own
+    has_trigrams: bool
+    is_indexed: bool  # for searches
+    is_standby: bool
+    is_durable: bool  # a crash loses no commit
+    synchronous_standbys: str
+    standbys: int
+    bytes: int
+    limit: str  # of connections: the nearest one
+    most: int
+    used: int
 
 
 class Inspection(Statements):
@@ -11,6 +35,10 @@ class Inspection(Statements):
     def parts(self) -> set[str]:
         """The names of tables, indexes and triggers."""
         return {name for (name,) in self._run("SELECT name FROM sqlite_schema")}
+
+    def server(self) -> Server | None:
+        """None for a file."""
+        return None
 
     def broken_page(self) -> str | None:
         """The first problem with the pages of the file, by a quick look at all of them."""

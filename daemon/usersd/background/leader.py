@@ -67,7 +67,7 @@ class Leader(threading.Thread):
             self._stopping.wait(LOCK_EVERY)
 
     def _open(self) -> int:
-        return lock_file.open_beside(self._service.settings.database)
+        return lock_file.open_beside(self._service.store.path)
 
     def _work(self, handle: int, since: datetime) -> None:
         scheduler = scheduled_cleanup(self._service, log=self._log, handle=handle, since=since)
