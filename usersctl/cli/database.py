@@ -15,7 +15,7 @@ from usersctl.cli.show.cells import clean
 from usersctl.clock import utc_now
 from usersctl.errors import Busy, Invalid, KeyUnusable, StoreUnusable
 from usersctl.models import AuditRow
-from usersctl.store.conninfo import Conninfo, file_of
+from usersctl.store.conninfo import file_of
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
 from usersctl.text import counted
@@ -32,22 +32,9 @@ BackupFile = Annotated[Path, Argument(metavar="FILE", help="A file that `db back
 def init(ctx: Context) -> None:
     """Create the database, if there is none."""
     run = invocation(ctx)
-    database = run.loaded.settings.database
-    if isinstance(database, Conninfo):
-        exists = _is_there(database)
-    else:
-        exists = database.is_file() and database.stat().st_size > 0
-    name = run.store(create=True).name
-    done = "Exists already:" if exists else "Created"
-    run.out.result(f"{done} {name}", {"path": name, "created": not exists})
-
-
-def _is_there(database: Conninfo) -> bool:
-    try:
-        Store.open(database, write=False).close()
-    except Outdated as error:
-        return False
-    return True
+    store = run.store(create=True)
+    done = "Created" if store.made else "Exists already:"
+    run.out.result(f"{done} {store.name}", {"path": store.name, "created": store.made})
 
 
 def migrate(ctx: Context) -> None:

@@ -46,7 +46,10 @@ def balanced(daemons: Sequence[str]) -> dict[str, str]:
     if len(daemons) == 1:
         alone = f"    server {daemons[0]};"
         return {"nginx_servers": alone, "nginx_tries": "", "caddy_balance": "", "caddy_balanced": ""}
-    servers = ["    zone usersd 64k;", *(f"    server {each} max_fails=2 fail_timeout=5s;" for each in daemons)]
+    servers = [
+        "    zone usersd 64k;",
+        *(f"    server {each} max_fails=2 fail_timeout=5s;" for each in daemons),
+    ]
     lines = "".join(f"\n\t\t\t\t{line}" for line in _CADDY_BALANCE)
     return {
         "nginx_servers": "\n".join(servers),

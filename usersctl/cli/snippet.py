@@ -131,7 +131,9 @@ def snippet(
         run.out.note(f"Then: {name.then}")
     if site.tells_no_database:
         source = run.loaded.origins["database"].source
-        run.out.note(f"It names no database, which comes from {source}: set it there, or in the configuration")
+        run.out.note(
+            f"It names no database, which comes from {source}: set it there, or in the configuration"
+        )
 
 
 def write(snippet: Snippet, words: dict[str, str]) -> str:

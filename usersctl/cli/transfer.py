@@ -223,7 +223,11 @@ def _service(run: Invocation, *, dry_run: bool) -> Iterator["Service"]:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "users.db"
         # An import turns an empty file into a database.
-        if isinstance(database, Conninfo) or database.is_dir() or (database.exists() and database.stat().st_size > 0):
+        if (
+            isinstance(database, Conninfo)
+            or database.is_dir()
+            or (database.exists() and database.stat().st_size > 0)
+        ):
             run.store(write=False).copy(copy)
         with closing(open_store(copy, create=True)) as store:
             yield Service(settings._replace(database=copy), store)

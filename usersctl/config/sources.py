@@ -100,7 +100,9 @@ def _checked(layer: dict[str, Origin]) -> dict[str, Any]:
             values[name] = checked = key.kind.check(value)
             if source == COMMAND_LINE and isinstance(checked, Conninfo) and checked.shown != checked:
                 hint = "read it from a file by USERS_DATABASE_FILE or PGPASSFILE"
-                raise Invalid("--db must not have a password, which every user of this machine could see", hint=hint)
+                raise Invalid(
+                    "--db must not have a password, which every user of this machine could see", hint=hint
+                )
         except BadValue as problem:
             part, refused = "", _as_text(value, secret=key.secret)
             if isinstance(problem, BadPart):

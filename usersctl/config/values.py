@@ -149,13 +149,15 @@ _PAIRS = re.compile(r"(?:\s*\w+\s*=\s*(?:'(?:[^'\\]|\\.)*'|[^\s&'\\]+)(?=\s|$))+
 def database(value: Any) -> Database:
     """A value that is refused is not repeated, because it may hold a password."""
     if not isinstance(value, str):
-        raise BadPart("", MASK, "must be the path of a file, or a conninfo of PostgreSQL")
+        if re.search("password|://", str(value)):
+            raise BadPart("", MASK, "must be one text")
+        return path(value)
     text = value.replace("\n", " ").strip()  # it is long, and may have several lines
     if not is_conninfo(text):
         return path(value)
     if not text.isprintable() or not (_URL.fullmatch(text) or _PAIRS.fullmatch(text)):
         one = '"postgresql://users@db.example.com/users" (with @ / ? of a password as %40 %2F %3F)'
-        other = "\"host=db.example.com dbname=users\" (with ' around a value with blanks and other signs)"
+        other = '"host=db.example.com dbname=users" (with \' around a value with blanks and other signs)'
         raise BadPart("", MASK, f"must be a conninfo such as {one} or {other}")
     return Conninfo(text)
 

@@ -63,7 +63,9 @@ def _unreadable(installation: Installation, sealer: Sealer, missing: dict[bytes,
     )
     named = ", ".join(users[:MOST_NAMED]) + ", …" * (count > MOST_NAMED)
     message = f"no key opens {counted(count, 'secret')} of authenticator apps: {named}"
-    return problem(message, f"put the key back into {sealer.place}; or for each: usersctl factor reset USER --totp")
+    return problem(
+        message, f"put the key back into {sealer.place}; or for each: usersctl factor reset USER --totp"
+    )
 
 
 def rules(installation: Installation) -> Result | None:

@@ -32,7 +32,11 @@ def config(installation: Installation) -> Result:
 def config_files(installation: Installation) -> Result | None:
     origins, file = installation.configuration.origins, installation.configuration.file
     keys = {name: key_called(name) for name in origins}
-    sources = {origins[name].source for name, key in keys.items() if key and (key.secret or _has_password(name, origins))}
+    sources = {
+        origins[name].source
+        for name, key in keys.items()
+        if key and (key.secret or _has_password(name, origins))
+    }
     secrets = [Path(os.environ[name]) for name in sources if name.endswith("_FILE") and name in os.environ]
     files = [*filter(None, [file]), *secrets]
     for path in files:

@@ -65,7 +65,7 @@ def connections(installation: Installation, server: Server) -> Result:
 
 
 @of_server
-def replication(_: Installation, server: Server) -> Result:
+def standbys(_: Installation, server: Server) -> Result:
     """What a crash of the server, or the loss of its machine, would take along."""
     if server.is_standby:
         return problem("a standby, which takes no changes", "add target_session_attrs=read-write")

@@ -87,6 +87,7 @@ class SQLiteStore(Store):
             from usersctl.store.upgrade import upgrade_database  # late: hardly ever needed
 
             self.migrated = upgrade_database(connection, self._path)
+            self.made = self.migrated is None
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:

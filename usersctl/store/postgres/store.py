@@ -75,6 +75,7 @@ class PostgresStore(Store):
             with connection.patient(), self._transaction(connection, _begin(60.0, alone=True)):
                 if not self._is_current_on(connection):  # another process may have been quicker
                     self._make(connection)
+                    self.made = True
 
     def _make(self, connection: Connection) -> None:
         from usersctl.store.upgrade import schema  # late: hardly ever needed

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from usersctl.store.inspection import Server
 from usersctl.store.transaction import Transaction
 from usersctl.store.user_search import FEW, pattern
 
@@ -51,6 +52,27 @@ class PostgresTransaction(Transaction):
             " WHERE relnamespace = to_regnamespace(current_schema()) AND NOT tgisinternal"
         )
         return {name for (name,) in parts}
+
+    def server(self) -> Server:
+        facts = self._run(
+            "SELECT current_user, current_schema(), current_setting('server_version'), current_setting('server_encoding'),"
+            " CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT), has_schema_privilege(current_schema(), 'CREATE'),"
+            " (SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace(current_schema()) AND relkind = 'r'"
+            " AND NOT pg_has_role(relowner, 'USAGE')),"
+            " EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm'), to_regclass('users_by_search_text') IS NOT NULL,"
+            " pg_is_in_recovery(), current_setting('fsync') = 'on' AND current_setting('synchronous_commit') <> 'off',"
+            " CASE WHEN current_setting('synchronous_commit') = 'local' THEN '' ELSE current_setting('synchronous_standby_names')"
+            " END, (SELECT count(*) FROM pg_stat_replication), pg_database_size(current_database())"
+        ).fetchone()
+        limits = self._run(
+            "SELECT 'the server', CAST(current_setting('max_connections') AS INT)"
+            " - CAST(current_setting('superuser_reserved_connections') AS INT), sum(numbackends) FROM pg_stat_database"
+            " UNION ALL SELECT 'the database', datconnlimit, pg_stat_get_db_numbackends(oid) FROM pg_database"
+            " WHERE datname = current_database() AND datconnlimit >= 0"
+            " UNION ALL SELECT 'the role', rolconnlimit, (SELECT count(*) FROM pg_stat_activity WHERE usename = current_user)"
+            " FROM pg_roles WHERE rolname = current_user AND rolconnlimit >= 0"
+        )
+        return Server(*facts, *min(limits, key=lambda limit: limit[1] - limit[2]))
 
     def broken_page(self) -> str | None:
         return None  # the server checks its pages itself
