@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 # --- doors: what each room may import of ours. A room is a module or a folder; a new one gets its place here. ---
 
-BOTTOM = "errors events models clock durations secrets config fields schedule colours text"
+BOTTOM = "errors events models clock durations secrets config fields schedule colours text store.conninfo"
 JOURNEY = (  # and never another journey
     f"{BOTTOM} foreign_hashes passwords store permissions throttle devices lockdown mail invited addresses credentials"
     " expiry groups factors.sealing factors.changes"
@@ -35,10 +35,11 @@ CORE = {
     "identity_headers": "",
     "fields": "clock errors models",
     "events": "",
-    "config": "errors events fields identity_headers models schedule",
+    "config": "errors events fields identity_headers models schedule store.conninfo",
     "foreign_hashes": "",
     "passwords": "config errors foreign_hashes models",
-    "store": "clock errors fields folding lazy models secrets text",
+    "store": "clock errors fields folding lazy models secrets store.conninfo text",
+    "store.conninfo": "errors",
     "permissions": "clock errors models store",
     "throttle": "errors models clock secrets store passwords permissions",
     "devices": "clock models secrets store",
@@ -69,7 +70,7 @@ CORE = {
     "factors": f"{JOURNEY} factors.recovery_codes",
     "factors.recovery_codes": "secrets",
     "factors.changes": f"{BOTTOM} store mail factors.recovery_codes",
-    "factors.sealing": "clock config errors secrets",
+    "factors.sealing": "clock config errors secrets store.conninfo",
     "doctor": f"{JOURNEY} deadline oauth",
     "service": (
         f"{JOURNEY} readiness accounts claims session_uses sessions registration recovery deletion invitations freshness oauth"

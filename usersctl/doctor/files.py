@@ -15,6 +15,7 @@ from usersctl.doctor.installation import Installation, Result, UncheckedError, h
 from usersctl.errors import Outdated, UsersError
 from usersctl.store import upgrade
 from usersctl.store.conninfo import Conninfo, file_of, is_conninfo
+from usersctl.store.postgres.dialect import IN_FILES_ONLY
 
 LARGE_LOG = 64 * 1024 * 1024
 LITTLE_ROOM = 100 * 1024 * 1024
@@ -107,6 +108,8 @@ def schema(installation: Installation) -> Result:
     if isinstance(installation.opened, Outdated):
         return warning(str(installation.opened), installation.command("db migrate"))
     missing = upgrade.names_of_schema().difference(installation.query(lambda tx: tx.parts()))
+    if installation.is_on_server:
+        missing = {name for name in missing if not name.startswith(IN_FILES_ONLY)}
     if missing:
         return problem(f"{', '.join(sorted(missing))} missing", installation.command("db restore FILE"))
     return ok("all tables, indexes and triggers exist")
