@@ -18,6 +18,7 @@ from usersctl.models import AuditRow
 from usersctl.store.conninfo import file_of
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
+from usersctl.store.store import Store
 from usersctl.text import counted
 
 if TYPE_CHECKING:
