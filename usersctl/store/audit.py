@@ -112,11 +112,10 @@ class Audit(Statements):
         conditions = {"user_id = ?": user_id, "actor = ?": actor, "action = ?": action}
         conditions |= {"at >= ?": since, "at < ?": until, "id >= ?": from_id}
         given = {condition: value for condition, value in conditions.items() if value is not None}
-        order, values = "ORDER BY id", list(given.values())
-        if newest is not None:
-            order, values = "ORDER BY id DESC LIMIT ?", [*values, newest]
-        statement = f"SELECT {_AUDIT} FROM audit WHERE {' AND '.join(given) or 'TRUE'} {order}"
-        return map(_row_of, self._run(statement, tuple(values)))
+        statement = f"SELECT {_AUDIT} FROM audit WHERE {' AND '.join(given) or 'TRUE'} ORDER BY id"
+        if newest is None:
+            return map(_row_of, self._stream(statement, tuple(given.values())))
+        return map(_row_of, self._run(f"{statement} DESC LIMIT ?", (*given.values(), newest)))
 
     def audit_page(self, wanted: AuditFilter, limit: int, before: int | None = None) -> AuditPage:
         """The newest first. It may end early, so that a filter that admits few rows looks at a bounded number of them."""
@@ -207,9 +206,8 @@ class Audit(Statements):
     def check_audit(self, expected: bytes | None = None) -> chain.ChainResult:
         """Checks every row against the chain."""
         with self._readable("surrogateescape"):
-            return chain.check(
-                self._run(f"SELECT {_AUDIT} FROM audit ORDER BY id"), self.audit_head(), expected
-            )
+            rows = self._stream(f"SELECT {_AUDIT} FROM audit ORDER BY id")
+            return chain.check(rows, self.audit_head(), expected)
 
     def check_audit_on(self, after: int, rows: int, at_most: int) -> chain.ChainStep:
         """Checks at most so many rows after this id. `rows`: the number of rows up to this id."""

@@ -1,6 +1,6 @@
 """The table of tokens that sign a user in: sessions of browsers, and API tokens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from usersctl.models import FACTOR_METHODS, PROVIDER, UNUSABLE, Method, Session, User
@@ -27,7 +27,7 @@ _OF_HASH = (
     " FROM auth_tokens JOIN users ON users.id = auth_tokens.user_id"
     " WHERE token_hash = ? AND active = 1 AND (expires_at IS NULL OR expires_at > ?)"
     # A lockdown leaves only sessions of the excepted admin, and no API token.
-    " AND NOT EXISTS (SELECT 1 FROM lockdown WHERE except_id IS NOT users.id OR role <> 'admin' OR kind = 'api')"
+    " AND NOT EXISTS (SELECT 1 FROM lockdown WHERE coalesce(except_id, 0) <> users.id OR role <> 'admin' OR kind = 'api')"
 )
 _BY_HASH = f"SELECT {_SESSION}, {USER}{_OF_HASH}"
 _BY_HASH_WITH_GROUPS = f"SELECT {_SESSION}, {_GROUPS}, {USER}{_OF_HASH}"
@@ -40,7 +40,7 @@ _LATER = "last_used_at > used AND last_used_at <= now"
 _USE = (
     "WITH noted (session, since, used, expires, moved) AS (VALUES {}), moment (now) AS (VALUES (?)) UPDATE auth_tokens"
     f" SET last_used_at = CASE WHEN {_LATER} THEN last_used_at ELSE used END,"
-    f" expires_at = CASE WHEN NOT moved OR ({_LATER} AND expires_at > expires) THEN expires_at ELSE expires END"
+    f" expires_at = CASE WHEN moved = 0 OR ({_LATER} AND expires_at > expires) THEN expires_at ELSE expires END"
     " FROM noted, moment WHERE id = session AND created_at = since"
 )
 
@@ -101,7 +101,8 @@ class AuthTokens(Statements):
         if live:
             where += " AND (expires_at IS NULL OR expires_at > :now)"
         statement = f"SELECT {_SESSION} FROM auth_tokens WHERE {where} ORDER BY id"
-        return map(_session_of, self._run(statement, {"user": user_id, "now": self.now_text}))
+        read: Callable[..., Iterable[Any]] = self._stream if user_id is None else self._run
+        return map(_session_of, read(statement, {"user": user_id, "now": self.now_text}))
 
     def proofs(self, token_hash: bytes) -> tuple[str, ...]:
         """When the user of this session proved who they are: by its sign-in, and since. Empty without, and for an API token.
@@ -133,9 +134,9 @@ class AuthTokens(Statements):
         }
         self._run(
             "UPDATE auth_tokens SET confirmed_at = :now,"
-            " factor_at = CASE WHEN :is_factor THEN :now ELSE factor_at END,"
+            " factor_at = CASE WHEN :is_factor = 1 THEN :now ELSE factor_at END,"
             " opened_with = CASE WHEN ' ' || coalesce(opened_with, '') || ' ' LIKE '% ' || :method || ' %'"
-            " THEN opened_with ELSE trim(coalesce(opened_with, CASE WHEN :is_factor THEN"
+            " THEN opened_with ELSE trim(coalesce(opened_with, CASE WHEN :is_factor = 1 THEN"
             f" {_OPENED_BEFORE} END, '') || ' ' || :method) END"
             " WHERE token_hash = :hash",
             values,
@@ -150,14 +151,14 @@ class AuthTokens(Statements):
         return self._first(_session_of, statement, (token_hash,))
 
     def delete_token_by_id(self, token_id: int, user_id: int | None = None) -> Session | None:
-        condition = "id = :id AND (:user IS NULL OR user_id = :user)"
+        condition = "id = ? AND user_id = coalesce(?, user_id)"
         statement = f"DELETE FROM auth_tokens WHERE {condition} RETURNING {_SESSION}"
-        return self._first(_session_of, statement, {"id": token_id, "user": user_id})
+        return self._first(_session_of, statement, (token_id, user_id))
 
     def delete_tokens_of(self, user_id: int, *, but: int | None = None) -> int:
         """Sign-ins that wait for their second factor end as well."""
         self._run("DELETE FROM pending_sign_ins WHERE user_id = ?", (user_id,))
-        return self._run("DELETE FROM auth_tokens WHERE user_id = ? AND id IS NOT ?", (user_id, but)).rowcount
+        return self._run("DELETE FROM auth_tokens WHERE user_id = ? AND id <> ?", (user_id, but or 0)).rowcount
 
     def delete_all_sessions(self) -> int:
         """API tokens stay: no user could make them again."""
@@ -182,9 +183,8 @@ class AuthTokens(Statements):
         return self._delete_some("auth_tokens", "id", "expires_at <= ? LIMIT ?", before, at_most)
 
     def delete_endless_tokens(self, at_most: int, *, but: bytes | None = None) -> int:
-        return self._delete_some(
-            "auth_tokens", "id", "expires_at IS NULL AND token_hash IS NOT ? LIMIT ?", but, at_most
-        )
+        condition = "expires_at IS NULL AND token_hash <> ? LIMIT ?"
+        return self._delete_some("auth_tokens", "id", condition, but or b"", at_most)
 
     def last_session_id(self) -> int:
         return self._number("SELECT id FROM auth_tokens ORDER BY id DESC LIMIT 1")
@@ -195,7 +195,7 @@ class AuthTokens(Statements):
             f"SELECT {_SESSION}, email FROM auth_tokens JOIN users ON users.id = user_id"
             " WHERE auth_tokens.id > ? AND kind <> 'api' ORDER BY auth_tokens.id"
         )
-        return ((Session(*row[:_COLUMNS]), row[_COLUMNS]) for row in self._run(statement, (session_id,)))
+        return ((Session(*row[:_COLUMNS]), row[_COLUMNS]) for row in self._stream(statement, (session_id,)))
 
     def last_logins(self, at_most: int) -> list[tuple[int, str]]:
         """(user, address) of the newest sessions."""

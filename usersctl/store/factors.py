@@ -49,7 +49,7 @@ class Factors(Statements):
 
     def tried_codes(self, user_id: int) -> int:
         """How many, since a second factor was right."""
-        statement = "SELECT coalesce(sum(failures), 0) FROM totp_secrets WHERE user_id = ?"
+        statement = "SELECT CAST(sum(failures) AS BIGINT) FROM totp_secrets WHERE user_id = ?"
         return self._number(statement, (user_id,))
 
     def clear_codes(self, user_id: int) -> bool:
@@ -85,12 +85,13 @@ class Factors(Statements):
 
     def count_totp_by_beginning(self, length: int) -> dict[bytes, int]:
         """By so many bytes at the beginning of the sealed secrets, which name their key."""
-        counts = "SELECT substr(secret, 1, ?), count(*) FROM totp_secrets GROUP BY 1"
+        counts = "SELECT substr(secret, 1, CAST(? AS INTEGER)), count(*) FROM totp_secrets GROUP BY 1"
         return {bytes(beginning): count for beginning, count in self._run(counts, (length,))}
 
     def emails_of_totp(self, beginning: bytes, at_most: int) -> list[str]:
         """Of users whose sealed secret begins so."""
-        secrets = "SELECT user_id FROM totp_secrets WHERE substr(secret, 1, ?) = ? ORDER BY user_id LIMIT ?"
+        begins = "substr(secret, 1, CAST(? AS INTEGER)) = ?"
+        secrets = f"SELECT user_id FROM totp_secrets WHERE {begins} ORDER BY user_id LIMIT ?"
         statement = f"SELECT email FROM users WHERE id IN ({secrets}) ORDER BY id"
         return [email for (email,) in self._run(statement, (len(beginning), beginning, at_most))]
 

@@ -18,7 +18,8 @@ class LoginFailures(Statements):
     def count_failure(self, account: str, user_id: int | None) -> None:
         self._run(
             "INSERT INTO login_failures (account, user_id, failures, last_failed_at) VALUES (?, ?, 1, ?)"
-            " ON CONFLICT (account) DO UPDATE SET failures = failures + 1, last_failed_at = excluded.last_failed_at",
+            " ON CONFLICT (account) DO UPDATE SET failures = login_failures.failures + 1,"
+            " last_failed_at = excluded.last_failed_at",
             (account, user_id, self.now_text),
         )
 
@@ -28,7 +29,7 @@ class LoginFailures(Statements):
 
     def failures_but(self, account: str, user_id: int | None) -> int:
         """The sum of all other counters of the user."""
-        statement = "SELECT coalesce(sum(failures), 0) FROM login_failures WHERE user_id = ? AND account <> ?"
+        statement = "SELECT CAST(sum(failures) AS BIGINT) FROM login_failures WHERE user_id = ? AND account <> ?"
         return self._number(statement, (user_id, account))
 
     def locked_ids(self, locks: Locks | None, at_most: int) -> list[int]:

@@ -5,10 +5,9 @@ from itertools import groupby
 from operator import itemgetter
 
 from usersctl.models import Group, User
-from usersctl.store.statements import Statements
+from usersctl.store.statements import MOST, Statements
 from usersctl.store.users import USER, user_of
 
-MOST = 2**62  # more than any table holds
 _GROUP = "id, name, created_at, members"
 # Of deleted groups: one search of the index for each group.
 _LEFT_OVER = (
@@ -25,7 +24,7 @@ class Groups(Statements):
         return list(map(Group._make, self._run(statement, (after, at_most))))
 
     def count_groups(self, at_most: int) -> int:
-        return self._number("SELECT count(*) FROM (SELECT 1 FROM groups LIMIT ?)", (at_most,))
+        return self._number("SELECT count(*) FROM (SELECT 1 FROM groups LIMIT ?) AS found", (at_most,))
 
     def group(self, name: str) -> Group | None:
         if not name.isascii():  # no group has such a name, and SQLite takes no surrogates of a command line
@@ -58,7 +57,7 @@ class Groups(Statements):
     def groups_of_all(self) -> Iterator[tuple[int, list[str]]]:
         """Users who are in a group, in the order of their ids."""
         names = {group.id: group.name for group in self.groups()}
-        rows = self._run("SELECT user_id, group_id FROM group_members ORDER BY user_id")
+        rows = self._stream("SELECT user_id, group_id FROM group_members ORDER BY user_id")
         for user_id, found in groupby(rows, itemgetter(0)):
             yield user_id, sorted(names[group_id] for _, group_id in found if group_id in names)
 

@@ -25,7 +25,7 @@ class Identities(Statements):
 
     def all_identities(self) -> Iterator[tuple[int, list[Identity]]]:
         """By user, in the order of their ids."""
-        rows = map(Identity._make, self._run(f"SELECT {_COLUMNS} FROM identities ORDER BY user_id, id"))
+        rows = map(Identity._make, self._stream(f"SELECT {_COLUMNS} FROM identities ORDER BY user_id, id"))
         return ((user_id, list(group)) for user_id, group in groupby(rows, attrgetter("user_id")))
 
     def user_by_link(self, link: Link) -> User | None:
@@ -46,7 +46,7 @@ class Identities(Statements):
 
     def delete_identities(self, user_id: int, provider: str | None = None) -> list[Identity]:
         """Of all providers, if none is named."""
-        statement = f"DELETE FROM identities WHERE user_id = ? AND provider = ifnull(?, provider) RETURNING {_COLUMNS}"
+        statement = f"DELETE FROM identities WHERE user_id = ? AND provider = coalesce(?, provider) RETURNING {_COLUMNS}"
         deleted = list(map(Identity._make, self._run(statement, (user_id, provider))))
         if any(identity.provider == OAUTH for identity in deleted):
             self._copy_oauth_id([user_id])

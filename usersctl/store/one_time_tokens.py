@@ -73,7 +73,7 @@ class OneTimeTokens(Statements):
         """Ends "this wasn't me" links; with `email` only those that were sent there. `but_enrolments`: those stay that take
         back an enrolment."""
         condition = (
-            "user_id = ? AND purpose = 'not_me' AND email = ifnull(?, email) AND (about IS NULL OR NOT ?)"
+            "user_id = ? AND purpose = 'not_me' AND email = coalesce(?, email) AND (about IS NULL OR ? = 0)"
         )
         self._run(f"DELETE FROM one_time_tokens WHERE {condition}", (user_id, email, but_enrolments))
 
@@ -94,7 +94,7 @@ class OneTimeTokens(Statements):
         )
         waiting = "SELECT 1 FROM outbox WHERE user_id = ? AND kind = ? AND email = ? AND state = 'waiting' AND created_at > ?"
         values = (user_id, purpose, email, until or self.now_text, user_id, kind, email, since)
-        return self._number(f"SELECT EXISTS ({sent}) OR EXISTS ({waiting})", values) == 1
+        return self._number(f"SELECT 1 WHERE EXISTS ({sent}) OR EXISTS ({waiting})", values) == 1
 
     def drop_claim_links(self, user_id: int) -> None:
         """Ends the links that prove and approve a claim, and drops the emails that would send more."""

@@ -97,7 +97,7 @@ class Outbox(Statements):
         where = "webhook = ''"
         if unfinished:
             where += " AND state IN ('waiting', 'failed')"
-        return map(QueuedEmail._make, self._run(f"SELECT {_EMAIL} FROM outbox WHERE {where} ORDER BY id"))
+        return map(QueuedEmail._make, self._stream(f"SELECT {_EMAIL} FROM outbox WHERE {where} ORDER BY id"))
 
     def queued_emails_of(self, user_id: int) -> Iterator[QueuedEmail]:
         """The newest first."""
@@ -115,7 +115,8 @@ class Outbox(Statements):
 
     def count_unfinished_emails(self, at_most: int) -> tuple[int, int]:
         """Those that wait and those that failed, each up to a number."""
-        some = "SELECT count(*) FROM (SELECT 1 FROM outbox WHERE webhook = '' AND state = '{}' LIMIT ?)"
+        found = "SELECT 1 FROM outbox WHERE webhook = '' AND state = '{}' LIMIT ?"
+        some = f"SELECT count(*) FROM ({found}) AS found"
         waiting, failed = (
             self._number(some.format(state), (at_most,)) for state in (EmailState.WAITING, EmailState.FAILED)
         )

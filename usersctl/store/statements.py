@@ -9,6 +9,8 @@ from usersctl.lazy import lazy
 
 T = TypeVar("T")
 
+MOST = 2**62  # more rows than any table holds
+
 
 class Rows(Protocol):
     """The result of a statement."""
@@ -69,6 +71,6 @@ class Statements:
         return self._run(f"DELETE FROM {table} WHERE {key} IN ({some})", values).rowcount
 
     def _number(self, statement: str, values: Any = ()) -> int:
-        """The first column of the first row; 0 if there is no row."""
+        """The first column of the first row; 0 if there is no row, or no value in it."""
         row = self._run(statement, values).fetchone()
-        return int(row[0]) if row else 0
+        return int(row[0] or 0) if row else 0

@@ -1,13 +1,14 @@
 """Lists of users: filtered, searched, sorted, and page by page."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from usersctl.errors import Invalid
 from usersctl.folding import search_words
 from usersctl.models import Page, Role, User, UserFilter, UserState
 from usersctl.store.failures import LoginFailures, locked
+from usersctl.store.statements import MOST
 from usersctl.store.user_search import FEW, UserSearch, holds
 from usersctl.store.users import USER, user_of
 
@@ -40,12 +41,13 @@ class UserLists(UserSearch, LoginFailures):
     def count_users(self, wanted: UserFilter) -> int:
         """By role, activity and state."""
         where = _where(_of_columns(wanted))
-        return self._number(f"SELECT coalesce(sum(n), 0) FROM user_counts{where}")
+        return self._number(f"SELECT CAST(sum(n) AS BIGINT) FROM user_counts{where}")
 
-    def users(self, wanted: UserFilter, *, limit: int = -1, offset: int = 0) -> Iterator[User]:
+    def users(self, wanted: UserFilter, *, limit: int | None = None, offset: int = 0) -> Iterator[User]:
         candidates, wanted = self._candidates(wanted)
-        ids = self._to_sort(wanted, candidates, {}, limit + offset)
-        return self._list(wanted, limit, offset, ids=ids)
+        most = MOST if limit is None else limit
+        ids = self._to_sort(wanted, candidates, {}, most + offset)
+        return self._list(wanted, most, offset, ids=ids)
 
     def page(self, wanted: UserFilter, *, page: int = 1, limit: int = 10, after: int | None = None) -> Page:
         """`after`: the id of the last user of the page before, which makes a far page quick. An unknown id is ignored."""
@@ -149,7 +151,7 @@ class UserLists(UserSearch, LoginFailures):
         """The ids to sort for the `most` first users of a search; None if the list has to be read in its order."""
         if candidates is None or len(candidates) <= FEW:
             return candidates
-        if wanted.sort != "name" or not 0 < most <= FEW:
+        if wanted.sort != "name" or most > FEW:
             return None
         conditions, values = self._conditions(wanted)
         if behind:
@@ -172,12 +174,13 @@ class UserLists(UserSearch, LoginFailures):
         `values`."""
         conditions, known = self._conditions(wanted, ids)
         hint = "" if ids is None else " NOT INDEXED"
+        read: Callable[..., Iterable[Any]] = self._stream if limit == MOST else self._run
         statement = (
             f"SELECT {USER} FROM users{hint}{_where([*conditions, *more])}"
             f" ORDER BY {_order(wanted)} LIMIT :limit OFFSET :offset"
         )
         known |= {**(values or {}), "limit": limit, "offset": min(offset, _LARGEST)}
-        return (user_of(row, self) for row in self._run(statement, known))
+        return (user_of(row, self) for row in read(statement, known))
 
     def _conditions(self, wanted: UserFilter, ids: list[int] | None = None) -> tuple[list[str], Values]:
         conditions = _of_columns(wanted)
@@ -212,13 +215,13 @@ class UserLists(UserSearch, LoginFailures):
                 users = "group_members CROSS JOIN users ON users.id = user_id"
                 conditions = ["group_id = :group", *(one for one in conditions if one != _IN_GROUP)]
             some = f"SELECT 1 FROM {users}{_where(conditions)} LIMIT {COUNTED + 1}"
-            count = self._number(f"SELECT count(*) FROM ({some})", values)
+            count = self._number(f"SELECT count(*) FROM ({some}) AS found", values)
             return min(count, COUNTED), count <= COUNTED
         are_all = len(candidates) <= FEW
         most = len(candidates) if are_all else COUNTED
         conditions, values = self._conditions(wanted, candidates)
         some = f"SELECT 1 FROM users NOT INDEXED{_where(conditions)} LIMIT {most}"
-        return self._number(f"SELECT count(*) FROM ({some})", values), are_all
+        return self._number(f"SELECT count(*) FROM ({some}) AS found", values), are_all
 
 
 def _of_columns(wanted: UserFilter) -> list[str]:

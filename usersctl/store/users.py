@@ -50,7 +50,7 @@ class Users(Statements):
         return self._first(self._credentials, f"{_CREDENTIALS} WHERE id = ?", (user_id,))
 
     def all_credentials(self) -> Iterator[Credentials]:
-        return map(self._credentials, self._run(f"{_CREDENTIALS} ORDER BY users.id"))
+        return map(self._credentials, self._stream(f"{_CREDENTIALS} ORDER BY users.id"))
 
     def claimant(self, email: str) -> User | None:
         """The user whose row claims this address, also if the claim has expired."""
@@ -183,7 +183,8 @@ class Users(Statements):
         self._run("DELETE FROM users WHERE id = ?", (user_id,))
 
     def active_admins(self) -> int:
-        return self._number("SELECT sum(n) FROM user_counts WHERE role = 'admin' AND active = 1")
+        active = "role = 'admin' AND active = 1"
+        return self._number(f"SELECT CAST(sum(n) AS BIGINT) FROM user_counts WHERE {active}")
 
     def _user(self, row: Any) -> User:
         return user_of(row, self)

@@ -34,7 +34,7 @@ def list_users(
         limit = ON_A_TERMINAL
     with store.read() as tx:
         if limit is None or (after is None and not on_terminal):
-            _print(run, tx.users(wanted, limit=limit or -1, offset=(page - 1) * (limit or 0)), form)
+            _print(run, tx.users(wanted, limit=limit, offset=(page - 1) * (limit or 0)), form)
             return
         if after is not None and tx.user(after) is None:
             raise NotFound(
