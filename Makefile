@@ -1,5 +1,5 @@
 # What a contributor runs. Each target makes its environment first, if it is missing or out of date.
-.PHONY: check test ci docs format
+.PHONY: check test test-postgres ci docs format
 
 # Before each commit: style, types and the fast tests.
 check: .venv/.made
@@ -11,6 +11,10 @@ check: .venv/.made
 # Before a change is proposed: all tests, by the command of README.md.
 test:
 	python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -q
+
+# All tests once more, with their databases on a PostgreSQL server, which they start in a temporary folder.
+test-postgres: .venv/.made
+	POSTGRES_TESTS=required .venv/bin/python -m pytest -q --postgres
 
 # What a change has to pass: packages, all tests with coverage, the pages in a browser. Needs root on Debian.
 ci:

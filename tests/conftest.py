@@ -12,7 +12,8 @@ from typing import Any
 import hypothesis
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command, create_user
-from support.databases import add_database, spare_the_disk
+from support import postgres
+from support.databases import add_database, database_at, dropped_afterwards, spare_the_disk
 from support.fakes import FakeClock
 from support.oauth_site import MakeOAuthSite, oauth_site
 from support.web import Site, running
@@ -20,6 +21,7 @@ from support.web import Site, running
 from usersctl.config import Settings
 from usersctl.models import User
 from usersctl.service import Service, build
+from usersctl.store.conninfo import Conninfo
 
 # No deadline, because an example may take long on a busy machine. In CI every run tries the same examples, so that a
 # failure comes from the change; elsewhere every run tries new ones.
@@ -39,6 +41,20 @@ SLOW_FOLDERS = {"attacks", "benchmarks", "browser", "faults"}
 GATE, ROOM = Path(__file__), TESTS / "support" / "commands.py"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--postgres", action="store_true", help="open the databases of all tests on a PostgreSQL server")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # the workers use what this process begins
+        postgres.begin(whole=config.getoption("postgres"))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        postgres.end()
+
+
 def pytest_report_header() -> str:
     return "fast subset: pytest -m 'not slow'"
 
@@ -48,9 +64,13 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks as slow what starts processes, measures time or is in one of the slow folders. Other slow tests are marked
-    where they stand."""
+    where they stand. Tests of SQLite's files are left out with --postgres."""
+    if postgres.is_whole():
+        of_files = [item for item in items if item.get_closest_marker("sqlite")]
+        config.hook.pytest_deselected(items=of_files)
+        items[:] = [item for item in items if item.get_closest_marker("sqlite") is None]
     for item in items:
         starts_processes = "usersctl" in getattr(item, "fixturenames", ())
         is_slow = item.path.parent.name in SLOW_FOLDERS
@@ -82,6 +102,27 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+@pytest.fixture(autouse=True)
+def _databases_end() -> Iterator[None]:
+    with dropped_afterwards():
+        yield
+
+
+@pytest.fixture
+def postgres_database() -> Iterator[Callable[..., Conninfo]]:
+    """Makes databases on a PostgreSQL server, with our tables unless they are to be `empty`."""
+    postgres.needed()
+    made: list[Conninfo] = []
+
+    def make(*, empty: bool = False) -> Conninfo:
+        made.append(postgres.add_database(empty=empty))
+        return made[-1]
+
+    yield make
+    for database in made:
+        postgres.drop_database(database)
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
@@ -94,7 +135,7 @@ def make_service(tmp_path: Path, clock: FakeClock) -> Iterator[Callable[..., Ser
 
     def make(**changes: Any) -> Service:
         values = {
-            "database": tmp_path / "users.db",
+            "database": database_at(tmp_path / "users.db"),
             "base_url": "http://127.0.0.1:8080",
             "rounds": 4,
         } | changes

@@ -61,7 +61,7 @@ def test_an_admin_checks_the_whole_chain(site: Site, visit: Visit) -> None:
     visitor.sees("The newest 2 were just checked")
     visitor.presses("Check all rows")
     visitor.sees("All 5 rows were checked: none was changed, and none is missing.")
-    by_hand(site.service.store.path, "UPDATE audit SET email = 'x' WHERE id = 2")
+    by_hand(site.service.store.database, "UPDATE audit SET email = 'x' WHERE id = 2")
     visitor.presses("Check all rows")
     visitor.sees("No: row 2 does not follow from the one before it.")
     assert visitor.page.locator("#chain-state").get_attribute("aria-live") == "polite"

@@ -2,12 +2,11 @@
 
 import json
 import re
-import sqlite3
-from contextlib import closing
 
 import pytest
 from rich.cells import cell_len
 from support.commands import PASSWORD, Command
+from support.databases import add_crowd
 
 pytestmark = pytest.mark.slow
 
@@ -19,13 +18,7 @@ def people(usersctl: Command, count: int) -> None:
 
 def crowd(usersctl: Command, count: int) -> None:
     usersctl.ok("db", "init")
-    with closing(sqlite3.connect(usersctl.database)) as database, database:
-        database.execute(
-            "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers LIMIT ?)"
-            " INSERT INTO users (email, name, password_hash, active, created_at, updated_at)"
-            " SELECT printf('crowd%04d@example.com', n), 'Crowd', '!', 1, '2026', '2026' FROM numbers",
-            (count,),
-        )
+    add_crowd(usersctl.database, count, "Crowd")
 
 
 # --- passwords ---

@@ -555,11 +555,9 @@ def test_a_sent_email_is_marked_as_soon_as_another_process_frees_its_lock(
     locked = threading.Event()
 
     def lock() -> None:
-        with closing(sqlite3.connect(service.store.path, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
+        with held(service.store.database):
             locked.set()
             time.sleep(1)
-            other.execute("ROLLBACK")
 
     thread = threading.Thread(target=lock)
 
@@ -612,7 +610,7 @@ def work_alone(path: Path, port: int, start: Any) -> None:
 
 @pytest.mark.slow
 def test_processes_on_one_database_send_each_email_once(tmp_path: Path) -> None:
-    path = tmp_path / "users.db"
+    path = database_at(tmp_path / "users.db")
     service = build(Settings(database=path, base_url="http://localhost", rounds=4))
     users = [create_user(service, f"u{number}@example.com", "U", None, by=OPERATOR) for number in range(40)]
     queued(service, *users)

@@ -208,6 +208,7 @@ def test_pages_go_on_behind_a_user_whose_name_others_have_in_another_form(servic
     assert walked == everyone
 
 
+@pytest.mark.sqlite
 def test_a_damaged_index_of_the_search_is_a_problem_of_a_backup(service: Service, tmp_path: Path) -> None:
     create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
     backup = tmp_path / "backup.db"
@@ -220,6 +221,7 @@ def test_a_damaged_index_of_the_search_is_a_problem_of_a_backup(service: Service
     assert problem == ("search", "user_search does not hold what the users hold")
 
 
+@pytest.mark.sqlite
 def test_an_upgrade_from_a_version_with_the_index_makes_it_again(
     tmp_path: Path, make_service: Callable[..., Service]
 ) -> None:

@@ -644,6 +644,7 @@ def test_a_cleanup_leaves_the_connection_as_it_was(service: Service, ada: User, 
     assert pragmas() == before
 
 
+@pytest.mark.sqlite
 def test_a_cleanup_carries_its_pages_into_the_database_itself(service: Service, ada: User) -> None:
     fill(service, ada, expired=200, live=0, endless=0)
     service.sessions.cleanup(by=OPERATOR)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import OPERATOR, PASSWORD
+from support.databases import database_at, held
 from support.fakes import FakeClock
 from support.tables import plan, statements
 
@@ -27,6 +28,7 @@ from usersctl.models import Identity, Newcomer, User, UserFilter
 from usersctl.service import Service
 from usersctl.store import database_file
 from usersctl.store.opening import open_store
+from usersctl.store.conninfo import Database
 from usersctl.store.store import Store
 
 NOW = "2026-11-20T08:22:19.123Z"
@@ -35,6 +37,12 @@ NOW = "2026-11-20T08:22:19.123Z"
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "users.db"
+
+
+@pytest.fixture
+def database(path: Path) -> Database:
+    database: Database = database_at(path)
+    return database
 
 
 @pytest.fixture
@@ -61,6 +69,7 @@ def mode(path: Path) -> int:
 # --- the file ---
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_files_and_folder_are_readable_by_their_owner_only(
     tmp_path: Path, opened: Callable[..., Store], umask: int
@@ -78,12 +87,14 @@ def test_files_and_folder_are_readable_by_their_owner_only(
     assert files == {"users.db": 0o600, "users.db-wal": 0o600, "users.db-shm": 0o600}
 
 
+@pytest.mark.sqlite
 def test_a_folder_that_exists_keeps_its_mode(path: Path, opened: Callable[..., Store]) -> None:
     path.parent.chmod(0o750)
     opened(path, create=True)
     assert mode(path.parent) == 0o750
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize(
     "name",
     ["users.db", "with space.db", "100%.db", "what?.db", "#1.db", "ünï.db", "a%20b.db", "x?mode=memory"],
@@ -96,6 +107,7 @@ def test_any_file_name_is_used_as_it_is(tmp_path: Path, opened: Callable[..., St
     assert {file.name for file in tmp_path.iterdir()} == {name, f"{name}-wal", f"{name}-shm"}
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("write", [True, False])
 def test_every_connection_is_durable_and_keeps_references(
     path: Path, opened: Callable[..., Store], write: bool, monkeypatch: pytest.MonkeyPatch
@@ -118,6 +130,7 @@ def test_every_connection_is_durable_and_keeps_references(
         assert pool.submit(pragmas).result() == ["wal", full, 1]
 
 
+@pytest.mark.sqlite
 def test_the_last_close_merges_the_write_ahead_log_into_the_file(path: Path) -> None:
     store = open_store(path, create=True)
     with store.write() as tx:
@@ -128,6 +141,7 @@ def test_the_last_close_merges_the_write_ahead_log_into_the_file(path: Path) -> 
     assert [file.name for file in path.parent.iterdir()] == ["users.db"]
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("write", [True, False])
 def test_a_missing_database_is_an_error_that_names_the_path_and_why(path: Path, write: bool) -> None:
     with pytest.raises(StoreUnusable) as refused:
@@ -138,6 +152,7 @@ def test_a_missing_database_is_an_error_that_names_the_path_and_why(path: Path, 
     assert list(path.parent.iterdir()) == []
 
 
+@pytest.mark.sqlite
 def test_a_database_that_is_lost_later_is_an_error_and_no_empty_one_appears(
     path: Path, opened: Callable[..., Store]
 ) -> None:
@@ -211,6 +226,7 @@ UNUSABLE_FILES = [
 ]
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize(
     ("make", "message"), UNUSABLE_FILES, ids=[make.__name__ for make, _ in UNUSABLE_FILES]
 )
@@ -230,6 +246,7 @@ def test_a_file_that_is_no_database_of_usersctl_is_refused_by_name_and_not_chang
     assert [file.name for file in path.parent.iterdir()] == ["users.db"]
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize(
     ("make", "message"),
     UNUSABLE_FILES[:3] + UNUSABLE_FILES[6:7],
@@ -243,6 +260,7 @@ def test_a_file_that_is_no_database_is_refused_for_reading_too(
         open_store(path, write=False)
 
 
+@pytest.mark.sqlite
 def test_an_empty_file_becomes_a_database_where_one_may_be_made(
     path: Path, opened: Callable[..., Store]
 ) -> None:
@@ -257,6 +275,7 @@ def test_an_empty_file_becomes_a_database_where_one_may_be_made(
         assert tx.count_users(UserFilter()) == 0
 
 
+@pytest.mark.sqlite
 def test_a_folder_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for create in (True, False):
@@ -322,14 +341,17 @@ def read_only(shared: Path) -> Iterator[Path]:
     folder.chmod(0o755)
 
 
+@pytest.mark.sqlite
 def test_a_database_on_a_read_only_disk_can_be_read(read_only: Path) -> None:
     assert as_nobody("read", read_only) == "1"
 
 
+@pytest.mark.sqlite
 def test_a_database_on_a_read_only_disk_cannot_be_written_and_says_so(read_only: Path) -> None:
     assert as_nobody("write", read_only) in (f"{read_only} is read-only", f"{read_only} cannot be opened")
 
 
+@pytest.mark.sqlite
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file that somebody else may not see")
 @pytest.mark.parametrize("how", ["read", "write"])
 def test_a_database_without_read_permission_is_refused_by_name(shared: Path, how: str) -> None:
@@ -341,10 +363,10 @@ def test_a_database_without_read_permission_is_refused_by_name(shared: Path, how
 
 
 def test_a_store_that_is_opened_for_reading_cannot_be_written(
-    path: Path, opened: Callable[..., Store]
+    database: Database, opened: Callable[..., Store]
 ) -> None:
-    opened(path, create=True)
-    store = opened(path, write=False)
+    opened(database, create=True)
+    store = opened(database, write=False)
     with pytest.raises(StoreUnusable, match="is read-only"), store.write() as tx:
         tx.add_user(new_user("ada"))
 
@@ -398,8 +420,8 @@ def test_threads_that_read_and_then_write_never_fail(service: Service, add: Call
     assert service.accounts.get(user.id).name == "80"
 
 
-def add_many(path: Path, letter: str) -> None:
-    store = open_store(path)
+def add_many(database: Database, letter: str) -> None:
+    store = open_store(database)
     for number in range(50):
         with store.write() as tx:
             assert tx.count_users(UserFilter()) >= number
@@ -408,10 +430,10 @@ def add_many(path: Path, letter: str) -> None:
 
 
 @pytest.mark.slow
-def test_processes_that_read_and_then_write_never_fail(path: Path, opened: Callable[..., Store]) -> None:
-    store = opened(path, create=True)
+def test_processes_that_read_and_then_write_never_fail(database: Database, opened: Callable[..., Store]) -> None:
+    store = opened(database, create=True)
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=add_many, args=(path, letter)) for letter in "abc"]
+    processes = [context.Process(target=add_many, args=(database, letter)) for letter in "abc"]
     for process in processes:
         process.start()
     for process in processes:
@@ -421,37 +443,29 @@ def test_processes_that_read_and_then_write_never_fail(path: Path, opened: Calla
         assert tx.count_users(UserFilter()) == 150
 
 
-def key_of(path: Path) -> bytes:
-    store = open_store(path)
+def key_of(database: Database) -> bytes:
+    store = open_store(database)
     try:
         return store.signing_key("cookies")
     finally:
         store.close()
 
 
-def test_processes_that_need_a_signing_key_make_one(path: Path, opened: Callable[..., Store]) -> None:
-    store = opened(path, create=True)
+def test_processes_that_need_a_signing_key_make_one(database: Database, opened: Callable[..., Store]) -> None:
+    store = opened(database, create=True)
     with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
-        keys = set(pool.map(key_of, [path] * 8))
+        keys = set(pool.map(key_of, [database] * 8))
     assert keys == {store.signing_key("cookies")}
     assert len(store.signing_key("cookies")) == 32
     assert store.signing_key("other") not in keys
 
 
-@contextmanager
-def held_by_another(path: Path) -> Iterator[None]:
-    """The database, held for writing by what could be another process."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        yield
-
-
 def test_a_writer_that_waits_too_long_for_another_process_is_refused_as_busy(
-    path: Path, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+    database: Database, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert database_file.BUSY_SECONDS == 5.0
     monkeypatch.setattr(database_file, "BUSY_SECONDS", 0.5)
-    store = opened(path, create=True)
+    store = opened(database, create=True)
     waited = []
 
     def write(_: int) -> None:
@@ -461,7 +475,7 @@ def test_a_writer_that_waits_too_long_for_another_process_is_refused_as_busy(
         assert refused.value.retry_after > 0
         waited.append(time.monotonic() - began)
 
-    with held_by_another(path):
+    with held(database):
         with store.read() as tx:
             assert tx.user(1) is None  # readers are not kept waiting
         with ThreadPoolExecutor(6) as pool:
@@ -472,10 +486,10 @@ def test_a_writer_that_waits_too_long_for_another_process_is_refused_as_busy(
         assert tx.add_user(new_user("ada"))
 
 
-def test_a_writer_continues_when_another_process_is_done(path: Path, opened: Callable[..., Store]) -> None:
-    store = opened(path, create=True)
+def test_a_writer_continues_when_another_process_is_done(database: Database, opened: Callable[..., Store]) -> None:
+    store = opened(database, create=True)
     with ThreadPoolExecutor(1) as pool:
-        with held_by_another(path):
+        with held(database):
 
             def write() -> User | None:
                 with store.write() as tx:
@@ -487,6 +501,7 @@ def test_a_writer_continues_when_another_process_is_done(path: Path, opened: Cal
         assert waiting.result(5)
 
 
+@pytest.mark.sqlite
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="needs a limit on the size of files")
 def test_a_full_disk_is_reported_and_ends_when_there_is_space(
     path: Path, opened: Callable[..., Store]
@@ -514,6 +529,7 @@ def test_a_full_disk_is_reported_and_ends_when_there_is_space(
         assert tx.add_user(new_user("bob"))
 
 
+@pytest.mark.sqlite
 def test_an_sql_error_of_the_program_is_not_translated(service: Service) -> None:
     with pytest.raises(sqlite3.OperationalError, match="syntax error"), service.store.read() as tx:
         tx._run("SELEKT")
@@ -534,8 +550,8 @@ def test_a_taken_address_or_provider_account_is_refused(service: Service) -> Non
         assert [user and user.oauth_id for user in map(tx.user, (ada.id, bob.id))] == ["7", None]
 
 
-def test_a_thread_that_has_ended_leaves_no_connection(path: Path, opened: Callable[..., Store]) -> None:
-    store = opened(path, create=True)
+def test_a_thread_that_has_ended_leaves_no_connection(database: Database, opened: Callable[..., Store]) -> None:
+    store = opened(database, create=True)
 
     def read() -> None:
         with store.glance() as tx:
@@ -602,6 +618,7 @@ FOUND: dict[str, tuple[str, Operation]] = {
 FEW_ROWS = {"lockdown", "user_counts"}
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("what", FOUND)
 def test_queries_read_no_more_rows_in_a_larger_database(
     service: Service, clock: FakeClock, add: Callable[..., User], what: str
@@ -621,6 +638,7 @@ def test_queries_read_no_more_rows_in_a_larger_database(
     assert not [step for step in steps if "TEMP B-TREE" in step], steps
 
 
+@pytest.mark.sqlite
 def test_closing_waits_for_a_thread_that_is_amid_a_change(tmp_path: Path) -> None:
     store = open_store(tmp_path / "users.db", create=True)
     begun, may_end = threading.Event(), threading.Event()

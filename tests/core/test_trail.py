@@ -255,7 +255,7 @@ def test_every_action_that_the_code_writes_can_be_chosen() -> None:
 def test_a_row_that_was_changed_by_hand_is_shown_all_the_same(service: Service) -> None:
     write(service, *[("system", "create", 1)] * 3)
     by_hand(
-        service.store.path,
+        service.store.database,
         "UPDATE audit SET details = '{' WHERE id = 1",
         "UPDATE audit SET email = CAST(x'61ff' AS TEXT) WHERE id = 2",
         "UPDATE audit SET details = '[1]' WHERE id = 3",
@@ -317,7 +317,7 @@ def test_steps_find_what_the_whole_check_finds(
     monkeypatch.setattr(trail, "STEP", 4)
     monkeypatch.setattr(trail, "END", 3)
     write(service, *[("system", "create", 1)] * 9)
-    by_hand(service.store.path, statement)
+    by_hand(service.store.database, statement)
     _, problem, broken = steps(service)
     assert broken == first
     assert message in str(problem)
@@ -331,6 +331,6 @@ def test_steps_find_what_the_whole_check_finds(
 def test_the_check_of_the_end_looks_at_few_rows(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trail, "END", 3)
     write(service, *[("system", "create", 1)] * 9)
-    by_hand(service.store.path, "UPDATE audit SET actor = 'cli:other' WHERE id = 5")
+    by_hand(service.store.database, "UPDATE audit SET actor = 'cli:other' WHERE id = 5")
     assert service.trail.check_end().so_far.problem is None
     assert query(service, "SELECT n FROM audit_head") == [(9,)]

@@ -36,6 +36,8 @@ from usersctl.store import upgrade
 from usersctl.store.backup import check, checked_copy
 from usersctl.store.opening import open_store
 
+pytestmark = pytest.mark.sqlite
+
 HASH = Hasher(4).hash(PASSWORD)
 WERKZEUG = generate_password_hash(PASSWORD, "pbkdf2:sha256:100")
 

@@ -54,10 +54,7 @@ def types(receiver: Receiver) -> list[str]:
 
 
 def rows(service: Service) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(service.store.path)) as db:
-        return db.execute(
-            "SELECT kind, state, webhook FROM outbox WHERE webhook <> '' ORDER BY id"
-        ).fetchall()
+    return query(service, "SELECT kind, state, webhook FROM outbox WHERE webhook <> '' ORDER BY id")
 
 
 def people(service: Service, *names: str) -> list[User]:
@@ -187,7 +184,7 @@ def test_a_long_payload_is_cut_to_its_user(told: Service, ops: Delivery, receive
     send_all(ops)
     assert receiver.taken[-1].payload["data"]["details"] == {}
     assert receiver.taken[-1].payload["data"]["user"]["name"] == "Ada"
-    by_hand(told.store.path, "UPDATE users SET profile_picture = hex(zeroblob(15000))")
+    by_hand(told.store.database, "UPDATE users SET profile_picture = '" + "00" * 15_000 + "'")
     told.accounts.update(ada.id, name="Countess", by=OPERATOR)
     send_all(ops)
     user = receiver.taken[-1].payload["data"]["user"]
@@ -385,7 +382,7 @@ def test_the_cleanup_removes_what_is_done_and_what_no_webhook_sends(
     (ada,) = people(told, "ada")
     send_all(ops)
     told.accounts.update(ada.id, name="Countess", by=OPERATOR)
-    other = make_service(database=told.store.path)  # the webhook is no more
+    other = make_service(database=told.store.database)  # the webhook is no more
     clock.move(days=4)
     other.sessions.cleanup(by=OPERATOR)
     assert rows(told) == [("user.created", "sent", "ops"), ("user.updated", "failed", "ops")]
@@ -458,7 +455,7 @@ def test_no_secret_is_in_the_database(told: Service, ops: Delivery) -> None:
 
 def test_a_row_that_cannot_be_sent_stops_no_other(told: Service, ops: Delivery, receiver: Receiver) -> None:
     people(told, "ada", "bob")
-    by_hand(told.store.path, "UPDATE outbox SET payload = NULL WHERE subject = 1")
+    by_hand(told.store.database, "UPDATE outbox SET payload = NULL WHERE subject = 1")
     ops.work()
     send_all(ops)
     assert [event.user for event in receiver.taken] == [2]

@@ -30,6 +30,8 @@ from usersctl.store import database_file
 from usersd.app import App
 from usersd.log import Log
 
+pytestmark = pytest.mark.sqlite
+
 
 @pytest.fixture
 def house(make_site: Callable[..., Site], clock: FakeClock) -> House:

@@ -7,7 +7,6 @@ of every run; `USERSCTL_LONG=1 pytest tests/faults` makes 100 registrations and 
 import os
 import random
 import signal
-import sqlite3
 import threading
 import time
 from collections import Counter
@@ -77,12 +76,12 @@ def flapping(box: Postbox) -> Iterator[None]:
 
 def release(usersctl: Command) -> None:
     """Moves the clock by a quarter of an hour, so that every email that was refused is due again."""
-    with closing(sqlite3.connect(usersctl.database, isolation_level=None, timeout=10)) as database:
+    with opened(usersctl.database) as database:
         database.execute("UPDATE outbox SET due_at = created_at WHERE state = 'waiting'")
 
 
 def waiting(usersctl: Command) -> int:
-    with closing(sqlite3.connect(usersctl.database, timeout=10)) as database:
+    with opened(usersctl.database) as database:
         return int(database.execute("SELECT count(*) FROM outbox WHERE state = 'waiting'").fetchone()[0])
 
 

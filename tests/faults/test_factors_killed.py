@@ -20,6 +20,8 @@ from usersctl.service import Service
 from usersctl.sessions import Pending
 from usersctl.store.opening import open_store
 
+pytestmark = pytest.mark.sqlite
+
 RECOVERY_CODE = "abcd-efgh-ijkl-mnop-qrst-uvwx"
 
 ENROL = """

@@ -9,7 +9,6 @@ import itertools
 import json
 import random
 import signal
-import sqlite3
 import subprocess
 import threading
 import time
@@ -298,14 +297,17 @@ class Crowd:
 # --- what must be true ---
 
 
-def is_whole(path: Path) -> None:
+def is_whole(database: Database) -> None:
     """Nothing is half-done: the file, its references and counts, the audit trail and its chain."""
-    assert check(path).problems == []
-    with closing(sqlite3.connect(path, timeout=20)) as database:
-        is_all_or_nothing(database)
+    if isinstance(database, Path):
+        assert check(database).problems == []
+    with closing(Store.open(database, write=False)) as store, store.read() as tx:
+        assert tx.check_audit().problem is None
+    with opened(database) as connection:
+        is_all_or_nothing(connection)
 
 
-def is_all_or_nothing(database: sqlite3.Connection) -> None:
+def is_all_or_nothing(database: Any) -> None:
 
     def none(query: str) -> None:
         assert database.execute(query).fetchall() == [], query
@@ -313,7 +315,7 @@ def is_all_or_nothing(database: sqlite3.Connection) -> None:
     database.execute(
         "CREATE TEMP VIEW made AS SELECT user_id FROM audit WHERE action IN ('create', 'register', 'import')"
     )
-    none("SELECT email FROM users WHERE id NOT IN made")
+    none("SELECT email FROM users WHERE id NOT IN (SELECT user_id FROM made)")
     none("SELECT user_id FROM made GROUP BY user_id HAVING count(*) > 1")
     none(
         "SELECT user_id FROM made WHERE user_id NOT IN (SELECT id FROM users)"
@@ -323,7 +325,7 @@ def is_all_or_nothing(database: sqlite3.Connection) -> None:
     database.execute(
         "CREATE TEMP VIEW told AS SELECT user_id, column2 FROM audit JOIN (VALUES ('register', 'confirm'),"
         " ('reset-password', 'password-changed'), ('set-password', 'password-changed'),"
-        " ('change-password', 'password-changed')) ON column1 = action WHERE user_id IN (SELECT id FROM users)"
+        " ('change-password', 'password-changed')) AS events ON column1 = action WHERE user_id IN (SELECT id FROM users)"
     )
     none("SELECT * FROM told EXCEPT SELECT user_id, kind FROM outbox")
     # An import added both accounts or none.
@@ -337,26 +339,28 @@ def is_all_or_nothing(database: sqlite3.Connection) -> None:
     )
 
 
-def is_as_answered(database: sqlite3.Connection, account: Known) -> None:
-    database.row_factory = sqlite3.Row
-    row = database.execute("SELECT * FROM users WHERE email = ?", (account.email,)).fetchone()
+def is_as_answered(database: Any, account: Known) -> None:
+    columns = ("id", "name", "role", "active")
+    of_user = f"SELECT {', '.join(columns)} FROM users WHERE email = ?"  # noqa: S608 - our own columns
+    row = database.execute(of_user, (account.email,)).fetchone()
     assert (row is not None) in account.fields["there"], account
     done = Counter(
-        row["action"]
-        for row in database.execute("SELECT action FROM audit WHERE email = ?", (account.email,))
+        action
+        for (action,) in database.execute("SELECT action FROM audit WHERE email = ?", (account.email,))
     )
     for action in {*account.certain, *account.perhaps, *done} - {"forgot", "resend"}:
         at_least = account.certain[action]
         assert at_least <= done[action] <= at_least + account.perhaps[action], (action, done, account)
     if row is None:
         return
-    for name in ("name", "role", "active"):
-        assert row[name] in account.fields[name], (name, row[name], account)
+    for name, value in list(zip(columns, row, strict=True))[1:]:
+        assert value in account.fields[name], (name, value, account)
     letters = database.execute(
         "SELECT count(*) FROM outbox WHERE email = ? AND kind = 'reset'", (account.email,)
     ).fetchone()[0]
     assert letters >= account.certain["forgot"], account
-    there = {bytes(stored["token_hash"]) for stored in database.execute("SELECT token_hash FROM auth_tokens WHERE user_id = ?", (row["id"],))}  # fmt: skip
+    hashes = database.execute("SELECT token_hash FROM auth_tokens WHERE user_id = ?", (row[0],))
+    there = {bytes(token_hash) for (token_hash,) in hashes}
     for token, may in account.tokens.items():
         assert (token in there) in may, account
 
@@ -394,7 +398,7 @@ def test_answered_changes_survive_any_kill_and_no_change_is_half_done(usersctl: 
             assert not crowd.wrong
     assert not crowd.wrong
     is_whole(usersctl.database)
-    with closing(sqlite3.connect(usersctl.database, timeout=20)) as database:
+    with opened(usersctl.database) as database:
         for account in list(crowd.known):
             is_as_answered(database, account)
     certain = sum((account.certain for account in crowd.known), Counter[str]())

@@ -19,6 +19,8 @@ from usersctl.store.backup import check
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
 
+pytestmark = pytest.mark.sqlite
+
 # A process of its own, because it forks and so must have no threads and no open database.
 KILL_AT_EACH = """
 import os, shutil, signal, sys

@@ -72,7 +72,7 @@ def sign_in(usersctl: Command, count: int = 1, *, remember: bool = False) -> lis
 
 def make_stale(usersctl: Command) -> None:
     used = datetime.now(UTC) - timedelta(minutes=2)
-    with closing(sqlite3.connect(usersctl.database)) as database, database:
+    with databases.opened(usersctl.database) as database:
         times = stamp(used), stamp(used + IDLE)
         database.execute("UPDATE auth_tokens SET last_used_at = ?, expires_at = ?", times)
 
@@ -113,8 +113,7 @@ def test_a_kill_loses_the_notes_of_the_last_seconds_only(usersctl: Command) -> N
         assert 0 < noted < SESSIONS, "the kill came amid the notes"
         with serving(usersctl) as daemon:
             assert all(signed_in(daemon, token) for token in tokens)
-    with closing(sqlite3.connect(usersctl.database)) as database:
-        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert is_sound(usersctl.database)
 
 
 def is_as_used(sessions: list[Session], before: Session, uses: list[Use], killed: datetime) -> int:
@@ -157,8 +156,7 @@ def test_a_use_is_in_the_list_of_sessions_within_seconds_and_a_stop_writes_it(us
 
 def test_a_stop_does_not_wait_long_for_a_database_that_another_process_holds(usersctl: Command) -> None:
     (token,) = sign_in(usersctl)
-    with serving(usersctl) as daemon, closing(sqlite3.connect(usersctl.database)) as other:
-        other.execute("BEGIN IMMEDIATE")
+    with serving(usersctl) as daemon, held(usersctl.database):
         assert signed_in(daemon, token)
         began = time.monotonic()
         assert daemon.stop() == 0

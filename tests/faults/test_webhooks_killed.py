@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import sqlite3
 import time
 from collections import Counter, defaultdict
 from contextlib import closing
@@ -17,13 +16,13 @@ KILLS, USERS, CHANGES = (30, 60, 5) if LONG else (4, 15, 3)
 
 
 def waiting(usersctl: Command) -> int:
-    with closing(sqlite3.connect(usersctl.database, timeout=10)) as database:
+    with opened(usersctl.database) as database:
         return int(database.execute("SELECT count(*) FROM outbox WHERE state = 'waiting'").fetchone()[0])
 
 
 def release(usersctl: Command) -> None:
     """Moves the clock, so that every event that was refused is due again, and the receiver is not left alone."""
-    with closing(sqlite3.connect(usersctl.database, isolation_level=None, timeout=10)) as database:
+    with opened(usersctl.database) as database:
         database.execute("UPDATE outbox SET due_at = created_at WHERE state = 'waiting' AND due_at < '9999'")
         database.execute("DELETE FROM webhooks")
 

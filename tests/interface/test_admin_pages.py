@@ -118,7 +118,7 @@ def test_text_of_rows_and_of_the_address_is_text(site: Site, admin: Client) -> N
         assert "<img" not in page
         assert "onerror='" not in page
     by_hand(
-        site.service.store.path,
+        site.service.store.database,
         "UPDATE audit SET at = '<script>', email = CAST(x'ff3c' AS TEXT) WHERE id = 2",
     )
     page = shown(admin, "/audit")
@@ -146,9 +146,9 @@ def test_the_state_of_the_chain_is_shown(site: Site, admin: Client, monkeypatch:
     page = shown(admin, "/audit")
     assert "It has 4 rows. The newest 2 were just checked" in page
     assert 'id="check"' in page
-    by_hand(site.service.store.path, "UPDATE audit SET actor = 'cli:other' WHERE id = 3")
+    by_hand(site.service.store.database, "UPDATE audit SET actor = 'cli:other' WHERE id = 3")
     assert "No: row 3 does not follow from the one before it." in shown(admin, "/audit")
-    by_hand(site.service.store.path, "DELETE FROM audit WHERE id >= 3")
+    by_hand(site.service.store.database, "DELETE FROM audit WHERE id >= 3")
     assert "No: the trail does not end where it should." in shown(admin, "/audit")
 
 
@@ -194,7 +194,7 @@ def test_the_overview_shows_numbers_charts_and_what_ran_last(
 
 def test_large_numbers_are_readable_in_every_language(site: Site, admin: Client) -> None:
     by_hand(
-        site.service.store.path,
+        site.service.store.database,
         "INSERT INTO daily_counts (day, sign_ins) VALUES ('2026-11-20', 1234567) ON CONFLICT DO UPDATE SET sign_ins = 1234567",
     )
     for language, number in {

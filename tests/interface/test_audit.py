@@ -170,7 +170,7 @@ def test_the_chain_is_checked_in_steps(site: Site, admin: Client, monkeypatch: p
         "problem": None,
         "next": None,
     }
-    by_hand(site.service.store.path, "UPDATE audit SET email = 'x' WHERE id = 3")
+    by_hand(site.service.store.database, "UPDATE audit SET email = 'x' WHERE id = 3")
     first, last = steps(admin)
     assert (last["intact"], last["first_broken"], last["next"]) == (False, 3, None)
     assert last["problem"].startswith("row 3 does not follow")

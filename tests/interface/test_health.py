@@ -1,6 +1,5 @@
 """The health checks /health and /ready, over a socket."""
 
-import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -46,6 +45,7 @@ def test_health_does_not_use_the_database(site: Site, monkeypatch: pytest.Monkey
     assert site.client(cookies={"auth_token": "A" * 43}).get("/health").status == 200
 
 
+@pytest.mark.sqlite
 def test_a_database_that_is_gone_is_not_ready(site: Site) -> None:
     path = site.service.store.path
     path.rename(path.with_name("elsewhere.db"))
@@ -55,6 +55,7 @@ def test_a_database_that_is_gone_is_not_ready(site: Site) -> None:
     assert site.client().get("/ready").status == 200
 
 
+@pytest.mark.sqlite
 def test_a_full_disk_is_not_ready(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site.service.store, "least_space", 2**62)
     assert failing(site) == "Not ready: database"
@@ -63,22 +64,22 @@ def test_a_full_disk_is_not_ready(site: Site, monkeypatch: pytest.MonkeyPatch) -
 def test_a_database_that_cannot_be_written_is_not_ready(
     site: Site, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service.readiness, "store", open_store(service.store.path, write=False))
+    monkeypatch.setattr(service.readiness, "store", open_store(service.store.database, write=False))
     assert failing(site) == "Not ready: database"
     service.readiness.store.close()
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize(("version", "application"), [(99, database_file.APPLICATION_ID), (0, 0)])
 def test_a_schema_of_another_version_is_not_ready(site: Site, version: int, application: int) -> None:
-    with closing(sqlite3.connect(site.service.store.path)) as connection:
+    with opened(site.service.store.database) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
         connection.execute(f"PRAGMA application_id = {application}")
     assert failing(site) == "Not ready: schema"
 
 
 def test_a_database_that_another_process_writes_to_is_ready(site: Site) -> None:
-    with closing(sqlite3.connect(site.service.store.path, isolation_level=None)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
+    with held(site.service.store.database):
         began = time.monotonic()
         assert site.client().get("/ready").status == 200
         assert time.monotonic() - began < database_file.BUSY_SECONDS

@@ -86,9 +86,7 @@ def test_login_answers_with_the_user_and_sets_a_cookie(site: Site) -> None:
 def test_the_database_holds_the_digest_of_a_token_and_no_file_the_token(site: Site) -> None:
     client = site.signed_in(site.add())
     token = token_of(client)
-    with sqlite3.connect(site.service.settings.database) as database:
-        ((kept,),) = database.execute("SELECT token_hash FROM auth_tokens").fetchall()
-    database.close()
+    ((kept,),) = query(site.service, "SELECT token_hash FROM auth_tokens")
     assert kept == hashlib.sha256(token.encode()).digest()
     assert not [
         path
@@ -479,6 +477,7 @@ def test_using_a_session_moves_its_expiry(site: Site, clock: FakeClock) -> None:
     assert client.get(ME).status == 401
 
 
+@pytest.mark.sqlite
 def test_a_token_in_use_is_written_at_most_once_a_minute(site: Site, clock: FakeClock) -> None:
     client, other = site.signed_in(ada := site.add()), site.signed_in(ada)
     uses = site.service.sessions.uses
@@ -648,6 +647,7 @@ def test_a_crash_is_a_500_without_details_and_with_the_security_headers(site: Si
     assert "profile_picture" in logged["trace"]
 
 
+@pytest.mark.sqlite
 def test_a_missing_database_is_a_503_that_names_no_file(site: Site) -> None:
     client = site.signed_in(site.add())
     site.service.store.close()

@@ -1,6 +1,5 @@
 """User management, the caller's own profile and password, and lists of sessions, through a real socket."""
 
-import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -519,14 +518,7 @@ MANY = 5_100  # more than a search counts
 
 @pytest.fixture
 def crowd(site: Site) -> None:
-    with closing(sqlite3.connect(site.service.store.path)) as database, database:
-        database.execute(
-            "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers LIMIT :many)"
-            " INSERT INTO users (email, name, name_folded, password_hash, active, created_at, updated_at)"
-            " SELECT printf('crowd%04d@example.com', n), printf('Zoë %04d', n), printf('zoe %04d', n), '!', 1, :now, :now"
-            " FROM numbers",
-            {"many": MANY, "now": "2026-01-01T00:00:00.000Z"},
-        )
+    add_crowd(site.service.store.database, MANY, "Zoë {:04}")
 
 
 @pytest.mark.usefixtures("crowd")

@@ -7,25 +7,24 @@ import os
 import pty
 import re
 import select
-import sqlite3
 import struct
 import subprocess
 import sys
 import termios
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from support.databases import add_database
+from support.databases import add_database, database_at, opened
 from support.forked import Forked, Forks
 
 from usersctl.config import Settings
 from usersctl.fields import lookup_key
 from usersctl.models import Actor, Role, User
 from usersctl.service import Service, build
+from usersctl.store.conninfo import Database
 
 PASSWORD = "correct horse battery"
 # bcrypt of PASSWORD, with the lowest cost that an import accepts.
@@ -63,12 +62,11 @@ def create_user(
     return service.accounts.create(newcomer, password, by=by, **keywords)
 
 
-def by_hand(path: Path, *statements: str) -> None:
-    """Runs SQL statements on a database file, past the service."""
-    with closing(sqlite3.connect(path)) as db:
+def by_hand(database: Database, *statements: str) -> None:
+    """Runs SQL statements on a database, past the service."""
+    with opened(database) as db:
         for statement in statements:
             db.execute(statement)
-        db.commit()
 
 
 def feed(pipe: IO[bytes] | None, line: bytes) -> None:
@@ -110,7 +108,7 @@ class Command:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.database = folder / "users.db"
+        self.database = database_at(folder / "users.db")
         self.config = folder / "users.toml"
         self.configure("[passwordHashing]\nrounds = 10\n")
         self.env = environment() | {

@@ -1,16 +1,27 @@
-"""Databases of tests: an empty one is made and then copied, and no test waits until the disk has what it wrote."""
+"""Databases of tests: an empty one is made and then copied, and no test waits until the disk has what it wrote.
+
+A test names the file that its database would be. With `--postgres` it gets one on the server in its place.
+"""
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import cache, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from support import postgres
+
+from usersctl.folding import folded
 from usersctl.store import database_file
 from usersctl.store.opening import open_store
+from usersctl.store.conninfo import Conninfo, Database
 
 # A folder for databases of tests that write much: nothing is lost with them but time.
-IN_MEMORY = next((folder for folder in ("/dev/shm",) if Path(folder).is_dir()), None)
+IN_MEMORY = postgres.IN_MEMORY
+
+_on_server: dict[Path, Conninfo] = {}
 
 
 def spare_the_disk() -> None:
@@ -26,11 +37,29 @@ def spare_the_disk() -> None:
     database_file.connect = connected
 
 
-def add_database(path: Path) -> None:
-    """Puts an empty database at this path, if there is no file yet."""
-    if not path.exists():
-        database_file.create_file(path)
-        path.write_bytes(_content())
+def database_at(path: Path) -> Any:
+    """The path, or the address of the database on the server that stands for it, which has our tables and no rows."""
+    if not postgres.is_whole():
+        return path
+    if path not in _on_server:
+        _on_server[path] = postgres.add_database()
+    return _on_server[path]
+
+
+@contextmanager
+def dropped_afterwards() -> Iterator[None]:
+    """Drops the databases on the server that are made meanwhile."""
+    before = set(_on_server)
+    yield
+    for path in _on_server.keys() - before:
+        postgres.drop_database(_on_server.pop(path))
+
+
+def add_database(database: Database) -> None:
+    """Puts an empty database at this path, if there is no file yet. One on the server is there."""
+    if isinstance(database, Path) and not database.exists():
+        database_file.create_file(database)
+        database.write_bytes(_content())
 
 
 @cache
@@ -39,3 +68,49 @@ def _content() -> bytes:
         path = Path(folder) / "users.db"
         open_store(path, create=True).close()
         return path.read_bytes()
+
+
+@contextmanager
+def opened(database: Database) -> Iterator[Any]:
+    """A connection past the service, which commits each statement by itself, in the words of SQLite."""
+    if isinstance(database, Conninfo):
+        with postgres.opened(database) as connection:
+            yield connection
+    else:
+        with closing(sqlite3.connect(database, isolation_level=None, timeout=10)) as connection:
+            yield connection
+
+
+@contextmanager
+def held(database: Database) -> Iterator[Any]:
+    """The same, while no other can write. What it changed is undone at the end, unless it said COMMIT."""
+    with opened(database) as connection:
+        if isinstance(database, Conninfo):
+            postgres.hold(connection)
+        else:
+            connection.execute("BEGIN IMMEDIATE")
+        yield connection
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def add_crowd(database: Database, count: int, name: str) -> None:
+    """Many users at once. `name` may have a place for their number."""
+    row = "(email, name, name_folded, password_hash, active, created_at, updated_at)"
+    with held(database) as connection:
+        connection.executemany(
+            f"INSERT INTO users {row} VALUES (?, ?, ?, '!', 1, '2026', '2026')",  # noqa: S608 - our own columns
+            (
+                (f"crowd{number:04}@example.com", name.format(number), folded(name.format(number)))
+                for number in range(1, count + 1)
+            ),
+        )
+        connection.execute("COMMIT")
+
+
+def is_sound(database: Database) -> bool:
+    """Whether the file is not damaged; a server looks after its own."""
+    if isinstance(database, Conninfo):
+        return True
+    with opened(database) as connection:
+        return connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
