@@ -11,8 +11,8 @@ from typing import Any
 
 import hypothesis
 import pytest
-from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support import postgres
+from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.databases import add_database, database_at, dropped_afterwards, spare_the_disk
 from support.fakes import FakeClock
 from support.oauth_site import MakeOAuthSite, oauth_site
@@ -42,7 +42,9 @@ GATE, ROOM = Path(__file__), TESTS / "support" / "commands.py"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--postgres", action="store_true", help="open the databases of all tests on a PostgreSQL server")
+    parser.addoption(
+        "--postgres", action="store_true", help="open the databases of all tests on a PostgreSQL server"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,12 +2,9 @@
 
 import json
 import signal
-import sqlite3
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.commands import OPERATOR, Command, by_hand
 from support.daemons import wait_for
+from support.databases import opened
 
 from usersctl.errors import StoreUnusable
 from usersctl.models import User
 from usersctl.service import Service
 from usersctl.store import chain
+from usersctl.store.conninfo import Database
 
 ROWS = 6
 
@@ -256,9 +255,7 @@ def test_rows_of_parallel_writers_make_one_chain(
     assert (finding.rows, finding.problem) == (24, None)
 
 
-def test_a_rolled_back_change_is_not_in_the_chain(
-    service: Service, add: Callable[..., User], tmp_path: Path
-) -> None:
+def test_a_rolled_back_change_is_not_in_the_chain(service: Service, add: Callable[..., User]) -> None:
     ada = add("ada")
     before = head(service.store.database)
     service.accounts.delete([ada.id], dry_run=True, by=OPERATOR)

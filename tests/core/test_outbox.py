@@ -1,13 +1,11 @@
 """The letters that wait: written with their effect, sent by one at a time, tried again, dropped, kept aside."""
 
 import multiprocessing
-import sqlite3
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.databases import database_at, held
 from support.fakes import FakeClock
 from support.postbox import Postbox, Received, folder_emails, last_link, link_in, send_all, sent, smtp_server
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -430,7 +430,9 @@ def add_many(database: Database, letter: str) -> None:
 
 
 @pytest.mark.slow
-def test_processes_that_read_and_then_write_never_fail(database: Database, opened: Callable[..., Store]) -> None:
+def test_processes_that_read_and_then_write_never_fail(
+    database: Database, opened: Callable[..., Store]
+) -> None:
     store = opened(database, create=True)
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=add_many, args=(database, letter)) for letter in "abc"]
@@ -486,7 +488,9 @@ def test_a_writer_that_waits_too_long_for_another_process_is_refused_as_busy(
         assert tx.add_user(new_user("ada"))
 
 
-def test_a_writer_continues_when_another_process_is_done(database: Database, opened: Callable[..., Store]) -> None:
+def test_a_writer_continues_when_another_process_is_done(
+    database: Database, opened: Callable[..., Store]
+) -> None:
     store = opened(database, create=True)
     with ThreadPoolExecutor(1) as pool:
         with held(database):
@@ -550,7 +554,9 @@ def test_a_taken_address_or_provider_account_is_refused(service: Service) -> Non
         assert [user and user.oauth_id for user in map(tx.user, (ada.id, bob.id))] == ["7", None]
 
 
-def test_a_thread_that_has_ended_leaves_no_connection(database: Database, opened: Callable[..., Store]) -> None:
+def test_a_thread_that_has_ended_leaves_no_connection(
+    database: Database, opened: Callable[..., Store]
+) -> None:
     store = opened(database, create=True)
 
     def read() -> None:

@@ -1,8 +1,6 @@
 """Events for webhooks: written with their effect, sent in order, tried again for three days, ended by a 410."""
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -12,6 +10,7 @@ from support.accounts import signed_in_admin
 from support.commands import OPERATOR, PASSWORD, by_hand, create_user
 from support.fakes import FakeClock
 from support.receivers import OTHER_SECRET, SECRET, Receiver
+from support.tables import query
 
 from usersctl import events
 from usersctl.config.webhooks import Webhook

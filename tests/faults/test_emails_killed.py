@@ -11,11 +11,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 import pytest
 from support.commands import PASSWORD, Command
 from support.daemons import Daemon, free_port, serving, wait_for
+from support.databases import opened
 from support.postbox import Postbox, smtp_server
 from support.web import Client
 

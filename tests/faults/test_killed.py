@@ -21,11 +21,14 @@ from typing import Any
 
 from support.commands import HASH, OPERATOR, PASSWORD, Command, create_user
 from support.daemons import free_port
+from support.databases import opened
 from support.faults import LONG, cheaply_serving
 from support.web import Client, Reply
 
 from usersctl.secrets import digest
 from usersctl.store.backup import check
+from usersctl.store.conninfo import Database
+from usersctl.store.store import Store
 
 KILLS = 200 if LONG else 3
 TIME_LIMIT = 580 if LONG else 60
@@ -345,8 +348,7 @@ def is_as_answered(database: Any, account: Known) -> None:
     row = database.execute(of_user, (account.email,)).fetchone()
     assert (row is not None) in account.fields["there"], account
     done = Counter(
-        action
-        for (action,) in database.execute("SELECT action FROM audit WHERE email = ?", (account.email,))
+        action for (action,) in database.execute("SELECT action FROM audit WHERE email = ?", (account.email,))
     )
     for action in {*account.certain, *account.perhaps, *done} - {"forgot", "resend"}:
         at_least = account.certain[action]

@@ -6,18 +6,18 @@ One kill in every run, 20 by `USERSCTL_LONG=1 pytest tests/faults`.
 import os
 import random
 import signal
-import sqlite3
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import pytest
+from support import databases
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import Daemon, serving, wait_for
-from support.databases import add_database
+from support.databases import add_database, held, is_sound
 from support.faults import LONG, ME
 from support.web import Client
 

@@ -5,10 +5,10 @@ import random
 import signal
 import time
 from collections import Counter, defaultdict
-from contextlib import closing
 
 from support.commands import Command
 from support.daemons import serving, wait_for
+from support.databases import opened
 from support.receivers import Listening, listening, table
 
 LONG = os.environ.get("USERSCTL_LONG") == "1"

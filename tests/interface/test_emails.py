@@ -21,6 +21,7 @@ from urllib.parse import quote, urlencode
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import serving, wait_for
+from support.databases import held
 from support.fakes import FakeClock
 from support.postbox import (
     Link,
@@ -33,6 +34,7 @@ from support.postbox import (
     smtp_server,
     until,
 )
+from support.tables import query
 from support.web import Client, Reply, Site
 
 from usersctl.mail.kinds import RESET as RESET_LETTER

@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Callable
-from contextlib import closing
 
 import pytest
+from support.databases import held, opened
 from support.web import Site
 
 from usersctl import readiness

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import pytest
 from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
+from support.tables import query
 from support.web import Client, Reply, Site
 
 from usersctl.clock import stamp

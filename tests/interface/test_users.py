@@ -2,13 +2,13 @@
 
 import threading
 from collections.abc import Callable
-from contextlib import closing
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.databases import add_crowd
 from support.fakes import FakeClock
 from support.web import Client, Reply, Site
 

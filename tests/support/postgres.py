@@ -84,7 +84,12 @@ def _missing() -> str | None:
 
 @cache
 def _programs() -> Path | None:
-    found = [folder for pattern in _PROGRAMS for folder in Path("/").glob(pattern[1:]) if (folder / "initdb").exists()]
+    found = [
+        folder
+        for pattern in _PROGRAMS
+        for folder in Path("/").glob(pattern[1:])
+        if (folder / "initdb").exists()
+    ]
     return max(found, key=lambda folder: [int(n) for n in folder.parts if n.isdecimal()], default=None)
 
 
@@ -98,7 +103,9 @@ def _run(program: str, *words: str | Path) -> None:
         other = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
     with Path(os.environ[_FOLDER], "log").open("ab") as log:
         start = [programs / program, *words]
-        subprocess.run(start, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, timeout=120, **other)
+        subprocess.run(
+            start, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, timeout=120, **other
+        )
 
 
 def _owner() -> str:
@@ -135,9 +142,20 @@ def _start(folder: Path, port: int) -> None:
     if os.geteuid() == 0:
         shutil.chown(data, _owner())
     _run(
-        "initdb", "--pgdata", data, "--username=users", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"
+        "initdb",
+        "--pgdata",
+        data,
+        "--username=users",
+        "--auth=trust",
+        "--encoding=UTF8",
+        "--locale=C.UTF-8",
+        "--no-sync",
     )
-    settings = _SETTINGS | {"port": port, "listen_addresses": "127.0.0.1", "unix_socket_directories": str(data)}
+    settings = _SETTINGS | {
+        "port": port,
+        "listen_addresses": "127.0.0.1",
+        "unix_socket_directories": str(data),
+    }
     with (data / "postgresql.conf").open("a") as file:
         file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
     _run("pg_ctl", "start", "--pgdata", data, "--wait", "--silent", "--log", data / "log")
@@ -177,7 +195,7 @@ def name_of(database: Conninfo) -> str:
 def _template() -> str:
     address = server()
     with _alone():
-        if not run(f"SELECT 1 FROM pg_database WHERE datname = '{_TEMPLATE}'"):
+        if (_TEMPLATE,) not in run("SELECT datname FROM pg_database"):
             run(f"CREATE DATABASE {_TEMPLATE} TEMPLATE template0")
             open_store(Conninfo(f"{address}/{_TEMPLATE}"), create=True).close()
     return _TEMPLATE

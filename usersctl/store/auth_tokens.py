@@ -158,7 +158,9 @@ class AuthTokens(Statements):
     def delete_tokens_of(self, user_id: int, *, but: int | None = None) -> int:
         """Sign-ins that wait for their second factor end as well."""
         self._run("DELETE FROM pending_sign_ins WHERE user_id = ?", (user_id,))
-        return self._run("DELETE FROM auth_tokens WHERE user_id = ? AND id <> ?", (user_id, but or 0)).rowcount
+        return self._run(
+            "DELETE FROM auth_tokens WHERE user_id = ? AND id <> ?", (user_id, but or 0)
+        ).rowcount
 
     def delete_all_sessions(self) -> int:
         """API tokens stay: no user could make them again."""
