@@ -10,7 +10,6 @@ from usersctl.errors import Forbidden, Invalid, NotFound, Taken
 from usersctl.groups import REMOVED_AT_ONCE
 from usersctl.models import Newcomer, User
 from usersctl.service import Service
-from usersctl.store.sqlite_store import SQLiteStore
 
 
 def members(service: Service, group: str) -> int:
@@ -101,8 +100,8 @@ def test_other_changes_come_in_between_those_of_many_members(
     users = [add(name).id for name in ("ada", "bea", "cyd", "dan", "eve")]
     monkeypatch.setattr("usersctl.groups.CHANGED_AT_ONCE", 2)
     transactions = []
-    write = SQLiteStore.write
-    monkeypatch.setattr(SQLiteStore, "write", lambda store: transactions.append(1) or write(store))
+    write = service.store.write
+    monkeypatch.setattr(service.store, "write", lambda: transactions.append(1) or write())
     assert len(service.groups.add("staff", users, by=OPERATOR)) == 5
     assert len(transactions) == 3
     assert members(service, "staff") == 5

@@ -26,7 +26,7 @@ from usersctl.passwords import Hasher, cost_of
 from usersctl.secrets import digest
 from usersctl.service import Service
 from usersctl.sessions import MAX_USER_AGENT, clean_user_agent
-from usersctl.store.sqlite_store import SQLiteStore
+from usersctl.store.opening import open_store
 
 ADA = "ada@example.com"
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()))
@@ -412,7 +412,7 @@ def test_a_session_check_succeeds_where_nothing_can_be_written(
 ) -> None:
     opened = service.sessions.login(ada.email, PASSWORD)
     clock.move(minutes=2)
-    store = SQLiteStore(service.store.path, read_only=True, clock=clock)
+    store = open_store(service.store.database, write=False, clock=clock)
     try:
         checked = replace(service.sessions, store=store).check(opened.token)
     finally:
@@ -625,6 +625,7 @@ def test_a_transaction_of_a_cleanup_ends_when_it_has_held_the_lock_for_long(
     assert removed[-1] == 45
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_cleanup_leaves_the_connection_as_it_was(service: Service, ada: User, fails: bool) -> None:
     def pragmas() -> list[object]:
@@ -697,7 +698,7 @@ def test_a_cleanup_whose_admin_is_demoted_stops_and_records_what_it_removed(
 def test_a_cleanup_removes_emails_in_the_folder_that_are_older_than_a_week(
     service: Service, clock: FakeClock
 ) -> None:
-    folder = service.settings.database.parent / "mail"
+    folder = mail_folder(service.settings)
     folder.mkdir()
     now, day = clock().timestamp(), 24 * 60 * 60
     ages = {"1.eml": 8, "2.eml": 6, "3.tmp": 8, "4.tmp": 6, "note.eml": 8, "5.txt": 8}
@@ -711,7 +712,7 @@ def test_a_cleanup_removes_emails_in_the_folder_that_are_older_than_a_week(
 
 
 def test_a_cleanup_succeeds_without_a_folder_of_emails(service: Service) -> None:
-    folder = service.settings.database.parent / "mail"
+    folder = mail_folder(service.settings)
     assert not folder.exists()
     assert service.sessions.cleanup(by=OPERATOR) == Cleanup(0, 0, False)
     folder.write_text("a file")

@@ -28,7 +28,7 @@ from support.web import Client, Reply
 from usersctl.secrets import digest
 from usersctl.store.backup import check
 from usersctl.store.conninfo import Database
-from usersctl.store.store import Store
+from usersctl.store.opening import open_store
 
 KILLS = 200 if LONG else 3
 TIME_LIMIT = 580 if LONG else 60
@@ -304,7 +304,7 @@ def is_whole(database: Database) -> None:
     """Nothing is half-done: the file, its references and counts, the audit trail and its chain."""
     if isinstance(database, Path):
         assert check(database).problems == []
-    with closing(Store.open(database, write=False)) as store, store.read() as tx:
+    with closing(open_store(database, write=False)) as store, store.read() as tx:
         assert tx.check_audit().problem is None
     with opened(database) as connection:
         is_all_or_nothing(connection)

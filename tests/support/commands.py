@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from support import postgres
 from support.databases import add_database, database_at, opened
 from support.forked import Forked, Forks
 
@@ -24,7 +25,7 @@ from usersctl.config import Settings
 from usersctl.fields import lookup_key
 from usersctl.models import Actor, Role, User
 from usersctl.service import Service, build
-from usersctl.store.conninfo import Database
+from usersctl.store.conninfo import Conninfo, Database
 
 PASSWORD = "correct horse battery"
 # bcrypt of PASSWORD, with the lowest cost that an import accepts.
@@ -66,7 +67,7 @@ def by_hand(database: Database, *statements: str) -> None:
     """Runs SQL statements on a database, past the service."""
     with opened(database) as db:
         for statement in statements:
-            db.execute(statement)
+            db.execute(postgres.worded(statement) if isinstance(database, Conninfo) else statement)
 
 
 def feed(pipe: IO[bytes] | None, line: bytes) -> None:

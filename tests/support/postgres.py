@@ -6,6 +6,7 @@ It starts when the first test needs it. All workers share it, so what one of the
 import fcntl
 import os
 import pwd
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -207,6 +208,12 @@ def opened(database: Conninfo) -> Iterator[Any]:
 
     with closing(Connection(database)) as connection:
         yield connection
+
+
+def worded(statement: str) -> str:
+    """A statement of a test whose bytes stand in it as SQLite writes them."""
+    statement = re.sub(r"zeroblob\((\d+)\)", lambda found: f"x'{'00' * int(found[1])}'", statement)
+    return re.sub(r"\bx'([0-9a-f]*)'", r"CAST('\\x\1' AS BYTEA)", statement)
 
 
 def hold(connection: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from usersctl.models import AuditRow, User
 from usersctl.secrets import digest
 from usersctl.service import Service
+from usersctl.store.conninfo import Conninfo
 
 LATER = "2999-01-01T00:00:00.000Z"
 
@@ -23,8 +24,23 @@ def query(service: Service, sql: str, *values: object) -> list[tuple[Any, ...]]:
 
 def everything(service: Service) -> dict[str, list[tuple[Any, ...]]]:
     """All rows of all tables."""
-    tables = query(service, "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
-    return {name: query(service, f"SELECT * FROM {name}") for (name,) in tables}  # noqa: S608 - our own tables
+    return {name: sorted(query(service, f"SELECT * FROM {name}"), key=repr) for name in columns(service)}  # noqa: S608 - our own tables
+
+
+def columns(service: Service) -> dict[str, list[str]]:
+    """The names of the columns of all tables."""
+    statement = (
+        "SELECT tables.name, columns.name FROM sqlite_schema AS tables, pragma_table_info(tables.name) AS columns"
+        " WHERE type = 'table'"
+    )
+    if isinstance(service.store.database, Conninfo):
+        statement = (
+            "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()"
+        )
+    found: dict[str, list[str]] = {}
+    for table, column in sorted(query(service, statement)):
+        found.setdefault(table, []).append(column)
+    return found
 
 
 @contextmanager
