@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.accounts import signed_in_admin
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
-from support.tables import LATER, audit, plant_link, columns, query
+from support.tables import LATER, audit, columns, plant_link, query
 
 from usersctl.clock import stamp
 from usersctl.errors import (

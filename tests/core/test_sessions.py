@@ -21,6 +21,7 @@ from support.tables import hash_of, store_hash
 from usersctl.clock import stamp
 from usersctl.errors import Busy, Forbidden, NotFound, Unauthenticated
 from usersctl.fields import lookup_key
+from usersctl.mail.folder import mail_folder
 from usersctl.models import Cleanup, Client, Session, User
 from usersctl.passwords import Hasher, cost_of
 from usersctl.secrets import digest

@@ -27,8 +27,8 @@ from usersctl.errors import Busy, NotFound, StoreUnusable, Taken
 from usersctl.models import Identity, Newcomer, User, UserFilter
 from usersctl.service import Service
 from usersctl.store import database_file
-from usersctl.store.opening import open_store
 from usersctl.store.conninfo import Database
+from usersctl.store.opening import open_store
 from usersctl.store.store import Store
 
 NOW = "2026-11-20T08:22:19.123Z"

@@ -15,8 +15,8 @@ from support import postgres
 
 from usersctl.folding import folded
 from usersctl.store import database_file
-from usersctl.store.opening import open_store
 from usersctl.store.conninfo import Conninfo, Database
+from usersctl.store.opening import open_store
 
 # A folder for databases of tests that write much: nothing is lost with them but time.
 IN_MEMORY = postgres.IN_MEMORY

@@ -34,9 +34,7 @@ def columns(service: Service) -> dict[str, list[str]]:
         " WHERE type = 'table'"
     )
     if isinstance(service.store.database, Conninfo):
-        statement = (
-            "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()"
-        )
+        statement = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()"
     found: dict[str, list[str]] = {}
     for table, column in sorted(query(service, statement)):
         found.setdefault(table, []).append(column)
