@@ -31,7 +31,7 @@ def columns(service: Service) -> dict[str, list[str]]:
     """The names of the columns of all tables."""
     statement = (
         "SELECT tables.name, columns.name FROM sqlite_schema AS tables, pragma_table_info(tables.name) AS columns"
-        " WHERE type = 'table'"
+        " WHERE tables.type = 'table'"
     )
     if isinstance(service.store.database, Conninfo):
         statement = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()"
