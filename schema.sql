@@ -392,6 +392,19 @@ CREATE TABLE lockdown (
     actor     TEXT NOT NULL                      -- who started it
 ) STRICT;
 
+-- Requests of client addresses that are limited, where several processes count them: see usersctl/throttle.py
+CREATE TABLE client_counts (
+    client     TEXT PRIMARY KEY,                 -- what is counted, and the network of the address
+    started_at TEXT NOT NULL,                    -- of the window of time
+    n          INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- The last slot of each scheduled task that was run: by one of all daemons, and once.
+CREATE TABLE slots (
+    task TEXT PRIMARY KEY,
+    last TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- Keys that sign cookies of this service, made at first use.
 CREATE TABLE signing_keys (
     name TEXT PRIMARY KEY,

@@ -46,7 +46,7 @@ from usersctl.secrets import digest, new_token
 from usersctl.session_uses import SessionUses
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
-from usersctl.throttle import AccountThrottle, Counter, counter_of
+from usersctl.throttle import LONGEST_WINDOW, AccountThrottle, Counter, counter_of
 
 if TYPE_CHECKING:
     from usersctl.foreign_hashes import ForeignHash
@@ -56,6 +56,7 @@ USE_IS_NOTED_EVERY = timedelta(minutes=1)
 NOTE_PATIENCE = 0.1  # seconds: a check is a read, and does not wait for writers
 SOONEST_END = timedelta(seconds=10)  # longer than a note waits
 MAX_USER_AGENT = 300
+CLEANUP_TASK = "users:cleanup-tokens"
 MOST_KINDS_OF_HASHES = 50  # that a login looks at; of an application, few costs and kinds come
 SENT_EMAILS_KEPT = timedelta(days=7)
 EVENTS_WAIT = timedelta(days=3)  # as usersctl/webhooks/delivery.py tries them
@@ -488,9 +489,13 @@ class Sessions:
         *,
         include_no_expiration: bool = False,
         by: Actor,
+        slot: datetime | None = None,
         progress: Callable[[int], Any] = lambda _removed: None,
     ) -> Cleanup:
-        """Removes in batches all that had expired when it began. One that is cut short is in the audit trail, too."""
+        """Removes in batches all that had expired when it began. One that is cut short is in the audit trail, too.
+
+        `slot`: of the schedule. It is noted at the end, so that another daemon runs it if this one is killed.
+        """
         with self.store.glance() as tx:
             began, kept_since = tx.now_text, tx.now - SENT_EMAILS_KEPT
         done = Cleanup(0, 0, include_no_expiration)
@@ -511,6 +516,7 @@ class Sessions:
                     lambda tx, some: tx.delete_expired_pending(began, some),
                     lambda tx, some: tx.delete_expired_enrolments(began, some),
                     lambda tx, some: tx.delete_oldest_failures(self.kept_failures, some),
+                    lambda tx, some: tx.delete_client_counts(stamp(tx.now - LONGEST_WINDOW), some),
                     lambda tx, some: tx.delete_finished_emails(stamp(kept_since), some),
                     lambda tx, some: tx.give_up_events(stamp(tx.now - EVENTS_WAIT), some),
                     lambda tx, some: delete_due(tx, by, some),
@@ -527,10 +533,14 @@ class Sessions:
                 self._record(done, by, is_whole=False)
             raise
         remove_emails(mail_folder(self.settings), kept_since)
-        return self._record(done, by)
+        return self._record(done, by, slot=slot)
 
-    def _record(self, done: Cleanup, by: Actor, *, is_whole: bool = True) -> Cleanup:
+    def _record(
+        self, done: Cleanup, by: Actor, *, slot: datetime | None = None, is_whole: bool = True
+    ) -> Cleanup:
         with self.store.write() as tx:
+            if slot is not None and not tx.note_slot(CLEANUP_TASK, slot):
+                return done  # another daemon ran it meanwhile, and told so
             own = tx.session(by.token_hash or b"")
             if is_whole and done.include_no_expiration and own is not None and own[0].expires_at is None:
                 tx.delete_token(by.token_hash or b"")

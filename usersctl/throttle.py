@@ -3,15 +3,15 @@
 import ipaddress
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
 
 from usersctl.clock import Clock, moment, stamp
-from usersctl.errors import Busy, CodesClosed, Invalid, TooMany, WrongPassword
+from usersctl.errors import Busy, CodesClosed, Invalid, StoreUnusable, TooMany, WrongPassword
 from usersctl.models import Actor, Credentials, Device, Locks, User
 from usersctl.passwords import Hasher
 from usersctl.permissions import admit
@@ -20,6 +20,7 @@ from usersctl.store.transaction import Transaction
 
 FIRST_DELAY = timedelta(seconds=30)
 LONGEST_DELAY = timedelta(minutes=15)
+LONGEST_WINDOW = timedelta(hours=1)  # of a limit on requests of a client
 
 
 class Counter(NamedTuple):
@@ -192,12 +193,17 @@ class AccountThrottle:
 
 @dataclass(frozen=True)
 class AddressThrottle:
-    """A limit on events of one kind from one client in a window of time, in bounded memory."""
+    """A limit on events of one kind from one client in a window of time, in bounded memory.
+
+    `together` counts an event of a client also for other processes, and returns since when and how many all of them
+    counted. A process that lets an event pass learns of the others', so each lets pass one too many at most.
+    """
 
     now: Clock
     at_most: int
     window: timedelta
     kept: int = 10_000
+    together: Callable[[str, timedelta], tuple[datetime, int]] | None = None
     _windows: OrderedDict[str, tuple[float, int]] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -220,6 +226,12 @@ class AddressThrottle:
             self._windows[network] = (started, events + 1)
             if len(self._windows) > self.kept:
                 self._windows.popitem(last=False)  # the oldest window
+        if self.together is not None:
+            with suppress(Busy, StoreUnusable):
+                since, events = self.together(network, self.window)
+                started = min(since, self.now()).timestamp()  # the clock of another machine may be ahead
+                with self._lock:
+                    self._windows[network] = (started, events)
 
     def _current(self, network: str) -> tuple[float, int]:
         now = self.now().timestamp()

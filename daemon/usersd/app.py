@@ -62,7 +62,7 @@ class App:
         self.log = log
         self.listening = listening
         self.counters = counters
-        self.limits = RateLimits(service.settings, service.now)
+        self.limits = RateLimits(service)
         self.whitelist = Whitelist(service.settings.whitelist)
         self.router = Router(table, service.settings)
         self.lane = self.router.lane

@@ -1,27 +1,45 @@
-"""How many requests of one client address or account pass: counted before the handlers, in memory of a fixed size."""
+"""How many requests of one client address or account pass: counted before the handlers, in memory of a fixed size; where
+several processes serve, in the database as well."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 
-from usersctl.clock import Clock
-from usersctl.config import Settings
+from usersctl.clock import moment
 from usersctl.errors import LockedDown, SecondFactorRequired, Unauthenticated, WrongPassword
 from usersctl.models import User
-from usersctl.throttle import AddressThrottle
+from usersctl.service import Service
+from usersctl.store.conninfo import Conninfo
+from usersctl.throttle import LONGEST_WINDOW, AddressThrottle
 from usersd.routing import Limit
+
+PATIENCE = 0.2  # seconds that a request waits to be counted for all
 
 
 class RateLimits:
-    def __init__(self, settings: Settings, now: Clock) -> None:
-        minute, hour = timedelta(minutes=1), timedelta(hours=1)
+    def __init__(self, service: Service) -> None:
+        settings, self._store = service.settings, service.store
+        minute, hour = timedelta(minutes=1), LONGEST_WINDOW
+        limits = {
+            Limit.FAILED_LOGINS: (settings.failed_logins_per_minute, minute),
+            Limit.REGISTRATIONS: (settings.registrations_per_hour, hour),
+            Limit.FORGOTS: (settings.forgots_per_minute, minute),
+            Limit.OWN_CHANGES: (settings.own_changes_per_hour, hour),
+            Limit.WAYS_TO_PROVIDER: (settings.provider_sign_ins_per_minute, minute),
+            Limit.WAYS_BACK: (settings.provider_sign_ins_per_minute, minute),
+        }
+        is_alone = settings.processes == 1 and not isinstance(settings.database, Conninfo)
         self.enabled = settings.limits_enabled
         self._throttles = {
-            Limit.FAILED_LOGINS: AddressThrottle(now, settings.failed_logins_per_minute, minute),
-            Limit.REGISTRATIONS: AddressThrottle(now, settings.registrations_per_hour, hour),
-            Limit.FORGOTS: AddressThrottle(now, settings.forgots_per_minute, minute),
-            Limit.OWN_CHANGES: AddressThrottle(now, settings.own_changes_per_hour, hour),
-            Limit.WAYS_TO_PROVIDER: AddressThrottle(now, settings.provider_sign_ins_per_minute, minute),
-            Limit.WAYS_BACK: AddressThrottle(now, settings.provider_sign_ins_per_minute, minute),
+            limit: AddressThrottle(
+                service.now, most, window, together=None if is_alone else partial(self._count, limit)
+            )
+            for limit, (most, window) in limits.items()
         }
+
+    def _count(self, limit: Limit, client: str, window: timedelta) -> tuple[datetime, int]:
+        with self._store.write(patience=PATIENCE, alone=False) as tx:
+            since, events = tx.count_client(f"{limit.name} {client}", window)
+        return moment(since), events
 
     def check(self, limit: Limit, address: str, user: User | None = None) -> None:
         """Before the handler runs. Requests count at once, logins only if they fail.

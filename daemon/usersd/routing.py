@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from usersctl.config import Settings
 from usersctl.service import Service
+from usersctl.store.conninfo import Conninfo
 from usersd.request import Request
 from usersd.response import Response
 from usersd.server.lanes import Lane
@@ -75,14 +76,17 @@ class Route(NamedTuple):
 
 
 def configured(table: Iterable[Route], settings: Settings) -> list[Route]:
-    """The table as the settings make it: where providers call back, and whether registration is open."""
+    """The table as the settings make it: where providers call back, whether registration is open, and which thread answers."""
     # By that name only: a pattern that opens all pages opens no registration.
     registration = Access.ANYONE if settings.registration_is_open else Access.REGISTRATION
     callback = settings.oauth_callback_url
+    # The main thread does not wait for a server.
+    here = Lane.QUICK if isinstance(settings.database, Conninfo) else Lane.HERE
     return [
         route._replace(
             path=route.path.replace(CALLBACK, callback),
             access=registration if route.access is Access.REGISTRATION else route.access,
+            lane=here if route.lane is Lane.HERE else route.lane,
         )
         for route in table
     ]

@@ -23,7 +23,7 @@ from usersctl.config import Settings
 from usersctl.errors import Busy, Invalid
 from usersctl.mail import kinds, outbox
 from usersctl.mail.kinds import CONFIRM, EMAIL_CHANGED, RESET
-from usersctl.mail.outbox import LEASE, LONGEST_DELAY, Attempt, Outbox, delay_after
+from usersctl.mail.outbox import LEASE, LONGEST_DELAY, Attempt, Outbox, claimed, delay_after
 from usersctl.mail.sending import Undeliverable
 from usersctl.models import Actor, QueuedEmail, User
 from usersctl.service import Service, build
@@ -594,6 +594,35 @@ def test_threads_on_one_database_send_each_email_once(
         done = [attempts for of_one in pool.map(worked, boxes) for attempts in of_one]
     assert sorted(taken) == list(range(1, 61))
     assert {attempt.state for attempt in done} == {"sent"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["file"])
+def test_workers_that_claim_at_once_get_each_email_once(
+    engine: str, make_service: Callable[..., Service], request: pytest.FixtureRequest
+) -> None:
+    changes = {"database": request.getfixturevalue("postgres_database")()} if engine == "server" else {}
+    services = [make_service(**changes) for _ in range(8)]
+    with services[0].store.write() as tx:
+        for number in range(600):
+            tx.add_email("reset", None, "u@example.com", f"<{number}@example.com>", dropped=False)
+    start = threading.Barrier(8)
+
+    def claim_all(service: Service) -> list[int]:
+        start.wait(20)
+        emails = []
+        while True:
+            # Beside each other on a server; a file has one writer at a time.
+            with service.store.locks() as locks, service.store.write(alone=False) as tx:
+                email = claimed(tx, locks, tx.now_text)
+            if email is None:
+                return emails
+            emails.append(email.id)
+
+    with ThreadPoolExecutor(8) as pool:
+        of_workers = list(pool.map(claim_all, services))
+    assert sorted(number for emails in of_workers for number in emails) == list(range(1, 601))
+    assert len([emails for emails in of_workers if emails]) > 1
 
 
 def work_alone(path: Path, port: int, start: Any) -> None:

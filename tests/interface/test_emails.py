@@ -69,7 +69,9 @@ class working:  # noqa: N801 - reads as what it does
     """The mailer of a daemon in this process."""
 
     def __init__(self, site: Site) -> None:
-        self.worker = Mailer(site.service.outbox, log=Log(site.stream, as_json=True, now=site.service.now))
+        self.worker = Mailer(
+            site.service.outbox, log=Log(site.stream, as_json=True, now=site.service.now), look_every=0.1
+        )
 
     def __enter__(self) -> None:
         self.worker.start()

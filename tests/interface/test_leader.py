@@ -19,6 +19,7 @@ from support.fakes import FakeClock
 from usersctl.clock import stamp
 from usersctl.models import User
 from usersctl.service import Service
+from usersctl.store.locks import Locks
 from usersd.background import leader, scheduler
 from usersd.background.leader import Leader
 from usersd.log import Log
@@ -81,30 +82,29 @@ def test_a_slot_that_came_due_between_two_leaders_is_run_once(two: Two, clock: F
     two.start_one_after_the_other()
     clock.move(minutes=1)
     wait_for(lambda: two.events("cleanup-tokens"))
-    before: Callable[[Leader, int, datetime], None] = Leader._work
+    before: Callable[[Leader, Locks, datetime], None] = Leader._lead
 
-    def late(self: Leader, handle: int, since: datetime) -> None:
+    def late(self: Leader, locks: Locks, since: datetime) -> None:
         clock.move(minutes=1)  # the slot comes due after the lock is taken and before the clock is read
-        before(self, handle, since)
+        before(self, locks, since)
 
-    two.second._work = late.__get__(two.second)  # type: ignore[method-assign]
+    two.second._lead = late.__get__(two.second)  # type: ignore[method-assign]
     two.first.stop()
     wait_for(lambda: len(two.events("cleanup-tokens")) == 2)
 
 
 def test_a_slot_that_was_run_before_the_lock_changed_hands_is_not_run_again(
-    make_service: Callable[..., Service], clock: FakeClock, tmp_path: Path
+    make_service: Callable[..., Service], clock: FakeClock
 ) -> None:
     service = make_service(cleanup_schedule="* * * * *")
     stream = io.StringIO()
     log = Log(stream, as_json=True, now=clock)
     began = clock()
-    with (tmp_path / "lock").open("w+") as lock:
-        for _ in range(2):  # the second waited for the lock since before the first ran the slot
-            job = leader.scheduled_cleanup(service, log=log, handle=lock.fileno(), since=began)
-            assert job is not None
-            clock.move(seconds=40)
-            job.tick()
+    for _ in range(2):  # the second waited for the lock since before the first ran the slot
+        job = leader.scheduled_cleanup(service, log=log, since=began)
+        assert job is not None
+        clock.move(seconds=40)
+        job.tick()
     assert stream.getvalue().count("cleanup-tokens") == 1
     with service.store.read() as tx:
         assert [row.action for row in tx.audit_rows()].count("cleanup-tokens") == 1
@@ -154,10 +154,10 @@ def test_the_lock_file_is_private_and_beside_the_database(two: Two) -> None:
 def test_a_lock_that_cannot_be_opened_is_logged_once_and_makes_the_daemon_not_ready(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(_self: Leader) -> int:
+    def refused() -> Any:
         raise PermissionError(13, "Permission denied", "users.db.lock")
 
-    monkeypatch.setattr(Leader, "_open", refused)
+    monkeypatch.setattr(two.service.store, "locks", refused)
     two.first.start()
     wait_for(lambda: not two.first.parts()["worker"])
     wait_for(lambda: two.events("leader"))

@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from ipaddress import ip_network
+from pathlib import Path
 
 import pytest
-from support.commands import PASSWORD, Command
+from support.commands import OPERATOR, PASSWORD, Command
 from support.fakes import FakeClock
 from support.web import Reply, Site
 
@@ -185,11 +186,41 @@ def test_an_untrusted_client_cannot_forge_its_address(
 
 
 def test_the_memory_of_client_addresses_does_not_grow(service: Service) -> None:
-    limits = RateLimits(service.settings, service.now)
+    limits = RateLimits(service)
     for n in range(12_000):
         address = f"10.{n >> 16}.{(n >> 8) & 255}.{n & 255}"
         limits.count_failure(Limit.FAILED_LOGINS, address, Unauthenticated("no"))
     assert len(limits._throttles[Limit.FAILED_LOGINS]._windows) == 10_000
+
+
+@pytest.mark.parametrize("engine", ["file"])
+def test_several_processes_count_a_client_together(
+    engine: str, make_site: Callable[..., Site], clock: FakeClock, request: pytest.FixtureRequest
+) -> None:
+    changes = (
+        {"processes": 3} if engine == "file" else {"database": request.getfixturevalue("postgres_database")()}
+    )
+    sites = [make_site(failed_logins_per_minute=30, **changes) for _ in range(3)]
+    statuses = [sites[n % 3].client().login(f"u{n}@example.com", WRONG).status for n in range(60)]
+    # A process learns of the others' when it lets one pass itself.
+    assert 30 <= statuses.count(401) <= 32
+    assert set(statuses[40:]) == {429}
+    with sites[0].service.store.read() as tx:
+        assert tx._run("SELECT client FROM client_counts").fetchall() == [("FAILED_LOGINS 127.0.0.1",)]
+    clock.move(minutes=1)
+    assert [site.client().login("u@example.com", WRONG).status for site in sites] == [401] * 3
+    clock.move(hours=2)
+    sites[0].service.sessions.cleanup(by=OPERATOR)
+    with sites[0].service.store.read() as tx:
+        assert tx._run("SELECT client FROM client_counts").fetchall() == []
+
+
+def test_a_process_that_is_alone_counts_clients_in_its_memory_only(site: Site) -> None:
+    if not isinstance(site.service.settings.database, Path):
+        pytest.skip("other daemons may use a server")
+    assert fail(site, times=3) == [401] * 3
+    with site.service.store.read() as tx:
+        assert tx._run("SELECT client FROM client_counts").fetchall() == []
 
 
 def test_one_account_changes_its_profile_sixty_times_an_hour(

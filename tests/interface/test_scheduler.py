@@ -225,7 +225,7 @@ def test_the_scheduler_stops_at_once_while_it_sleeps() -> None:
 
 
 def test_the_schedule_cleans_as_the_endpoint_and_the_command_do(
-    make_service: Callable[..., Service], clock: FakeClock, tmp_path: Path
+    make_service: Callable[..., Service], clock: FakeClock
 ) -> None:
     service = make_service(cleanup_schedule="0 * * * *")
     ada = create_user(service, "ada@example.com", "Ada", PASSWORD, by=OPERATOR)
@@ -233,11 +233,10 @@ def test_the_schedule_cleans_as_the_endpoint_and_the_command_do(
     service.sessions.create_api_token(ada.id, name="ci", lifetime=None, by=OPERATOR)
     stream = io.StringIO()
     log = Log(stream, as_json=True, now=clock)
-    with (tmp_path / "lock").open("w+") as lock:
-        made = scheduled_cleanup(service, log=log, handle=lock.fileno(), since=clock())
-        assert made is not None
-        clock.move(days=2)
-        made.tick()
+    made = scheduled_cleanup(service, log=log, since=clock())
+    assert made is not None
+    clock.move(days=2)
+    made.tick()
     assert [session.kind for session in service.sessions.listed(live=False)] == ["api"]
     (logged,) = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert (logged["event"], logged["removed"]) == ("cleanup-tokens", 1)

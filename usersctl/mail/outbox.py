@@ -17,7 +17,8 @@ from usersctl.mail.kinds import EmailQueue, Kind
 from usersctl.models import Actor, EmailState, Purpose, QueuedEmail, User
 from usersctl.permissions import admit
 from usersctl.secrets import digest, new_token
-from usersctl.store import lock_file
+from usersctl.store.lock_file import HAS_BYTE_LOCKS
+from usersctl.store.locks import Locks
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 # For so long no worker looks at an email that one has taken. Then its lock tells whether that worker lives; where there
 # are no such locks, the lease is longer than one attempt can take.
-LEASE = timedelta(seconds=3) if lock_file.HAS_BYTE_LOCKS else timedelta(minutes=2)
+LEASE = timedelta(seconds=3) if HAS_BYTE_LOCKS else timedelta(minutes=2)
 NOTED_WITHIN = 60.0  # seconds
 POLL_EVERY = 0.1  # seconds
 FIRST_DELAY, LONGEST_DELAY = timedelta(seconds=5), timedelta(minutes=15)
@@ -76,12 +77,12 @@ class Outbox:
             due_by = due_by or tx.now_text
         if due is None or due > due_by:
             return None
-        with lock_file.opened(self.store.path) as handle:
-            return self._work(handle, due_by)
+        with self.store.locks() as locks:
+            return self._work(locks, due_by)
 
-    def _work(self, handle: int, due_by: str) -> Attempt | None:
-        with self.store.write() as tx:
-            email = claimed(tx, handle, due_by)
+    def _work(self, locks: Locks, due_by: str) -> Attempt | None:
+        with self.store.write(alone=False) as tx:
+            email = claimed(tx, locks, due_by)
             if email is None:
                 return None  # another worker was quicker
             kind = kinds.KINDS.get(email.kind)
@@ -99,20 +100,20 @@ class Outbox:
 
     def retry(self, email_ids: list[int] | None) -> list[QueuedEmail]:
         """Makes these, or all that wait or failed, due now, except those that are being sent; returns them all."""
-        with lock_file.opened(self.store.path) as handle, self.store.write() as tx:
+        with self.store.locks() as locks, self.store.write() as tx:
             emails = list(tx.queued_emails(unfinished=True))
             if email_ids is not None:
                 emails = [email for email in emails if email.id in email_ids]
             for email in emails:
-                if not lock_file.is_locked(handle, email.id):
+                if not locks.is_taken(email.id):
                     tx.retry_email(email.id)
             tx.after_commit(self.queue.committed.set)
             return emails
 
     def wait_for_others(self, email_id: int) -> None:
         """Until no worker is sending this email."""
-        with lock_file.opened(self.store.path) as handle:
-            while lock_file.is_locked(handle, email_id):
+        with self.store.locks() as locks:
+            while locks.is_taken(email_id):
                 time.sleep(POLL_EVERY)
 
     def saved_emails(self) -> "list[SavedEmail]":
@@ -212,12 +213,14 @@ def noted(store: Store, change: Callable[[Transaction], Any]) -> None:
             time.sleep(0.5)
 
 
-def claimed(tx: Transaction, handle: int, due_by: str, webhook: str = "") -> QueuedEmail | None:
-    """The email that is due longest, locked by `handle`; not one that another worker is sending."""
+def claimed(tx: Transaction, locks: Locks, due_by: str, webhook: str = "") -> QueuedEmail | None:
+    """The email that is due longest, locked; not one that another worker is sending, or was quicker to claim."""
     while (email_id := tx.due_email(due_by, webhook)) is not None:
-        if lock_file.lock_byte(handle, email_id):
-            return tx.claim_email(email_id, due_by, LEASE)
-        tx.leave_email(email_id, LEASE)
+        email = tx.claim_email(email_id, due_by, LEASE)
+        if email is not None and locks.take(email_id):
+            return email
+        if email is not None:
+            tx.leave_email(email_id)
     return None
 
 

@@ -1,7 +1,9 @@
-"""The table of failed password checks in a row, by counter: see usersctl/throttle.py."""
+"""The tables of failed password checks in a row, by counter, and of requests by client: see usersctl/throttle.py."""
 
+from datetime import timedelta
 from typing import Any
 
+from usersctl.clock import stamp
 from usersctl.models import Failures, Locks
 from usersctl.store.statements import Statements
 
@@ -45,6 +47,25 @@ class LoginFailures(Statements):
         """Deletes those of addresses without an account, beyond the newest `keep`."""
         condition = "user_id IS NULL ORDER BY last_failed_at DESC LIMIT ? OFFSET ?"
         return self._delete_some("login_failures", "account", condition, at_most, keep)
+
+    def count_client(self, client: str, window: timedelta) -> tuple[str, int]:
+        """Returns since when it is counted, and how often. A start in the future comes from a clock that was wrong."""
+        is_current = "client_counts.started_at BETWEEN :since AND :until"
+        row = self._run(
+            "INSERT INTO client_counts (client, started_at, n) VALUES (:client, :now, 1) ON CONFLICT (client) DO UPDATE SET"
+            f" n = CASE WHEN {is_current} THEN client_counts.n + 1 ELSE 1 END,"
+            f" started_at = CASE WHEN {is_current} THEN client_counts.started_at ELSE :now END RETURNING started_at, n",
+            {
+                "client": client,
+                "now": self.now_text,
+                "since": stamp(self.now - window),
+                "until": stamp(self.now + window),
+            },
+        ).fetchone()
+        return row[0], row[1]
+
+    def delete_client_counts(self, before: str, at_most: int) -> int:
+        return self._delete_some("client_counts", "client", "started_at < ? LIMIT ?", before, at_most)
 
 
 def locked(locks: Locks | None) -> tuple[str, dict[str, Any]]:

@@ -6,9 +6,10 @@ The leader locks the file as a whole, and the process that sends an email locks 
 import fcntl
 import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
+
+from usersctl.store.locks import LEADER
 
 # Locks of an open file and not of a process: two threads exclude each other, and closing another handle frees nothing.
 # Linux has them.
@@ -16,12 +17,42 @@ HAS_BYTE_LOCKS = hasattr(fcntl, "F_OFD_SETLK")
 _FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length, pid
 
 
+class FileLocks:
+    look_every = 0.1
+
+    def __init__(self, database: Path) -> None:
+        self._handle = _open_beside(database)
+
+    def take(self, number: int) -> bool:
+        try:
+            if number == LEADER:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            elif HAS_BYTE_LOCKS:
+                fcntl.fcntl(self._handle, fcntl.F_OFD_SETLK, _byte(number))
+        except BlockingIOError:
+            return False
+        return True
+
+    def is_taken(self, number: int) -> bool:
+        if not HAS_BYTE_LOCKS:
+            return False
+        found = struct.unpack(_FLOCK, fcntl.fcntl(self._handle, fcntl.F_OFD_GETLK, _byte(number)))
+        return bool(found[0] != fcntl.F_UNLCK)
+
+    def hear(self, stopping: Event, seconds: float) -> bool:
+        stopping.wait(seconds)
+        return False
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+
 def path_beside(database: Path) -> Path:
     database = database.resolve()
     return database.with_name(f"{database.name}.lock")
 
 
-def open_beside(database: Path) -> int:
+def _open_beside(database: Path) -> int:
     owner = database.stat()
     # A group that may write to the database may send its emails, too.
     mode = 0o600 | owner.st_mode & 0o060
@@ -33,32 +64,5 @@ def open_beside(database: Path) -> int:
     return handle
 
 
-@contextmanager
-def opened(database: Path) -> Iterator[int]:
-    """The handle of the file; its locks end with it."""
-    handle = open_beside(database)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def lock_byte(handle: int, number: int) -> bool:
-    """False if another handle holds it."""
-    if not HAS_BYTE_LOCKS:
-        return True
-    wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
-    try:
-        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, wanted)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def is_locked(handle: int, number: int) -> bool:
-    """Whether another handle has locked the byte."""
-    if not HAS_BYTE_LOCKS:
-        return False
-    wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
-    found = struct.unpack(_FLOCK, fcntl.fcntl(handle, fcntl.F_OFD_GETLK, wanted))
-    return bool(found[0] != fcntl.F_UNLCK)
+def _byte(number: int) -> bytes:
+    return struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)

@@ -62,9 +62,9 @@ class Outbox(Statements):
             {"id": email_id, "due": due_by, "until": stamp(self.now + lease)},
         )
 
-    def leave_email(self, email_id: int, lease: timedelta) -> None:
-        """For another worker, which is sending it."""
-        self._run("UPDATE outbox SET due_at = ? WHERE id = ?", (stamp(self.now + lease), email_id))
+    def leave_email(self, email_id: int) -> None:
+        """Takes a claim back, for another worker, which is sending the email. It is due when the lease is over."""
+        self._run("UPDATE outbox SET attempts = attempts - 1 WHERE id = ?", (email_id,))
 
     def next_email_due(self, webhook: str = "") -> str | None:
         where = "webhook = ? AND state = 'waiting'"

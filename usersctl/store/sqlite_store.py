@@ -5,13 +5,14 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Self
 
 from usersctl.clock import Clock, utc_now
 from usersctl.errors import Busy, OtherVersion, Outdated, StoreUnusable, UsersError
 from usersctl.store import database_file
+from usersctl.store.lock_file import FileLocks
 from usersctl.store.store import EndOfThread, Progress, Store
 from usersctl.store.transaction import Transaction
 
@@ -194,6 +195,11 @@ class SQLiteStore(Store):
                 time.sleep(TRIED_EVERY)
         finally:
             self._set_patience(connection, database_file.BUSY_SECONDS)
+
+    @contextmanager
+    def locks(self) -> Iterator[FileLocks]:
+        with closing(FileLocks(self._path)) as locks:
+            yield locks
 
     def copy(self, target: Path, progress: Progress = lambda _done, _total: None) -> dict[str, int]:
         """While others write on."""

@@ -13,6 +13,7 @@ from usersctl.clock import Clock
 from usersctl.store.audit import Told
 from usersctl.store.conninfo import Database, file_of, shown
 from usersctl.store.database_file import Migrated
+from usersctl.store.locks import Locks
 from usersctl.store.transaction import Transaction
 
 Progress = Callable[[int, int], object]  # is called with what is done, and the total
@@ -86,6 +87,10 @@ class Store(ABC):
     @abstractmethod
     def copy(self, target: Path, progress: Progress = lambda _done, _total: None) -> dict[str, int]:
         """Copies the database as it is at this moment into a new file. Returns how many rows it has, by table."""
+
+    @abstractmethod
+    def locks(self) -> AbstractContextManager[Locks]:
+        """Locks of one holder, which end with the block."""
 
     @abstractmethod
     def close(self) -> None:

@@ -15,6 +15,7 @@ from usersctl.store.one_time_tokens import OneTimeTokens
 from usersctl.store.outbox import Outbox
 from usersctl.store.reserved_emails import ReservedEmails
 from usersctl.store.signing_keys import SigningKeys
+from usersctl.store.slots import Slots
 from usersctl.store.user_lists import UserLists
 from usersctl.store.users import Users
 
@@ -36,6 +37,7 @@ class Transaction(
     DailyCounts,
     LockdownRow,
     SigningKeys,
+    Slots,
     Inspection,
 ):
     """The questions and changes of all nouns. It decides nothing."""

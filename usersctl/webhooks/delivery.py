@@ -12,7 +12,6 @@ from usersctl.clock import moment
 from usersctl.config.webhooks import Webhook, key_of
 from usersctl.mail.outbox import Attempt, claimed, delay_after, noted, seconds_until
 from usersctl.models import EmailState, QueuedEmail
-from usersctl.store import lock_file
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.webhooks import sending
@@ -45,9 +44,9 @@ class Delivery:
             due, now = tx.next_email_due(name), tx.now_text
         if due is None or due > now or self._holds():
             return None
-        with lock_file.opened(self.store.path) as handle:
+        with self.store.locks() as locks:
             with self.store.write() as tx:
-                event = claimed(tx, handle, now, name)
+                event = claimed(tx, locks, now, name)
             return event and self._send(event, tx.now)
 
     def _holds(self) -> bool:

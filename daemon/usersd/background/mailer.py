@@ -8,8 +8,7 @@ from usersctl.errors import UsersError
 from usersctl.mail.outbox import Attempt
 from usersd.log import Log
 
-# Seconds. An email that another process queued is found only by polling.
-POLL_EVERY = 0.1
+# Seconds.
 AFTER_AN_ERROR = 2.0
 # Start after the response is out: the work takes longer when an account exists, and its timing must not show.
 AFTER_THE_RESPONSE = 0.03
@@ -27,19 +26,26 @@ class Outbox(Protocol):
 
 
 class Mailer(threading.Thread):
-    """Sends what is due one after the other, and sleeps until the next one is due."""
+    """Sends what is due one after the other, and sleeps until the next one is due.
 
-    def __init__(self, outbox: Outbox, *, log: Log, name: str = "email") -> None:
+    `look_every`: an email that another process queued is found by a look so often (seconds), if not by `wake` before.
+    """
+
+    def __init__(self, outbox: Outbox, *, log: Log, look_every: float, name: str = "email") -> None:
         super().__init__(name=f"sends {name}", daemon=True)
         self._what = name
         self._outbox = outbox
         self._log = log
+        self._look_every = look_every
         self._stopping = False
+
+    def wake(self) -> None:
+        self._outbox.committed.set()
 
     def end(self) -> None:
         """After what is being sent."""
         self._stopping = True
-        self._outbox.committed.set()
+        self.wake()
 
     def stop(self) -> None:
         """Waits two seconds for an email that is being sent; the next leader sends an unfinished one again."""
@@ -53,7 +59,7 @@ class Mailer(threading.Thread):
             try:
                 attempt = self._outbox.work()
                 if attempt is None:
-                    if due.wait(self._outbox.seconds_until_due(POLL_EVERY)):
+                    if due.wait(self._outbox.seconds_until_due(self._look_every)):
                         time.sleep(AFTER_THE_RESPONSE)
                     continue
                 name, fields = attempt.for_log()

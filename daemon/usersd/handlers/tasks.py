@@ -3,19 +3,19 @@
 from typing import Any
 
 from usersctl.service import Service
+from usersctl.sessions import CLEANUP_TASK
 from usersd.inputs import Body, flag
 from usersd.openapi.operation import MANAGEMENT, Operation
 from usersd.openapi.schemas import array, boolean, exactly, integer, model, string
 from usersd.request import Request
 
-CLEANUP = "users:cleanup-tokens"
 _DESCRIPTION = {"description": "Delete expired tokens"}
 _LISTED = {
     "type": "object",
     "additionalProperties": exactly({"description": string(_DESCRIPTION["description"])}),
-    "examples": [{CLEANUP: _DESCRIPTION}],
+    "examples": [{CLEANUP_TASK: _DESCRIPTION}],
 }
-_SCHEDULED = exactly({"cron": string("0 2 * * *"), "tasks": array(string(CLEANUP))})
+_SCHEDULED = exactly({"cron": string("0 2 * * *"), "tasks": array(string(CLEANUP_TASK))})
 _CLEANED = {
     "result": {"type": "string", "const": "success"},
     "expiredTokensRemoved": integer(12, minimum=0),
@@ -36,8 +36,8 @@ def list_tasks(request: Request, _service: Service) -> dict[str, Any]:
     """List tasks and their schedule."""
     cron = request.settings.cleanup_schedule
     return {
-        "tasks": {CLEANUP: _DESCRIPTION},
-        "scheduledTasks": [{"cron": cron, "tasks": [CLEANUP]}] if cron is not None else [],
+        "tasks": {CLEANUP_TASK: _DESCRIPTION},
+        "scheduledTasks": [{"cron": cron, "tasks": [CLEANUP_TASK]}] if cron is not None else [],
     }
 
 

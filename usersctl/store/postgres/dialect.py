@@ -86,6 +86,13 @@ SEARCH = (
 # `moved_to`: where the content went, which makes this database one that nothing opens.
 INSTALLATION = "CREATE TABLE installation (version BIGINT NOT NULL, moved_to TEXT)"
 
+OUTBOX = "users_outbox"  # the channel on which the leader hears of emails and events that other daemons queue
+_TELL = (
+    "CREATE FUNCTION outbox_told() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+    f" NOTIFY {OUTBOX}; RETURN NULL; END $$;"
+    " CREATE TRIGGER outbox_told AFTER INSERT ON outbox FOR EACH STATEMENT EXECUTE FUNCTION outbox_told()"
+)
+
 
 def schema(ours: str) -> Iterator[str]:
     """The statements that make a new database."""
@@ -97,6 +104,7 @@ def schema(ours: str) -> Iterator[str]:
             if not _OF_SEARCH.search(statement):
                 yield _made(statement.strip())
             statement = ""
+    yield _TELL
 
 
 def _made(statement: str) -> str:

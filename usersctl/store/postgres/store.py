@@ -13,6 +13,7 @@ from usersctl.store import database_file
 from usersctl.store.conninfo import Conninfo
 from usersctl.store.database_file import NOT_OURS, VERSION
 from usersctl.store.postgres import dialect
+from usersctl.store.postgres.locks import ServerLocks
 from usersctl.store.postgres.transaction import PostgresTransaction
 from usersctl.store.store import EndOfThread, Progress, Store
 
@@ -50,6 +51,7 @@ class PostgresStore(Store):
         self._conninfo = conninfo
         self._local = threading.local()
         self._connections: set[Connection] = set()
+        self._spare: list[Connection] = []  # for locks, which need one of their own
         self._lost = float("-inf")  # when a connection was lost: all older ones are made anew
         self._silent = float("-inf")  # when the server did not answer
 
@@ -185,7 +187,24 @@ class PostgresStore(Store):
     def copy(self, target: Path, progress: Progress = lambda _done, _total: None) -> dict[str, int]:  # noqa: ARG002
         raise StoreUnusable(f"{self.name} is on a server: copy it with pg_dump")
 
+    @contextmanager
+    def locks(self) -> Iterator[ServerLocks]:
+        with self._translated_errors():
+            try:
+                connection = self._spare.pop()
+            except IndexError:
+                connection = self._opened()
+            locks = ServerLocks(connection)
+            try:
+                yield locks
+                locks.free()
+            except BaseException:
+                connection.close()
+                raise
+            self._spare.append(connection)
+
     def close(self) -> None:
+        self._close_spare()
         self._local = threading.local()  # a thread that goes on opens a connection of its own
         while self._connections:
             self._connections.pop().close()
@@ -201,6 +220,14 @@ class PostgresStore(Store):
 
     def _connect(self) -> Connection:
         self._forget()
+        connection = self._opened()
+        self._connections.add(connection)
+        local = self._local.__dict__
+        local["connection"], local["since"] = connection, time.monotonic()
+        local["end"] = EndOfThread(connection, self._connections)
+        return connection
+
+    def _opened(self) -> Connection:
         if time.monotonic() - self._silent < LEFT_ALONE:
             raise Away("the server does not answer")
         try:
@@ -217,10 +244,6 @@ class PostgresStore(Store):
         except BaseException:
             connection.close()
             raise
-        self._connections.add(connection)
-        local = self._local.__dict__
-        local["connection"], local["since"] = connection, time.monotonic()
-        local["end"] = EndOfThread(connection, self._connections)
         return connection
 
     def _check_server(self, connection: Connection) -> None:
@@ -241,6 +264,10 @@ class PostgresStore(Store):
             self._connections.discard(connection)
             connection.close()
 
+    def _close_spare(self) -> None:
+        while self._spare:
+            self._spare.pop().close()
+
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
         try:
@@ -256,6 +283,7 @@ class PostgresStore(Store):
             if "connection" in self._local.__dict__:
                 self._lost = time.monotonic()
                 self._forget()
+            self._close_spare()
             problem = _PROBLEMS.get(getattr(error, "state", ""), "is away")
             return StoreUnusable(
                 f"{self.name} {problem}: {error}", hint="it heals by itself when the server is back"

@@ -1,0 +1,50 @@
+"""Advisory locks of the server, on a connection of their own: they are free when it ends, for whatever reason."""
+
+import time
+from threading import Event
+from typing import TYPE_CHECKING
+
+from usersctl.store.postgres.dialect import OUTBOX
+
+if TYPE_CHECKING:
+    from usersctl.store.postgres.driver import Connection
+
+OURS = 0x75737273  # "usrs": the first number of each lock
+NUMBERS = 2**31
+STEP = 0.25  # seconds: for so long a stop is not noticed, nor that the server is gone without a word
+
+
+class ServerLocks:
+    look_every = 1.0  # it hears of emails: see `hear`
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+        self._listens = False
+
+    def take(self, number: int) -> bool:
+        statement = "SELECT pg_try_advisory_lock(CAST(? AS INTEGER), CAST(? AS INTEGER))"
+        ((is_taken,),) = self._connection.execute(statement, (OURS, number % NUMBERS))
+        return bool(is_taken)
+
+    def is_taken(self, number: int) -> bool:
+        statement = (
+            "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = CAST(? AS BIGINT) AND objid = CAST(? AS BIGINT)"
+            " AND objsubid = 2 AND granted AND pid <> pg_backend_pid()"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
+        return self._connection.execute(statement, (OURS, number % NUMBERS)).fetchone() is not None
+
+    def hear(self, stopping: Event, seconds: float) -> bool:
+        if not self._listens:
+            self._connection.run(f"LISTEN {OUTBOX}")
+            self._listens = True
+        until = time.monotonic() + seconds
+        while not stopping.is_set() and time.monotonic() < until:
+            if self._connection.notified(STEP):
+                return True
+            self._connection.run("SELECT 1")  # raises an error if the locks are lost
+        return False
+
+    def free(self) -> None:
+        """Makes the connection one for other locks."""
+        self._connection.run("UNLISTEN *; SELECT pg_advisory_unlock_all()")
