@@ -66,7 +66,10 @@ class Leader(threading.Thread):
 
     def _lead(self, locks: Locks, since: datetime) -> None:
         scheduler = scheduled_cleanup(self._service, log=self._log, since=since)
-        jobs = [*self._mailers(locks.look_every), *([scheduler] if scheduler else [])]
+        jobs: list[Mailer | Scheduler] = [
+            *self._mailers(locks.look_every),
+            *([scheduler] if scheduler else []),
+        ]
         self._log.event("leader", process=os.getpid())
         for job in jobs:
             job.start()
