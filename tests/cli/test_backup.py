@@ -547,7 +547,7 @@ def test_a_running_daemon_uses_the_restored_database(site: Site, usersctl: Comma
 def restored(service: Service, file: Path, *, keep_tokens: bool = False) -> Path | None:
     with backup.checked_copy(file) as (report, copy):
         assert report.problems == []
-        replacement = backup.Replacement(copy, service.store.path, file.name, keep_tokens, OPERATOR, utc_now)
+        replacement = backup.Replacement(copy, service.store.path, file, keep_tokens, OPERATOR, utc_now)
         return replacement.run(lambda _done, _total: None)
 
 
@@ -679,7 +679,7 @@ def test_a_restore_that_fails_changes_nothing(
             raise KeyboardInterrupt
 
     with backup.checked_copy(tmp_path / "saved.db") as (_found, copy), pytest.raises(KeyboardInterrupt):
-        backup.Replacement(copy, service.store.path, "x", False, OPERATOR, utc_now).run(stop)
+        backup.Replacement(copy, service.store.path, Path("x"), False, OPERATOR, utc_now).run(stop)
     assert len(emails(service.store.path)) == 2
     assert names(tmp_path) == before
     assert add("eve")
@@ -698,7 +698,7 @@ def test_an_interrupt_after_the_restore_keeps_the_replaced_database(
             raise KeyboardInterrupt
 
     with backup.checked_copy(tmp_path / "saved.db") as (_found, copy):
-        kept = backup.Replacement(copy, service.store.path, "x", False, OPERATOR, utc_now).run(stop)
+        kept = backup.Replacement(copy, service.store.path, Path("x"), False, OPERATOR, utc_now).run(stop)
     assert len(emails(service.store.path)) == 1
     assert kept is not None
     assert len(emails(kept)) == 2
@@ -716,7 +716,7 @@ def progress(done, total):
         os.kill(os.getpid(), 9)
 
 with backup.checked_copy(Path(sys.argv[1])) as (found, copy):
-    backup.Replacement(copy, Path(sys.argv[2]), "x", False, SYSTEM, utc_now).run(progress)
+    backup.Replacement(copy, Path(sys.argv[2]), Path("x"), False, SYSTEM, utc_now).run(progress)
 """
 
 

@@ -15,7 +15,7 @@ from usersctl.cli.show.cells import clean
 from usersctl.clock import utc_now
 from usersctl.errors import Busy, Invalid, KeyUnusable, StoreUnusable
 from usersctl.models import AuditRow
-from usersctl.store.conninfo import file_of
+from usersctl.store.conninfo import shown
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
 from usersctl.store.store import Store
@@ -39,7 +39,7 @@ def init(ctx: Context) -> None:
 
 
 def migrate(ctx: Context) -> None:
-    """Upgrade an older database. The old file is kept beside it."""
+    """Upgrade an older database. An old file is kept beside it."""
     run = invocation(ctx)
     store = run.store()
     done = store.migrated
@@ -48,7 +48,8 @@ def migrate(ctx: Context) -> None:
         as_json |= {"accounts": None, "backup": None, "notes": []}
         run.out.result(f"{store.name} is of version {VERSION} already", as_json)
     else:
-        as_json |= {"accounts": done.accounts, "backup": str(done.backup), "notes": done.notes}
+        backup = done.backup and str(done.backup)
+        as_json |= {"accounts": done.accounts, "backup": backup, "notes": done.notes}
         run.out.result(f"{store.name} is of version {VERSION}", as_json)
 
 
@@ -171,13 +172,13 @@ def verify(
     run = invocation(ctx)
     if file is None or is_same_file(file, run.loaded.settings.database):
         # The database in use is not copied: another process may write to it meanwhile.
-        path = run.store(write=False).path
-        report = backups.check(path)
+        store = run.store(write=False)
+        name, report = store.name, backups.check_in_use(store)
     else:
-        path = file
+        name = str(file)
         with backups.checked_copy(file) as (report, _copy):
             pass
-    _print_report(run, path, report)
+    _print_report(run, name, report)
 
 
 def restore(
@@ -196,29 +197,30 @@ def restore(
     from usersctl.store import backup as backups
 
     run = invocation(ctx)
-    path = file_of(run.loaded.settings.database)
-    if is_same_file(file, path):
+    database = run.loaded.settings.database
+    name = shown(database)
+    if is_same_file(file, database):
         raise Invalid(f"{file} is the database itself", hint="name a file that usersctl db backup made")
     with backups.checked_copy(file) as (report, copy):
         if report.problems:
             _refuse_unsound(run, file, report)
         users = report.counts["users"]
         accounts = counted(users, "account")
-        as_json: dict[str, Any] = {"file": str(file), "database": str(path), "accounts": users}
+        as_json: dict[str, Any] = {"file": str(file), "database": name, "accounts": users}
         unreadable, consequence_for_apps = _without_key(run, copy)
         as_json |= {"tokens_kept": keep_tokens, "dry_run": dry_run, "kept": None, "unreadable": unreadable}
         if dry_run:
-            run.out.result(f"Would restore {accounts} to {path}", as_json)
+            run.out.result(f"Would restore {accounts} to {name}", as_json)
             run.out.note(consequence_for_apps)
             return
         consequence = "" if keep_tokens else ", and end all sessions and API tokens"
-        confirm(run, f"Replace {path} by {accounts} of {file}{consequence}?", yes=yes)
+        confirm(run, f"Replace {name} by {accounts} of {file}{consequence}?", yes=yes)
         with run.out.progress("Restoring pages") as draw:
-            replacement = backups.Replacement(copy, path, file.name, keep_tokens, run.actor, utc_now)
+            replacement = backups.Replacement(copy, database, file, keep_tokens, run.actor, utc_now)
             kept = replacement.run(draw)
     if kept is not None:
         as_json["kept"] = str(kept)
-    run.out.result(f"Restored {accounts} to {path}", as_json)
+    run.out.result(f"Restored {accounts} to {name}", as_json)
     if kept is not None:
         run.out.note(f"The replaced database is kept as {kept}")
     if not keep_tokens:
@@ -253,18 +255,18 @@ def _refuse_unsound(run: "Invocation", file: Path, report: "BackupReport") -> No
     raise typer.Exit(ExitCode.UNUSABLE)
 
 
-def _print_report(run: "Invocation", path: Path, report: "BackupReport") -> None:
+def _print_report(run: "Invocation", name: str, report: "BackupReport") -> None:
     accounts, rows = report.counts.get("users"), report.counts.get("audit")
     if run.out.json:
         problems = [problem._asdict() for problem in report.problems]
-        as_json = {"file": str(path), "sound": not problems, "accounts": accounts, "audit_rows": rows}
+        as_json = {"file": name, "sound": not problems, "accounts": accounts, "audit_rows": rows}
         run.out.write_json(as_json | {"audit_head": report.head, "problems": problems})
     elif report.problems:
         for problem in report.problems:
             run.out.data(clean(f"{problem.check}: {problem.message}"))
-        run.out.note(f"{path} is not sound: {counted(len(report.problems), 'problem')}")
+        run.out.note(f"{name} is not sound: {counted(len(report.problems), 'problem')}")
     else:
         contents = f"{counted(accounts or 0, 'account')}, {counted(rows or 0, 'audit row')}"
-        run.out.result(f"{path} is sound: {contents} up to {report.head}", None)
+        run.out.result(f"{name} is sound: {contents} up to {report.head}", None)
     if report.problems:
         raise typer.Exit(ExitCode.PARTLY_FAILED)

@@ -48,9 +48,8 @@ class Invocation:
             for note in store.migrated.notes:
                 self.out.note(f"Note: {note}")
             accounts = counted(store.migrated.accounts, "account")
-            self.out.note(
-                f"Migrated {store.name} with {accounts}; the old file is kept as {store.migrated.backup}"
-            )
+            kept = store.migrated.backup and f"; the old file is kept as {store.migrated.backup}"
+            self.out.note(f"Migrated {store.name} with {accounts}{kept or ''}")
         return store
 
     def close(self) -> None:

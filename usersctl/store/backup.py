@@ -6,56 +6,39 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.clock import Clock
 from usersctl.errors import Invalid, StoreUnusable, UsersError
 from usersctl.models import Actor
 from usersctl.store import database_file
+from usersctl.store.checks import BackupProblem, BackupReport, broken_trail, check, report_on
+from usersctl.store.conninfo import Conninfo, Database
+from usersctl.store.opening import open_store
 from usersctl.store.sqlite_store import SQLiteStore, store_error
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
-from usersctl.store.upgrade import schema
-from usersctl.text import counted
+
+__all__ = ["BackupReport", "DatedBackups", "Replacement", "check", "check_in_use", "checked_copy"]
 
 DELETIONS_WAIT = timedelta(days=7)
-MOST_PROBLEMS = 20  # of one check; a damaged file has thousands
-
-
-class BackupProblem(NamedTuple):
-    check: str
-    message: str
-
-
-class BackupReport(NamedTuple):
-    counts: dict[str, int]  # rows of each table; empty where the file could not be read
-    head: str  # hash of the audit trail's last row
-    problems: list[BackupProblem]
-
 
 # --- check ---
 
 
-def check(path: Path, *, read_only: bool = True) -> BackupReport:
-    """Checks a database of the current version in one snapshot."""
-    counts: dict[str, int] = {}
-    problems, hash_ = [], ""
-    with closing(database_file.connect(path, read_only=read_only)) as connection:
-        connection.execute("BEGIN")
-        for name, run_check in _CHECKS.items():
-            try:
-                problems += [BackupProblem(name, message) for message in run_check(connection)]
-            except sqlite3.DatabaseError as error:
-                problems.append(BackupProblem(name, f"cannot be checked: {error}"))
-        with suppress(sqlite3.DatabaseError):  # the checks have reported it
-            tx = Transaction(connection)
-            head = tx.audit_head()
-            counts, hash_ = tx.counts(), head.hash.hex() if head else ""
-    return BackupReport(counts, hash_, problems)
+def check_in_use(store: Store) -> BackupReport:
+    """Checks the database in one snapshot, where it is. A server checks its pages and references itself."""
+    if not isinstance(store.database, Conninfo):
+        return check(store.database)
+    with store.read() as tx:
+        missing = [f"{name} is missing" for name in sorted(tx.missing_parts())]
+        found = {"schema": missing, "counts": tx.miscounted(), "audit": broken_trail(tx)}
+        problems = [BackupProblem(name, message) for name, messages in found.items() for message in messages]
+        return report_on(tx, problems)
 
 
 @contextmanager
@@ -88,6 +71,10 @@ def _upgrade(copy: Path) -> None:
     with closing(database_file.connect(copy)) as connection:
         if database_file.is_empty(connection):
             raise StoreUnusable(f"{copy} is empty")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version < 0:  # it was moved away, and is a backup of that moment
+            connection.execute("DROP TABLE installation")
+            connection.execute(f"PRAGMA user_version = {-version}")
     SQLiteStore.opened(copy).close()
 
 
@@ -98,88 +85,6 @@ def _described(error: sqlite3.DatabaseError | UsersError, path: Path) -> str:
         return str(store_error(error, path))
     except sqlite3.DatabaseError:
         return f"{path} cannot be opened: {error}"
-
-
-def _integrity(connection: sqlite3.Connection) -> Iterator[str]:
-    for (message,) in connection.execute(f"PRAGMA integrity_check({MOST_PROBLEMS})"):
-        if message != "ok":
-            yield str(message).replace("\n", " ")
-
-
-def _foreign_keys(connection: sqlite3.Connection) -> Iterator[str]:
-    for table, parent, count in connection.execute(
-        'SELECT "table", parent, count(*) FROM pragma_foreign_key_check GROUP BY 1, 2'
-    ):
-        yield f"{counted(count, 'row')} of {table} with a reference to a missing row of {parent}"
-
-
-def _schema(connection: sqlite3.Connection) -> Iterator[str]:
-    with closing(sqlite3.connect(":memory:")) as fresh:
-        fresh.executescript(schema())
-        expected = _parts(fresh)
-    actual = _parts(connection)
-    for (kind, name), (_, sql) in expected.items():
-        if (kind, name) not in actual:
-            yield f"the {kind} {name} is missing"
-        elif actual[kind, name][1] != sql:
-            yield f"the {kind} {name} differs from the schema"
-    for (kind, name), (table, _) in actual.items():
-        # Only on our tables: those of an older application may stand beside them.
-        if ("table", table) in expected and (kind, name) not in expected:
-            yield f"the {kind} {name} does not belong to the table {table}"
-
-
-def _parts(connection: sqlite3.Connection) -> dict[tuple[str, str], tuple[str, str]]:
-    """Returns the table and the SQL, without comments and line ends, of each kind and name in the schema."""
-    rows = connection.execute(
-        "SELECT type, lower(name), lower(tbl_name), sql FROM sqlite_schema WHERE sql IS NOT NULL AND name <> 'sqlite_sequence'"
-        " AND name NOT IN (SELECT name FROM pragma_table_list WHERE type = 'shadow')"
-    )
-    return {
-        (kind, name): (table, " ".join(re.sub(r"--[^\n]*", "", sql).split()))
-        for kind, name, table, sql in rows
-    }
-
-
-def _counts(connection: sqlite3.Connection) -> Iterator[str]:
-    kind = "role, active, awaiting_confirmation, invited, signed_in"
-    query = f"""
-        SELECT role, active, sum(before), sum(after)
-        FROM (SELECT {kind}, sum(stored) AS before, sum(actual) AS after
-              FROM (SELECT {kind}, n AS stored, 0 AS actual FROM user_counts
-                    UNION ALL SELECT {kind}, 0, 1 FROM users)
-              GROUP BY {kind})
-        WHERE before <> after GROUP BY role, active"""
-    for role, active, stored, actual in connection.execute(query):
-        accounts = f"{'active' if active else 'inactive'} accounts of role {role}"
-        yield f"user_counts has {stored} {accounts}, but there are {actual}"
-
-
-def _search(connection: sqlite3.Connection) -> Iterator[str]:
-    try:
-        # Compares the index with the users, and writes nothing.
-        connection.execute("INSERT INTO user_search (user_search, rank) VALUES ('integrity-check', 1)")
-    except sqlite3.DatabaseError as error:
-        problem = error.sqlite_errorcode & 0xFF
-        if problem == sqlite3.SQLITE_CORRUPT:
-            yield "user_search does not hold what the users hold"
-        elif problem != sqlite3.SQLITE_READONLY:  # which the database in use is here, and no copy of a backup
-            raise
-
-
-def _audit(connection: sqlite3.Connection) -> Iterator[str]:
-    if problem := Transaction(connection).check_audit().problem:
-        yield problem
-
-
-_CHECKS: dict[str, Callable[[sqlite3.Connection], Iterator[str]]] = {
-    "integrity": _integrity,
-    "foreign keys": _foreign_keys,
-    "schema": _schema,
-    "counts": _counts,
-    "search": _search,
-    "audit": _audit,
-}
 
 
 # --- dated backups ---
@@ -257,11 +162,11 @@ class DatedBackups:
 
 @dataclass
 class Replacement:
-    """Puts the content of a copy into the database at `path`, whose file stays, because a daemon may have it open."""
+    """Puts the content of a copy into a database, whose file stays, because a daemon may have it open."""
 
     copy: Path  # checked; this changes it
-    path: Path
-    name: str  # of the backup, for the audit trail
+    database: Database
+    file: Path  # the backup
     keep_tokens: bool
     by: Actor
     now: Clock
@@ -270,18 +175,18 @@ class Replacement:
     def run(self, progress: Callable[[int, int], Any]) -> Path | None:
         """Returns the file that keeps the replaced content, if there was any."""
         with closing(SQLiteStore.opened(self.copy, clock=self.now)) as source:
-            if self.path.exists():
+            if isinstance(self.database, Conninfo) or self.database.exists():
                 self._replace(source, progress)
             else:
                 self._prepare(source, None)
-                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                source.copy(self.path, progress)
+                self.database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                source.copy(self.database, progress)
         return self.kept
 
     def _replace(self, source: SQLiteStore, progress: Callable[[int, int], Any]) -> None:
         try:
             # An interrupted copy may have left an empty file, which `create` accepts.
-            with closing(SQLiteStore.opened(self.path, create=True)) as store:
+            with closing(open_store(self.database, create=True)) as store:
                 store.take_over(source, first=lambda: self._keep(source), progress=progress)
         except BaseException as error:
             if self.kept is not None:
@@ -289,7 +194,7 @@ class Replacement:
                     return  # the error came after the commit
                 self.kept.unlink()
                 self.kept = None
-            if isinstance(error, StoreUnusable):
+            if isinstance(error, StoreUnusable) and isinstance(self.database, Path):
                 error.hint = error.hint or (
                     "nothing was replaced; if that database is beyond repair, stop the daemon, move it away with its"
                     " -wal and -shm, and restore again"
@@ -298,18 +203,18 @@ class Replacement:
 
     def _keep(self, source: SQLiteStore) -> None:
         """Runs under the lock of the database, when no other process can change it any more."""
-        self.kept = database_file.copy_aside(self.path, self.now())
-        with closing(SQLiteStore.opened(self.path, write=False)) as present:
+        with closing(open_store(self.database, write=False)) as present:
+            self.kept = present.copy_aside(self.now(), self.file.absolute().parent)
             self._prepare(source, present)
 
     def _is_done(self, source: SQLiteStore) -> bool:
         """Whether the database has the audit row of this restore."""
         with source.read() as restored:
             last = restored.last_audit_row()
-        with closing(SQLiteStore.opened(self.path, write=False)) as store, store.read() as present:
+        with closing(open_store(self.database, write=False)) as store, store.read() as present:
             return last is not None and next(present.audit_rows(from_id=last.id), None) == last
 
-    def _prepare(self, source: SQLiteStore, present: SQLiteStore | None) -> None:
+    def _prepare(self, source: SQLiteStore, present: Store | None) -> None:
         """Changes the source where the past must not return: ended tokens, a lockdown, ids of deleted users."""
         with source.write() as tx:
             if not self.keep_tokens:
@@ -321,11 +226,15 @@ class Replacement:
             # An owner may have undone a deletion since then.
             tx.postpone_deletions(DELETIONS_WAIT)
             kept = self.kept and self.kept.name
-            details: dict[str, Any] = {"backup": self.name, "kept": kept, "replaced_trail": replaced_trail}
+            details: dict[str, Any] = {
+                "backup": self.file.name,
+                "kept": kept,
+                "replaced_trail": replaced_trail,
+            }
             tx.audit(self.by, "restore", **details, tokens_kept=self.keep_tokens)
 
 
-def _carry_over(present: SQLiteStore, tx: Transaction) -> dict[str, Any]:
+def _carry_over(present: Store, tx: Transaction) -> dict[str, Any]:
     """Keeps the lockdown and the last user id of the present database, and returns the end of its audit trail."""
     with present.read() as before:
         head, lockdown = before.audit_head(), before.lockdown()

@@ -2,8 +2,8 @@
 
 import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ NOT_OURS = "is not a database of usersctl"
 
 class Migrated(NamedTuple):
     accounts: int
-    backup: Path
+    backup: Path | None  # of a file
     notes: list[str]
 
 
@@ -61,13 +61,13 @@ def _open(uri: str) -> sqlite3.Connection:
     return connection
 
 
-def identity(path: str) -> tuple[int, int] | None:
-    """Identifies the file that has this name now; None if there is none."""
+def identity(path: str) -> tuple[int, int, int] | None:
+    """Identifies the file that has this name now, and the permissions that it has; None if there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116 - runs at every request
     except OSError:
         return None
-    return status.st_dev, status.st_ino
+    return status.st_dev, status.st_ino, status.st_mode
 
 
 def is_current(connection: sqlite3.Connection, path: Path) -> bool:
@@ -81,12 +81,19 @@ def is_current(connection: sqlite3.Connection, path: Path) -> bool:
         return True
     if application == APPLICATION_ID and version > 0:
         return False
+    if application == APPLICATION_ID and version < 0:
+        raise moved(str(path), *connection.execute("SELECT moved_to FROM installation").fetchone())
     if application not in (APPLICATION_ID, 0) or version != 0:
         raise StoreUnusable(f"{path} {NOT_OURS}")
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
     if tables and "users" not in (name.lower() for name in tables):
         raise StoreUnusable(f"{path} {NOT_OURS}: it has no table of users")
     return False
+
+
+def moved(name: str, moved_to: str) -> OtherVersion:
+    hint = f'set database = "{moved_to}", and start again; what is here is as it was then'
+    return OtherVersion(f"{name} was moved to {moved_to}", hint=hint)
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
@@ -124,33 +131,35 @@ def copy(
     source: sqlite3.Connection, target: Path, progress: Callable[[int, int], Any] = lambda _done, _total: None
 ) -> None:
     """Writes a complete copy, or none, that its owner alone can read. `source` must be in a transaction."""
+    with new_file(target) as made:
+        # Takes the snapshot. Without one SQLite starts again after every write of others, and under load never ends.
+        source.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
+        with closing(sqlite3.connect(made)) as copied:
+            # An error discards the copy, and _publish() syncs it to the disk.
+            copied.execute("PRAGMA journal_mode = OFF")
+            copied.execute("PRAGMA synchronous = OFF")
+            source.backup(copied, pages=PAGES, progress=lambda _, left, total: progress(total - left, total))
+
+
+@contextmanager
+def new_file(target: Path) -> Iterator[Path]:
+    """An empty file for its owner alone. It gets the name `target` when the block ends without an error."""
     import tempfile
 
     _refuse_taken(target)
-    # Takes the snapshot. Without one SQLite starts again after every write of others, and under load never ends.
-    source.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
     try:
         # In a temporary folder, so that no file that SQLite creates beside it stays behind.
         with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=target.parent) as folder:
             made = Path(folder) / "users.db"
             create_file(made)
-            _copy_pages(source, made, progress)
+            yield made
             _publish(made, target)
-    except OSError as error:
-        raise Invalid(f"{target} cannot be written: {error.strerror}") from None
-
-
-def _copy_pages(source: sqlite3.Connection, made: Path, progress: Callable[[int, int], Any]) -> None:
-    try:
-        with closing(sqlite3.connect(made)) as target:
-            # An error discards the copy, and _publish() syncs it to the disk.
-            target.execute("PRAGMA journal_mode = OFF")
-            target.execute("PRAGMA synchronous = OFF")
-            source.backup(target, pages=PAGES, progress=lambda _, left, total: progress(total - left, total))
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-            raise StoreUnusable(f"No copy in {made.parent.parent}: the disk is full or failing") from None
+            raise StoreUnusable(f"No copy in {target.parent}: the disk is full or failing") from None
         raise
+    except OSError as error:
+        raise Invalid(f"{target} cannot be written: {error.strerror}") from None
 
 
 def _publish(made: Path, target: Path) -> None:

@@ -1,7 +1,9 @@
 """Questions about the database as a whole, for doctor, backup and health checks."""
 
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
+from usersctl.store.database_file import VERSION
 from usersctl.store.statements import Statements
 
 
@@ -40,6 +42,12 @@ class Inspection(Statements):
         """None for a file."""
         return None
 
+    def missing_parts(self) -> set[str]:
+        """Of the schema."""
+        from usersctl.store.upgrade import names_of_schema  # late: hardly ever needed
+
+        return names_of_schema() - self.parts()
+
     def broken_page(self) -> str | None:
         """The first problem with the pages of the file, by a quick look at all of them."""
         (problem,) = self._run("PRAGMA quick_check(1)").fetchone()
@@ -71,4 +79,38 @@ class Inspection(Statements):
             "login_failures",
             "audit",
         )
-        return {table: self._number(f"SELECT count(*) FROM {table}") for table in tables}
+        return {table: self.count_rows(table) for table in tables}
+
+    def count_rows(self, table: str) -> int:
+        return self._number(f"SELECT count(*) FROM {table}")
+
+    # --- the whole content, for another database ---
+
+    def all_rows(self, table: str, columns: Iterable[str]) -> Iterable[Sequence[Any]]:
+        return self._stream(f"SELECT {', '.join(columns)} FROM {table} ORDER BY 1")
+
+    def last_ids(self) -> dict[str, int]:
+        """The last id that each table gave, perhaps of a row that was deleted since."""
+        return dict(self._run("SELECT name, seq FROM sqlite_sequence WHERE seq > 0").fetchall())
+
+    def mark_as_moved(self, moved_to: str) -> None:
+        """From the commit on, no process uses this database."""
+        self._run("DROP TABLE IF EXISTS installation")
+        self._run("CREATE TABLE installation (moved_to TEXT NOT NULL)")
+        self._insert("installation", moved_to=moved_to)
+        self._run(f"PRAGMA user_version = -{VERSION}")
+
+    # --- checks ---
+
+    def miscounted(self) -> Iterator[str]:
+        kind = "role, active, awaiting_confirmation, invited, signed_in"
+        query = f"""
+            SELECT role, active, CAST(sum(before) AS BIGINT), CAST(sum(after) AS BIGINT)
+            FROM (SELECT {kind}, sum(stored) AS before, sum(actual) AS after
+                  FROM (SELECT {kind}, n AS stored, 0 AS actual FROM user_counts
+                        UNION ALL SELECT {kind}, 0, 1 FROM users) AS each
+                  GROUP BY {kind}) AS kinds
+            WHERE before <> after GROUP BY role, active"""
+        for role, active, stored, actual in self._run(query):
+            accounts = f"{'active' if active else 'inactive'} accounts of role {role}"
+            yield f"user_counts has {stored} {accounts}, but there are {actual}"

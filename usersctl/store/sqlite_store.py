@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Self
 
@@ -165,6 +166,7 @@ class SQLiteStore(Store):
                     raise
                 self._held = False
                 try:
+                    self._check_version(connection)  # another process may have moved or migrated it meanwhile
                     tx = Transaction(connection, self.clock)
                     tx.listener = self.listener
                     yield tx
@@ -208,11 +210,21 @@ class SQLiteStore(Store):
             database_file.copy(self._connection(), target, progress)
         return counts
 
-    def take_over(self, other: "SQLiteStore", *, first: Callable[[], object], progress: Progress) -> None:
-        """Replaces the content by that of `other`, in one transaction: other processes see it at their next statement.
+    def copy_aside(self, now: datetime, folder: Path) -> Path:  # noqa: ARG002
+        return database_file.copy_aside(self._path, now)
 
-        `first` is called when no other process can write any more and nothing is replaced yet; it may still change `other`.
-        """
+    def keep_writers_out(self, tx: Transaction) -> None:  # noqa: ARG002 - a writer of a file is alone
+        if os.geteuid() not in (0, self._path.stat().st_uid):
+            raise StoreUnusable(
+                f"{self._path} belongs to another user", hint="run this as its owner, or as root"
+            )
+
+    def mark_as_moved(self, tx: Transaction, moved_to: str) -> None:
+        tx.mark_as_moved(moved_to)
+        # Each request looks at the mode of the file, and at the mark when that has changed.
+        tx.after_commit(lambda: self._path.chmod(self._path.stat().st_mode & 0o440))
+
+    def take_over(self, other: "SQLiteStore", *, first: Callable[[], object], progress: Progress) -> None:
         until = time.monotonic() + database_file.BUSY_SECONDS
         begun = False
 
@@ -320,6 +332,11 @@ class SQLiteStore(Store):
         self._local.connection, self._local.file, self._local.patience = connection, file, None
         self._local.end = EndOfThread(connection, self._connections)
         return connection
+
+    def _check_version(self, connection: sqlite3.Connection) -> None:
+        if self.is_open and not database_file.is_current(connection, self._path):
+            problem = f"{self._path} was replaced by one that is empty or older"
+            raise OtherVersion(problem, hint="start again")
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ Four verbs: `read` a snapshot, `glance` at one statement, `write` all or nothing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,25 @@ class Store(ABC):
     @abstractmethod
     def locks(self) -> AbstractContextManager[Locks]:
         """Locks of one holder, which end with the block."""
+
+    @abstractmethod
+    def copy_aside(self, now: datetime, folder: Path) -> Path:
+        """Copies it to a new file that has the time in its name: beside the database, or if that is no file, in `folder`."""
+
+    @abstractmethod
+    def take_over(self, other: Any, *, first: Callable[[], object], progress: Progress) -> None:
+        """Replaces the content by that of a file, in one transaction: other processes see it at their next statement.
+
+        `first` is called when no other process can write any more and nothing is replaced yet; it may still change `other`.
+        """
+
+    @abstractmethod
+    def keep_writers_out(self, tx: Any) -> None:
+        """Until the end of this transaction, which reads the whole content, nothing else changes it."""
+
+    @abstractmethod
+    def mark_as_moved(self, tx: Any, moved_to: str) -> None:
+        """From the end of this transaction on, every process refuses to use this database."""
 
     @abstractmethod
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -80,11 +80,18 @@ def _for_its_owner_only(path: Path) -> None:
 
 def _run_schema(connection: sqlite3.Connection) -> None:
     # Statement by statement, because executescript() would commit the transaction that this runs in.
+    for statement in statements():
+        connection.execute(statement)
+
+
+def statements() -> Iterator[str]:
+    """Those of schema.sql, without the comments before them."""
     statement = ""
     for line in schema().splitlines(keepends=True):
-        statement += line
+        if statement or not line.startswith(("--", "\n")):
+            statement += line
         if sqlite3.complete_statement(statement):
-            connection.execute(statement)
+            yield statement
             statement = ""
 
 
@@ -98,7 +105,7 @@ def schema() -> str:
 # --- an older version of this schema ---
 
 
-_COUNTED = {"groups": "members", "users": "factors"}  # columns that triggers count anew
+COUNTED = {"groups": "members", "users": "factors"}  # columns that triggers count anew
 
 
 def _renew(connection: sqlite3.Connection, path: Path) -> Migrated:
@@ -108,14 +115,14 @@ def _renew(connection: sqlite3.Connection, path: Path) -> Migrated:
     """
     backup = database_file.copy_aside(path, utc_now())
     ours = names_of_schema()
-    kept = {name: _columns(connection, name) for name in _tables(connection, but="virtual") if name in ours}
+    kept = {name: columns for name, columns in columns_by_table(connection).items() if name in ours}
     kept.pop("user_counts", None)  # the triggers count anew
     _drop(connection, ours)
     _run_schema(connection)
     # Immutable, because SQLite would create files beside the backup otherwise.
     connection.execute("ATTACH ? AS old", (f"{backup.absolute().as_uri()}?immutable=1",))
     for table, columns in kept.items():
-        counted = _COUNTED.get(table)
+        counted = COUNTED.get(table)
         names = _columns(connection, table)
         copied = {column: column for column in names if column in columns and column != counted}
         if table == "users":
@@ -210,6 +217,11 @@ def _tables(connection: sqlite3.Connection, but: str = "") -> list[str]:
         " AND name NOT IN (SELECT name FROM pragma_table_list WHERE type IN ('shadow', ?))"
     )
     return [name for (name,) in connection.execute(query, (but,))]
+
+
+def columns_by_table(connection: sqlite3.Connection) -> dict[str, list[str]]:
+    """The stored columns of the tables that hold rows."""
+    return {name: _columns(connection, name) for name in _tables(connection, but="virtual")}
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[str]:

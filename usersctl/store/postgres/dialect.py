@@ -107,6 +107,11 @@ def schema(ours: str) -> Iterator[str]:
     yield _TELL
 
 
+def names(ours: str) -> set[str]:
+    """Of the tables, indexes and triggers."""
+    return set(re.findall(r"\bCREATE (?:UNIQUE )?(?:TABLE|INDEX|TRIGGER) (\w+)", "\n".join(schema(ours))))
+
+
 def _made(statement: str) -> str:
     for ours, theirs in _TYPES:
         statement = re.sub(ours, theirs, statement, flags=re.MULTILINE)

@@ -110,6 +110,14 @@ class Connection:
         self._pg.send_query(text.encode())
         return _rows(self._result())
 
+    def attempt(self, text: str) -> None:
+        """In a transaction: a statement that the server may refuse."""
+        self.run("SAVEPOINT before_it")
+        try:
+            self.run(text)
+        except ServerError:
+            self.run("ROLLBACK TO before_it")
+
     def stream(self, statement: str, values: Any = ()) -> Iterable[tuple[Any, ...]]:
         """The rows come a thousand at a time. Without a transaction all at once: a cursor lives in one."""
         if not self.in_transaction:

@@ -5,16 +5,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from usersctl.clock import Clock
-from usersctl.errors import Busy, Invalid, OtherVersion, Outdated, StoreUnusable, UsersError
+from usersctl.errors import Busy, Invalid, OtherVersion, Outdated, StoreUnusable, Taken, UsersError
 from usersctl.store import database_file
 from usersctl.store.conninfo import Conninfo
-from usersctl.store.database_file import NOT_OURS, VERSION
+from usersctl.store.content import pour, tables
+from usersctl.store.database_file import NOT_OURS, VERSION, Migrated, in_name, moved
 from usersctl.store.postgres import dialect
 from usersctl.store.postgres.locks import ServerLocks
-from usersctl.store.postgres.transaction import PostgresTransaction
+from usersctl.store.postgres.transaction import TAKES_LONG, PostgresTransaction
 from usersctl.store.store import EndOfThread, Progress, Store
 
 try:
@@ -23,7 +24,13 @@ except ImportError:
     hint = "install it with: pip install 'usersctl[postgres]'"
     raise StoreUnusable("A database on a PostgreSQL server needs psycopg", hint=hint) from None
 
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from usersctl.store.postgres.new_tables import NewTables
+
 OLDEST_SERVER = 140000
+UPGRADE = 600.0  # seconds for which a process waits while another one upgrades the database
 WRITERS = 0x75737273  # the advisory lock of the one writer: "usrs"
 LEFT_ALONE = 1.0  # seconds: after a server did not answer, nothing waits for it again for so long
 _AWAY = {"57P01", "57P02", "57P03", "08006", "08003", "08000", "25006"}
@@ -69,15 +76,21 @@ class PostgresStore(Store):
     def _bring_up_to_date(self, *, create: bool) -> None:
         with self._translated_errors():
             connection = self._connection()
-            if self._is_current_on(connection):
+            if self._version_on(connection) == VERSION:
                 return
-            if not create:
+            if not create and self._version_on(connection) is None:
                 hint = "make a new one with: usersctl db init; or restore a backup: usersctl db restore FILE"
                 raise StoreUnusable(f"{self.name} is empty", hint=hint)
-            with connection.patient(), self._transaction(connection, _begin(60.0, alone=True)):
-                if not self._is_current_on(connection):  # another process may have been quicker
+            if self.read_only:
+                hint = "bring it up to date with: usersctl db migrate"
+                raise Outdated(f"{self.name} is of an older version", hint=hint)
+            with connection.patient(), self._transaction(connection, _begin(UPGRADE, alone=True)):
+                version = self._version_on(connection)
+                if version is None:
                     self._make(connection)
                     self.made = True
+                elif version < VERSION:  # else another process was quicker
+                    self._renew(connection)
 
     def _make(self, connection: Connection) -> None:
         from usersctl.store.upgrade import schema  # late: hardly ever needed
@@ -85,39 +98,40 @@ class PostgresStore(Store):
         for statement in dialect.schema(schema()):
             connection.run(statement)
         connection.execute("INSERT INTO installation (version) VALUES (?)", (VERSION,))
-        connection.run("SAVEPOINT search")
-        try:
-            for addition in dialect.SEARCH:
-                connection.run(addition)
-        except ServerError:
-            connection.run("ROLLBACK TO search")
+        for addition in dialect.SEARCH:
+            connection.attempt(addition)
+
+    def _renew(self, connection: Connection) -> None:
+        """Makes each table again as schema.sql has it, with all rows and all columns that both versions have."""
+        from usersctl.store.postgres.new_tables import NewTables
+
+        old = PostgresTransaction(connection, self.clock)
+        old.shut_others_out()
+        last_ids, new = old.last_ids(), NewTables(connection)
+        new.put_old_rows()
+        counts = new.complete(last_ids).counts()
+        self.migrated = Migrated(counts["users"], None, [])
 
     def _is_current_on(self, connection: Connection) -> bool:
-        """False for an empty database; raises for another version, and for a database of another program."""
-        known = connection.run("SELECT to_regclass('installation'), to_regclass('users')").fetchone() or (
-            None,
-            None,
-        )
-        if known[0] is None:
-            if known[1] is not None:
-                raise StoreUnusable(f"{self.name} {NOT_OURS}")
-            return False
-        row = connection.run("SELECT version, moved_to FROM installation").fetchone()
+        return self._version_on(connection) == VERSION
+
+    def _version_on(self, connection: Connection) -> int | None:
+        """None for an empty database; raises for one that is newer, was moved, or belongs to another program."""
+        ((ours, users),) = connection.run("SELECT to_regclass('installation'), to_regclass('users')")
+        if ours is None and users is None:
+            return None
+        row = None
+        if ours is not None:
+            row = connection.run("SELECT version, moved_to FROM installation").fetchone()
         if row is None:
             raise StoreUnusable(f"{self.name} {NOT_OURS}")
         version, moved_to = row
         if moved_to is not None:
-            raise OtherVersion(
-                f"{self.name} was moved to {moved_to}", hint=f"use that one: database = {moved_to}"
-            )
+            raise moved(self.name, moved_to)
         if version > VERSION:
             message = f"{self.name} is of schema version {version}, this usersctl knows {VERSION}"
             raise OtherVersion(message, hint="install the newer usersctl that wrote it")
-        if version < VERSION:
-            raise Outdated(
-                f"{self.name} is of an older version", hint="bring it up to date with: usersctl db migrate"
-            )
-        return True
+        return int(version)
 
     # --- the four verbs ---
 
@@ -184,8 +198,67 @@ class PostgresStore(Store):
         with self.write(patience=0, commit=False) as tx:
             tx.change_nothing()
 
-    def copy(self, target: Path, progress: Progress = lambda _done, _total: None) -> dict[str, int]:  # noqa: ARG002
-        raise StoreUnusable(f"{self.name} is on a server: copy it with pg_dump")
+    # --- the whole content ---
+
+    def copy(self, target: Path, progress: Progress = lambda _done, _total: None) -> dict[str, int]:
+        """The copy is a file."""
+        from usersctl.store.new_file import new_file  # late: hardly ever needed
+
+        with self.read() as tx, new_file(target) as new:
+            tx.take_time()
+            pour(tx, new, progress)
+            return tx.counts()
+
+    def copy_aside(self, now: "datetime", folder: Path) -> Path:
+        target = folder / f"users.db.before-{in_name(now)}"
+        self.copy(target)
+        return target
+
+    def take_over(self, other: Store, *, first: Callable[[], object], progress: Progress) -> None:
+        from usersctl.store.postgres.new_tables import NewTables
+
+        with self.write() as tx, self._connection().patient():
+            tx.take_time()
+            first()
+            with other.read() as content:
+                pour(content, NewTables(self._connection()), progress)
+
+    @contextmanager
+    def filled(self) -> "Iterator[NewTables]":
+        """Fills an empty database, which need not have tables, in one transaction. Raises Taken if it is not empty."""
+        from usersctl.store.postgres.new_tables import NewTables
+
+        with self._translated_errors():
+            connection = self._connection()
+            with (
+                connection.patient(),
+                self._transaction(connection, _begin(database_file.BUSY_SECONDS, alone=True)),
+            ):
+                connection.run(TAKES_LONG)
+                self._refuse_content(connection)
+                yield NewTables(connection)
+
+    def _refuse_content(self, connection: Connection) -> None:
+        rows = connection.run(
+            "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(current_schema())"
+        )
+        present = {name for (name,) in rows}.intersection(("installation", *tables()))
+        problem = ""
+        if present and "installation" not in present:
+            problem = f"has tables of another application: {', '.join(sorted(present))}"
+        elif (
+            present and connection.run("SELECT 1 FROM users UNION ALL SELECT 1 FROM audit LIMIT 1").fetchone()
+        ):
+            problem = "is not empty"
+        if problem:
+            raise Taken(f"{self.name} {problem}", hint="name a new database, made with: createdb NAME")
+
+    def keep_writers_out(self, tx: PostgresTransaction) -> None:
+        tx.take_time()  # they wait for the lock of the one writer
+
+    def mark_as_moved(self, tx: PostgresTransaction, moved_to: str) -> None:
+        tx.mark_as_moved(moved_to)
+        tx.after_commit(self._forget)
 
     @contextmanager
     def locks(self) -> Iterator[ServerLocks]:
@@ -240,7 +313,9 @@ class PostgresStore(Store):
             if self.read_only:
                 connection.run("SET default_transaction_read_only = on")
             if self.is_open and not self._is_current_on(connection):
-                raise OtherVersion(f"{self.name} was replaced by one that is empty", hint="start again")
+                raise OtherVersion(
+                    f"{self.name} was replaced by one that is empty or older", hint="start again"
+                )
         except BaseException:
             connection.close()
             raise

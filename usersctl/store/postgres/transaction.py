@@ -5,8 +5,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from usersctl.store.inspection import Server
+from usersctl.store.postgres import dialect
 from usersctl.store.transaction import Transaction
 from usersctl.store.user_search import FEW, pattern
+
+TAKES_LONG = "SET LOCAL idle_in_transaction_session_timeout = 0"
 
 
 class PostgresTransaction(Transaction):
@@ -19,16 +22,10 @@ class PostgresTransaction(Transaction):
     # --- users ---
 
     def last_user_id_given(self) -> int:
-        sequence = self._sequence_of("users")
-        return self._number(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence}")
+        return self._last_id("users")
 
     def give_no_user_id_up_to(self, last: int) -> None:
-        if last > self.last_user_id_given():
-            self._run("SELECT setval(CAST(? AS REGCLASS), ?)", (self._sequence_of("users"), last))
-
-    def _sequence_of(self, table: str) -> str:
-        ((name,),) = self._run("SELECT pg_get_serial_sequence(?, 'id')", (table,))
-        return str(name)
+        self.give_no_ids_up_to({"users": last})
 
     def candidates(self, words: Sequence[str]) -> list[int] | None:
         """By the index of three characters in a row, which looks at all users where the server has no pg_trgm."""
@@ -49,7 +46,7 @@ class PostgresTransaction(Transaction):
         parts = self._run(
             "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(current_schema()) AND relkind IN ('r', 'i')"
             " UNION SELECT tgname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid"
-            " WHERE relnamespace = to_regnamespace(current_schema()) AND NOT tgisinternal"
+            " WHERE relnamespace = to_regnamespace(current_schema()) AND NOT tgisinternal AND tgenabled <> 'D'"
         )
         return {name for (name,) in parts}
 
@@ -73,6 +70,52 @@ class PostgresTransaction(Transaction):
             " FROM pg_roles WHERE rolname = current_user AND rolconnlimit >= 0"
         )
         return Server(*facts, *min(limits, key=lambda limit: limit[1] - limit[2]))
+
+    def missing_parts(self) -> set[str]:
+        from usersctl.store.upgrade import schema
+
+        return dialect.names(schema()) - self.parts()
+
+    def last_ids(self) -> dict[str, int]:
+        given = self._run(
+            "SELECT relname FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid"
+            " WHERE attidentity <> '' AND relnamespace = to_regnamespace(current_schema())"
+        ).fetchall()
+        last = {table: self._last_id(table) for (table,) in given}
+        return {table: number for table, number in last.items() if number}
+
+    def give_no_ids_up_to(self, last: dict[str, int]) -> None:
+        for table, number in last.items():
+            if number > self._given(table):
+                self._run("SELECT setval(CAST(? AS REGCLASS), ?)", (self._sequence_of(table), number))
+
+    def _last_id(self, table: str) -> int:
+        """A row that came with its id did not move the sequence."""
+        return max(self._given(table), self._number(f"SELECT coalesce(max(id), 0) FROM {table}"))
+
+    def _given(self, table: str) -> int:
+        return self._number(f"SELECT last_value FROM {self._sequence_of(table)} WHERE is_called")
+
+    def _sequence_of(self, table: str) -> str:
+        ((name,),) = self._run("SELECT pg_get_serial_sequence(?, 'id')", (table,))
+        return str(name)
+
+    def take_time(self) -> None:
+        """For a transaction that waits for long while another database is filled."""
+        self._connection.run(TAKES_LONG)
+
+    def mark_as_moved(self, moved_to: str) -> None:
+        self.shut_others_out()
+        self._run("UPDATE installation SET moved_to = ?", (moved_to,))
+
+    def shut_others_out(self) -> None:
+        """Ends all other connections of this service. New ones wait for the end of this transaction, and then see what it
+        made of the installation."""
+        self._connection.run("LOCK TABLE installation IN ACCESS EXCLUSIVE MODE")
+        self._run(
+            "SELECT pg_terminate_backend(pid, 3000) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid() AND (usename = current_user OR application_name = 'usersctl')"
+        )
 
     def broken_page(self) -> str | None:
         return None  # the server checks its pages itself

@@ -1,0 +1,122 @@
+"""Checks of a database from end to end: its pages, its parts, and what its rows say of one another."""
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from usersctl.store import database_file
+from usersctl.store.transaction import Transaction
+from usersctl.store.upgrade import schema
+from usersctl.text import counted
+
+MOST_PROBLEMS = 20  # of one check; a damaged file has thousands
+
+
+class BackupProblem(NamedTuple):
+    check: str
+    message: str
+
+
+class BackupReport(NamedTuple):
+    counts: dict[str, int]  # rows of each table; empty where the file could not be read
+    head: str  # hash of the audit trail's last row
+    problems: list[BackupProblem]
+
+
+def check(path: Path, *, read_only: bool = True) -> BackupReport:
+    """Checks a file of the current version in one snapshot."""
+    problems = []
+    with closing(database_file.connect(path, read_only=read_only)) as connection:
+        connection.execute("BEGIN")
+        for name, run_check in _CHECKS.items():
+            try:
+                problems += [BackupProblem(name, message) for message in run_check(connection)]
+            except sqlite3.DatabaseError as error:
+                problems.append(BackupProblem(name, f"cannot be checked: {error}"))
+        with suppress(sqlite3.DatabaseError):  # the checks have reported it
+            return report_on(Transaction(connection), problems)
+    return BackupReport({}, "", problems)
+
+
+def report_on(tx: Transaction, problems: list[BackupProblem]) -> BackupReport:
+    head = tx.audit_head()
+    return BackupReport(tx.counts(), head.hash.hex() if head else "", problems)
+
+
+def _integrity(connection: sqlite3.Connection) -> Iterator[str]:
+    for (message,) in connection.execute(f"PRAGMA integrity_check({MOST_PROBLEMS})"):
+        if message != "ok":
+            yield str(message).replace("\n", " ")
+
+
+def _foreign_keys(connection: sqlite3.Connection) -> Iterator[str]:
+    for table, parent, count in connection.execute(
+        'SELECT "table", parent, count(*) FROM pragma_foreign_key_check GROUP BY 1, 2'
+    ):
+        yield f"{counted(count, 'row')} of {table} with a reference to a missing row of {parent}"
+
+
+def _schema(connection: sqlite3.Connection) -> Iterator[str]:
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        fresh.executescript(schema())
+        expected = _parts(fresh)
+    actual = _parts(connection)
+    for (kind, name), (_, sql) in expected.items():
+        if (kind, name) not in actual:
+            yield f"the {kind} {name} is missing"
+        elif actual[kind, name][1] != sql:
+            yield f"the {kind} {name} differs from the schema"
+    for (kind, name), (table, _) in actual.items():
+        # Only on our tables: those of an older application may stand beside them.
+        if ("table", table) in expected and (kind, name) not in expected:
+            yield f"the {kind} {name} does not belong to the table {table}"
+
+
+def _parts(connection: sqlite3.Connection) -> dict[tuple[str, str], tuple[str, str]]:
+    """Returns the table and the SQL, without comments and line ends, of each kind and name in the schema."""
+    rows = connection.execute(
+        "SELECT type, lower(name), lower(tbl_name), sql FROM sqlite_schema WHERE sql IS NOT NULL AND name <> 'sqlite_sequence'"
+        " AND name NOT IN (SELECT name FROM pragma_table_list WHERE type = 'shadow')"
+    )
+    return {
+        (kind, name): (table, " ".join(re.sub(r"--[^\n]*", "", sql).split()))
+        for kind, name, table, sql in rows
+    }
+
+
+def _counts(connection: sqlite3.Connection) -> Iterator[str]:
+    return Transaction(connection).miscounted()
+
+
+def _search(connection: sqlite3.Connection) -> Iterator[str]:
+    try:
+        # Compares the index with the users, and writes nothing.
+        connection.execute("INSERT INTO user_search (user_search, rank) VALUES ('integrity-check', 1)")
+    except sqlite3.DatabaseError as error:
+        problem = error.sqlite_errorcode & 0xFF
+        if problem == sqlite3.SQLITE_CORRUPT:
+            yield "user_search does not hold what the users hold"
+        elif problem != sqlite3.SQLITE_READONLY:  # which the database in use is here, and no copy of a backup
+            raise
+
+
+def _audit(connection: sqlite3.Connection) -> Iterator[str]:
+    return broken_trail(Transaction(connection))
+
+
+def broken_trail(tx: Transaction) -> Iterator[str]:
+    if problem := tx.check_audit().problem:
+        yield problem
+
+
+_CHECKS: dict[str, Callable[[sqlite3.Connection], Iterator[str]]] = {
+    "integrity": _integrity,
+    "foreign keys": _foreign_keys,
+    "schema": _schema,
+    "counts": _counts,
+    "search": _search,
+    "audit": _audit,
+}

@@ -1,0 +1,61 @@
+"""Content: all rows of a database, as they go into a new one, on the same engine or on the other."""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import cache
+from typing import Any, Protocol
+
+from usersctl.errors import StoreUnusable
+from usersctl.store.transaction import Transaction
+from usersctl.store.upgrade import columns_by_table, schema
+
+DRAWN_EVERY = 1000  # rows
+Progress = Callable[[int, int], object]
+
+
+class NewDatabase(Protocol):
+    """Has empty tables, and what belongs to them when it is complete."""
+
+    def put(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """All rows of a table."""
+
+    def complete(self, last_ids: dict[str, int]) -> Transaction:
+        """Adds what is made quicker when the rows are there. Returns a transaction that sees the result."""
+
+    def problems(self) -> list[str]:
+        """That a long look finds in what was made."""
+
+
+def pour(source: Transaction, new: NewDatabase, progress: Progress) -> dict[str, int]:
+    """Puts all rows of a snapshot into a new database, and checks them there. Returns how many each table has."""
+    counts = {table: source.count_rows(table) for table in tables()}
+    done, total = 0, sum(counts.values())
+
+    def drawn(rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+        nonlocal done
+        for row in rows:
+            yield row
+            done += 1
+            if done % DRAWN_EVERY == 0:
+                progress(done, total)
+
+    for table, columns in tables().items():
+        new.put(table, columns, drawn(source.all_rows(table, columns)))
+    made = new.complete(source.last_ids())
+    head = source.audit_head()
+    problem = made.check_audit(head and head.hash).problem
+    if problem is None and counts != {table: made.count_rows(table) for table in tables()}:
+        problem = "not all rows arrived"
+    if problem is not None:
+        hint = "see: usersctl db verify"
+        raise StoreUnusable(f"The copy is not sound, and was discarded: {problem}", hint=hint)
+    return counts
+
+
+@cache
+def tables() -> dict[str, list[str]]:
+    """The stored columns of each table of schema.sql. A table comes after those that its rows refer to."""
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        fresh.executescript(schema())
+        return columns_by_table(fresh)

@@ -1,0 +1,44 @@
+"""Moves everything into a new database, on the same engine or on the other, and marks the old one."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from usersctl.errors import StoreUnusable, Taken
+from usersctl.store.conninfo import Conninfo, Database, shown
+from usersctl.store.content import NewDatabase, Progress, pour
+from usersctl.store.new_file import new_file
+from usersctl.store.store import Store
+
+
+def move(source: Store, to: Database, progress: Progress) -> dict[str, int]:
+    """Returns how many rows each table has. Meanwhile others can read the old database, and write to none of the two.
+
+    The new one is there when all is checked, and a moment later the old one is marked. Before that, a kill leaves both as
+    they were.
+    """
+    if to == source.database:
+        raise Taken(f"{source.name} is the database itself")
+    with source.write() as tx:
+        source.keep_writers_out(tx)
+        with _new(source, to) as new:
+            counts = pour(tx, new, progress)
+            if problems := new.problems():
+                raise StoreUnusable(f"The copy is not sound, and was discarded: {problems[0]}")
+            source.mark_as_moved(tx, shown(to))
+    return counts
+
+
+@contextmanager
+def _new(source: Store, database: Database) -> Iterator[NewDatabase]:
+    """It is there when the block ends without an error."""
+    if not isinstance(database, Conninfo):
+        with new_file(database) as file:
+            yield file
+        return
+    from usersctl.store.postgres.store import PostgresStore  # late: it needs psycopg
+
+    with (
+        closing(PostgresStore(database, read_only=False, clock=source.clock)) as store,
+        store.filled() as tables,
+    ):
+        yield tables

@@ -1,0 +1,90 @@
+"""New tables in the place of those of a database, in one transaction: until its end the old ones can be read."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from usersctl.errors import StoreUnusable
+from usersctl.store.content import tables
+from usersctl.store.database_file import VERSION
+from usersctl.store.postgres import dialect
+from usersctl.store.postgres.driver import Connection, ServerError
+from usersctl.store.postgres.transaction import PostgresTransaction
+from usersctl.store.upgrade import COUNTED, schema
+
+NEW = "usersctl_new"  # the schema in which they are made
+_EXTENSION, _INDEX = dialect.SEARCH
+
+
+class NewTables:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._run = connection.run
+        ((self._home,),) = self._run("SELECT quote_ident(current_schema())")
+        connection.attempt(_EXTENSION)  # not into the schema that goes away
+        self._run(
+            f"CREATE SCHEMA {NEW}; SELECT set_config('search_path', '{NEW}, ' || current_setting('search_path'), true)"
+        )
+        self._left = list(dialect.schema(schema()))
+        self._make(lambda statement: statement.startswith("CREATE TABLE"))
+
+    def put(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        try:
+            self._connection.copy_in(table, columns, rows)
+        except ServerError as error:
+            if error.state != "22021":
+                raise
+            problem = f"{table} holds text with a zero byte, which PostgreSQL does not take"
+            raise StoreUnusable(problem) from None
+
+    def put_old_rows(self) -> None:
+        """Those of the tables that are replaced, with the columns that both versions have. Triggers count anew."""
+        self._make(lambda _statement: True)
+        for table, columns in tables().items():
+            known = self._columns_at_home(table) - {COUNTED.get(table)}
+            names = ", ".join(column for column in columns if column in known)
+            if names and table != "user_counts":
+                # In the place of those with which a database begins.
+                self._run(
+                    f"DELETE FROM {table}; INSERT INTO {table} ({names}) SELECT {names} FROM {self._home}.{table}"
+                )
+
+    def _columns_at_home(self, table: str) -> set[str | None]:
+        return {
+            name
+            for (name,) in self._run(
+                f"SELECT attname FROM pg_attribute WHERE attrelid = to_regclass('{self._home}.{table}')"
+                " AND attnum > 0 AND NOT attisdropped"
+            )
+        }
+
+    def complete(self, last_ids: dict[str, int]) -> PostgresTransaction:
+        self._make(lambda statement: not statement.startswith(("INSERT", "WITH")))
+        self._run(f"INSERT INTO installation (version) VALUES ({VERSION})")
+        self._connection.attempt(_INDEX)
+        self._take_their_place()
+        tx = PostgresTransaction(self._connection)
+        tx.give_no_ids_up_to(last_ids)
+        return tx
+
+    def problems(self) -> list[str]:
+        """The server has checked the references."""
+        tx = PostgresTransaction(self._connection)
+        return [*(f"{name} is missing" for name in sorted(tx.missing_parts())), *tx.miscounted()]
+
+    def _take_their_place(self) -> None:
+        names = ["installation", *tables()]
+        self._run(f"DROP TABLE IF EXISTS {', '.join(f'{self._home}.{name}' for name in names)}")
+        for name in names:
+            self._run(f"ALTER TABLE {NEW}.{name} SET SCHEMA {self._home}")
+        for (name,) in self._run(
+            f"SELECT proname FROM pg_proc WHERE pronamespace = to_regnamespace('{NEW}')"
+        ):
+            self._run(
+                f"DROP FUNCTION IF EXISTS {self._home}.{name}(); ALTER FUNCTION {NEW}.{name}() SET SCHEMA {self._home}"
+            )
+        self._run(f"DROP SCHEMA {NEW}; ANALYZE {', '.join(names)}")
+
+    def _make(self, is_wanted: Callable[[str], bool]) -> None:
+        for statement in filter(is_wanted, self._left):
+            self._run(statement)
+        self._left = [statement for statement in self._left if not is_wanted(statement)]
