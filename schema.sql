@@ -192,13 +192,15 @@ CREATE TABLE auth_tokens (
     last_used_at TEXT,
     expires_at   TEXT,                           -- NULL: never
     limit_at     TEXT,                           -- activity moves expires_at, but never past this; NULL: never moves it
-    ip           TEXT,
+    ip           TEXT,                           -- of the sign-in; of an API token: of its last use
     user_agent   TEXT,
     auth_time    TEXT,                           -- when and how the provider signed the user in,
     amr          TEXT,                           -- as its ID token says: methods separated by blanks
     confirmed_at TEXT,                           -- the last proof of identity since the sign-in: see usersctl/freshness.py
     factor_at    TEXT,                           -- the last proof by a second factor or a passkey, at the sign-in or since
-    opened_with  TEXT                            -- what the user proved: pwd otp recovery passkey device provider:NAME
+    opened_with  TEXT,                           -- what the user proved: pwd otp recovery passkey device provider:NAME
+    scopes       TEXT,                           -- of an API token, separated by blanks; NULL: all that its user may do
+    ranges       TEXT                            -- client addresses that may use it, separated by blanks; NULL: all
 ) STRICT;
 
 CREATE INDEX auth_tokens_by_user ON auth_tokens (user_id);

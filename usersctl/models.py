@@ -135,7 +135,17 @@ class Session(NamedTuple):
     user_agent: str | None
     # What the user proved: see Method. None: an API token, or a session from before version 5 of the database.
     opened_with: str | None = None
+    scopes: str | None = None  # of an API token: see usersctl/scopes.py. None: all that its user may do
+    ranges: str | None = None  # of client addresses that may use it, separated by blanks. None: all
     moved: bool = False  # this use moved its expiry on
+
+    @property
+    def scope_names(self) -> list[str] | None:
+        return None if self.scopes is None else self.scopes.split()
+
+    @property
+    def range_texts(self) -> list[str] | None:
+        return None if self.ranges is None else self.ranges.split()
 
     @property
     def proofs(self) -> str:

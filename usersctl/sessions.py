@@ -40,9 +40,10 @@ from usersctl.models import (
     TokenKind,
     User,
 )
+from usersctl.networks import is_within
 from usersctl.passwords import Hasher, beginning_of, level
-from usersctl.permissions import Check, admit
-from usersctl.secrets import digest, new_token
+from usersctl.permissions import Check, admit, require_fresh
+from usersctl.secrets import digest, is_mistyped, new_api_token, new_token
 from usersctl.session_uses import SessionUses
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -307,8 +308,12 @@ class Sessions:
         renews: bool = True,
         nonblocking: bool = False,
         groups: bool = False,
+        ip: str | None = None,
+        user_agent: str | None = None,
     ) -> tuple[Session, User] | None:
         """The session of this token, and its user. Its use moves its expiry on, which is noted at most once a minute.
+
+        `ip`, `user_agent`: the client's. An API token may be for some addresses only, and shows which client used it last.
 
         `renews`: a cookie of the response reaches the browser. Without that a persistent session keeps its expiry, which
         is also that of the browser's cookie, until a use that can renew both.
@@ -317,18 +322,26 @@ class Sessions:
 
         `groups`: the user comes with their groups.
         """
+        if is_mistyped(token):
+            return None
         if self.uses.are_overdue():
             self._write_uses(nonblocking=nonblocking)
         with self.store.glance() as tx:
             look = tx.session_with_groups if groups else tx.session
             session_and_user = look(digest(token))
-        if session_and_user is None or not use:
-            return session_and_user
+        if session_and_user is None:
+            return None
         session, user = session_and_user
+        if session.ranges is not None and not is_within(ip, session.ranges):
+            return None
+        if not use:
+            return session_and_user
         latest = self.uses.latest(session)
         if not self._is_due(latest, tx.now, renews=renews):
             return latest, user
         used = self._used(latest, tx, renews=renews)
+        if session.kind == TokenKind.API:
+            used = used._replace(ip=ip, user_agent=clean_user_agent(user_agent))
         at_once = self._would_end(session, used, tx.now)
         if at_once and nonblocking:
             raise Busy("The use of a session is to be written", retry_after=0)
@@ -399,13 +412,15 @@ class Sessions:
         with self.store.read() as tx:
             return list(tx.tokens(user_id, live=live))
 
-    def revoke(self, token_id: int, *, by: Actor, user_id: int | None = None) -> Session:
-        """Ends one token; with `user_id` only a token of that user, and NotFound for any other."""
+    def revoke(
+        self, token_id: int, *, by: Actor, user_id: int | None = None, kind: TokenKind | None = None
+    ) -> Session:
+        """Ends one token; with `user_id` and `kind` only one of that user and kind, and NotFound for any other."""
         with self.store.write() as tx:
             admit(tx, by)
-            ended = tx.delete_token_by_id(token_id, user_id)
+            ended = tx.delete_token_by_id(token_id, user_id, kind)
             if ended is None:
-                raise NotFound("Session not found")
+                raise NotFound("Token not found" if kind == TokenKind.API else "Session not found")
             user = tx.user(ended.user_id)
             tx.audit(by, "revoke", user, token=ended.id, kind=ended.kind, name=ended.name)
             return ended
@@ -452,16 +467,20 @@ class Sessions:
         *,
         name: str,
         lifetime: timedelta | None,
+        scopes: str | None = None,
+        ranges: str | None = None,
         tell: Callable[[Opened], object] = id,
         by: Actor,
     ) -> Opened:
-        """A token that keeps its expiry, however it is used; without a lifetime it never expires.
+        """A token that keeps its expiry, however it is used; without a lifetime it never expires. `scopes` and `ranges` are in
+        the form of normal_scopes() and normal_ranges().
 
         `tell` runs before the commit: a token that could not be shown is not stored.
         """
-        token = new_token()
+        token = new_api_token()
         with self.store.write() as tx:
             admit(tx, by)
+            require_fresh(tx, by)
             user = tx.existing_user(user_id)
             if not user.active:
                 raise Forbidden("Account is inactive", hint="activate it first with: usersctl activate USER")
@@ -469,9 +488,17 @@ class Sessions:
             if lifetime is not None:
                 expires_at = stamp(tx.now + lifetime)
             session = tx.add_token(
-                user_id, digest(token), kind=TokenKind.API, name=name, expires_at=expires_at
+                user_id,
+                digest(token),
+                kind=TokenKind.API,
+                name=name,
+                expires_at=expires_at,
+                scopes=scopes,
+                ranges=ranges,
             )
-            tx.audit(by, "create-token", user, token=session.id, name=name, expires_at=expires_at)
+            limits = {"scopes": scopes, "ranges": ranges}
+            given = {limit: value for limit, value in limits.items() if value is not None}
+            tx.audit(by, "create-token", user, token=session.id, name=name, expires_at=expires_at, **given)
             opened = Opened(token, session, user)
             tell(opened)
             return opened

@@ -7,7 +7,8 @@ from urllib.parse import quote, urlsplit
 
 from usersctl.clock import moment
 from usersctl.config.values import is_loopback
-from usersctl.models import Session, TokenKind
+from usersctl.models import Session, TokenKind, User
+from usersctl.scopes import Scope, permits
 from usersctl.service import Service
 from usersd.assurance import is_through
 from usersd.request import Request
@@ -24,13 +25,46 @@ _OWN_PATH = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)
 def identify(request: Request, service: Service, *, renews: bool = True, groups: bool = False) -> None:
     """Tries each token of the request: the bearer token, then the cookies. `renews`, `groups`: see Sessions.check."""
     for token in filter(None, (request.bearer, *request.cookie_tokens)):
-        known = service.sessions.check(token, renews=renews, nonblocking=request.nonblocking, groups=groups)
+        known = check(request, service, token, renews=renews, groups=groups)
         if known:
             session, request.user = known
             request.session, request.token, request.by_cookie = session, token, token != request.bearer
             if session.moved and request.by_cookie and session.kind == TokenKind.PERSISTENT:
                 renew_cookie(request, session, token, service.now())
             return
+
+
+def check(
+    request: Request, service: Service, token: str, *, renews: bool, groups: bool
+) -> tuple[Session, User] | None:
+    agent = request.environ.get("HTTP_USER_AGENT")
+    return service.sessions.check(
+        token,
+        renews=renews,
+        nonblocking=request.nonblocking,
+        groups=groups,
+        ip=request.ip,
+        user_agent=agent,
+    )
+
+
+def refuse_scope(request: Request, scope: Scope | None) -> Response | None:
+    """403 for an API token whose scopes do not open a route of this scope; None: a route that no scope opens."""
+    session = request.session
+    if session is None or permits(session.scopes, scope):
+        return None
+    if scope is None:
+        return error_response(403, "Tokens with scopes cannot do this")
+    return error_response(403, f"Token lacks the scope {scope}")
+
+
+def drop_without_scope(request: Request) -> Response | None:
+    """To applications, a token without the scope `verify` is a visitor without a session. Returns the refusal of pages that
+    need one."""
+    refusal = refuse_scope(request, Scope.VERIFY)
+    if refusal is not None:
+        request.user = request.session = None
+    return refusal
 
 
 def must_enrol(request: Request) -> bool:

@@ -108,7 +108,11 @@ class App:
         if match.segments:
             request.read_segments(match.segments)
         request.as_admin = route.access.is_for_admins
-        refusal = self._must_enrol(request, route) or self._forbidden(request, route, request.user)
+        refusal = (
+            self._must_enrol(request, route)
+            or access.refuse_scope(request, route.scope)
+            or self._forbidden(request, route, request.user)
+        )
         if refusal is None and _is_own_change_by_token(request, route):
             refusal = error_response(403, "Sign in to change this")
         return refusal or self._run(request, route)

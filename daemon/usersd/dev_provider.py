@@ -75,12 +75,14 @@ class SampleProvider:
 
     def routes(self) -> tuple[Route, ...]:
         return (
-            Route("GET", f"{self.path}/.well-known/openid-configuration", Access.ANYONE, self.discovery),
-            Route("GET", f"{self.path}/authorize", Access.ANYONE, self.ask),
-            Route("GET", f"{self.path}/consent", Access.ANYONE, self.consent),
-            Route("POST", f"{self.path}/token", Access.ANYONE, self.token),
-            Route("GET", f"{self.path}/userinfo", Access.ANYONE, self.user_info),
-            Route("GET", f"{self.path}/keys", Access.ANYONE, self.keys),
+            Route(
+                "GET", f"{self.path}/.well-known/openid-configuration", Access.ANYONE, None, self.discovery
+            ),
+            Route("GET", f"{self.path}/authorize", Access.ANYONE, None, self.ask),
+            Route("GET", f"{self.path}/consent", Access.ANYONE, None, self.consent),
+            Route("POST", f"{self.path}/token", Access.ANYONE, None, self.token),
+            Route("GET", f"{self.path}/userinfo", Access.ANYONE, None, self.user_info),
+            Route("GET", f"{self.path}/keys", Access.ANYONE, None, self.keys),
         )
 
     def discovery(self, _request: Request, _service: Service) -> dict[str, Any]:

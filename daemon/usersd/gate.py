@@ -71,10 +71,13 @@ class Gate:
         return self.app(environ, start_with_cookie)
 
     def _refusal(self, request: Request) -> Response | None:
+        scope_refusal = access.drop_without_scope(request)
         enrols = access.drops_unenrolled(request)
         verdict = self.access.verdict(request.user, request.path, request.session)
         if verdict == 200:
             return None
+        if scope_refusal is not None:
+            return scope_refusal
         if enrols:
             return access.enrol_first(request)
         if verdict == 401:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -17,6 +16,7 @@ from usersctl.errors import Invalid
 from usersctl.fields import is_text, unique_keys
 from usersctl.lazy import lazy
 from usersctl.models import Actor, Client, Session, User
+from usersctl.networks import is_in
 from usersctl.secrets import digest
 from usersd.cookies import DEVICE_PATTERN, REASON, TOKEN_PATTERN, NewCookies, cookie_values
 from usersd.server.lanes import NONBLOCKING
@@ -102,13 +102,13 @@ class Request:
                 address = str(ipaddress.ip_address(hop.strip().strip("[]").partition("%")[0]))
             except ValueError:
                 break
-            if not _is_in(address, trusted):
+            if not is_in(address, trusted):
                 break
         return address
 
     @lazy
     def is_from_trusted_proxy(self) -> bool:
-        return _is_in(self.environ.get("REMOTE_ADDR") or UNIX, self.settings.trusted_proxies)
+        return is_in(self.environ.get("REMOTE_ADDR") or UNIX, self.settings.trusted_proxies)
 
     @property
     def is_forwarded(self) -> bool:
@@ -216,7 +216,12 @@ class Request:
 
     def read_segments(self, segments: dict[str, str]) -> None:
         self.segments = segments
-        for name, kind in (("id", "user"), ("session_id", "session"), ("passkey_id", "passkey")):
+        for name, kind in (
+            ("id", "user"),
+            ("session_id", "session"),
+            ("passkey_id", "passkey"),
+            ("token_id", "token"),
+        ):
             if name in segments:
                 if not ID_PATTERN.fullmatch(segments[name]):
                     raise Invalid(f"Invalid {kind} id")
@@ -309,15 +314,3 @@ def _strings(value: Any) -> Iterator[str]:
             pending += [*value.keys(), *value.values()]
         elif isinstance(value, list):
             pending += value
-
-
-@lru_cache(maxsize=1000)  # there are few proxies, and each request comes through one
-def _is_in(address: str, networks: tuple[Any, ...]) -> bool:
-    if address == UNIX:
-        return UNIX in networks
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(parsed, "ipv4_mapped", None)
-    return any((mapped or parsed) in network for network in networks if network != UNIX)

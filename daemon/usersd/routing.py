@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from usersctl.config import Settings
+from usersctl.scopes import Scope
 from usersctl.service import Service
 from usersctl.store.conninfo import Conninfo
 from usersd.request import Request
@@ -58,6 +59,7 @@ class Route(NamedTuple):
     method: str
     path: str
     access: Access
+    scope: Scope | None  # of API tokens that may call; None: none with scopes, where a session is looked up
     handler: Handler
     limit: Limit | None = None
     # The thread pool, if not that of the method. Of a path with a pattern only if that is the last segment.

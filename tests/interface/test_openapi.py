@@ -52,7 +52,7 @@ def test_every_route_is_described_and_nothing_else() -> None:
 
 
 def test_a_route_whose_handler_is_not_described_cannot_be_added() -> None:
-    row = Route("GET", "/new", Access.ANYONE, lambda _request, _service: {})
+    row = Route("GET", "/new", Access.ANYONE, None, lambda _request, _service: {})
     with pytest.raises(TypeError, match=r"has no @Operation.* describe it"):
         document(DAEMONS, (*TABLE, row))
 
@@ -157,7 +157,7 @@ def test_two_bodies_of_one_name_are_refused() -> None:
 
     Operation("other", PAGES, model("Message", {}))(other)
     with pytest.raises(TypeError, match="two bodies are named Message"):
-        document(DAEMONS, (*TABLE, Route("GET", "/new", Access.ANYONE, other)))
+        document(DAEMONS, (*TABLE, Route("GET", "/new", Access.ANYONE, None, other)))
 
 
 def test_a_null_fits_no_field_of_a_body() -> None:

@@ -17,12 +17,15 @@ from usersctl.durations import span
 from usersctl.errors import Invalid, NotFound
 from usersctl.fields import normal_name
 from usersctl.models import Session
+from usersctl.networks import normal_ranges
+from usersctl.scopes import Scope, normal_scopes
 from usersctl.text import counted
 
 if TYPE_CHECKING:
     from usersctl.cli.invocation import Invocation
 
 COLUMNS = ("id", "user_id", "kind", "name", "created_at", "last_used_at", "expires_at", "ip", "user_agent")
+LIMITS = ("scopes", "ranges")  # of API tokens
 
 
 def cleanup_tokens(
@@ -47,31 +50,57 @@ def cleanup_tokens(
     run.out.result(removed, cleanup.as_json())
 
 
+def _complete_scope(incomplete: str) -> list[str]:
+    return [scope for scope in Scope if scope.startswith(incomplete)]
+
+
 def create(
     ctx: Context,
     user: UserArgument,
     name: Annotated[str, Option(metavar="TEXT", help="A name for the token.")] = "api",
     expires: Annotated[str | None, Option(metavar="SPAN", help="Its lifetime: 12h, 90d, 1y.")] = None,
     no_expiry: Annotated[bool, Option("--no-expiry", help="It never expires.")] = False,
+    scope: Annotated[
+        list[str] | None,
+        Option(
+            metavar="SCOPE",
+            help=f"What it may do, more than once or with commas: {', '.join(Scope)}. All that the user may do, if left out.",
+            autocompletion=_complete_scope,
+        ),
+    ] = None,
+    ip: Annotated[
+        list[str] | None,
+        Option(
+            metavar="RANGE",
+            help="An address or range that it works from, more than once or with commas. Anywhere, if left out.",
+        ),
+    ] = None,
 ) -> None:
-    """Create a token for an API client. It is printed once, alone on stdout."""
+    """Create a token for an API client. It is printed once, alone on stdout.
+
+    Requests that it comes with from another address than one of --ip are answered as if it were no token.
+    """
     run = invocation(ctx)
     if no_expiry == (expires is not None):
         raise Invalid("Say when the token expires: either --expires SPAN or --no-expiry")
     lifetime = span(expires) if expires is not None else None
     name = normal_name(name)
+    scopes, ranges = scope and normal_scopes(_parts(scope)), ip and normal_ranges(_parts(ip))
     service = run.service()
     account = one_user(service, user)
     created = service.sessions.create_api_token(
         account.id,
         name=name,
         lifetime=lifetime,
+        scopes=scopes or None,
+        ranges=ranges or None,
         tell=lambda new: run.out.secret(new.token, _as_json(new.session) | {"token": new.token}),
         by=run.actor,
     )
     if not run.out.json:
         expires = created.session.expires_at or "never"
         run.out.note(f"Token {created.session.id} for {account.email}, expires: {expires}")
+        run.out.note(f"Scopes: {scopes or 'all that the user may do'}; works from: {ranges or 'anywhere'}")
         run.out.note("Send it as `Authorization: Bearer TOKEN`. It is not shown again.")
 
 
@@ -98,15 +127,17 @@ def list_(
     elif run.out.terminal:
         _draw(run, rows)
     else:
-        run.out.table((*COLUMNS, "email"), (list(row.values()) for row in rows))
+        run.out.table(
+            (*COLUMNS, *LIMITS, "email"), ([_in_cell(value) for value in row.values()] for row in rows)
+        )
 
 
 def _draw(run: "Invocation", rows: list[dict[str, Any]]) -> None:
     from usersctl.cli.show.tables import DAYS, Step
 
-    columns = ("id", "user", *COLUMNS[2:])
+    columns = ("id", "user", *COLUMNS[2:], *LIMITS)
     cells = [
-        [f"{row['user_id']} {row['email']}" if name == "user" else row[name] for name in columns]
+        [f"{row['user_id']} {row['email']}" if name == "user" else _in_cell(row[name]) for name in columns]
         for row in rows
     ]
     first = (
@@ -117,7 +148,15 @@ def _draw(run: "Invocation", rows: list[dict[str, Any]]) -> None:
         Step("created_at"),
         Step("ip"),
     )
-    last = (Step("name", 12), Step("last_used_at"), Step("user", 18), Step("name"), Step("kind"))
+    last = (
+        Step("ranges"),
+        Step("scopes", 16),
+        Step("name", 12),
+        Step("last_used_at"),
+        Step("user", 18),
+        Step("name"),
+        Step("kind"),
+    )
     run.out.table(columns, cells, empty="No tokens.", steps=(*first, *last))
 
 
@@ -149,4 +188,13 @@ def revoke(
 
 
 def _as_json(session: Session) -> dict[str, Any]:
-    return {name: getattr(session, name) for name in COLUMNS}
+    limits = {"scopes": session.scope_names, "ranges": session.range_texts}
+    return {name: getattr(session, name) for name in COLUMNS} | limits
+
+
+def _in_cell(value: Any) -> Any:
+    return " ".join(value) if isinstance(value, list) else value
+
+
+def _parts(values: list[str]) -> list[str]:
+    return [part.strip() for value in values for part in value.split(",")]

@@ -57,7 +57,7 @@ COMMANDS = {
     ),
     "Sessions and tokens": (
         ("cleanup-tokens",  "tokens.cleanup_tokens",   "--quiet"),
-        ("token create",    "tokens.create",           "ci@example.com --name backup --expires 90d"),
+        ("token create",    "tokens.create",           "ci@example.com --name backup --expires 90d --scope users:read"),
         ("token list",      "tokens.list_",            "ada@example.com"),
         ("token revoke",    "tokens.revoke",           "ada@example.com"),
     ),

@@ -43,6 +43,7 @@ CHECKS = (
     Check("clock", records.clock),
     Check("admin", records.admin),
     Check("lockdown", records.lockdown),
+    Check("tokens", records.tokens),
     Check("password-hashes", records.password_hashes),
     Check("secret-key", factors.secret_key),
     Check("passkeys", factors.passkeys),

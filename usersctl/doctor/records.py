@@ -28,6 +28,8 @@ CLEANUP_IS_LATE = timedelta(hours=1)
 WITHOUT_CLEANUP = timedelta(days=8)
 EMAIL_IS_LATE = timedelta(minutes=15)
 MANY_ISSUERS = 5
+MANY_TOKENS = 5
+IDLE_TOKEN = timedelta(days=90)
 MOST_KINDS = 50  # of hashes, by cost and system
 
 
@@ -58,6 +60,18 @@ def lockdown(installation: Installation) -> Result:
         effect = f"only {lockdown.admitted.email} can sign in"
     message = f"on since {lockdown.since}, by {lockdown.actor}: {effect}"
     return warning(message, installation.command("lockdown off"))
+
+
+def tokens(installation: Installation) -> Result:
+    """API tokens that last for ever, and that no client uses any more."""
+    since = stamp(installation.now() - IDLE_TOKEN)
+    idle = installation.query(lambda tx: tx.idle_endless_tokens(since, MANY_TOKENS + 1))
+    if not idle:
+        return ok("every one expires, or was used in the last 90 days")
+    named = ", ".join(f"{number} ({name}, of {email})" for number, name, email in idle[:MANY_TOKENS])
+    more = " and more" * (len(idle) > MANY_TOKENS)
+    message = f"without an expiry date, and unused for 90 days: {named}{more}"
+    return warning(message, installation.command(f"token revoke --id {idle[0][0]}"))
 
 
 def cleanup(installation: Installation) -> Result:

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from usersctl.models import FACTOR_METHODS, PROVIDER, UNUSABLE, Method, Session, User
+from usersctl.models import FACTOR_METHODS, PROVIDER, UNUSABLE, Method, Session, TokenKind, User
 from usersctl.store.statements import Statements
 from usersctl.store.users import USER, user_of
 
 _SESSION = (
     "auth_tokens.id, user_id, kind, auth_tokens.name, auth_tokens.created_at, last_used_at, expires_at, limit_at, ip,"
-    " user_agent, opened_with"
+    " user_agent, opened_with, scopes, ranges"
 )
 # What a session from before version 5 was opened with, which no column says: a provider, if it left a trace or the account
 # has no password, else the password. With several providers the first one stands for all.
@@ -42,6 +42,11 @@ _USE = (
     f" SET last_used_at = CASE WHEN {_LATER} THEN last_used_at ELSE used END,"
     f" expires_at = CASE WHEN moved = 0 OR ({_LATER} AND expires_at > expires) THEN expires_at ELSE expires END"
     " FROM noted, moment WHERE id = session AND created_at = since"
+)
+# An API token has no sign-in: it shows which client used it last.
+_CLIENTS = (
+    "WITH noted (session, since, address, agent) AS (VALUES {}) UPDATE auth_tokens SET ip = address, user_agent = agent"
+    " FROM noted WHERE id = session AND created_at = since"
 )
 
 
@@ -89,6 +94,16 @@ class AuthTokens(Statements):
             )
         rows = ", ".join(["(?, ?, ?, ?, ?)"] * len(sessions))
         self._run(_USE.format(rows), (*values, self.now_text))
+        self._note_clients([session for session in sessions if session.kind == TokenKind.API])
+
+    def _note_clients(self, tokens: Sequence[Session]) -> None:
+        if tokens:
+            values = [
+                value
+                for token in tokens
+                for value in (token.id, token.created_at, token.ip, token.user_agent)
+            ]
+            self._run(_CLIENTS.format(", ".join(["(?, ?, ?, ?)"] * len(tokens))), values)
 
     def token(self, token_id: int) -> Session | None:
         return self._first(_session_of, f"SELECT {_SESSION} FROM auth_tokens WHERE id = ?", (token_id,))
@@ -150,10 +165,12 @@ class AuthTokens(Statements):
         statement = f"DELETE FROM auth_tokens WHERE token_hash = ? RETURNING {_SESSION}"
         return self._first(_session_of, statement, (token_hash,))
 
-    def delete_token_by_id(self, token_id: int, user_id: int | None = None) -> Session | None:
-        condition = "id = ? AND user_id = coalesce(?, user_id)"
+    def delete_token_by_id(
+        self, token_id: int, user_id: int | None = None, kind: str | None = None
+    ) -> Session | None:
+        condition = "id = ? AND user_id = coalesce(?, user_id) AND kind = coalesce(?, kind)"
         statement = f"DELETE FROM auth_tokens WHERE {condition} RETURNING {_SESSION}"
-        return self._first(_session_of, statement, (token_id, user_id))
+        return self._first(_session_of, statement, (token_id, user_id, kind))
 
     def delete_tokens_of(self, user_id: int, *, but: int | None = None) -> int:
         """Sign-ins that wait for their second factor end as well."""
@@ -187,6 +204,15 @@ class AuthTokens(Statements):
     def delete_endless_tokens(self, at_most: int, *, but: bytes | None = None) -> int:
         condition = "expires_at IS NULL AND token_hash <> ? LIMIT ?"
         return self._delete_some("auth_tokens", "id", condition, but or b"", at_most)
+
+    def idle_endless_tokens(self, since: str, at_most: int) -> list[tuple[int, str, str]]:
+        """(id, name, email of the user) of API tokens without an expiry date that were not used since."""
+        statement = (
+            "SELECT auth_tokens.id, auth_tokens.name, email FROM auth_tokens JOIN users ON users.id = user_id"
+            " WHERE kind = 'api' AND expires_at IS NULL AND coalesce(last_used_at, auth_tokens.created_at) < ?"
+            " ORDER BY auth_tokens.id LIMIT ?"
+        )
+        return self._run(statement, (since, at_most)).fetchall()
 
     def last_session_id(self) -> int:
         return self._number("SELECT id FROM auth_tokens ORDER BY id DESC LIMIT 1")

@@ -11,7 +11,16 @@ from usersctl.identity_headers import ASSERTION
 from usersctl.models import Method, TokenKind
 from usersctl.secrets import assertion
 from usersctl.service import Service
-from usersd.access import ENROLMENT, SECOND_STEP, drops_unenrolled, identify, own_path, wants_a_page
+from usersd.access import (
+    ENROLMENT,
+    SECOND_STEP,
+    check,
+    drop_without_scope,
+    drops_unenrolled,
+    identify,
+    own_path,
+    wants_a_page,
+)
 from usersd.cookies import without_ours
 from usersd.inputs import Query, choice, group_name
 from usersd.openapi.operation import SERVICE, Operation
@@ -71,7 +80,7 @@ _PARAMETERS = {field.name for field in VerifyQuery.fields}
     redirect="A browser without a session is sent to `/login`, one whose session lacks a second factor to `/second-factor`, and back.",
     refusals={
         401: "Not signed in, or without the second factor that is needed. `Location` is where a browser could sign in. With `forward.basic`, clients other than browsers are asked for Basic credentials: an email and an API token.",
-        403: "The role does not suffice, or the user is not in the group.",
+        403: "The role does not suffice, the user is not in the group, or the token lacks the scope `verify`.",
     },
     html_refusals=frozenset({403}),
     headers={
@@ -95,6 +104,7 @@ def verify(request: Request, service: Service) -> Response:
     asked = _asked(request.query)
     identify(request, service, renews=False, groups=True)  # a proxy drops our cookies
     is_wrong = _signs_in_wrongly(request, service)
+    scope_refusal = drop_without_scope(request)
     enrols = drops_unenrolled(request)
     settings = request.settings
     original = Original()
@@ -123,10 +133,9 @@ def verify(request: Request, service: Service) -> Response:
         if _is_page(request, original):
             return pages.forbidden(request, refusal.page)
         return error_response(403, refusal.message)
-    if enrols:
-        return _second_factor_first(request, original, 403, ENROLMENT)
-    if request.user is not None:
-        return _second_factor_first(request, original, 401, SECOND_STEP)
+    refused = scope_refusal or _missing_factor(request, original, enrols=enrols)
+    if refused is not None:
+        return refused
     response = _sign_in_first(request, original)
     if is_wrong:
         raise WrongCredentials(response)
@@ -160,6 +169,14 @@ def _sign_in_first(request: Request, original: Original) -> Response:
     return error_response(401, "Authentication required", ("Location", login), _challenge(request))
 
 
+def _missing_factor(request: Request, original: Original, *, enrols: bool) -> Response | None:
+    if enrols:
+        return _second_factor_first(request, original, 403, ENROLMENT)
+    if request.user is not None:
+        return _second_factor_first(request, original, 401, SECOND_STEP)
+    return None
+
+
 def _second_factor_first(request: Request, original: Original, status: int, page: str) -> Response:
     """A page of ours asks for it, or is where the user adds one. An API token cannot get one (RFC 9470)."""
     way = page + _and_back(original.target)
@@ -180,7 +197,7 @@ def _signs_in_wrongly(request: Request, service: Service) -> bool:
     if not request.settings.forward_basic or request.basic is None:
         return False
     email, token = request.basic
-    known = service.sessions.check(token, renews=False, nonblocking=request.nonblocking, groups=True)
+    known = check(request, service, token, renews=False, groups=True)
     address = email.strip().lower()  # as it is stored: the look-up of a login would take longer for odd ones
     if known is None:
         return True

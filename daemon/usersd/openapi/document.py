@@ -102,6 +102,12 @@ def document(settings: Settings, table: Iterable[Route]) -> dict[str, Any]:
     }
 
 
+def _by_token(route: Route) -> str:
+    if route.scope is not None:
+        return f"; an API token with scopes needs `{route.scope}`"
+    return "; not for API tokens with scopes" * route.access.needs_session
+
+
 def _operation(route: Route, operation: Operation, path: str, settings: Settings) -> dict[str, Any]:
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": _SEGMENTS.get(name, ID)}
@@ -114,13 +120,13 @@ def _operation(route: Route, operation: Operation, path: str, settings: Settings
         "operationId": operation.id,
         "tags": [operation.topic],
         "summary": summary.removesuffix("."),
-        "description": f"For {route.access.value}. {note}".rstrip(),
+        "description": f"For {route.access.value}{_by_token(route)}. {note}".rstrip(),
         "security": [],
         "parameters": parameters,
         "responses": _responses(route, operation),
     }
     if route.access.needs_session or operation.takes_session:
-        result["security"] = [{"cookie": []}, {"bearer": []}]
+        result["security"] = [{"cookie": []}, {"bearer": _scopes(route)}]
     if operation.takes_session or (route.access is Access.OPERATOR and _is_for_this_machine(settings)):
         result["security"].append({})  # or without a session
     if operation.body is not None:
@@ -131,6 +137,11 @@ def _operation(route: Route, operation: Operation, path: str, settings: Settings
             "content": {"application/json": {"schema": named(schema["title"])}},
         }
     return result
+
+
+def _scopes(route: Route) -> list[str]:
+    """Of a token that has scopes. OpenAPI 3.1 lets any scheme name what a caller needs."""
+    return [] if route.scope is None else [route.scope]
 
 
 def _is_for_this_machine(settings: Settings) -> bool:

@@ -1,0 +1,60 @@
+"""Client addresses, and the ranges that they are compared with."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from usersctl.config.values import UNIX
+from usersctl.errors import Invalid
+
+MOST_RANGES = 50  # of an API token
+
+
+@lru_cache(maxsize=1000)  # there are few proxies and few ranges
+def is_in(address: str, networks: tuple[Any, ...]) -> bool:
+    import ipaddress  # late, as below: most commands compare no addresses
+
+    if address == UNIX:
+        return UNIX in networks
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return any((mapped or parsed) in network for network in networks if network != UNIX)
+
+
+def normal_ranges(texts: Iterable[str]) -> str:
+    """As an API token stores them: in their one written form, each once, separated by blanks."""
+    ranges = sorted({_normal_range(text.strip()) for text in texts})
+    if not 0 < len(ranges) <= MOST_RANGES:
+        raise Invalid(f"Give 1 to {MOST_RANGES} ranges of addresses, or none for a token that works anywhere")
+    return " ".join(ranges)
+
+
+def is_within(address: str | None, ranges: str) -> bool:
+    """Whether a client at this address may use an API token with these ranges."""
+    return address is not None and is_in(address, _networks(ranges))
+
+
+@lru_cache(maxsize=1000)
+def _networks(ranges: str) -> tuple[Any, ...]:
+    import ipaddress
+
+    return tuple(map(ipaddress.ip_network, ranges.split()))
+
+
+def _normal_range(text: str) -> str:
+    import ipaddress
+
+    try:
+        network = ipaddress.ip_network(text)
+    except ValueError:
+        raise Invalid(
+            f"{text[:60]!r} is no address and no range", hint="write 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32"
+        ) from None
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    if mapped is not None and network.prefixlen >= 96:
+        # Clients at such addresses are compared by their IPv4 address.
+        network = ipaddress.ip_network((mapped, network.prefixlen - 96))
+    return str(network)
