@@ -66,6 +66,9 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("POST", "/api/users/me/recovery-codes"): (USER, 400),
     ("GET", "/api/users/me/sessions"): (USER, 200),
     ("DELETE", "/api/users/me/sessions/<session_id>"): (USER, 404),
+    ("GET", "/api/users/me/tokens"): (USER, 200),
+    ("POST", "/api/users/me/tokens"): (USER, 400),
+    ("DELETE", "/api/users/me/tokens/<token_id>"): (USER, 404),
     ("GET", "/api/users/me/identities"): (USER, 200),
     ("POST", "/api/users/me/identities/<provider>"): (USER, 404),
     ("DELETE", "/api/users/me/identities/<provider>"): (USER, 404),
@@ -205,6 +208,7 @@ class Callers:
         known = {
             "<session_id>": "999",
             "<passkey_id>": "999",
+            "<token_id>": "999",
             "<name>": "style.css",
             "<group>": "staff",
             "<provider>": "oauth",
@@ -361,7 +365,13 @@ class States:
         return client, user
 
     def path(self, path: str, own: User) -> str:
-        known = {"<session_id>": "999", "<passkey_id>": "999", "<name>": "style.css", "<group>": "staff"}
+        known = {
+            "<session_id>": "999",
+            "<passkey_id>": "999",
+            "<token_id>": "999",
+            "<name>": "style.css",
+            "<group>": "staff",
+        }
         known |= {"<provider>": "oauth", "<id>": str(own.id)}
         if "<id>" in path:
             name = f"other-{next(self.number)}"

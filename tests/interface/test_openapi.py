@@ -189,7 +189,7 @@ def test_tasks_open_without_a_session_only_where_the_document_says_so(
     paths = document(DAEMONS._replace(base_url=base_url, host=host), TABLE)["paths"]
     for operation in (paths["/_tasks/"]["get"], paths["/_tasks/users:cleanup-tokens"]["post"]):
         assert ({} in operation["security"]) == opens
-        assert operation["security"][:2] == [{"cookie": []}, {"bearer": []}]
+        assert operation["security"][:2] == [{"cookie": []}, {"bearer": ["tasks"]}]
 
 
 # --- where it is ---

@@ -1,6 +1,5 @@
 """API tokens of the caller: made, listed and ended. The command line makes them for any user."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from usersctl.durations import span
@@ -10,7 +9,7 @@ from usersctl.networks import normal_ranges
 from usersctl.scopes import Scope, normal_scopes
 from usersctl.service import Service
 from usersd.handlers.factors import CONFIRM_AS_ADMIN
-from usersd.inputs import Body, Field, optional_strings, required
+from usersd.inputs import Body, optional, optional_strings, required
 from usersd.openapi.operation import OWN, Operation
 from usersd.openapi.schemas import (
     DONE,
@@ -48,20 +47,12 @@ _MADE = model(
 )
 
 
-class _Lifetime(Field[str | None]):
-    """No token lives for ever by an oversight: only null means that."""
-
-    def read(self, values: Mapping[str, Any]) -> Any:
-        if self.name in values and values[self.name] is None:
-            return None
-        return super().read(values)
+NEVER = "never"
 
 
 class TokenToMake(Body, missing="Name is required"):
     name = required(NAME)
-    expires = _Lifetime(
-        or_null(string("90d")), "90d", description="After this time, 90d if left out; null: never."
-    )
+    expires = optional(string("90d"), "After this time, or `never`; 90d if left out.")
     scopes = optional_strings(_SCOPE, "All that you may do, if they are left out.")
     ip = optional_strings(_RANGE, "Addresses and ranges that it works from; anywhere, if they are left out.")
 
@@ -78,8 +69,8 @@ def create_own(request: Request, service: Service) -> dict[str, Any]:
     """Make an API token. It acts as you, within its scopes, until it expires or is ended."""
     body = TokenToMake(request.body)
     lifetime, scopes, ranges = None, None, None
-    if body.expires is not None:
-        lifetime = span(body.expires)
+    if body.expires != NEVER:
+        lifetime = span(body.expires or "90d")
     if body.scopes is not None:
         scopes = normal_scopes(body.scopes)
     if body.ip is not None:
