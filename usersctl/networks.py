@@ -27,8 +27,11 @@ def is_in(address: str, networks: tuple[Any, ...]) -> bool:
 def normal_ranges(texts: Iterable[str]) -> str:
     """As an API token stores them: in their one written form, each once, separated by blanks."""
     ranges = sorted({_normal_range(text.strip()) for text in texts})
-    if not 0 < len(ranges) <= MOST_RANGES:
-        raise Invalid(f"Give 1 to {MOST_RANGES} ranges of addresses, or none for a token that works anywhere")
+    if not ranges:
+        # An empty list of a program must not make a token that works anywhere.
+        raise Invalid("Give at least one range, or leave them out for a token that works anywhere")
+    if len(ranges) > MOST_RANGES:
+        raise Invalid(f"Too many ranges: {MOST_RANGES} at most")
     return " ".join(ranges)
 
 
@@ -51,7 +54,8 @@ def _normal_range(text: str) -> str:
         network = ipaddress.ip_network(text)
     except ValueError:
         raise Invalid(
-            f"{text[:60]!r} is no address and no range", hint="write 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32"
+            f"Not an address or range: {text[:60]!r}",
+            hint="write 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32",
         ) from None
     mapped = getattr(network.network_address, "ipv4_mapped", None)
     if mapped is not None and network.prefixlen >= 96:

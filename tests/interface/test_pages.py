@@ -479,7 +479,7 @@ def test_the_catalogue_has_exactly_the_texts_that_are_used() -> None:
         key
         for key in ENGLISH
         if key.startswith(
-            ("role.", "rules.", "oauth.", "days.", "nav.", "why.", "act.", "overview.", "audit.")
+            ("role.", "rules.", "oauth.", "days.", "nav.", "why.", "act.", "overview.", "audit.", "scope.", "tokens.expires.")
         )
     } | {
         "lang",
@@ -612,7 +612,7 @@ DAEMON = (
         for name in (
             *("registration", "recovery", "deletion", "session", "first_admin", "users"),
             *("assistance", "bulk", "groups", "identities", "invitations"),
-            *("factors", "passkeys", "second_factor"),
+            *("factors", "passkeys", "second_factor", "tokens"),
         )
     ),
 )
@@ -622,7 +622,7 @@ NOT_SHOWN = re.compile(
     # Each form has its own text for success.
     r"|All sessions have ended|Open the link in the email|If this address |(Password|Email) changed$|Registered\.|Your (account|email|password) "
     r"|Account is inactive$|Internal server error|Not found|Method not allowed|This link works once|Logged out"
-    r"|Too many |Credential( and name)? (is|are) required|Passkeys need an address|no account has it$|(it was|its counter|the authenticator) "
+    r"|Too many |Name at least one scope|Give at least one range|Tokens? (with scopes|lacks )|Credential( and name)? (is|are) required|Passkeys need an address|no account has it$|(it was|its counter|the authenticator) "
     r"|The service is not available|The use of a session is to be|Uses of sessions are to be|Sign in to change this$"
 )
 

@@ -39,12 +39,7 @@ showCodes = (codes) => {
   const dialog = $("#codes");
   $("#codes-list").replaceChildren(...codes.map((code) => make("li", "", make("code", "", code))));
   $("#codes-download").href = URL.createObjectURL(new Blob([codes.join("\n") + "\n"], { type: "text/plain" }));
-  const copy = $("#codes-copy");
-  copy.hidden = !navigator.clipboard;
-  copy.onclick = async () => {
-    await navigator.clipboard.writeText(codes.join("\n"));
-    copy.textContent = t("codes.copied");
-  };
+  offerCopy($("#codes-copy"), codes.join("\n"));
   $("#totp").close();
   openDialog(dialog);
   $("#codes-title").focus();

@@ -15,5 +15,8 @@ const unconfirmed = taken("unconfirmed");
 if (unconfirmed && query.has("confirmed")) {
   const [method, path, since, user] = JSON.parse(unconfirmed);
   const begun = [...all("form[data-api], button[data-path]")].find(({ dataset }) => (dataset.api || dataset.path) === path && (dataset.method || "POST") === method);
-  if (begun && user === signedIn && Date.now() - since < 600000) textsLoaded.then(() => begun.requestSubmit ? begun.requestSubmit() : begun.click());
+  if (begun && user === signedIn && Date.now() - since < 600000) textsLoaded.then(() => {
+    begun.closest("details")?.setAttribute("open", "");
+    begun.requestSubmit ? begun.requestSubmit() : begun.click();
+  });
 }

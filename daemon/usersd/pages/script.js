@@ -160,6 +160,7 @@ function own_path(target) {
 let isConfirmed;
 // The same: shows recovery codes, until the visitor has kept them.
 let showCodes;
+let showToken; // the same for an API token
 
 // Calls the API and returns its JSON; null after a failure, which `refused` has shown by then.
 async function ask(method, path, body, refused = (text) => say(text, "note bad")) {
@@ -214,6 +215,7 @@ function onPress(button, action) {
 // A form says by its attributes what it does. The request: data-api, data-method, data-query (fields that come from the
 // page's address). After success: data-then (the page to go to) and data-done (the note to show, there or here),
 // data-keep (the form stays), data-leads (to the url of the answer), data-closes (its dialog), data-title (the page's new heading). data-over: an addition to the error when the link in an email has expired.
+// data-list at a field: its words, or the boxes of one name that are ticked, are sent as a list.
 // data-second: the page for the second step of a sign-in; data-ends: where that page leads when the sign-in has ended;
 // data-proof: the page that proves anew who the visitor is, and comes back.
 
@@ -221,6 +223,11 @@ function fields(form) {
   const values = {};
   for (const input of all("[name]", form)) {
     if (input.type === "hidden") input.value ||= address?.value || "";
+    if (input.dataset.list !== undefined) {
+      const items = input.value.split(/[\s,]+/).filter((item) => item && (input.type !== "checkbox" || input.checked));
+      if (items.length) values[input.name] = [...(values[input.name] || []), ...items];
+      continue;
+    }
     let value = input.type === "checkbox" ? input.checked : input.value;
     if (input.multiple) value = [...input.selectedOptions].map((option) => option.value);
     // What may be empty is left out then.
@@ -336,6 +343,7 @@ function wrongField(form, message) {
   const fieldsOf = [
     [/^Invalid email or|are required$/],
     [/current password/i, "currentPassword"],
+    [/address or range/, "ip"],
     [/confirmation do not match/, "password_confirmation", "newPasswordConfirmation"],
     [/password/i, "newPassword", "password"],
     [/e-?mail/i, "email"],
@@ -352,6 +360,7 @@ async function finish(form, result, values) {
   const message = done.includes("{message}") && (await translated(result.message)) || result.message;
   const text = fill(done, { ...values, ...result, message, ...result.user });
   if (result.recoveryCodes) await showCodes(result.recoveryCodes);
+  if (result.token) await showToken(result.token);
   if (form.dataset.query) dropLink();
   if (form.dataset.leads !== undefined) return result.url;
   if (form.dataset.closes !== undefined) {

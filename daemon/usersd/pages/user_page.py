@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from usersctl.models import Session, TokenKind, User
+from usersctl.models import Role, Session, TokenKind, User
+from usersctl.scopes import Scope
 from usersctl.service import Service
 from usersctl.trail import Wanted as Filter
 from usersctl.why import Cause, Explanation, Gate, Step
@@ -18,6 +19,7 @@ _BROWSERS = re.compile("Edg|OPR|Firefox|Chrome|Safari|curl")
 _SYSTEMS = re.compile("Android|iPhone|iPad|Windows|Mac OS X|Linux")
 _NAMES = {"Edg": "Edge", "OPR": "Opera", "Mac OS X": "macOS"}
 
+_SCOPES_OF_USERS = (Scope.ME, Scope.VERIFY)  # the others open what admins may
 GROUPS = 50  # boxes to tick; those of the user beyond them stand in a field
 MOST, STEP = 1000, 10  # how much of a list the page shows, and how many times more each time
 
@@ -69,7 +71,7 @@ def content(request: Request, service: Service, explained: Explanation, wanted: 
     is_own = request.signed_in.id == user.id
     offered = acts(user, explained.findings, is_own=is_own, may_confirm=request.settings.registration_is_open)
     steps = {step: act for step, act in OF_STEP.items() if act in offered}
-    sessions = service.sessions.listed(user.id)
+    sessions, tokens = _listed(service, user.id)
     history = service.trail.page(Filter(str(user.id)), limit=wanted.rows)
     return {
         "one": user,
@@ -87,6 +89,9 @@ def content(request: Request, service: Service, explained: Explanation, wanted: 
         "lines": session_lines(sessions, request.session_id)[: wanted.sessions],
         "sessions": len(sessions),
         "more_sessions": _more(wanted, "sessions", len(sessions)),
+        "tokens": session_lines(tokens, None)[: wanted.sessions],
+        "token_count": len(tokens),
+        "more_tokens": _more(wanted, "sessions", len(tokens)),
         "end": _END,
         "end_all": _END_ALL,
         "factors": factors_page.factors_of(service, user.id),
@@ -129,15 +134,28 @@ class SessionLine(NamedTuple):
     id: int
     label: str
     about: str  # tells its button from the others
-    is_token: bool
+    client: str  # its address and program, as far as they are known
     is_current: bool
     session: Session
 
 
 def own_sessions(request: Request, service: Service) -> dict[str, Any]:
-    """Of the caller, for the same list at /account."""
-    sessions = service.sessions.listed(request.signed_in.id)
-    return {"lines": session_lines(sessions, request.session_id), "end": _END}
+    """Of the caller, for the same lists at /account."""
+    user = request.signed_in
+    sessions, tokens = _listed(service, user.id)
+    return {
+        "lines": session_lines(sessions, request.session_id),
+        "tokens": session_lines(tokens, None),
+        "scopes": list(Scope) if user.role == Role.ADMIN else _SCOPES_OF_USERS,
+        "end": _END,
+    }
+
+
+def _listed(service: Service, user_id: int) -> tuple[list[Session], list[Session]]:
+    """The sessions of a user, and the API tokens."""
+    listed = service.sessions.listed(user_id)
+    tokens = [each for each in listed if each.kind == TokenKind.API]
+    return [each for each in listed if each.kind != TokenKind.API], tokens
 
 
 def session_lines(sessions: Iterable[Session], current: int | None) -> list[SessionLine]:
@@ -149,9 +167,13 @@ def session_lines(sessions: Iterable[Session], current: int | None) -> list[Sess
 
 
 def _session_line(session: Session, *, is_current: bool) -> SessionLine:
-    label = device(session.user_agent or "") or session.name
+    program = device(session.user_agent or "")
+    client = " · ".join(filter(None, (session.ip, program)))
+    label = program or session.name
+    if session.kind == TokenKind.API:
+        label = session.name
     about = " · ".join(filter(None, (label, session.ip)))
-    return SessionLine(session.id, label, about, session.kind == TokenKind.API, is_current, session)
+    return SessionLine(session.id, label, about, client, is_current, session)
 
 
 def device(agent: str) -> str:
