@@ -19,6 +19,7 @@ from usersctl.config import load
 from usersctl.errors import ConfigError
 from usersctl.factors import totp
 from usersctl.models import UNKNOWN_CLIENT, Proof, User
+from usersctl.scopes import Scope, normal_scopes
 from usersd.page_access import Whitelist
 from usersd.routes import FOR_DEVELOPMENT, TABLE
 from usersd.routing import ANY
@@ -583,3 +584,125 @@ def test_every_change_of_the_own_account_is_closed_to_api_tokens() -> None:
         if is_own and route.access.needs_session and route.method != "GET":
             changes_details = route.method == "PATCH" and route.path in ("/api/users/me", "/api/users/<id>")
             assert route.own == ("email" if changes_details else ANY), route
+
+
+# --- scopes of API tokens ---
+
+# The table of the contract, written down a second time: what each scope opens, beside what is open to anyone.
+USERS_READ = {
+    ("GET", "/api/users"),
+    ("GET", "/api/users/inactive"),
+    ("GET", "/api/users/<id>"),
+    ("GET", "/api/users/<id>/groups"),
+    ("GET", "/api/users/<id>/why"),
+    ("GET", "/api/groups"),
+    ("GET", "/api/audit"),
+    ("GET", "/api/audit/check"),
+}
+SESSIONS_READ = {("GET", "/api/users/<id>/sessions")}
+OPENED: dict[str, set[tuple[str, str]]] = {
+    "users:read": USERS_READ,
+    "users:write": USERS_READ
+    | {
+        ("POST", "/api/users"),
+        ("POST", "/api/users/bulk"),
+        ("POST", "/api/users/invite"),
+        ("PATCH", "/api/users/<id>"),
+        ("DELETE", "/api/users/<id>"),
+        ("POST", "/api/users/<id>/invite"),
+        ("DELETE", "/api/users/<id>/invite"),
+        ("POST", "/api/users/<id>/unlock"),
+        ("POST", "/api/users/<id>/reset-letter"),
+        ("POST", "/api/users/<id>/confirm-letter"),
+        ("PUT", "/api/users/<id>/groups"),
+        ("POST", "/api/groups"),
+        ("DELETE", "/api/groups/<group>"),
+    },
+    "sessions:read": SESSIONS_READ,
+    "sessions:write": SESSIONS_READ
+    | {("DELETE", "/api/users/<id>/sessions"), ("DELETE", "/api/users/<id>/sessions/<session_id>")},
+    "me": {("GET", "/api/users/me"), ("PATCH", "/api/users/me"), ("GET", "/api/users/me/sessions")},
+    "tasks": {("GET", "/_tasks/"), ("POST", "/_tasks/users:cleanup-tokens")},
+    "verify": {("GET", "/api/users/auth/verify")},
+}
+# Open to anyone, but a session that comes along counts, and so do its limits.
+LOOKED_UP = {
+    OPTIONS,
+    ("POST", "/api/users/me/email"),
+    ("GET", "/login"),
+    ("GET", "/logout"),
+    ("GET", "/second-factor"),
+    ("GET", "/confirm-new-email"),
+}
+
+
+def expected_with(  # noqa: PLR0911 - one for each rule
+    scopes: tuple[str, ...], role: str, method: str, path: str, *, own: bool
+) -> int:
+    level, status = EXPECTED[method, path]
+    is_open = level in (ANYONE, REGISTRATION) and (method, path) not in LOOKED_UP
+    if is_open and path != DECIDES_ITSELF:
+        return status
+    if not any((method, path) in OPENED[scope] for scope in scopes):
+        return 403
+    if role == "user" and level not in (USER, ANYONE):
+        return 403
+    if "<id>" in path and role == "user" and not own:
+        return 403
+    if "<id>" in path and own and (method, path) in CLOSED_TO_TOKENS:
+        return 403
+    return status
+
+
+def refusals(method: str, path: str) -> set[str]:
+    """What a 403 may say."""
+    scopes = {scope for scope, opened in OPENED.items() if (method, path) in opened}
+    lacks = {f"Token lacks the scope {scope}" for scope in scopes} or {"Tokens with scopes cannot do this"}
+    return lacks | {"Sign in to change this", "Admin access required", "You may only read your own profile"}
+
+
+@pytest.mark.parametrize("role", ["admin", "user"])
+@pytest.mark.parametrize("scopes", [*((scope,) for scope in OPENED), tuple(OPENED)], ids=" ".join)
+def test_each_scope_opens_what_it_names_of_ones_own_and_of_others(
+    make_site: Callable[..., Site], clock: FakeClock, scopes: tuple[str, ...], role: str
+) -> None:
+    site = make_site(listening=None, whitelist=("/register",), limits_enabled=False)
+    callers = Callers(site, clock)
+    caller = getattr(callers, role)
+    wrong = []
+    for method, path in EXPECTED:
+        for own in (True, False) if "<id>" in path else (True,):
+            target = caller if own else callers._other(path)
+            asked = callers.path(path.replace("<id>", str(target.id)), role, method)
+            # A new one for each request, because signing out ends it.
+            made = site.service.sessions.create_api_token(
+                caller.id, name="ci", lifetime=None, scopes=normal_scopes(scopes), by=OPERATOR
+            )
+            client = site.client(headers={"Authorization": f"Bearer {made.token}"})
+            reply = client.send(method, asked)
+            wanted = expected_with(scopes, role, method, path, own=own)
+            is_said = reply.status != 403 or reply.message in refusals(method, path)
+            if reply.status != wanted or not is_said:
+                wrong.append((method, asked, reply.status, wanted, reply.body))
+    assert wrong == []
+
+
+def test_the_scopes_of_the_table_are_those_of_this_test() -> None:
+    assert set(OPENED) == set(Scope)
+    for route in TABLE:
+        opening = {scope for scope, opened in OPENED.items() if (route.method, route.path) in opened}
+        # The narrowest of them.
+        narrow = {scope for scope in opening if scope.removesuffix(":write") + ":read" not in opening - {scope}}
+        assert {route.scope} - {None} == narrow, route.path
+
+
+@pytest.mark.parametrize("scope", Scope)
+def test_an_unknown_path_tells_a_scoped_token_no_more_than_others(site: Site, scope: Scope) -> None:
+    root = site.add("root", role="admin")
+    made = site.service.sessions.create_api_token(
+        root.id, name="ci", lifetime=None, scopes=scope, by=OPERATOR
+    )
+    client = site.client(headers={"Authorization": f"Bearer {made.token}"})
+    assert client.get("/api/nothing").status == 404
+    assert client.send("PUT", "/api/users/bulk").status == 405
+    assert client.post("/api/users/1/factors").status == 405
