@@ -29,7 +29,7 @@ _CHANGING = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d\.\d{3}Z)?", "TIME"),
     (r"\d{4}-\d\d-\d\d", "TIME"),
     (r"\b\d\d:\d\d\b", "TIME"),
-    (r"[A-Za-z0-9_-]{43}", "TOKEN"),
+    (r"usr_[A-Za-z0-9_-]{49}|[A-Za-z0-9_-]{43}", "TOKEN"),
     (r"^[A-Za-z2-9_.+-]{20}$", "PASSWORD"),
 )
 

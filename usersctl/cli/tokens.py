@@ -85,22 +85,27 @@ def create(
         raise Invalid("Say when the token expires: either --expires SPAN or --no-expiry")
     lifetime = span(expires) if expires is not None else None
     name = normal_name(name)
-    scopes, ranges = scope and normal_scopes(_parts(scope)), ip and normal_ranges(_parts(ip))
+    scopes, ranges = None, None
+    if scope:
+        scopes = normal_scopes(_parts(scope))
+    if ip:
+        ranges = normal_ranges(_parts(ip))
     service = run.service()
     account = one_user(service, user)
     created = service.sessions.create_api_token(
         account.id,
         name=name,
         lifetime=lifetime,
-        scopes=scopes or None,
-        ranges=ranges or None,
+        scopes=scopes,
+        ranges=ranges,
         tell=lambda new: run.out.secret(new.token, _as_json(new.session) | {"token": new.token}),
         by=run.actor,
     )
     if not run.out.json:
         expires = created.session.expires_at or "never"
         run.out.note(f"Token {created.session.id} for {account.email}, expires: {expires}")
-        run.out.note(f"Scopes: {scopes or 'all that the user may do'}; works from: {ranges or 'anywhere'}")
+        if scopes or ranges:
+            run.out.note(f"Scopes: {scopes or 'all'}; works from: {ranges or 'anywhere'}")
         run.out.note("Send it as `Authorization: Bearer TOKEN`. It is not shown again.")
 
 
@@ -127,15 +132,15 @@ def list_(
     elif run.out.terminal:
         _draw(run, rows)
     else:
-        run.out.table(
-            (*COLUMNS, *LIMITS, "email"), ([_in_cell(value) for value in row.values()] for row in rows)
-        )
+        columns = (*COLUMNS, "email", *LIMITS)
+        run.out.table(columns, ([_in_cell(row[name]) for name in columns] for row in rows))
 
 
 def _draw(run: "Invocation", rows: list[dict[str, Any]]) -> None:
     from usersctl.cli.show.tables import DAYS, Step
 
-    columns = ("id", "user", *COLUMNS[2:], *LIMITS)
+    limits = [name for name in LIMITS if any(row[name] for row in rows)]
+    columns = ("id", "user", *COLUMNS[2:], *limits)
     cells = [
         [f"{row['user_id']} {row['email']}" if name == "user" else _in_cell(row[name]) for name in columns]
         for row in rows
