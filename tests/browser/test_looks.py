@@ -139,6 +139,31 @@ def confirming(visitor: Visitor) -> None:
     visitor.page.evaluate("document.querySelector('#proof').showModal()")
 
 
+def filling_in_a_token(visitor: Visitor, ranges: str) -> None:
+    visitor.signs_in(at="/login?redirect=/account")
+    visitor.page.get_by_text("Make a token …").click()
+    visitor.fills(
+        **{"What it is for": LONG, "Addresses or ranges it works from (empty: anywhere)": ranges}
+    )
+    visitor.presses("Make token")
+
+
+def token_refused(visitor: Visitor) -> None:
+    filling_in_a_token(visitor, "10.0.0.1/8")
+    visitor.sees("This is not an address or a range.")
+
+
+def new_token(visitor: Visitor) -> None:
+    filling_in_a_token(visitor, "2001:db8:1234:5678:9abc::/80 192.0.2.0/24")
+    visitor.sees("Copy it now")
+
+
+def tokens(visitor: Visitor) -> None:
+    new_token(visitor)
+    visitor.presses("I have kept it")
+    visitor.sees("The token has been made.")
+
+
 def setting_up_an_app(visitor: Visitor) -> str:
     visitor.signs_in("grace")
     visitor.presses("Set up an app")
@@ -331,6 +356,9 @@ SIGHTS: dict[str, Callable[[Visitor], object]] = {
     "profile": profile,
     "profile, no password": no_password,
     "profile, confirming": confirming,
+    "profile, token refused": token_refused,
+    "profile, new token": new_token,
+    "profile, tokens": tokens,
     "profile, setting up an app": setting_up_an_app,
     "profile, recovery codes": recovery_codes,
     "profile, second factor": with_a_second_factor,

@@ -130,6 +130,65 @@ def test_invalid_token_options_create_no_token(usersctl: Command, words: list[st
     assert usersctl.ok("token", "list", "--json").stdout == "[]\n"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--scope", "users:read", "--scope", "me", "--ip", "10.0.0.0/8", "--ip", "2001:db8::/32"],
+        ["--scope", "me, users:read", "--ip", "2001:DB8::/32,10.0.0.0/8"],
+    ],
+    ids=["repeated", "with commas"],
+)
+def test_a_token_has_scopes_and_ranges(usersctl: Command, words: list[str]) -> None:
+    usersctl.add("ada")
+    done = usersctl.ok("token", "create", "1", "--no-expiry", *words)
+    assert "Scopes: users:read me; works from: 10.0.0.0/8 2001:db8::/32" in done.stderr
+    (listed,) = usersctl.ok("token", "list", "--json").json
+    assert (listed["scopes"], listed["ranges"]) == (["users:read", "me"], ["10.0.0.0/8", "2001:db8::/32"])
+    table = usersctl.ok("token", "list")
+    assert table.stdout.splitlines()[0].split("\t")[-3:] == ["email", "scopes", "ranges"]
+    assert table.rows[0][-2:] == ["users:read me", "10.0.0.0/8 2001:db8::/32"]
+    assert "users:read me" in usersctl.on_terminal("token", "list", columns=180).text
+    with usersctl.service() as service:
+        assert service.sessions.check(done.stdout.strip(), ip="10.9.9.9") is not None
+        assert service.sessions.check(done.stdout.strip(), ip="192.0.2.7") is None
+
+
+def test_a_token_without_scopes_and_ranges_says_so_in_json(usersctl: Command) -> None:
+    usersctl.add("ada")
+    made = usersctl.ok("token", "create", "1", "--no-expiry", "--json").json
+    assert (made["scopes"], made["ranges"]) == (None, None)
+    assert "scopes" not in usersctl.on_terminal("token", "list", columns=180).text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--scope", "users"], "'users' is no scope: there are users:read, users:write,"),
+        (["--scope", "users:raed"], "did you mean users:read?"),
+        (["--scope", "me,"], "'' is no scope"),
+        (["--scope", ""], "'' is no scope"),
+        (["--ip", "10.0.0.1/8"], "Not an address or range: '10.0.0.1/8'"),
+        (["--ip", "unix"], "write 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32"),
+        (["--ip", ""], "Not an address or range: ''"),
+    ],
+)
+def test_an_unknown_scope_or_range_creates_no_token(usersctl: Command, words: list[str], said: str) -> None:
+    usersctl.add("ada")
+    done = usersctl("token", "create", "1", "--no-expiry", *words)
+    assert (done.code, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert usersctl.ok("token", "list", "--json").json == []
+
+
+def test_the_audit_trail_has_the_limits_of_a_token_and_never_the_token(usersctl: Command) -> None:
+    usersctl.add("ada")
+    token = usersctl.ok("token", "create", "1", "--no-expiry", "--scope", "tasks", "--ip", "::1").stdout.strip()
+    done = usersctl.ok("audit", "--action", "create-token", "--json")
+    assert done.json[-1]["details"]["scopes"] == "tasks"
+    assert done.json[-1]["details"]["ranges"] == "::1/128"
+    assert token not in done.stdout
+
+
 def test_token_list_shows_all_tokens_or_those_of_one_user(with_tokens: Command) -> None:
     with_tokens.add("eve")
     assert [row[0] for row in with_tokens.ok("token", "list").rows] == ["3", "4"]

@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import subprocess
 from collections.abc import Callable
+from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,33 @@ def test_a_missing_admin_and_a_lockdown_are_findings(doctor: Doctor) -> None:
     assert doctor.finds("admin") == ("problem", "there is no active admin", "usersctl create EMAIL --admin")
     doctor.service.lockdown.start(None, by=OPERATOR)
     assert doctor.finds("lockdown")[2] == "usersctl lockdown off"
+
+
+def test_tokens_without_an_expiry_that_no_client_uses_are_a_finding(doctor: Doctor, clock: FakeClock) -> None:
+    sessions = doctor.service.sessions
+
+    def make(name: str, lifetime: timedelta | None = None) -> str:
+        return sessions.create_api_token(1, name=name, lifetime=lifetime, by=OPERATOR).token
+
+    make("ends", timedelta(days=400))
+    used = make("used")
+    clock.move(days=60)
+    assert sessions.check(used)
+    sessions.uses.write()
+    make("forgotten")
+    clock.move(days=89)
+    assert doctor.finds("tokens")[0] == "ok"
+    clock.move(days=2)
+    severity, message, mend = doctor.finds("tokens")
+    assert severity == "warning"
+    assert message == (
+        "without an expiry date, and unused for 90 days: 2 (used, of ada@example.com), 3 (forgotten, of ada@example.com)"
+    )
+    assert mend == "usersctl token revoke --id 2"
+    for number in range(5):
+        make(f"more-{number}")
+    clock.move(days=91)
+    assert doctor.finds("tokens")[1].endswith("more-2, of ada@example.com) and more")
 
 
 def test_an_overdue_cleanup_is_a_finding(doctor: Doctor, clock: FakeClock) -> None:
