@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.commands import PASSWORD, Command, by_hand
@@ -27,6 +28,8 @@ from usersctl.cli.snippet import Snippet
 from usersctl.cli.tree import DEFAULTS
 from usersctl.config import settings, sources
 from usersctl.mail.writer import PLACEHOLDERS, TEMPLATES
+from usersctl.scopes import Scope
+from usersctl.secrets import new_api_token, new_token
 from usersctl.transfer.checks import IMPORTED
 from usersd.routes import FOR_DEVELOPMENT, TABLE
 from usersd.routing import CALLBACK, Access
@@ -362,6 +365,21 @@ def test_every_promise_has_a_number_and_a_test() -> None:
         assert "`tests/" in tests, promise
     faults = {f"tests/faults/{file.name}" for file in (ROOT / "tests" / "faults").glob("test_*.py")}
     assert {file for file in faults if file not in text} == set()
+
+
+def test_the_page_on_tokens_has_their_pattern_and_all_scopes() -> None:
+    text = page("docs/integrating/tokens.md")
+    (pattern,) = (block.strip() for block in blocks(text, ""))
+    tokens = [new_api_token() for _ in range(100)]
+    assert all(re.fullmatch(pattern, token) for token in tokens)
+    assert re.fullmatch(pattern, new_token()) is None
+    (code,) = blocks(text, "python")
+    example: dict[str, Any] = {}
+    exec(code, example)  # noqa: S102 - our own example
+    assert all(example["is_token"](token) for token in tokens)
+    assert not example["is_token"]("usr_" + "A" * 49)
+    scopes = [cells[0].strip("`") for cells in rows(section("docs/integrating/tokens.md", "Scopes"))]
+    assert scopes == list(Scope)
 
 
 # --- the files beside the daemon ---
