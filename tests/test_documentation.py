@@ -369,7 +369,7 @@ def test_every_promise_has_a_number_and_a_test() -> None:
 
 def test_the_page_on_tokens_has_their_pattern_and_all_scopes() -> None:
     text = page("docs/integrating/tokens.md")
-    (pattern,) = (block.strip() for block in blocks(text, ""))
+    (pattern,) = (block.strip() for block in blocks(text, "text"))
     tokens = [new_api_token() for _ in range(100)]
     assert all(re.fullmatch(pattern, token) for token in tokens)
     assert re.fullmatch(pattern, new_token()) is None

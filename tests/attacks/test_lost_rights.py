@@ -54,6 +54,8 @@ REQUESTS: dict[tuple[str, str], dict[str, Any] | None] = {
     ("POST", "/api/users/me/email/resend"): None,
     ("DELETE", "/api/users/me/sessions/<session_id>"): None,
     ("POST", "/api/users/me/sessions/end-others"): None,
+    ("POST", "/api/users/me/tokens"): {"name": "backup"},
+    ("DELETE", "/api/users/me/tokens/<token_id>"): None,
     ("POST", "/api/users/session/confirm"): {"password": PASSWORD},
     ("DELETE", "/api/users/me/identities/<provider>"): None,
     ("POST", "/api/users/me/totp"): {},
@@ -117,13 +119,14 @@ class Gate:
 
 @dataclass
 class Caller:
-    """An admin who is signed in, has another session, and names another user in the request."""
+    """An admin who is signed in, has another session and an API token, and names another user in the request."""
 
     house: "House"
     user: User
     client: Client
     opened: Opened
     other_session: Session
+    api_token: Session
     named: User
     session_of_named: Session
     unconfirmed: User
@@ -133,6 +136,7 @@ class Caller:
         ids: dict[str, object] = {
             "<id>": self.named.id,
             "<session_id>": self.other_session.id,
+            "<token_id>": self.api_token.id,
             "<provider>": "second" if method == "POST" else "oauth",
             "<group>": f"group-{self.named.id}",
         }
@@ -199,6 +203,7 @@ class House:
             tx.change_user(user.id, **claim)
         link(self.elsewhere, user.id, str(user.id))
         opened = [self.elsewhere.sessions.open(user, remember=False) for _ in range(2)]
+        made = self.elsewhere.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR)
         session_of_named = self.elsewhere.sessions.open(named, remember=False).session
         unconfirmed = self.elsewhere.registration.register(
             f"unconfirmed-{self.callers}@example.com", "Zoe", PASSWORD, by=OPERATOR
@@ -208,8 +213,18 @@ class House:
         self.elsewhere.invitations.again([invited.id], timedelta(days=7), by=OPERATOR)
         client = self.site.client(cookies={"auth_token": opened[0].token})
         self.gate.reset()
-        other = opened[1].session
-        return Caller(self, user, client, opened[0], other, named, session_of_named, unconfirmed, invited)
+        return Caller(
+            self,
+            user,
+            client,
+            opened[0],
+            opened[1].session,
+            made.session,
+            named,
+            session_of_named,
+            unconfirmed,
+            invited,
+        )
 
     def undo(self) -> None:
         """So that a request which creates the same account or group succeeds again."""

@@ -40,10 +40,11 @@ _TOKEN = {
 }
 _LIST = model("TokenList", {"tokens": array(exactly(_TOKEN))})
 _END_FIRST = {"end": ("endMyToken", "token_id", "$response.body#/tokens/0/id")}
+_EXAMPLE = "usr_MeE3KKxNo8rBta7K-IswPk1uzIOjGduI6ML0-keHICw3dcfVm"  # noqa: S105 - an example
 _MADE = model(
     "NewToken",
     _TOKEN
-    | {"token": string("usr_", "Sent as `Authorization: Bearer …`. It is shown this once.", minLength=53)},
+    | {"token": string(_EXAMPLE, "Sent as `Authorization: Bearer …`. It is shown this once.", minLength=53)},
 )
 
 
