@@ -11,16 +11,6 @@ function openDialog(dialog, back) {
   }, { once: true });
 }
 
-// A button that copies the text. Browsers have a clipboard at https and on this machine only.
-function offerCopy(button, text) {
-  button.hidden = !navigator.clipboard;
-  button.textContent = t("codes.copy");
-  button.onclick = async () => {
-    await navigator.clipboard.writeText(text);
-    button.textContent = t("codes.copied");
-  };
-}
-
 for (const button of all("[data-close]")) on(button, "click", () => button.closest("dialog").close());
 
 // Asks in the dialog of question.html; resolves to true if `act`, the text of its main button, is pressed.

@@ -34,6 +34,16 @@ if (addTotp) onPress(addTotp, async () => {
   $("#totp-code").focus();
 });
 
+// A button that copies the text. Browsers have a clipboard at https and on this machine only.
+function offerCopy(button, text) {
+  button.hidden = !navigator.clipboard;
+  button.textContent = t("codes.copy");
+  button.onclick = async () => {
+    await navigator.clipboard.writeText(text);
+    button.textContent = t("codes.copied");
+  };
+}
+
 // Resolves when the visitor says that they are kept. Escape does not close what cannot be shown again.
 showCodes = (codes) => {
   const dialog = $("#codes");
