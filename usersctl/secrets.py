@@ -1,11 +1,10 @@
 """The only source of secrets. A token is shown once, and stored as a digest."""
 
 import base64
+import binascii
 import hashlib
 import hmac
 import secrets
-import string
-import zlib
 from functools import cache
 
 # Without characters that people confuse when they read a password aloud.
@@ -22,7 +21,7 @@ def new_token() -> str:
 
 # API tokens begin with it, and end with a checksum, so that scanners of secrets can find them.
 API_TOKEN = "usr_"  # noqa: S105 - a prefix
-_BASE_62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
+_BASE_62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _OLDER_LENGTH = 43  # of new_token(), as API tokens were before: one of them may begin like that by chance
 
 
@@ -40,7 +39,7 @@ def is_mistyped(token: str) -> bool:
 
 def _checksum(text: str) -> str:
     """CRC-32 in base 62, six characters: it finds mistakes, and proves nothing."""
-    rest, digits = zlib.crc32(text.encode("utf-8", "surrogatepass")), ""
+    rest, digits = binascii.crc32(text.encode("utf-8", "surrogatepass")), ""
     for _ in range(6):
         rest, digit = divmod(rest, 62)
         digits = _BASE_62[digit] + digits
