@@ -15,7 +15,7 @@ from support.web import Client, Reply, Site, application, hosting
 from usersctl.models import User
 from usersctl.networks import normal_ranges
 from usersctl.scopes import Scope, normal_scopes
-from usersctl.secrets import digest
+from usersctl.secrets import digest, new_api_token
 from usersd.gate import Gate
 from usersd.openapi.document import document
 from usersd.routes import TABLE
@@ -357,6 +357,19 @@ def test_verify_lets_in_the_tokens_with_its_scope(  # noqa: PLR0913 - a table
         assert ask("/about").header("Remote-User") in ("", None)
     if page == 403:
         assert reply.message == "Token lacks the scope verify"
+
+
+@pytest.mark.parametrize("way", ["bearer", "basic"])
+def test_no_application_gets_a_token_with_a_typing_mistake(behind: Site, way: str) -> None:
+    """It is nearly a token: the checksum would help to find the mistake."""
+    token = made(behind, behind.add(), "verify")
+    wrong = token[:20] + ("A" if token[20] != "A" else "B") + token[21:]
+    for sent in (wrong, token[:-1], token + "x"):
+        headers = {"X-Forwarded-Uri": "/about", "Authorization": credentials(way, sent)}
+        reply = behind.client().get(VERIFY, headers=headers)
+        assert (reply.status, reply.header("Authorization")) == (200, None)
+    other = {"X-Forwarded-Uri": "/about", "Authorization": credentials(way, new_api_token())}
+    assert behind.client().get(VERIFY, headers=other).header("Authorization") == other["Authorization"]
 
 
 def credentials(way: str, token: str) -> str:
