@@ -18,7 +18,7 @@ from usersd.routing import SAFE_METHODS, Access, Route, configured
 _REFUSALS = {
     400: "A value is malformed, missing or invalid; the message names it.",
     401: "Authentication required.",
-    403: "The request comes from another site, the role does not suffice, or an API token would change its own user.",
+    403: "The request comes from another site, the role does not suffice, or an API token lacks the scope or would change its own user.",
     404: "Not found.",
     405: "This works once, and cannot be used with HEAD or prefetch.",
     413: "The body is over 64 kB.",
@@ -95,7 +95,7 @@ def document(settings: Settings, table: Iterable[Route]) -> dict[str, Any]:
                 "bearer": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "The value of the same cookie, or a token made by `usersctl token create`.",
+                    "description": "The value of the same cookie, or an API token. One with scopes needs the scope that an operation names here; where none is named, it opens nothing.",
                 },
             },
         },
@@ -190,8 +190,8 @@ def _statuses(route: Route, operation: Operation) -> Iterator[int]:
     yield from (status for status in _ALWAYS if status not in (413, 500) or not route.signs_in)
     if route.access not in _OPEN and is_api(route.path):
         yield 401
-    is_open = route.access in _OPEN or route.enrols
-    if not is_open or route.own is not None or route.method not in SAFE_METHODS:
+    # Wherever a session is looked up, an API token may lack the scope.
+    if route.access is not Access.ANYONE or route.method not in SAFE_METHODS:
         yield 403
     if operation.body is not None:
         yield 415
