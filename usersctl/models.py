@@ -4,7 +4,7 @@ Times are text as `clock.stamp` writes it. A User has no password to leak.
 """
 
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 OAUTH = "oauth"  # the name of the identity provider in auth.oauth
 UNUSABLE = "!"  # in the place of a password's hash: matches no password
@@ -177,6 +177,16 @@ class Client(NamedTuple):
 
 
 UNKNOWN_CLIENT = Client()
+
+
+class Caller(Protocol):
+    """What a session check may ask about the program that sent a request. Few ask, so a request tells it late."""
+
+    @property
+    def ip(self) -> str | None: ...
+
+    @property
+    def user_agent(self) -> str | None: ...
 
 
 class Method(StrEnum):

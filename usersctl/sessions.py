@@ -32,6 +32,7 @@ from usersctl.models import (
     FACTOR_METHODS,
     UNKNOWN_CLIENT,
     Actor,
+    Caller,
     Cleanup,
     Client,
     Method,
@@ -308,12 +309,9 @@ class Sessions:
         renews: bool = True,
         nonblocking: bool = False,
         groups: bool = False,
-        ip: str | None = None,
-        user_agent: str | None = None,
+        caller: Caller = UNKNOWN_CLIENT,
     ) -> tuple[Session, User] | None:
         """The session of this token, and its user. Its use moves its expiry on, which is noted at most once a minute.
-
-        `ip`, `user_agent`: the client's. An API token may be for some addresses only, and shows which client used it last.
 
         `renews`: a cookie of the response reaches the browser. Without that a persistent session keeps its expiry, which
         is also that of the browser's cookie, until a use that can renew both.
@@ -321,6 +319,8 @@ class Sessions:
         `nonblocking`: raises Busy instead of the one step that may have to wait, which is to write the use at once.
 
         `groups`: the user comes with their groups.
+
+        `caller`: an API token may be for some addresses only, and shows which client used it last.
         """
         if is_mistyped(token):
             return None
@@ -332,7 +332,7 @@ class Sessions:
         if session_and_user is None:
             return None
         session, user = session_and_user
-        if session.ranges is not None and not is_within(ip, session.ranges):
+        if session.ranges is not None and not is_within(caller.ip, session.ranges):
             return None
         if not use:
             return session_and_user
@@ -341,7 +341,7 @@ class Sessions:
             return latest, user
         used = self._used(latest, tx, renews=renews)
         if session.kind == TokenKind.API:
-            used = used._replace(ip=ip, user_agent=clean_user_agent(user_agent))
+            used = used._replace(ip=caller.ip, user_agent=clean_user_agent(caller.user_agent))
         at_once = self._would_end(session, used, tx.now)
         if at_once and nonblocking:
             raise Busy("The use of a session is to be written", retry_after=0)

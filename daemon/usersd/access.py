@@ -7,7 +7,7 @@ from urllib.parse import quote, urlsplit
 
 from usersctl.clock import moment
 from usersctl.config.values import is_loopback
-from usersctl.models import Session, TokenKind, User
+from usersctl.models import Session, TokenKind
 from usersctl.scopes import Scope, permits
 from usersctl.service import Service
 from usersd.assurance import is_through
@@ -25,27 +25,15 @@ _OWN_PATH = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)
 def identify(request: Request, service: Service, *, renews: bool = True, groups: bool = False) -> None:
     """Tries each token of the request: the bearer token, then the cookies. `renews`, `groups`: see Sessions.check."""
     for token in filter(None, (request.bearer, *request.cookie_tokens)):
-        known = check(request, service, token, renews=renews, groups=groups)
+        known = service.sessions.check(
+            token, renews=renews, nonblocking=request.nonblocking, groups=groups, caller=request
+        )
         if known:
             session, request.user = known
             request.session, request.token, request.by_cookie = session, token, token != request.bearer
             if session.moved and request.by_cookie and session.kind == TokenKind.PERSISTENT:
                 renew_cookie(request, session, token, service.now())
             return
-
-
-def check(
-    request: Request, service: Service, token: str, *, renews: bool, groups: bool
-) -> tuple[Session, User] | None:
-    agent = request.environ.get("HTTP_USER_AGENT")
-    return service.sessions.check(
-        token,
-        renews=renews,
-        nonblocking=request.nonblocking,
-        groups=groups,
-        ip=request.ip,
-        user_agent=agent,
-    )
 
 
 def refuse_scope(request: Request, scope: Scope | None) -> Response | None:

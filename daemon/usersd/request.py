@@ -111,6 +111,10 @@ class Request:
         return is_in(self.environ.get("REMOTE_ADDR") or UNIX, self.settings.trusted_proxies)
 
     @property
+    def user_agent(self) -> str | None:
+        return self.environ.get("HTTP_USER_AGENT")
+
+    @property
     def is_forwarded(self) -> bool:
         return any(name in FORWARDING or name.startswith("HTTP_X_FORWARDED") for name in self.environ)
 
@@ -129,9 +133,8 @@ class Request:
 
     @property
     def client(self) -> Client:
-        user_agent = self.environ.get("HTTP_USER_AGENT")
         pending = tuple(self.pending_tokens)
-        return Client(self.ip, user_agent, tuple(self.cookie_tokens), self.device_cookies, pending)
+        return Client(self.ip, self.user_agent, tuple(self.cookie_tokens), self.device_cookies, pending)
 
     @property
     def signed_in(self) -> User:

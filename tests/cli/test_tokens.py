@@ -8,6 +8,8 @@ import pytest
 from support.accounts import author
 from support.commands import OPERATOR, PASSWORD, USERSCTL, Command, by_hand
 
+from usersctl.models import Client
+
 TASK_KEYS = [
     "result",
     "expiredTokensRemoved",
@@ -149,8 +151,9 @@ def test_a_token_has_scopes_and_ranges(usersctl: Command, words: list[str]) -> N
     assert table.rows[0][-2:] == ["users:read me", "10.0.0.0/8 2001:db8::/32"]
     assert "users:read me" in usersctl.on_terminal("token", "list", columns=180).text
     with usersctl.service() as service:
-        assert service.sessions.check(done.stdout.strip(), ip="10.9.9.9") is not None
-        assert service.sessions.check(done.stdout.strip(), ip="192.0.2.7") is None
+        token = done.stdout.strip()
+        assert service.sessions.check(token, caller=Client("10.9.9.9")) is not None
+        assert service.sessions.check(token, caller=Client("192.0.2.7")) is None
 
 
 def test_a_token_without_scopes_and_ranges_says_so_in_json(usersctl: Command) -> None:

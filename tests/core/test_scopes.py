@@ -15,7 +15,7 @@ from support.fakes import FakeClock
 
 from usersctl.clock import stamp
 from usersctl.errors import Forbidden, Invalid, NotFound
-from usersctl.models import Session, TokenKind, User
+from usersctl.models import Client, Session, TokenKind, User
 from usersctl.networks import MOST_RANGES, is_within, normal_ranges
 from usersctl.scopes import Scope, normal_scopes, permits
 from usersctl.secrets import digest, is_mistyped, new_api_token, new_token
@@ -201,7 +201,7 @@ def made(service: Service, user: User, scopes: str | None = None, ranges: str | 
 
 
 def checked(service: Service, token: str, ip: str | None = None, agent: str | None = None) -> tuple[Session, User]:
-    known = service.sessions.check(token, ip=ip, user_agent=agent)
+    known = service.sessions.check(token, caller=Client(ip, agent))
     assert known is not None
     return known
 
@@ -221,8 +221,8 @@ def test_a_token_with_ranges_opens_nothing_from_elsewhere_and_notes_no_use_there
 ) -> None:
     token = made(service, ada, ranges="10.0.0.0/8 2001:db8::/32").token
     for address in ("192.0.2.7", "2001:db9::1", "unix", None):
-        assert service.sessions.check(token, ip=address) is None
-        assert service.sessions.check(token, ip=address, use=False) is None
+        assert service.sessions.check(token, caller=Client(address)) is None
+        assert service.sessions.check(token, caller=Client(address), use=False) is None
     service.sessions.uses.write()
     (stored,) = service.sessions.listed(ada.id)
     assert (stored.last_used_at, stored.ip) == (None, None)

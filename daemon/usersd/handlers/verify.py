@@ -14,7 +14,6 @@ from usersctl.service import Service
 from usersd.access import (
     ENROLMENT,
     SECOND_STEP,
-    check,
     drop_without_scope,
     drops_unenrolled,
     identify,
@@ -197,7 +196,9 @@ def _signs_in_wrongly(request: Request, service: Service) -> bool:
     if not request.settings.forward_basic or request.basic is None:
         return False
     email, token = request.basic
-    known = check(request, service, token, renews=False, groups=True)
+    known = service.sessions.check(
+        token, renews=False, nonblocking=request.nonblocking, groups=True, caller=request
+    )
     address = email.strip().lower()  # as it is stored: the look-up of a login would take longer for odd ones
     if known is None:
         return True
