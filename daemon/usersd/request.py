@@ -112,7 +112,8 @@ class Request:
 
     @property
     def user_agent(self) -> str | None:
-        return self.environ.get("HTTP_USER_AGENT")
+        agent: str | None = self.environ.get("HTTP_USER_AGENT")
+        return agent
 
     @property
     def is_forwarded(self) -> bool:
