@@ -636,9 +636,7 @@ LOOKED_UP = {
 }
 
 
-def expected_with(  # noqa: PLR0911 - one for each rule
-    scopes: tuple[str, ...], role: str, method: str, path: str, *, own: bool
-) -> int:
+def expected_with(scopes: tuple[str, ...], role: str, method: str, path: str, *, own: bool) -> int:
     level, status = EXPECTED[method, path]
     is_open = level in (ANYONE, REGISTRATION) and (method, path) not in LOOKED_UP
     if is_open and path != DECIDES_ITSELF:

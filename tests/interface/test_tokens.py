@@ -1,6 +1,7 @@
 """API tokens by the interface: a user makes, lists and ends their own; scopes and ranges count on every surface."""
 
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from ipaddress import ip_network
 from typing import Any
@@ -333,7 +334,7 @@ def answers(ask: Callable[[str], Reply]) -> tuple[int, int]:
 
 @pytest.mark.parametrize(("scopes", "ranges", "page", "public"), KINDS)
 @pytest.mark.parametrize("way", ["bearer", "basic", "cookie"])
-def test_verify_lets_in_the_tokens_with_its_scope(  # noqa: PLR0913 - a table
+def test_verify_lets_in_the_tokens_with_its_scope(
     behind: Site, scopes: tuple[str, ...], ranges: tuple[str, ...], page: int, public: int, way: str
 ) -> None:
     ada = behind.add()
@@ -373,8 +374,6 @@ def test_no_application_gets_a_token_with_a_typing_mistake(behind: Site, way: st
 
 
 def credentials(way: str, token: str) -> str:
-    from base64 import b64encode
-
     if way == "bearer":
         return f"Bearer {token}"
     return "Basic " + b64encode(f"ada@example.com:{token}".encode()).decode()
@@ -387,7 +386,7 @@ def gated(behind: Site) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(("scopes", "ranges", "page", "public"), KINDS)
-def test_the_gate_lets_in_the_tokens_with_the_scope_verify(  # noqa: PLR0913 - a table
+def test_the_gate_lets_in_the_tokens_with_the_scope_verify(
     behind: Site, gated: int, scopes: tuple[str, ...], ranges: tuple[str, ...], page: int, public: int
 ) -> None:
     token = made(behind, behind.add(), *scopes, ranges=ranges)

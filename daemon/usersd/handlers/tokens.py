@@ -40,7 +40,7 @@ _TOKEN = {
 }
 _LIST = model("TokenList", {"tokens": array(exactly(_TOKEN))})
 _END_FIRST = {"end": ("endMyToken", "token_id", "$response.body#/tokens/0/id")}
-_EXAMPLE = "usr_MeE3KKxNo8rBta7K-IswPk1uzIOjGduI6ML0-keHICw3dcfVm"  # noqa: S105 - an example
+_EXAMPLE = "usr_MeE3KKxNo8rBta7K-IswPk1uzIOjGduI6ML0-keHICw3dcfVm"
 _MADE = model(
     "NewToken",
     _TOKEN
