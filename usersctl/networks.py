@@ -1,6 +1,7 @@
 """Client addresses, and the ranges that they are compared with."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -50,13 +51,14 @@ def _networks(ranges: str) -> tuple[Any, ...]:
 def _normal_range(text: str) -> str:
     import ipaddress
 
-    try:
+    network = None
+    with suppress(ValueError):
         network = ipaddress.ip_network(text)
-    except ValueError:
+    if network is None or "%" in text:  # an interface of some machine, as in fe80::1%eth0
         raise Invalid(
             f"Not an address or range: {text[:60]!r}",
             hint="write 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32",
-        ) from None
+        )
     mapped = getattr(network.network_address, "ipv4_mapped", None)
     if mapped is not None and network.prefixlen >= 96:
         # Clients at such addresses are compared by their IPv4 address.

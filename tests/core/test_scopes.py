@@ -97,7 +97,19 @@ def test_ranges_are_stored_in_one_form(given_ranges: list[str], stored: str) -> 
 
 
 @pytest.mark.parametrize(
-    "text", ["10.0.0.1/8", "10.0.0.0/33", "unix", "example.com", "", "10.0.0.0/8 192.0.2.7", "fe80::1%eth0/64"]
+    "text",
+    [
+        "10.0.0.1/8",
+        "10.0.0.0/33",
+        "unix",
+        "example.com",
+        "",
+        "10.0.0.0/8 192.0.2.7",
+        "fe80::1%eth0/64",
+        "fe80::1%eth0",
+        "fe80::1%a b",
+        "fe80::%a/64",
+    ],
 )
 def test_what_is_no_address_and_no_range_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match="Not an address or range"):

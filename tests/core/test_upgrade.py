@@ -15,6 +15,7 @@ from support.fakes import FakeClock
 from support.old_databases import (
     INTEGER_ACTIVE,
     OLD,
+    OLDER_TOKEN,
     WITH_LAST_LOGIN,
     make_version_1,
     make_version_2,
@@ -28,7 +29,7 @@ from werkzeug.security import generate_password_hash
 from usersctl.clock import moment, stamp, utc_now
 from usersctl.errors import Invalid, StoreUnusable, Unauthenticated
 from usersctl.fields import lookup_key
-from usersctl.models import User, UserFilter
+from usersctl.models import Client, User, UserFilter
 from usersctl.passwords import Hasher
 from usersctl.secrets import digest
 from usersctl.service import Service
@@ -680,7 +681,7 @@ def test_a_backup_of_the_first_release_is_verified_as_it_would_be_restored(path:
         assert (report.problems, report.counts["users"]) == ([], 6)
 
 
-# --- later releases; the second had no folded forms, the third no groups and no table of identities ---
+# --- later releases; the second had no folded forms, the third no groups and no table of identities, the fourth no factors ---
 
 
 def folded_forms(path: Path) -> list[tuple[Any, ...]]:
@@ -712,6 +713,15 @@ def test_an_upgrade_of_a_later_release_keeps_every_row_and_has_the_layout_of_a_n
     open_store(tmp_path / "new.db", create=True).close()
     assert layout_of(path, but=("theirs",)) == layout_of(tmp_path / "new.db")
     assert check(path).problems == []
+
+
+def test_an_api_token_of_before_may_do_after_an_upgrade_what_it_might(
+    path: Path, make_service: Callable[..., Service]
+) -> None:
+    known = make_service(database=make_version_5(path)).sessions.check(OLDER_TOKEN, caller=Client("192.0.2.7"))
+    assert known is not None
+    session, user = known
+    assert (session.name, session.scopes, session.ranges, user.id) == ("backup", None, None, 2)
 
 
 def test_an_upgrade_folds_names_and_addresses(path: Path) -> None:

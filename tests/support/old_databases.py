@@ -4,6 +4,10 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from usersctl.secrets import digest
+
+OLDER_TOKEN = "A" * 43  # of an API token from before scopes
+
 
 def make_version_1(path: Path) -> Path:
     return _make_older(path, 1)
@@ -75,21 +79,7 @@ def _make_older(path: Path, version: int) -> Path:
                 " SELECT id, 'oauth', 'https://id.example', oauth_id FROM users"
             )
         if version >= 5:
-            db.execute(
-                "INSERT INTO totp_secrets VALUES (2, ?, ?, 7, 1), (7, ?, ?, 7, 0)", (bytes(40), now) * 2
-            )
-            db.execute(
-                "INSERT INTO passkeys (user_id, credential_id, rp_id, public_key, algorithm, sign_count, name, synced,"
-                " created_at) VALUES (2, ?, 'id.example', ?, -7, 3, 'Phone', 1, ?)",
-                (bytes(16), bytes(77), now),
-            )
-            db.execute("INSERT INTO recovery_codes VALUES (2, ?, ?)", (bytes(32), now))
-            db.execute("INSERT INTO webhooks VALUES ('crm', 3, ?, NULL)", (later,))
-            db.execute(
-                "INSERT INTO outbox (kind, email, message_id, created_at, due_at, webhook, subject, payload)"
-                " VALUES ('user.created', '', 'id-2', ?, ?, 'crm', 3, '{}')",
-                (now, now),
-            )
+            _add_what_version_5_began(db, now, later)
         db.execute("DELETE FROM users WHERE id = 7")
         db.execute("CREATE TABLE theirs (note TEXT)")
         db.execute("INSERT INTO theirs VALUES ('kept')")
@@ -97,6 +87,30 @@ def _make_older(path: Path, version: int) -> Path:
         db.execute(f"PRAGMA user_version = {version}")
         db.commit()
     return path
+
+
+def _add_what_version_5_began(db: sqlite3.Connection, now: str, later: str) -> None:
+    for user_id in (1, 2, 7):
+        db.execute("INSERT INTO totp_secrets VALUES (?, x'01', ?, 3, 0)", (user_id, now))
+        db.execute(
+            "INSERT INTO passkeys (user_id, credential_id, rp_id, public_key, algorithm, sign_count, name, synced, created_at)"
+            " VALUES (?, ?, 'localhost', x'02', -7, 4, 'phone', 0, ?)",
+            (user_id, bytes([user_id]), now),
+        )
+        db.execute("INSERT INTO recovery_codes VALUES (?, x'03', ?)", (user_id, now))
+    db.execute("INSERT INTO pending_sign_ins VALUES (x'04', 2, 'pwd', 0, NULL, NULL, 1, ?)", (later,))
+    db.execute("INSERT INTO totp_enrolments VALUES (3, 3, x'05', ?)", (later,))
+    db.execute("UPDATE auth_tokens SET opened_with = 'pwd otp', factor_at = ? WHERE user_id = 1", (now,))
+    db.execute(
+        "INSERT INTO auth_tokens (user_id, token_hash, kind, name, created_at) VALUES (2, ?, 'api', 'backup', ?)",
+        (digest(OLDER_TOKEN), now),
+    )
+    db.execute(
+        "INSERT INTO outbox (kind, email, message_id, created_at, due_at, webhook, subject, payload)"
+        " VALUES ('user.created', '', 'id-2', ?, ?, 'crm', 2, '{}')",
+        (now, now),
+    )
+    db.execute("INSERT INTO webhooks VALUES ('crm', 3, ?, NULL)", (now,))
 
 
 # The schema of existing deployments. Do not edit: their databases look like this.

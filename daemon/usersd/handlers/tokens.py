@@ -25,6 +25,8 @@ from usersd.openapi.schemas import (
 )
 from usersd.request import Request
 
+NEVER, DEFAULT = "never", "90d"  # of `expires`
+
 _SCOPE = string(Scope.USERS_READ, enum=list(Scope))
 _RANGE = string("192.0.2.0/24")
 _TOKEN = {
@@ -48,12 +50,9 @@ _MADE = model(
 )
 
 
-NEVER = "never"
-
-
 class TokenToMake(Body, missing="Name is required"):
     name = required(NAME)
-    expires = optional(string("90d"), "After this time, or `never`; 90d if left out.")
+    expires = optional(string(DEFAULT), f"After this time, or `{NEVER}`; {DEFAULT} if left out.")
     scopes = optional_strings(_SCOPE, "All that you may do, if they are left out.")
     ip = optional_strings(_RANGE, "Addresses and ranges that it works from; anywhere, if they are left out.")
 
@@ -69,9 +68,11 @@ def list_own(request: Request, service: Service) -> dict[str, Any]:
 def create_own(request: Request, service: Service) -> dict[str, Any]:
     """Make an API token. It acts as you, within its scopes, until it expires or is ended."""
     body = TokenToMake(request.body)
-    lifetime, scopes, ranges = None, None, None
-    if body.expires != NEVER:
-        lifetime = span(body.expires or "90d")
+    lifetime, scopes, ranges = span(DEFAULT), None, None
+    if body.expires == NEVER:
+        lifetime = None
+    elif body.expires is not None:
+        lifetime = span(body.expires)
     if body.scopes is not None:
         scopes = normal_scopes(body.scopes)
     if body.ip is not None:
