@@ -13,7 +13,7 @@ from support.fakes import FakeClock
 from support.tables import audit, query
 from support.web import Client, Reply, Site, application, hosting
 
-from usersctl.models import User
+from usersctl.models import TokenKind, User
 from usersctl.networks import normal_ranges
 from usersctl.scopes import Scope, normal_scopes
 from usersctl.secrets import digest, new_api_token
@@ -403,3 +403,15 @@ def test_the_gate_lets_in_the_tokens_with_the_scope_verify(
         assert known is None
     if page == 403:
         assert client.get("/page").message == "Token lacks the scope verify"
+
+
+def test_a_token_of_before_opens_what_it_opened(behind: Site, gated: int) -> None:
+    older = "A" * 43
+    with behind.service.store.write() as tx:
+        tx.add_token(behind.add().id, digest(older), kind=TokenKind.API, name="before")
+    sent = {"X-Forwarded-Uri": "/page", "Authorization": f"Bearer {older}"}
+    reply = behind.client().get(VERIFY, headers=sent)
+    assert (reply.status, reply.header("Remote-Auth")) == (200, "token")
+    assert Client(gated, headers=sent).get("/page").json["user"]["auth"] == ["token"]
+    assert behind.client().get("/api/users/me/factors", headers=sent).status == 403
+    assert behind.client().get("/api/users/me/sessions", headers=sent).status == 200
