@@ -48,7 +48,12 @@ def test_no_token_makes_lists_or_ends_tokens_of_its_user(
     client = holder(site, root, *scopes)
     (own,) = site.service.sessions.listed(root.id)
     before = everything(site.service)
-    for body in ({}, {"name": "wider"}, {"name": "wider", "scopes": ["me"]}, {"name": "x", "scopes": list(ALL)}):
+    for body in (
+        {},
+        {"name": "wider"},
+        {"name": "wider", "scopes": ["me"]},
+        {"name": "x", "scopes": list(ALL)},
+    ):
         assert client.post(TOKENS, body).status == 403
     assert client.delete(f"{TOKENS}/{own.id}").status == 403
     assert client.get(TOKENS).status == (403 if scopes else 200)
@@ -153,7 +158,12 @@ def test_reading_is_not_writing_in_any_spelling(site: Site, root: User) -> None:
     ):
         assert client.get(f"/api/users/{ada.id}", headers=headers).status == 200
         assert client.post(f"/api/users/{ada.id}", {"scopes": list(ALL)}, headers=headers).status == 405
-    for path in (f"/api/users/{ada.id}", f"//api/users/{ada.id}", f"/api/users/%3{ada.id}", "/api/users/%6de"):
+    for path in (
+        f"/api/users/{ada.id}",
+        f"//api/users/{ada.id}",
+        f"/api/users/%3{ada.id}",
+        "/api/users/%6de",
+    ):
         reply = client.delete(f"{path}?scope=users:write&scopes=users:write")
         assert reply.status in (400, 401, 403, 404, 405), path
     assert everything(site.service) == before

@@ -142,9 +142,7 @@ def confirming(visitor: Visitor) -> None:
 def filling_in_a_token(visitor: Visitor, ranges: str) -> None:
     visitor.signs_in(at="/login?redirect=/account")
     visitor.page.get_by_text("Make a token …").click()
-    visitor.fills(
-        **{"What it is for": LONG, "Addresses or ranges it works from (empty: anywhere)": ranges}
-    )
+    visitor.fills(**{"What it is for": LONG, "Addresses or ranges it works from (empty: anywhere)": ranges})
     visitor.presses("Make token")
 
 

@@ -185,7 +185,9 @@ def test_an_unknown_scope_or_range_creates_no_token(usersctl: Command, words: li
 
 def test_the_audit_trail_has_the_limits_of_a_token_and_never_the_token(usersctl: Command) -> None:
     usersctl.add("ada")
-    token = usersctl.ok("token", "create", "1", "--no-expiry", "--scope", "tasks", "--ip", "::1").stdout.strip()
+    token = usersctl.ok(
+        "token", "create", "1", "--no-expiry", "--scope", "tasks", "--ip", "::1"
+    ).stdout.strip()
     done = usersctl.ok("audit", "--action", "create-token", "--json")
     assert done.json[-1]["details"]["scopes"] == "tasks"
     assert done.json[-1]["details"]["ranges"] == "::1/128"

@@ -40,7 +40,9 @@ def test_scopes_are_stored_in_one_order_and_each_once() -> None:
         assert normal_scopes(reversed(some)).split() == [scope for scope in Scope if scope in some]
 
 
-@pytest.mark.parametrize("name", ["users", "users:*", "USERS:READ", "users:read tasks", "", "*", "factors:write"])
+@pytest.mark.parametrize(
+    "name", ["users", "users:*", "USERS:READ", "users:read tasks", "", "*", "factors:write"]
+)
 def test_an_unknown_scope_is_refused_and_the_known_ones_are_named(name: str) -> None:
     with pytest.raises(Invalid, match=r"is no scope: there are users:read, .*, verify"):
         normal_scopes(["me", name])
@@ -170,7 +172,7 @@ def test_every_wrong_character_is_noticed_without_a_look_at_the_database(place: 
     assert is_mistyped(typed) == (typed != token and typed.startswith("usr_"))
 
 
-@pytest.mark.parametrize("change", [lambda t: t[:-1], lambda t: t + "A", lambda t: t[:20], lambda t: "usr_"])
+@pytest.mark.parametrize("change", [lambda t: t[:-1], lambda t: t + "A", lambda t: t[:20], lambda _: "usr_"])
 def test_a_part_of_a_token_is_mistyped(change: Callable[[str], str]) -> None:
     assert is_mistyped(change(new_api_token()))
 
@@ -212,7 +214,9 @@ def made(service: Service, user: User, scopes: str | None = None, ranges: str | 
     )
 
 
-def checked(service: Service, token: str, ip: str | None = None, agent: str | None = None) -> tuple[Session, User]:
+def checked(
+    service: Service, token: str, ip: str | None = None, agent: str | None = None
+) -> tuple[Session, User]:
     known = service.sessions.check(token, caller=Client(ip, agent))
     assert known is not None
     return known

@@ -690,7 +690,9 @@ def test_the_scopes_of_the_table_are_those_of_this_test() -> None:
     for route in TABLE:
         opening = {scope for scope, opened in OPENED.items() if (route.method, route.path) in opened}
         # The narrowest of them.
-        narrow = {scope for scope in opening if scope.removesuffix(":write") + ":read" not in opening - {scope}}
+        narrow = {
+            scope for scope in opening if scope.removesuffix(":write") + ":read" not in opening - {scope}
+        }
         assert {route.scope} - {None} == narrow, route.path
 
 

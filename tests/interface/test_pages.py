@@ -479,7 +479,19 @@ def test_the_catalogue_has_exactly_the_texts_that_are_used() -> None:
         key
         for key in ENGLISH
         if key.startswith(
-            ("role.", "rules.", "oauth.", "days.", "nav.", "why.", "act.", "overview.", "audit.", "scope.", "tokens.expires.")
+            (
+                "role.",
+                "rules.",
+                "oauth.",
+                "days.",
+                "nav.",
+                "why.",
+                "act.",
+                "overview.",
+                "audit.",
+                "scope.",
+                "tokens.expires.",
+            )
         )
     } | {
         "lang",

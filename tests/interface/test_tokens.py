@@ -88,7 +88,9 @@ def test_a_token_is_made_and_shown_once(site: Site, client: Client) -> None:
     assert [set(each) for each in listed.json["tokens"]] == [FIELDS]
     assert token.encode() not in listed.body
     assert token not in str(site.log) + str(query(site.service, "SELECT * FROM audit"))
-    assert query(site.service, "SELECT count(*) FROM auth_tokens WHERE token_hash = ?", digest(token)) == [(1,)]
+    assert query(site.service, "SELECT count(*) FROM auth_tokens WHERE token_hash = ?", digest(token)) == [
+        (1,)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_what_is_wrong_with_a_token_is_named_and_none_is_made(
 
 
 def test_the_list_has_the_tokens_of_the_caller_with_their_last_use(
-    site: Site, client: Client, ada: User, clock: FakeClock
+    site: Site, client: Client, ada: User
 ) -> None:
     token = made(site, ada, "me", ranges=("127.0.0.1",))
     made(site, site.add("eve"))
@@ -181,7 +183,7 @@ def test_what_is_no_token_is_not_ended_as_one(client: Client) -> None:
     assert client.get("/api/users/me").status == 200
 
 
-def test_a_token_is_made_after_a_fresh_proof_only(site: Site, client: Client, clock: FakeClock) -> None:
+def test_a_token_is_made_after_a_fresh_proof_only(client: Client, clock: FakeClock) -> None:
     clock.move(minutes=11)
     refused = client.post(TOKENS, {"name": "ci"})
     assert (refused.status, refused.message) == (403, "Confirm that it is you")
@@ -394,7 +396,7 @@ def test_the_gate_lets_in_the_tokens_with_the_scope_verify(
     token = made(behind, behind.add(), *scopes, ranges=ranges)
     client = Client(gated, headers={"Authorization": f"Bearer {token}", "X-Forwarded-For": "10.1.2.3"})
     # Without a session an API is a 401, and a page leads to the login.
-    assert answers(lambda path: client.post(path)) == (page, public)
+    assert answers(client.post) == (page, public)
     reply = client.get("/about")
     known = reply.json["user"]
     if page == 200:

@@ -68,11 +68,10 @@ def list_own(request: Request, service: Service) -> dict[str, Any]:
 def create_own(request: Request, service: Service) -> dict[str, Any]:
     """Make an API token. It acts as you, within its scopes, until it expires or is ended."""
     body = TokenToMake(request.body)
-    lifetime, scopes, ranges = span(DEFAULT), None, None
-    if body.expires == NEVER:
-        lifetime = None
-    elif body.expires is not None:
-        lifetime = span(body.expires)
+    expires = DEFAULT if body.expires is None else body.expires
+    lifetime, scopes, ranges = None, None, None
+    if expires != NEVER:
+        lifetime = span(expires)
     if body.scopes is not None:
         scopes = normal_scopes(body.scopes)
     if body.ip is not None:

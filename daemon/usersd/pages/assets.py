@@ -20,7 +20,10 @@ _STYLE, _SCRIPT, _TEXTS = (
 SCRIPTS = {
     "script": ("script.js",),
     "login": ("script.js", "passkeys.js"),
-    "profile": ("script.js", "dialogs.js", "parts.js", "passkeys.js", "factors.js", "tokens.js", "proof.js", "profile.js"),
+    "profile": (
+        *("script.js", "dialogs.js", "parts.js", "passkeys.js"),
+        *("factors.js", "tokens.js", "proof.js", "profile.js"),
+    ),
     "confirm_new_email": ("script.js", "dialogs.js", "passkeys.js", "proof.js"),
     "audit": ("script.js", "audit.js"),
     "user": ("script.js", "dialogs.js", "parts.js", "passkeys.js", "proof.js", "user.js"),
