@@ -203,7 +203,9 @@ class House:
             tx.change_user(user.id, **claim)
         link(self.elsewhere, user.id, str(user.id))
         opened = [self.elsewhere.sessions.open(user, remember=False) for _ in range(2)]
-        made = self.elsewhere.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR)
+        # With an end, or the cleanup would remove it, and note that.
+        year = timedelta(days=365)
+        made = self.elsewhere.sessions.create_api_token(user.id, name="ci", lifetime=year, by=OPERATOR)
         session_of_named = self.elsewhere.sessions.open(named, remember=False).session
         unconfirmed = self.elsewhere.registration.register(
             f"unconfirmed-{self.callers}@example.com", "Zoe", PASSWORD, by=OPERATOR

@@ -408,9 +408,9 @@ def test_the_gate_lets_in_the_tokens_with_the_scope_verify(
 
 
 def test_a_token_of_before_opens_what_it_opened(behind: Site, gated: int) -> None:
-    older = "A" * 43
+    older, ada = "A" * 43, behind.add()
     with behind.service.store.write() as tx:
-        tx.add_token(behind.add().id, digest(older), kind=TokenKind.API, name="before")
+        tx.add_token(ada.id, digest(older), kind=TokenKind.API, name="before")
     sent = {"X-Forwarded-Uri": "/page", "Authorization": f"Bearer {older}"}
     reply = behind.client().get(VERIFY, headers=sent)
     assert (reply.status, reply.header("Remote-Auth")) == (200, "token")
