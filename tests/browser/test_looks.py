@@ -210,7 +210,7 @@ def second_step(visitor: Visitor) -> None:
 
 def deletion(visitor: Visitor) -> None:
     visitor.signs_in("grace")
-    visitor.page.locator("summary").click()
+    visitor.page.get_by_text("Delete my account …").click()
     visitor.fills(Your_password="wrong")
     visitor.presses("Delete my account")
     visitor.sees("Incorrect password.")
@@ -534,11 +534,16 @@ def test_the_profile_is_usable_by_keyboard(house: House, visit: Visit) -> None:
         *("Current password", "Show: Current password", "New password", "Show: New password"),
         *("New password, once more", "Show: New password, once more", "Change password"),
         *("Set up an app", "Connect: Example ID"),
-        *("End: Chrome · Linux · 127.0.0.1", "Sign out everywhere else", "Delete my account …"),
+        *(
+            "End: Chrome · Linux · 127.0.0.1",
+            "Sign out everywhere else",
+            "Make a token …",
+            "Delete my account …",
+        ),
     ]
     ada.button("Keep the old address").press("Enter")
     ada.sees("Your address stays as it was.")
-    ada.page.locator("summary").press("Space")
+    ada.page.get_by_text("Delete my account …").press("Space")
     ada.page.keyboard.press("Tab")
     ada.has_focus_on(ada.field("Your password"))
     ada.page.keyboard.type(PASSWORD)

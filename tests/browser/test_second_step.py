@@ -260,7 +260,7 @@ def test_an_account_with_a_second_factor_is_deleted_with_it(
     app, _ = enrols(ada, clock)
     ada.sees("Your authenticator app is set up.")
     clock.move(minutes=11)
-    ada.page.locator("summary").click()
+    ada.page.get_by_text("Delete my account …").click()
     ada.presses("Delete my account")
     ada.sees("Confirm that it is you")
     ada.fills(**{CODE: app.code()})
