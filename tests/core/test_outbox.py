@@ -597,7 +597,7 @@ def test_threads_on_one_database_send_each_email_once(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["file"])
+@pytest.mark.parametrize("engine", ["file", "server"])
 def test_workers_that_claim_at_once_get_each_email_once(
     engine: str, make_service: Callable[..., Service], request: pytest.FixtureRequest
 ) -> None:

@@ -8,9 +8,11 @@ import contextlib
 import io
 import json
 import os
+import random
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -40,6 +42,7 @@ from support.web import Client, running
 from usersctl import __main__
 from usersctl.config import Settings
 from usersctl.service import build
+from usersctl.store.conninfo import Conninfo, Database
 from usersctl.store.opening import open_store
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller example would take minutes to find
@@ -172,6 +175,7 @@ class Model:
 class Machine(RuleBasedStateMachine):
     tokens: Bundle[str] = Bundle("tokens")
     links: Bundle[str] = Bundle("links")
+    daemons = 1  # each with a connection of its own to the database; a request goes to any of them
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,18 +184,28 @@ class Machine(RuleBasedStateMachine):
         self.clock = FakeClock()
         self.model = Model()
         values = Settings(
-            database=self.folder / "users.db",
+            database=self.new_database(),
             base_url="http://users.example.com",
             rounds=4,
             whitelist=("/register",),
             limits_enabled=False,
         )
-        self.service = build(values, now=self.clock)
-        self.stack.callback(self.service.close)
-        self.site = self.stack.enter_context(running(self.service))
+        self.services = [build(values, now=self.clock) for _ in range(self.daemons)]
+        self.service = self.services[0]
+        for service in self.services:
+            self.stack.callback(service.close)
+        self.sites = [self.stack.enter_context(running(service)) for service in self.services]
+        self.chance = random.Random(0)
         (self.folder / "users.toml").write_text(
             'passwordHashing.rounds = 10\nauth.whitelist = ["/register"]\n'
         )
+
+    def new_database(self) -> Database:
+        return self.folder / "users.db"
+
+    @property
+    def port(self) -> int:
+        return self.chance.choice(self.sites).port
 
     def teardown(self) -> None:
         try:
@@ -205,7 +219,7 @@ class Machine(RuleBasedStateMachine):
     def http(
         self, method: str, path: str, body: Any = None, token: str | None = None
     ) -> tuple[int, Any, Client]:
-        client = Client(self.site.port, {"auth_token": token} if token else {})
+        client = Client(self.port, {"auth_token": token} if token else {})
         reply = client.send(method, path, body)
         return reply.status, reply.json, client
 
@@ -220,7 +234,7 @@ class Machine(RuleBasedStateMachine):
         ):
             for name in [name for name in os.environ if name.startswith("USERS_")]:
                 patch.delenv(name)
-            patch.setenv("USERS_DATABASE", str(self.folder / "users.db"))
+            patch.setenv("USERS_DATABASE", str(self.service.settings.database))
             patch.setenv("USERS_CONFIG", str(self.folder / "users.toml"))
             patch.setattr(sys, "argv", ["usersctl", "--json", "--no-input", *words])
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
@@ -369,7 +383,7 @@ class Machine(RuleBasedStateMachine):
     def look_at_me(self, token: str, bearer: bool) -> None:
         person = self.model.holder(token, self.clock())
         client = Client(
-            self.site.port,
+            self.port,
             {} if bearer else {"auth_token": token},
             {"Authorization": f"Bearer {token}"} if bearer else {},
         )
@@ -670,7 +684,8 @@ class Machine(RuleBasedStateMachine):
     )
     def wait(self, span: timedelta) -> None:
         # As the daemon does in such a span. What a clock that jumps does to notes: tests/core/test_session_uses.py
-        self.service.sessions.uses.write()
+        for service in self.services:
+            service.sessions.uses.write()
         self.clock.now += span
 
     @rule(token=st.none() | tokens, endless=st.booleans())
@@ -729,9 +744,9 @@ class Machine(RuleBasedStateMachine):
             self.look_at_me(token, bearer=True)
 
 
-def test_the_service_and_its_model_agree_after_any_sequence_of_actions() -> None:
+def agree_after_any_sequence(machine: type[Machine]) -> None:
     run_state_machine_as_test(
-        Machine,
+        machine,
         settings=settings(
             max_examples=EXAMPLES,
             stateful_step_count=STEPS,
@@ -741,3 +756,19 @@ def test_the_service_and_its_model_agree_after_any_sequence_of_actions() -> None
             phases=PHASES,
         ),
     )
+
+
+def test_the_service_and_its_model_agree_after_any_sequence_of_actions() -> None:
+    agree_after_any_sequence(Machine)
+
+
+def test_three_daemons_on_one_server_and_the_model_agree_after_any_sequence_of_actions(
+    postgres_database: Callable[[], Conninfo],
+) -> None:
+    class OfThree(Machine):
+        daemons = 3
+
+        def new_database(self) -> Database:
+            return postgres_database()
+
+    agree_after_any_sequence(OfThree)

@@ -193,7 +193,7 @@ def test_the_memory_of_client_addresses_does_not_grow(service: Service) -> None:
     assert len(limits._throttles[Limit.FAILED_LOGINS]._windows) == 10_000
 
 
-@pytest.mark.parametrize("engine", ["file"])
+@pytest.mark.parametrize("engine", ["file", "server"])
 def test_several_processes_count_a_client_together(
     engine: str, make_site: Callable[..., Site], clock: FakeClock, request: pytest.FixtureRequest
 ) -> None:
