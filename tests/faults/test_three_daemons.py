@@ -254,8 +254,7 @@ def test_a_leader_that_loses_its_connection_becomes_a_candidate_again(
             wait_for(lambda n=n: candidates.stream.getvalue().count('"process"') == n)
             assert cut_off_the_leader(service)
         wait_for(lambda: candidates.stream.getvalue().count('"process"') == 8)
-        working = [each for each in candidates.leaders if each._jobs]
-        assert len(working) == 1
+        wait_for(lambda: len([each for each in candidates.leaders if each._jobs]) == 1)
         wait_for(lambda: all(all(each.parts().values()) for each in candidates.leaders))
 
 
