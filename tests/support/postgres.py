@@ -221,3 +221,16 @@ def hold(connection: Any) -> None:
     from usersctl.store.postgres.store import WRITERS
 
     connection.run(f"BEGIN; SELECT pg_advisory_xact_lock({WRITERS})")
+
+
+def end_connections(database: Conninfo) -> None:
+    run(f"SELECT pg_terminate_backend(pid, 5000) {_of_connections(database)}")
+
+
+def count_connections(database: Conninfo) -> int:
+    ((count,),) = run(f"SELECT count(*) {_of_connections(database)}")
+    return int(count)
+
+
+def _of_connections(database: Conninfo) -> str:
+    return f"FROM pg_stat_activity WHERE datname = '{name_of(database)}'"

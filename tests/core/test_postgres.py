@@ -1,0 +1,210 @@
+"""The store on a PostgreSQL server: its driver, its errors, and what becomes of a server that goes away."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+
+import pytest
+from support import postgres
+
+from usersctl.errors import Busy, Invalid, NotFound, OtherVersion, StoreUnusable, UsersError
+from usersctl.models import SYSTEM
+from usersctl.store.conninfo import Conninfo
+from usersctl.store.database_file import VERSION
+from usersctl.store.opening import open_store
+from usersctl.store.store import Store
+
+Make = Callable[..., Conninfo]
+
+
+@pytest.fixture
+def database(postgres_database: Make) -> Conninfo:
+    return postgres_database()
+
+
+@pytest.fixture
+def store(database: Conninfo) -> Iterator[Store]:
+    with closing(open_store(database)) as store:
+        yield store
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, 2**40, "", "a\nb\t\\ 'c'", "žluťoučký 🐎", b"", bytes(range(256)), None]
+)
+def test_a_value_comes_back_as_it_went_in(database: Conninfo, value: object) -> None:
+    with postgres.opened(database) as connection:
+        kind = {int: "BIGINT", bytes: "BYTEA"}.get(type(value), "TEXT")
+        connection.run(f"CREATE TABLE tried (it {kind})")
+        connection.execute("INSERT INTO tried (it) VALUES (?)", (value,))
+        connection.copy_in("tried", ["it"], [(value,)])
+
+        assert connection.execute("SELECT it FROM tried").fetchall() == [(value,), (value,)]
+
+
+def test_a_boolean_is_a_number_and_a_sum_is_one(database: Conninfo) -> None:
+    with postgres.opened(database) as connection:
+        row = connection.execute(
+            "SELECT 1 = 1, 1 = 2, sum(n), count(*) FROM (VALUES (:a), (:b)) AS x (n)", {"a": 2, "b": 3}
+        )
+
+        assert row.fetchone() == (1, 0, 5, 2)
+
+
+def test_text_with_a_zero_byte_is_refused(store: Store) -> None:
+    with pytest.raises(Invalid, match="zero byte"), store.glance() as tx:
+        tx.user_by_email("a\0@example.org")
+
+
+def test_streams_are_read_side_by_side(database: Conninfo) -> None:
+    with postgres.opened(database) as connection:
+        connection.run("BEGIN")
+        numbers = "SELECT n FROM generate_series(1, :last) AS n"
+        first, second = connection.stream(numbers, {"last": 2500}), connection.stream(numbers, {"last": 2500})
+
+        assert all(a == b for a, b in zip(first, second, strict=True))
+        connection.run("ROLLBACK")
+
+
+def test_a_second_writer_waits_and_is_told_that_the_database_is_busy(
+    database: Conninfo, store: Store
+) -> None:
+    with postgres.opened(database) as other:
+        postgres.hold(other)
+        began = time.monotonic()
+        with pytest.raises(Busy), store.write(patience=0.2):
+            pass
+        assert 0.1 < time.monotonic() - began < 2
+        other.run("ROLLBACK")
+
+    with store.write() as tx:
+        tx.audit(SYSTEM, "tried")
+
+
+def test_writers_that_need_not_be_alone_do_not_wait_for_each_other(database: Conninfo, store: Store) -> None:
+    with (
+        closing(open_store(database)) as second,
+        store.write(alone=False),
+        second.write(alone=False, patience=0.2),
+    ):
+        pass
+
+    with (
+        closing(open_store(database)) as second,
+        store.write(alone=False),
+        pytest.raises(Busy),
+        second.write(patience=0.1),
+    ):
+        pass
+
+
+def test_an_error_rolls_everything_back(store: Store) -> None:
+    with suppress(NotFound), store.write() as tx:
+        tx.audit(SYSTEM, "tried")
+        tx.existing_user(1)
+
+    with store.read() as tx:
+        assert tx.last_audit_row() is None
+    with store.write(commit=False) as tx:
+        tx.audit(SYSTEM, "tried")
+    with store.read() as tx:
+        assert tx.last_audit_row() is None
+
+
+def test_a_snapshot_does_not_see_what_is_committed_meanwhile(database: Conninfo, store: Store) -> None:
+    with store.read() as before:
+        assert before.last_audit_row() is None
+        with closing(open_store(database)) as second, second.write() as tx:
+            tx.audit(SYSTEM, "tried")
+        assert before.last_audit_row() is None
+
+
+def test_a_connection_that_the_server_ended_is_made_anew(database: Conninfo, store: Store) -> None:
+    with store.glance() as tx:
+        assert tx.user(1) is None
+    postgres.end_connections(database)
+
+    with store.glance() as tx:
+        assert tx.user(1) is None
+
+
+def test_the_connection_of_a_thread_that_ended_is_closed(database: Conninfo, store: Store) -> None:
+    def look() -> None:
+        with store.glance() as tx:
+            tx.user(1)
+
+    for _ in range(5):
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+
+    until = time.monotonic() + 5
+    while postgres.count_connections(database) > 1 and time.monotonic() < until:
+        time.sleep(0.02)
+    assert postgres.count_connections(database) == 1
+
+
+def test_no_server_is_an_error_in_words_and_without_the_password() -> None:
+    nowhere = Conninfo("postgresql://users:secret@127.0.0.1:1/users")
+
+    with pytest.raises(StoreUnusable, match="is away") as refused:
+        open_store(nowhere)
+    assert "secret" not in refused.value.in_full
+
+
+def test_an_empty_database_is_used_only_on_request(postgres_database: Make) -> None:
+    empty = postgres_database(empty=True)
+
+    with pytest.raises(StoreUnusable, match="is empty"):
+        open_store(empty)
+    open_store(empty, create=True).close()
+    open_store(empty).close()
+
+
+def test_processes_that_start_at_once_make_the_tables_once(postgres_database: Make) -> None:
+    empty = postgres_database(empty=True)
+    problems: list[UsersError] = []
+
+    def begin() -> None:
+        try:
+            open_store(empty, create=True).close()
+        except UsersError as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=begin) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("UPDATE installation SET version = version + 1", f"is of schema version {VERSION + 1}"),
+        ("UPDATE installation SET moved_to = 'users.db'", "was moved to users.db"),
+        ("DROP TABLE installation", "is not a database of usersctl"),
+    ],
+)
+def test_a_database_of_another_version_is_refused_by_name(
+    database: Conninfo, change: str, message: str
+) -> None:
+    with postgres.opened(database) as connection:
+        connection.run(change)
+
+    with pytest.raises(StoreUnusable, match=message):
+        open_store(database)
+
+
+def test_a_running_service_refuses_a_database_that_was_moved_at_its_next_connection(
+    database: Conninfo,
+) -> None:
+    with closing(open_store(database)) as store:
+        with postgres.opened(database) as connection:
+            connection.run("UPDATE installation SET moved_to = 'users.db'")
+        postgres.end_connections(database)
+
+        with pytest.raises(OtherVersion), store.glance() as tx:
+            tx.user(1)
