@@ -19,6 +19,7 @@ from usersctl.config import Settings
 from usersctl.config.sources import MOST_BYTES, Loaded, default_files, find_file, load, shown
 from usersctl.config.values import is_loopback, origin_of
 from usersctl.errors import ConfigError, Invalid
+from usersctl.store.conninfo import Conninfo
 
 SAME_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()))
@@ -972,6 +973,84 @@ def test_a_relative_database_of_environment_or_flag_starts_at_the_current_folder
     monkeypatch.chdir(tmp_path)
     assert load_keys({}, env={"USERS_DATABASE": "x.db"}).settings.database == tmp_path / "x.db"
     assert load_keys({}, flags={"database": "y.db"}).settings.database == tmp_path / "y.db"
+
+
+WORD = "s3cret-word"
+# Each with its password, and as it is shown.
+CONNINFOS = [
+    (f"postgresql://users:{WORD}@db.example.com/users", "postgresql://users:***@db.example.com/users"),
+    (
+        f"postgres://users:{WORD}@[::1]:5433/users?sslmode=require",
+        "postgres://users:***@[::1]:5433/users?sslmode=require",
+    ),
+    (f"postgresql://a:1,b:2/users?user=u&password={WORD}", "postgresql://a:1,b:2/users?user=u&password=***"),
+    (f"host=db dbname=users password={WORD} port=5432", "host=db dbname=users password=*** port=5432"),
+    (f"host = db password = '{WORD} with \\' it'", "host = db password = ***"),
+    (f"host=a,b\n  sslpassword={WORD}\n", "host=a,b   sslpassword=***"),
+]
+
+
+@pytest.mark.parametrize(("conninfo", "printed"), CONNINFOS)
+def test_a_database_on_a_server_is_shown_without_its_password(
+    load_keys: LoadKeys, tmp_path: Path, conninfo: str, printed: str
+) -> None:
+    (tmp_path / "secret").write_text(conninfo)
+    loads = (
+        load_keys({"database": conninfo}, env={"HOME": "/h"}),
+        load_keys({}, env={"HOME": "/h", "USERS_DATABASE": conninfo}),
+        load_keys({}, env={"HOME": "/h", "USERS_DATABASE_FILE": str(tmp_path / "secret")}),
+    )
+    for loaded in loads:
+        database = loaded.settings.database
+        assert isinstance(database, Conninfo)
+        assert database == conninfo.strip().replace("\n", " ")
+        assert {name: value for name, value, _ in shown(loaded)}["database"] == printed
+        assert WORD not in repr(loaded) + str(shown(loaded))
+
+
+def test_a_password_is_refused_on_the_command_line(load_keys: LoadKeys) -> None:
+    for conninfo, _ in CONNINFOS:
+        with pytest.raises(Invalid, match="--db must not have a password") as refused:
+            load_keys({}, flags={"database": conninfo})
+        assert "USERS_DATABASE_FILE" in str(refused.value.hint)
+        assert WORD not in str(refused.value)
+    plain = "postgresql://users@db.example.com/users"
+    assert load_keys({}, flags={"database": plain}).settings.database == plain
+
+
+@pytest.mark.parametrize(
+    "conninfo",
+    [
+        f"postgresql://users:{WORD}/x@db/users",
+        f"postgresql://users:{WORD}@x@db/users",
+        f"postgresql://users:{WORD}?x@db/users",
+        f"postgresql://users:12{WORD}/@db/users",
+        f"postgresql://db/users?password={WORD}'x",
+        f"postgresql://db/users?{WORD}",
+        f"postgresql://users:{WORD}@db:port/users",
+        f"host=db password='{WORD}",
+        f"host=db password={WORD}'x y'",
+        f"host=db password={WORD}\\ x",
+        f"host=db {WORD}",
+        f"host=db password={WORD}\0",
+        [f"host=db password={WORD}"],
+        {"password": WORD},
+        [f"postgresql://users:{WORD}@db/users"],
+    ],
+)
+def test_a_conninfo_that_is_refused_is_not_repeated(load_keys: LoadKeys, conninfo: Any) -> None:
+    message = error_of(load_keys, {"database": conninfo}, env={"HOME": "/h"})
+    assert 'database = "***": must be ' in message
+    assert WORD not in message
+
+
+def test_files_of_a_database_on_a_server_stand_in_the_usual_folder(load_keys: LoadKeys) -> None:
+    on_server = {"database": "host=db"}
+    home = {"HOME": "/h", "XDG_DATA_HOME": "/d"}
+    usual = "/var/lib/users" if os.geteuid() == 0 else "/d/users"
+    assert load_keys(on_server, env=home).settings.folder == Path(usual)
+    assert load_keys(on_server, env=home | {"STATE_DIRECTORY": "/s:/t"}).settings.folder == Path("/s")
+    assert load_keys({"database": "/srv/users.db"}, env=home).settings.folder == Path("/srv")
 
 
 WHERE = """

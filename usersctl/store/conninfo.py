@@ -9,12 +9,15 @@ _IS_CONNINFO = re.compile(r"postgres(ql)?://|\w+ *= *")
 # In the user's part of an address, in its parameters, and among key=value pairs, where blanks may stand in quotes.
 _SECRET = re.compile(
     r"(?P<before>://[^:@/?\s]*:)[^@/]*(?=@)"
-    r"|(?P<key>\b(?:password|sslpassword)\s*=\s*)(?:'(?:\\.|[^'\\])*'|[^\s&']+)"
+    r"|(?P<key>\b(?:\w*password|\w+_secret|scram_\w+)\s*=\s*)(?:'(?:\\.|[^'\\])*'|[^\s&']+)"
 )
 
 
 class Conninfo(str):
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(self.shown)
 
     @property
     def shown(self) -> str:

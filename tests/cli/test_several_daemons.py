@@ -1,0 +1,162 @@
+"""`usersctl snippet` for several daemons, and for a database on a server, tried with nginx, Caddy and systemd."""
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import Command
+from support.daemons import free_port, wait_for
+from support.proxies import STARTS, needed
+
+from usersctl.config.sources import load
+from usersctl.store.conninfo import Conninfo
+
+pytestmark = pytest.mark.slow
+
+CONNINFO = "host=a,b dbname=users passfile=/etc/users/pgpass"
+
+
+class StandIn(ThreadingHTTPServer):
+    """Answers with its port, as a daemon that is ready or not."""
+
+    is_ready = True
+
+    def __init__(self, port: int) -> None:
+        super().__init__(("127.0.0.1", port), _Answer)
+
+    def handle_error(self, *_: Any) -> None:
+        pass
+
+
+class _Answer(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        assert isinstance(self.server, StandIn)
+        body = str(self.server.server_port).encode()
+        self.send_response(503 if self.path == "/ready" and not self.server.is_ready else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def stand_in(port: int) -> Iterator[StandIn]:
+    with StandIn(port) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join(10)
+
+
+@pytest.mark.parametrize("kind", ["nginx", "caddy"])
+def test_a_proxy_leaves_out_a_daemon_that_is_away(usersctl: Command, tmp_path: Path, kind: str) -> None:
+    needed(kind)
+    port, *ports = (free_port() for _ in range(4))
+    usersctl.configure(f'baseUrl = "http://localhost:{port}"\n')
+    words = [word for each in ports for word in ("--daemon", f"127.0.0.1:{each}")]
+    snippet = usersctl.ok("snippet", kind, *words, "--app", "127.0.0.1:9").stdout
+    with ExitStack() as stack:
+        first, *_ = [stack.enter_context(stand_in(each)) for each in ports[:2]]
+        proxy = stack.enter_context(STARTS[kind](tmp_path, snippet, port))
+
+        def answered(times: int) -> set[str]:
+            answers = [proxy.visitor().get("/login") for _ in range(times)]
+            assert {answer.status for answer in answers} == {200}
+            return {answer.body.decode() for answer in answers}
+
+        # The third is away from the beginning, and no request fails.
+        both = {str(each) for each in ports[:2]}
+        assert answered(40) == both
+        if kind == "caddy":  # it asks each daemon whether it is ready
+            first.is_ready = False
+            wait_for(lambda: answered(10) == {str(ports[1])})
+            first.is_ready = True
+            wait_for(lambda: answered(10) == both)
+
+
+def test_the_unit_of_several_daemons_is_valid_and_takes_the_port_from_its_name(
+    usersctl: Command, tmp_path: Path
+) -> None:
+    analyze = needed("systemd-analyze")
+    printed = usersctl.ok("snippet", "instances", "--json").json
+    assert printed["place"] == "/etc/systemd/system/usersd@.service"
+    assert printed["then"].endswith("enable --now usersd@8081 usersd@8082")
+    alone = usersctl.ok("snippet", "systemd").stdout.splitlines()
+    several = printed["text"].splitlines()
+    differ = [line for line in several if line not in alone]
+    assert len(differ) == 3
+    assert differ[2].startswith("ExecStart=")
+    assert differ[2].endswith(" serve --port %i")
+    unit = tmp_path / "usersd@.service"
+    unit.write_text(printed["text"])
+    for name in (unit, tmp_path / "usersd@8081.service"):
+        if name != unit:
+            name.write_text(printed["text"])
+        done = subprocess.run(
+            [analyze, "verify", "--man=no", name], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.returncode, [line for line in done.stderr.splitlines() if "usersd@" in line]) == (0, [])
+
+
+def test_the_conninfo_of_a_cluster_is_taken_as_it_is_printed(usersctl: Command, tmp_path: Path) -> None:
+    printed = usersctl.ok("snippet", "postgres").stdout
+    assert printed.count("# <--") == 2
+    file = tmp_path / "printed.toml"
+    file.write_text(printed)
+    refused = usersctl("config", "check", "--config", str(file), env={"USERS_DATABASE": ""})
+    assert (refused.code, "auth.secretKey" in refused.stderr) == (6, True)
+    file.write_text(printed.replace('secretKey = ""', f'secretKey = "{"k" * 44}"'))
+    settings = load(config=file, env={"HOME": "/h"}).settings
+    assert isinstance(settings.database, Conninfo)
+    words = dict(word.split("=") for word in settings.database.split())
+    assert words["host"] == "db1,db2,db3"
+    assert words["target_session_attrs"] == "read-write"
+    assert (words["connect_timeout"], words["tcp_user_timeout"]) == ("2", "3000")
+    psycopg = pytest.importorskip("psycopg")
+    assert psycopg.conninfo.conninfo_to_dict(settings.database) == words
+
+
+def test_units_and_scripts_reach_a_database_on_a_server(usersctl: Command) -> None:
+    for env in ({"USERS_DATABASE": CONNINFO}, {"USERS_DATABASE": ""}):
+        usersctl.configure(f'database = "{CONNINFO}"\n' if not env["USERS_DATABASE"] else "")
+        for name in ("cleanup", "backup"):
+            done = usersctl.ok("snippet", name, env=env)
+            assert "PrivateNetwork=no\n" in done.stdout
+            assert "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX\n" in done.stdout
+            assert "passfile" not in done.stdout
+            told = "It names no database, which comes from USERS_DATABASE: set it there"
+            assert (told in done.stderr) == bool(env["USERS_DATABASE"])
+        unit = usersctl.ok("snippet", "systemd", env=env | {"STATE_DIRECTORY": "/var/lib/users"}).stdout
+        assert "StateDirectory=users\n" in unit
+        assert "--db" not in unit
+    usersctl.configure("")
+    assert "PrivateNetwork=yes\n" in usersctl.ok("snippet", "cleanup").stdout
+
+
+@pytest.mark.parametrize("address", ["", "a b", "a/b", "http://a:1", "a:x", "unix:/run/x"])
+def test_an_address_of_a_daemon_that_is_none_is_refused(usersctl: Command, address: str) -> None:
+    refused = usersctl("snippet", "nginx", "--daemon", address)
+    assert (refused.code, refused.stdout) == (2, "")
+    assert "such as 10.0.0.5:8080" in refused.stderr
+
+
+def test_only_nginx_and_caddy_have_several_daemons(usersctl: Command) -> None:
+    for name in ("traefik", "systemd", "compose"):
+        refused = usersctl("snippet", name, "--daemon", "10.0.0.5:8080", "--json")
+        assert refused.code == 2
+        assert json.loads(refused.stderr)["error"]["message"] == "--daemon is for nginx and caddy only"
+    one = usersctl.ok("snippet", "nginx", "--daemon", "10.0.0.5:8080").stdout
+    assert "upstream usersd {\n    server 10.0.0.5:8080;\n    keepalive 16;\n}" in one
