@@ -156,7 +156,7 @@ def database(value: Any) -> Database:
     if not is_conninfo(text):
         return path(value)
     if not text.isprintable() or not (_URL.fullmatch(text) or _PAIRS.fullmatch(text)):
-        one = '"postgresql://users@db.example.com/users" (with @ / ? of a password as %40 %2F %3F)'
+        one = '"postgresql://db.example.com/users" (with @ / ? of a password as %40 %2F %3F)'
         other = '"host=db.example.com dbname=users" (with \' around a value with blanks and other signs)'
         raise BadPart("", MASK, f"must be a conninfo such as {one} or {other}")
     return Conninfo(text)
