@@ -1,0 +1,199 @@
+"""doctor on a database of a PostgreSQL server: what it checks there, and what it leaves out."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import postgres
+from support.commands import OPERATOR, create_user
+from support.documentation import page, rows
+from support.factors import add_authenticator_apps
+
+from usersctl.clock import utc_now
+from usersctl.config import Settings
+from usersctl.config.sources import Loaded, Origin
+from usersctl.doctor import CHECKS, Finding, Installation, Severity, examine
+from usersctl.doctor import server as checks
+from usersctl.service import build
+from usersctl.store.conninfo import Conninfo
+from usersctl.store.inspection import Server
+
+Make = Callable[..., Conninfo]
+
+OF_FILES = {"database-modes", "database-owners", "database-integrity", "database-log", "disk"}
+OF_SERVERS = {check.code for check in CHECKS if check.code.startswith("server-")}
+KEY = "a secret of at least 32 characters"
+
+
+@pytest.fixture
+def database(postgres_database: Make) -> Conninfo:
+    return postgres_database()
+
+
+def examined(database: Conninfo, tmp_path: Path, **changes: Any) -> dict[str, Finding]:
+    settings = Settings(
+        database=database, base_url="http://127.0.0.1:8080", secret_keys=(KEY,), state_folder=tmp_path
+    )
+    settings = settings._replace(**changes)
+    loaded = Loaded(settings, None, {"database": Origin("USERS_DATABASE", str(database))})
+    installation = Installation(loaded, "", utc_now, id, lambda _settings: None)
+    with closing(installation):
+        return {finding.code: finding for finding in examine(installation, with_network=False)}
+
+
+def test_the_checks_of_a_server_take_the_place_of_those_of_files(database: Conninfo, tmp_path: Path) -> None:
+    findings = examined(database, tmp_path)
+    assert findings.keys() >= OF_SERVERS
+    assert not findings.keys() & OF_FILES
+    assert len(OF_SERVERS) == 5
+    found = {
+        code: findings[code] for code in ("database", "database-schema", "server-rights", "server-search")
+    }
+    assert {finding.severity for finding in found.values()} == {Severity.OK}
+    assert found["database"].message.startswith(f"{database}: PostgreSQL ")
+    assert found["database"].message.endswith(", UTF8")
+    assert found["server-rights"].message == "users owns all tables of the schema public"
+    # The server of the tests is not durable, because it is quicker so.
+    assert findings["server-standbys"].mend == "set fsync and synchronous_commit to on"
+
+
+@contextmanager
+def without_rights(database: Conninfo) -> Iterator[Conninfo]:
+    """The same database for another role."""
+    name = f"plain_{postgres.name_of(database)}"
+    with postgres.opened(database) as connection:
+        connection.run(f"CREATE ROLE {name} LOGIN CONNECTION LIMIT 10; GRANT pg_read_all_data TO {name}")
+        try:
+            yield Conninfo(database.replace("//users@", f"//{name}@"))
+        finally:
+            connection.run(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+def test_missing_rights_and_connections_are_found(database: Conninfo, tmp_path: Path) -> None:
+    with without_rights(database) as plain:
+        findings = examined(plain, tmp_path)
+        severity, message = findings["server-rights"].severity, findings["server-rights"].message
+        assert (severity, "of another role: no upgrade can change them" in message) == (
+            Severity.PROBLEM,
+            True,
+        )
+        assert findings["server-connections"].severity == Severity.WARNING
+        assert "of 10 in use by the role; a daemon needs up to 12" in findings["server-connections"].message
+    assert examined(database, tmp_path)["server-connections"].severity == Severity.OK
+    processes = examined(database, tmp_path, processes=64)["server-connections"]
+    assert "by the server; a daemon needs up to 768" in processes.message
+
+
+def test_a_server_without_pg_trgm_is_a_hint(database: Conninfo, tmp_path: Path) -> None:
+    with postgres.opened(database) as connection:
+        connection.run("DROP INDEX users_by_search_text")
+        index = examined(database, tmp_path)["server-search"].mend
+        assert index is not None
+        assert index.startswith("CREATE INDEX users_by_search_text")
+        connection.run("DROP EXTENSION pg_trgm")
+        assert examined(database, tmp_path)["server-search"].severity == Severity.HINT
+        connection.run(f"CREATE EXTENSION pg_trgm; {index}")
+    assert examined(database, tmp_path)["server-search"].severity == Severity.OK
+
+
+def test_a_missing_table_is_a_problem(database: Conninfo, tmp_path: Path) -> None:
+    with postgres.opened(database) as connection:
+        connection.run("DROP INDEX users_by_name")
+    assert examined(database, tmp_path)["database-schema"].message == "users_by_name missing"
+
+
+SOUND = Server(
+    role="users",
+    schema="public",
+    version="15.8",
+    encoding="UTF8",
+    milliseconds=0,
+    may_create=True,
+    foreign_tables=0,
+    has_trigrams=True,
+    is_indexed=True,
+    is_standby=False,
+    is_durable=True,
+    synchronous_standbys="",
+    standbys=0,
+    bytes=1,
+    limit="the server",
+    most=100,
+    used=1,
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "severity", "message"),
+    [
+        ({}, Severity.OK, "no standby"),
+        ({"synchronous_standbys": "ANY 1 (*)", "standbys": 2}, Severity.OK, "synchronous, to ANY 1"),
+        ({"standbys": 2}, Severity.HINT, "2 standbys, not synchronous"),
+        ({"is_durable": False}, Severity.WARNING, "a crash of the server would lose"),
+        ({"is_standby": True}, Severity.PROBLEM, "a standby, which takes no changes"),
+    ],
+)
+def test_what_a_failover_would_lose_is_told(facts: dict[str, Any], severity: str, message: str) -> None:
+    found = checks.standbys(
+        at_a_server(SOUND._replace(**facts)),
+    )
+    assert found is not None
+    assert (found.severity, found.message[: len(message)]) == (severity, message)
+
+
+def at_a_server(server: Server) -> Installation:
+    settings = Settings(
+        database=Conninfo("postgresql://db.example.com/users"), base_url="http://127.0.0.1:8080"
+    )
+    installation = Installation(Loaded(settings, None, {}), "", utc_now, id, lambda _settings: None)
+    installation.__dict__["server"] = server
+    return installation
+
+
+@pytest.mark.parametrize(("seconds", "severity"), [(0, "ok"), (-4, "ok"), (6, "warning"), (-60, "warning")])
+def test_a_clock_that_differs_is_a_warning(seconds: int, severity: str) -> None:
+    milliseconds = round((time.time() + seconds) * 1000)
+    found = checks.clock(at_a_server(SOUND._replace(milliseconds=milliseconds)))
+    assert found is not None
+    assert found.severity == severity
+    if severity == "warning":
+        assert f"the clock of the server is {seconds:+} s from that of this machine" in found.message
+
+
+def test_a_server_that_is_away_leaves_the_other_checks_unchecked(tmp_path: Path) -> None:
+    away = Conninfo("postgresql://users:secret-word@127.0.0.1:9/users")
+    findings = examined(away, tmp_path)
+    assert findings["database"].severity == Severity.PROBLEM
+    assert findings["server-clock"].severity == Severity.UNCHECKED
+    assert "secret-word" not in str(findings)
+    empty = findings["database"].mend
+    assert empty
+
+
+def test_an_empty_database_is_made_by_db_init(postgres_database: Make, tmp_path: Path) -> None:
+    found = examined(postgres_database(empty=True), tmp_path)["database"]
+    assert (found.severity, "usersctl db init" in str(found.mend)) == (Severity.PROBLEM, True)
+
+
+def test_the_key_has_to_be_configured(database: Conninfo, tmp_path: Path) -> None:
+    found = examined(database, tmp_path, secret_keys=())["secret-key"]
+    assert found.severity == Severity.WARNING
+    assert "auth.secretKey is not set" in found.message
+    settings = Settings(database=database, base_url="http://localhost:8080", secret_keys=(KEY,), rounds=4)
+    with closing(build(settings)) as service:
+        create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
+        add_authenticator_apps(service, 1)
+    assert examined(database, tmp_path)["secret-key"].severity == Severity.OK
+    lost = examined(database, tmp_path, secret_keys=())["secret-key"]
+    assert (lost.severity, "put the key back into auth.secretKey" in str(lost.mend)) == (
+        Severity.PROBLEM,
+        True,
+    )
+
+
+def test_the_page_tells_which_checks_are_of_servers() -> None:
+    told = {cells[0].strip("`"): cells[1] for cells in rows(page("docs/operating/doctor.md"))}
+    assert {code for code, text in told.items() if text.startswith("on a server: ")} == OF_SERVERS
