@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from usersctl.clock import Clock
-from usersctl.errors import Busy, Invalid, OtherVersion, Outdated, StoreUnusable, Taken, UsersError
+from usersctl.errors import Busy, OtherVersion, Outdated, StoreUnusable, Taken, UsersError
 from usersctl.store import database_file
 from usersctl.store.conninfo import Conninfo
 from usersctl.store.content import pour, tables
@@ -365,8 +365,6 @@ class PostgresStore(Store):
             )
         if error.state in _BUSY:
             return Busy("The database is busy, please try again", retry_after=2)
-        if error.state == "22021":
-            return Invalid("Text with a zero byte")
         problem = _PROBLEMS.get(error.state, "")
         if error.state == "57014":
             problem = "takes too long"
