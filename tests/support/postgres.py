@@ -188,15 +188,6 @@ def drop_database(database: Conninfo) -> None:
     run(f"DROP DATABASE IF EXISTS {name_of(database)} WITH (FORCE)")
 
 
-def end_connections(database: Conninfo) -> None:
-    run(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name_of(database)}'")  # noqa: S608 - ours
-
-
-def count_connections(database: Conninfo) -> int:
-    ((count,),) = run(f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name_of(database)}'")  # noqa: S608 - ours
-    return int(count)
-
-
 def name_of(database: Conninfo) -> str:
     return database.rpartition("/")[2]
 
