@@ -70,7 +70,7 @@ class SessionUses:
                 self._since = self.store.clock() if self._notes else None
 
     def _write(self, notes: list[Session], patience: float | None) -> None:
-        with self.store.write(patience=patience, alone=False) as tx:
+        with self.store.write(patience=patience) as tx:
             tx.use_tokens(notes)
         with self._lock:
             for session in notes:

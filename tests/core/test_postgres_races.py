@@ -1,0 +1,79 @@
+"""The places that do not wait for the one writer of PostgreSQL: what they leave is as if one came after the other."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from support.commands import OPERATOR, PASSWORD, create_user
+
+from usersctl.errors import Forbidden, LockedDown, Unauthenticated
+from usersctl.service import Service
+from usersctl.sessions import Opened
+from usersctl.store.conninfo import Conninfo
+
+THREADS = 8
+
+
+@pytest.fixture
+def service(make_service: Callable[..., Service], postgres_database: Callable[..., Conninfo]) -> Service:
+    return make_service(database=postgres_database())
+
+
+@pytest.fixture
+def pool(service: Service) -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(THREADS) as pool:
+        yield pool
+    service.sessions.uses.stop()
+
+
+def test_sessions_that_open_at_once_are_all_opened_and_counted(
+    service: Service, pool: ThreadPoolExecutor
+) -> None:
+    users = [create_user(service, f"{name}@example.com", name, PASSWORD) for name in ("ada", "bea", "cyd")]
+
+    opened = list(pool.map(lambda n: service.sessions.open(users[n % 3], remember=False), range(120)))
+
+    assert all(service.sessions.check(one.token) for one in opened if isinstance(one, Opened))
+    with service.store.read() as tx:
+        assert sum(len(list(tx.tokens(user.id))) for user in users) == 120
+        assert [counts.sign_ins for counts in tx.daily_counts(tx.day, tx.day).values()] == [120]
+
+
+@pytest.mark.parametrize("end", ["password", "deactivation", "lockdown"])
+def test_no_session_outlives_what_ends_all_while_people_sign_in(
+    service: Service, pool: ThreadPoolExecutor, end: str
+) -> None:
+    """A session is opened before that, and ends; or the sign-in comes after it, and is refused."""
+    user = create_user(service, "ada@example.com", "Ada", PASSWORD)
+    for number in range(5):
+        tokens: list[str] = []
+        enough = threading.Event()
+        signing_in = [pool.submit(sign_in_until_refused, service, tokens, enough) for _ in range(THREADS)]
+        assert enough.wait(30)
+        if end == "password":
+            service.accounts.set_password(user.id, f"Another-{number}-secret", by=OPERATOR)
+        elif end == "deactivation":
+            service.accounts.update(user.id, active=False, by=OPERATOR)
+        else:
+            service.lockdown.start(None, by=OPERATOR)
+        for one in signing_in:
+            one.result(30)
+        service.accounts.set_password(user.id, PASSWORD, by=OPERATOR)
+        service.accounts.update(user.id, active=True, by=OPERATOR)
+        service.lockdown.stop(by=OPERATOR)
+
+        assert len(tokens) > THREADS
+        assert not any(service.sessions.check(token) for token in tokens)
+
+
+def sign_in_until_refused(service: Service, tokens: list[str], enough: threading.Event) -> None:
+    try:
+        while True:
+            opened = service.sessions.login("ada@example.com", PASSWORD)
+            assert isinstance(opened, Opened)
+            tokens.append(opened.token)
+            if len(tokens) > 2 * THREADS:
+                enough.set()
+    except (Unauthenticated, Forbidden, LockedDown):
+        return
