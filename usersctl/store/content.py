@@ -24,7 +24,10 @@ class NewDatabase(Protocol):
         """Adds what is made quicker when the rows are there. Returns a transaction that sees the result."""
 
     def problems(self) -> list[str]:
-        """That a long look finds in what was made."""
+        """What a long look at it finds, the audit trail included."""
+
+    def finish(self) -> None:
+        """The last step before the commit."""
 
 
 def pour(source: Transaction, new: NewDatabase, progress: Progress) -> dict[str, int]:
@@ -43,13 +46,16 @@ def pour(source: Transaction, new: NewDatabase, progress: Progress) -> dict[str,
     for table, columns in tables().items():
         new.put(table, columns, drawn(source.all_rows(table, columns)))
     made = new.complete(source.last_ids())
-    head = source.audit_head()
-    problem = made.check_audit(head and head.hash).problem
-    if problem is None and counts != {table: made.count_rows(table) for table in tables()}:
-        problem = "not all rows arrived"
-    if problem is not None:
+    problems = new.problems()
+    if made.audit_head() != source.audit_head() or counts != {
+        table: made.count_rows(table) for table in counts
+    }:
+        problems.append("not all rows arrived")
+    if problems:
         hint = "see: usersctl db verify"
-        raise StoreUnusable(f"The copy is not sound, and was discarded: {problem}", hint=hint)
+        raise StoreUnusable(f"The copy is not sound, and was discarded: {problems[0]}", hint=hint)
+    new.finish()
+    progress(total, total)
     return counts
 
 

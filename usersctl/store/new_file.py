@@ -49,11 +49,13 @@ class NewFile:
         self._connection.execute(f"PRAGMA application_id = {database_file.APPLICATION_ID}")
         self._connection.execute(f"PRAGMA user_version = {database_file.VERSION}")
         self._connection.execute("COMMIT")
-        self._connection.execute("PRAGMA journal_mode = WAL")
         return Transaction(self._connection)
 
     def problems(self) -> list[str]:
         return [problem.message for problem in check(self._path, read_only=False).problems]
+
+    def finish(self) -> None:
+        self._connection.execute("PRAGMA journal_mode = WAL")
 
     def close(self) -> None:
         self._connection.close()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from usersctl.errors import StoreUnusable
+from usersctl.store.checks import broken_trail
 from usersctl.store.content import tables
 from usersctl.store.database_file import VERSION
 from usersctl.store.postgres import dialect
@@ -12,6 +13,7 @@ from usersctl.store.postgres.transaction import PostgresTransaction
 from usersctl.store.upgrade import COUNTED, schema
 
 NEW = "usersctl_new"  # the schema in which they are made
+_NAMES = ("installation", *tables())
 _EXTENSION, _INDEX = dialect.SEARCH
 
 
@@ -61,7 +63,7 @@ class NewTables:
         self._make(lambda statement: not statement.startswith(("INSERT", "WITH")))
         self._run(f"INSERT INTO installation (version) VALUES ({VERSION})")
         self._connection.attempt(_INDEX)
-        self._take_their_place()
+        self._run(f"ANALYZE {', '.join(_NAMES)}")
         tx = PostgresTransaction(self._connection)
         tx.give_no_ids_up_to(last_ids)
         return tx
@@ -69,12 +71,16 @@ class NewTables:
     def problems(self) -> list[str]:
         """The server has checked the references."""
         tx = PostgresTransaction(self._connection)
-        return [*(f"{name} is missing" for name in sorted(tx.missing_parts())), *tx.miscounted()]
+        return [
+            *(f"{name} is missing" for name in sorted(tx.missing_parts())),
+            *tx.miscounted(),
+            *broken_trail(tx),
+        ]
 
-    def _take_their_place(self) -> None:
-        names = ["installation", *tables()]
-        self._run(f"DROP TABLE IF EXISTS {', '.join(f'{self._home}.{name}' for name in names)}")
-        for name in names:
+    def finish(self) -> None:
+        """From here to the commit, readers of the old tables wait."""
+        self._run(f"DROP TABLE IF EXISTS {', '.join(f'{self._home}.{name}' for name in _NAMES)}")
+        for name in _NAMES:
             self._run(f"ALTER TABLE {NEW}.{name} SET SCHEMA {self._home}")
         for (name,) in self._run(
             f"SELECT proname FROM pg_proc WHERE pronamespace = to_regnamespace('{NEW}')"
@@ -82,7 +88,7 @@ class NewTables:
             self._run(
                 f"DROP FUNCTION IF EXISTS {self._home}.{name}(); ALTER FUNCTION {NEW}.{name}() SET SCHEMA {self._home}"
             )
-        self._run(f"DROP SCHEMA {NEW}; ANALYZE {', '.join(names)}")
+        self._run(f"DROP SCHEMA {NEW}")
 
     def _make(self, is_wanted: Callable[[str], bool]) -> None:
         for statement in filter(is_wanted, self._left):

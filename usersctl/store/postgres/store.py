@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from usersctl.store.postgres.new_tables import NewTables
 
 OLDEST_SERVER = 140000
+NEVER = float("-inf")
 UPGRADE = 600.0  # seconds for which a process waits while another one upgrades the database
 WRITERS = 0x75737273  # the advisory lock of the one writer: "usrs"
 LEFT_ALONE = 1.0  # seconds: after a server did not answer, nothing waits for it again for so long
@@ -59,14 +60,20 @@ class PostgresStore(Store):
         self._local = threading.local()
         self._connections: set[Connection] = set()
         self._spare: list[Connection] = []  # for locks, which need one of their own
-        self._lost = float("-inf")  # when a connection was lost: all older ones are made anew
-        self._silent = float("-inf")  # when the server did not answer
+        self._lost = NEVER  # when a connection was lost: all older ones are made anew
+        self._silent = NEVER  # when the server did not answer
 
     @classmethod
     def opened(cls, conninfo: Conninfo, *, create: bool, write: bool, clock: Clock) -> Self:
         store = cls(conninfo, read_only=not write, clock=clock)
         try:
-            store._bring_up_to_date(create=create)
+            try:
+                store._bring_up_to_date(create=create)
+            except StoreUnusable:
+                if store._lost == NEVER:
+                    raise
+                # Another process has upgraded it, and ended the connections that waited.
+                store._bring_up_to_date(create=create)
             store.is_open = True
         except BaseException:
             store.close()
@@ -109,8 +116,9 @@ class PostgresStore(Store):
         old.shut_others_out()
         last_ids, new = old.last_ids(), NewTables(connection)
         new.put_old_rows()
-        counts = new.complete(last_ids).counts()
-        self.migrated = Migrated(counts["users"], None, [])
+        accounts = new.complete(last_ids).count_rows("users")
+        new.finish()
+        self.migrated = Migrated(accounts, None, [])
 
     def _is_current_on(self, connection: Connection) -> bool:
         return self._version_on(connection) == VERSION
