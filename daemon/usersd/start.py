@@ -73,8 +73,7 @@ def start(
             count = partial(metrics.of_process, index) if metrics else None
             return hosted(loaded, log, table=table, address=address, count=count, behind=behind)
 
-        serving = Serving(threads=settings.threads, processes=settings.processes)
-        code = serve(listener, make, serving, ready, notifier)
+        code = serve(listener, make, Serving.of(settings), ready, notifier)
     log.event("stopped")
     return code
 
@@ -140,6 +139,7 @@ def hosted(
             return leader.parts()
 
         service = build(loaded.settings, store=store, admin_command=command, parts=parts)
+        service.hasher.slots = Serving.of(loaded.settings).slow_threads
         stack.callback(service.close)
         counters = stack.enter_context(count(service)) if count else None
         app = App(service, log=log, listening=address, table=table, counters=counters)

@@ -13,21 +13,22 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from support.commands import HASH, OPERATOR, PASSWORD, Command, create_user
-from support.daemons import free_port
+from support.daemons import free_port, wait_for
 from support.databases import opened
 from support.faults import LONG, cheaply_serving
+from support.several import several_daemons
 from support.web import Client, Reply
 
 from usersctl.secrets import digest
 from usersctl.store.backup import check
-from usersctl.store.conninfo import Database
+from usersctl.store.conninfo import Conninfo, Database
 from usersctl.store.opening import open_store
 
 KILLS = 200 if LONG else 3
@@ -367,6 +368,31 @@ def is_as_answered(database: Any, account: Known) -> None:
         assert (token in there) in may, account
 
 
+@contextmanager
+def living(usersctl: Command, port: int) -> Iterator[Crowd]:
+    with usersctl.service() as service:
+        root = create_user(service, "root@example.com", "Root", PASSWORD, role="admin", by=OPERATOR)
+        admin = service.sessions.create_api_token(root.id, name="x", lifetime=None, by=OPERATOR).token
+    crowd = Crowd(usersctl, port, admin)
+    with ExitStack() as stack:
+        for thread in crowd.threads:
+            thread.start()
+            stack.callback(thread.join, 60)
+        stack.callback(crowd.over.set)
+        yield crowd
+
+
+def has_what_was_answered(crowd: Crowd) -> None:
+    assert not crowd.wrong
+    is_whole(crowd.usersctl.database)
+    with opened(crowd.usersctl.database) as database:
+        for account in list(crowd.known):
+            is_as_answered(database, account)
+    certain = sum((account.certain for account in crowd.known), Counter[str]())
+    perhaps = sum((account.perhaps for account in crowd.known), Counter[str]())
+    print(f"answered {sum(certain.values())}: {dict(certain)}, cut off: {dict(perhaps)},")
+
+
 def test_answered_changes_survive_any_kill_and_no_change_is_half_done(usersctl: Command) -> None:
     until = time.monotonic() + TIME_LIMIT
     port = free_port()
@@ -374,15 +400,8 @@ def test_answered_changes_survive_any_kill_and_no_change_is_half_done(usersctl: 
         f'[auth]\nwhitelist = ["/register"]\n[passwordHashing]\nrounds = 10\n[limits]\nenabled = false\n'
         f"[server]\nport = {port}\n"
     )
-    with usersctl.service() as service:
-        root = create_user(service, "root@example.com", "Root", PASSWORD, role="admin", by=OPERATOR)
-        admin = service.sessions.create_api_token(root.id, name="x", lifetime=None, by=OPERATOR).token
-    crowd, restarts, kills = Crowd(usersctl, port, admin), [], 0
-    with ExitStack() as stack:
-        for thread in crowd.threads:
-            thread.start()
-            stack.callback(thread.join, 60)
-        stack.callback(crowd.over.set)
+    restarts, kills = [], 0
+    with living(usersctl, port) as crowd:
         while kills < KILLS:
             assert time.monotonic() < until, f"only {kills} kills"
             began = time.monotonic()
@@ -398,15 +417,22 @@ def test_answered_changes_survive_any_kill_and_no_change_is_half_done(usersctl: 
             if kills % 10 == 0:
                 is_whole(usersctl.database)
             assert not crowd.wrong
-    assert not crowd.wrong
-    is_whole(usersctl.database)
-    with opened(usersctl.database) as database:
-        for account in list(crowd.known):
-            is_as_answered(database, account)
-    certain = sum((account.certain for account in crowd.known), Counter[str]())
-    perhaps = sum((account.perhaps for account in crowd.known), Counter[str]())
-    print(f"{kills} kills, answered {sum(certain.values())}: {dict(certain)}, cut off: {dict(perhaps)},")
+    has_what_was_answered(crowd)
     print(f"restarts: median {sorted(restarts)[len(restarts) // 2]:.2f} s, most {max(restarts):.2f} s")
     assert len(crowd.known) > kills
     if LONG:
         assert max(restarts) <= RESTART
+
+
+def test_answered_changes_survive_kills_of_three_daemons_on_one_server(
+    tmp_path: Path, postgres_database: Callable[[], Conninfo]
+) -> None:
+    kills = KILLS // 2 if LONG else KILLS
+    with several_daemons(tmp_path, postgres_database()) as three:
+        with living(three.command(0), three.proxy) as crowd:
+            crowd.up.set()
+            with three.killed_meanwhile(kills):
+                wait_for(lambda: three.kills == kills, TIME_LIMIT)
+        has_what_was_answered(crowd)
+        assert three.kills == kills
+    assert len(crowd.known) > kills

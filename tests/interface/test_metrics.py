@@ -105,7 +105,7 @@ def test_the_counters_of_several_processes_are_summed(usersctl: Command) -> None
         assert value(samples, "users_sessions") == 3
         assert value(samples, "users_cleanup_last_removed") == 0
         assert value(samples, "users_cleanup_last_timestamp_seconds") > 0
-        assert value(samples, "users_bcrypt_slots") == 2 * (os.cpu_count() or 1)
+        assert value(samples, "users_bcrypt_slots") == max(2, (os.cpu_count() or 1) + 1 & ~1)
         pids = children_of(daemon.process.pid)
         assert len(pids) == 2
         for number in ("0", "1"):

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
+from usersctl.config import Settings
 from usersctl.errors import UsersError
 from usersctl.passwords import WAITING_ROOM
 from usersd.server.connections import Hosted, Server
@@ -39,6 +40,12 @@ class Serving:
     slow_threads: int = os.cpu_count() or 1
     # The Hasher has its own of this size, for applications on another server.
     waiting_room: int = WAITING_ROOM
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Serving":
+        """The processes share the cores for bcrypt, and each has one slot at least."""
+        cores = os.cpu_count() or 1
+        return cls(settings.threads, settings.processes, -(-cores // settings.processes))
 
     def sizes(self) -> dict[str, int]:
         return {name: size for name, size in asdict(self).items() if name != "processes"}
