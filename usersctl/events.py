@@ -1,7 +1,10 @@
-"""Which events an action tells: the one table of all actions of the audit trail, and of the sign-in, which it only counts."""
+"""Which events an action tells: the one table of all actions of the audit trail, and of the sign-in, which has no row there."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
+
+TRIED_FOR = timedelta(days=3)  # then an event that its webhook has not taken is given up
 
 USER_CREATED = "user.created"
 USER_CONFIRMED = "user.confirmed"

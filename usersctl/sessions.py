@@ -23,7 +23,7 @@ from usersctl.errors import (
     Unauthenticated,
     UsersError,
 )
-from usersctl.events import SIGN_IN
+from usersctl.events import SIGN_IN, TRIED_FOR
 from usersctl.expiry import delete_due
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.folder import mail_folder, remove_emails
@@ -61,7 +61,6 @@ MAX_USER_AGENT = 300
 CLEANUP_TASK = "users:cleanup-tokens"
 MOST_KINDS_OF_HASHES = 50  # that a login looks at; of an application, few costs and kinds come
 SENT_EMAILS_KEPT = timedelta(days=7)
-EVENTS_WAIT = timedelta(days=3)  # as usersctl/webhooks/delivery.py tries them
 
 
 Delete = Callable[[Transaction, int], int]  # so many rows at most; returns how many there were
@@ -209,9 +208,8 @@ class Sessions:
             if current is None or not user.active:
                 raise Inactive(user.inactive_because)
             opened = None
-            with suppress(
-                InvalidCode
-            ):  # the code is committed as tried; the password check stays counted as failed
+            # The code is committed as tried, and the password check stays counted as failed.
+            with suppress(InvalidCode):
                 opened = self.open_in(tx, user, remember=remember, client=client, check=check)
             if verified and opened is not None:
                 self._note_right_password(tx, verified, opened)
@@ -547,7 +545,7 @@ class Sessions:
                     lambda tx, some: tx.delete_oldest_failures(self.kept_failures, some),
                     lambda tx, some: tx.delete_client_counts(stamp(tx.now - LONGEST_WINDOW), some),
                     lambda tx, some: tx.delete_finished_emails(stamp(kept_since), some),
-                    lambda tx, some: tx.give_up_events(stamp(tx.now - EVENTS_WAIT), some),
+                    lambda tx, some: tx.give_up_events(stamp(tx.now - TRIED_FOR), some),
                     lambda tx, some: delete_due(tx, by, some),
                     lambda tx, some: expire_claims(tx, self.emails, some),
                     lambda tx, some: tx.delete_expired_reservations(began, some),

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from usersctl.clock import moment
 from usersctl.config.webhooks import Webhook, key_of
+from usersctl.events import TRIED_FOR
 from usersctl.mail.outbox import Attempt, claimed, delay_after, noted, seconds_until
 from usersctl.models import EmailState, QueuedEmail
 from usersctl.store.store import Store
@@ -18,7 +19,6 @@ from usersctl.webhooks import sending
 from usersctl.webhooks.errors import NotDelivered
 from usersctl.webhooks.sending import Answer
 
-TRIED_FOR = timedelta(days=3)
 LONGEST_WAIT = timedelta(days=1)  # that a receiver may ask for
 FAILURES_BEFORE_PAUSE = 3  # in a row: the receiver is down, and not one event is at fault
 GONE = 410
