@@ -77,8 +77,7 @@ def _make_codes(tx: Transaction, user_id: int) -> list[str]:
 def _settle(tx: Transaction, user_id: int) -> None:
     """Recovery codes end with the last factor, and no device is remembered any more."""
     tx.note_factors_changed(user_id)
-    present = tx.user(user_id)
-    if present is not None and not present.factors:
+    if not tx.existing_user(user_id).factors:
         tx.delete_recovery_codes(user_id)
 
 

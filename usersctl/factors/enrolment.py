@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from usersctl.config import Settings
-from usersctl.errors import Forbidden, Invalid, NotFound, Unauthenticated
+from usersctl.errors import Forbidden, Invalid, NotFound
 from usersctl.factors import changes, totp
 from usersctl.factors.sealing import Sealer, totp_context
 from usersctl.mail.kinds import EmailQueue
@@ -15,6 +15,7 @@ from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
 ENROLMENT_LIFETIME = timedelta(minutes=10)
+NOT_BEGUN = "Begin again: no authenticator app waits for its first code"
 HAS_TOTP = "An authenticator app is set up already: remove it first"
 
 
@@ -67,7 +68,7 @@ class Factors:
             self.enroller(tx, user_id, by)
             sealed, now = tx.begun_totp(session_id, user_id), tx.now
         if sealed is None:
-            raise Invalid("Begin again: no authenticator app waits for its first code")
+            raise Invalid(NOT_BEGUN)
         step = totp.matching_step(self.sealer.open(sealed, totp_context(user_id)), code, now)
         if step is None:
             raise Invalid("Invalid code")
@@ -75,7 +76,7 @@ class Factors:
             admit(tx, by)
             user = self.enroller(tx, user_id, by)
             if tx.begun_totp(session_id, user_id) != sealed:
-                raise Invalid("Begin again: no authenticator app waits for its first code")
+                raise Invalid(NOT_BEGUN)
             # The code that confirms is used: it does not sign in as well.
             if not tx.add_totp(user_id, sealed, step):
                 raise Invalid(HAS_TOTP)
@@ -114,10 +115,7 @@ class Factors:
     def owner(self, tx: Transaction, user_id: int, by: Actor) -> User:
         """The user of a fresh session, as they are in this transaction."""
         require_fresh(tx, by)
-        user = tx.user(user_id)
-        if user is None:
-            raise Unauthenticated("Authentication required")
-        return user
+        return tx.existing_user(user_id)
 
 
 def as_json(passkey: Passkey) -> dict[str, Any]:

@@ -184,7 +184,7 @@ class Passkeys:
                     raise Inactive(user.inactive_because)
                 tx.clear_codes(user.id)
                 return then(tx, user)
-        raise InvalidPasskey(why)  # after the commit: the owner of a copy is told
+        raise InvalidPasskey(why)  # after the commit, or the owner would get no email about a copy
 
     def prepare(
         self, user_id: int, credential: Mapping[str, Any], browsers: Iterable[str], *, by: Actor
@@ -218,7 +218,7 @@ class Passkeys:
         return Use(passkey, assertion)
 
     def _count(self, tx: Transaction, use: Use, by: Actor) -> str:
-        """Why this use does not count, else "". Its owner is told of what may be a copy, in this transaction."""
+        """Why this use does not count, else "". The owner of what may be a copy gets an email, in this transaction."""
         passkey, assertion = use
         if not self.challenges.spend(tx, assertion.challenge):
             return "it was used before"

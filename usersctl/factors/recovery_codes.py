@@ -15,9 +15,8 @@ def new_codes() -> list[str]:
 
 
 def _new_code() -> str:
-    letters = (
-        base64.b32encode(random_bytes(15)).decode().lower()
-    )  # 24 letters and digits, without 0, 1, 8 and 9
+    # 24 letters and digits, without 0, 1, 8 and 9
+    letters = base64.b32encode(random_bytes(15)).decode().lower()
     return "-".join(letters[start : start + _GROUP] for start in range(0, len(letters), _GROUP))
 
 

@@ -2,7 +2,7 @@
 
 The keys are those of auth.secretKey, then those of the file users.key beside the database: the first one seals, all open.
 For a database on a server there is no file, because daemons on several machines need the same key.
-A sealed secret begins with the name of its key, so that a missing key is told from a damaged secret.
+A sealed secret begins with the name of its key, so that a missing key does not look like a damaged secret.
 """
 
 import hmac

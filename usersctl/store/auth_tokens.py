@@ -128,13 +128,8 @@ class AuthTokens(Statements):
             "SELECT factors, auth_tokens.created_at, coalesce(confirmed_at, ''), coalesce(factor_at, '')"
             " FROM auth_tokens JOIN users ON users.id = user_id WHERE token_hash = ? AND kind <> 'api'"
         )
-        factors, opened_at, confirmed_at, factor_at = self._first(tuple, statement, (token_hash,)) or (
-            0,
-            "",
-            "",
-            "",
-        )
-        return (factor_at,) if factors else (opened_at, confirmed_at)
+        factors, *proofs, by_factor = self._first(tuple, statement, (token_hash,)) or (0, "")
+        return (by_factor,) if factors else tuple(proofs)
 
     def note_proof(self, token_hash: bytes, method: str) -> None:
         """The session was opened with this method, too, from now on."""
