@@ -22,7 +22,8 @@ def begin(
     created: bool = False,
     by: Actor,
 ) -> User:
-    """For a new account (`created`: by this invitation), for one that has no password, or `again`: links of an invitation before this one are dead."""
+    """For a new account (`created`: by this invitation), for one that has no password, or `again`: the links of an earlier
+    invitation are dead."""
     tx.end_invite_links(Purpose.INVITE_REPLACED, user.id)
     expires_at = stamp(tx.now + lifetime)
     invited = tx.change_user(

@@ -23,12 +23,12 @@ Change = tuple[int | None, str | None, dict[str, Any]]  # the id and the address
 
 
 class Told(NamedTuple):
-    """A change, for those who have to hear of it in its transaction."""
+    """A change, as the listener of the store gets it in the transaction of the change."""
 
     by: Actor
     action: str
     user_id: int | None
-    user: User | None  # perhaps as it was before, or not known
+    user: User | None  # perhaps as it was before the change; None: not known, or the change is of no user
     details: dict[str, Any]
 
 

@@ -33,7 +33,7 @@ class EndOfThread:
 
 
 class Store(ABC):
-    listener: Callable[[Transaction, Told], object] | None = None  # hears of each change
+    listener: Callable[[Transaction, Told], object] | None = None  # called in each change
     migrated: Migrated | None = None  # what opening it did to an older database
     made = False  # the database, by opening it
     is_open = False  # and the database is a current one
