@@ -200,10 +200,10 @@ def test_ten_thousand_secrets_are_sealed_anew_while_people_sign_in_and_enrol(ser
 
 
 ROTATE = """
-def act(service):
+def act(database):
     from usersctl.factors import rotation
     rotation.SOME = 2
-    service.key_rotation.run(by=operator)
+    service_on(database).key_rotation.run(by=operator)
 """
 
 

@@ -25,8 +25,9 @@ pytestmark = pytest.mark.sqlite
 RECOVERY_CODE = "abcd-efgh-ijkl-mnop-qrst-uvwx"
 
 ENROL = """
-def act(service):
+def act(database):
     import base64
+    service = service_on(database)
     from usersctl.clock import utc_now
     from usersctl.factors.totp import code_at, step_at
     new = service.factors.begin_totp(1, session_id=1, by=operator)
@@ -34,7 +35,8 @@ def act(service):
     assert len(service.factors.confirm_totp(1, code, session_id=1, by=operator)) == 10
 """
 FINISH = """
-def act(service):
+def act(database):
+    service = service_on(database)
     service.second_step.finish([{token!r}], {proof!r}, then=service.sessions.finish, client=UNKNOWN_CLIENT, by=operator)
 """
 

@@ -1,4 +1,4 @@
-"""Runs a piece of code in processes that are killed before each of its SQL statements in turn, until one reaches its end."""
+"""Runs code in one process after the other. Each is killed before a later SQL statement, until one reaches its end."""
 
 import subprocess
 import sys
@@ -20,10 +20,16 @@ from usersctl.store import database_file
 from usersctl.store.opening import open_store
 import cryptography.hazmat.primitives.ciphers.aead, segno, usersctl.factors.enrolment, usersctl.factors.rotation, usersctl.sessions
 
-made, work = Path(sys.argv[1]), Path(sys.argv[2])
-exec(sys.argv[3])
+made, work, step = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 opened = database_file._open
 operator = Actor("cli:tester", "local")
+
+
+def service_on(database):
+    return Service(Settings(database=database, base_url="http://localhost"), open_store(database))
+
+
+exec(sys.argv[4])
 
 
 def act_until(folder, at):
@@ -41,15 +47,14 @@ def act_until(folder, at):
         return connection
 
     database_file._open = open_and_watch
-    database = folder / "users.db"
-    act(Service(Settings(database=database, base_url="http://localhost"), open_store(database)))
+    act(folder / "users.db")
     os._exit(0)
 
 
 at = 0
 status = signal.SIGKILL
 while status == signal.SIGKILL:
-    at += 1
+    at += step
     folder = work / str(at)
     shutil.copytree(made, folder)
     status = os.waitpid(os.fork() or act_until(folder, at), 0)[1]
@@ -58,12 +63,13 @@ sys.exit(status != 0)
 
 
 @contextmanager
-def folders_after_kills(made: Path, code: str) -> Iterator[list[Path]]:
-    """`code` defines act(service). Each folder is a copy of `made`, as one of the killed processes left it; the last one ended
-    by itself."""
+def folders_after_kills(made: Path, code: str, *, step: int = 1) -> Iterator[list[Path]]:
+    """`code` defines act(database), and may use service_on(database). Each folder is a copy of `made`, as one of the killed
+    processes left it, and named by the number of its statement; the last process ended by itself. `step`: 1 for each
+    statement."""
     with TemporaryDirectory(dir=IN_MEMORY) as work:
         done = subprocess.run(
-            [sys.executable, "-c", _HARNESS, str(made), work, code],
+            [sys.executable, "-c", _HARNESS, str(made), work, str(step), code],
             check=False,
             capture_output=True,
             text=True,
