@@ -17,6 +17,7 @@ import pytest
 from support.accounts import author
 from support.authenticator import Authenticator
 from support.commands import OPERATOR, PASSWORD
+from support.factors import store_passkey
 from support.identities import link, provider_settings
 from support.passkeys import ORIGIN, OWN, TO_ADD, options
 from support.tables import everything, query
@@ -163,19 +164,10 @@ class Caller:
 
     def with_factors(self) -> int:
         """The account has both kinds, and the session has proved one. Returns the id of the passkey."""
-        key = {
-            "rp_id": "localhost",
-            "public_key": b"",
-            "algorithm": -7,
-            "sign_count": 0,
-            "name": "Key",
-            "synced": False,
-        }
         with self.house.elsewhere.store.write() as tx:
             tx.add_totp(self.user.id, b"sealed", 0)
-            passkey = tx.add_passkey(self.user.id, b"id of %d" % self.user.id, **key)
+            passkey = store_passkey(tx, self.user.id, f"id of {self.user.id}")
             tx.note_proof(digest(self.opened.token), "passkey")
-        assert passkey is not None
         return passkey.id
 
     def code(self) -> str:

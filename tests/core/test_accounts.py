@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from support.accounts import signed_in_admin
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.factors import store_passkey
 from support.fakes import FakeClock
 from support.tables import LATER, audit, columns, plant_link, query
 
@@ -494,12 +495,8 @@ def test_deleting_removes_all_that_hangs_on_the_account_and_nothing_else(
                 "INSERT INTO identities (user_id, provider, issuer, subject, linked_at) VALUES (?, 'x', 'x', ?, ?)",
                 (user.id, str(user.id), LATER),
             )
-            tx._run(
-                "INSERT INTO totp_secrets (user_id, secret, created_at, last_step) VALUES (?, ?, ?, 0)",
-                (user.id, b"x", LATER),
-            )
-            passkey = {"public_key": b"", "algorithm": -7, "sign_count": 0, "name": "x", "synced": False}
-            tx.add_passkey(user.id, user.email.encode(), rp_id="example.com", **passkey)
+            tx.add_totp(user.id, b"x", 0)
+            store_passkey(tx, user.id, user.email)
             tx.add_recovery_codes(user.id, [b"x"])
             tx.add_pending(PendingSignIn(user.email.encode(), user.id, "pwd", False), timedelta(1))
             tx.begin_totp(user.id, user.id, b"x", timedelta(1))

@@ -16,7 +16,7 @@ import pytest
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import free_port, serving
 from support.documentation import page, rows, same, steps
-from support.factors import add_authenticator_apps
+from support.factors import add_authenticator_apps, store_passkey
 from support.fakes import FakeClock
 from support.oauth_site import oauth_site
 from support.old_databases import old_database
@@ -622,8 +622,7 @@ def test_a_link_in_place_of_the_key_is_a_problem_with_a_way_on(doctor: Doctor, s
 def test_passkeys_of_another_address_are_a_warning(doctor: Doctor, service: Service) -> None:
     with service.store.write() as tx:
         for number, rp_id in enumerate(("id.example.com", "id.example.com", "www.example.com")):
-            row = {"public_key": b"k", "algorithm": -7, "sign_count": 0, "name": "Phone", "synced": True}
-            tx.add_passkey(1, bytes([number]), rp_id=rp_id, **row)
+            store_passkey(tx, 1, f"{number}", rp_id=rp_id)
     severity, message, mend = doctor.finds("passkeys", base_url="https://www.example.com")
     assert (severity, message) == (
         "warning",
@@ -632,7 +631,7 @@ def test_passkeys_of_another_address_are_a_warning(doctor: Doctor, service: Serv
     assert mend == "set baseUrl to https://id.example.com again, or users make new ones"
     with service.store.write() as tx:
         tx.delete_passkeys(1)
-        tx.add_passkey(1, b"4", rp_id="www.example.com", **row)
+        store_passkey(tx, 1, "4", rp_id="www.example.com")
     assert doctor.finds("passkeys", base_url="https://www.example.com")[:2] == ("ok", "1 of www.example.com")
 
 
