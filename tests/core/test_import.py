@@ -131,8 +131,7 @@ def test_an_import_needs_few_statements_for_many_rows(service: Service) -> None:
     options = ImportOptions("fail", False, OPERATOR, report=print, hashing=lambda *_: None)
     with statements(service) as run:
         assert service.transfer.import_rows(people, options).created == 1_000
-    # The trail gets its rows by one statement, which the callback reports for each of them.
-    # The callback reports a statement again for each row of it.
+    # The trail gets its rows by one statement, which is reported for each of them.
     assert len({text for text in run if not text.startswith("INSERT INTO audit ")}) < 100
 
 

@@ -4,7 +4,6 @@ Some 900 mutated ceremonies in every run, 10,000 by `USERSCTL_LONG=1 pytest test
 """
 
 import copy
-import os
 import random
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from support.authenticator import (
     from_base64,
     in_base64,
 )
+from support.faults import LONG
 from support.mutations import changed_once
 from webauthn import verify_authentication_response, verify_registration_response
 from webauthn.helpers.cose import COSEAlgorithmIdentifier
@@ -52,7 +52,6 @@ CREATE = {
     "pubKeyCredParams": [{"type": "public-key", "alg": number} for number in ALGORITHMS],
 }
 GET = {"challenge": in_base64(CHALLENGE), "rpId": SITE.rp_id}
-LONG = os.environ.get("USERSCTL_LONG") == "1"
 
 Credential = dict[str, Any]
 

@@ -291,7 +291,7 @@ def test_a_name_that_takes_long_to_resolve_is_given_up_in_time(monkeypatch: pyte
     assert time.monotonic() - began < 1.5
 
 
-def test_a_name_that_does_not_exist_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_does_not_exist_cannot_be_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **_more: object) -> None:
         raise socket.gaierror(-2, "Name or service not known")
 

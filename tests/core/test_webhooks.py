@@ -14,9 +14,10 @@ from support.tables import query
 
 from usersctl import events
 from usersctl.config.webhooks import Webhook
-from usersctl.invitations import guest
+from usersctl.invitations import guest, lifetime_of
 from usersctl.models import Actor, EmailState, Role, User
 from usersctl.service import Service
+from usersctl.transfer.writing import ImportOptions
 from usersctl.webhooks.delivery import Delivery, wait_of
 from usersctl.webhooks.sending import Answer
 
@@ -122,17 +123,17 @@ def test_the_life_of_an_account_is_told_in_order(told: Service, ops: Delivery, r
 def test_invitations_registrations_imports_and_lockdowns_are_told(
     told: Service, ops: Delivery, receiver: Receiver
 ) -> None:
-    from usersctl.invitations import lifetime_of
-
     (invited,) = told.invitations.invite([guest("eve@example.com")], lifetime_of("7d"), by=OPERATOR)
     told.invitations.invite([guest("eve@example.com")], lifetime_of("7d"), by=OPERATOR)
     told.registration.register("bob@example.com", "Bob", PASSWORD, by=Actor("anonymous"))
     told.invitations.withdraw([invited.id], by=OPERATOR)
+    options = ImportOptions("fail", False, OPERATOR, report=print, hashing=lambda *_: None)
+    told.transfer.import_rows([("row 1", {"email": "cy@example.com"})], options)
     told.lockdown.start(None, by=OPERATOR)
     told.lockdown.stop(by=OPERATOR)
     send_all(ops)
     # Those of different users come in any order; here, in that of their changes.
-    expected = ["user.created", "user.created", "user.deleted", "lockdown.on", "lockdown.off"]
+    expected = [*["user.created"] * 3, "user.deleted", "lockdown.on", "lockdown.off"]
     assert sorted(types(receiver)) == sorted(expected)
     assert receiver.taken[-1].payload["data"]["user"] is None
 

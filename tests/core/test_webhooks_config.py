@@ -23,7 +23,7 @@ def loaded(folder: Path, *tables: Any) -> Any:
     return load(config=file, env=ENV)
 
 
-def test_a_webhook_takes_all_events_from_public_addresses_unless_told(tmp_path: Path) -> None:
+def test_by_default_a_webhook_takes_all_events_and_has_a_public_address(tmp_path: Path) -> None:
     (ops,) = loaded(tmp_path, OPS).settings.webhooks
     assert ops == Webhook("ops", "https://ops.example.com/hook", (SECRET,), ("*",), False)
     assert all(ops.takes(event) for event in EVENTS)

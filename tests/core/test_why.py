@@ -81,7 +81,7 @@ def test_an_account_whose_factors_cannot_be_used_is_reset(service: Service, add:
     assert [finding.cause for finding in explanation.findings] == [Cause.NO_USABLE_FACTOR]
 
 
-def test_an_account_that_must_have_a_factor_and_has_none_is_told(
+def test_an_account_that_must_have_a_factor_and_has_none_must_enrol(
     service: Service, add: Callable[..., User]
 ) -> None:
     ada, bob = add("ada", role="admin"), add("bob")

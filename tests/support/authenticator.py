@@ -1,4 +1,4 @@
-"""An authenticator in software: it makes passkeys and uses them, and can be told to do it wrongly."""
+"""An authenticator in software: it makes passkeys and uses them, and does it wrongly where a test asks for that."""
 
 import base64
 import hashlib
@@ -56,7 +56,7 @@ class Kept:
 class Authenticator:
     """`origin`: of the page in its browser. What `create` and `get` are given in `changes` they say instead of the truth:
     `type`, `challenge`, `origin`, `crossOrigin`, `topOrigin`, `rp_id`, `flags`, `count`, `user_handle`, `id`, `format`,
-    `statement`, `extensions`."""
+    `statement`, `extensions`, `cose`."""
 
     origin: str
     algorithm: int = ES256
@@ -95,13 +95,13 @@ class Authenticator:
         )
 
     def get(
-        self, options: dict[str, Any], kept: Kept | None = None, *, counting: bool = True, **changes: Any
+        self, options: dict[str, Any], kept: Kept | None = None, **changes: Any
     ) -> dict[str, Any]:
         """What `navigator.credentials.get()` returns; without `kept` for the newest passkey that the options allow."""
         if kept is None:
             allowed = [from_base64(each["id"]) for each in options.get("allowCredentials", [])]
             kept = next(each for each in reversed(self.passkeys) if not allowed or each.id in allowed)
-        kept.count += int(self.counts and counting)
+        kept.count += int(self.counts)
         data = self._data(kept, changes, self.flags, b"")
         client_data = self._client_data("webauthn.get", options, changes)
         signed = data + hashlib.sha256(client_data).digest()
@@ -110,7 +110,7 @@ class Authenticator:
             changes.get("id", kept.id),
             clientDataJSON=client_data,
             authenticatorData=data,
-            signature=changes.get("signature") or kept.key.sign(signed, *SIGN[kept.algorithm]),
+            signature=kept.key.sign(signed, *SIGN[kept.algorithm]),
             **({} if handle is None else {"userHandle": handle}),
         )
 
