@@ -186,6 +186,14 @@ def make_site(make_service: Callable[..., Service]) -> Iterator[Callable[..., Si
 
 
 @pytest.fixture
+def here(make_site: Callable[..., Site]) -> Site:
+    """A daemon at an address that is a name, as passkeys need it."""
+    from support.passkeys import ORIGIN  # takes long to import
+
+    return make_site(base_url=ORIGIN)
+
+
+@pytest.fixture
 def make_oauth_site(make_service: Callable[..., Service]) -> Iterator[MakeOAuthSite]:
     """Sites with identity providers; keywords are those of `oauth_site`."""
     with ExitStack() as stack:

@@ -1,6 +1,6 @@
 """Attacks on the links of an account to identity providers: who may make and end one, and a thief who has made one."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -17,16 +17,9 @@ from usersctl.service import Service
 
 
 @pytest.fixture
-def site(make_oauth_site: MakeOAuthSite) -> Iterator[OAuthSite]:
+def site(make_oauth_site: MakeOAuthSite) -> OAuthSite:
     """One honest provider, `oauth`, and two hostile ones."""
-    site = make_oauth_site(others=HOSTILE, oauth_allow_auto_registration=True)
-    yield site
-    site.assert_unharmed()
-
-
-@pytest.fixture
-def browser(site: OAuthSite) -> Browser:
-    return site.browser()
+    return make_oauth_site(others=HOSTILE, oauth_allow_auto_registration=True)
 
 
 def linked(browser: Browser, provider: str, person: str) -> Reply:

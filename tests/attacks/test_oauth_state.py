@@ -4,7 +4,7 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -32,15 +32,8 @@ from usersd.handlers.oauth import PURPOSE, Flow
 
 
 @pytest.fixture
-def site(make_oauth_site: MakeOAuthSite) -> Iterator[OAuthSite]:
-    site = make_oauth_site(oauth_allow_auto_registration=True, limits_enabled=False)
-    yield site
-    site.assert_unharmed()
-
-
-@pytest.fixture
-def browser(site: OAuthSite) -> Browser:
-    return site.browser()
+def site(make_oauth_site: MakeOAuthSite) -> OAuthSite:
+    return make_oauth_site(oauth_allow_auto_registration=True, limits_enabled=False)
 
 
 def with_state(path: str, state: str) -> str:

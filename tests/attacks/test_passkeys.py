@@ -5,7 +5,6 @@ Some 300 mutated ceremonies in every run, 10,000 by `USERSCTL_LONG=1 pytest test
 
 import copy
 import json
-import os
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ import pytest
 from support.authenticator import BE, BS, UP, UV, Authenticator, from_base64, in_base64
 from support.commands import OPERATOR
 from support.fakes import FakeClock
+from support.faults import LONG
 from support.mutations import changed_once
 from support.passkeys import (
     OPTIONS,
@@ -36,7 +36,6 @@ from support.web import Reply, Site
 from usersctl.factors import webauthn
 
 ADA = "ada@example.com"
-LONG = os.environ.get("USERSCTL_LONG") == "1"
 
 UNVERIFIED: dict[str, dict[str, Any]] = {
     "without verification of the user": {"flags": UP},
@@ -49,11 +48,6 @@ UNVERIFIED: dict[str, dict[str, Any]] = {
     "from a frame": {"crossOrigin": True},
     "from a frame, with the site around it": {"topOrigin": "http://evil.example.com"},
 }
-
-
-@pytest.fixture
-def here(make_site: Callable[..., Site]) -> Site:
-    return make_site(base_url=ORIGIN)
 
 
 @pytest.fixture

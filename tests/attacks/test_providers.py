@@ -33,16 +33,9 @@ from usersd.server.lanes import Lane
 
 
 @pytest.fixture
-def site(make_oauth_site: MakeOAuthSite) -> Iterator[OAuthSite]:
+def site(make_oauth_site: MakeOAuthSite) -> OAuthSite:
     """One honest provider, `oauth`, and two hostile ones."""
-    site = make_oauth_site(others=HOSTILE, oauth_allow_auto_registration=True)
-    yield site
-    site.assert_unharmed()
-
-
-@pytest.fixture
-def browser(site: OAuthSite) -> Browser:
-    return site.browser()
+    return make_oauth_site(others=HOSTILE, oauth_allow_auto_registration=True)
 
 
 def at(provider: str, back: str, **changes: str) -> str:

@@ -1,6 +1,6 @@
 """No way in goes around the second factor of an account: each leads to a sign-in that waits for it, or to none."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import ip_network
@@ -59,15 +59,13 @@ class Account:
 
 
 @pytest.fixture
-def site(make_oauth_site: MakeOAuthSite) -> Iterator[OAuthSite]:
-    site = make_oauth_site(
+def site(make_oauth_site: MakeOAuthSite) -> OAuthSite:
+    return make_oauth_site(
         others={"corp": {"trusts_factors": True}, "work": {}},
         oauth_allow_auto_registration=True,
         whitelist=("/register",),
         trusted_proxies=HERE,
     )
-    yield site
-    site.assert_unharmed()
 
 
 @pytest.fixture

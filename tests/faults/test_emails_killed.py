@@ -4,7 +4,6 @@ Every account that was answered 200 gets its letter, and each kill costs one dup
 of every run; `USERSCTL_LONG=1 pytest tests/faults` makes 100 registrations and 30 kills.
 """
 
-import os
 import random
 import signal
 import threading
@@ -17,10 +16,10 @@ import pytest
 from support.commands import PASSWORD, Command
 from support.daemons import Daemon, free_port, serving, wait_for
 from support.databases import opened
+from support.faults import LONG
 from support.postbox import Postbox, smtp_server
 from support.web import Client
 
-LONG = os.environ.get("USERSCTL_LONG") == "1"
 KILLS, REGISTRATIONS = (30, 100) if LONG else (4, 16)
 TIME_LIMIT = 600 if LONG else 60
 

@@ -3,7 +3,6 @@
 Some of the 500 of Django sign in in every run; all by `USERSCTL_LONG=1 pytest tests/interface/test_foreign_hashes.py`.
 """
 
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.commands import PASSWORD, Command
 from support.daemons import serving
+from support.faults import LONG
 from support.hashes import PHRASE, of_packages
 from support.servers import installed
 from support.tables import hash_of, store_hash
 from support.web import Client, Site
 
 MADE = of_packages()
-LONG = os.environ.get("USERSCTL_LONG") == "1"
 PEOPLE = 500
 SIGNING_IN = PEOPLE if LONG else 20
 DIFFERENT = 20  # hashes of Django, which take as long to make as to check

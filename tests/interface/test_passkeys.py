@@ -30,12 +30,6 @@ FACTORS = "/api/users/me/factors"
 
 
 @pytest.fixture
-def here(make_site: Callable[..., Site]) -> Site:
-    """A daemon at an address that is a name."""
-    return make_site(base_url=ORIGIN)
-
-
-@pytest.fixture
 def device() -> Authenticator:
     return Authenticator(ORIGIN)
 
