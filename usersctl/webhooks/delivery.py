@@ -130,7 +130,7 @@ def wait_of(retry_after: str, now: datetime) -> timedelta:
         return min(LONGEST_WAIT, timedelta(seconds=min(int(retry_after), 10**6)))
     try:
         until = parsedate_to_datetime(retry_after)
-    except ValueError:
+    except (ValueError, OverflowError):  # of a year or a zone with many digits
         return timedelta()
     if until.tzinfo is None:
         until = until.replace(tzinfo=UTC)
