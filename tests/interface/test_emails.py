@@ -77,7 +77,8 @@ class working:  # noqa: N801 - reads as what it does
         self.worker.start()
 
     def __exit__(self, *_: object) -> None:
-        self.worker.stop()
+        self.worker.end()
+        self.worker.join(2)
 
 
 @pytest.fixture

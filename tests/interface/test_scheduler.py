@@ -112,7 +112,8 @@ def test_a_clock_that_stands_still_just_before_a_slot_does_not_make_it_spin(
     thread = Scheduler("0 2 * * *", lambda _slot: None, now=clock, log=Log(io.StringIO(), as_json=True))
     thread.start()
     time.sleep(0.5)
-    thread.stop()
+    thread.end()
+    thread.join(2)
     assert 2 <= clock.looks <= 50
 
 
@@ -206,7 +207,8 @@ def test_a_failure_is_logged_and_does_not_end_the_thread(
             clock.move(minutes=1)
             wait_for(lambda n=n: task.calls == n, 5)
     finally:
-        thread.stop()
+        thread.end()
+        thread.join(2)
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["event"] for line in lines] == ["schedule", "error"]
     assert lines[0]["failed"] == "the disk is full"
@@ -217,7 +219,8 @@ def test_the_scheduler_stops_at_once_while_it_sleeps() -> None:
     thread = Scheduler("0 2 * * *", lambda _slot: None, now=FakeClock(), log=Log(io.StringIO()))
     thread.start()
     began = time.monotonic()
-    thread.stop()
+    thread.end()
+    thread.join(2)
     assert time.monotonic() - began < 1
 
 

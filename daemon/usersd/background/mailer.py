@@ -47,11 +47,6 @@ class Mailer(threading.Thread):
         self._stopping = True
         self.wake()
 
-    def stop(self) -> None:
-        """Waits two seconds for an email that is being sent; the next leader sends an unfinished one again."""
-        self.end()
-        self.join(2)
-
     def run(self) -> None:
         due = self._outbox.committed
         while not self._stopping:

@@ -43,11 +43,6 @@ class Scheduler(threading.Thread):
     def end(self) -> None:
         self._stopping.set()
 
-    def stop(self) -> None:
-        self.end()
-        if self.is_alive():
-            self.join(2)
-
     def tick(self) -> float:
         """Runs the slot that is due; returns the seconds to sleep until the next tick."""
         now = self._now()
