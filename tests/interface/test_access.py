@@ -1,7 +1,7 @@
 """Access: every route times every kind of caller times every method, through a real socket."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.commands import OPERATOR, PASSWORD
 from support.factors import SEED, add_factors
 from support.fakes import FakeClock
+from support.paths import filled
 from support.web import Client, Reply, Site
 
 from usersctl.config import load
@@ -139,6 +140,7 @@ WORKS_ONCE = {
     "/api/users/auth/oauth/callback/<provider>",
 }
 
+OF_NOTHING = {"session_id": "999", "passkey_id": "999", "token_id": "999"}
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW")
 PATHS = sorted({path for _, path in EXPECTED})
 SIGNED_IN = ("user", "admin")
@@ -206,27 +208,21 @@ class Callers:
         return self.site.client(cookies={"auth_token": token})
 
     def path(self, path: str, caller: str, method: str) -> str:
-        known = {
-            "<session_id>": "999",
-            "<passkey_id>": "999",
-            "<token_id>": "999",
-            "<name>": "style.css",
-            "<group>": "staff",
-            "<provider>": "oauth",
-        }
-        if "<id>" in path:
-            own = method in ("GET", "HEAD")
-            target = getattr(self, caller, self.user) if own else self._other(path)
-            known["<id>"] = str(target.id)
-        return re.sub("<[a-z_]+>", lambda name: known[name[0]], path)
+        if "<id>" not in path:
+            return filled(path, **OF_NOTHING)
+        own = method in ("GET", "HEAD")
+        target = getattr(self, caller, self.user) if own else another(self.site, path, self.number)
+        return filled(path, id=str(target.id), **OF_NOTHING)
 
-    def _other(self, path: str) -> User:
-        name = f"other-{next(self.number)}"
-        if not path.endswith("/invite"):
-            return self.site.add(name)
-        user = self.site.add(name, password=None)
-        (invited,) = self.site.service.invitations.again([user.id], timedelta(days=7), by=OPERATOR)
-        return invited
+
+def another(site: Site, path: str, number: Iterator[int]) -> User:
+    """A new user for this path, which may end the account; an invited one for the path of an invitation."""
+    name = f"other-{next(number)}"
+    if not path.endswith("/invite"):
+        return site.add(name)
+    user = site.add(name, password=None)
+    (invited,) = site.service.invitations.again([user.id], timedelta(days=7), by=OPERATOR)
+    return invited
 
 
 def test_every_route_is_in_the_table_of_this_test() -> None:
@@ -333,7 +329,7 @@ class States:
     def __init__(self, site: Site) -> None:
         self.site, self.number = site, count()
 
-    def client(self, state: str) -> tuple[Client, User]:
+    def client(self, state: str) -> Client:
         service, client = self.site.service, self.site.client()
         user = self.site.add(f"admin-{next(self.number)}", role="admin")
         if state.startswith("API token"):
@@ -341,15 +337,15 @@ class States:
                 add_factors(service, user.id)
             made = service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR)
             client.headers["Authorization"] = f"Bearer {made.token}"
-            return client, user
+            return client
         session = service.sessions.open(user, remember=False).token
         if state == "must enrol":
             client.cookies["auth_token"] = session
-            return client, user
+            return client
         add_factors(service, user.id)
         if state == "one factor":
             client.cookies["auth_token"] = session
-            return client, user
+            return client
         pending = service.sessions.login(user.email, PASSWORD).token
         if state == "two factors":
             proof = Proof(code=totp.code_at(SEED, totp.step_at(service.now())))
@@ -363,24 +359,12 @@ class States:
             client.cookies["auth_token"] = pending
         else:
             client.headers["Authorization"] = f"Bearer {pending}"
-        return client, user
+        return client
 
-    def path(self, path: str, own: User) -> str:
-        known = {
-            "<session_id>": "999",
-            "<passkey_id>": "999",
-            "<token_id>": "999",
-            "<name>": "style.css",
-            "<group>": "staff",
-        }
-        known |= {"<provider>": "oauth", "<id>": str(own.id)}
-        if "<id>" in path:
-            name = f"other-{next(self.number)}"
-            other = self.site.add(name, password=None if path.endswith("/invite") else PASSWORD)
-            if path.endswith("/invite"):
-                self.site.service.invitations.again([other.id], timedelta(days=7), by=OPERATOR)
-            known["<id>"] = str(other.id)
-        return re.sub("<[a-z_]+>", lambda name: known[name[0]], path)
+    def path(self, path: str) -> str:
+        if "<id>" not in path:
+            return filled(path, **OF_NOTHING)
+        return filled(path, id=str(another(self.site, path, self.number).id), **OF_NOTHING)
 
 
 def expected_in(  # noqa: PLR0911 - one for each rule
@@ -422,8 +406,7 @@ def test_each_route_in_each_state_of_second_factors(
     states, wrong = States(site), []
     clock.move(minutes=1)
     for method, path in EXPECTED:
-        client, user = states.client(state)
-        reply = client.send(method, states.path(path, user))
+        reply = states.client(state).send(method, states.path(path))
         wanted = expected_in(state, method, path)
         if reply.status != wanted:
             wrong.append((method, path, reply.status, wanted))
