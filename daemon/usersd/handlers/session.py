@@ -155,7 +155,7 @@ def logout(request: Request, service: Service) -> dict[str, Any]:
     # First, so that it is cleared even if the database cannot be written.
     clear_session_cookie(request)
     for token in filter(None, (request.bearer, *request.cookie_tokens)):
-        session = service.sessions.end(token, ip=request.client.ip)
+        session = service.sessions.end(token, ip=request.ip)
         if session is not None:
             request.log_fields |= {"account": session.user_id, "session": session.id}
     return {"message": "Logged out"}

@@ -76,10 +76,10 @@ _PARAMETERS = {field.name for field in VerifyQuery.fields}
     model("LetIn", {}),
     query=VerifyQuery,
     takes_session=True,
-    redirect="A browser without a session is sent to `/login`, one whose session lacks a second factor to `/second-factor`, and back.",
+    redirect="A browser without a session is sent to `/login`, one whose session lacks a second factor to `/second-factor`, one of a user who must add one first to `/account`; and back.",
     refusals={
-        401: "Not signed in, or without the second factor that is needed. `Location` is where a browser could sign in. With `forward.basic`, clients other than browsers are asked for Basic credentials: an email and an API token.",
-        403: "The role does not suffice, the user is not in the group, or the token lacks the scope `verify`.",
+        401: "Not signed in, or without the second factor that is needed. `Location` is the page of this service that asks for it. With `forward.basic`, clients other than browsers are asked for Basic credentials: an email and an API token.",
+        403: "The role does not suffice, the user is not in the group, or the token lacks the scope `verify`; or the user must add a second factor first, at the `Location`.",
     },
     html_refusals=frozenset({403}),
     headers={

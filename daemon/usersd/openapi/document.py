@@ -167,6 +167,8 @@ def _responses(route: Route, operation: Operation) -> dict[str, Any]:
     redirect = operation.redirect
     if not redirect and route.access not in _OPEN and not is_api(route.path):
         redirect = "To `/login`, and back after signing in."
+        if not route.enrols:
+            redirect = "To `/login`, or to `/account` if a second factor has to be added first, and back."
     if redirect:
         headers = _headers("Location", cookie=operation.sets_cookie)
         responses["302"] = {"description": redirect, "headers": headers}

@@ -58,8 +58,7 @@ _HEADERS = {
 _ANSWERS = {
     "2XX": "Taken.",
     "410": "Ends the webhook, until `usersctl webhook retry NAME`.",
-    "429": "Tried again, no sooner than `Retry-After` says.",
-    "default": "Tried again with growing pauses, for three days. Redirects are not followed.",
+    "default": "Tried again with growing pauses, no sooner than `Retry-After` says, for three days. Redirects are not followed.",
 }
 
 
