@@ -35,8 +35,14 @@ def begin(
     )
     emails.add_for_admin(tx, INVITATION, invited)
     details = {name: True for name, is_so in (("again", again), ("created", created)) if is_so}
-    tx.audit(by, "invite", invited, role=invited.role, days=round(lifetime / timedelta(days=1), 2), **details)
+    tx.audit(by, "invite", invited, role=invited.role, days=_days(lifetime), **details)
     return invited
+
+
+def _days(lifetime: timedelta) -> float:
+    """7, and not 7.0, for whole days."""
+    days = round(lifetime / timedelta(days=1), 2)
+    return int(days) if days.is_integer() else days
 
 
 def send(tx: Transaction, emails: EmailQueue, user: User, *, former: User) -> User:
