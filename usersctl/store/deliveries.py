@@ -50,23 +50,22 @@ class Deliveries(Statements):
             self.finish_event(event, EmailState.FAILED, event.last_error or "too old")
         return len(events)
 
-    def retry_events(self, webhook: str) -> int:
+    def retry_events(self, webhook: str) -> None:
         """Makes all that wait due as if never tried, in their order; and those given up, where no later one of the same user
-        was taken. Returns how many wait."""
+        was taken."""
         later = (
             "SELECT 1 FROM outbox AS later WHERE later.webhook = outbox.webhook AND later.subject = outbox.subject"
             " AND later.id > outbox.id AND later.state = 'sent'"
         )
         values = {"webhook": webhook, "behind": BEHIND, "now": self.now_text}
-        count = self._run(
+        self._run(
             "UPDATE outbox SET state = 'waiting', attempts = 0, finished_at = NULL, due_at = :behind"
             " WHERE webhook = :webhook AND (state = 'waiting' OR"
             f" (state = 'failed' AND NOT EXISTS ({later})))",
             values,
-        ).rowcount
+        )
         first = "SELECT min(id) FROM outbox WHERE webhook = :webhook AND state = 'waiting' GROUP BY subject"
         self._run(f"UPDATE outbox SET due_at = :now WHERE id IN ({first})", values)
-        return count
 
     def newest_events(self, webhook: str, at_most: int) -> Iterator[QueuedEmail]:
         statement = f"SELECT {_EVENT} FROM outbox WHERE webhook = ? ORDER BY id DESC LIMIT ?"

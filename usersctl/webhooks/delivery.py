@@ -64,10 +64,10 @@ class Delivery:
         except NotDelivered as problem:
             return self._failed(event, str(problem))
         except Exception as error:  # noqa: BLE001 - one bad event must not stop the others
-            return self._failed(event, f"{type(error).__name__}")
-        if 200 <= answer.status < 300:
+            return self._failed(event, type(error).__name__)
+        if answer.is_success:
             return self._taken(event, answer)
-        return self._failed(event, f"the receiver answered {answer.status}", answer)
+        return self._failed(event, answer.refusal, answer)
 
     def _taken(self, event: QueuedEmail, answer: Answer) -> Attempt:
         def note(tx: Transaction) -> None:

@@ -26,6 +26,14 @@ class Answer(NamedTuple):
     status: int
     retry_after: str | None = None
 
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def refusal(self) -> str:
+        return f"the receiver answered {self.status}"
+
 
 class _Deadline:
     def __init__(self, seconds: float) -> None:

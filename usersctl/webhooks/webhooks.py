@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from usersctl.clock import Clock
+from usersctl.clock import Clock, stamp
 from usersctl.config.webhooks import Webhook
 from usersctl.errors import NotFound
 from usersctl.events import WEBHOOK_TEST
@@ -15,6 +15,7 @@ from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.webhooks import delivery
 from usersctl.webhooks.delivery import Delivery
+from usersctl.webhooks.errors import NotDelivered
 from usersctl.webhooks.events import add_events, new_event_id, payload
 from usersctl.webhooks.sending import Answer
 
@@ -33,6 +34,21 @@ class Condition(NamedTuple):
         if self.state.ended_at is not None:
             return "ended"
         return "failing" if self.state.failures else "ok"
+
+    def as_json(self) -> dict[str, Any]:
+        webhook, oldest = self.webhook, self.oldest_waiting
+        return {
+            "name": webhook.name,
+            "url": webhook.url,
+            "events": list(webhook.events),
+            "allow_private": webhook.allow_private,
+            "state": self.word,
+            **self.counts,
+            "oldest_waiting": oldest and oldest.created_at,
+            "failures": self.state.failures,
+            "paused_until": self.state.paused_until,
+            "ended_at": self.state.ended_at,
+        }
 
 
 class Webhooks:
@@ -77,12 +93,13 @@ class Webhooks:
                 return
 
     def test(self, name: str, *, by: Actor) -> tuple[str, Answer]:
-        """Sends an event at once, past the outbox. Returns its id and the answer; raises NotDelivered without one."""
+        """Sends an event at once, past the outbox. Returns its id and the answer; raises NotDelivered if it was not taken."""
         webhook, now, event_id = self.named(name), self.now(), new_event_id()
-        with self.store.glance() as tx:
-            at = tx.now_text
-        text = payload(WEBHOOK_TEST, at, None, Told(by, WEBHOOK_TEST, None, None, {"webhook": name}))
-        return event_id, delivery.send(webhook, event_id, text, now)
+        text = payload(WEBHOOK_TEST, stamp(now), None, Told(by, WEBHOOK_TEST, None, None, {"webhook": name}))
+        answer = delivery.send(webhook, event_id, text, now)
+        if not answer.is_success:
+            raise NotDelivered(answer.refusal)
+        return event_id, answer
 
 
 def _condition(tx: Transaction, webhook: Webhook) -> Condition:
@@ -90,19 +107,3 @@ def _condition(tx: Transaction, webhook: Webhook) -> Condition:
     newest = list(tx.newest_events(name, NEWEST))
     oldest = tx.oldest_waiting_event(name)
     return Condition(webhook, tx.webhook_state(name), tx.count_events(name), oldest, newest)
-
-
-def as_json(condition: Condition) -> dict[str, Any]:
-    webhook, oldest = condition.webhook, condition.oldest_waiting
-    return {
-        "name": webhook.name,
-        "url": webhook.url,
-        "events": list(webhook.events),
-        "allow_private": webhook.allow_private,
-        "state": condition.word,
-        **condition.counts,
-        "oldest_waiting": oldest and oldest.created_at,
-        "failures": condition.state.failures,
-        "paused_until": condition.state.paused_until,
-        "ended_at": condition.state.ended_at,
-    }
