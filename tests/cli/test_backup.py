@@ -899,8 +899,8 @@ def test_a_restore_without_the_key_says_what_cannot_be_used_and_how_to_go_on(
     (there := usersctl.folder / "elsewhere").mkdir()
     lost, database = key.read_text(), there / "users.db"  # another machine
     note = (
-        f"1 authenticator app cannot be used: their key is not in {there / 'users.key'}. Add it there, one key a line; or, if"
-        " it is lost, let users enrol again after: usersctl factor reset USER --totp. usersctl doctor names them\n"
+        f"1 authenticator app cannot be used, because the key is not in {there / 'users.key'}. Add it there, one key a line; or,"
+        " if it is lost, let users enrol again after: usersctl factor reset USER --totp. usersctl doctor names them\n"
     )
     done = usersctl.ok("db", "restore", file, "--db", database, "--dry-run")
     assert done.stderr == note

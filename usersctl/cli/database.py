@@ -243,8 +243,8 @@ def _without_key(run: "Invocation", copy: Path) -> tuple[int, str]:
         return 0, ""
     apps = counted(count, "authenticator app")
     return count, (
-        f"{apps} cannot be used: their key is not in {_sealer(run).place}. Add it there, one key a line; or, if it is lost, let"
-        " users enrol again after: usersctl factor reset USER --totp. usersctl doctor names them"
+        f"{apps} cannot be used, because the key is not in {_sealer(run).place}. Add it there, one key a line; or, if it is"
+        " lost, let users enrol again after: usersctl factor reset USER --totp. usersctl doctor names them"
     )
 
 

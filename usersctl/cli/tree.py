@@ -107,7 +107,7 @@ GROUPS = {
     "factor": "Second factors of users: list, remove.",
     "token": "API tokens and sessions: create, list, revoke.",
     "mail": "Show, send and test emails.",
-    "webhook": "Show, test and begin again the receivers of events.",
+    "webhook": "Receivers of events: list, show, retry, test.",
     "db": "Create, upgrade, back up, check and move the database.",
     "key": "The key that seals the secrets of authenticator apps.",
     "audit": "Show the audit trail: on a terminal the newest row first, else the oldest.",

@@ -104,9 +104,9 @@ class Settings(NamedTuple):
         "Days until an account that its owner deleted is gone. Until then the owner can undo it by email. 0: at once, without an email."
         )] = timedelta(days=7)
     second_factor: Annotated[str, Key("auth.secondFactor", values.one_of("optional", "admins", "everyone", "off"),
-        "Who must have a second factor: admins, everyone, or no user (optional). Who has one is always asked for it, also with off, with which no user can add one.")] = "optional"
+        "Which users must have a second factor: admins, everyone, or none (optional). With off, none can add one. A user who has one is always asked for it.")] = "optional"
     remember_factor: Annotated[timedelta, Key("auth.rememberFactor", values.duration("days", 365, low=0),
-        "Days for which a device on which a user asked for it is not asked for the second factor again. 0: never.")] = timedelta(days=30)
+        "Days for which a device is not asked for the second factor again, if its user wished so. 0: it is always asked.")] = timedelta(days=30)
     allowed_origins: Annotated[tuple[str, ...], Key("auth.allowedOrigins", values.list_of(values.origin_of, "origins"),
         "Other web origins whose pages may call the API from a browser with the visitor's cookie.")] = ()
     role_rules: Annotated[tuple[values.RoleRule, ...], Key("auth.roleRules", values.role_rules,
@@ -220,7 +220,7 @@ class Settings(NamedTuple):
     metrics_port: Annotated[int | None, Key("metrics.port", values.whole(1, 65535), example=9180, help=
         "The port on which /metrics serves counters for Prometheus, other than server.port. Without it: off.")] = None
 
-    webhooks: Annotated[tuple[Webhook, ...], Key("webhooks", webhook_tables, "Where events are told, each under [[webhooks]]: name, "
+    webhooks: Annotated[tuple[Webhook, ...], Key("webhooks", webhook_tables, "The receivers of events, each under [[webhooks]]: name, "
         'url, secrets ("whsec_" and base64; all of them sign), events (by name; all if left out), allowPrivate (false: no '
         "address of this machine or of a private network).")] = ()
 
