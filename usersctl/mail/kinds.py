@@ -90,7 +90,8 @@ KINDS = {
 }
 
 
-# Each tells what no other one does, and the change takes the password, a fresh proof, a code or another link.
+# No limit drops these: none repeats another one, and no stranger can cause a flood of them, because each change takes the
+# password, a fresh proof, a code or another link.
 ALWAYS_SENT = (
     UNDO,
     TOTP_ADDED,
@@ -150,7 +151,7 @@ class EmailQueue:
             too_many = tx.has_link(kind.name, purpose, user_id, email, since=since)
         if kind in ALWAYS_SENT:
             too_many = False
-        told = None if about is None else str(about)
-        tx.add_email(kind.name, user_id, email, new_message_id(), dropped=too_many, about=told)
+        enrolment = None if about is None else str(about)
+        tx.add_email(kind.name, user_id, email, new_message_id(), dropped=too_many, about=enrolment)
         tx.after_commit(self.committed.set)
         return not too_many

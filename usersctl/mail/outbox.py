@@ -45,16 +45,14 @@ class Attempt:
     def for_log(self) -> tuple[str, dict[str, Any]]:
         """The name of the line, and its fields."""
         row = self.email
+        name, about = "email", {"id": row.id, "kind": row.kind, "user": row.user_id}
         if row.webhook:
-            about = {
+            name, about = "webhook", {
                 "webhook": row.webhook,
                 "id": row.message_id,
                 "type": row.kind,
                 "user": row.subject or None,
             }
-        else:
-            about = {"id": row.id, "kind": row.kind, "user": row.user_id}
-        name = "webhook" if row.webhook else "email"
         return name, {"state": self.state, **about, "attempt": row.attempts, "detail": self.message}
 
 
@@ -107,7 +105,7 @@ class Outbox:
             for email in emails:
                 if not locks.is_taken(email.id):
                     tx.retry_email(email.id)
-            tx.after_commit(self.queue.committed.set)
+            tx.after_commit(self.committed.set)
             return emails
 
     def wait_for_others(self, email_id: int) -> None:
