@@ -18,7 +18,6 @@ async function createPasskey() {
   const { name, then } = addPasskey.dataset;
   const result = await ask("POST", "/api/users/me/passkeys", { credential, name });
   if (!result) return;
-  if (result.recoveryCodes) await showCodes(result.recoveryCodes);
   hand("note", t("factors.passkey.saved"));
   return then;
 }

@@ -28,7 +28,6 @@ async function act(button) {
   if (question && !await sure(text, question, text, undefined, grave === undefined ? "" : "danger")) return;
   const result = await ask(method, path, body ? JSON.parse(body) : undefined);
   if (!result) return;
-  if (result.recoveryCodes) await showCodes(result.recoveryCodes);
   if (then) {
     hand("note", done);
     return then;

@@ -162,7 +162,8 @@ let isConfirmed;
 let showCodes;
 let showToken; // the same for an API token
 
-// Calls the API and returns its JSON; null after a failure, which `refused` has shown by then.
+// Calls the API and returns its JSON; null after a failure, which `refused` has shown by then. Recovery codes that come
+// with the answer have been shown, too.
 async function ask(method, path, body, refused = (text) => say(text, "note bad")) {
   let answer;
   try {
@@ -179,6 +180,7 @@ async function ask(method, path, body, refused = (text) => say(text, "note bad")
   }
   const result = await answer.json().catch(() => null);
   if (answer.ok && result) {
+    if (result.recoveryCodes) await showCodes(result.recoveryCodes);
     result.headers = answer.headers;
     return result;
   }
@@ -359,7 +361,6 @@ async function finish(form, result, values) {
   const { then, done = "", keep, title } = form.dataset;
   const message = done.includes("{message}") && (await translated(result.message)) || result.message;
   const text = fill(done, { ...values, ...result, message, ...result.user });
-  if (result.recoveryCodes) await showCodes(result.recoveryCodes);
   if (result.token) await showToken(result.token);
   if (form.dataset.query) dropLink();
   if (form.dataset.leads !== undefined) return result.url;
