@@ -9,7 +9,7 @@ from support.fakes import FakeClock
 from support.visitors import Visitor, expect
 from support.web import Site
 
-from usersctl.models import Client, User
+from usersctl.models import Client, Role, User
 
 Visit = Callable[..., Visitor]
 House = Callable[..., Site]
@@ -252,3 +252,24 @@ def test_an_admin_whose_session_is_not_fresh_proves_it_and_goes_on(
     expect(part(ada, "Second step of a sign-in")).to_contain_text(
         "None: no passkey and no authenticator app."
     )
+
+
+def test_an_admin_without_a_password_proves_it_at_the_provider_and_goes_on(
+    house: House, visit: Visit, clock: FakeClock
+) -> None:
+    site = house()
+    grace = site.add("grace")
+    add_factors(site.service, grace.id)
+    ada = visit(site)
+    ada.signs_in_by_provider(at="/login?redirect=/account")
+    ada.sees("Sessions")
+    with site.service.store.write() as tx:
+        tx.change_user(site.service.accounts.find("ada@example.com").id, role=Role.ADMIN)
+    clock.move(minutes=11)
+    ada.goes(f"/users/{grace.id}")
+    ada.expected = {403}
+    confirms(ada, "Remove all")
+    ada.signs_in_by_provider()
+    ada.is_at(f"/users/{grace.id}?confirmed")
+    ada.page.locator(QUESTION).get_by_role("button", name="Remove all").click()
+    ada.sees("grace@example.com has no second step any more.")

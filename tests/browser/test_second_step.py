@@ -269,6 +269,19 @@ def test_an_account_with_a_second_factor_is_deleted_with_it(
     ada.sees("Your account is now inactive and will be deleted.")
 
 
+def test_an_account_without_a_password_is_deleted_with_its_second_factor(
+    house: House, visit: Visit, clock: FakeClock
+) -> None:
+    ada = visit(house())
+    ada.signs_in_by_provider(at="/login?redirect=/account")
+    enrols(ada, clock)
+    ada.sees("Your authenticator app is set up.")
+    ada.page.locator("summary").click()
+    ada.presses("Delete my account")
+    ada.is_at("/login")
+    ada.sees("Your account is now inactive and will be deleted.")
+
+
 def test_an_enrolment_that_was_not_mine_is_taken_back(site: Site, visit: Visit, clock: FakeClock) -> None:
     ada = visit(site)
     ada.signs_in(at="/login?redirect=/account")

@@ -32,6 +32,8 @@ from usersd.response import ALWAYS, JSON, PAGE, Response, redirect_to
 if TYPE_CHECKING:
     from bottle import SimpleTemplate
 
+    from usersctl.oauth.identities import Connection
+
 _FOLDER = str(Path(__file__).parent)
 LOGIN = "/login"
 GROUPS_SHOWN = 200  # in the table of users, so that the page stays small
@@ -45,7 +47,6 @@ FOR_ADMINS = (
     *NAVIGATION,
 )
 GROUPS = 30  # on a page
-CONFIRMED = "/account?confirmed"  # where a sign-in ends that proves anew who the user is
 WAY = "/api/users/auth/oauth/redirect"
 
 
@@ -57,6 +58,11 @@ class LoginQuery(Onward):
     error = optional(string("oauth_failed"), "Why a sign-in through the provider failed.")
 
 
+def _onward(then: str) -> str:
+    """The query that hands the target on to the next page."""
+    return f"?{urlencode({'redirect': then})}" if then else ""
+
+
 @Operation("loginPage", PAGES, HTML, query=LoginQuery)
 def login(request: Request, service: Service) -> Response:
     """Sign in."""
@@ -64,7 +70,6 @@ def login(request: Request, service: Service) -> Response:
     then = own_path(query.redirect)
     if urlsplit(then).path == LOGIN:
         then = ""  # a sign-in that leads to the sign-in page would show it again
-    onward = f"?{urlencode({'redirect': then})}" if then else ""
     ways = _ways(request.settings.providers, then)
     words = _words(request)
     detail = request.take_reason() if query.error else ""
@@ -75,7 +80,7 @@ def login(request: Request, service: Service) -> Response:
         closed=service.lockdown.state() is not None,
         open=REGISTRATION in request.settings.whitelist,
         then=then,
-        onward=onward,
+        onward=_onward(then),
         ways=ways,
         error=_why_refused(words, query.error, detail),
         awaits=detail == "awaiting-confirmation",
@@ -92,8 +97,7 @@ def _why_refused(words: dict[str, Any], error: str | None, detail: str) -> str |
 def logout(request: Request, _service: Service) -> Response:
     """Sign out. The button of this page sends a form to the same address."""
     then = own_path(Onward.lenient(request).redirect)
-    query = f"?{urlencode({'redirect': then})}" if then else ""
-    return _page(request, "logout", then=then, query=query)
+    return _page(request, "logout", then=then, query=_onward(then))
 
 
 SECOND_STEP, CONFIRM = "/api/users/session/second-factor", "/api/users/session/confirm"
@@ -110,14 +114,14 @@ def second_factor(request: Request, service: Service) -> Response:
     """The second step of a sign-in. A user who is signed in with one factor proves the missing one here, and with two goes on
     to `redirect`."""
     target, settings = Onward.lenient(request).redirect, request.settings
-    then = own_path(target)
-    onward = f"?{urlencode({'redirect': then})}" if then else ""
+    then, elsewhere = own_path(target), _end_of_provider(request, target)
+    onward = _onward(then)
     methods = service.second_step.offered(request.pending_tokens)
     steps_up = not methods and request.user is not None
     if steps_up and has_two_factors(request.session, settings.trusted_providers):
-        return redirect_to(then or _end_of_provider(request, target) or "/")
-    if _end_of_provider(request, target):
-        then = f"{request.path}?{urlencode({'redirect': target})}"  # the script stays on this site, and this page leads on
+        return redirect_to(then or elsewhere or "/")
+    if elsewhere:
+        then = request.path + _onward(elsewhere)  # the script stays on this site, and this page leads on
     if steps_up:
         methods = factors_page.factors_of(service, request.signed_in.id).methods
     return _page(
@@ -152,6 +156,10 @@ class EmailLinkQuery(Query):
     token = optional(_ANY_TOKEN, "From the link in the email.")
     email = optional(string(EMAIL["examples"][0]), "From the link in the email.")
 
+    @property
+    def is_whole(self) -> bool:
+        return bool(self.token and self.email)
+
 
 def _form(operation: Operation, name: str, description: str) -> Callable[[Request, Service], Response]:
     """The handler of a page that is the same for all visitors."""
@@ -167,8 +175,7 @@ def _linked(operation: Operation, name: str, description: str) -> Callable[[Requ
     """The handler of a page that an email leads to. Without the link its form could not succeed."""
 
     def show(request: Request, _service: Service) -> Response:
-        link = EmailLinkQuery.lenient(request)
-        return _page(request, name, has_link=bool(link.token and link.email))
+        return _page(request, name, has_link=EmailLinkQuery.lenient(request).is_whole)
 
     show.__doc__ = description
     return replace(operation, query=EmailLinkQuery)(show)
@@ -210,8 +217,7 @@ def accept_invite(request: Request, service: Service) -> Response:
     link = EmailLinkQuery.lenient(request)
     offer = service.invitations.look(link.token or "", link.email or "")
     name = offer.user.name if offer.user and not offer.needs_name else ""
-    has_link = bool(link.token and link.email)
-    return _page(request, "accept_invite", has_link=has_link, problem=offer.problem, known=name)
+    return _page(request, "accept_invite", has_link=link.is_whole, problem=offer.problem, known=name)
 
 
 @Operation("confirmNewEmailPage", PAGES, HTML, query=EmailLinkQuery)
@@ -221,7 +227,7 @@ def confirm_new_email(request: Request, service: Service) -> Response:
     proof = None
     if user is not None and user.factors:
         proof = _proof(request, service)
-    return _page(request, "confirm_new_email", has_link=bool(link.token and link.email), proof=proof)
+    return _page(request, "confirm_new_email", has_link=link.is_whole, proof=proof)
 
 
 class SetupQuery(Query):
@@ -239,13 +245,10 @@ def setup(request: Request, service: Service) -> Response:
 def _proof(request: Request, service: Service) -> dict[str, Any]:
     """How the caller proves anew who they are, in the dialog of proof.html."""
     user = request.signed_in
-    linked = {
-        connection.name for connection in service.identities.connections(user.id) if connection.is_linked
-    }
     return {
         "has_password": service.recovery.has_password(user.id),
         "methods": factors_page.factors_of(service, user.id).methods,
-        "proofs": _ways(filter(lambda each: each.name in linked, request.settings.providers), CONFIRMED),
+        "proofs": _proofs(request, service.identities.connections(user.id)),
         "rp_id": request.settings.rp_id,
     }
 
@@ -269,7 +272,7 @@ def profile(request: Request, service: Service) -> Response:
         width="middle",
         has_password=has_password,
         connections=connections,
-        proofs=_ways(filter(lambda each: each.name in linked, request.settings.providers), CONFIRMED),
+        proofs=_proofs(request, connections),
         provider=" / ".join(provider.display for provider in request.settings.providers),
         ends_password=request.settings.has_provider and user.email_proven_at is None and not linked,
         **user_page.own_sessions(request, service),
@@ -306,6 +309,13 @@ def _ways(providers: Iterable[ProviderSettings], then: str = "") -> list[Way]:
         href = WAY + (f"?{urlencode(query)}" if query else "")
         ways.append(Way(provider.name, provider.display, provider.logo, href))
     return ways
+
+
+def _proofs(request: Request, connections: Iterable["Connection"]) -> list[Way]:
+    """The providers where a new sign-in proves who the user is. It ends at this page, whose script goes on."""
+    linked = {connection.name for connection in connections if connection.is_linked}
+    providers = [provider for provider in request.settings.providers if provider.name in linked]
+    return _ways(providers, f"{request.path}?confirmed")
 
 
 @Operation("usersPage", PAGES, HTML, refusals=ADMINS_ONLY, html_refusals=HTML_403)
