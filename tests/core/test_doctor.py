@@ -622,7 +622,7 @@ def test_a_link_in_place_of_the_key_is_a_problem_with_a_way_on(doctor: Doctor, s
 def test_passkeys_of_another_address_are_a_warning(doctor: Doctor, service: Service) -> None:
     with service.store.write() as tx:
         for number, rp_id in enumerate(("id.example.com", "id.example.com", "www.example.com")):
-            store_passkey(tx, 1, f"{number}", rp_id=rp_id)
+            store_passkey(tx, 1, str(number), rp_id=rp_id)
     severity, message, mend = doctor.finds("passkeys", base_url="https://www.example.com")
     assert (severity, message) == (
         "warning",
