@@ -94,9 +94,7 @@ class Authenticator:
             attestationObject=cbor.encode(attestation),
         )
 
-    def get(
-        self, options: dict[str, Any], kept: Kept | None = None, **changes: Any
-    ) -> dict[str, Any]:
+    def get(self, options: dict[str, Any], kept: Kept | None = None, **changes: Any) -> dict[str, Any]:
         """What `navigator.credentials.get()` returns; without `kept` for the newest passkey that the options allow."""
         if kept is None:
             allowed = [from_base64(each["id"]) for each in options.get("allowCredentials", [])]

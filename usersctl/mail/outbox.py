@@ -45,14 +45,16 @@ class Attempt:
     def for_log(self) -> tuple[str, dict[str, Any]]:
         """The name of the line, and its fields."""
         row = self.email
-        name, about = "email", {"id": row.id, "kind": row.kind, "user": row.user_id}
         if row.webhook:
-            name, about = "webhook", {
+            about = {
                 "webhook": row.webhook,
                 "id": row.message_id,
                 "type": row.kind,
                 "user": row.subject or None,
             }
+        else:
+            about = {"id": row.id, "kind": row.kind, "user": row.user_id}
+        name = "webhook" if row.webhook else "email"
         return name, {"state": self.state, **about, "attempt": row.attempts, "detail": self.message}
 
 

@@ -121,7 +121,7 @@ def second_factor(request: Request, service: Service) -> Response:
     if steps_up and has_two_factors(request.session, settings.trusted_providers):
         return redirect_to(then or elsewhere or "/")
     if elsewhere:
-        then = request.path + _onward(elsewhere)  # the script stays on this site, and this page leads on
+        then = f"{request.path}{_onward(elsewhere)}"  # the script stays on this site, and this page leads on
     if steps_up:
         methods = factors_page.factors_of(service, request.signed_in.id).methods
     return _page(
