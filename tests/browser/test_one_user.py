@@ -262,7 +262,7 @@ def test_an_admin_without_a_password_proves_it_at_the_provider_and_goes_on(
     add_factors(site.service, grace.id)
     ada = visit(site)
     ada.signs_in_by_provider(at="/login?redirect=/account")
-    ada.sees("Sessions")
+    ada.sees("Where you are signed in")
     with site.service.store.write() as tx:
         tx.change_user(site.service.accounts.find("ada@example.com").id, role=Role.ADMIN)
     clock.move(minutes=11)
