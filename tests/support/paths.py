@@ -6,6 +6,7 @@ USUAL = {
     "id": "1",
     "session_id": "1",
     "passkey_id": "1",
+    "token_id": "1",
     "name": "style.css",
     "group": "staff",
     "provider": "oauth",
