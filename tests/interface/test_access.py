@@ -653,7 +653,7 @@ def test_each_scope_opens_what_it_names_of_ones_own_and_of_others(
     wrong = []
     for method, path in EXPECTED:
         for own in (True, False) if "<id>" in path else (True,):
-            target = caller if own else callers._other(path)
+            target = caller if own else another(site, path, callers.number)
             asked = callers.path(path.replace("<id>", str(target.id)), role, method)
             # A new one for each request, because signing out ends it.
             made = site.service.sessions.create_api_token(
