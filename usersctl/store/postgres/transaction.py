@@ -52,7 +52,7 @@ class PostgresTransaction(Transaction):
 
     def server(self) -> Server:
         facts = self._run(
-            "SELECT current_user, current_schema(), current_setting('server_version'), current_setting('server_encoding'),"
+            "SELECT current_user, current_schema(), split_part(current_setting('server_version'), ' ', 1), current_setting('server_encoding'),"
             " CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT), has_schema_privilege(current_schema(), 'CREATE'),"
             " (SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace(current_schema()) AND relkind = 'r'"
             " AND NOT pg_has_role(relowner, 'USAGE')),"

@@ -1,0 +1,151 @@
+"""The command with a database on a PostgreSQL server: what it prints, and what never appears."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import postgres
+from support.commands import PASSWORD, Command
+from support.daemons import serving, wait_for
+from support.documentation import page
+
+from usersctl.store.conninfo import Conninfo
+
+Make = Callable[..., Conninfo]
+
+WORD = "s3cret-word"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def empty(usersctl: Command, postgres_database: Make) -> str:
+    """The conninfo of an empty database, with a password, in a file that the command reads."""
+    database = postgres_database(empty=True)
+    file = usersctl.folder / "conninfo"
+    file.write_text(f"{database.replace('//users@', f'//users:{WORD}@')}\n")
+    file.chmod(0o600)
+    usersctl.env |= {
+        "USERS_DATABASE": "",
+        "USERS_DATABASE_FILE": str(file),
+        "STATE_DIRECTORY": str(usersctl.folder),
+    }
+    return database.replace("//users@", "//users:***@")
+
+
+def test_a_database_is_made_and_described_without_its_password(usersctl: Command, empty: str) -> None:
+    refused = usersctl("list")
+    assert (refused.code, refused.stdout) == (6, "")
+    assert refused.stderr.startswith(f"usersctl: {empty} is empty\n  make a new one with: usersctl db init")
+    assert usersctl.ok("db", "init").stdout == f"Created {empty}\n"
+    assert usersctl.ok("db", "init", "--json").json == {"path": empty, "created": False}
+    assert usersctl.ok("db", "init").stdout == f"Exists already: {empty}\n"
+    assert usersctl.ok("db", "migrate").stdout.startswith(f"{empty} is of version ")
+    status = usersctl.ok("db", "status", "--json").json
+    assert (status["path"], status["chosen_by"]) == (empty, "USERS_DATABASE_FILE")
+    assert status["bytes"] > 1_000_000
+    assert status["server"].split(".")[0].isdigit()
+    assert "wal_bytes" not in status
+
+
+def test_create_makes_the_tables_too(usersctl: Command, empty: str) -> None:
+    usersctl.ok("create", "ada@example.com", "--admin", "--generate")
+    assert usersctl.ok("list").rows[0][1] == "ada@example.com"
+    again = usersctl("create", "ada@example.com", "--generate")
+    assert (again.code, again.stdout) == (4, "")
+    assert WORD not in again.stderr
+    assert usersctl.ok("db", "status", "--json").json["path"] == empty
+
+
+def test_the_password_never_appears(usersctl: Command, empty: str) -> None:
+    usersctl.configure("[passwordHashing]\nrounds = 10\n")
+    usersctl.ok("create", "ada@example.com", "--admin", "--password-stdin", stdin=PASSWORD)
+    commands = (
+        "config show", "config show --origin --json", "db verify", "doctor --json", "snippet systemd", "snippet backup",
+        "snippet compose", "audit",
+    )  # fmt: skip
+    done = [usersctl("--debug", *command.split()) for command in commands]
+    printed = [one.stdout + one.stderr for one in done]
+    assert empty in printed[0]
+    with serving(usersctl) as daemon:
+        assert daemon.client().login("ada@example.com", PASSWORD).status == 200
+        arguments = Path(f"/proc/{daemon.process.pid}/cmdline").read_bytes().decode()
+        at_server = postgres.run(
+            "SELECT query || application_name FROM pg_stat_activity WHERE usename = 'users'"
+        )
+        log = daemon.file.read_text()
+    assert f'"database": "{empty}"' in log
+    assert "no-secret-key" in log
+    assert WORD not in "".join(printed) + arguments + str(at_server) + log
+
+
+def test_a_password_among_the_arguments_is_refused(usersctl: Command, empty: str) -> None:
+    for option in ("--db", "--config"):
+        refused = usersctl(option, f"postgresql://users:{WORD}@127.0.0.1/users", "list")
+        assert refused.code == {"--db": 2, "--config": 6}[option]
+    assert "--db must not have a password" in usersctl("--db", f"host=a password={WORD}", "list").stderr
+    plain = empty.replace(":***", "")
+    usersctl.ok("--db", plain, "db", "init")
+    assert usersctl.ok("--db", plain, "db", "status", "--json").json["chosen_by"] == "command line"
+
+
+def test_a_missing_extra_is_named(usersctl: Command, empty: str) -> None:
+    script = "import sys; sys.modules['psycopg'] = None; from usersctl.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "list"],
+        env=usersctl.env,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (6, "")
+    assert "needs psycopg" in done.stderr
+    assert "pip install 'usersctl[postgres]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert empty
+
+
+@pytest.mark.parametrize(
+    ("conninfo", "told"),
+    [
+        ("postgresql://users:{word}@127.0.0.1:9/users", "Connection refused"),
+        ("postgresql://users:{word}@nowhere.invalid/users", "nowhere.invalid"),
+        ("host=/nowhere password={word}", "/nowhere"),
+    ],
+)
+def test_a_server_that_is_away_is_one_line_with_a_way_on(usersctl: Command, conninfo: str, told: str) -> None:
+    done = usersctl("list", env={"USERS_DATABASE": conninfo.format(word=WORD)})
+    assert (done.code, done.stdout) == (6, "")
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+    assert WORD not in done.stderr
+    assert done.stderr.startswith(f"usersctl: {conninfo.format(word='***')}")
+
+
+def test_probes_tell_a_server_that_is_away(usersctl: Command, postgres_database: Make) -> None:
+    """Its database does not let anybody in for a moment, as if it were away."""
+    database = postgres_database()
+    usersctl.env["USERS_DATABASE"] = database
+    name = postgres.name_of(database)
+    usersctl.configure("[passwordHashing]\nrounds = 10\n")
+    with serving(usersctl) as daemon:
+        client = daemon.client()
+        wait_for(lambda: client.get("/ready").status == 200)
+        postgres.run(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")
+        postgres.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")  # noqa: S608
+        try:
+            wait_for(lambda: client.get("/ready").status == 503)
+            not_ready = client.get("/ready")
+            assert "database" in not_ready.message
+            assert not_ready.header("Retry-After") == "5"
+            asked = client.login("ada@example.com", PASSWORD)
+            assert (asked.status, asked.header("Retry-After")) == (503, "5")
+            assert client.get("/health").status == 200
+        finally:
+            postgres.run(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
+        wait_for(lambda: client.get("/ready").status == 200)
+        assert client.login("ada@example.com", PASSWORD).status == 401
+    assert "/ready" in page("docs/operating/postgresql.md")
