@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.cluster import binaries
 from support.commands import Command
 from support.proxies import needed
 from support.servers import installed
@@ -42,6 +43,7 @@ def benchmarks(*words: str) -> subprocess.CompletedProcess[str]:
         ("import", {20000, 1.1}),
         ("export", {1.1}),
         ("cleanup", {20000, 100}),
+        ("postgres", {0.35, 1.7, 0.95, 55, 0.9, 0.75, 20}),
     ],
 )
 def test_a_measure_prints_its_figures_and_their_promises(
@@ -50,6 +52,8 @@ def test_a_measure_prints_its_figures_and_their_promises(
     needed("wrk")
     if measure == "sessions":  # Django is measured, too
         installed("django-admin", "applications")
+    if measure == "postgres":
+        binaries()
     files = ["--json", str(tmp_path / "figures.json"), "--markdown", str(tmp_path / "figures.md")]
     done = benchmarks("--quick", *files, measure)
     assert (done.returncode, done.stderr) == (0, "")

@@ -18,6 +18,7 @@ from tests.benchmarks import (
     growth,
     logins,
     passkeys,
+    postgres,
     quoted,
     search,
     sessions,
@@ -45,6 +46,7 @@ MEASURES: dict[str, Measure] = {
     "import": transfer.measure_import,
     "export": transfer.measure_export,
     "cleanup": cleanup.measure,
+    "postgres": postgres.measure,
 }
 
 

@@ -114,7 +114,7 @@ class Bench:
     def seconds(self, full: float) -> float:
         return 0.05 if self.quick else full
 
-    def environment(self, database: Path, *, byte_code: bool = True) -> dict[str, str]:
+    def environment(self, database: Path | str, *, byte_code: bool = True) -> dict[str, str]:
         # Without the caller's configuration, and without coverage, which would be measured as well.
         ours = ("USERS_", "COV", "PYTHON", "XDG_")
         env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}

@@ -87,7 +87,7 @@ class Server(NamedTuple):
     @property
     def processor(self) -> float:
         """Seconds of processor time of all its processes until now."""
-        return sum(map(_processor, _with_children(self.process.pid)))
+        return sum(map(processor_of, _with_children(self.process.pid)))
 
 
 def _with_children(pid: int) -> Iterator[int]:
@@ -97,7 +97,7 @@ def _with_children(pid: int) -> Iterator[int]:
             yield from _with_children(int(child))
 
 
-def _processor(pid: int) -> float:
+def processor_of(pid: int) -> float:
     values = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
     return (int(values[11]) + int(values[12])) / TICKS
 
@@ -109,7 +109,7 @@ class Servers:
         self._bench = bench
         self._stack = stack
 
-    def daemon(self, database: Path, *, configuration: str = "") -> Server:
+    def daemon(self, database: Path | str, *, configuration: str = "") -> Server:
         """The daemon as `usersctl serve` starts it, with its log in a file."""
         port = free_port()
         file = self._bench.folder / f"users-{port}.toml"
@@ -121,7 +121,7 @@ class Servers:
         port = free_port()
         return self._start(port, [str(BESIDE / f"{name}.py"), str(port), *words], database)
 
-    def _start(self, port: int, words: Sequence[str], database: Path) -> Server:
+    def _start(self, port: int, words: Sequence[str], database: Path | str) -> Server:
         log = self._stack.enter_context((self._bench.folder / f"server-{port}.log").open("w"))
         process = self._stack.enter_context(
             self._bench.started(words, self._bench.environment(database), stderr=log)

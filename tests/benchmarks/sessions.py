@@ -92,32 +92,32 @@ def _loads(bench: Bench, start: Servers, users: int) -> dict[str, tuple[Wrk, Ser
 
 
 def _checks(taken: Turns, users: int, connections: int) -> Iterator[Figure]:
-    at = _at(connections)
+    where = at(connections)
     bare, ours = f"bare {connections}", f"ours {connections}"
-    yield from _rate(f"waitress + bottle, 200 bytes of JSON, {at}", taken[bare])
-    yield from _rate(f"session check, {users:,} sessions, {at}", taken[ours])
+    yield from rate(f"waitress + bottle, 200 bytes of JSON, {where}", taken[bare])
+    yield from rate(f"session check, {users:,} sessions, {where}", taken[ours])
     at_least = {1: 0.9, MANY: 1.3}.get(connections)
-    yield _beside("beside waitress + bottle", taken, ours, bare, at_least)
-    yield _beside("its processor time beside that", taken, ours, bare, of=_server)
+    yield beside("beside waitress + bottle", taken, ours, bare, at_least)
+    yield beside("its processor time beside that", taken, ours, bare, of=_server)
     if f"two {connections}" in taken:
-        yield from _rate(f"session check, server.processes = 2, {at}", taken[f"two {connections}"])
+        yield from rate(f"session check, server.processes = 2, {where}", taken[f"two {connections}"])
         promise = 2.0 if connections == MANY else None
-        yield _beside("beside waitress + bottle (one process)", taken, f"two {connections}", bare, promise)
+        yield beside("beside waitress + bottle (one process)", taken, f"two {connections}", bare, promise)
 
 
 def _forwarding(taken: Turns) -> Iterator[Figure]:
     for connections in (1, MANY):
         verify, forwarded = f"verify {connections}", f"forwarded {connections}"
-        yield from _rate(f"forward authentication, {_at(connections)}", taken[verify])
-        yield _beside("beside the session check asked like it", taken, verify, forwarded, 0.95)
+        yield from rate(f"forward authentication, {at(connections)}", taken[verify])
+        yield beside("beside the session check asked like it", taken, verify, forwarded, 0.95)
 
 
 def _others(taken: Turns) -> Iterator[Figure]:
     titles = {"minimal": "minimal session check", "flask": "Flask, signed cookie", "django": "Django"}
     for other, title in titles.items():
-        yield from _rate(f"{title}, {_at(MANY)}", taken[f"{other} {MANY}"])
-        yield _beside("beside waitress + bottle", taken, f"{other} {MANY}", f"bare {MANY}")
-        yield _beside("our session check beside it", taken, f"ours {MANY}", f"{other} {MANY}", 1)
+        yield from rate(f"{title}, {at(MANY)}", taken[f"{other} {MANY}"])
+        yield beside("beside waitress + bottle", taken, f"{other} {MANY}", f"bare {MANY}")
+        yield beside("our session check beside it", taken, f"ours {MANY}", f"{other} {MANY}", 1)
 
 
 def measure_stale(bench: Bench) -> Iterator[Figure]:
@@ -139,11 +139,11 @@ def measure_stale(bench: Bench) -> Iterator[Figure]:
             if turn.rate * seconds > users and not bench.quick:
                 raise RuntimeError(f"{users:,} sessions are too few for {seconds} seconds")
             taken["stale" if ago else "fresh"].append(turn)
-        at = f"server.processes = {processes}"
-        yield from _rate(f"{users:,} fresh sessions, {at}", taken["fresh"])
-        yield from _rate(f"{users:,} stale sessions, {at}", taken["stale"])
-        yield _beside("beside fresh ones", taken, "stale", "fresh", 0.9)
-        yield _beside("its processor time beside that", taken, "stale", "fresh", of=_server)
+        where = f"server.processes = {processes}"
+        yield from rate(f"{users:,} fresh sessions, {where}", taken["fresh"])
+        yield from rate(f"{users:,} stale sessions, {where}", taken["stale"])
+        yield beside("beside fresh ones", taken, "stale", "fresh", 0.9)
+        yield beside("its processor time beside that", taken, "stale", "fresh", of=_server)
 
 
 def measure_size(bench: Bench) -> Iterator[Figure]:
@@ -158,9 +158,9 @@ def measure_size(bench: Bench) -> Iterator[Figure]:
         taken = take_turns(loads, bench.size(4, 1), 1)
     few, many = map(str, sizes)
     for size in sizes:
-        yield from _rate(f"session check, {size:,} users and sessions, 1 connection", taken[str(size)])
-    yield _beside(f"{sizes[1]:,} beside {sizes[0]:,}", taken, many, few, 0.95)
-    yield _beside("its processor time beside that", taken, many, few, of=_server)
+        yield from rate(f"session check, {size:,} users and sessions, 1 connection", taken[str(size)])
+    yield beside(f"{sizes[1]:,} beside {sizes[0]:,}", taken, many, few, 0.95)
+    yield beside("its processor time beside that", taken, many, few, of=_server)
 
 
 def measure_client(bench: Bench) -> Iterator[Figure]:
@@ -175,7 +175,7 @@ def measure_client(bench: Bench) -> Iterator[Figure]:
     yield Figure("  with one request that it repeats", [turn.client for turn in taken["one"]], "µs")
 
 
-def _rate(title: str, turns: list[Turn]) -> Iterator[Figure]:
+def rate(title: str, turns: list[Turn]) -> Iterator[Figure]:
     yield Figure(title, [turn.rate for turn in turns], "requests/s")
     yield Figure("  processor time of a request: server", [turn.server for turn in turns], "µs")
     yield Figure("  processor time of a request: client", [turn.client for turn in turns], "µs")
@@ -189,7 +189,7 @@ def _server(turn: Turn) -> float:
     return turn.server
 
 
-def _beside(
+def beside(
     title: str,
     taken: Turns,
     one: str,
@@ -203,7 +203,7 @@ def _beside(
     return Figure(f"  {title}", [statistics.median(ratios)], "times", at_least=at_least)
 
 
-def _at(connections: int) -> str:
+def at(connections: int) -> str:
     return f"{connections} connection{'s' * (connections > 1)}"
 
 
