@@ -130,7 +130,7 @@ class Node:
 
     def sql(self, statement: str, *, database: str = DATABASE) -> str:
         """What psql prints: a line for each row, `|` between the columns."""
-        words = ("-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement)
+        words = ("-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement)
         return run(binaries() / "psql", "-d", f"{self.address} dbname={database}", *words).strip()
 
     def answers(self) -> bool:
@@ -341,7 +341,7 @@ def _configuration(name: str, node: Node, port: int, etcd: str) -> dict[str, Any
                 "synchronous_mode": True,
                 "postgresql": {"parameters": {"max_connections": 60}},
             },
-            "initdb": ["no-sync", {"encoding": "UTF8"}, {"locale": "C"}, {"wal-segsize": 1}],
+            "initdb": ["no-sync", {"encoding": "UTF8"}, {"locale": "C"}, {"wal-segsize": "1"}],
             "pg_hba": [
                 "local all all trust",
                 "host all all 127.0.0.1/32 trust",
