@@ -172,6 +172,10 @@ class StoreUnusable(UsersError):
     code = "database"
 
 
+class ServerAway(StoreUnusable):
+    """The database is on a server that does not answer, and may come back."""
+
+
 class KeyUnusable(StoreUnusable):
     """The key that seals the secrets of authenticator apps is missing, cannot be read, or does not open one of them."""
 

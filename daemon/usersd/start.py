@@ -4,6 +4,7 @@ import logging
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from usersctl.config.sources import COMMAND_LINE, Loaded, default_files
 from usersctl.config.values import is_loopback
-from usersctl.errors import Invalid
+from usersctl.errors import Invalid, ServerAway
 from usersctl.service import MAKE_AN_ADMIN, Service, build
 from usersctl.store.conninfo import shown
 from usersctl.store.opening import open_store
@@ -30,6 +31,8 @@ from usersd.server.systemd import Notifier
 
 if TYPE_CHECKING:
     from usersd.development import Trial
+
+LONGEST_WAIT = 60.0  # seconds for the server of a database; then systemd tries again
 
 
 def start(
@@ -58,7 +61,8 @@ def start(
 
             host, port = settings.metrics_host, settings.metrics_port
             metrics = stack.enter_context(measuring(host, port, table, settings.processes))
-        first_run(loaded, log, at_terminal=sys.stdout.isatty(), trial=trial)
+        first = partial(first_run, loaded, log, at_terminal=sys.stdout.isatty(), trial=trial)
+        when_the_server_is_there(first, log)
         log_mail(settings, log, dev=trial is not None)
 
         def ready(url: str) -> None:
@@ -91,6 +95,21 @@ def db_option(loaded: Loaded) -> str:
     if loaded.origins["database"].source != COMMAND_LINE:
         return ""
     return f" --db {shlex.quote(shown(loaded.settings.database))}"
+
+
+def when_the_server_is_there(start: Callable[[], None], log: Log) -> None:
+    """After a power cut the server of a database may be there later than the daemon."""
+    until, told = time.monotonic() + LONGEST_WAIT, False
+    while True:
+        try:
+            return start()
+        except ServerAway as error:
+            if time.monotonic() > until:
+                raise
+            if not told:
+                log.event("waiting", message=str(error))
+            told = True
+            time.sleep(1)
 
 
 def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False, trial: "Trial | None" = None) -> None:

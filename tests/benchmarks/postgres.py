@@ -73,7 +73,9 @@ class Asked(NamedTuple):
     database: float  # microseconds of the database server's processor time for a request
 
 
-def _ask(node: Node, checks: Sequence[Wrk], daemons: Sequence[Server], connections: int, seconds: int) -> Asked:
+def _ask(
+    node: Node, checks: Sequence[Wrk], daemons: Sequence[Server], connections: int, seconds: int
+) -> Asked:
     """Each daemon is asked by a client of its own, all at the same time."""
     before = _busy(node)
     with ThreadPoolExecutor(len(daemons)) as pool:
@@ -154,7 +156,11 @@ def _start_and_memory(bench: Bench, node: Node) -> Iterator[Figure]:
     for _ in range(bench.size(5, 1)):
         here.append(until_it_answers(bench, bench.environment(file)))
         ours.append(until_it_answers(bench, bench.environment(there)))
-    yield Figure("start of the daemon on PostgreSQL to its first answer", [1000 * seconds for seconds in ours], "ms")
+    yield Figure(
+        "start of the daemon on PostgreSQL to its first answer", [1000 * seconds for seconds in ours], "ms"
+    )
     yield Figure("  beside SQLite", [statistics.median(ratios(ours, here))], "times")
     with servers(bench) as start:
-        yield Figure("memory of the idle daemon on PostgreSQL", [start.daemon(there).memory], "MB", at_most=55)
+        yield Figure(
+            "memory of the idle daemon on PostgreSQL", [start.daemon(there).memory], "MB", at_most=55
+        )

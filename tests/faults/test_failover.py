@@ -86,7 +86,7 @@ REQUESTS: dict[str, Callable[["Visits"], Reply]] = {
     "list": lambda it: it.admin.get("/api/users"),
     "one": lambda it: it.admin.get("/api/users/1"),
     "audit": lambda it: it.admin.get("/api/audit"),
-    "rename": lambda it: it.ada.patch(ME, {"name": "Ada"}),
+    "rename": lambda it: it.ada.patch(ME, {"name": f"Ada {time.monotonic_ns()}"}),
     "login": lambda it: Client(it.ada.port).login("ada@example.com", PASSWORD),
     "forgot": lambda it: Client(it.ada.port).post("/api/users/password/forgot", {"email": "ada@example.com"}),
 }
@@ -116,15 +116,26 @@ class Visits:
 
 def visits(it: House, daemon: Daemon) -> Visits:
     admin = Client(daemon.port, headers={"Authorization": f"Bearer {it.admin}"})
-    assert admin.post("/api/users", {"email": "ada@example.com", "name": "Ada", "password": PASSWORD}).status == 200
+    assert (
+        admin.post("/api/users", {"email": "ada@example.com", "name": "Ada", "password": PASSWORD}).status
+        == 200
+    )
     ada = Client(daemon.port)
     assert ada.login("ada@example.com", PASSWORD).status == 200
     return Visits(ada, admin)
 
 
-def refused_in_time(answers: dict[str, list[tuple[int, float]]]) -> bool:
-    late = {name: some for name, some in answers.items() if max(seconds for _, seconds in some) > ANSWERED_WITHIN}
-    assert not late, late
+Answers = dict[str, list[tuple[int, float]]]  # status and seconds, by the kind of request
+
+
+def late(answers: Answers) -> Answers:
+    return {
+        name: some for name, some in answers.items() if max(seconds for _, seconds in some) > ANSWERED_WITHIN
+    }
+
+
+def refused_in_time(answers: Answers) -> bool:
+    assert not late(answers)
     others = {name: some for name, some in answers.items() if {status for status, _ in some} != {503}}
     assert not others, others
     return True
@@ -139,7 +150,7 @@ def test_requests_end_as_503_while_the_server_is_silent_and_it_heals(usersctl: C
             for _ in range(2):  # connections that were open, and new ones
                 assert refused_in_time(all_of.all_at_once())
             assert daemon.client().get("/health").status == 200
-            assert daemon.client().get("/ready").message == "Not ready: database"
+            assert daemon.client().get("/ready").message.startswith("Not ready: database")
             began = time.monotonic()
             listed = usersctl("list", "--json")
             assert (listed.code, time.monotonic() - began < 7) == (6, True), listed
@@ -199,8 +210,7 @@ def test_reads_go_on_and_writes_are_refused_while_the_standby_is_away(usersctl: 
         all_of = visits(it, it.daemons[0])
         with standby.stopped():
             answers = all_of.all_at_once()
-            late = [seconds for some in answers.values() for _, seconds in some if seconds > ANSWERED_WITHIN]
-            assert not late
+            assert not late(answers)
             statuses = {name: {status for status, _ in some} for name, some in answers.items()}
             assert statuses.pop("rename") == {503}
             assert statuses.pop("login") == {503}

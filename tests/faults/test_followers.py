@@ -50,7 +50,9 @@ def emails(usersctl: Command, path: Path) -> set[str]:
     return {user["email"] for user in listed}
 
 
-def test_a_copy_of_the_file_and_then_of_its_log_has_all_that_was_answered(usersctl: Command, tmp_path: Path) -> None:
+def test_a_copy_of_the_file_and_then_of_its_log_has_all_that_was_answered(
+    usersctl: Command, tmp_path: Path
+) -> None:
     admin, follower = prepared(usersctl), tmp_path / "follower" / "users.db"
     follower.parent.mkdir()
     with cheaply_serving(usersctl) as daemon, writing([daemon], admin, each=4, seconds=0.2) as writers:
@@ -102,7 +104,9 @@ def test_a_copy_of_the_file_alone_lacks_what_was_answered(usersctl: Command, tmp
         assert "ada@example.com" not in emails(usersctl, copied)
 
 
-def test_a_log_that_was_begun_anew_does_not_belong_to_the_copied_file(usersctl: Command, tmp_path: Path) -> None:
+def test_a_log_that_was_begun_anew_does_not_belong_to_the_copied_file(
+    usersctl: Command, tmp_path: Path
+) -> None:
     """Without the read transaction: what was answered in between is lost, and pages of two times stand side by side."""
     admin, copied = prepared(usersctl), tmp_path / "copied.db"
     with cheaply_serving(usersctl) as daemon:

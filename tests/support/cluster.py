@@ -359,7 +359,11 @@ def _configuration(name: str, node: Node, port: int, etcd: str) -> dict[str, Any
                 "replication": {"username": "replicator", "password": "none"},
             },
             "parameters": {
-                **{key: value for key, value in SETTINGS.items() if key not in ("listen_addresses", "max_connections")},
+                **{
+                    key: value
+                    for key, value in SETTINGS.items()
+                    if key not in ("listen_addresses", "max_connections")
+                },
                 "unix_socket_directories": str(node.folder),
             },
         },

@@ -130,7 +130,9 @@ def all_are_back(writers: Sequence[Writer], fault: float, within: float) -> floa
     return max(writer.back_after(fault) for writer in writers)
 
 
-def nothing_is_lost(usersctl: Command, daemons: Sequence[Daemon], writers: Sequence[Writer], within: float) -> None:
+def nothing_is_lost(
+    usersctl: Command, daemons: Sequence[Daemon], writers: Sequence[Writer], within: float
+) -> None:
     """All that was answered is there, nothing else is, and the daemons are those of the beginning."""
     assert [daemon.process.poll() for daemon in daemons] == [None] * len(daemons)
     longest = max(writer.longest for writer in writers)

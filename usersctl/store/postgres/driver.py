@@ -4,20 +4,23 @@ On libpq itself, because psycopg's own cursors cost half as much again as the wh
 for ever on a server that stands still.
 """
 
+import re
 import select
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from psycopg import pq
+from psycopg import OperationalError, pq
 from psycopg.pq.abc import PGconn, PGresult
 
 from usersctl.store.conninfo import Conninfo
 from usersctl.store.postgres.dialect import translated
 
-SILENCE = 5.0  # seconds that a statement may take
-CONNECT = 2  # seconds for each host
+SILENCE = 5.0  # seconds without an answer, after which a server counts as gone; also for a new connection
+SLOW = 4.5  # seconds, after which a server that is there gives a statement up
+DEFAULTS = b"tcp_user_timeout=3000 fallback_application_name=usersctl target_session_attrs=read-write"
 # Text of so many values is different each time, so that the server would keep it in vain.
 PREPARED_VALUES, PREPARED_STATEMENTS = 30, 300
 FETCHED = 1_000  # rows of a stream at a time
@@ -66,8 +69,8 @@ class Rows:
 
 class Connection:
     def __init__(self, conninfo: Conninfo) -> None:
-        defaults = f"connect_timeout={CONNECT} tcp_user_timeout=3000 fallback_application_name=usersctl"
-        self._pg = _connected(conninfo, defaults)
+        self._pg = _connected(conninfo)
+        self._pg.nonblocking = 1
         self._poll = select.poll()
         self._poll.register(self._pg.socket, select.POLLIN)
         self._prepared: dict[str, tuple[bytes, tuple[str, ...]]] = {}
@@ -85,11 +88,10 @@ class Connection:
         texts = [_encoded(value) for value in given]
         formats = [value.__class__ is bytes for value in given]
         if name:
-            self._pg.send_query_prepared(name, texts, formats)
-        else:
-            text = translated(statement).text
-            self._pg.send_query_params(text, texts, [_type_of(value) for value in given], formats)
-        return _rows(self._result())
+            return _rows(self._sent(self._pg.send_query_prepared, name, texts, formats))
+        types = [_type_of(value) for value in given]
+        text = translated(statement).text
+        return _rows(self._sent(self._pg.send_query_params, text, texts, types, formats))
 
     def _prepare(self, statement: str, values: Any) -> tuple[bytes, tuple[str, ...]]:
         """The name of the prepared statement, and those of its values; no name if it is not worth it."""
@@ -98,8 +100,7 @@ class Connection:
             return b"", names
         given = _given(names, values)
         name = b"s%d" % len(self._prepared)
-        self._pg.send_prepare(name, text, [_type_of(value) for value in given])
-        self._result()
+        self._sent(self._pg.send_prepare, name, text, [_type_of(value) for value in given])
         self._prepared[statement] = name, names
         return name, names
 
@@ -107,10 +108,9 @@ class Connection:
         for values in rows:
             self.execute(statement, values)
 
-    def run(self, text: str) -> Rows:
+    def run(self, text: str, *, within: float | None = None) -> Rows:
         """Several statements in one journey to the server, without values; the result of the last one."""
-        self._pg.send_query(text.encode())
-        return _rows(self._result())
+        return _rows(self._sent(self._pg.send_query, text.encode(), within=within))
 
     def attempt(self, text: str) -> None:
         """In a transaction: a statement that the server may refuse."""
@@ -131,31 +131,30 @@ class Connection:
         name = f"stream{self._streams}"
         text, names = translated(statement)
         given = _given(names, values)
-        self._pg.send_query_params(
+        self._sent(
+            self._pg.send_query_params,
             f"DECLARE {name} NO SCROLL CURSOR FOR ".encode() + text,
             [_encoded(value) for value in given],
             [_type_of(value) for value in given],
             [value.__class__ is bytes for value in given],
         )
-        self._result()
         while rows := self.run(f"FETCH {FETCHED} FROM {name}").fetchall():
             yield from rows
         self.run(f"CLOSE {name}")
 
     def copy_in(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
         """The quickest way for many rows. Returns how many the server took."""
-        self._pg.send_query(f"COPY {table} ({', '.join(columns)}) FROM STDIN".encode())
-        self._result()
+        self._sent(self._pg.send_query, f"COPY {table} ({', '.join(columns)}) FROM STDIN".encode())
         try:
-            for row in rows:
+            for number, row in enumerate(rows):
                 self._pg.put_copy_data(b"\t".join(map(_copied, row)) + b"\n")
+                if number % FETCHED == 0:
+                    self._flush(time.monotonic() + self._silence)
         except BaseException:
-            self._pg.put_copy_end(b"given up")
-            with suppress(ServerError):
-                self._result()
+            with suppress(ServerError, Away):
+                self._sent(self._pg.put_copy_end, b"given up")
             raise
-        self._pg.put_copy_end()
-        return _rows(self._result()).rowcount
+        return _rows(self._sent(self._pg.put_copy_end)).rowcount
 
     @property
     def in_transaction(self) -> bool:
@@ -163,27 +162,34 @@ class Connection:
 
     @property
     def is_lost(self) -> bool:
-        """Also if the server has closed it since the last statement."""
-        with suppress(Away):
-            while self._pg.status == pq.ConnStatus.OK and self._poll.poll(0):
-                self._consume()
-        return self._pg.status != pq.ConnStatus.OK
+        """Also if the server has closed it since the last statement: unasked it sends nothing but that it ends."""
+        return self._pg.status != pq.ConnStatus.OK or bool(self._poll.poll(0))
 
     @contextmanager
     def patient(self, seconds: float = 3600.0) -> Iterator[None]:
         """For statements that take long: the making of an index, the copy of a table."""
-        before, self._silence = self._silence, seconds
+        self.limit(seconds)
+        self._silence = seconds
         try:
             yield
         finally:
-            self._silence = before
+            self._silence = SILENCE
+            with suppress(ServerError, Away):  # in a transaction that failed, whose end undoes the limit
+                self.limit()
+
+    def limit(self, seconds: float = SLOW) -> None:
+        """Of a statement, kept by the server, which ends it in time and keeps the connection."""
+        self.run(f"SET statement_timeout = {round(seconds * 1000)}")
 
     # --- what the server sends by itself ---
 
     def notified(self, seconds: float) -> bool:
         """Whether a notice came, for which this waits so long."""
         if self._poll.poll(seconds * 1000):
-            self._consume()
+            try:
+                self._pg.consume_input()
+            except OperationalError as error:
+                raise self._error(None) from error
         heard = False
         while self._pg.notifies() is not None:
             heard = True
@@ -191,17 +197,22 @@ class Connection:
 
     # --- the wire ---
 
-    def _result(self) -> PGresult:
+    def _sent(self, send: Callable[..., object], *words: Any, within: float | None = None) -> PGresult:
+        try:
+            send(*words)
+            return self._result(within or self._silence)
+        except OperationalError as error:
+            raise self._error(None) from error
+
+    def _result(self, seconds: float) -> PGresult:
         """That of the last statement; raises the error of the first that failed."""
         last, failed = None, None
-        until = time.monotonic() + self._silence
+        until = time.monotonic() + seconds
+        self._flush(until)
         while True:
             while self._pg.is_busy():
-                left = until - time.monotonic()
-                if left <= 0 or not self._poll.poll(left * 1000):
-                    self.close()
-                    raise Silent("the server does not answer")
-                self._consume()
+                self._wait(self._poll, until)
+                self._pg.consume_input()
             result = self._pg.get_result()
             if result is None:
                 break
@@ -214,11 +225,19 @@ class Connection:
             raise self._error(failed)
         return last
 
-    def _consume(self) -> None:
-        try:
+    def _flush(self, until: float) -> None:
+        """Waits until the server has taken what was sent. It may have to be heard first."""
+        while self._pg.flush():
+            both = select.poll()
+            both.register(self._pg.socket, select.POLLIN | select.POLLOUT)
+            self._wait(both, until)
             self._pg.consume_input()
-        except Exception as error:
-            raise self._error(None) from error
+
+    def _wait(self, poll: "select.poll", until: float) -> None:
+        left = until - time.monotonic()
+        if left <= 0 or not poll.poll(left * 1000):
+            self.close()
+            raise Silent("the server does not answer")
 
     def _error(self, result: PGresult | None) -> ServerError | Away:
         if result is None or self._pg.status != pq.ConnStatus.OK:
@@ -241,29 +260,62 @@ class Connection:
         self._pg.finish()
 
 
-def _connected(conninfo: Conninfo, defaults: str) -> PGconn:
-    """Parameters of `conninfo` come before the defaults."""
-    given = {
-        option.keyword: option.val
-        for option in pq.Conninfo.parse(conninfo.encode())
-        if option.val is not None
-    }
-    known = {
-        option.keyword: option.val
-        for option in pq.Conninfo.parse(defaults.encode())
-        if option.val is not None
-    }
-    both = known | given
-    text = b" ".join(
-        key + b"='" + value.replace(b"\\", b"\\\\").replace(b"'", b"\\'") + b"'"
-        for key, value in both.items()
-    )
-    pg = pq.PGconn.connect(text)
-    if pg.status != pq.ConnStatus.OK:
-        problem = _first_line(pg)
+def _connected(conninfo: Conninfo) -> PGconn:
+    """To the first address that takes it. libpq by itself would let no other thread run while it waits."""
+    until = time.monotonic() + SILENCE
+    attempts = list(_attempts(_options(DEFAULTS) | _options(conninfo.encode())))
+    problem = "the name of its host is not known"
+    while attempts:
+        share = (until - time.monotonic()) / len(attempts)
+        pg = pq.PGconn.connect_start(attempts.pop(0))
+        problem = _waited(pg, time.monotonic() + share)
+        if not problem:
+            return pg
         pg.finish()
-        raise Silent(problem)
-    return pg
+    raise Silent(problem)
+
+
+def _waited(pg: PGconn, until: float) -> str:
+    """The problem; empty if it is open in time."""
+    state = pq.PollingStatus.WRITING
+    while pg.status != pq.ConnStatus.BAD and state in (pq.PollingStatus.READING, pq.PollingStatus.WRITING):
+        poll = select.poll()
+        poll.register(pg.socket, select.POLLIN if state == pq.PollingStatus.READING else select.POLLOUT)
+        if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+            return f"{pg.host.decode()}, port {pg.port.decode()}, does not answer"
+        state = pq.PollingStatus(pg.connect_poll())
+    return "" if pg.status == pq.ConnStatus.OK else _first_line(pg)
+
+
+def _options(conninfo: bytes) -> dict[bytes, bytes]:
+    return {option.keyword: option.val for option in pq.Conninfo.parse(conninfo) if option.val is not None}
+
+
+def _attempts(options: dict[bytes, bytes]) -> Iterator[bytes]:
+    """The options with each address of each host."""
+    hosts, numbers, ports = (options.get(key, b"").split(b",") for key in (b"host", b"hostaddr", b"port"))
+    for n in range(max(len(hosts), len(numbers))):
+        host, number, port = (some[min(n, len(some) - 1)] for some in (hosts, numbers, ports))
+        for address in [number] if number or not _is_name(host) else _looked_up(host):
+            one = options | {b"host": host, b"hostaddr": address, b"port": port}
+            # An empty one would hide what the environment or a service file says.
+            given = ((key, _QUOTED.sub(rb"\\\g<0>", value)) for key, value in one.items() if value)
+            yield b" ".join(b"%s='%s'" % pair for pair in given)
+
+
+_QUOTED = re.compile(rb"[\\']")
+
+
+def _is_name(host: bytes) -> bool:
+    return bool(host) and host[:1] not in b"/@"  # others are folders of a socket
+
+
+def _looked_up(host: bytes) -> list[bytes]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return [str(address[0]).encode() for *_, address in found]
 
 
 def _first_line(pg: PGconn) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from usersctl.clock import Clock
-from usersctl.errors import Busy, OtherVersion, Outdated, StoreUnusable, Taken, UsersError
+from usersctl.errors import Busy, OtherVersion, Outdated, ServerAway, StoreUnusable, Taken, UsersError
 from usersctl.store import database_file
 from usersctl.store.conninfo import Conninfo
 from usersctl.store.content import pour, tables
@@ -19,7 +19,7 @@ from usersctl.store.postgres.transaction import TAKES_LONG, PostgresTransaction
 from usersctl.store.store import EndOfThread, Progress, Store
 
 try:
-    from usersctl.store.postgres.driver import Away, Connection, ServerError, Silent
+    from usersctl.store.postgres.driver import SLOW, Away, Connection, ServerError, Silent
 except ImportError:
     hint = "install it with: pip install 'usersctl[postgres]'"
     raise StoreUnusable("A database on a PostgreSQL server needs psycopg", hint=hint) from None
@@ -33,6 +33,8 @@ OLDEST_SERVER = 140000
 NEVER = float("-inf")
 UPGRADE = 600.0  # seconds for which a process waits while another one upgrades the database
 WRITERS = 0x75737273  # the advisory lock of the one writer: "usrs"
+# After one writer has waited in vain, the others do not wait: their threads are needed by readers.
+PATIENCE_WHILE_HELD, COMMIT_WHILE_HELD = 0.05, 0.5
 LEFT_ALONE = 1.0  # seconds: after a server did not answer, nothing waits for it again for so long
 _AWAY = {"57P01", "57P02", "57P03", "08006", "08003", "08000", "25006"}
 _BUSY = {"55P03", "40001", "40P01"}
@@ -43,10 +45,9 @@ _PROBLEMS = {
     "42P01": "is not whole: restore a backup",
     "25006": "is read-only: is this a standby?",
 }
+_IDLE = "idle_in_transaction_session_timeout = '10s'"
 _SESSION = (
-    "SET client_encoding = 'UTF8'; SET jit = off; SET bytea_output = 'hex';"
-    # A process that stands still amid a change must not hold up all others.
-    " SET idle_in_transaction_session_timeout = '60s';"
+    f"SET client_encoding = 'UTF8'; SET jit = off; SET bytea_output = 'hex'; SET statement_timeout = '{SLOW}s';"
     " SELECT pg_backend_pid(), current_setting('server_encoding')"
 )
 
@@ -62,6 +63,7 @@ class PostgresStore(Store):
         self._spare: list[Connection] = []  # for locks, which need one of their own
         self._lost = NEVER  # when a connection was lost: all older ones are made anew
         self._silent = NEVER  # when the server did not answer
+        self._held = False  # a writer has waited in vain for another, and none has written since
 
     @classmethod
     def opened(cls, conninfo: Conninfo, *, create: bool, write: bool, clock: Clock) -> Self:
@@ -162,12 +164,20 @@ class PostgresStore(Store):
     def write(
         self, *, patience: float | None = None, commit: bool = True, alone: bool = True
     ) -> Iterator[PostgresTransaction]:
-        with self._translated_errors():
-            connection = self._connection()
-            with self._transaction(connection, _begin(patience, alone=alone), commit=commit):
-                tx = PostgresTransaction(connection, self.clock)
-                tx.listener = self.listener
-                yield tx
+        waits_fully = patience is None and not self._held
+        if self._held:
+            patience = min(patience or PATIENCE_WHILE_HELD, PATIENCE_WHILE_HELD)
+        try:
+            with self._translated_errors():
+                connection = self._connection()
+                with self._transaction(connection, _begin(patience, alone=alone), commit=commit):
+                    tx = PostgresTransaction(connection, self.clock)
+                    tx.listener = self.listener
+                    yield tx
+        except Busy as error:
+            self._held |= waits_fully and isinstance(error.__cause__, ServerError)
+            raise
+        self._held = False
         if commit:
             for callback in tx.callbacks:
                 callback()
@@ -177,7 +187,12 @@ class PostgresStore(Store):
         try:
             connection.run(begin)
             yield
-            connection.run("COMMIT" if commit else "ROLLBACK")
+            hurry = COMMIT_WHILE_HELD if self._held else None
+            try:
+                connection.run("COMMIT" if commit else "ROLLBACK", within=hurry)
+            except Silent as error:  # it waits for a standby, perhaps, and the server answers others
+                self._held = True
+                raise Away(str(error)) from None
         except BaseException:
             if not connection.is_lost and connection.in_transaction:
                 with suppress(Away, ServerError):
@@ -187,7 +202,7 @@ class PostgresStore(Store):
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
         connection = self._connection()
-        connection.run(f"SET statement_timeout = {round(seconds * 1000)}")
+        connection.limit(seconds)
         try:
             yield
         except StoreUnusable as error:
@@ -196,7 +211,7 @@ class PostgresStore(Store):
             raise TimeoutError from None
         finally:
             if not connection.is_lost:
-                connection.run("SET statement_timeout = 0")
+                connection.limit()
 
     def is_current(self) -> bool:
         with self._translated_errors():
@@ -362,15 +377,11 @@ class PostgresStore(Store):
         """In words for an operator; raises an error that is a fault of this program."""
         if isinstance(error, Away) or error.state in _AWAY:
             if isinstance(error, Silent):
-                self._silent = time.monotonic()
-            if "connection" in self._local.__dict__:
-                self._lost = time.monotonic()
-                self._forget()
+                self._silent = self._lost = time.monotonic()
+            self._forget()
             self._close_spare()
             problem = _PROBLEMS.get(getattr(error, "state", ""), "is away")
-            return StoreUnusable(
-                f"{self.name} {problem}: {error}", hint="it heals by itself when the server is back"
-            )
+            return ServerAway(f"{self.name} {problem}: {error}", hint="it heals by itself when the server is back")
         if error.state in _BUSY:
             return Busy("The database is busy, please try again", retry_after=2)
         problem = _PROBLEMS.get(error.state, "")
@@ -403,7 +414,8 @@ class Glance:
 
 def _begin(patience: float | None, *, alone: bool) -> str:
     if patience is None:
-        patience = database_file.BUSY_SECONDS
-    # 0 would mean for ever.
+        patience = 0.8 * database_file.BUSY_SECONDS  # before the statement counts as slow
     lock = "pg_advisory_xact_lock" if alone else "pg_advisory_xact_lock_shared"
-    return f"BEGIN; SET LOCAL lock_timeout = {max(1, round(patience * 1000))}; SELECT {lock}({WRITERS})"
+    # 0 would mean for ever. A process that stands still amid a change must not hold up the others for long.
+    limits = f"SET LOCAL lock_timeout = {max(1, round(patience * 1000))}; SET LOCAL {_IDLE}"
+    return f"BEGIN; {limits}; SELECT {lock}({WRITERS})"
