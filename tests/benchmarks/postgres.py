@@ -18,7 +18,7 @@ from tests.benchmarks.sessions import MANY, at, beside, rate
 
 sys.path.append(str(ROOT / "tests"))  # where the helpers of the tests find each other
 
-from support.cluster import ROLE, Node, owned_folder  # noqa: E402
+from support.cluster import ROLE, Node, owned_folder
 
 # As it is installed: a commit waits for the disk.
 SETTINGS = {"fsync": "on", "shared_buffers": "128MB", "max_wal_size": "1GB"}
@@ -49,7 +49,8 @@ def _moved(bench: Bench, node: Node, file: Path) -> str:
     """The content of this file on the server, in a database of its own."""
     name = file.stem.replace("-", "_")
     there = f"postgresql://{ROLE}@127.0.0.1:{node.port}/{name}"
-    if node.sql(f"SELECT count(*) FROM pg_database WHERE datname = '{name}'", database=ROLE) == "0":
+    known = node.sql("SELECT datname FROM pg_database", database=ROLE).splitlines()
+    if name not in known:
         node.sql(f"CREATE DATABASE {name}", database=ROLE)
         copied = bench.folder / f"{name}-moved.db"  # the command marks the database that it moves
         shutil.copyfile(file, copied)
@@ -64,7 +65,7 @@ def _use(node: Node, there: str, users: int, *, active: int = ACTIVE) -> None:
     """The same as `servers.use`."""
     step = max(1, users // active)
     used = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}.000Z"
-    statement = f"UPDATE auth_tokens SET last_used_at = '{used}' WHERE (id - 1) % {step} = 0"
+    statement = f"UPDATE auth_tokens SET last_used_at = '{used}' WHERE (id - 1) % {step} = 0"  # noqa: S608
     node.sql(statement, database=there.rpartition("/")[2])
 
 

@@ -55,12 +55,16 @@ def house(usersctl: Command, database: str, daemons: int = DAEMONS) -> Iterator[
 
 
 def test_nothing_answered_is_lost_when_a_standby_is_promoted(usersctl: Command) -> None:
-    with with_a_standby() as (primary, standby), house(usersctl, conninfo(primary, standby)) as it:
-        with it.writing() as writers:
-            primary.kill()
-            fault = time.monotonic()
-            standby.promote()
-            print(f"back after {all_are_back(writers, fault, BACK_WITHIN):.1f} s")
+    with (
+        with_a_standby() as (primary, standby),
+        house(usersctl, conninfo(primary, standby)) as it,
+        it.writing() as writers,
+    ):
+        primary.kill()
+        fault = time.monotonic()
+        standby.promote()
+        print(f"back after {all_are_back(writers, fault, BACK_WITHIN):.1f} s")
+    assert sum(writer.refused for writer in writers) > 0
 
 
 def test_nothing_answered_is_lost_when_patroni_changes_the_leader(usersctl: Command) -> None:

@@ -5,7 +5,6 @@ A program such as Litestream keeps a read transaction open: as long as it lasts,
 nothing that the log has got since is in the file alone. So a copy of the file, and then of the log, is whole.
 """
 
-import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from support.commands import PASSWORD, Command
+from support.daemons import wait_for
 from support.faults import LONG, cheaply_serving
 from support.writers import Writer, prepared, writing
 
@@ -61,7 +61,7 @@ def test_a_copy_of_the_file_and_then_of_its_log_has_all_that_was_answered(
             folder.mkdir()
             certain = {account.email for writer in writers for account in list(writer.accounts)}
             # Under its name at once, so that a command which reads it sees the last copy or this one.
-            os.replace(copy_of(usersctl.database, folder), follower)
+            copy_of(usersctl.database, folder).replace(follower)
             assert certain <= emails(usersctl, follower)
             usersctl.ok("--db", follower, "db", "verify")
             usersctl.ok("--db", follower, "audit", "verify")
@@ -70,8 +70,6 @@ def test_a_copy_of_the_file_and_then_of_its_log_has_all_that_was_answered(
 
 
 def _grows(writers: list[Writer], than: int) -> None:
-    from support.daemons import wait_for
-
     wait_for(lambda: sum(len(writer.accounts) for writer in writers) > than + 4)
 
 
@@ -86,7 +84,7 @@ def test_a_reader_sees_each_new_copy(usersctl: Command, tmp_path: Path) -> None:
         assert _count(reader) == 1
         usersctl.add("bea")
         usersctl.ok("db", "backup", tmp_path / "next.db")
-        os.replace(tmp_path / "next.db", follower)
+        (tmp_path / "next.db").replace(follower)
         assert _count(reader) == 2
 
 

@@ -119,6 +119,7 @@ class Node:
 
     folder: Path
     port: int = field(default_factory=free_port)
+    process: "subprocess.Popen[bytes] | None" = None
 
     @property
     def data(self) -> Path:
@@ -153,7 +154,7 @@ class Node:
         for name, value in settings.items():
             words += ["-c", f"{name}={value}"]
         stack.callback(self.kill)
-        start(words, self.folder / f"{self.port}.log", stack, ends_by=signal.SIGINT)
+        self.process = start(words, self.folder / f"{self.port}.log", stack, ends_by=signal.SIGINT)
         wait_for(self.answers, STARTS_WITHIN)
 
     def promote(self) -> None:
@@ -181,6 +182,8 @@ class Node:
     def kill(self) -> None:
         """All of it at once, as a machine without power would end."""
         self.signal_all(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait(10)
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
@@ -280,7 +283,7 @@ class Patroni:
             body,
             {"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 - loopback
             assert answer.status == 200
 
 
@@ -318,7 +321,7 @@ def patroni() -> Iterator[Patroni]:
 
 
 def _is_healthy(etcd: str) -> bool:
-    with suppress(OSError), urllib.request.urlopen(f"{etcd}/health", timeout=2) as answer:
+    with suppress(OSError), urllib.request.urlopen(f"{etcd}/health", timeout=2) as answer:  # noqa: S310
         return json.load(answer)["health"] == "true"
     time.sleep(0.1)
     return False

@@ -381,7 +381,9 @@ class PostgresStore(Store):
             self._forget()
             self._close_spare()
             problem = _PROBLEMS.get(getattr(error, "state", ""), "is away")
-            return ServerAway(f"{self.name} {problem}: {error}", hint="it heals by itself when the server is back")
+            return ServerAway(
+                f"{self.name} {problem}: {error}", hint="it heals by itself when the server is back"
+            )
         if error.state in _BUSY:
             return Busy("The database is busy, please try again", retry_after=2)
         problem = _PROBLEMS.get(error.state, "")
