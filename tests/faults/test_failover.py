@@ -261,17 +261,19 @@ def _hang_amid_a_change(server: Node, daemon: Daemon) -> None:
 
 
 def test_a_daemon_that_starts_before_the_server_waits_for_it(usersctl: Command) -> None:
-    with one_server() as server, ExitStack() as stack:
+    with one_server() as server, ExitStack() as stack, ThreadPoolExecutor(1) as pool:
         usersctl.env["USERS_DATABASE"] = conninfo(server)
         server.kill()
-        timer = threading.Timer(3, server.start, [stack])
-        timer.start()
-        try:
-            with serving(usersctl) as daemon:
-                assert [line["event"] for line in daemon.log].count("waiting") == 1
-                assert daemon.client().get("/ready").status == 200
-        finally:
-            timer.join()
+
+        def start_late() -> None:
+            wait_for(lambda: any(b'"waiting"' in log.read_bytes() for log in usersctl.folder.glob("*.log")))
+            server.start(stack)
+
+        started = pool.submit(start_late)
+        with serving(usersctl) as daemon:
+            started.result()
+            assert len(daemon.events("waiting")) == 1
+            assert daemon.client().get("/ready").status == 200
 
 
 def test_a_server_that_is_away_is_named_without_its_password(usersctl: Command) -> None:
