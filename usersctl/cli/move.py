@@ -39,14 +39,12 @@ def move(
     run.out.note(f'Now set database = "{name}", and start the daemon again. {source.name} is marked as moved')
     if counts["totp_secrets"] and not run.loaded.settings.secret_keys:
         apps = counted(counts["totp_secrets"], "authenticator app")
-        run.out.note(
-            f"{apps} need the key that is in the file users.key: set auth.secretKey to what it holds"
-        )
+        run.out.note(f"The key of {apps} is in the file users.key: set auth.secretKey to what it holds")
 
 
 def _target(to: str) -> Database:
     if not is_conninfo(to):
-        return Path(to)
+        return Path(to).absolute()
     conninfo = Conninfo(to)
     if conninfo.shown != to:
         problem = "TO must not have a password, which every user of this machine could see"
