@@ -29,6 +29,7 @@ TEXTS: dict[tuple[str, str], dict[str, str]] = {
     ("POST", "/api/users/session/second-factor"): {"code": "123456", "recoveryCode": "abcd"},
     ("POST", "/api/users/me/totp/confirm"): {"code": "123456"},
     ("POST", "/api/users/me/passkeys"): {"name": "Phone"},
+    ("POST", "/api/users/me/tokens"): {"name": "ci", "expires": "90d"},
     ("PATCH", "/api/users/me/passkeys/1"): {"name": "Phone"},
     ("POST", "/api/users/setup"): {
         "token": "t",
@@ -88,6 +89,7 @@ LISTS: dict[tuple[str, str], dict[str, list[Any]]] = {
     ("POST", "/api/users/invite"): {"groups": []},
     ("POST", "/api/users/bulk"): {"ids": [2]},
     ("PUT", "/api/users/2/groups"): {"groups": []},
+    ("POST", "/api/users/me/tokens"): {"scopes": ["me"], "ip": ["192.0.2.0/24"]},
 }
 OBJECTS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
     ("POST", "/api/users/session/second-factor"): {"credential": {}},
