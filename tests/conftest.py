@@ -13,7 +13,7 @@ import hypothesis
 import pytest
 from support import postgres
 from support.commands import OPERATOR, PASSWORD, Command, create_user
-from support.databases import add_database, database_at, dropped_afterwards, spare_the_disk
+from support.databases import add_database, database_at, dropped_afterwards, fields_of, spare_the_disk
 from support.fakes import FakeClock
 from support.oauth_site import MakeOAuthSite, oauth_site
 from support.web import Site, running
@@ -136,13 +136,11 @@ def make_service(tmp_path: Path, clock: FakeClock) -> Iterator[Callable[..., Ser
     built: list[Service] = []
 
     def make(**changes: Any) -> Service:
-        values = {
-            "database": database_at(tmp_path / "users.db"),
-            "base_url": "http://127.0.0.1:8080",
-            "rounds": 4,
-        } | changes
-        if "database" not in changes:
-            add_database(values["database"])
+        given = changes.pop("database", None)
+        database = given or database_at(tmp_path / "users.db")
+        values = fields_of(database, tmp_path) | {"base_url": "http://127.0.0.1:8080", "rounds": 4} | changes
+        if given is None:
+            add_database(database)
         built.append(build(Settings(**values), now=clock))
         return built[-1]
 

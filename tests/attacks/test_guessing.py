@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.databases import database_at, fields_of
 from support.fakes import FakeClock
 from support.oauth_site import oauth_site
 from support.web import DEVICE, Client, Site, refusal_of, running
@@ -322,7 +323,8 @@ def test_strangers_devices_and_sessions_never_get_more_than_a_hundred_checks(see
     """In any order and at any pace, by two processes."""
     clock, chance = FakeClock(), random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
-        values = {"database": Path(folder) / "users.db", "base_url": "http://127.0.0.1", "rounds": 4}
+        values = fields_of(database_at(Path(folder) / "users.db"), Path(folder))
+        values |= {"base_url": "http://127.0.0.1", "rounds": 4}
         services = [build(Settings(**values), now=clock) for _ in range(2)]
         ada = create_user(services[0], "ada@example.com", "Ada", PASSWORD, by=OPERATOR)
         guessers = [

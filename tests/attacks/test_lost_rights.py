@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.accounts import author
 from support.authenticator import Authenticator
 from support.commands import OPERATOR, PASSWORD
+from support.databases import database_at, fields_of
 from support.factors import store_passkey
 from support.identities import link, provider_settings
 from support.passkeys import ORIGIN, OWN, TO_ADD, options
@@ -231,9 +231,9 @@ class House:
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    database: Path = tmp_path_factory.mktemp("house") / "users.db"
+    folder = tmp_path_factory.mktemp("house")
     settings = Settings(
-        database=database,
+        **fields_of(database_at(folder / "users.db"), folder),
         base_url=ORIGIN,
         rounds=4,
         limits_enabled=False,

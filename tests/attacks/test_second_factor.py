@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.databases import database_at, fields_of
 from support.factors import SEED, add_authenticator_apps
 from support.fakes import FakeClock
 from support.second_factors import CONFIRM, Phone, enrol, finish, second_step, with_phone
@@ -22,6 +23,7 @@ from usersctl.errors import InvalidCode
 from usersctl.factors import totp
 from usersctl.models import UNKNOWN_CLIENT, Actor, Proof
 from usersctl.service import build
+from usersctl.store.conninfo import Database
 
 ADA = "ada@example.com"
 NOW = datetime.fromisoformat("2026-11-20T08:22:19.123+00:00")
@@ -48,10 +50,12 @@ def at_once(*calls: Callable[[], Reply]) -> list[int]:
 # --- once ---
 
 
-def use_codes(database: Path, tokens: list[str], barrier: Any, results: Any) -> None:
+def use_codes(database: Database, folder: Path, tokens: list[str], barrier: Any, results: Any) -> None:
     """One process: for each round a pending sign-in of its own, and the code that the other process has, too."""
     clock = FakeClock(NOW)
-    settings = Settings(database=database, base_url="http://127.0.0.1:8080", rounds=4, limits_enabled=False)
+    settings = Settings(
+        **fields_of(database, folder), base_url="http://127.0.0.1:8080", rounds=4, limits_enabled=False
+    )
     service = build(settings, now=clock)
     for number, token in enumerate(tokens):
         code = totp.code_at(SEED, totp.step_at(clock()))
@@ -72,8 +76,10 @@ def use_codes(database: Path, tokens: list[str], barrier: Any, results: Any) -> 
 
 
 def test_of_two_processes_that_use_a_code_at_once_one_succeeds(tmp_path: Path) -> None:
-    database = tmp_path / "users.db"
-    settings = Settings(database=database, base_url="http://127.0.0.1:8080", rounds=4, limits_enabled=False)
+    database = database_at(tmp_path / "users.db")
+    settings = Settings(
+        **fields_of(database, tmp_path), base_url="http://127.0.0.1:8080", rounds=4, limits_enabled=False
+    )
     service = build(settings, now=FakeClock(NOW))
     user = create_user(service, ADA, "Ada", PASSWORD, by=OPERATOR)
     add_authenticator_apps(service, user.id)
@@ -82,7 +88,8 @@ def test_of_two_processes_that_use_a_code_at_once_one_succeeds(tmp_path: Path) -
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(2), context.Queue()
     processes = [
-        context.Process(target=use_codes, args=(database, tokens, barrier, results)) for tokens in waiting
+        context.Process(target=use_codes, args=(database, tmp_path, tokens, barrier, results))
+        for tokens in waiting
     ]
     for process in processes:
         process.start()

@@ -85,7 +85,7 @@ def test_an_untouched_trail_is_unbroken(trail: Command) -> None:
         ),
         (
             [
-                "INSERT INTO audit (at, actor, action, hash) SELECT at, actor, action, hash FROM audit WHERE id = 6"
+                "INSERT INTO audit (id, at, actor, action, hash) SELECT 7, at, actor, action, hash FROM audit WHERE id = 6"
             ],
             7,
             "was changed",
@@ -122,7 +122,7 @@ def test_a_damaged_trail_is_still_listed(trail: Command) -> None:
         shown = list(tx.audit_rows())
     assert [row.details for row in shown[2:4]] == [{"illegible": "{"}, {"illegible": "[]"}]
     by_hand(trail.database, "DROP TABLE audit_head")
-    missing = pytest.raises(StoreUnusable, match=r"is not whole \(no such table: audit_head\)")
+    missing = pytest.raises(StoreUnusable, match=r"is not whole.*audit_head")
     with trail.service() as service, missing, service.store.read() as tx:
         tx.check_audit()
 

@@ -132,6 +132,7 @@ def test_modes_of_files_with_secrets_are_checked(
     assert doctor.finds("config-files")[:2] == ("problem", f"{secret}: No such file or directory")
 
 
+@pytest.mark.sqlite
 def test_modes_and_owner_of_the_database_are_checked(
     doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +148,7 @@ def test_modes_and_owner_of_the_database_are_checked(
     assert doctor.finds("database-owners")[0] == "hint"
 
 
+@pytest.mark.sqlite
 def test_a_damaged_page_is_a_finding_and_crashes_no_check(doctor: Doctor) -> None:
     database = doctor.service.settings.database
     with doctor.service.store.write() as tx:
@@ -164,6 +166,7 @@ def test_a_damaged_page_is_a_finding_and_crashes_no_check(doctor: Doctor) -> Non
     assert set(findings) == set(OFFLINE) - NOT_HERE
 
 
+@pytest.mark.sqlite
 def test_the_integrity_check_has_a_time_limit(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     with doctor.service.store.write() as tx:
         tx._run(
@@ -176,6 +179,7 @@ def test_the_integrity_check_has_a_time_limit(doctor: Doctor, monkeypatch: pytes
     assert mend == "usersctl db verify"
 
 
+@pytest.mark.sqlite
 def test_a_large_log_and_a_full_disk_are_findings(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "LARGE_LOG", 100)
     assert doctor.finds("database-log")[0] == "warning"
@@ -201,6 +205,7 @@ def test_conflicting_packages_are_findings(doctor: Doctor, monkeypatch: pytest.M
         assert (severity, message.split()[0], mend.split()[3]) == ("problem", other, other)
 
 
+@pytest.mark.sqlite
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_files_of_another_owner_are_a_finding(doctor: Doctor, tmp_path: Path) -> None:
     (tmp_path / "mail").mkdir()
@@ -476,6 +481,7 @@ def test_an_unusable_database_is_a_finding(doctor: Doctor, tmp_path: Path, state
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("state", ["missing", "locked"])
 def test_a_missing_or_locked_database_crashes_no_check(
     doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
@@ -496,6 +502,7 @@ def test_a_missing_or_locked_database_crashes_no_check(
     held.close()
 
 
+@pytest.mark.sqlite
 def test_a_damaged_database_is_a_finding_of_the_command(usersctl: Command) -> None:
     usersctl.database.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
     before = sorted(usersctl.folder.iterdir())
@@ -565,6 +572,7 @@ def test_a_base_url_that_was_never_set_is_a_warning_as_soon_as_there_is_an_admin
 # --- second factors ---
 
 
+@pytest.mark.sqlite
 def test_the_key_of_authenticator_apps_is_there_and_for_its_owner_only(
     doctor: Doctor, service: Service
 ) -> None:
@@ -582,6 +590,7 @@ def test_the_key_of_authenticator_apps_is_there_and_for_its_owner_only(
     assert doctor.finds("secret-key")[0] == "ok"
 
 
+@pytest.mark.sqlite
 def test_a_missing_key_of_authenticator_apps_is_a_problem(doctor: Doctor, service: Service) -> None:
     key = service.sealer.file.path
     add_authenticator_apps(service, 1)
@@ -607,6 +616,7 @@ def test_a_missing_key_of_authenticator_apps_is_a_problem(doctor: Doctor, servic
     assert "into auth.secretKey;" in (doctor.finds("secret-key", secret_keys=("k" * 32,))[2] or "")
 
 
+@pytest.mark.sqlite
 def test_a_link_in_place_of_the_key_is_a_problem_with_a_way_on(doctor: Doctor, service: Service) -> None:
     key = service.sealer.file.path
     add_authenticator_apps(service, 1)

@@ -40,6 +40,7 @@ def names_of_used_keys(service: Service) -> set[bytes]:
     return {key_name_of(sealed) for (sealed,) in query(service, "SELECT secret FROM totp_secrets")}
 
 
+@pytest.mark.sqlite
 def test_a_new_key_of_the_file_seals_all_secrets(service: Service, add: Callable[..., User]) -> None:
     add_authenticator_apps(service, add("ada").id, add("bob").id)
     before = service.sealer.names()
@@ -72,9 +73,10 @@ def test_the_first_configured_key_seals_all_secrets_and_makes_no_file(
     with pytest.raises(KeyUnusable):
         opened_secrets(before)
     assert both.key_rotation.run(by=OPERATOR) == Rotated(0, 0)
-    assert not both.sealer.file.path.exists()
+    assert not (both.settings.folder / "users.key").exists()
 
 
+@pytest.mark.sqlite
 def test_a_rotation_moves_the_secrets_from_the_file_to_a_configured_key(
     make_service: Callable[..., Service],
 ) -> None:
@@ -86,6 +88,7 @@ def test_a_rotation_moves_the_secrets_from_the_file_to_a_configured_key(
     assert opened_secrets(configured) == [SEED]
 
 
+@pytest.mark.sqlite
 def test_secrets_that_no_key_opens_stay_and_are_counted(service: Service, add: Callable[..., User]) -> None:
     add_authenticator_apps(service, add("ada").id)
     lost = service.sealer.file.path.rename(service.sealer.file.path.with_suffix(".lost"))
@@ -100,6 +103,7 @@ def test_secrets_that_no_key_opens_stay_and_are_counted(service: Service, add: C
     assert opened_secrets(service) == [SEED] * 2
 
 
+@pytest.mark.sqlite
 def test_without_any_secret_a_rotation_makes_a_key(service: Service) -> None:
     assert service.key_rotation.run(by=OPERATOR) == Rotated(0, 0)
     assert len(service.sealer.file.keys()) == 1
@@ -122,6 +126,7 @@ def test_a_secret_that_is_replaced_meanwhile_stays_as_it_is(
     assert opened_secrets(service) == [b"another"]
 
 
+@pytest.mark.sqlite
 @pytest.mark.slow
 def test_two_rotations_at_once_lose_no_key(service: Service) -> None:
     add_authenticator_apps(service, *add_accounts(service, 500))
@@ -156,6 +161,7 @@ def sign_in(service: Service, email: str, code: str) -> Opened:
     )
 
 
+@pytest.mark.sqlite
 @pytest.mark.slow
 def test_ten_thousand_secrets_are_sealed_anew_while_people_sign_in_and_enrol(service: Service) -> None:
     ids = add_accounts(service, 10_030)
@@ -207,6 +213,7 @@ def act(database):
 """
 
 
+@pytest.mark.sqlite
 @pytest.mark.slow
 def test_a_rotation_that_is_killed_at_any_statement_leaves_secrets_that_open(
     service: Service, add: Callable[..., User], tmp_path: Path

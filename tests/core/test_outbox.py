@@ -134,6 +134,7 @@ def test_a_token_is_made_when_its_email_is_sent(
     assert tokens(service) == 1
 
 
+@pytest.mark.sqlite
 def test_no_token_is_in_any_file_of_the_database(
     service: Service, add: Callable[..., User], box: Outbox, server: Server, tmp_path: Path
 ) -> None:

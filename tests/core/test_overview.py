@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.databases import database_at
 from support.fakes import FakeClock
 from support.tables import query
 
@@ -151,7 +152,7 @@ def test_the_counts_of_the_days_are_those_of_a_model(
     tmp_path_factory: pytest.TempPathFactory,
     events: list[tuple[str, int]],
 ) -> None:
-    database = tmp_path_factory.mktemp("overview") / "users.db"
+    database = database_at(tmp_path_factory.mktemp("overview") / "users.db")
     # Two services on one database, as two processes have.
     services = [
         make_service(database=database, failures_before_delay=10_000, failures_before_lock=20_000)

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.commands import OPERATOR, PASSWORD, create_user
-from support.databases import add_database
+from support.databases import add_database, database_at, fields_of
 from support.factors import SEED, add_authenticator_apps
 from support.fakes import FakeClock
 from support.faults import LONG
@@ -45,9 +45,12 @@ class PendingSignIns(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.clock = FakeClock()
-        database = Path(self.folder.name) / "users.db"
+        folder = Path(self.folder.name)
+        database = database_at(folder / "users.db")
         add_database(database)
-        here = Settings(database=database, base_url="http://127.0.0.1:8080", rounds=4, limits_enabled=False)
+        here = Settings(
+            **fields_of(database, folder), base_url="http://127.0.0.1:8080", rounds=4, limits_enabled=False
+        )
         self.service = build(here, now=self.clock)
         self.user = create_user(self.service, ADA, "Ada", PASSWORD, by=OPERATOR)
         add_authenticator_apps(self.service, self.user.id)

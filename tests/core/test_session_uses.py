@@ -7,16 +7,18 @@ Some hundred steps against a model in every run; ten thousand by
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.commands import OPERATOR, PASSWORD, create_user
-from support.databases import IN_MEMORY, add_database
+from support.databases import IN_MEMORY, add_database, database_at
 from support.fakes import FakeClock
 from support.faults import LONG
 
@@ -27,6 +29,7 @@ from usersctl.models import Session, User
 from usersctl.service import Service, build
 from usersctl.session_uses import SessionUses
 from usersctl.sessions import Opened
+from usersctl.store.transaction import Transaction
 
 ADA = "ada@example.com"
 EXAMPLES, STEPS = (250, 50) if LONG else (15, 40)
@@ -184,13 +187,17 @@ def test_uses_that_come_while_others_are_written_are_not_overdue(
     uses.note(noted)
     clock.move(seconds=9)
 
-    def busy_clock() -> datetime:
-        if service.store._writing.locked() and later.id not in uses._notes:
-            uses.note(later)
-        return clock()
+    write = service.store.write
 
-    service.store.clock = busy_clock
-    uses.write()
+    @contextmanager
+    def while_another_comes(**keywords: Any) -> Iterator[Transaction]:
+        with write(**keywords) as tx:
+            uses.note(later)
+            yield tx
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service.store, "write", while_another_comes)
+        uses.write()
     assert list(uses._notes) == [later.id]
     clock.move(seconds=9)
     assert not uses.are_overdue()
@@ -304,7 +311,7 @@ class ExpiryMachine(RuleBasedStateMachine):
         self.clock = FakeClock()
         configured = Settings(
             base_url="http://127.0.0.1:8080",
-            database=Path(self.folder.name) / "users.db",
+            database=database_at(Path(self.folder.name) / "users.db"),
             token_expiration=IDLE,
             remember_me_expiration=PERSISTENT_IDLE,
             rounds=4,

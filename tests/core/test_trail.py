@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.commands import OPERATOR, by_hand
+from support.databases import database_at
 from support.fakes import FakeClock
 from support.tables import plan, query, statements
 
@@ -88,7 +89,7 @@ def test_the_rows_of_a_filter_are_those_of_a_model_also_with_a_clock_that_is_set
     looked: int,
 ) -> None:
     clock.now = datetime.fromisoformat("2026-11-20T08:00:00+00:00")
-    service = make_service(database=tmp_path_factory.mktemp("trail") / "users.db")
+    service = make_service(database=database_at(tmp_path_factory.mktemp("trail") / "users.db"))
     for seconds, *row in rows:
         clock.move(seconds=seconds)
         write(service, tuple(row))  # type: ignore[arg-type]

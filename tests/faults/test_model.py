@@ -35,6 +35,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from support.commands import PASSWORD
+from support.databases import database_at, fields_of
 from support.fakes import FakeClock
 from support.faults import LONG
 from support.web import Client, running
@@ -184,7 +185,7 @@ class Machine(RuleBasedStateMachine):
         self.clock = FakeClock()
         self.model = Model()
         values = Settings(
-            database=self.new_database(),
+            **fields_of(self.new_database(), self.folder),
             base_url="http://users.example.com",
             rounds=4,
             whitelist=("/register",),
@@ -201,7 +202,8 @@ class Machine(RuleBasedStateMachine):
         )
 
     def new_database(self) -> Database:
-        return self.folder / "users.db"
+        database: Database = database_at(self.folder / "users.db")
+        return database
 
     @property
     def port(self) -> int:

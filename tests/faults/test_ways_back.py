@@ -27,7 +27,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from support.databases import IN_MEMORY
+from support.databases import IN_MEMORY, database_at, fields_of
 from support.fakes import FakeClock
 from support.faults import LONG
 from support.identities import provider_settings
@@ -93,9 +93,9 @@ class Holdings:
 class World:
     """A service, its mailboxes, and what each person holds."""
 
-    def __init__(self, database: Path, clock: FakeClock) -> None:
+    def __init__(self, path: Path, clock: FakeClock) -> None:
         values = Settings(
-            database=database,
+            **fields_of(database_at(path), path.parent),
             base_url="http://users.example.com",
             rounds=4,
             whitelist=("/register",),

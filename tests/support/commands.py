@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from support import postgres
-from support.databases import add_database, database_at, opened
+from support.databases import SECRET_KEY, add_database, database_at, fields_of, opened
 from support.forked import Forked, Forks
 
 from usersctl.config import Settings
@@ -117,6 +117,8 @@ class Command:
             "USERS_CONFIG": str(self.config),
             "USERS_DATABASE": str(self.database),
         }
+        if isinstance(self.database, Conninfo):
+            self.env |= {"STATE_DIRECTORY": str(folder), "USERS_SECRET_KEY": SECRET_KEY}
 
     def configure(self, text: str) -> None:
         self.config.write_text(text, "utf-8")
@@ -192,7 +194,8 @@ class Command:
     def service(self) -> Iterator[Service]:
         """The core on the same database, in this process: faster where a test is not about the command."""
         add_database(self.database)
-        service = build(Settings(database=self.database, base_url="http://127.0.0.1:8080", rounds=4))
+        fields = fields_of(self.database, self.folder)
+        service = build(Settings(**fields, base_url="http://127.0.0.1:8080", rounds=4))
         try:
             yield service
         finally:

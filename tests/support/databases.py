@@ -21,6 +21,7 @@ from usersctl.store.opening import open_store
 # A folder for databases of tests that write much: nothing is lost with them but time.
 IN_MEMORY = postgres.IN_MEMORY
 
+SECRET_KEY = "the secret key of a service on a server"
 _on_server: dict[Path, Conninfo] = {}
 
 
@@ -44,6 +45,14 @@ def database_at(path: Path) -> Any:
     if path not in _on_server:
         _on_server[path] = postgres.add_database()
     return _on_server[path]
+
+
+def fields_of(database: Database, folder: Path) -> dict[str, Any]:
+    """Of the settings of a service. `folder`: for its files, which otherwise stand beside the database."""
+    fields: dict[str, Any] = {"database": database, "state_folder": folder}
+    if isinstance(database, Conninfo):
+        fields["secret_keys"] = (SECRET_KEY,)
+    return fields
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 # Variables that the command reads itself. Python or a library may read another one when it is started or imported.
-FREE_VARIABLES = ("USERS_", "HOME", "SUDO_USER", "SSH_CONNECTION")
+FREE_VARIABLES = ("USERS_", "STATE_DIRECTORY", "HOME", "SUDO_USER", "SSH_CONNECTION")
 MOST_BYTES = 100_000  # of a request, which has to fit into the buffer of a socket
 NOT_IMPORTED = ("usersctl.__main__", "usersd.__main__", "usersd.wsgi")  # they run when they are imported
 IMPORTED_LATE = ("bcrypt", "email_validator", "rich.progress", "rich.table", "sqlite_utils", "zxcvbn")

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from usersctl.models import AuditRow, User
 from usersctl.secrets import digest
 from usersctl.service import Service
@@ -43,8 +45,16 @@ def columns(service: Service) -> dict[str, list[str]]:
 
 @contextmanager
 def statements(service: Service) -> Iterator[list[str]]:
-    """The statements that this thread runs meanwhile, with their values."""
+    """The statements that this thread runs meanwhile; in a file with their values."""
     connection, run = service.store._connection(), list[str]()
+    if isinstance(service.store.database, Conninfo):
+        with pytest.MonkeyPatch.context() as patch:
+            execute = connection.execute
+            patch.setattr(
+                connection, "execute", lambda sql, values=(): run.append(sql) or execute(sql, values)
+            )
+            yield run
+        return
     connection.set_trace_callback(run.append)
     try:
         yield run
