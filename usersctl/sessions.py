@@ -46,6 +46,7 @@ from usersctl.passwords import Hasher, beginning_of, level
 from usersctl.permissions import Check, admit, require_fresh
 from usersctl.secrets import digest, is_mistyped, new_api_token, new_token
 from usersctl.session_uses import SessionUses
+from usersctl.store.slots import CLEANUP_TASK
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.throttle import LONGEST_WINDOW, AccountThrottle, Counter, counter_of
@@ -58,7 +59,6 @@ USE_IS_NOTED_EVERY = timedelta(minutes=1)
 NOTE_PATIENCE = 0.1  # seconds: a check is a read, and does not wait for writers
 SOONEST_END = timedelta(seconds=10)  # longer than a note waits
 MAX_USER_AGENT = 300
-CLEANUP_TASK = "users:cleanup-tokens"
 MOST_KINDS_OF_HASHES = 50  # that a login looks at; of an application, few costs and kinds come
 SENT_EMAILS_KEPT = timedelta(days=7)
 

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from usersctl.clock import stamp
 from usersctl.store.statements import Statements
 
+CLEANUP_TASK = "users:cleanup-tokens"
 AHEAD = timedelta(days=1)  # a slot further in the future comes from a clock that was wrong
 
 

@@ -10,8 +10,8 @@ from usersctl.clock import moment
 from usersctl.errors import UsersError
 from usersctl.models import SYSTEM
 from usersctl.service import Service
-from usersctl.sessions import CLEANUP_TASK
 from usersctl.store.locks import LEADER, Locks
+from usersctl.store.slots import CLEANUP_TASK
 from usersd.background.mailer import Mailer
 from usersd.background.scheduler import ACTOR, Scheduler
 from usersd.log import Log

@@ -3,7 +3,7 @@
 from typing import Any
 
 from usersctl.service import Service
-from usersctl.sessions import CLEANUP_TASK
+from usersctl.store.slots import CLEANUP_TASK
 from usersd.inputs import Body, flag
 from usersd.openapi.operation import MANAGEMENT, Operation
 from usersd.openapi.schemas import array, boolean, exactly, integer, model, string
