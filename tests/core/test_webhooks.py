@@ -449,6 +449,7 @@ def test_the_log_names_the_event_and_no_secret(told: Service, ops: Delivery) -> 
     )
 
 
+@pytest.mark.sqlite
 def test_no_secret_is_in_the_database(told: Service, ops: Delivery) -> None:
     people(told, "ada")
     send_all(ops)
