@@ -5,7 +5,7 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -54,7 +54,7 @@ def _moved(bench: Bench, node: Node, file: Path) -> str:
         node.sql(f"CREATE DATABASE {name}", database=ROLE)
         copied = bench.folder / f"{name}-moved.db"  # the command marks the database that it moves
         shutil.copyfile(file, copied)
-        bench.usersctl(copied, "db", "move", there)
+        bench.usersctl(copied, "db", "move", "--quiet", there)
         copied.unlink()
         node.sql("VACUUM ANALYZE", database=name)
     node.sql("CHECKPOINT", database=name)
@@ -95,7 +95,12 @@ def _ask(
 
 
 def _busy(node: Node) -> float:
-    return sum(map(processor_of, node.processes))
+    """Seconds of processor time until now, of the processes that ended as well."""
+    busy = 0.0
+    for process in node.processes:
+        with suppress(OSError):
+            busy += processor_of(process, ended=True)
+    return busy
 
 
 def _sessions(bench: Bench, node: Node) -> Iterator[Figure]:

@@ -97,9 +97,10 @@ def _with_children(pid: int) -> Iterator[int]:
             yield from _with_children(int(child))
 
 
-def processor_of(pid: int) -> float:
+def processor_of(pid: int, *, ended: bool = False) -> float:
+    """Seconds until now; `ended`: also those of its children that ended."""
     values = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
-    return (int(values[11]) + int(values[12])) / TICKS
+    return sum(map(int, values[11 : 15 if ended else 13])) / TICKS
 
 
 class Servers:
