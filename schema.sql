@@ -27,6 +27,7 @@ CREATE TABLE users (
     invited_at            TEXT,                               -- an admin invited this address; NULL once its owner accepted
     invitation_expires_at TEXT,
     invited_nameless      INTEGER NOT NULL DEFAULT 0 CHECK (invited_nameless IN (0, 1)),  -- the invitation gave no name
+    managed_by            TEXT,                               -- the name of the file of `usersctl apply` that made or adopted it
     -- For search and order: usersctl/folding.py
     name_folded           TEXT NOT NULL DEFAULT '',
     email_folded          TEXT,                               -- NULL: like email
@@ -68,6 +69,7 @@ CREATE UNIQUE INDEX users_by_claim ON users (claimed_email) WHERE claimed_email 
 CREATE INDEX users_by_end_of_claim ON users (claim_expires_at) WHERE claim_expires_at IS NOT NULL;
 CREATE INDEX users_by_deletion ON users (delete_at) WHERE delete_at IS NOT NULL;
 CREATE INDEX users_invited_by_expiry ON users (invitation_expires_at) WHERE invited_at IS NOT NULL;
+CREATE INDEX users_by_file ON users (managed_by, email) WHERE managed_by IS NOT NULL;
 CREATE INDEX users_awaiting_by_age ON users (created_at) WHERE awaiting_confirmation = 1;
 -- Neither bcrypt nor unusable: see usersctl/foreign_hashes.py
 CREATE INDEX users_by_foreign_hash ON users (password_hash)
@@ -97,7 +99,8 @@ CREATE TABLE groups (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     name       TEXT NOT NULL UNIQUE,
     created_at TEXT NOT NULL,
-    members    INTEGER NOT NULL DEFAULT 0         -- counted by the triggers below
+    members    INTEGER NOT NULL DEFAULT 0,        -- counted by the triggers below
+    managed_by TEXT                               -- as in users
 ) STRICT;
 
 CREATE TABLE group_members (
@@ -115,6 +118,12 @@ END;
 CREATE TRIGGER group_members_counted_out AFTER DELETE ON group_members BEGIN
     UPDATE groups SET members = members - 1 WHERE id = old.group_id;
 END;
+
+-- Addresses that `usersctl apply` has invited: none of them twice, whatever became of its account.
+CREATE TABLE applied_invitations (
+    email      TEXT PRIMARY KEY,
+    invited_at TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
 
 -- Accounts of identity providers that sign a user in. Only usersctl/store/identities.py writes it, and users.oauth_id.
 CREATE TABLE identities (

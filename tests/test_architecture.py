@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 BOTTOM = "errors events models clock durations secrets config fields schedule colours text store.conninfo"
 JOURNEY = (  # and never another journey
     f"{BOTTOM} foreign_hashes passwords store permissions throttle devices lockdown mail invited addresses credentials"
-    " expiry groups factors.sealing factors.changes"
+    " changes expiry groups factors.sealing factors.changes"
 )
 CORE = {
     "errors": "",
@@ -52,6 +52,7 @@ CORE = {
     "invited": f"{BOTTOM} store mail",
     "addresses": f"{BOTTOM} passwords store mail invited",
     "credentials": f"{BOTTOM} passwords store mail invited",
+    "changes": "credentials invited models permissions store",
     "expiry": "models store",
     "groups": "errors fields models store permissions",
     "accounts": JOURNEY,
@@ -65,6 +66,7 @@ CORE = {
     "oauth": JOURNEY,
     "first_admin": JOURNEY,
     "transfer": JOURNEY,
+    "state": JOURNEY,
     "why": JOURNEY,
     "trail": JOURNEY,
     "overview": JOURNEY,
@@ -76,7 +78,7 @@ CORE = {
     "doctor": f"{JOURNEY} deadline oauth",
     "service": (
         f"{JOURNEY} readiness accounts claims session_uses sessions registration recovery deletion invitations freshness oauth"
-        " first_admin transfer why trail overview factors webhooks"
+        " first_admin transfer state why trail overview factors webhooks"
     ),
 }
 DAEMON = {

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from usersctl import addresses, fields
+from usersctl.changes import changes_of, delete_users, keep_an_admin_after, make_changes
 from usersctl.config import Settings
-from usersctl.credentials import new_password, shut_out
+from usersctl.credentials import new_password
 from usersctl.errors import Forbidden, NotFound, WrongPassword
 from usersctl.fields import lookup_key, normal_email, normal_name, normal_role, user_id_of
-from usersctl.invited import NOT_INVITED
 from usersctl.mail.kinds import ACCOUNT_UNLINKED, RESET, EmailQueue
 from usersctl.models import Actor, Newcomer, Page, Role, User, UserFilter
 from usersctl.passwords import Hasher, check_password, password_is_set
@@ -142,32 +142,18 @@ class Accounts:
         unlink: str | None = None,
     ) -> User:
         user = tx.existing_user(user_id)
-        changes = _changes(user, asked)
+        changes = changes_of(user, asked)
         if "active" in changes and by.user_id == user_id:
             raise Forbidden("You cannot change your own active status")
-        if changes.get("active") is False or changes.get("role", Role.ADMIN) != Role.ADMIN:
-            keep_an_admin(tx, [user])
-        details = {key: value for key, value in changes.items() if key in asked}
+        keep_an_admin_after(tx, user, changes)
+        further: dict[str, Any] = {}
         if email is not None and _is_another(email, user, by):
             former, user = user, self._change_address(tx, user, email, by)
             if user.email != former.email:
-                details |= {"email": user.email, "old_email": former.email}
+                further |= {"email": user.email, "old_email": former.email}
         if unlink is not None:
-            details |= self._unlink(tx, user, unlink)
-        if not changes and not details:
-            return user
-        if changes.get("active") is False:
-            shut_out(tx, user, notices=True)
-        changed = tx.change_user(user_id, **changes)
-        action = "update"
-        if (
-            changes
-            and set(changes) <= {"active", "awaiting_confirmation", "delete_at", *NOT_INVITED}
-            and details.keys().isdisjoint(("email", "unlinked"))
-        ):
-            action = "activate" if changes["active"] else "deactivate"
-        tx.audit(by, action, changed, **details)
-        return changed
+            further |= self._unlink(tx, user, unlink)
+        return make_changes(tx, user, changes, further, by=by)
 
     def _unlink(self, tx: Transaction, user: User, provider: str) -> dict[str, Any]:
         """By an operator, who may take the last way in: then its owner sets a password by email."""
@@ -195,9 +181,7 @@ class Accounts:
             users = list(filter(None, map(look, dict.fromkeys(user_ids))))
             keep_an_admin(tx, users)
             if not dry_run:
-                for user in users:
-                    tx.delete_user(user.id)
-                    tx.audit(by, "delete", user)
+                delete_users(tx, users, by=by)
         return users
 
     def set_password(self, user_id: int, password: str, *, tell: Tell = id, by: Actor) -> User:
@@ -236,17 +220,6 @@ class Accounts:
             return new_password(
                 tx, self.emails, present.user, password_hash, but=session_id, action="change-password", by=by
             )
-
-
-def _changes(user: User, asked: dict[str, Any]) -> dict[str, Any]:
-    """The requested values that differ from the stored ones."""
-    changes = {key: value for key, value in asked.items() if value not in (None, getattr(user, key))}
-    if asked.get("active") is not None and (user.awaiting_confirmation or user.delete_at is not None):
-        # A decision on `active` replaces the one by the confirmation email, and the one of an owner who deletes it.
-        changes |= {"active": asked["active"], "awaiting_confirmation": False, "delete_at": None}
-    if asked.get("active") is False and user.invited_at is not None:
-        changes |= {"active": False, **NOT_INVITED}
-    return changes
 
 
 def _is_another(email: str, user: User, by: Actor) -> bool:

@@ -77,6 +77,7 @@ OF_ACTION: dict[str, tuple[str, ...]] = {
     "update": (USER_UPDATED,),
     "withdraw-invitation": (USER_DELETED,),
     # None: they change no account that others know, and no session.
+    "adopt": (),  # by a file of `usersctl apply`
     "backup": (),
     "claim-email": (),  # until the new address is proven, others know the old one
     "claim-ended": (),
@@ -87,6 +88,7 @@ OF_ACTION: dict[str, tuple[str, ...]] = {
     "email-confirm": (),
     "email-reset": (),
     "group-add": (),  # groups are no part of the user object
+    "group-adopt": (),
     "group-create": (),
     "group-delete": (),
     "group-remove": (),

@@ -41,6 +41,12 @@ def create_group(tx: Transaction, name: str, *, by: Actor) -> Group:
     return group
 
 
+def delete_group(tx: Transaction, group: Group, *, by: Actor) -> None:
+    tx.delete_group(group.id)
+    tx.delete_left_members(REMOVED_AT_ONCE)
+    tx.audit(by, "group-delete", group=group.name, members=group.members)
+
+
 def set_groups(tx: Transaction, user: User, names: Collection[str], *, by: Actor) -> bool:
     """Exactly these; Invalid if one does not exist. Returns whether that changed anything."""
     wanted = {name: tx.group(name) for name in names}
@@ -91,9 +97,7 @@ class Groups:
             group = group_named(tx, name)
             if group.members and not with_members:
                 raise Forbidden(f"Group {name} has members", hint="confirm with --yes")
-            tx.delete_group(group.id)
-            tx.delete_left_members(REMOVED_AT_ONCE)
-            tx.audit(by, "group-delete", group=name, members=group.members)
+            delete_group(tx, group, by=by)
             return group
 
     def add(self, name: str, user_ids: Iterable[int], *, by: Actor) -> list[User]:

@@ -357,6 +357,14 @@ class Group(NamedTuple):
         return {"name": self.name, "members": self.members}
 
 
+class Standing(NamedTuple):
+    """An account as a file of `usersctl apply` compares it."""
+
+    user: User
+    groups: tuple[str, ...]
+    managed_by: str | None  # the name of the file
+
+
 class AuditRow(NamedTuple):
     id: int
     at: str

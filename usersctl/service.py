@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from usersctl.recovery import Recovery
     from usersctl.registration import Registration
     from usersctl.sessions import Sessions
+    from usersctl.state.state import DesiredState
     from usersctl.throttle import AccountThrottle
     from usersctl.trail import Trail
     from usersctl.transfer.transfer import Transfer
@@ -153,6 +154,12 @@ class Service:
         from usersctl.transfer.transfer import Transfer
 
         return Transfer(self.store, self.hasher, self.settings, self.emails)
+
+    @cached_property
+    def desired_state(self) -> "DesiredState":
+        from usersctl.state.state import DesiredState
+
+        return DesiredState(self.store, self.emails)
 
     @cached_property
     def first_admin(self) -> "FirstAdmin":

@@ -25,6 +25,7 @@ class ExitCode(IntEnum):
     REFUSED = 5, "Refused: `--yes` is missing, the answer was no, a limit applies, or no admin remains."
     UNUSABLE = 6, "The database or the configuration cannot be used, or reading or writing failed."
     PARTLY_FAILED = 7, "Some of the work failed, or a check found a problem."
+    PENDING = 8, "`apply --plan`: there are changes to apply."
     INTERRUPTED = 130, "Interrupted with Ctrl-C or at a question."
 
 

@@ -272,12 +272,22 @@ def export(
         bool,
         Option("--safe", help="CSV for a spreadsheet: an apostrophe before each formula. Not for `import`."),
     ] = False,
+    as_state: Annotated[
+        bool, Option("--as-state", help="Accounts and groups as a file for `apply`, without any password.")
+    ] = False,
 ) -> None:
-    """Write all accounts to a file that `import` reads.
+    """Write all accounts to a file that `import` reads, or `apply` with --as-state.
 
     Only the owner of the file can read it (mode 0600).
     """
     run = invocation(ctx)
+    if as_state:
+        if form is not None or with_hashes or safe:
+            raise Invalid("--as-state goes with none of --format, --with-hashes and --safe")
+        from usersctl.cli.state import export_state
+
+        export_state(run, file)
+        return
     to_stdout = file == "-"
     if form is None:
         form = Format.JSON if run.out.json and to_stdout else by_suffix(file)

@@ -36,6 +36,7 @@ COMMANDS = {
         ("why",             "why.why",                 "ada@example.com"),
         ("import",          "transfer.import_",        "people.csv --dry-run"),
         ("export",          "transfer.export",         "people.jsonl --with-hashes"),
+        ("apply",           "state.apply",             "people.toml --plan"),
     ),
     "Invitations": (
         ("invite send",     "invitations.send",        "ada@example.com --name 'Ada Lovelace' --expires 14d"),

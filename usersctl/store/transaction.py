@@ -11,6 +11,7 @@ from usersctl.store.identities import Identities
 from usersctl.store.inspection import Inspection
 from usersctl.store.invitations import Invitations
 from usersctl.store.lockdown import LockdownRow
+from usersctl.store.managed import Managed
 from usersctl.store.one_time_tokens import OneTimeTokens
 from usersctl.store.outbox import Outbox
 from usersctl.store.reserved_emails import ReservedEmails
@@ -25,6 +26,7 @@ class Transaction(
     Identities,
     UserLists,
     Groups,
+    Managed,
     Invitations,
     ReservedEmails,
     AuthTokens,

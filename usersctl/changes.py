@@ -1,0 +1,56 @@
+"""Changes of accounts by an admin, within a transaction: one account by its page, many by a file."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from usersctl.credentials import shut_out
+from usersctl.invited import NOT_INVITED
+from usersctl.models import Actor, Role, User
+from usersctl.permissions import keep_an_admin
+from usersctl.store.transaction import Transaction
+
+ASKED = ("name", "role", "active")  # what an admin changes; the rest of a change follows from it
+
+
+def changes_of(user: User, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The requested values that differ from the stored ones, with what follows from them. None: not requested."""
+    changes = {key: value for key, value in asked.items() if value not in (None, getattr(user, key))}
+    if asked.get("active") is not None and (user.awaiting_confirmation or user.delete_at is not None):
+        # A decision on `active` replaces the one by the confirmation email, and the one of an owner who deletes it.
+        changes |= {"active": asked["active"], "awaiting_confirmation": False, "delete_at": None}
+    if asked.get("active") is False and user.invited_at is not None:
+        changes |= {"active": False, **NOT_INVITED}
+    return changes
+
+
+def keep_an_admin_after(tx: Transaction, user: User, changes: Mapping[str, Any]) -> None:
+    """Raises LastAdmin if no active admin is left after these changes."""
+    if changes.get("active") is False or changes.get("role", Role.ADMIN) != Role.ADMIN:
+        keep_an_admin(tx, [user])
+
+
+def make_changes(
+    tx: Transaction, user: User, changes: Mapping[str, Any], further: Mapping[str, Any], *, by: Actor
+) -> User:
+    """`further`: details of changes that were made already, for the audit trail."""
+    if not changes and not further:
+        return user
+    if changes.get("active") is False:
+        shut_out(tx, user, notices=True)
+    changed = tx.change_user(user.id, **changes)
+    action = "update"
+    if (
+        changes
+        and set(changes) <= {"active", "awaiting_confirmation", "delete_at", *NOT_INVITED}
+        and further.keys().isdisjoint(("email", "unlinked"))
+    ):
+        action = "activate" if changes["active"] else "deactivate"
+    details = {key: value for key, value in changes.items() if key in ASKED}
+    tx.audit(by, action, changed, **details, **further)
+    return changed
+
+
+def delete_users(tx: Transaction, users: Iterable[User], *, by: Actor) -> None:
+    for user in users:
+        tx.delete_user(user.id)
+        tx.audit(by, "delete", user)

@@ -1,0 +1,174 @@
+"""apply and export --as-state: accounts and groups as a file says."""
+
+import sys
+from contextlib import closing
+from enum import StrEnum
+from itertools import chain
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from typer import Argument, Context, Option
+
+from usersctl.cli.exit_codes import ExitCode, code_of
+from usersctl.cli.files import opened, replaced
+from usersctl.cli.questions import Yes, confirm, invocation
+from usersctl.cli.show.cells import one_line, to_json
+from usersctl.cli.show.changes import show_changes, summary
+from usersctl.errors import Invalid
+from usersctl.text import counted
+
+if TYPE_CHECKING:
+    from usersctl.cli.invocation import Invocation
+    from usersctl.models import Standing
+    from usersctl.service import Service
+    from usersctl.state.planning import Change, Conflicts, Options
+    from usersctl.state.reading import Broken, State
+
+
+class Prune(StrEnum):
+    DEACTIVATE = "deactivate"
+    DELETE = "delete"
+
+
+def apply(
+    ctx: Context,
+    file: Annotated[str, Argument(metavar="FILE|-", help="TOML or JSON; - is standard input.")],
+    plan: Annotated[
+        bool, Option("--plan", help="Only print what would change; exit code 8 if anything would.")
+    ] = False,
+    adopt: Annotated[
+        bool, Option("--adopt", help="Take over accounts and groups that exist and that the file names.")
+    ] = False,
+    prune: Annotated[
+        Prune | None, Option(help="What happens to accounts of this file that it does not name any more.")
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Make accounts and groups as a file says: all of it, or nothing.
+
+    The file has a name, [[users]] with email, name, role, active, groups and invite, and [[groups]] with name. What it leaves out
+    stays as it is. Accounts that it makes or adopts are managed by its name, and only those are pruned.
+
+    Without a terminal, --yes is needed to deactivate, to delete and to take the role admin.
+    """
+    from usersctl.state.planning import Conflicts, Options
+    from usersctl.state.reading import Broken
+
+    run = invocation(ctx)
+    options = Options(adopt, prune)
+    try:
+        state = _read(file)
+        service = run.service(write=not plan)
+        changes = service.desired_state.plan(state, options)
+        if plan:
+            _print_plan(run, changes)
+        elif not changes:
+            run.out.result("Nothing to change", _as_json(changes))
+        else:
+            _apply(run, service, state, options, changes, yes=yes)
+    except (Broken, Conflicts) as error:
+        _refuse(run, file, error)
+    if plan and changes:
+        raise typer.Exit(ExitCode.PENDING)
+
+
+def _read(file: str) -> "State":
+    from usersctl.state.reading import LARGEST, read_state
+
+    with opened(file) as content:
+        return read_state(content.read(LARGEST + 1))
+
+
+def _print_plan(run: "Invocation", changes: "list[Change]") -> None:
+    if run.out.json:
+        run.out.write_json(_as_json(changes))
+        return
+    show_changes(run.out, changes)
+    run.out.note(f"Plan: {summary(changes)}" if changes else "Nothing to change")
+
+
+def _apply(
+    run: "Invocation",
+    service: "Service",
+    state: "State",
+    options: "Options",
+    changes: "list[Change]",
+    *,
+    yes: bool,
+) -> None:
+    asks = run.may_ask and not yes and not run.out.json
+    if asks:
+        show_changes(run.out, changes)
+        confirm(run, f"Apply this: {summary(changes)}?", yes=False)
+    shown = changes if asks else None
+    done = service.desired_state.apply(state, options, confirmed=yes or asks, shown=shown, by=run.actor)
+    if run.out.json:
+        run.out.write_json(_as_json(done))
+        return
+    if not asks and not run.out.quiet:
+        show_changes(run.out, done)
+    run.out.note(f"Applied: {summary(done)}")
+
+
+def _as_json(changes: "list[Change]") -> dict[str, object]:
+    return {"changes": [change._asdict() for change in changes]}
+
+
+def _refuse(run: "Invocation", file: str, error: "Broken | Conflicts") -> NoReturn:
+    """Each problem by its file and its place."""
+    name = "standard input" if file == "-" else file
+    problems = [problem._asdict() | {"file": name} for problem in error.problems]
+    if not run.out.json:
+        for problem in error.problems:
+            print(f"{one_line(name)}, {problem.where}: {one_line(problem.message)}", file=sys.stderr)
+    run.out.error(error, code=error.code, hint=error.hint, problems=problems)
+    raise typer.Exit(code_of(error)) from None
+
+
+# --- export --as-state ---
+
+
+def export_state(run: "Invocation", file: str) -> None:
+    """By the suffix JSON, else TOML. On stdout TOML, with --json JSON."""
+    service = run.service(write=False)
+    if file != "-" and Path(file).suffix.lower() not in (".toml", ".json"):
+        raise Invalid(f"Cannot tell the format of {file}", hint="name it .toml or .json")
+    as_json = file.lower().endswith(".json") or (file == "-" and run.out.json)
+    if file == "-":
+        _write_state(sys.stdout, service, as_json=as_json)
+        return
+    with replaced(Path(file)) as target:
+        count = _write_state(target, service, as_json=as_json)
+    run.out.result(f"Exported {counted(count, 'user')} to {file}", {"exported": count, "file": file})
+
+
+def _write_state(target: IO[str], service: "Service", *, as_json: bool) -> int:
+    state = service.desired_state
+    name, groups, count = state.name(), state.groups(), 0
+    with closing(state.standings()) as standings:
+        if as_json:
+            listed = to_json([{"name": group} for group in groups])
+            target.write(f'{{"name": {to_json(name)}, "groups": {listed}, "users": [')
+            for count, standing in enumerate(standings, 1):  # noqa: B007 - the last number is wanted
+                target.write((",\n" if count > 1 else "\n") + to_json(_entry(standing)))
+            target.write("\n]}\n")
+            return count
+        target.write(f"name = {to_json(name)}\n")
+        for group in groups:
+            target.write(f"\n[[groups]]\nname = {to_json(group)}\n")
+        for count, standing in enumerate(standings, 1):  # noqa: B007
+            # Strings, lists of strings and booleans of JSON are TOML as well.
+            lines = [f"{key} = {to_json(value)}\n" for key, value in _entry(standing).items()]
+            target.writelines(chain(("\n[[users]]\n",), lines))
+    return count
+
+
+def _entry(standing: "Standing") -> dict[str, object]:
+    user = standing.user
+    entry: dict[str, object] = {"email": user.email, "name": user.name, "role": user.role}
+    if user.awaits_owner:
+        entry["invite"] = True  # it becomes active when its owner accepts
+    else:
+        entry["active"] = user.active
+    return entry | {"groups": list(standing.groups)}

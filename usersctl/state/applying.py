@@ -1,0 +1,134 @@
+"""Carries out a plan, within the transaction in which it was made."""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from usersctl import invited
+from usersctl.addresses import has_lapsed, make_free, remove_registration
+from usersctl.changes import ASKED, changes_of, delete_users, make_changes
+from usersctl.groups import create_group, delete_group, group_named, set_groups
+from usersctl.mail.kinds import EmailQueue
+from usersctl.models import Actor, Newcomer, Standing
+from usersctl.state.planning import BATCH, CREATED, DELETED, GROUP, REGISTRATION, UPDATED, USER, Change, View
+from usersctl.store.transaction import Transaction
+
+INVITATION_LASTS = timedelta(days=7)
+
+
+class Applying:
+    def __init__(self, tx: Transaction, emails: EmailQueue, name: str, *, by: Actor) -> None:
+        self.tx = tx
+        self.emails = emails
+        self.name = name  # of the file
+        self.by = by
+
+    def carry_out(self, changes: Sequence[Change]) -> None:
+        """What needs others comes after them: members after their group, the last admin's leave after a new admin."""
+
+        def some(action: str, kind: str) -> list[Change]:
+            return [change for change in changes if (change.action, change.kind) == (action, kind)]
+
+        for change in some(CREATED, GROUP):
+            create_group(self.tx, change.key, by=self.by)
+            self.tx.manage_group(self.name, change.key)
+        for change in some(UPDATED, GROUP):
+            self.tx.manage_group(self.name, change.key)
+            self.tx.audit(self.by, "group-adopt", group=change.key, file=self.name)
+        for _, standing in self._with_standings(some(DELETED, REGISTRATION)):
+            self._remove_registration(standing)
+        for batch in _batches(some(CREATED, USER)):
+            self._create(batch)
+        gaining_first = sorted(some(UPDATED, USER), key=lambda change: -change.admins)
+        for change, standing in self._with_standings(gaining_first):
+            self._update(change, standing)
+        for _, standing in self._with_standings(some(DELETED, USER)):
+            delete_users(self.tx, [standing.user], by=self.by)
+        for change in some(DELETED, GROUP):
+            delete_group(self.tx, group_named(self.tx, change.key), by=self.by)
+
+    def _with_standings(self, changes: Sequence[Change]) -> Iterator[tuple[Change, Standing]]:
+        for batch in _batches(changes):
+            standings = self.tx.standings_of([change.key for change in batch])
+            for change in batch:
+                yield change, standings[change.key]
+
+    def _remove_registration(self, standing: Standing) -> None:
+        if has_lapsed(self.tx, standing.user):
+            remove_registration(self.tx, standing.user, by=self.by)
+            return
+        self.tx.delete_user(standing.user.id)
+        self.tx.audit(self.by, "delete", standing.user, unconfirmed=True)
+
+    def _create(self, changes: Sequence[Change]) -> None:
+        """All by the same statements: one for each account would keep other writers waiting."""
+        tx = self.tx
+        for email in tx.emails_in_use([change.key for change in changes]):
+            make_free(tx, self.emails, email, by=self.by)
+        views = [change.after or {} for change in changes]
+        newcomers = [
+            Newcomer(change.key, view["name"], role=view["role"], active=view["active"])
+            for change, view in zip(changes, views, strict=True)
+        ]
+        ids = tx.add_users(newcomers)
+        tx.manage_users(self.name, ids)
+        tx.join_groups([(name, number) for number, view in zip(ids, views, strict=True) for name in view["groups"]])
+        rows = list(zip(ids, newcomers, views, strict=True))
+        for number, newcomer, view in rows:
+            if view["invited"]:
+                self._invite(number, newcomer, view)
+        created = [
+            (number, newcomer.email, self._recorded(view))
+            for number, newcomer, view in rows
+            if not view.get("sends_invitation")
+        ]
+        if created:
+            tx.audit_each(self.by, "create", created)
+
+    def _recorded(self, view: View) -> View:
+        recorded = {"role": view["role"], "active": view["active"], "file": self.name}
+        if view["groups"]:
+            recorded["groups"] = view["groups"]
+        return recorded
+
+    def _invite(self, user_id: int, newcomer: Newcomer, view: View) -> None:
+        is_nameless = newcomer.name == newcomer.email.partition("@")[0]
+        if view["sends_invitation"]:
+            user = self.tx.existing_user(user_id)
+            self.tx.note_applied_invitation(newcomer.email)
+            invited.begin(
+                self.tx,
+                self.emails,
+                user,
+                INVITATION_LASTS,
+                is_nameless=is_nameless,
+                created=True,
+                by=self.by,
+            )
+            return
+        # Its email was sent before, and the account is gone since: an admin decides about another email.
+        self.tx.change_user(
+            user_id,
+            invited_at=self.tx.now_text,
+            invitation_expires_at=self.tx.now_text,
+            invited_nameless=is_nameless,
+        )
+
+    def _update(self, change: Change, standing: Standing) -> None:
+        before, after = change.before or {}, change.after or {}
+        user = standing.user
+        asked = {key: after[key] for key in ASKED if after[key] != before[key]}
+        if after["invited"] != before["invited"]:
+            asked["active"] = after["active"]
+        changes = changes_of(user, asked)
+        if changes:
+            user = make_changes(self.tx, user, changes, {"file": self.name}, by=self.by)
+        if after["groups"] != before["groups"]:
+            set_groups(self.tx, user, after["groups"], by=self.by)
+        if after["managed_by"] != before["managed_by"]:
+            self.tx.manage_users(self.name, [user.id])
+            self.tx.audit(self.by, "adopt", user, file=self.name)
+
+
+def _batches(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
+    for start in range(0, len(changes), BATCH):
+        yield changes[start : start + BATCH]

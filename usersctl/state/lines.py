@@ -1,0 +1,64 @@
+"""Where the entries of a TOML document stand, and their keys: the parser of the standard library does not tell."""
+
+import re
+from collections.abc import Iterator
+
+# Text in quotes and comments, as a whole, so that nothing in them is taken for a bracket or an end of line.
+_TOKEN = re.compile(
+    r"""(?P<text>\"{3}(?:\\.|[^\\])*?\"{3,5}|'{3}.*?'{3,5}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|\#[^\n]*)"""
+    r"""|(?P<open>[\[{])|(?P<close>[\]}])|(?P<end>\n)|[^\[\]{}"'\#\n]+|.""",
+    re.DOTALL,
+)
+_HEADER = re.compile(r"""\s*(\[\[?)\s*["']?([^"'\]\s]+)["']?\s*\]""")
+_KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*=""")
+
+Place = tuple[str, int | None, str | None]  # a key of the document, the number of an entry from 0 on, a key of the entry
+
+
+def lines_of(document: str) -> dict[Place, int]:
+    """The line of each key and entry of a document that is TOML."""
+    places: dict[Place, int] = {}
+    counts: dict[str, int] = {}
+    within: tuple[str, int | None] | None = None  # the table whose keys follow; None: the document
+    for line, statement in _statements(document):
+        header, key = _HEADER.match(statement), _KEY.match(statement)
+        if header is not None:
+            name = header[2]
+            number = None
+            if header[1] == "[[":
+                number = counts.get(name, 0)
+                counts[name] = number + 1
+            within = (name, number)
+            places.setdefault((name, number, None), line)
+        elif key is not None and within is not None:
+            places.setdefault((*within, key[1]), line)
+        elif key is not None:
+            places.setdefault((key[1], None, None), line)
+            for number, inner in enumerate(_inline_entries(statement)):
+                places.setdefault((key[1], number, None), line + inner)
+    return places
+
+
+def _statements(document: str) -> Iterator[tuple[int, str]]:
+    """Headers and assignments, each with the line where it begins. A value may go on for several lines."""
+    line = first = 1
+    depth = start = 0
+    for token in _TOKEN.finditer(document):
+        depth += (token["open"] is not None) - (token["close"] is not None)
+        line += token[0].count("\n")
+        if token["end"] and depth <= 0:
+            yield first, document[start : token.start()]
+            start, first, depth = token.end(), line, 0
+    yield first, document[start:]
+
+
+def _inline_entries(statement: str) -> Iterator[int]:
+    """For `users = [{…}, {…}]`: how many lines below the first one each entry begins."""
+    depth = line = 0
+    for token in _TOKEN.finditer(statement):
+        if token["open"]:
+            if depth == 1 and token[0] == "{":
+                yield line
+            depth += 1
+        depth -= token["close"] is not None
+        line += token[0].count("\n")

@@ -1,0 +1,228 @@
+"""What would change, so that the accounts and groups are as a file says: compared within one moment of the database."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+from usersctl.addresses import has_lapsed
+from usersctl.errors import LastAdmin, Taken
+from usersctl.models import Role, Standing
+from usersctl.state.reading import Broken, Problem, State, WantedUser
+from usersctl.store.transaction import Transaction
+from usersctl.text import counted
+
+T = TypeVar("T")
+
+BATCH = 400  # accounts that share their statements
+DEACTIVATE, DELETE = "deactivate", "delete"  # how accounts are pruned
+CREATED, UPDATED, DELETED = "create", "update", "delete"
+GROUP, USER, REGISTRATION = "group", "user", "registration"
+
+View = dict[str, Any]  # what the file decides of an account or group, as --json prints it
+
+
+class Change(NamedTuple):
+    action: str
+    kind: str
+    key: str  # the address of an account, the name of a group
+    before: View | None
+    after: View | None
+
+    @property
+    def is_grave(self) -> bool:
+        """It deletes, deactivates, ends an invitation or takes the admin role."""
+        before, after = self.before or {}, self.after or {}
+        takes_admin = before.get("role") == Role.ADMIN != after.get("role")
+        return self.action == DELETED or takes_admin or any(_ends(before, after))
+
+    @property
+    def admins(self) -> int:
+        """How many active admins more there are after it."""
+        return _is_admin(self.after) - _is_admin(self.before)
+
+
+class Options(NamedTuple):
+    adopt: bool = False
+    prune: str | None = None
+
+
+class Conflicts(Taken):
+    """Accounts and groups that are there, and not the file's to change; nothing was done."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        count = counted(len(problems), "conflict")
+        super().__init__(f"{count} with what is there; nothing was done", hint="--adopt takes over what exists")
+        self.problems = problems
+
+
+def plan(tx: Transaction, state: State, options: Options) -> list[Change]:
+    """In an order that depends on names and addresses alone: groups that are made, accounts, groups that are deleted."""
+    planning = _Planning(tx, state, options)
+    parts = (planning.groups(), planning.users(), planning.pruned_groups())
+    changes = [change for part in parts for change in sorted(part, key=_place)]
+    if planning.unknown:
+        raise Broken(planning.unknown)
+    if planning.conflicts:
+        raise Conflicts(planning.conflicts)
+    admins = tx.active_admins()
+    if admins and admins + sum(change.admins for change in changes) < 1:
+        raise LastAdmin
+    return changes
+
+
+class _Planning:
+    def __init__(self, tx: Transaction, state: State, options: Options) -> None:
+        self.tx = tx
+        self.state = state
+        self.options = options
+        self.conflicts: list[Problem] = []
+        self.unknown: list[Problem] = []  # groups that accounts of the file are in
+        self.managers = tx.managers_of_groups()
+        self.listed = {group.name for group in state.groups}
+        self.pruned = set[str]()
+        if options.prune == DELETE:
+            ours = {name for name, manager in self.managers.items() if manager == state.name}
+            self.pruned = ours - self.listed
+        self.there = (self.managers.keys() | self.listed) - self.pruned
+
+    # --- groups ---
+
+    def groups(self) -> Iterator[Change]:
+        for group in self.state.groups:
+            manager = self.managers.get(group.name)
+            if group.name not in self.managers:
+                yield Change(CREATED, GROUP, group.name, None, {"managed_by": self.state.name})
+            elif self._may_manage(group.where, f"group {group.name}", manager):
+                before, after = {"managed_by": manager}, {"managed_by": self.state.name}
+                yield Change(UPDATED, GROUP, group.name, before, after)
+
+    def pruned_groups(self) -> Iterator[Change]:
+        for name in self.pruned:
+            group = self.tx.group(name)
+            before = {"managed_by": self.state.name, "members": group.members if group else 0}
+            yield Change(DELETED, GROUP, name, before, None)
+
+    # --- accounts ---
+
+    def users(self) -> Iterator[Change]:
+        for batch in _batches(self.state.users):
+            emails = [wanted.email for wanted in batch]
+            standings = self.tx.standings_of(emails)
+            in_use = self.tx.emails_in_use([email for email in emails if email not in standings])
+            invited = self.tx.applied_invitations(emails)
+            for wanted in batch:
+                self._refuse_unknown_groups(wanted)
+                standing = standings.get(wanted.email)
+                if standing is not None and not standing.user.awaiting_confirmation:
+                    yield from self._changed(wanted, standing)
+                    continue
+                if standing is not None:
+                    yield from self._unconfirmed(wanted, standing)
+                elif wanted.email in in_use:
+                    self._refuse_reserved(wanted)
+                yield self._created(wanted, is_invited=wanted.email in invited)
+        if self.options.prune is not None:
+            yield from self._pruned_users()
+
+    def _created(self, wanted: WantedUser, *, is_invited: bool) -> Change:
+        view = {
+            "name": wanted.name or wanted.email.partition("@")[0],
+            "role": wanted.role or str(Role.USER),
+            "active": wanted.active is not False and not wanted.invite,
+            "groups": list(wanted.groups or ()),
+            "invited": wanted.invite,
+            "managed_by": self.state.name,
+        }
+        if wanted.invite:
+            view["sends_invitation"] = not is_invited
+        return Change(CREATED, USER, wanted.email, None, view)
+
+    def _unconfirmed(self, wanted: WantedUser, standing: Standing) -> Iterator[Change]:
+        """A stranger's, perhaps, with a password that the stranger knows: it gives way to a new account."""
+        if not self.options.adopt and not has_lapsed(self.tx, standing.user):
+            problem = "was registered, and its owner has not confirmed it: --adopt replaces it by a new account"
+            self.conflicts.append(Problem(wanted.where, f"{wanted.email} {problem}"))
+        before = {"name": standing.user.name, "created_at": standing.user.created_at}
+        yield Change(DELETED, REGISTRATION, wanted.email, before, None)
+
+    def _changed(self, wanted: WantedUser, standing: Standing) -> Iterator[Change]:
+        user, before = standing.user, _view(standing)
+        if standing.managed_by != self.state.name and not self.options.adopt:
+            self._may_manage(wanted.where, f"user {user.id} ({user.email})", standing.managed_by)
+            return
+        after = before | {"managed_by": self.state.name}
+        after |= {key: value for key in ("name", "role") if (value := getattr(wanted, key)) is not None}
+        groups = standing.groups if wanted.groups is None else wanted.groups
+        after["groups"] = [name for name in groups if name not in self.pruned]
+        waits_for_owner = wanted.invite and user.awaits_owner
+        if wanted.active is not None and not waits_for_owner:
+            after["active"] = wanted.active
+            after["invited"] = before["invited"] and wanted.active
+        if after != before:
+            yield Change(UPDATED, USER, user.email, before, after)
+
+    def _pruned_users(self) -> Iterator[Change]:
+        listed = {wanted.email for wanted in self.state.users}
+        for standing in self.tx.managed_standings(self.state.name):
+            email, before = standing.user.email, _view(standing)
+            if email in listed:
+                continue
+            if self.options.prune == DELETE:
+                yield Change(DELETED, USER, email, before, None)
+            elif before["active"] or before["invited"]:
+                yield Change(UPDATED, USER, email, before, before | {"active": False, "invited": False})
+
+    # --- problems ---
+
+    def _may_manage(self, where: str, noun: str, manager: str | None) -> bool:
+        """Whether the file has to take it over, and may."""
+        if manager == self.state.name:
+            return False
+        if self.options.adopt:
+            return True
+        whose = "is managed by no file" if manager is None else f"is managed by the file {manager!r}"
+        self.conflicts.append(Problem(where, f"{noun} exists, and {whose}"))
+        return False
+
+    def _refuse_reserved(self, wanted: WantedUser) -> None:
+        holder = self.tx.reserved_for(wanted.email)
+        if holder is not None:  # else it is claimed, and the claim yields
+            why = f"is reserved for user {holder}, who gave it up less than a week ago"
+            self.conflicts.append(Problem(wanted.where, f"{wanted.email} {why}: name the user's address of today"))
+
+    def _refuse_unknown_groups(self, wanted: WantedUser) -> None:
+        for name in wanted.groups or ():
+            if name not in self.there:
+                mend = f"add it below [[groups]], or make it with: usersctl group create {name}"
+                self.unknown.append(Problem(wanted.where, f"groups: there is no group {name}: {mend}"))
+
+
+def _place(change: Change) -> tuple[str, str]:
+    return change.key, change.kind
+
+
+def _view(standing: Standing) -> View:
+    user = standing.user
+    return {
+        "name": user.name,
+        "role": user.role,
+        "active": user.active,
+        "groups": list(standing.groups),
+        "invited": user.invited_at is not None,
+        "managed_by": standing.managed_by,
+    }
+
+
+def _ends(before: View, after: View) -> Iterator[bool]:
+    for name in ("active", "invited"):
+        yield bool(before.get(name) and not after.get(name))
+
+
+def _is_admin(view: View | None) -> bool:
+    return view is not None and view.get("role") == Role.ADMIN and view["active"]
+
+
+def _batches(items: Sequence[T]) -> Iterable[list[T]]:
+    left = iter(items)
+    while batch := list(islice(left, BATCH)):
+        yield batch

@@ -1,0 +1,262 @@
+"""Reads the file of `usersctl apply`: TOML or JSON, checked as a whole, each problem with its place."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from usersctl.errors import Invalid, UsersError
+from usersctl.fields import is_text, normal_email, normal_group, normal_name, normal_role, unique_keys
+from usersctl.models import Role
+from usersctl.state.lines import Place, lines_of
+from usersctl.text import counted, visible
+
+LARGEST = 64 * 1024 * 1024  # bytes
+MOST_GROUPS = 1_000  # of one account
+
+
+class Problem(NamedTuple):
+    where: str  # the place in the file, such as "line 7"
+    message: str
+
+
+class Broken(Invalid):
+    """A file that cannot be applied; nothing was changed."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        count = counted(len(problems), "problem")
+        hint = "the tables and keys of the file: docs/operating/apply.md"
+        super().__init__(f"{count} in the file; nothing was done", hint=hint)
+        self.problems = problems
+
+
+class WantedUser(NamedTuple):
+    """In the stored form of the fields. None: the file leaves it open, and it stays as it is."""
+
+    where: str
+    email: str
+    name: str | None = None
+    role: str | None = None
+    active: bool | None = None
+    groups: tuple[str, ...] | None = None
+    invite: bool = False
+
+
+class WantedGroup(NamedTuple):
+    where: str
+    name: str
+
+
+class State(NamedTuple):
+    name: str
+    users: tuple[WantedUser, ...]
+    groups: tuple[WantedGroup, ...]
+
+
+_KEYS = ("name", "users", "groups")
+_KEYS_OF_A_USER = ("email", "name", "role", "active", "groups", "invite")
+_KEYS_OF_A_GROUP = ("name",)
+_SECRETS = ("password", "password_hash", "passwordHash")
+
+
+def read_state(content: bytes) -> State:
+    """Raises Broken with all problems of the file."""
+    return _Reading(*_parsed(content)).state()
+
+
+def _parsed(content: bytes) -> tuple[dict[str, Any], dict[Place, int] | None]:
+    """The document, and the lines of its entries if it is TOML."""
+    if len(content) > LARGEST:
+        raise Broken([Problem("file", f"it is larger than {LARGEST // 1024 // 1024} MiB")])
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise Broken([Problem(f"line {line}", "it is not UTF-8")]) from None
+    text = text.replace("\r\n", "\n")
+    if text.lstrip().startswith(("{", "[{", "[\n")):
+        return _json(text), None
+    import tomllib
+
+    try:
+        return tomllib.loads(text), lines_of(text)
+    except tomllib.TOMLDecodeError as error:
+        message, _, place = str(error).rpartition(" (at ")
+        raise Broken([Problem(place.rstrip(")"), f"it is not TOML: {message}")]) from None
+    except RecursionError:
+        raise Broken([Problem("file", "it is not TOML: too many brackets")]) from None
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text, object_pairs_hook=unique_keys)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise Broken([Problem(place, f"it is not JSON: {error.msg}")]) from None
+    except (ValueError, RecursionError) as error:
+        raise Broken([Problem("file", f"it is not JSON: {error}")]) from None
+    if not isinstance(document, dict):
+        raise Broken([Problem("file", "it must be a JSON object with name, users and groups")])
+    return document
+
+
+@dataclass
+class _Reading:
+    document: dict[str, Any]
+    lines: Mapping[Place, int] | None  # None: JSON, whose places are paths
+    problems: list[Problem] = field(default_factory=list)
+
+    def state(self) -> State:
+        self._refuse_unknown(self.document, _KEYS, "", None)
+        name = self._field(self.document, "name", _name_of_file, "", None)
+        if "name" not in self.document:
+            self._refuse(("name", None, None), 'name is missing: give the file one, such as name = "people"')
+        groups = tuple(self._groups())
+        users = tuple(self._users())
+        self._refuse_twins("users", ((user.where, user.email) for user in users))
+        self._refuse_twins("groups", groups)
+        if self.problems:
+            raise Broken(self.problems)
+        return State(name, users, groups)
+
+    def _groups(self) -> Iterator[WantedGroup]:
+        for number, entry in self._entries("groups", _KEYS_OF_A_GROUP):
+            name = self._required(entry, "name", _group, "groups", number)
+            if name is not None:
+                yield WantedGroup(self._where(("groups", number, "name")), name)
+
+    def _users(self) -> Iterator[WantedUser]:
+        for number, entry in self._entries("users", _KEYS_OF_A_USER):
+            email = self._required(entry, "email", _email, "users", number)
+            rest = {key: self._field(entry, key, check, "users", number) for key, check in _CHECKS.items()}
+            invite = rest.pop("invite") or False
+            if invite and rest["active"] is False:
+                message = "invite is for accounts that are to be used: leave it out, or active = false"
+                self._refuse(("users", number, "invite"), message)
+            if email is not None:
+                yield WantedUser(self._where(("users", number, "email")), email, **rest, invite=invite)
+
+    def _entries(self, kind: str, known: tuple[str, ...]) -> Iterator[tuple[int, dict[str, Any]]]:
+        entries = self.document.get(kind, [])
+        if not isinstance(entries, list):
+            self._refuse((kind, None, None), f"{kind} must be a list: write each entry below [[{kind}]]")
+            return
+        for number, entry in enumerate(entries):
+            if not isinstance(entry, dict):
+                self._refuse((kind, number, None), f"an entry of {kind} must be a table of {_listed(known)}")
+                continue
+            self._refuse_unknown(entry, known, kind, number)
+            yield number, entry
+
+    def _required(
+        self, entry: dict[str, Any], key: str, check: Callable[[Any], Any], kind: str, number: int
+    ) -> Any:
+        if key not in entry:
+            self._refuse((kind, number, None), f"{key} is missing")
+        return self._field(entry, key, check, kind, number)
+
+    def _field(
+        self, entry: dict[str, Any], key: str, check: Callable[[Any], Any], kind: str, number: int | None
+    ) -> Any:
+        """None if the entry has no such key, or a wrong value."""
+        if key not in entry:
+            return None
+        try:
+            return check(entry[key])
+        except UsersError as error:
+            self._refuse(_place(kind, number, key), f"{key}: {error.in_full}")
+            return None
+
+    def _refuse_unknown(
+        self, entry: dict[str, Any], known: tuple[str, ...], kind: str, number: int | None
+    ) -> None:
+        for key in entry:
+            if key in _SECRETS:
+                message = f"{key}: passwords never stand in this file; invite = true lets the owner choose one"
+                self._refuse(_place(kind, number, key), message)
+            elif key not in known:
+                shown = visible(key[:60])
+                self._refuse(_place(kind, number, key), f"unknown key {shown}{_guess(key, known)}")
+
+    def _refuse_twins(self, kind: str, entries: Iterable[tuple[str, str]]) -> None:
+        first: dict[str, str] = {}
+        for where, key in entries:
+            if key in first:
+                self.problems.append(Problem(where, f"{key} stands in {kind} twice: see {first[key]}"))
+            first.setdefault(key, where)
+
+    def _refuse(self, place: Place, message: str) -> None:
+        self.problems.append(Problem(self._where(place), message))
+
+    def _where(self, place: Place) -> str:
+        kind, number, key = place
+        if self.lines is None:
+            return kind + (f"[{number}]" if number is not None else "") + (f".{key}" if key else "")
+        line = self.lines.get(place) or self.lines.get((kind, number, None))
+        if line is not None:
+            return f"line {line}"
+        return f"entry {number + 1} of {kind}" if number is not None else "file"
+
+
+def _place(kind: str, number: int | None, key: str) -> Place:
+    return (kind, number, key) if kind else (key, None, None)
+
+
+def _guess(key: str, known: tuple[str, ...]) -> str:
+    import difflib
+
+    nearest = difflib.get_close_matches(key.lower(), known, n=1)
+    perhaps = "".join(f"; perhaps {name}" for name in nearest)
+    return f"{perhaps}; known are {_listed(known)}"
+
+
+def _listed(keys: tuple[str, ...]) -> str:
+    return ", ".join(keys)
+
+
+# --- values ---
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not is_text(value):
+        raise Invalid("must be text in quotes")
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Invalid("must be true or false")
+    return value
+
+
+def _name_of_file(value: Any) -> str:
+    return normal_name(_text(value))
+
+
+def _email(value: Any) -> str:
+    return normal_email(_text(value))
+
+
+def _group(value: Any) -> str:
+    return normal_group(_text(value))
+
+
+def _role(value: Any) -> str:
+    if not isinstance(value, str):
+        raise Invalid(f"must be one of {', '.join(Role)}")
+    return normal_role(value)
+
+
+def _groups(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > MOST_GROUPS:
+        raise Invalid(f'must be a list of at most {MOST_GROUPS:,} names, such as ["staff", "board"]')
+    return tuple(sorted({_group(name) for name in value}))
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "name": _name_of_file,
+    "role": _role,
+    "active": _boolean,
+    "groups": _groups,
+    "invite": _boolean,
+}

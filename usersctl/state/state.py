@@ -1,0 +1,66 @@
+"""The journey of desired state: a plan, its execution in one transaction, and a file of what there is."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from usersctl.errors import Forbidden
+from usersctl.mail.kinds import EmailQueue
+from usersctl.models import Actor, Standing
+from usersctl.permissions import admit
+from usersctl.state.applying import Applying
+from usersctl.state.planning import Change, Options, plan
+from usersctl.state.reading import State
+from usersctl.store.store import Store
+
+
+@dataclass(frozen=True)
+class DesiredState:
+    store: Store
+    emails: EmailQueue
+
+    def plan(self, state: State, options: Options) -> list[Change]:
+        with self.store.read() as tx:
+            return plan(tx, state, options)
+
+    def apply(
+        self,
+        state: State,
+        options: Options,
+        *,
+        confirmed: bool,
+        shown: list[Change] | None = None,
+        by: Actor,
+    ) -> list[Change]:
+        """All changes, or none. `shown`: the plan to which the operator agreed, which has to be the plan still."""
+        with self.store.write() as tx:
+            admit(tx, by)
+            changes = plan(tx, state, options)
+            if shown is not None and changes != shown:
+                raise Forbidden(
+                    "The accounts changed since the plan was shown; nothing was done",
+                    hint="run the command again, and read the new plan",
+                )
+            if not confirmed and any(change.is_grave for change in changes):
+                raise Forbidden(
+                    "This deactivates, deletes or takes the admin role; nothing was done",
+                    hint="look at it with --plan, and confirm with --yes",
+                )
+            Applying(tx, self.emails, state.name, by=by).carry_out(changes)
+        return changes
+
+    def groups(self) -> list[str]:
+        with self.store.read() as tx:
+            return list(tx.managers_of_groups())
+
+    def name(self) -> str:
+        """Under which everything is managed; "users" if there is no such name, or several."""
+        with self.store.read() as tx:
+            names = tx.managers()
+        return names[0] if len(names) == 1 else "users"
+
+    def standings(self) -> Generator[Standing, None, None]:
+        """Of all accounts but unconfirmed registrations, without holding them all."""
+        with self.store.read() as tx:
+            for standing in tx.standings():
+                if not standing.user.awaiting_confirmation:
+                    yield standing
