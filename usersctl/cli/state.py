@@ -150,14 +150,14 @@ def _write_state(target: IO[str], service: "Service", *, as_json: bool) -> int:
         if as_json:
             listed = to_json([{"name": group} for group in groups])
             target.write(f'{{"name": {to_json(name)}, "groups": {listed}, "users": [')
-            for count, standing in enumerate(standings, 1):  # noqa: B007 - the last number is wanted
+            for count, standing in enumerate(standings, 1):
                 target.write((",\n" if count > 1 else "\n") + to_json(_entry(standing)))
             target.write("\n]}\n")
             return count
         target.write(f"name = {to_json(name)}\n")
         for group in groups:
             target.write(f"\n[[groups]]\nname = {to_json(group)}\n")
-        for count, standing in enumerate(standings, 1):  # noqa: B007
+        for count, standing in enumerate(standings, 1):
             # Strings, lists of strings and booleans of JSON are TOML as well.
             lines = [f"{key} = {to_json(value)}\n" for key, value in _entry(standing).items()]
             target.writelines(chain(("\n[[users]]\n",), lines))

@@ -71,7 +71,9 @@ class Applying:
         ]
         ids = tx.add_users(newcomers)
         tx.manage_users(self.name, ids)
-        tx.join_groups([(name, number) for number, view in zip(ids, views, strict=True) for name in view["groups"]])
+        tx.join_groups(
+            [(name, number) for number, view in zip(ids, views, strict=True) for name in view["groups"]]
+        )
         rows = list(zip(ids, newcomers, views, strict=True))
         for number, newcomer, view in rows:
             if view["invited"]:

@@ -51,7 +51,9 @@ class Conflicts(Taken):
 
     def __init__(self, problems: list[Problem]) -> None:
         count = counted(len(problems), "conflict")
-        super().__init__(f"{count} with what is there; nothing was done", hint="--adopt takes over what exists")
+        super().__init__(
+            f"{count} with what is there; nothing was done", hint="--adopt takes over what exists"
+        )
         self.problems = problems
 
 
@@ -140,7 +142,9 @@ class _Planning:
     def _unconfirmed(self, wanted: WantedUser, standing: Standing) -> Iterator[Change]:
         """A stranger's, perhaps, with a password that the stranger knows: it gives way to a new account."""
         if not self.options.adopt and not has_lapsed(self.tx, standing.user):
-            problem = "was registered, and its owner has not confirmed it: --adopt replaces it by a new account"
+            problem = (
+                "was registered, and its owner has not confirmed it: --adopt replaces it by a new account"
+            )
             self.conflicts.append(Problem(wanted.where, f"{wanted.email} {problem}"))
         before = {"name": standing.user.name, "created_at": standing.user.created_at}
         yield Change(DELETED, REGISTRATION, wanted.email, before, None)
@@ -188,7 +192,9 @@ class _Planning:
         holder = self.tx.reserved_for(wanted.email)
         if holder is not None:  # else it is claimed, and the claim yields
             why = f"is reserved for user {holder}, who gave it up less than a week ago"
-            self.conflicts.append(Problem(wanted.where, f"{wanted.email} {why}: name the user's address of today"))
+            self.conflicts.append(
+                Problem(wanted.where, f"{wanted.email} {why}: name the user's address of today")
+            )
 
     def _refuse_unknown_groups(self, wanted: WantedUser) -> None:
         for name in wanted.groups or ():

@@ -172,7 +172,9 @@ class _Reading:
     ) -> None:
         for key in entry:
             if key in _SECRETS:
-                message = f"{key}: passwords never stand in this file; invite = true lets the owner choose one"
+                message = (
+                    f"{key}: passwords never stand in this file; invite = true lets the owner choose one"
+                )
                 self._refuse(_place(kind, number, key), message)
             elif key not in known:
                 shown = visible(key[:60])

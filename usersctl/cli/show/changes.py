@@ -35,8 +35,14 @@ def show_changes(out: Output, changes: Iterable[Shown]) -> None:
         sign = SIGNS[change.action]
         colour = colours.get(sign, "")
         end = END if colour else ""
-        lines = [f"{sign} {change.kind} {one_line(change.key)}", *(f"    {line}" for line in _differences(change))]
-        out.data("\n".join(f"{colour}{line}{end}" for line in lines[:1]) + "".join(f"\n{line}" for line in lines[1:]))
+        lines = [
+            f"{sign} {change.kind} {one_line(change.key)}",
+            *(f"    {line}" for line in _differences(change)),
+        ]
+        out.data(
+            "\n".join(f"{colour}{line}{end}" for line in lines[:1])
+            + "".join(f"\n{line}" for line in lines[1:])
+        )
     sys.stdout.flush()
 
 
@@ -56,7 +62,9 @@ def _differences(change: Shown) -> Iterator[str]:
             if new not in (None, [], False):
                 yield f"{name}: {_shown(new)}"
         elif old != new and isinstance(old, list) and isinstance(new, list):
-            signs = [f"+{each}" for each in new if each not in old] + [f"-{each}" for each in old if each not in new]
+            signs = [f"+{each}" for each in new if each not in old] + [
+                f"-{each}" for each in old if each not in new
+            ]
             yield f"{name}: {one_line(' '.join(signs))}"
         elif old != new:
             yield f"{name}: {_shown(old)} -> {_shown(new)}"
