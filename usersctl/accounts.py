@@ -48,6 +48,11 @@ class Accounts:
             hint = f"user {user.id} ({user.email}) claims this address and has not proven it: name the user by id"
         raise NotFound(f"No user {reference!r}", hint=hint)
 
+    def manager_of(self, user_id: int) -> str | None:
+        """The name of the file of `usersctl apply` that manages the account."""
+        with self.store.glance() as tx:
+            return tx.manager_of(user_id)
+
     def page(self, wanted: UserFilter, *, page: int = 1, limit: int = 10, after: int | None = None) -> Page:
         """`after`: the id of the last user of the page before, which makes a far page quick. An unknown id is ignored."""
         with self.store.read() as tx:

@@ -13,8 +13,8 @@ from usersctl.store.opening import open_store
 from usersctl.store.store import Store
 
 MAKE_AN_ADMIN = "usersctl create EMAIL --admin"
-# Made at their first use: twice, if two threads come at once, which does no harm.
-OF_FACTORS = ("sealer", "factor_reset", "key_rotation", "factors", "second_step", "passkeys")
+# Made at their first use: by two threads at once perhaps twice, which does no harm.
+LATE = ("desired_state", "sealer", "factor_reset", "key_rotation", "factors", "second_step", "passkeys")
 
 if TYPE_CHECKING:
     from usersctl.accounts import Accounts
@@ -62,12 +62,12 @@ def build(
 ) -> "Service":
     """A service on the database of the settings, which is created if it is missing, or on a store that is open already.
 
-    Its parts are there, because many threads will use it, but for those that only second factors need.
+    Its parts are there, because many threads will use it, but for those that hardly any request needs.
     """
     store = store or open_store(settings.database, create=True)
     service = Service(settings, store, now, send, admin_command, parts)
     for name, value in vars(Service).items():
-        if isinstance(value, cached_property) and name not in OF_FACTORS:
+        if isinstance(value, cached_property) and name not in LATE:
             getattr(service, name)
     return service
 

@@ -189,6 +189,7 @@ def show(ctx: Context, user: ReadUserArgument) -> None:
         identities = tx.identities_of(account.id)
         invitation = tx.invitation_of(account.id)
         groups = tx.groups_of(account.id)
+        manager = tx.manager_of(account.id)
     facts: dict[str, Cell] = account.as_json() | {
         "email_proven_at": account.email_proven_at,
         "awaiting_confirmation": account.awaiting_confirmation,
@@ -202,6 +203,8 @@ def show(ctx: Context, user: ReadUserArgument) -> None:
         facts |= {"second_factors": _described_factors(service.factors.of(account.id))}
     if groups:
         facts |= {"groups": ", ".join(groups)}
+    if manager is not None:
+        facts |= {"managed_by": manager}
     if invitation is not None:
         facts |= {"invited_at": invitation.invited_at, "invitation_expires_at": invitation.expires_at}
     if claim is not None:

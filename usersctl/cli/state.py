@@ -14,7 +14,7 @@ from usersctl.cli.exit_codes import ExitCode, code_of
 from usersctl.cli.files import opened, replaced
 from usersctl.cli.questions import Yes, confirm, invocation
 from usersctl.cli.show.cells import one_line, to_json
-from usersctl.cli.show.changes import show_changes, summary
+from usersctl.cli.show.changes import DONE, PLANNED, show_changes, summary
 from usersctl.errors import Invalid
 from usersctl.text import counted
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from usersctl.service import Service
     from usersctl.state.planning import Change, Conflicts, Options
     from usersctl.state.reading import Broken, State
+
+
+NOTHING = "Nothing to change"
 
 
 class Prune(StrEnum):
@@ -64,7 +67,7 @@ def apply(
         if plan:
             _print_plan(run, changes)
         elif not changes:
-            run.out.result("Nothing to change", _as_json(changes))
+            run.out.result(NOTHING, _as_json(changes))
         else:
             _apply(run, service, state, options, changes, yes=yes)
     except (Broken, Conflicts) as error:
@@ -85,7 +88,8 @@ def _print_plan(run: "Invocation", changes: "list[Change]") -> None:
         run.out.write_json(_as_json(changes))
         return
     show_changes(run.out, changes)
-    run.out.note(f"Plan: {summary(changes)}" if changes else "Nothing to change")
+    planned = summary(changes, PLANNED)
+    run.out.note(f"Plan: {planned}" if changes else NOTHING)
 
 
 def _apply(
@@ -98,17 +102,28 @@ def _apply(
     yes: bool,
 ) -> None:
     asks = run.may_ask and not yes and not run.out.json
+    shown = None
     if asks:
         show_changes(run.out, changes)
-        confirm(run, f"Apply this: {summary(changes)}?", yes=False)
-    shown = changes if asks else None
+        confirm(run, f"Apply: {summary(changes, PLANNED)}?", yes=False)
+        shown = changes
     done = service.desired_state.apply(state, options, confirmed=yes or asks, shown=shown, by=run.actor)
     if run.out.json:
         run.out.write_json(_as_json(done))
         return
     if not asks and not run.out.quiet:
         show_changes(run.out, done)
-    run.out.note(f"Applied: {summary(done)}")
+    run.out.note(f"Applied: {summary(done, DONE)}" if done else NOTHING)
+    without_password = sum(_has_no_way_in(change) for change in done)
+    if without_password:
+        run.out.note(
+            f"New accounts without a password: {without_password}; their owners set one through a reset email"
+        )
+
+
+def _has_no_way_in(change: "Change") -> bool:
+    view = change.after or {}
+    return change.action == "create" and change.kind == "user" and bool(view["active"])
 
 
 def _as_json(changes: "list[Change]") -> dict[str, object]:
@@ -136,14 +151,14 @@ def export_state(run: "Invocation", file: str) -> None:
         raise Invalid(f"Cannot tell the format of {file}", hint="name it .toml or .json")
     as_json = file.lower().endswith(".json") or (file == "-" and run.out.json)
     if file == "-":
-        _write_state(sys.stdout, service, as_json=as_json)
+        write_state(sys.stdout, service, as_json=as_json)
         return
     with replaced(Path(file)) as target:
-        count = _write_state(target, service, as_json=as_json)
+        count = write_state(target, service, as_json=as_json)
     run.out.result(f"Exported {counted(count, 'user')} to {file}", {"exported": count, "file": file})
 
 
-def _write_state(target: IO[str], service: "Service", *, as_json: bool) -> int:
+def write_state(target: IO[str], service: "Service", *, as_json: bool) -> int:
     state = service.desired_state
     name, groups, count = state.name(), state.groups(), 0
     with closing(state.standings()) as standings:

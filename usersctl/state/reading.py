@@ -25,7 +25,7 @@ class Broken(Invalid):
 
     def __init__(self, problems: list[Problem]) -> None:
         count = counted(len(problems), "problem")
-        hint = "the tables and keys of the file: docs/operating/apply.md"
+        hint = "what may stand in it: usersctl apply --help"
         super().__init__(f"{count} in the file; nothing was done", hint=hint)
         self.problems = problems
 

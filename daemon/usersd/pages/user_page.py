@@ -85,6 +85,7 @@ def content(request: Request, service: Service, explained: Explanation, wanted: 
         "groups": [group.name for group in service.groups.some(after="", at_most=GROUPS)],
         "most_groups": GROUPS,
         "own_groups": service.groups.of(user.id),
+        "managed_by": service.accounts.manager_of(user.id),
         "identities": service.identities.of(user.id),
         "lines": session_lines(sessions, request.session_id)[: wanted.sessions],
         "sessions": len(sessions),

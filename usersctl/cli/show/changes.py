@@ -10,7 +10,8 @@ from usersctl.cli.show.output import Output
 SIGNS = {"create": "+", "update": "~", "delete": "-"}
 COLOURS = {"+": "\x1b[32m", "~": "\x1b[33m", "-": "\x1b[31m"}
 END = "\x1b[0m"
-WORDS = {"create": "to make", "update": "to change", "delete": "to delete"}
+PLANNED = {"create": "to make", "update": "to change", "delete": "to delete"}
+DONE = {"create": "made", "update": "changed", "delete": "deleted"}
 
 
 class Shown(Protocol):
@@ -30,49 +31,46 @@ class Shown(Protocol):
 
 def show_changes(out: Output, changes: Iterable[Shown]) -> None:
     """Colours on a terminal only."""
-    colours = COLOURS if out.terminal and out.color else {}
+    is_coloured = out.terminal and out.color
     for change in changes:
         sign = SIGNS[change.action]
-        colour = colours.get(sign, "")
-        end = END if colour else ""
-        lines = [
-            f"{sign} {change.kind} {one_line(change.key)}",
-            *(f"    {line}" for line in _differences(change)),
-        ]
-        out.data(
-            "\n".join(f"{colour}{line}{end}" for line in lines[:1])
-            + "".join(f"\n{line}" for line in lines[1:])
-        )
+        title = f"{sign} {change.kind} {one_line(change.key)}"
+        if is_coloured:
+            title = f"{COLOURS[sign]}{title}{END}"
+        out.data("\n".join((title, *(f"    {line}" for line in _lines(change)))))
     sys.stdout.flush()
 
 
-def summary(changes: Sequence[Shown]) -> str:
+def summary(changes: Sequence[Shown], words: Mapping[str, str]) -> str:
     """`2 to make, 1 to delete`"""
-    counts = {action: sum(change.action == action for change in changes) for action in SIGNS}
-    return ", ".join(f"{count} {WORDS[action]}" for action, count in counts.items() if count)
+    counts = {action: sum(change.action == action for change in changes) for action in words}
+    return ", ".join(f"{count} {words[action]}" for action, count in counts.items() if count)
 
 
-def _differences(change: Shown) -> Iterator[str]:
-    before, after = change.before or {}, change.after or {}
-    if change.action == "delete":
+def _lines(change: Shown) -> Iterator[str]:
+    """All that there is on one side, or what differs between the two."""
+    before, after = change.before, change.after
+    if before is None or after is None:
+        for name, value in (before or after or {}).items():
+            if value not in (None, []) and (name, value) != ("invited", False):
+                yield f"{name}: {_value(value)}"
         return
-    for name in (*before, *(name for name in after if name not in before)):
-        old, new = before.get(name), after.get(name)
-        if change.action == "create":
-            if new not in (None, [], False):
-                yield f"{name}: {_shown(new)}"
-        elif old != new and isinstance(old, list) and isinstance(new, list):
-            signs = [f"+{each}" for each in new if each not in old] + [
-                f"-{each}" for each in old if each not in new
-            ]
-            yield f"{name}: {one_line(' '.join(signs))}"
-        elif old != new:
-            yield f"{name}: {_shown(old)} -> {_shown(new)}"
+    for name, value in after.items():
+        former = before[name]
+        if former == value:
+            continue
+        if isinstance(value, list):
+            gone = [f"-{each}" for each in former if each not in value]
+            yield f"{name}: {' '.join([*(f'+{each}' for each in value if each not in former), *gone])}"
+        else:
+            yield f"{name}: {_value(former)} -> {_value(value)}"
 
 
-def _shown(value: Any) -> str:
+def _value(value: Any) -> str:
+    if value is None:
+        return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return one_line(", ".join(value))
-    return "none" if value is None else to_json(value)
+        return ", ".join(value)  # groups, whose names are plain
+    return to_json(value)
