@@ -200,7 +200,7 @@ class _Planning:
         for name in wanted.groups or ():
             if name not in self.there:
                 mend = f"add it below [[groups]], or make it with: usersctl group create {name}"
-                self.unknown.append(Problem(wanted.where, f"groups: there is no group {name}: {mend}"))
+                self.unknown.append(Problem(wanted.where_groups, f"groups: there is no group {name}: {mend}"))
 
 
 def _place(change: Change) -> tuple[str, str]:

@@ -40,6 +40,7 @@ class WantedUser(NamedTuple):
     active: bool | None = None
     groups: tuple[str, ...] | None = None
     invite: bool = False
+    where_groups: str = ""  # the place of its groups
 
 
 class WantedGroup(NamedTuple):
@@ -133,8 +134,12 @@ class _Reading:
             if invite and rest["active"] is False:
                 message = "invite is for accounts that are to be used: leave it out, or active = false"
                 self._refuse(("users", number, "invite"), message)
-            if email is not None:
-                yield WantedUser(self._where(("users", number, "email")), email, **rest, invite=invite)
+            if email is None:
+                continue
+            user = WantedUser(self._where(("users", number, "email")), email, **rest, invite=invite)
+            if user.groups is not None:
+                user = user._replace(where_groups=self._where(("users", number, "groups")))
+            yield user
 
     def _entries(self, kind: str, known: tuple[str, ...]) -> Iterator[tuple[int, dict[str, Any]]]:
         entries = self.document.get(kind, [])

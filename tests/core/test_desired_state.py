@@ -1,0 +1,513 @@
+"""Desired state: what a file may say, the plan, and that applying it does what the plan said, all of it or nothing."""
+
+import os
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from support.commands import HASH, OPERATOR
+from support.fakes import FakeClock
+from support.states import (
+    after,
+    apply,
+    disturb,
+    random_options,
+    random_state,
+    read,
+    world,
+)
+from support.tables import audit, everything, query, statements
+
+from usersctl.errors import Forbidden, LastAdmin, Taken, UsersError
+from usersctl.models import User
+from usersctl.service import Service
+from usersctl.state.planning import Change, Conflicts, Options
+from usersctl.state.reading import Broken, WantedGroup, WantedUser, read_state
+
+LONG = os.environ.get("USERSCTL_LONG") == "1"
+STATES = 2_000 if LONG else 60
+ADA, BOB, CY = (f"{name}@example.com" for name in ("ada", "bob", "cy"))
+
+
+def people(*users: str | dict[str, Any], groups: tuple[str, ...] = (), name: str = "people") -> dict[str, Any]:
+    """A file; a user that is only an address leaves everything open."""
+    entries = [{"email": user} if isinstance(user, str) else user for user in users]
+    return {"name": name, "groups": [{"name": group} for group in groups], "users": entries}
+
+
+def problems(content: str | bytes) -> list[tuple[str, str]]:
+    with pytest.raises(Broken) as refused:
+        read_state(content.encode() if isinstance(content, str) else content)
+    return [(problem.where, problem.message) for problem in refused.value.problems]
+
+
+def short(changes: list[Change]) -> list[tuple[str, str, str]]:
+    return [(change.action, change.kind, change.key) for change in changes]
+
+
+def invitations(service: Service, email: str) -> int:
+    ((count,),) = query(
+        service, "SELECT count(*) FROM outbox WHERE kind = 'invitation' AND email = ?", email
+    )
+    return int(count)
+
+
+# --- the file ---
+
+FILE = """\
+name = "people"   # [[users]]
+
+[[groups]]
+name = "staff"
+
+[[users]]
+email = " Ada@Example.COM "
+name = \"\"\"
+Ada
+\"\"\"
+role = "admin"
+active = true
+groups = [
+    "staff",
+    "board",  # ]
+]
+
+[[users]]
+email = 'bob@example.com'
+invite = true
+"""
+
+
+def test_a_file_is_read_in_the_stored_form_of_its_fields() -> None:
+    state = read(FILE)
+    assert (state.name, state.groups) == ("people", (WantedGroup("line 4", "staff"),))
+    ada, bob = state.users
+    assert ada == WantedUser("line 7", ADA, "Ada", "admin", True, ("board", "staff"), False, "line 13")
+    assert bob == WantedUser("line 19", BOB, invite=True)
+
+
+def test_json_says_the_same_with_its_own_places() -> None:
+    state = read(people({"email": ADA, "groups": ["staff"]}, groups=("staff",)))
+    user = WantedUser("users[0].email", ADA, groups=("staff",), where_groups="users[0].groups")
+    assert state.users == (user,)
+    assert state.groups == (WantedGroup("groups[0].name", "staff"),)
+
+
+def test_all_problems_are_named_by_line_and_key_with_what_is_allowed() -> None:
+    text = """\
+naem = "people"
+
+[[users]]
+email = "nonsense"
+role = "boss"
+
+[[users]]
+email = "ada@example.com"
+activ = true
+groups = "staff"
+name = ""
+
+[[users]]
+name = '''
+[[users]]
+'''
+
+[[users]]
+email = "ADA@example.com"
+invite = true
+active = false
+
+[[groups]]
+name = "Staff"
+"""
+    assert problems(text) == [
+        ("line 1", "unknown key naem; perhaps name; known are name, users, groups"),
+        ("file", 'name is missing: give the file one, such as name = "people"'),
+        (
+            "line 24",
+            "name: Group name must be of a-z, 0-9 and . _ -, 63 at most, and begin with a-z or 0-9: 'Staff'",
+        ),
+        ("line 4", "email: Invalid email format: 'nonsense'"),
+        ("line 5", "role: Role must be one of admin, user: 'boss'"),
+        ("line 9", "unknown key activ; perhaps active; known are email, name, role, active, groups, invite"),
+        ("line 11", "name: Name must have 1 to 200 characters: ''"),
+        ("line 10", 'groups: must be a list of at most 1,000 names, such as ["staff", "board"]'),
+        ("line 13", "email is missing"),
+        ("line 20", "invite is for accounts that are to be used: leave it out, or active = false"),
+        ("line 19", "ada@example.com stands in users twice: see line 8"),
+    ]
+
+
+def test_entries_in_one_list_are_named_by_their_lines() -> None:
+    text = 'name = "x"\nusers = [\n  {email = "ada@example.com"},\n  {email = "b", role = "x"}, {}\n]\n'
+    assert [where for where, _ in problems(text)] == ["line 4", "line 4", "line 4"]
+
+
+@pytest.mark.parametrize("key", ["password", "password_hash", "passwordHash"])
+def test_a_password_never_stands_in_it(key: str) -> None:
+    ((where, message),) = problems(f'name = "x"\n[[users]]\nemail = "ada@example.com"\n{key} = "{HASH}"\n')
+    assert where == "line 4"
+    assert message == f"{key}: passwords never stand in this file; invite = true lets the owner choose one"
+    assert HASH not in message
+
+
+@pytest.mark.parametrize(
+    ("content", "where", "message"),
+    [
+        ('name = "x"\n[[users]\n', "line 2", "it is not TOML"),
+        ('{"name": "x",\n}', "line 2", "it is not JSON"),
+        ('{"name": "x", "name": "y"}', "file", "twice"),
+        ('[{"email": "ada@example.com"}]', "file", "must be a JSON object"),
+        ('name = "x"\n[users]\nemail = "ada@example.com"', "line 2", "write each entry below [[users]]"),
+        ('name = "x"\nusers = ["ada@example.com"]', "users", "must be a table"),
+        ("name = 3", "line 1", "must be text"),
+        ('{"name": "x", "users": [{"email": "\\ud800@example.com"}]}', "users[0].email", "must be text"),
+        ('{"name": "x", "users": [{"email": 1}]}', "users[0].email", "must be text"),
+        ('{"name": "x", "groups": {"name": "a"}}', "groups", "must be a list"),
+        (b'name = "x"\n# \xff\n', "line 2", "UTF-8"),
+        pytest.param("[" * 100_000, "", "it is not", id="brackets"),
+        pytest.param('{"a":' * 100_000, "", "it is not JSON", id="objects"),
+        ("", "file", "name is missing"),
+    ],
+)
+def test_what_is_no_such_file_is_refused_with_its_place(content: str | bytes, where: str, message: str) -> None:
+    found = problems(content)
+    assert any(where in place and message in text for place, text in found), found
+
+
+# --- what a plan does ---
+
+
+def test_accounts_and_groups_are_made_and_a_second_time_changes_nothing(service: Service) -> None:
+    file = people(
+        {"email": ADA, "name": "Ada", "role": "admin", "groups": ["staff"]}, BOB, groups=("staff",)
+    )
+    made = apply(service, file)
+    assert short(made) == [("create", "group", "staff"), ("create", "user", ADA), ("create", "user", BOB)]
+    assert world(service).users[ADA] == made[1].after
+    assert made[1].after == {
+        "name": "Ada",
+        "role": "admin",
+        "active": True,
+        "groups": ["staff"],
+        "invited": False,
+        "managed_by": "people",
+    }
+    before = everything(service)
+    assert apply(service, file) == []
+    assert everything(service) == before
+
+
+def test_what_the_file_leaves_open_stays(service: Service, add: Callable[..., User]) -> None:
+    user = add("ada", role="admin")
+    service.groups.create("staff", by=OPERATOR)
+    service.groups.add("staff", [user.id], by=OPERATOR)
+    (change,) = apply(service, people(ADA), adopt=True)
+    assert change.before is not None
+    assert change.after == change.before | {"managed_by": "people"}
+    assert world(service).users[ADA] == change.after
+    assert [(row.action, row.details) for row in audit(service)][-1] == ("adopt", {"file": "people"})
+
+
+def test_an_account_that_no_file_or_another_one_manages_is_a_conflict(
+    service: Service, add: Callable[..., User]
+) -> None:
+    add("ada")
+    apply(service, people(BOB, groups=("staff",), name="others"))
+    before = everything(service)
+    with pytest.raises(Conflicts) as refused:
+        apply(service, people(ADA, BOB, CY, groups=("staff",)))
+    assert isinstance(refused.value, Taken)
+    assert [message for _, message in refused.value.problems] == [
+        "group staff exists, and is managed by the file 'others'",
+        f"user 1 ({ADA}) exists, and is managed by no file",
+        f"user 2 ({BOB}) exists, and is managed by the file 'others'",
+    ]
+    assert everything(service) == before
+    apply(service, people(ADA, BOB, CY, groups=("staff",)), adopt=True)
+    assert {view["managed_by"] for view in world(service).users.values()} == {"people"}
+    with pytest.raises(Conflicts):
+        apply(service, people(BOB, name="others"))
+
+
+def test_only_accounts_of_the_file_are_pruned_and_only_if_asked(
+    service: Service, add: Callable[..., User]
+) -> None:
+    add("ada", role="admin")
+    apply(service, people(BOB, CY, groups=("staff",)))
+    apply(service, people("dan@example.com", name="others"))
+    assert apply(service, people(CY)) == []
+    assert short(apply(service, people(CY), prune="deactivate")) == [("update", "user", BOB)]
+    assert apply(service, people(CY), prune="deactivate") == []
+    assert world(service).users[BOB]["active"] is False
+    assert short(apply(service, people(CY), prune="delete")) == [
+        ("delete", "user", BOB),
+        ("delete", "group", "staff"),
+    ]
+    assert set(world(service).users) == {ADA, CY, "dan@example.com"}
+
+
+def test_a_deactivated_account_is_signed_out(service: Service, add: Callable[..., User]) -> None:
+    add("bob", role="admin")
+    user = add("ada")
+    service.sessions.open(user, remember=False)
+    apply(service, people({"email": ADA, "active": False}), adopt=True)
+    assert query(service, "SELECT count(*) FROM auth_tokens") == [(0,)]
+    assert [row.action for row in audit(service)][-2:] == ["deactivate", "adopt"]
+
+
+def test_groups_are_exactly_those_of_the_file(service: Service) -> None:
+    apply(service, people({"email": ADA, "groups": ["a", "b"]}, groups=("a", "b", "c")))
+    (change,) = apply(service, people({"email": ADA, "groups": ["b", "c"]}))
+    assert change.after == world(service).users[ADA]
+    assert world(service).users[ADA]["groups"] == ["b", "c"]
+    assert service.groups.get("a").members == 0
+
+
+def test_a_group_that_does_not_exist_is_refused_with_its_line(service: Service) -> None:
+    with pytest.raises(Broken) as refused:
+        apply(service, 'name = "people"\n\n[[users]]\nemail = "ada@example.com"\ngroups = ["staff"]\n')
+    (problem,) = refused.value.problems
+    assert problem.where == "line 5"
+    assert "there is no group staff" in problem.message
+    assert world(service).users == {}
+
+
+# --- invitations ---
+
+
+def test_an_invitation_is_sent_once_ever(service: Service, clock: FakeClock) -> None:
+    file = people({"email": ADA, "invite": True})
+    (change,) = apply(service, file)
+    assert change.after is not None
+    assert (change.after["active"], change.after["invited"], change.after["sends_invitation"]) == (False, True, True)
+    assert invitations(service, ADA) == 1
+    assert apply(service, file) == []
+    clock.move(days=8)  # it has expired
+    assert apply(service, file) == []
+    service.accounts.delete([1], by=OPERATOR)
+    query_before = len(query(service, "SELECT * FROM outbox WHERE kind = 'invitation'"))
+    (change,) = apply(service, file)
+    assert change.after is not None
+    assert change.after["sends_invitation"] is False
+    assert len(query(service, "SELECT * FROM outbox WHERE kind = 'invitation'")) == query_before
+    assert world(service).users[ADA]["active"] is False
+    assert apply(service, file) == []
+    (row,) = service.invitations.waiting()
+    assert row.has_expired
+
+
+def test_an_accepted_invitation_is_nothing_to_do(service: Service) -> None:
+    file = people({"email": ADA, "invite": True, "active": True})
+    apply(service, file)
+    service.accounts.update(1, active=True, by=OPERATOR)
+    assert apply(service, file) == []
+
+
+def test_an_inactive_account_in_the_file_ends_its_invitation(service: Service) -> None:
+    apply(service, people({"email": ADA, "invite": True}))
+    (change,) = apply(service, people({"email": ADA, "active": False}))
+    assert change.is_grave
+    assert world(service).users[ADA] == change.after
+    assert service.invitations.waiting() == []
+    assert apply(service, people({"email": ADA, "active": False})) == []
+
+
+# --- addresses ---
+
+
+def test_a_registration_of_a_stranger_never_becomes_the_account(service: Service) -> None:
+    service.registration.register(ADA, "Stranger", "correct horse battery", by=OPERATOR)
+    with pytest.raises(Conflicts, match="1 conflict"):
+        apply(service, people(ADA))
+    changes = apply(service, people(ADA), adopt=True)
+    assert short(changes) == [("delete", "registration", ADA), ("create", "user", ADA)]
+    assert query(service, "SELECT name, password_hash FROM users") == [("ada", "!")]
+
+
+def test_a_registration_that_has_lapsed_gives_way(service: Service, clock: FakeClock) -> None:
+    service.registration.register(ADA, "Stranger", "correct horse battery", by=OPERATOR)
+    clock.move(days=40)
+    assert short(apply(service, people(ADA))) == [("delete", "registration", ADA), ("create", "user", ADA)]
+
+
+def test_an_address_that_is_reserved_for_another_account_is_a_conflict(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    user = add("bob")
+    with service.store.write() as tx:
+        tx.reserve(user.id, ADA, "2999-01-01T00:00:00.000Z")
+    with pytest.raises(Conflicts) as refused:
+        apply(service, people(ADA), adopt=True)
+    assert f"is reserved for user {user.id}" in refused.value.problems[0].message
+
+
+def test_a_claim_to_an_address_yields(service: Service, add: Callable[..., User]) -> None:
+    user = add("bob")
+    with service.store.write() as tx:
+        tx.change_user(user.id, claimed_email=ADA, claim_expires_at="2999-01-01T00:00:00.000Z")
+    apply(service, people(ADA))
+    assert query(service, "SELECT claimed_email FROM users WHERE id = ?", user.id) == [(None,)]
+
+
+# --- admins ---
+
+
+def test_the_last_admin_stays(service: Service, add: Callable[..., User]) -> None:
+    add("ada", role="admin")
+    apply(service, people(ADA), adopt=True)
+    before = everything(service)
+    for user in ({"email": ADA, "role": "user"}, {"email": ADA, "active": False}):
+        for document, prune in ((people(user), None), (people(), "delete"), (people(), "deactivate")):
+            with pytest.raises(LastAdmin):
+                apply(service, document, prune=prune)
+            with pytest.raises(LastAdmin):
+                service.desired_state.plan(read(document), Options(prune=prune))
+    assert everything(service) == before
+
+
+def test_an_admin_may_leave_in_the_file_that_brings_another(service: Service, add: Callable[..., User]) -> None:
+    add("ada", role="admin")
+    add("bob")
+    file = people({"email": ADA, "role": "user"}, {"email": BOB, "role": "admin"})
+    apply(service, file, adopt=True)
+    assert {email: view["role"] for email, view in world(service).users.items()} == {ADA: "user", BOB: "admin"}
+    file = people({"email": CY, "role": "admin"})
+    apply(service, file, prune="delete")
+    assert set(world(service).users) == {CY}
+
+
+@pytest.mark.parametrize(
+    ("entry", "prune"),
+    [
+        ({"email": BOB, "role": "user"}, None),
+        ({"email": BOB, "active": False}, None),
+        ({"email": ADA}, "deactivate"),
+        ({"email": ADA}, "delete"),
+    ],
+)
+def test_what_deactivates_deletes_or_takes_the_admin_role_has_to_be_confirmed(
+    service: Service, entry: dict[str, Any], prune: str | None
+) -> None:
+    admins = [{"email": email, "role": "admin"} for email in (ADA, BOB)]
+    apply(service, people(*admins))
+    before = everything(service)
+    options, state = Options(prune=prune), read(people(entry))
+    with pytest.raises(Forbidden, match="nothing was done"):
+        service.desired_state.apply(state, options, confirmed=False, by=OPERATOR)
+    assert everything(service) == before
+    service.desired_state.apply(state, options, confirmed=True, by=OPERATOR)
+    assert everything(service) != before
+
+
+# --- plan and database are of one moment ---
+
+
+def test_what_changed_since_the_plan_was_shown_is_refused(
+    service: Service, add: Callable[..., User]
+) -> None:
+    add("ada", role="admin")
+    user = add("bob")
+    state = read(people({"email": BOB, "name": "Robert"}))
+    options = Options(adopt=True)
+    shown = service.desired_state.plan(state, options)
+    service.accounts.update(user.id, name="Bobby", by=OPERATOR)
+    before = everything(service)
+    with pytest.raises(Forbidden, match="changed since the plan was shown"):
+        service.desired_state.apply(state, options, confirmed=True, shown=shown, by=OPERATOR)
+    assert everything(service) == before
+
+
+def test_changes_elsewhere_do_not_refuse_a_plan(service: Service, add: Callable[..., User]) -> None:
+    user = add("ada", role="admin")
+    state = read(people(BOB))
+    shown = service.desired_state.plan(state, Options())
+    service.accounts.update(user.id, name="Countess", by=OPERATOR)
+    assert service.desired_state.apply(state, Options(), confirmed=True, shown=shown, by=OPERATOR) == shown
+
+
+def test_files_that_are_applied_at_once_come_one_after_the_other(service: Service) -> None:
+    file = people(*({"email": f"u{n}@example.com", "invite": True} for n in range(20)))
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(lambda _: len(apply(service, file)), range(8)))
+    assert sorted(done) == [0] * 7 + [20]
+    assert query(service, "SELECT count(*) FROM outbox WHERE kind = 'invitation'") == [(20,)]
+
+
+def test_of_two_files_that_name_one_address_at_once_one_is_refused(service: Service) -> None:
+    def attempt(name: str) -> bool:
+        try:
+            return bool(apply(service, people(ADA, name=name)))
+        except Conflicts:
+            return False
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(attempt, [f"file {n}" for n in range(8)])) == 1
+
+
+def test_two_files_that_take_the_role_of_the_others_admin_leave_one(service: Service) -> None:
+    def attempt(number: int) -> bool:
+        try:
+            return bool(apply(service, people(name=f"file {number}"), prune="delete"))
+        except LastAdmin:
+            return False
+
+    for _ in range(10):
+        for number, email in enumerate((ADA, BOB)):
+            apply(service, people({"email": email, "role": "admin"}, name=f"file {number}"))
+        with ThreadPoolExecutor(2) as pool:
+            assert sorted(pool.map(attempt, range(2))) == [False, True]
+
+
+# --- any file, any database ---
+
+
+def test_applying_does_exactly_what_the_plan_said(service: Service, clock: FakeClock) -> None:
+    """Random files, with changes by others in between. 2,000 of them with USERSCTL_LONG=1, in every run some."""
+    seed = random.randrange(10**9)
+    chance = random.Random(seed)
+    seen = set[str]()
+    for step in range(STATES):
+        for _ in range(chance.randrange(3)):
+            disturb(service, chance)
+        if chance.random() < 0.1:
+            clock.move(hours=chance.randrange(60))
+        state, options = read(random_state(chance)), random_options(chance)
+        before = world(service)
+        try:
+            planned = service.desired_state.plan(state, options)
+        except UsersError as refusal:
+            rows = everything(service)
+            with pytest.raises(type(refusal)):
+                service.desired_state.apply(state, options, confirmed=True, by=OPERATOR)
+            assert everything(service) == rows, (seed, step)
+            seen.add(type(refusal).__name__)
+            continue
+        assert world(service) == before, (seed, step)
+        done = service.desired_state.apply(state, options, confirmed=True, shown=planned, by=OPERATOR)
+        assert done == planned, (seed, step)
+        assert world(service) == after(before, planned), (seed, step)
+        assert service.desired_state.plan(state, options) == [], (seed, step)
+        seen |= {f"{change.action} {change.kind}" for change in planned}
+    if LONG:
+        assert seen >= {"Conflicts", "Broken", "LastAdmin", "create user", "update user", "delete user", "delete group"}
+    invited = "SELECT count(*) AS n FROM audit WHERE action = 'invite' GROUP BY email"
+    assert query(service, f"SELECT max(n) FROM ({invited})") in ([(1,)], [(None,)])  # noqa: S608 - our own words
+    with service.store.read() as tx:
+        assert tx.check_audit().problem is None
+
+
+@pytest.mark.slow
+def test_many_accounts_share_their_statements(service: Service) -> None:
+    """Ten thousand take seconds, because the number of statements hardly grows with them."""
+    count = 2_000
+    file = people(*({"email": f"u{n}@example.com", "groups": ["staff"]} for n in range(count)), groups=("staff",))
+    with statements(service) as run:
+        assert len(apply(service, file)) == count + 1
+    # Those of triggers count, and each row of executemany().
+    assert len(run) < 10 * count
+    with statements(service) as run:
+        assert apply(service, file) == []
+    assert len(run) < count / 20
