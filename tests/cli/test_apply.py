@@ -201,14 +201,14 @@ def test_show_names_the_file_of_an_account(usersctl: Command, people: Path) -> N
 # --- at a terminal ---
 
 
-class Meanwhile(str):
+class Meanwhile:
     """An answer; before it is typed, another process changes an account."""
 
-    __slots__ = ("command",)
-    command: Command
+    def __init__(self, database: Path) -> None:
+        self.database = database
 
-    def encode(self, *_: Any) -> bytes:
-        by_hand(self.command.database, "UPDATE users SET name = 'Robert' WHERE email = 'bob@example.com'")
+    def encode(self) -> bytes:
+        by_hand(self.database, "UPDATE users SET name = 'Robert' WHERE email = 'bob@example.com'")
         return b"y\n"
 
 
@@ -232,8 +232,7 @@ def test_a_terminal_shows_the_plan_in_colours_and_asks(usersctl: Command, people
 def test_what_changes_between_the_plan_and_the_answer_is_refused(usersctl: Command, people: Path) -> None:
     usersctl.ok("apply", people)
     people.write_text(PEOPLE.replace("invite = true", 'name = "Bob"'), "utf-8")
-    answer = Meanwhile("y\n")
-    answer.command = usersctl
+    answer: Any = Meanwhile(usersctl.database)
     screen = usersctl.on_terminal("apply", people, typed=[("[y/N]", answer)])
     assert screen.code == 5
     assert "The accounts changed since the plan was shown; nothing was done" in screen.text
