@@ -1,12 +1,13 @@
 """The documentation tells the truth: commands, options, calls, keys, links and examples are those of the code."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import PASSWORD, Command, by_hand
+from support.commands import PASSWORD, USERSCTL, Command, by_hand
 from support.daemons import free_port, serving
 from support.documentation import (
     ROOT,
@@ -38,11 +39,23 @@ README = page("README.md")
 PAGES = pages()
 MANUAL = [name for name in PAGES if name != "CHANGELOG.md"]
 EVERYTHING = "\n".join(page(name) for name in MANUAL)
+APPLY = page("docs/operating/apply.md")  # its TOML is a file of accounts
 DAEMON = ROOT / "daemon"
 
 # They work on a fresh machine with nothing but Python 3.11.
 TRY_IT = "python3 -m venv .venv && .venv/bin/pip install -q -e . && .venv/bin/usersctl serve --dev"
 TEST_IT = "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -q"
+
+# For git in a script: no configuration of this machine, an author, and the command in its hooks.
+GIT = {
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_AUTHOR_NAME": "Ada",
+    "GIT_AUTHOR_EMAIL": "ada@example.com",
+    "GIT_COMMITTER_NAME": "Ada",
+    "GIT_COMMITTER_EMAIL": "ada@example.com",
+    "PATH": f"{Path(USERSCTL).parent}:/usr/bin:/bin",
+}
 
 # The recipes for these identity providers need their real addresses.
 PROVIDERS = {"accounts.google.com", "github.com", "gitlab.com", "login.microsoftonline.com"}
@@ -173,6 +186,62 @@ def test_every_metric_is_documented_and_the_example_shows_what_is_served(usersct
     assert shown <= {line.rpartition(" ")[0] for line in served.splitlines()}
 
 
+@pytest.mark.slow
+def test_a_file_of_accounts_is_applied_as_the_page_shows(usersctl: Command) -> None:
+    prepare_file_of_accounts(usersctl)
+    examples = list(steps(APPLY))
+    assert len(examples) == 9
+    for line, shown in examples:
+        assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
+
+
+def prepare_file_of_accounts(usersctl: Command) -> str:
+    """Writes the file of the page beside an empty database, and returns its text."""
+    (text,) = blocks(APPLY, "toml")
+    (usersctl.folder / "people.toml").write_text(text, "utf-8")
+    usersctl.ok("db", "init")
+    return text
+
+
+@pytest.mark.slow
+def test_a_file_of_accounts_is_applied_by_the_line_for_cron(usersctl: Command) -> None:
+    prepare_file_of_accounts(usersctl)
+    (line,) = blocks(section("docs/operating/apply.md", "By cron"), "text")
+    script = line.partition(" users ")[2].replace("/etc/users", str(usersctl.folder))
+    assert script.startswith("usersctl apply ")
+    for _ in range(2):
+        done = usersctl.shell(script)
+        assert (done.code, done.stdout, done.stderr) == (0, "", "")
+    assert usersctl.emails() == ["ada@example.com", "bob@example.com"]
+
+
+@pytest.mark.slow
+def test_a_file_of_accounts_in_git_is_applied_by_the_hooks(usersctl: Command) -> None:
+    text = prepare_file_of_accounts(usersctl)
+    hooks = "".join(
+        f"cat > people.git/hooks/{hook.split()[2].removeprefix('hooks/')} <<'END'\n{hook}END\n"
+        for hook in blocks(section("docs/operating/apply.md", "From git"), "sh")
+    )
+    assert hooks.count("END\n") == 4
+    made = usersctl.shell(
+        f"set -e\ngit init -q -b main --bare people.git\n{hooks}chmod +x people.git/hooks/*\ngit init -q -b main work\n",
+        **GIT,
+    )
+    assert made.code == 0, made
+    push = "cd work; cp ../people.toml .; git add people.toml; git commit -qm 'Accounts'; git push -q ../people.git main"
+    assert usersctl.shell(push, **GIT).code == 0
+    assert usersctl.emails() == ["ada@example.com", "bob@example.com"]
+    (usersctl.folder / "people.toml").write_text(text.replace("admin", "boss"), "utf-8")
+    refused = usersctl.shell(push, **GIT)
+    assert refused.code != 0
+    assert "line 9: role" in refused.stderr
+    (usersctl.folder / "people.toml").write_text(text.replace("bob", "grace"), "utf-8")
+    done = usersctl.shell(push, **GIT)
+    assert done.code == 0, done
+    active = {user["email"]: user["active"] for user in usersctl.ok("list", "--json").json}
+    assert active == {"ada@example.com": True, "bob@example.com": False, "grace@example.com": False}
+    assert "grace@example.com" in done.stderr
+
 # --- the HTTP interface ---
 
 
@@ -205,7 +274,7 @@ def test_the_text_names_every_environment_variable_and_no_other() -> None:
 
 
 def test_every_configuration_in_the_text_loads(tmp_path: Path) -> None:
-    examples = blocks(EVERYTHING, "toml")
+    examples = [example for example in blocks(EVERYTHING, "toml") if example not in blocks(APPLY, "toml")]
     assert len(examples) >= 2
     env = {"STATE_DIRECTORY": str(tmp_path)}
     for number, example in enumerate(examples):

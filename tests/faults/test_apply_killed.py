@@ -16,7 +16,7 @@ from usersctl.config import Settings
 from usersctl.service import Service
 from usersctl.store.store import Store
 
-USERS = 40 if LONG else 3
+USERS = 8 if LONG else 2
 ACT = """
 def act(service):
     from usersctl.state.planning import Options
