@@ -129,6 +129,15 @@ def test_a_claimed_address_stands_beside_the_known_one(site: Site, page: Callabl
     assert "new@example.com" in facts
 
 
+def test_the_file_that_manages_the_account_is_named(site: Site, page: Callable[..., str]) -> None:
+    ada = site.add()
+    assert "Managed by the file" not in page(ada)
+    with site.service.store.write() as tx:
+        tx.manage_users("people & robots", [ada.id])
+    facts = page(ada).partition('id="facts"')[2].partition("</dl>")[0]
+    assert "<dt>Managed by the file</dt><dd>people &amp; robots</dd>" in facts
+
+
 def test_lists_are_short_at_first_and_grow_by_links(site: Site, page: Callable[..., str]) -> None:
     ada = site.add()
     for number in range(12):
