@@ -123,20 +123,20 @@ active = false
 name = "Staff"
 """
     assert problems(text) == [
-        ("line 1", "unknown key naem; perhaps name; known are name, users, groups"),
         ("file", 'name is missing: give the file one, such as name = "people"'),
+        ("line 1", "unknown key naem; perhaps name; known are name, users, groups"),
+        ("line 4", "email: Invalid email format: 'nonsense'"),
+        ("line 5", "role: Role must be one of admin, user: 'boss'"),
+        ("line 9", "unknown key activ; perhaps active; known are email, name, role, active, groups, invite"),
+        ("line 10", 'groups: must be a list of at most 1,000 names, such as ["staff", "board"]'),
+        ("line 11", "name: Name must have 1 to 200 characters: ''"),
+        ("line 13", "email is missing"),
+        ("line 19", "ada@example.com stands in users twice: see line 8"),
+        ("line 20", "invite is for accounts that are to be used: leave it out, or active = false"),
         (
             "line 24",
             "name: Group name must be of a-z, 0-9 and . _ -, 63 at most, and begin with a-z or 0-9: 'Staff'",
         ),
-        ("line 4", "email: Invalid email format: 'nonsense'"),
-        ("line 5", "role: Role must be one of admin, user: 'boss'"),
-        ("line 9", "unknown key activ; perhaps active; known are email, name, role, active, groups, invite"),
-        ("line 11", "name: Name must have 1 to 200 characters: ''"),
-        ("line 10", 'groups: must be a list of at most 1,000 names, such as ["staff", "board"]'),
-        ("line 13", "email is missing"),
-        ("line 20", "invite is for accounts that are to be used: leave it out, or active = false"),
-        ("line 19", "ada@example.com stands in users twice: see line 8"),
     ]
 
 

@@ -137,7 +137,7 @@ def told_by_commands(usersctl: Command, folder: Path) -> bytes:
     words = (
         ["list", "--json"], ["show", "ada@example.com", "--json"], ["token", "list", "--json"], ["mail", "list", "--json"], ["config", "show"],
         ["export", "-", "--format", "jsonl"], ["db", "status", "--json"], ["why", "ada@example.com"], ["doctor", "--json"],
-        ["audit", "--json"], ["mail", "show", "1"], ["config", "show", "--json", "--origin"], ["export", "-", "--with-hashes"],
+        ["audit", "--json"], ["mail", "show", "1"], ["config", "show", "--json", "--origin"], ["export", "-", "--with-hashes"], ["export", "-", "--as-state"],
         ["db", "backup", str(folder / "backup.db")],
     )  # fmt: skip
     results = {tuple(line): usersctl(*line) for line in (words if LONG else words[-5:])}

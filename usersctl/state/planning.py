@@ -110,7 +110,8 @@ class _Planning:
         for batch in _batches(self.state.users):
             emails = [wanted.email for wanted in batch]
             standings = self.tx.standings_of(emails)
-            in_use = self.tx.emails_in_use([email for email in emails if email not in standings])
+            missing = [email for email in emails if email not in standings]
+            in_use = self.tx.emails_in_use(missing) if missing else set()
             invited = self.tx.applied_invitations(emails)
             for wanted in batch:
                 self._refuse_unknown_groups(wanted)

@@ -117,7 +117,7 @@ class _Reading:
         self._refuse_twins("users", ((user.where, user.email) for user in users))
         self._refuse_twins("groups", groups)
         if self.problems:
-            raise Broken(self.problems)
+            raise Broken(sorted(self.problems, key=_line))
         return State(name, users, groups)
 
     def _groups(self) -> Iterator[WantedGroup]:
@@ -219,6 +219,12 @@ def _guess(key: str, known: tuple[str, ...]) -> str:
 
 def _listed(keys: tuple[str, ...]) -> str:
     return ", ".join(keys)
+
+
+def _line(problem: Problem) -> int:
+    """Of a place without one: 0."""
+    line = problem.where.removeprefix("line ")
+    return int(line) if line.isdecimal() else 0
 
 
 # --- values ---

@@ -36,6 +36,8 @@ class Managed(Statements):
             last = rows[-1][1]
 
     def _standings(self, rows: Sequence[Any]) -> Iterator[Standing]:
+        if not rows:
+            return
         ids = [row[0] for row in rows]
         members = self._run(
             "SELECT user_id, name FROM group_members JOIN groups ON groups.id = group_id"
