@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -126,7 +127,7 @@ def disturb(service: Service, chance: random.Random) -> None:
         groups = list(tx.managers_of_groups())
     user_id = chance.choice(ids or [1])
     email, group = chance.choice(EMAILS), chance.choice(GROUPS)
-    acts = [
+    acts: list[Callable[[], object]] = [
         lambda: create_user(service, email, "Made", None, role=chance.choice(["admin", "user"])),
         lambda: service.registration.register(email, "Stranger", "correct horse battery", by=OPERATOR),
         lambda: service.accounts.update(user_id, name="Renamed", by=OPERATOR),

@@ -50,8 +50,8 @@ def apply(
 ) -> None:
     """Make accounts and groups as a file says: all of it, or nothing.
 
-    The file has a name, [[users]] with email, name, role, active, groups and invite, and [[groups]] with name. What it leaves out
-    stays as it is. Accounts that it makes or adopts are managed by its name, and only those are pruned.
+    The file has a name, users (email, name, role, active, groups, invite) and groups (name). What an entry leaves out stays
+    as it is. Accounts that it makes or adopts are managed by its name, and only those are pruned.
 
     Without a terminal, --yes is needed to deactivate, to delete and to take the role admin.
     """
