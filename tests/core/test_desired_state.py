@@ -2,6 +2,7 @@
 
 import os
 import random
+import tomllib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,6 +24,7 @@ from support.tables import audit, everything, query, statements
 from usersctl.errors import Forbidden, LastAdmin, Taken, UsersError
 from usersctl.models import User
 from usersctl.service import Service
+from usersctl.state.lines import Place, lines_of
 from usersctl.state.planning import Change, Conflicts, Options
 from usersctl.state.reading import Broken, WantedGroup, WantedUser, read_state
 
@@ -143,6 +145,48 @@ name = "Staff"
 def test_entries_in_one_list_are_named_by_their_lines() -> None:
     text = 'name = "x"\nusers = [\n  {email = "ada@example.com"},\n  {email = "b", role = "x"}, {}\n]\n'
     assert [where for where, _ in problems(text)] == ["line 4", "line 4", "line 4"]
+
+
+# In each, something looks like a header, a bracket, a comment or the end of the value, and is not.
+VALUES = [
+    "true",
+    "1979-05-27T07:32:00Z",
+    '"plain # ["',
+    '"an escaped \\" ] # [[users]]"',
+    "'literal \\ \" ['",
+    '"""\n[[users]]\nemail = "x"\n"""',
+    '"""an escaped \\""" ] """',
+    '"""ends with a quote""""',
+    "'''\n]] \" # \n[[groups]]\n'''",
+    '["a", # ]\n  "b]",\n]',
+    '[[1, 2],\n [3]]',
+    '{a = "}", b = [1, {c = 2}]}  # {',
+]
+
+
+def test_each_key_of_any_document_is_found_in_its_line() -> None:
+    chance = random.Random(random.randrange(10**9))
+    for _ in range(200):
+        lines: list[str] = []
+        places: dict[Place, int] = {}
+        numbers = dict.fromkeys(("users", "groups"), 0)
+
+        def write(text: str, place: Place | None = None) -> None:
+            if place is not None:
+                places[place] = len(lines) + 1  # noqa: B023
+            lines.extend(text.split("\n"))  # noqa: B023
+
+        write(f"name = {chance.choice(VALUES)}", ("name", None, None))
+        for kind in chance.choices(("users", "groups"), k=chance.randrange(6)):
+            write(chance.choice(["", "# [[users]]", "\n\n", "\t"]))
+            write(chance.choice([f"[[{kind}]]", f"  [[ {kind} ]]  # ["]), (kind, numbers[kind], None))
+            for key in chance.sample(["email", "name", "no-te"], chance.randrange(4)):
+                written = chance.choice([key, f'"{key}"', f"  {key}"])
+                write(f"{written} = {chance.choice(VALUES)}", (kind, numbers[kind], key))
+            numbers[kind] += 1
+        document = "\n".join(lines)
+        tomllib.loads(document)
+        assert lines_of(document) == places, document
 
 
 @pytest.mark.parametrize("key", ["password", "password_hash", "passwordHash"])
