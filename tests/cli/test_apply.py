@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import random
 import stat
 from pathlib import Path
@@ -196,6 +197,22 @@ def test_show_names_the_file_of_an_account(usersctl: Command, people: Path) -> N
     usersctl.add("grace")
     assert "\nmanaged_by\tpeople\n" in usersctl.ok("show", "ada@example.com").stdout
     assert "managed_by" not in usersctl.ok("show", "grace@example.com").stdout
+
+
+def test_ten_thousand_accounts_take_seconds_and_little_memory(usersctl: Command, people: Path) -> None:
+    entries = (
+        f'[[users]]\nemail = "u{number}@example.com"\nname = "User {number}"\ngroups = ["staff"]\n'
+        for number in range(10_000)
+    )
+    people.write_text('name = "people"\n[[groups]]\nname = "staff"\n' + "".join(entries), "utf-8")
+    for _ in range(2):
+        process = usersctl.start("apply", people, "--quiet", measured=False)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        assert used.ru_utime + used.ru_stime < 20
+        assert used.ru_maxrss < 150 * 1024
+    assert len(usersctl.emails()) == 10_000
 
 
 # --- at a terminal ---

@@ -12,9 +12,8 @@ _TOKEN = re.compile(
 _HEADER = re.compile(r"""\s*(\[\[?)\s*["']?([^"'\]\s]+)["']?\s*\]""")
 _KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*=""")
 
-Place = tuple[
-    str, int | None, str | None
-]  # a key of the document, the number of an entry from 0 on, a key of the entry
+# A key of the document, the number of an entry from 0 on, and a key of the entry.
+Place = tuple[str, int | None, str | None]
 
 
 def lines_of(document: str) -> dict[Place, int]:
