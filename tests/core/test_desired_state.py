@@ -21,6 +21,7 @@ from support.states import (
 )
 from support.tables import audit, everything, query, statements
 
+from usersctl.config.webhooks import Webhook
 from usersctl.errors import Forbidden, LastAdmin, Taken, UsersError
 from usersctl.models import User
 from usersctl.service import Service
@@ -367,6 +368,26 @@ def test_an_inactive_account_in_the_file_ends_its_invitation(service: Service) -
     assert world(service).users[ADA] == change.after
     assert service.invitations.waiting() == []
     assert apply(service, people({"email": ADA, "active": False})) == []
+
+
+def test_groups_of_new_accounts_are_in_the_trail(service: Service) -> None:
+    users = ({"email": ADA, "groups": ["staff"]}, {"email": BOB, "groups": ["staff"], "invite": True})
+    apply(service, people(*users, groups=("staff",)))
+    written = [(row.action, row.email) for row in audit(service) if "staff" in str(row.details)]
+    assert written == [("group-create", None), ("group-add", BOB), ("create", ADA)]
+    assert service.groups.get("staff").members == 2
+
+
+def test_webhooks_hear_of_what_a_file_does(make_service: Callable[..., Service]) -> None:
+    webhook = Webhook("ops", "https://ops.example.com/hook", ("whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0",))
+    service = make_service(webhooks=(webhook,))
+    apply(service, people({"email": ADA, "role": "admin"}, {"email": BOB, "invite": True}))
+    apply(service, people({"email": ADA, "name": "Ada Lovelace"}), prune="deactivate")
+    apply(service, people(ADA), prune="delete")
+    told = query(service, "SELECT kind, subject FROM outbox WHERE webhook <> '' ORDER BY id")
+    made = sorted(told[:2])
+    assert made == [("user.created", 1), ("user.created", 2)]
+    assert told[2:] == [("user.updated", 1), ("user.deactivated", 2), ("user.deleted", 2)]
 
 
 # --- addresses ---

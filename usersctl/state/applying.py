@@ -62,7 +62,7 @@ class Applying:
     def _create(self, changes: Sequence[Change]) -> None:
         """All by the same statements: one for each account would keep other writers waiting."""
         tx = self.tx
-        for email in tx.emails_in_use([change.key for change in changes]):
+        for email in sorted(tx.emails_in_use([change.key for change in changes])):
             make_free(tx, self.emails, email, by=self.by)
         views = [change.after or {} for change in changes]
         newcomers = [
@@ -71,18 +71,16 @@ class Applying:
         ]
         ids = tx.add_users(newcomers)
         tx.manage_users(self.name, ids)
-        tx.join_groups(
-            [(name, number) for number, view in zip(ids, views, strict=True) for name in view["groups"]]
-        )
-        rows = list(zip(ids, newcomers, views, strict=True))
-        for number, newcomer, view in rows:
+        members, created = [], []
+        for user_id, newcomer, view in zip(ids, newcomers, views, strict=True):
+            if view.get("sends_invitation"):
+                self._invite(user_id, newcomer, view["groups"])
+                continue
             if view["invited"]:
-                self._invite(number, newcomer, view)
-        created = [
-            (number, newcomer.email, self._recorded(view))
-            for number, newcomer, view in rows
-            if not view.get("sends_invitation")
-        ]
+                self._await_owner(user_id, newcomer)
+            members += [(name, user_id) for name in view["groups"]]
+            created.append((user_id, newcomer.email, self._recorded(view)))
+        tx.join_groups(members)
         if created:
             tx.audit_each(self.by, "create", created)
 
@@ -92,27 +90,22 @@ class Applying:
             recorded["groups"] = view["groups"]
         return recorded
 
-    def _invite(self, user_id: int, newcomer: Newcomer, view: View) -> None:
-        is_nameless = newcomer.name == newcomer.email.partition("@")[0]
-        if view["sends_invitation"]:
-            user = self.tx.existing_user(user_id)
-            self.tx.note_applied_invitation(newcomer.email)
-            invited.begin(
-                self.tx,
-                self.emails,
-                user,
-                INVITATION_LASTS,
-                is_nameless=is_nameless,
-                created=True,
-                by=self.by,
-            )
-            return
-        # Its email was sent before, and the account is gone since: an admin decides about another email.
+    def _invite(self, user_id: int, newcomer: Newcomer, groups: list[str]) -> None:
+        tx, user = self.tx, self.tx.existing_user(user_id)
+        set_groups(tx, user, groups, by=self.by)
+        tx.note_applied_invitation(newcomer.email)
+        is_nameless = _is_nameless(newcomer)
+        invited.begin(
+            tx, self.emails, user, INVITATION_LASTS, is_nameless=is_nameless, created=True, by=self.by
+        )
+
+    def _await_owner(self, user_id: int, newcomer: Newcomer) -> None:
+        """Its email was sent before, and the account is gone since: an admin decides about another email."""
         self.tx.change_user(
             user_id,
             invited_at=self.tx.now_text,
             invitation_expires_at=self.tx.now_text,
-            invited_nameless=is_nameless,
+            invited_nameless=_is_nameless(newcomer),
         )
 
     def _update(self, change: Change, standing: Standing) -> None:
@@ -134,3 +127,8 @@ class Applying:
 def _batches(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
     for start in range(0, len(changes), BATCH):
         yield changes[start : start + BATCH]
+
+
+def _is_nameless(newcomer: Newcomer) -> bool:
+    """Whether the owner has to give a name: the account has that of its address."""
+    return newcomer.name == newcomer.email.partition("@")[0]
