@@ -71,7 +71,8 @@ class Applying:
         ]
         ids = tx.add_users(newcomers)
         tx.manage_users(self.name, ids)
-        members, created = [], []
+        members: list[tuple[str, int]] = []
+        created: list[tuple[int, str, View]] = []
         for user_id, newcomer, view in zip(ids, newcomers, views, strict=True):
             if view.get("sends_invitation"):
                 self._invite(user_id, newcomer, view["groups"])
