@@ -212,6 +212,7 @@ def test_a_password_never_stands_in_it(key: str) -> None:
         ('{"name": "x", "users": [{"email": 1}]}', "users[0].email", "must be text"),
         ('{"name": "x", "groups": {"name": "a"}}', "groups", "must be a list"),
         (b'name = "x"\n# \xff\n', "line 2", "UTF-8"),
+        pytest.param("name = " + "1" * 5_000, "file", "it is not TOML", id="digits"),
         pytest.param("[" * 100_000, "", "it is not", id="brackets"),
         pytest.param('{"a":' * 100_000, "", "it is not JSON", id="objects"),
         ("", "file", "name is missing"),

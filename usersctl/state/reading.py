@@ -81,11 +81,11 @@ def _parsed(content: bytes) -> tuple[dict[str, Any], dict[Place, int] | None]:
 
     try:
         return tomllib.loads(text), lines_of(text)
-    except tomllib.TOMLDecodeError as error:
-        message, _, place = str(error).rpartition(" (at ")
-        raise Broken([Problem(place.rstrip(")"), f"it is not TOML: {message}")]) from None
-    except RecursionError:
-        raise Broken([Problem("file", "it is not TOML: too many brackets")]) from None
+    except (ValueError, RecursionError) as error:  # also of a number with thousands of digits, without a place
+        message, has_place, place = str(error).rpartition(" (at ")
+        if not has_place:
+            message, place = place, "file)"
+        raise Broken([Problem(place.removesuffix(")"), f"it is not TOML: {message}")]) from None
 
 
 def _json(text: str) -> dict[str, Any]:
