@@ -14,7 +14,7 @@ from usersctl.text import counted
 T = TypeVar("T")
 
 BATCH = 400  # accounts that share their statements
-DEACTIVATE, DELETE = "deactivate", "delete"  # how accounts are pruned
+DELETE = "delete"  # how accounts and groups are pruned; else accounts are deactivated
 CREATED, UPDATED, DELETED = "create", "update", "delete"
 GROUP, USER, REGISTRATION = "group", "user", "registration"
 
@@ -43,17 +43,15 @@ class Change(NamedTuple):
 
 class Options(NamedTuple):
     adopt: bool = False
-    prune: str | None = None
+    prune: str | None = None  # deactivate or delete
 
 
 class Conflicts(Taken):
     """Accounts and groups that are there, and not the file's to change; nothing was done."""
 
-    def __init__(self, problems: list[Problem]) -> None:
+    def __init__(self, problems: list[Problem], *, hint: str | None) -> None:
         count = counted(len(problems), "conflict")
-        super().__init__(
-            f"{count} with what is there; nothing was done", hint="--adopt takes over what exists"
-        )
+        super().__init__(f"{count} with what is there; nothing was done", hint=hint)
         self.problems = problems
 
 
@@ -65,7 +63,8 @@ def plan(tx: Transaction, state: State, options: Options) -> list[Change]:
     if planning.unknown:
         raise Broken(planning.unknown)
     if planning.conflicts:
-        raise Conflicts(planning.conflicts)
+        hint = None if options.adopt else "--adopt takes over what exists"
+        raise Conflicts(planning.conflicts, hint=hint)
     admins = tx.active_admins()
     if admins and admins + sum(change.admins for change in changes) < 1:
         raise LastAdmin
