@@ -355,6 +355,23 @@ def test_an_invitation_is_sent_once_ever(service: Service, clock: FakeClock) -> 
     assert row.has_expired
 
 
+def test_an_account_without_a_way_in_is_invited_when_the_file_says_so_later(
+    service: Service, add: Callable[..., User]
+) -> None:
+    add("ada")
+    apply(service, people(BOB))
+    file = people({"email": ADA, "invite": True}, {"email": BOB, "invite": True})
+    changes = apply(service, file, adopt=True)
+    assert short(changes) == [("update", "user", ADA), ("update", "user", BOB)]
+    bob = changes[1].after
+    assert bob is not None
+    assert (bob["active"], bob["invited"], bob["sends_invitation"]) == (True, True, True)
+    assert (invitations(service, ADA), invitations(service, BOB)) == (0, 1)
+    assert apply(service, file) == []
+    service.invitations.withdraw([2], by=OPERATOR)
+    assert apply(service, file) == []
+
+
 def test_an_accepted_invitation_is_nothing_to_do(service: Service) -> None:
     file = people({"email": ADA, "invite": True, "active": True})
     apply(service, file)

@@ -8,7 +8,7 @@ from usersctl.addresses import has_lapsed, make_free, remove_registration
 from usersctl.changes import ASKED, changes_of, delete_users, make_changes
 from usersctl.groups import create_group, delete_group, group_named, set_groups
 from usersctl.mail.kinds import EmailQueue
-from usersctl.models import Actor, Newcomer, Standing
+from usersctl.models import Actor, Newcomer, Standing, User
 from usersctl.state.planning import BATCH, CREATED, DELETED, GROUP, REGISTRATION, UPDATED, USER, Change, View
 from usersctl.store.transaction import Transaction
 
@@ -92,12 +92,20 @@ class Applying:
         return recorded
 
     def _invite(self, user_id: int, newcomer: Newcomer, groups: list[str]) -> None:
-        tx, user = self.tx, self.tx.existing_user(user_id)
-        set_groups(tx, user, groups, by=self.by)
-        tx.note_applied_invitation(newcomer.email)
-        is_nameless = _is_nameless(newcomer)
+        user = self.tx.existing_user(user_id)
+        set_groups(self.tx, user, groups, by=self.by)
+        self._send_invitation(user, is_nameless=_is_nameless(newcomer), created=True)
+
+    def _send_invitation(self, user: User, *, is_nameless: bool = False, created: bool = False) -> None:
+        self.tx.note_applied_invitation(user.email)
         invited.begin(
-            tx, self.emails, user, INVITATION_LASTS, is_nameless=is_nameless, created=True, by=self.by
+            self.tx,
+            self.emails,
+            user,
+            INVITATION_LASTS,
+            is_nameless=is_nameless,
+            created=created,
+            by=self.by,
         )
 
     def _await_owner(self, user_id: int, newcomer: Newcomer) -> None:
@@ -113,7 +121,7 @@ class Applying:
         before, after = change.before or {}, change.after or {}
         user = standing.user
         asked = {key: after[key] for key in ASKED if after[key] != before[key]}
-        if after["invited"] != before["invited"]:
+        if before["invited"] and not after["invited"]:
             asked["active"] = after["active"]
         changes = changes_of(user, asked)
         if changes:
@@ -123,6 +131,8 @@ class Applying:
         if after["managed_by"] != before["managed_by"]:
             self.tx.manage_users(self.name, [user.id])
             self.tx.audit(self.by, "adopt", user, file=self.name)
+        if "sends_invitation" in after:
+            self._send_invitation(user)
 
 
 def _batches(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 from usersctl.addresses import has_lapsed
 from usersctl.errors import LastAdmin, Taken
 from usersctl.models import Role, Standing
+from usersctl.passwords import password_is_set
 from usersctl.state.reading import Broken, Problem, State, WantedUser
 from usersctl.store.transaction import Transaction
 from usersctl.text import counted
@@ -116,7 +117,7 @@ class _Planning:
                 self._refuse_unknown_groups(wanted)
                 standing = standings.get(wanted.email)
                 if standing is not None and not standing.user.awaiting_confirmation:
-                    yield from self._changed(wanted, standing)
+                    yield from self._changed(wanted, standing, is_invited=wanted.email in invited)
                     continue
                 if standing is not None:
                     yield from self._unconfirmed(wanted, standing)
@@ -149,7 +150,7 @@ class _Planning:
         before = {"name": standing.user.name, "created_at": standing.user.created_at}
         yield Change(DELETED, REGISTRATION, wanted.email, before, None)
 
-    def _changed(self, wanted: WantedUser, standing: Standing) -> Iterator[Change]:
+    def _changed(self, wanted: WantedUser, standing: Standing, *, is_invited: bool) -> Iterator[Change]:
         user, before = standing.user, _view(standing)
         if standing.managed_by != self.state.name and not self.options.adopt:
             self._may_manage(wanted.where, f"user {user.id} ({user.email})", standing.managed_by)
@@ -162,8 +163,14 @@ class _Planning:
         if wanted.active is not None and not waits_for_owner:
             after["active"] = wanted.active
             after["invited"] = before["invited"] and wanted.active
+        may_invite = wanted.invite and not is_invited and not before["invited"]
+        if may_invite and after["active"] and self._has_no_way_in(user.id):
+            after |= {"invited": True, "sends_invitation": True}
         if after != before:
             yield Change(UPDATED, USER, user.email, before, after)
+
+    def _has_no_way_in(self, user_id: int) -> bool:
+        return not password_is_set(self.tx.credentials_of(user_id)) and not self.tx.identities_of(user_id)
 
     def _pruned_users(self) -> Iterator[Change]:
         listed = {wanted.email for wanted in self.state.users}

@@ -56,12 +56,15 @@ def _lines(change: Shown) -> Iterator[str]:
                 yield f"{name}: {_value(value)}"
         return
     for name, value in after.items():
-        former = before[name]
+        former = before.get(name)
         if former == value:
             continue
-        if isinstance(value, list):
-            gone = [f"-{each}" for each in former if each not in value]
-            yield f"{name}: {' '.join([*(f'+{each}' for each in value if each not in former), *gone])}"
+        if name not in before:
+            yield f"{name}: {_value(value)}"
+        elif isinstance(value, list):
+            signs = [f"+{each}" for each in value if each not in before[name]]
+            signs += [f"-{each}" for each in before[name] if each not in value]
+            yield f"{name}: {' '.join(signs)}"
         else:
             yield f"{name}: {_value(former)} -> {_value(value)}"
 
