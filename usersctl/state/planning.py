@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from usersctl.addresses import has_lapsed
 from usersctl.errors import LastAdmin, Taken
-from usersctl.models import Role, Standing
+from usersctl.models import Role, Standing, User
 from usersctl.passwords import password_is_set
 from usersctl.state.reading import Broken, Problem, State, WantedUser
 from usersctl.store.transaction import Transaction
@@ -164,13 +164,14 @@ class _Planning:
             after["active"] = wanted.active
             after["invited"] = before["invited"] and wanted.active
         may_invite = wanted.invite and not is_invited and not before["invited"]
-        if may_invite and after["active"] and self._has_no_way_in(user.id):
+        if may_invite and after["active"] and self._has_no_way_in(user):
             after |= {"invited": True, "sends_invitation": True}
         if after != before:
             yield Change(UPDATED, USER, user.email, before, after)
 
-    def _has_no_way_in(self, user_id: int) -> bool:
-        return not password_is_set(self.tx.credentials_of(user_id)) and not self.tx.identities_of(user_id)
+    def _has_no_way_in(self, user: User) -> bool:
+        has_provider = bool(self.tx.identities_of(user.id))
+        return not (has_provider or user.factors or password_is_set(self.tx.credentials_of(user.id)))
 
     def _pruned_users(self) -> Iterator[Change]:
         listed = {wanted.email for wanted in self.state.users}
