@@ -40,11 +40,11 @@ def apply(service: Service, document: View | str, *, adopt: bool = False, prune:
 
 
 def world(service: Service) -> World:
-    columns = "id, email, name, role, active, invited_at IS NOT NULL, managed_by, awaiting_confirmation"
     users: dict[str, View] = {}
     registrations = set()
     for number, email, name, role, active, invited, managed_by, awaiting in query(
-        service, f"SELECT {columns} FROM users"
+        service,
+        "SELECT id, email, name, role, active, invited_at IS NOT NULL, managed_by, awaiting_confirmation FROM users",
     ):
         members = query(
             service,
