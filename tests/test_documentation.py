@@ -207,8 +207,9 @@ def prepare_file_of_accounts(usersctl: Command) -> str:
 def test_a_file_of_accounts_is_applied_by_the_line_for_cron(usersctl: Command) -> None:
     prepare_file_of_accounts(usersctl)
     (line,) = blocks(section("docs/operating/apply.md", "By cron"), "text")
-    script = line.partition(" users ")[2].replace("/etc/users", str(usersctl.folder))
-    assert script.startswith("usersctl apply ")
+    script = line.partition("  usersd  ")[2].replace("/etc/users", str(usersctl.folder))
+    assert script.startswith("/opt/usersctl/bin/usersctl --config ")
+    script = script.replace("/opt/usersctl/bin/usersctl", USERSCTL)
     for _ in range(2):
         done = usersctl.shell(script)
         assert (done.code, done.stdout, done.stderr) == (0, "", "")

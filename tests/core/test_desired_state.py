@@ -91,11 +91,43 @@ def test_a_file_is_read_in_the_stored_form_of_its_fields() -> None:
     assert bob == WantedUser("line 19", BOB, invite=True)
 
 
-def test_json_says_the_same_with_its_own_places() -> None:
+def test_json_says_the_same_and_its_places_have_a_path() -> None:
     state = read(people({"email": ADA, "groups": ["staff"]}, groups=("staff",)))
-    user = WantedUser("users[0].email", ADA, groups=("staff",), where_groups="users[0].groups")
-    assert state.users == (user,)
-    assert state.groups == (WantedGroup("groups[0].name", "staff"),)
+    where, where_groups = "line 1, users[0].email", "line 1, users[0].groups"
+    assert state.users == (WantedUser(where, ADA, groups=("staff",), where_groups=where_groups),)
+    assert state.groups == (WantedGroup("line 1, groups[0].name", "staff"),)
+
+
+def test_problems_of_json_are_named_by_line_and_path() -> None:
+    text = """{
+  "name": "people",
+  "users": [
+    {"email": "ada@example.com", "role": "boss"},
+    {
+      "email": "bob@example.com", "name": "}] \\\" {",
+      "note": {"role": ["[{"], "active":
+        {}}, "groups": [
+        "a", {"invite": "}"}],
+      "active" :
+        1
+    },
+    3
+  ],
+  "groups": [{}, {
+    "name"
+    : "Staff"}],
+  "colour": 1
+}"""
+    assert [where for where, _ in problems(text)] == [
+        "line 4, users[0].role",
+        "line 7, users[1].note",
+        "line 8, users[1].groups",
+        "line 10, users[1].active",
+        "line 13, users[2]",
+        "line 15, groups[0]",
+        "line 16, groups[1].name",
+        "line 18, colour",
+    ]
 
 
 def test_all_problems_are_named_by_line_and_key_with_what_is_allowed() -> None:
@@ -206,7 +238,7 @@ def test_a_password_never_stands_in_it(key: str) -> None:
         ('{"name": "x", "name": "y"}', "file", "twice"),
         ('[{"email": "ada@example.com"}]', "file", "must be a JSON object"),
         ('name = "x"\n[users]\nemail = "ada@example.com"', "line 2", "write each entry below [[users]]"),
-        ('name = "x"\nusers = ["ada@example.com"]', "users", "must be a table"),
+        ('name = "x"\nusers = ["ada@example.com"]', "line 2", "must be a table"),
         ("name = 3", "line 1", "must be text"),
         ('{"name": "x", "users": [{"email": "\\ud800@example.com"}]}', "users[0].email", "must be text"),
         ('{"name": "x", "users": [{"email": 1}]}', "users[0].email", "must be text"),

@@ -1,4 +1,4 @@
-"""Where the entries of a TOML document stand, and their keys: the parser of the standard library does not tell."""
+"""Where the entries of a document stand, and their keys: the parsers of the standard library do not tell."""
 
 import re
 from collections.abc import Iterator
@@ -11,6 +11,11 @@ _TOKEN = re.compile(
 )
 _HEADER = re.compile(r"""\s*(\[\[?)\s*["']?([^"'\]\s]+)["']?\s*\]""")
 _KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*=""")
+
+_JSON = re.compile(
+    r"""(?P<blank>[\s:]+)|(?P<text>"(?:\\.|[^"\\])*")|(?P<open>[\[{])|(?P<close>[\]}])|(?P<comma>,)|[^\s\[\]{},:"]+""",
+    re.DOTALL,
+)
 
 # A key of the document, the number of an entry from 0 on, and a key of the entry.
 Place = tuple[str, int | None, str | None]
@@ -63,3 +68,37 @@ def _inline_entries(statement: str) -> Iterator[int]:
             depth += 1
         depth -= token["close"] is not None
         line += token[0].count("\n")
+
+
+def lines_of_json(document: str) -> dict[Place, int]:
+    """The line of each key and entry of a document that is JSON."""
+    places: dict[Place, int] = {}
+    # Where the next value stands: for each container around it its key, or its number in a list. None: the key comes next.
+    path: list[str | int | None] = []
+    line = 1
+    for token in _JSON.finditer(document):
+        kind = token.lastgroup
+        if kind == "blank":
+            line += token[0].count("\n")
+        elif kind == "close":
+            path.pop()
+        elif kind == "comma":
+            path[-1] = path[-1] + 1 if isinstance(path[-1], int) else None
+        else:
+            if path and path[-1] is None:
+                path[-1] = token[0][1:-1]
+            _note(places, path, line)
+            if kind == "open":
+                path.append(None if token[0] == "{" else 0)
+    return places
+
+
+def _note(places: dict[Place, int], path: list[str | int | None], line: int) -> None:
+    """Keeps the line where the key or entry begins: its value comes after it."""
+    match path:
+        case [str(key)]:
+            places.setdefault((key, None, None), line)
+        case [str(kind), int(number)]:
+            places.setdefault((kind, number, None), line)
+        case [str(kind), int(number), str(key)]:
+            places.setdefault((kind, number, key), line)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from usersctl.errors import Invalid, UsersError
 from usersctl.fields import is_text, normal_email, normal_group, normal_name, normal_role, unique_keys
 from usersctl.models import Role
-from usersctl.state.lines import Place, lines_of
+from usersctl.state.lines import Place, lines_of, lines_of_json
 from usersctl.text import counted, visible
 
 LARGEST = 64 * 1024 * 1024  # bytes
@@ -62,11 +62,10 @@ _SECRETS = ("password", "password_hash", "passwordHash")
 
 def read_state(content: bytes) -> State:
     """Raises Broken with all problems of the file."""
-    return _Reading(*_parsed(content)).state()
+    return _parsed(content).state()
 
 
-def _parsed(content: bytes) -> tuple[dict[str, Any], dict[Place, int] | None]:
-    """The document, and the lines of its entries if it is TOML."""
+def _parsed(content: bytes) -> "_Reading":
     if len(content) > LARGEST:
         raise Broken([Problem("file", f"it is larger than {LARGEST // 1024 // 1024} MiB")])
     try:
@@ -76,11 +75,11 @@ def _parsed(content: bytes) -> tuple[dict[str, Any], dict[Place, int] | None]:
         raise Broken([Problem(f"line {line}", "it is not UTF-8")]) from None
     text = text.replace("\r\n", "\n")
     if text.lstrip().startswith(("{", "[{", "[\n")):
-        return _json(text), None
+        return _Reading(_json(text), lines_of_json(text), is_json=True)
     import tomllib
 
     try:
-        return tomllib.loads(text), lines_of(text)
+        return _Reading(tomllib.loads(text), lines_of(text), is_json=False)
     except (ValueError, RecursionError) as error:  # also of a number with thousands of digits, without a place
         message, has_place, place = str(error).rpartition(" (at ")
         if not has_place:
@@ -104,7 +103,8 @@ def _json(text: str) -> dict[str, Any]:
 @dataclass
 class _Reading:
     document: dict[str, Any]
-    lines: Mapping[Place, int] | None  # None: JSON, whose places are paths
+    lines: Mapping[Place, int]
+    is_json: bool  # its places have a path as well: it may all stand in one line
     problems: list[Problem] = field(default_factory=list)
 
     def state(self) -> State:
@@ -197,12 +197,15 @@ class _Reading:
 
     def _where(self, place: Place) -> str:
         kind, number, key = place
-        if self.lines is None:
-            return kind + (f"[{number}]" if number is not None else "") + (f".{key}" if key else "")
-        line = self.lines.get(place) or self.lines.get((kind, number, None))
-        if line is not None:
+        known = (self.lines.get(each) for each in (place, (kind, number, None), (kind, None, None)))
+        line = next(filter(None, known), None)
+        if line is None:
+            return "file"
+        if not self.is_json:
             return f"line {line}"
-        return f"entry {number + 1} of {kind}" if number is not None else "file"
+        path = "" if number is None else f"[{number}]"
+        path += "" if key is None else f".{key}"
+        return f"line {line}, {kind}{path}"
 
 
 def _place(kind: str, number: int | None, key: str) -> Place:
@@ -223,7 +226,7 @@ def _listed(keys: tuple[str, ...]) -> str:
 
 def _line(problem: Problem) -> int:
     """Of a place without one: 0."""
-    line = problem.where.removeprefix("line ")
+    line = problem.where.partition(",")[0].removeprefix("line ")
     return int(line) if line.isdecimal() else 0
 
 
