@@ -243,6 +243,7 @@ def test_a_file_of_accounts_in_git_is_applied_by_the_hooks(usersctl: Command) ->
     assert active == {"ada@example.com": True, "bob@example.com": False, "grace@example.com": False}
     assert "grace@example.com" in done.stderr
 
+
 # --- the HTTP interface ---
 
 

@@ -127,7 +127,9 @@ def prepared(bench: Bench, users: int) -> Path:
     backup.unlink(missing_ok=True)  # of the run before
     bench.usersctl(database, "db", "backup", str(backup))
     (bench.folder / "people.csv").write_text("email,name\neve@example.com,Eve\n", "utf-8")
-    (bench.folder / "state.toml").write_text('name = "people"\n[[users]]\nemail = "dan@example.com"\n', "utf-8")
+    (bench.folder / "state.toml").write_text(
+        'name = "people"\n[[users]]\nemail = "dan@example.com"\n', "utf-8"
+    )
     (bench.folder / "users.toml").write_text("[passwordHashing]\nrounds = 10\n", "utf-8")
     (bench.folder / "webhooks.toml").write_text(WEBHOOKS, "utf-8")
     return database

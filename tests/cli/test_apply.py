@@ -97,7 +97,8 @@ def test_the_plan_as_json_is_what_is_done(usersctl: Command, people: Path) -> No
     assert usersctl.ok("apply", people, "--plan", "--json").json == {"changes": []}
 
 
-def test_a_file_comes_from_standard_input_as_toml_or_json(usersctl: Command, people: Path) -> None:
+@pytest.mark.usefixtures("people")
+def test_a_file_comes_from_standard_input_as_toml_or_json(usersctl: Command) -> None:
     document = {"name": "people", "users": [{"email": "ada@example.com"}]}
     assert usersctl("apply", "-", "--plan", stdin=PEOPLE).code == 8
     assert usersctl.ok("apply", "-", stdin=json.dumps(document)).stdout.startswith("+ user ada@example.com\n")
@@ -143,8 +144,18 @@ def test_refusals_have_their_exit_codes_and_change_nothing(usersctl: Command, pe
     user = '[[users]]\nemail = "{}@example.com"\n'
     for text, words, code, message in (
         (user.format("ada"), (), 2, "standard input, file: name is missing"),
-        ('name = "x"\n' + user.format("ada") + "colour = 1\n", (), 2, "standard input, line 4: unknown key colour"),
-        ('name = "x"\n' + user.format("ada"), (), 4, "standard input, line 3: user 2 (ada@example.com) exists"),
+        (
+            'name = "x"\n' + user.format("ada") + "colour = 1\n",
+            (),
+            2,
+            "standard input, line 4: unknown key colour",
+        ),
+        (
+            'name = "x"\n' + user.format("ada"),
+            (),
+            4,
+            "standard input, line 3: user 2 (ada@example.com) exists",
+        ),
         ('name = "people"\n' + user.format("grace"), (), 4, "is managed by no file"),
         (WITHOUT_BOB, ("--prune", "delete"), 5, "confirm with --yes"),
         (WITHOUT_BOB, ("--prune", "deactivate"), 5, "confirm with --yes"),
@@ -185,7 +196,8 @@ def test_a_missing_database_is_not_made(usersctl: Command) -> None:
     assert not usersctl.database.exists()
 
 
-def test_escape_sequences_in_a_file_do_not_reach_the_terminal(usersctl: Command, people: Path) -> None:
+@pytest.mark.usefixtures("people")
+def test_escape_sequences_in_a_file_do_not_reach_the_terminal(usersctl: Command) -> None:
     text = 'name = "x"\n"a\\u001b[2Jb" = 1\n[[users]]\nemail = "\\u001b]0;x\\u0007@example.com"\n'
     done = usersctl("apply", "-", stdin=text)
     assert done.code == 2

@@ -34,7 +34,9 @@ STATES = 2_000 if LONG else 60
 ADA, BOB, CY = (f"{name}@example.com" for name in ("ada", "bob", "cy"))
 
 
-def people(*users: str | dict[str, Any], groups: tuple[str, ...] = (), name: str = "people") -> dict[str, Any]:
+def people(
+    *users: str | dict[str, Any], groups: tuple[str, ...] = (), name: str = "people"
+) -> dict[str, Any]:
     """A file; a user that is only an address leaves everything open."""
     entries = [{"email": user} if isinstance(user, str) else user for user in users]
     return {"name": name, "groups": [{"name": group} for group in groups], "users": entries}
@@ -51,9 +53,7 @@ def short(changes: list[Change]) -> list[tuple[str, str, str]]:
 
 
 def invitations(service: Service, email: str) -> int:
-    ((count,),) = query(
-        service, "SELECT count(*) FROM outbox WHERE kind = 'invitation' AND email = ?", email
-    )
+    ((count,),) = query(service, "SELECT count(*) FROM outbox WHERE kind = 'invitation' AND email = ?", email)
     return int(count)
 
 
@@ -192,7 +192,7 @@ VALUES = [
     '"""ends with a quote""""',
     "'''\n]] \" # \n[[groups]]\n'''",
     '["a", # ]\n  "b]",\n]',
-    '[[1, 2],\n [3]]',
+    "[[1, 2],\n [3]]",
     '{a = "}", b = [1, {c = 2}]}  # {',
 ]
 
@@ -250,7 +250,9 @@ def test_a_password_never_stands_in_it(key: str) -> None:
         ("", "file", "name is missing"),
     ],
 )
-def test_what_is_no_such_file_is_refused_with_its_place(content: str | bytes, where: str, message: str) -> None:
+def test_what_is_no_such_file_is_refused_with_its_place(
+    content: str | bytes, where: str, message: str
+) -> None:
     found = problems(content)
     assert any(where in place and message in text for place, text in found), found
 
@@ -259,9 +261,7 @@ def test_what_is_no_such_file_is_refused_with_its_place(content: str | bytes, wh
 
 
 def test_accounts_and_groups_are_made_and_a_second_time_changes_nothing(service: Service) -> None:
-    file = people(
-        {"email": ADA, "name": "Ada", "role": "admin", "groups": ["staff"]}, BOB, groups=("staff",)
-    )
+    file = people({"email": ADA, "name": "Ada", "role": "admin", "groups": ["staff"]}, BOB, groups=("staff",))
     made = apply(service, file)
     assert short(made) == [("create", "group", "staff"), ("create", "user", ADA), ("create", "user", BOB)]
     assert world(service).users[ADA] == made[1].after
@@ -370,7 +370,11 @@ def test_an_invitation_is_sent_once_ever(service: Service, clock: FakeClock) -> 
     file = people({"email": ADA, "invite": True})
     (change,) = apply(service, file)
     assert change.after is not None
-    assert (change.after["active"], change.after["invited"], change.after["sends_invitation"]) == (False, True, True)
+    assert (change.after["active"], change.after["invited"], change.after["sends_invitation"]) == (
+        False,
+        True,
+        True,
+    )
     assert invitations(service, ADA) == 1
     assert apply(service, file) == []
     clock.move(days=8)  # it has expired
@@ -459,7 +463,7 @@ def test_a_registration_that_has_lapsed_gives_way(service: Service, clock: FakeC
 
 
 def test_an_address_that_is_reserved_for_another_account_is_a_conflict(
-    service: Service, add: Callable[..., User], clock: FakeClock
+    service: Service, add: Callable[..., User]
 ) -> None:
     user = add("bob")
     with service.store.write() as tx:
@@ -494,12 +498,17 @@ def test_the_last_admin_stays(service: Service, add: Callable[..., User]) -> Non
     assert everything(service) == before
 
 
-def test_an_admin_may_leave_in_the_file_that_brings_another(service: Service, add: Callable[..., User]) -> None:
+def test_an_admin_may_leave_in_the_file_that_brings_another(
+    service: Service, add: Callable[..., User]
+) -> None:
     add("ada", role="admin")
     add("bob")
     file = people({"email": ADA, "role": "user"}, {"email": BOB, "role": "admin"})
     apply(service, file, adopt=True)
-    assert {email: view["role"] for email, view in world(service).users.items()} == {ADA: "user", BOB: "admin"}
+    assert {email: view["role"] for email, view in world(service).users.items()} == {
+        ADA: "user",
+        BOB: "admin",
+    }
     file = people({"email": CY, "role": "admin"})
     apply(service, file, prune="delete")
     assert set(world(service).users) == {CY}
@@ -531,9 +540,7 @@ def test_what_deactivates_deletes_or_takes_the_admin_role_has_to_be_confirmed(
 # --- plan and database are of one moment ---
 
 
-def test_what_changed_since_the_plan_was_shown_is_refused(
-    service: Service, add: Callable[..., User]
-) -> None:
+def test_what_changed_since_the_plan_was_shown_is_refused(service: Service, add: Callable[..., User]) -> None:
     add("ada", role="admin")
     user = add("bob")
     state = read(people({"email": BOB, "name": "Robert"}))
@@ -618,7 +625,15 @@ def test_applying_does_exactly_what_the_plan_said(service: Service, clock: FakeC
         assert service.desired_state.plan(state, options) == [], (seed, step)
         seen |= {f"{change.action} {change.kind}" for change in planned}
     if LONG:
-        assert seen >= {"Conflicts", "Broken", "LastAdmin", "create user", "update user", "delete user", "delete group"}
+        assert seen >= {
+            "Conflicts",
+            "Broken",
+            "LastAdmin",
+            "create user",
+            "update user",
+            "delete user",
+            "delete group",
+        }
     invited = "SELECT count(*) AS n FROM audit WHERE action = 'invite' GROUP BY email"
     assert query(service, f"SELECT max(n) FROM ({invited})") in ([(1,)], [(None,)])  # noqa: S608 - our own words
     with service.store.read() as tx:
@@ -628,7 +643,9 @@ def test_applying_does_exactly_what_the_plan_said(service: Service, clock: FakeC
 @pytest.mark.slow
 def test_many_accounts_share_their_statements(service: Service) -> None:
     count = 1_000
-    file = people(*({"email": f"u{n}@example.com", "groups": ["staff"]} for n in range(count)), groups=("staff",))
+    file = people(
+        *({"email": f"u{n}@example.com", "groups": ["staff"]} for n in range(count)), groups=("staff",)
+    )
     with statements(service) as run:
         assert len(apply(service, file)) == count + 1
     # Those of triggers count, and each row of executemany().

@@ -35,7 +35,9 @@ def read(document: View | str) -> State:
     return read_state(text.encode())
 
 
-def apply(service: Service, document: View | str, *, adopt: bool = False, prune: str | None = None) -> list[Change]:
+def apply(
+    service: Service, document: View | str, *, adopt: bool = False, prune: str | None = None
+) -> list[Change]:
     return service.desired_state.apply(read(document), Options(adopt, prune), confirmed=True, by=OPERATOR)
 
 

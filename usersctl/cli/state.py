@@ -1,9 +1,9 @@
 """apply and export --as-state: accounts and groups as a file says."""
 
 import sys
+from collections.abc import Iterable
 from contextlib import closing
 from enum import StrEnum
-from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, NoReturn
 
@@ -159,23 +159,33 @@ def export_state(run: "Invocation", file: str) -> None:
 
 
 def write_state(target: IO[str], service: "Service", *, as_json: bool) -> int:
+    """Returns how many users it has."""
     state = service.desired_state
-    name, groups, count = state.name(), state.groups(), 0
+    write = _write_json if as_json else _write_toml
     with closing(state.standings()) as standings:
-        if as_json:
-            listed = to_json([{"name": group} for group in groups])
-            target.write(f'{{"name": {to_json(name)}, "groups": {listed}, "users": [')
-            for count, standing in enumerate(standings, 1):
-                target.write((",\n" if count > 1 else "\n") + to_json(_entry(standing)))
-            target.write("\n]}\n")
-            return count
-        target.write(f"name = {to_json(name)}\n")
-        for group in groups:
-            target.write(f"\n[[groups]]\nname = {to_json(group)}\n")
-        for count, standing in enumerate(standings, 1):
-            # Strings, lists of strings and booleans of JSON are TOML as well.
-            lines = [f"{key} = {to_json(value)}\n" for key, value in _entry(standing).items()]
-            target.writelines(chain(("\n[[users]]\n",), lines))
+        return write(target, state.name(), state.groups(), map(_entry, standings))
+
+
+def _write_json(target: IO[str], name: str, groups: list[str], users: Iterable[dict[str, object]]) -> int:
+    count = 0
+    listed = to_json([{"name": group} for group in groups])
+    target.write(f'{{"name": {to_json(name)}, "groups": {listed}, "users": [')
+    for count, user in enumerate(users, 1):
+        target.write((",\n" if count > 1 else "\n") + to_json(user))
+    target.write("\n]}\n")
+    return count
+
+
+def _write_toml(target: IO[str], name: str, groups: list[str], users: Iterable[dict[str, object]]) -> int:
+    """Strings, lists of strings and booleans of JSON are TOML as well."""
+    count = 0
+    target.write(f"name = {to_json(name)}\n")
+    for group in groups:
+        target.write(f"\n[[groups]]\nname = {to_json(group)}\n")
+    for user in users:
+        target.write("\n[[users]]\n")
+        target.writelines(f"{key} = {to_json(value)}\n" for key, value in user.items())
+        count += 1
     return count
 
 
