@@ -231,7 +231,10 @@ def test_ten_thousand_accounts_take_seconds_and_little_memory(usersctl: Command,
     env = {name: value for name, value in usersctl.env.items() if not name.startswith("COVERAGE")}
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-c", MEASURE, "apply", people, "--quiet"], env=env, check=True, capture_output=True
+            [sys.executable, "-c", MEASURE, "apply", people, "--quiet"],
+            env=env,
+            check=True,
+            capture_output=True,
         )
         code, seconds, megabytes = json.loads(done.stdout)
         assert code == 0

@@ -7,6 +7,7 @@ import json
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from support.faults import LONG
 from support.killed import folders_after_kills
 from support.states import apply, world
@@ -14,7 +15,9 @@ from support.tables import query
 
 from usersctl.config import Settings
 from usersctl.service import Service
-from usersctl.store.store import Store
+from usersctl.store.opening import open_store
+
+pytestmark = pytest.mark.sqlite
 
 USERS = 8 if LONG else 2
 ACT = """
@@ -27,8 +30,8 @@ def act(service):
 
 
 def opened(folder: Path, *, create: bool = False) -> Service:
-    store = Store.open(folder / "users.db", create=create)
-    return Service(Settings(database=store.path, base_url="http://localhost", rounds=4), store)
+    store = open_store(folder / "users.db", create=create)
+    return Service(Settings(database=store.database, base_url="http://localhost", rounds=4), store)
 
 
 def entry(kind: str, number: int, **fields: object) -> dict[str, object]:
