@@ -17,6 +17,7 @@ from usersctl.cli.state import write_state
 from usersctl.errors import UsersError
 from usersctl.service import Service
 from usersctl.state.planning import Options
+from usersctl.store.conninfo import Database
 
 PEOPLE = """\
 name = "people"
@@ -190,6 +191,7 @@ def test_the_last_admin_stays(usersctl: Command, people: Path) -> None:
     assert len(usersctl.emails()) == 2
 
 
+@pytest.mark.sqlite
 def test_a_missing_database_is_not_made(usersctl: Command) -> None:
     done = usersctl("apply", "-", stdin=PEOPLE)
     assert done.code == 6
@@ -249,7 +251,7 @@ def test_ten_thousand_accounts_take_seconds_and_little_memory(usersctl: Command,
 class Meanwhile:
     """An answer; before it is typed, another process changes an account."""
 
-    def __init__(self, database: Path) -> None:
+    def __init__(self, database: Database) -> None:
         self.database = database
 
     def encode(self) -> bytes:
