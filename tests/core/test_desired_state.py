@@ -1,6 +1,5 @@
 """Desired state: what a file may say, the plan, and that applying it does what the plan said, all of it or nothing."""
 
-import os
 import random
 import tomllib
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from support.commands import HASH, OPERATOR
 from support.fakes import FakeClock
+from support.faults import LONG
 from support.states import (
     after,
     apply,
@@ -29,7 +29,6 @@ from usersctl.state.lines import Place, lines_of
 from usersctl.state.planning import Change, Conflicts, Options
 from usersctl.state.reading import Broken, WantedGroup, WantedUser, read_state
 
-LONG = os.environ.get("USERSCTL_LONG") == "1"
 STATES = 2_000 if LONG else 60
 ADA, BOB, CY = (f"{name}@example.com" for name in ("ada", "bob", "cy"))
 

@@ -21,11 +21,12 @@ pytestmark = pytest.mark.sqlite
 
 USERS = 8 if LONG else 2
 ACT = """
-def act(service):
+def act(database):
     from usersctl.state.planning import Options
     from usersctl.state.reading import read_state
     options = Options(adopt=True, prune="delete")
-    service.desired_state.apply(read_state({content!r}), options, confirmed=True, by=operator)
+    desired_state = service_on(database).desired_state
+    desired_state.apply(read_state({content!r}), options, confirmed=True, by=operator)
 """
 
 
