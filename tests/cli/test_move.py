@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support import postgres
 from support.commands import OPERATOR, PASSWORD, Command, create_user
+from support.daemons import serving
 from support.factors import add_authenticator_apps
 
 from usersctl.config import Settings
@@ -57,6 +58,23 @@ def test_a_database_that_was_moved_is_refused_with_the_way_on(usersctl: Command,
     refused = usersctl("list", env={"USERS_DATABASE": str(server)})
     assert refused.code == 6
     assert f"{server} was moved to {usersctl.folder / 'back.db'}\n" in refused.stderr
+
+
+def test_a_daemon_on_the_old_database_refuses_from_its_next_request_on(
+    usersctl: Command, server: Conninfo
+) -> None:
+    (ada,) = usersctl.add("ada", role="admin")
+    with serving(usersctl) as daemon:
+        client = daemon.client()
+        assert client.login(ada.email, PASSWORD).status == 200
+        usersctl.ok("db", "move", server)
+        assert client.get("/api/users/me").status == 503
+        assert client.get("/readyz").status == 503
+        assert daemon.stop() == 0
+        assert f"was moved to {server}" in daemon.events("database")[0]["message"]
+    with serving(usersctl, env={"USERS_DATABASE": str(server)}) as daemon:
+        client.port = daemon.port
+        assert client.get("/api/users/me").json["user"]["email"] == ada.email  # its session goes on
 
 
 def test_a_move_is_refused_before_it_begins(usersctl: Command, server: Conninfo) -> None:
