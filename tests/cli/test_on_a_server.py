@@ -125,6 +125,29 @@ def test_a_server_that_is_away_is_one_line_with_a_way_on(usersctl: Command, conn
     assert done.stderr.startswith(f"usersctl: {conninfo.format(word='***')}")
 
 
+def test_a_mistake_in_the_conninfo_is_told_apart_from_a_server_that_is_away(
+    usersctl: Command, postgres_database: Make
+) -> None:
+    database = postgres_database()
+    name = postgres.name_of(database)
+    for wrong, told in (
+        (database.replace(f"/{name}", "/nowhere"), 'database "nowhere" does not exist'),
+        (database.replace("//users@", f"//nobody:{WORD}@"), 'role "nobody" does not exist'),
+        (f"{database}?sslmode=require", "does not support SSL"),
+        (f"{database}?nonsense=3", "nonsense"),
+        (f"{database}?sslmode=nonsense", "nonsense"),
+    ):
+        done = usersctl("list", env={"USERS_DATABASE": wrong})
+        assert (done.code, done.stdout) == (6, "")
+        assert "cannot be used: " in done.stderr
+        assert told in done.stderr
+        assert "check `database` of the configuration" in done.stderr
+        assert WORD not in done.stderr
+    # A daemon does not wait for what no waiting mends.
+    done = usersctl("serve", env={"USERS_DATABASE": f"{database}?sslmode=require"})
+    assert (done.code, "does not support SSL" in done.stderr) == (6, True)
+
+
 def test_probes_tell_a_server_that_is_away(usersctl: Command, postgres_database: Make) -> None:
     """Its database does not let anybody in for a moment, as if it were away."""
     database = postgres_database()

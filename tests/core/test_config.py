@@ -1028,6 +1028,8 @@ def test_a_password_is_refused_on_the_command_line(load_keys: LoadKeys) -> None:
         f"postgresql://db/users?password={WORD}'x",
         f"postgresql://db/users?{WORD}",
         f"postgresql://users:{WORD}@db:port/users",
+        f"postgresql://users:%{WORD}@db/users",
+        f"postgresql://users:{WORD}%00@db/users",
         f"host=db password='{WORD}",
         f"host=db password={WORD}'x y'",
         f"host=db password={WORD}\\ x",

@@ -8,7 +8,7 @@ from typer import Argument, Context
 
 from usersctl.cli.questions import invocation
 from usersctl.errors import Invalid
-from usersctl.store.conninfo import Conninfo, Database, is_conninfo, shown
+from usersctl.store.conninfo import Conninfo, Database, is_conninfo, is_well_formed, shown
 from usersctl.text import counted
 
 
@@ -49,4 +49,6 @@ def _target(to: str) -> Database:
     if conninfo.shown != to:
         problem = "TO must not have a password, which every user of this machine could see"
         raise Invalid(problem, hint="put it into a file that PGPASSFILE names")
+    if not is_well_formed(to):
+        raise Invalid("TO is neither a path nor a conninfo", hint="such as postgresql://db.example.com/users")
     return conninfo

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from usersctl.errors import Invalid
 from usersctl.fields import normal_group
-from usersctl.store.conninfo import Conninfo, Database, is_conninfo, shown
+from usersctl.store.conninfo import Conninfo, Database, is_conninfo, is_well_formed, shown
 
 MASK = "***"  # in the place of a secret
 UNIX = "unix"  # among the trusted proxies, and as the address of a client of the Unix socket
@@ -136,14 +136,6 @@ def path(value: Any) -> Path:
 
 optional_path = optional(path)
 
-# Of libpq's forms, those in which it is plain where a password ends.
-_USER = r"[^\s:/?@]*(?::[^\s/?@]*)?@"
-_HOST = r"(?:[\w.%-]*|\[[\da-fA-F:.%]+\])(?::\d+)?"
-_URL = re.compile(
-    rf"postgres(?:ql)?://(?:{_USER})?{_HOST}(?:,{_HOST})*(?:/[^\s/?@]*)?(?:\?\w+=[^\s&']*(?:&\w+=[^\s&']*)*)?"
-)
-_PAIRS = re.compile(r"(?:\s*\w+\s*=\s*(?:'(?:[^'\\]|\\.)*'|[^\s&'\\]+)(?=\s|$))+\s*")
-
 
 @kind("path or conninfo", write=lambda value: value and shown(value))
 def database(value: Any) -> Database:
@@ -155,7 +147,7 @@ def database(value: Any) -> Database:
     text = value.replace("\n", " ").strip()  # it is long, and may have several lines
     if not is_conninfo(text):
         return path(value)
-    if not text.isprintable() or not (_URL.fullmatch(text) or _PAIRS.fullmatch(text)):
+    if not is_well_formed(text):
         one = '"postgresql://db.example.com/users" (with @ / ? of a password as %40 %2F %3F)'
         other = '"host=db.example.com dbname=users" (with \' around a value with blanks and other signs)'
         raise BadPart("", MASK, f"must be a conninfo such as {one} or {other}")

@@ -12,6 +12,15 @@ _SECRET = re.compile(
     r"|(?P<key>\b(?:\w*password|\w+_secret|scram_\w+)\s*=\s*)(?:'(?:\\.|[^'\\])*'|[^\s&']+)"
 )
 
+# Of the forms that libpq takes, those in which it is plain where a password ends. Its errors repeat bad escapes.
+_USER = r"[^\s:/?@]*(?::[^\s/?@]*)?@"
+_HOST = r"(?:[\w.%-]*|\[[\da-fA-F:.%]+\])(?::\d+)?"
+_URL = re.compile(
+    rf"(?!.*%(?:00|(?![\da-fA-F]{{2}})))postgres(?:ql)?://(?:{_USER})?{_HOST}(?:,{_HOST})*(?:/[^\s/?@]*)?"
+    r"(?:\?\w+=[^\s&']*(?:&\w+=[^\s&']*)*)?"
+)
+_PAIRS = re.compile(r"(?:\s*\w+\s*=\s*(?:'(?:[^'\\]|\\.)*'|[^\s&'\\]+)(?=\s|$))+\s*")
+
 
 class Conninfo(str):
     __slots__ = ()
@@ -30,6 +39,10 @@ Database = Path | Conninfo
 
 def is_conninfo(text: str) -> bool:
     return _IS_CONNINFO.match(text) is not None
+
+
+def is_well_formed(text: str) -> bool:
+    return text.isprintable() and bool(_URL.fullmatch(text) or _PAIRS.fullmatch(text))
 
 
 def shown(database: Database) -> str:

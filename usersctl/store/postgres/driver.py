@@ -288,7 +288,11 @@ def _waited(pg: PGconn, until: float) -> str:
 
 
 def _options(conninfo: bytes) -> dict[bytes, bytes]:
-    return {option.keyword: option.val for option in pq.Conninfo.parse(conninfo) if option.val is not None}
+    try:
+        parsed = pq.Conninfo.parse(conninfo)
+    except OperationalError as error:
+        raise Away(str(error).strip()) from None
+    return {option.keyword: option.val for option in parsed if option.val is not None}
 
 
 def _attempts(options: dict[bytes, bytes]) -> Iterator[bytes]:

@@ -1,5 +1,6 @@
 """The store on a PostgreSQL server, with its errors in words for an operator."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -45,6 +46,10 @@ _PROBLEMS = {
     "42P01": "is not whole: restore a backup",
     "25006": "is read-only: is this a standby?",
 }
+# In the words of libpq and the server: a connection that no waiting opens.
+_MISTAKES = re.compile(
+    r"authentication|no password|does not exist|pg_hba|ermission denied|certificate|invalid|not found|not support"
+)
 _IDLE = "idle_in_transaction_session_timeout = '10s'"
 _SESSION = (
     f"SET client_encoding = 'UTF8'; SET jit = off; SET bytea_output = 'hex'; SET statement_timeout = '{SLOW}s';"
@@ -62,7 +67,7 @@ class PostgresStore(Store):
         self._connections: set[Connection] = set()
         self._spare: list[Connection] = []  # for locks, which need one of their own
         self._lost = NEVER  # when a connection was lost: all older ones are made anew
-        self._silent = NEVER  # when the server did not answer
+        self._silent, self._reason = NEVER, ""  # when the server did not answer, and why
         self._held = False  # a writer has waited in vain for another, and none has written since
 
     @classmethod
@@ -325,11 +330,11 @@ class PostgresStore(Store):
 
     def _opened(self) -> Connection:
         if time.monotonic() - self._silent < LEFT_ALONE:
-            raise Away("the server does not answer")
+            raise Away(self._reason)
         try:
             connection = Connection(self._conninfo)
-        except Silent:
-            self._silent = time.monotonic()
+        except Silent as error:
+            self._silent, self._reason = time.monotonic(), str(error)
             raise
         try:
             self._check_server(connection)
@@ -378,8 +383,12 @@ class PostgresStore(Store):
         if isinstance(error, Away) or error.state in _AWAY:
             if isinstance(error, Silent):
                 self._silent = self._lost = time.monotonic()
+                self._reason = str(error)
             self._forget()
             self._close_spare()
+            if isinstance(error, Away) and _MISTAKES.search(str(error)):
+                hint = "check `database` of the configuration, and the roles and databases of the server"
+                return StoreUnusable(f"{self.name} cannot be used: {error}", hint=hint)
             problem = _PROBLEMS.get(getattr(error, "state", ""), "is away")
             return ServerAway(
                 f"{self.name} {problem}: {error}", hint="it heals by itself when the server is back"
