@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import pytest
 from support.commands import PASSWORD, Command
 from support.daemons import wait_for
 from support.faults import LONG, cheaply_serving
 from support.writers import Writer, prepared, writing
 
 from usersctl.service import Service
+
+pytestmark = pytest.mark.sqlite
 
 COPIES = 25 if LONG else 3
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import postgres
 from support.daemons import wait_for
 from support.ports import free_port
 
@@ -36,9 +37,9 @@ SETTINGS = {
 }
 
 
-def needed(program: str, package: str, folder: str = "") -> Path:
+def needed(program: str, package: str) -> Path:
     """The path of a program. A missing one skips the test, or fails it with POSTGRES_TESTS=required."""
-    found = shutil.which(program, path=f"{folder}:{os.environ['PATH']}:/usr/bin:/usr/sbin")
+    found = shutil.which(program, path=f"{os.environ['PATH']}:/usr/bin:/usr/sbin")
     if found is None:
         missing = f"needs {program}: apt-get install {package}"
         if os.environ.get("POSTGRES_TESTS") == "required":
@@ -48,14 +49,16 @@ def needed(program: str, package: str, folder: str = "") -> Path:
 
 
 def binaries() -> Path:
-    """The folder of the newest PostgreSQL that Debian has installed, or that is on the path."""
-    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))
-    return needed("initdb", "postgresql", str(folders[-1]) if folders else "").resolve().parent
+    """The folder of PostgreSQL's programs."""
+    postgres.needed()
+    folder = postgres.programs()
+    assert folder is not None
+    return folder
 
 
 def account() -> str | None:
-    """Who runs the servers; None: the user of the tests."""
-    return ROLE if os.geteuid() == 0 else None
+    """The user of the servers; None: that of the tests."""
+    return postgres.owner() if os.geteuid() == 0 else None
 
 
 def owned_folder(folder: Path) -> Path:

@@ -74,7 +74,7 @@ def needed() -> None:
 
 @cache
 def _missing() -> str | None:
-    if _programs() is None:
+    if programs() is None:
         return "PostgreSQL is not installed: apt install postgresql"
     try:
         import psycopg  # noqa: F401
@@ -84,7 +84,7 @@ def _missing() -> str | None:
 
 
 @cache
-def _programs() -> Path | None:
+def programs() -> Path | None:
     found = [
         folder
         for pattern in _PROGRAMS
@@ -96,20 +96,20 @@ def _programs() -> Path | None:
 
 def _run(program: str, *words: str | Path) -> None:
     """As another user than root, whom PostgreSQL refuses."""
-    programs = _programs()
-    assert programs is not None
+    folder = programs()
+    assert folder is not None
     other: dict[str, Any] = {}
     if os.geteuid() == 0:
-        account = pwd.getpwnam(_owner())
+        account = pwd.getpwnam(owner())
         other = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
     with Path(os.environ[_FOLDER], "log").open("ab") as log:
-        start = [programs / program, *words]
+        start = [folder / program, *words]
         subprocess.run(
             start, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, timeout=120, **other
         )
 
 
-def _owner() -> str:
+def owner() -> str:
     try:
         return pwd.getpwnam("postgres").pw_name
     except KeyError:
@@ -141,7 +141,7 @@ def _start(folder: Path, port: int) -> None:
     data = folder / "data"
     data.mkdir()
     if os.geteuid() == 0:
-        shutil.chown(data, _owner())
+        shutil.chown(data, owner())
     _run(
         "initdb",
         "--pgdata",
