@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 OURS = 0x75737273  # "usrs": the first number of each lock
 NUMBERS = 2**31
+SILENCE = 3.0  # seconds, after which the server counts as gone, and the locks as lost
 STEP = 0.25  # seconds: for so long a stop is not noticed, nor that the server is gone without a word
 
 
@@ -42,7 +43,8 @@ class ServerLocks:
         while not stopping.is_set() and time.monotonic() < until:
             if self._connection.notified(STEP):
                 return True
-            self._connection.run("SELECT 1")  # raises an error if the locks are lost
+            with self._connection.patient(SILENCE):
+                self._connection.run("SELECT 1")  # raises an error if the locks are lost
         return False
 
     def free(self) -> None:
