@@ -123,6 +123,33 @@ ROWS = (
         ),
     ),
     Row(
+        "session check on PostgreSQL, everything on one machine, 1 connection; 16",
+        "itself with a file",
+        f"≥ 0.35 {RATE}",
+        "{:.2f}; {:.2f}",
+        (
+            "postgres: session check on PostgreSQL, 10,000 sessions, 1 connection: beside SQLite",
+            "postgres: session check on PostgreSQL, 10,000 sessions, 16 connections: beside SQLite",
+        ),
+    ),
+    Row(
+        "two daemons on PostgreSQL, each with 1 connection; 16",
+        "one daemon on PostgreSQL",
+        f"≥ 1.7 times {RATE.removeprefix('of ')}",
+        "{:.2f}; {:.2f}",
+        (
+            "postgres: two daemons on PostgreSQL, 1 connection each: beside one",
+            "postgres: two daemons on PostgreSQL, 16 connections each: beside one",
+        ),
+    ),
+    Row(
+        "memory of the idle daemon on PostgreSQL",
+        "",
+        "≤ 55 MB",
+        "{:.0f} MB",
+        ("postgres: memory of the idle daemon on PostgreSQL",),
+    ),
+    Row(
         "start of the daemon to its first answer, 100,000 users",
         "an interpreter that imports Bottle and waitress",
         "≤ 2.2 times",

@@ -1,9 +1,12 @@
 """The store on a PostgreSQL server: its driver, its errors, and what becomes of a server that goes away."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from importlib import import_module
+from types import ModuleType
 
 import pytest
 from support import postgres
@@ -211,3 +214,77 @@ def test_a_running_service_refuses_a_database_that_was_moved_at_its_next_connect
 
         with pytest.raises(OtherVersion), store.glance() as tx:
             tx.user(1)
+
+
+# --- a server that is silent, slow or gone ---
+
+
+@pytest.fixture
+def driver() -> ModuleType:
+    postgres.needed()
+    return import_module("usersctl.store.postgres.driver")
+
+
+def test_an_address_that_is_silent_keeps_neither_the_caller_nor_other_threads(
+    driver: ModuleType, database: Conninfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "SILENCE", 1.0)
+    longest, over = 0.0, threading.Event()
+
+    def count() -> None:
+        nonlocal longest
+        last = time.monotonic()
+        while not over.wait(0.01):
+            longest, last = max(longest, time.monotonic() - last), time.monotonic()
+
+    other = threading.Thread(target=count)
+    other.start()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        at = database.replace("@127.0.0.1:", f"@127.0.0.1:{port},127.0.0.1:")
+        began = time.monotonic()
+        with postgres.opened(Conninfo(at)) as connection:
+            assert 0.4 < time.monotonic() - began < 1.5
+            assert connection.run("SELECT 1").fetchall() == [(1,)]
+        began = time.monotonic()
+        with pytest.raises(driver.Silent, match="does not answer"):
+            driver.Connection(Conninfo(f"postgresql://127.0.0.1:{port}/users"))
+        assert 0.9 < time.monotonic() - began < 2
+    over.set()
+    other.join()
+    assert longest < 0.9
+
+
+def test_a_slow_statement_is_ended_and_the_connection_kept(driver: ModuleType, database: Conninfo) -> None:
+    with postgres.opened(database) as connection:
+        connection.limit(0.1)
+        with pytest.raises(driver.ServerError) as refused:
+            connection.run("SELECT pg_sleep(5)")
+        assert refused.value.state == "57014"
+        assert connection.run("SELECT 1").fetchall() == [(1,)]
+
+
+def test_the_server_looks_for_machines_that_are_gone(store: Store) -> None:
+    with store.glance() as tx:
+        names = (
+            "tcp_keepalives_idle",
+            "tcp_keepalives_interval",
+            "tcp_keepalives_count",
+            "statement_timeout",
+        )
+        settings = [tx._connection.run(f"SHOW {name}").fetchone() for name in names]
+    assert settings == [("10",), ("5",), ("3",), ("4500ms",)]
+
+
+def test_a_host_without_an_address_is_named(driver: ModuleType) -> None:
+    with pytest.raises(driver.Silent, match="name of its host is not known"):
+        driver.Connection(Conninfo("postgresql://nowhere.invalid/users"))
+
+
+def test_quotes_and_empty_values_of_a_conninfo_arrive_as_they_are(driver: ModuleType) -> None:
+    given = driver._options(rb"host=/run,db password='it\'s \\ 1' port=1,2 options=''")
+    made = [driver._options(one) for one in driver._attempts(given | {b"hostaddr": b",127.0.0.2"})]
+    assert made == [
+        {b"host": b"/run", b"password": rb"it's \ 1", b"port": b"1"},
+        {b"host": b"db", b"hostaddr": b"127.0.0.2", b"password": rb"it's \ 1", b"port": b"2"},
+    ]

@@ -53,6 +53,8 @@ _MISTAKES = re.compile(
 _IDLE = "idle_in_transaction_session_timeout = '10s'"
 _SESSION = (
     f"SET client_encoding = 'UTF8'; SET jit = off; SET bytea_output = 'hex'; SET statement_timeout = '{SLOW}s';"
+    # Within half a minute the server knows of a machine that is gone, and frees its locks.
+    " SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;"
     " SELECT pg_backend_pid(), current_setting('server_encoding')"
 )
 
