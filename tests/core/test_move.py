@@ -409,6 +409,50 @@ def test_an_older_database_on_a_server_is_upgraded_by_one_of_those_who_come(on_s
     assert create_user(on_server, "new@example.com", "New", PASSWORD).id == 4
 
 
+def test_others_read_on_while_a_server_is_upgraded(
+    on_server: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from usersctl.store.postgres.new_tables import NewTables  # needs psycopg
+
+    seen: list[int] = []
+    put = NewTables.put_old_rows
+
+    def put_and_look(self: NewTables) -> None:
+        put(self)
+        thread = threading.Thread(target=lambda: seen.append(len(on_server.sessions.listed())))
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(NewTables, "put_old_rows", put_and_look)
+    older(on_server.store.database)
+    on_server.store.is_open = False  # knows the older version
+    open_store(on_server.store.database).close()
+    assert seen == [2]
+
+
+@pytest.mark.parametrize("owns", [True, False])
+def test_a_role_that_owns_its_database_has_all_rights_that_are_needed(
+    filled: Service, postgres_database: Make, tmp_path: Path, owns: bool
+) -> None:
+    database = postgres_database(empty=True)
+    name = postgres.name_of(database)
+    postgres.run(f"CREATE ROLE {name} LOGIN")
+    if owns:
+        postgres.run(f"ALTER DATABASE {name} OWNER TO {name}")
+    plain = Conninfo(database.replace("users@", f"{name}@"))
+    before = content(filled.store.database)
+    if not owns:
+        with pytest.raises(StoreUnusable, match="does not let this user do that"):
+            move(filled.store, plain, ignore)
+        return
+    moved(filled.store.database, plain)
+    restored(filled.store.path, plain, keep_tokens=True)
+    older(plain)
+    open_store(plain).close()
+    moved(plain, tmp_path / "back.db")
+    assert content(tmp_path / "back.db")[0]["users"] == before[0]["users"]
+
+
 def test_a_service_of_another_version_is_refused_by_name_while_it_runs(on_server: Service) -> None:
     database = Conninfo(on_server.store.name)
     with postgres.opened(database) as connection:

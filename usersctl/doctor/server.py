@@ -39,8 +39,13 @@ def rights(_: Installation, server: Server) -> Result:
         message = f"{counted(server.foreign_tables, 'table')} of another role: no upgrade can change them"
         return problem(message, f"for each: ALTER TABLE name OWNER TO {server.role}")
     if not server.may_create:
-        message = f"{server.role} may not create tables in the schema {server.schema}, as upgrades do"
-        return problem(message, f"GRANT CREATE ON SCHEMA {server.schema} TO {server.role}")
+        message = (
+            f"{server.role} may not create tables in the schema {server.schema} and schemas, as upgrades do"
+        )
+        return problem(
+            message,
+            f"make {server.role} the owner of the database: ALTER DATABASE name OWNER TO {server.role}",
+        )
     return ok(f"{server.role} owns all tables of the schema {server.schema}")
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 OLDEST_SERVER = 140000
 NEVER = float("-inf")
+ENDED = 2  # times
 UPGRADE = 600.0  # seconds for which a process waits while another one upgrades the database
 WRITERS = 0x75737273  # the advisory lock of the one writer: "usrs"
 # After one writer has waited in vain, the others do not wait: their threads are needed by readers.
@@ -68,6 +69,7 @@ class PostgresStore(Store):
         self._local = threading.local()
         self._connections: set[Connection] = set()
         self._spare: list[Connection] = []  # for locks, which need one of their own
+        self._was_connected = False
         self._lost = NEVER  # when a connection was lost: all older ones are made anew
         self._silent, self._reason = NEVER, ""  # when the server did not answer, and why
         self._held = False  # a writer has waited in vain for another, and none has written since
@@ -76,18 +78,22 @@ class PostgresStore(Store):
     def opened(cls, conninfo: Conninfo, *, create: bool, write: bool, clock: Clock) -> Self:
         store = cls(conninfo, read_only=not write, clock=clock)
         try:
-            try:
-                store._bring_up_to_date(create=create)
-            except StoreUnusable:
-                if store._lost == NEVER:
-                    raise
-                # Another process has upgraded it, and ended the connections that waited.
-                store._bring_up_to_date(create=create)
+            store._bring_up_to_date_patiently(create=create)
             store.is_open = True
         except BaseException:
             store.close()
             raise
         return store
+
+    def _bring_up_to_date_patiently(self, *, create: bool) -> None:
+        """A process that upgrades the database ends the connections of those that wait for it: they look again."""
+        for _ in range(ENDED):
+            try:
+                return self._bring_up_to_date(create=create)
+            except ServerAway:
+                if not self._was_connected:
+                    raise
+        return self._bring_up_to_date(create=create)
 
     def _bring_up_to_date(self, *, create: bool) -> None:
         with self._translated_errors():
@@ -121,12 +127,15 @@ class PostgresStore(Store):
         """Makes each table again as schema.sql has it, with all rows and all columns that both versions have."""
         from usersctl.store.postgres.new_tables import NewTables
 
-        old = PostgresTransaction(connection, self.clock)
-        old.shut_others_out()
-        last_ids, new = old.last_ids(), NewTables(connection)
+        last_ids, new = PostgresTransaction(connection).last_ids(), NewTables(connection)
         new.put_old_rows()
-        accounts = new.complete(last_ids).count_rows("users")
+        tx = new.complete(last_ids)
+        accounts = tx.count_rows("users")
+        # Processes of the older version see the new one when they connect again. Before: those that read for long. After:
+        # those that came meanwhile, and wait.
+        tx.end_other_connections()
         new.finish()
+        tx.end_other_connections()
         self.migrated = Migrated(accounts, None, [])
 
     def _is_current_on(self, connection: Connection) -> bool:
@@ -324,6 +333,7 @@ class PostgresStore(Store):
     def _connect(self) -> Connection:
         self._forget()
         connection = self._opened()
+        self._was_connected = True
         self._connections.add(connection)
         local = self._local.__dict__
         local["connection"], local["since"] = connection, time.monotonic()

@@ -9,7 +9,7 @@ from usersctl.store.postgres import dialect
 from usersctl.store.transaction import Transaction
 from usersctl.store.user_search import FEW, pattern
 
-TAKES_LONG = "SET LOCAL idle_in_transaction_session_timeout = 0"
+TAKES_LONG = "SET LOCAL idle_in_transaction_session_timeout = '30min'"
 
 
 class PostgresTransaction(Transaction):
@@ -53,7 +53,8 @@ class PostgresTransaction(Transaction):
     def server(self) -> Server:
         facts = self._run(
             "SELECT current_user, current_schema(), split_part(current_setting('server_version'), ' ', 1), current_setting('server_encoding'),"
-            " CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT), has_schema_privilege(current_schema(), 'CREATE'),"
+            " CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT), has_schema_privilege(current_schema(), 'CREATE')"
+            " AND has_database_privilege(current_database(), 'CREATE'),"
             " (SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace(current_schema()) AND relkind = 'r'"
             " AND NOT pg_has_role(relowner, 'USAGE')),"
             " EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm'), to_regclass('users_by_search_text') IS NOT NULL,"
@@ -105,13 +106,13 @@ class PostgresTransaction(Transaction):
         self._connection.run(TAKES_LONG)
 
     def mark_as_moved(self, moved_to: str) -> None:
-        self.shut_others_out()
+        # A new connection waits for the end of this transaction, and then sees the mark.
+        self._connection.run("LOCK TABLE installation IN ACCESS EXCLUSIVE MODE")
+        self.end_other_connections()
         self._run("UPDATE installation SET moved_to = ?", (moved_to,))
 
-    def shut_others_out(self) -> None:
-        """Ends all other connections of this service. New ones wait for the end of this transaction, and then see what it
-        made of the installation."""
-        self._connection.run("LOCK TABLE installation IN ACCESS EXCLUSIVE MODE")
+    def end_other_connections(self) -> None:
+        """Those of this service, also of changes that wait for this one."""
         self._run(
             "SELECT pg_terminate_backend(pid, 3000) FROM pg_stat_activity WHERE datname = current_database()"
             " AND pid <> pg_backend_pid() AND (usename = current_user OR application_name = 'usersctl')"
