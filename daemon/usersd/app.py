@@ -31,7 +31,7 @@ from usersd.response import (
 from usersd.router import Match, Router
 from usersd.routes import TABLE
 from usersd.routing import ANY, SAFE_METHODS, Access, Route
-from usersd.server.lanes import MustWait
+from usersd.server.lanes import Lane, MustWait
 
 # The status of each error of the core; the nearest class decides.
 STATUS: dict[type[Exception], int] = {
@@ -89,6 +89,8 @@ class App:
             response = self._error_response(request, route, error)
         if response.status >= 400:
             response = pages.instead(request, response)
+        if route is not None and route.lane is Lane.AWAY:  # there are many threads for them
+            self.service.store.rest()
         headers = self._headers(request, response)
         self._record(request, route, response, time.perf_counter() - began)
         return Response(response.status, response.body, headers)

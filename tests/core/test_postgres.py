@@ -150,6 +150,18 @@ def test_the_connection_of_a_thread_that_ended_is_closed(database: Conninfo, sto
     assert postgres.count_connections(database) == 1
 
 
+def test_a_thread_that_waits_for_something_else_keeps_no_connection(database: Conninfo, store: Store) -> None:
+    with store.glance() as tx:
+        tx.user(1)
+    store.rest()
+    until = time.monotonic() + 5
+    while postgres.count_connections(database) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert postgres.count_connections(database) == 0
+    with store.glance() as tx:
+        assert tx.user(1) is None
+
+
 def test_no_server_is_an_error_in_words_and_without_the_password() -> None:
     nowhere = Conninfo("postgresql://users:secret@127.0.0.1:1/users")
 

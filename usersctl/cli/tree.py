@@ -179,7 +179,9 @@ def everywhere(
     _config: Annotated[
         Path | None, Option("--config", metavar="FILE", help="Configuration: users.toml or users.json.")
     ] = None,
-    _db: Annotated[Path | None, Option("--db", metavar="PATH", help="The database: a file, or a conninfo.")] = None,
+    _db: Annotated[
+        Path | None, Option("--db", metavar="PATH", help="The database: a file, or a conninfo.")
+    ] = None,
     _json: Annotated[bool, Option("--json", help="JSON on stdout; errors as JSON on stderr.")] = False,
     _quiet: Annotated[bool, Option("--quiet", help="Print nothing but data and errors.")] = False,
     _no_input: Annotated[bool, Option("--no-input", help="Never ask, even on a terminal.")] = False,

@@ -1,5 +1,6 @@
 """Checks of a database on a PostgreSQL server. Not of a file: their results are None then."""
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
@@ -10,7 +11,9 @@ from usersctl.store.inspection import Server
 from usersctl.text import counted
 
 CLOCKS_DIFFER = timedelta(seconds=5)
-OTHER_THREADS = 8  # of each process: for logins, emails, the schedule, notices
+OTHER_THREADS = 10 + (
+    os.cpu_count() or 1
+)  # of each process: for changes, emails, the schedule; and for logins
 
 Look = Callable[[Installation], Result | None]
 

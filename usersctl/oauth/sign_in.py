@@ -58,6 +58,7 @@ class OAuthSignIn:
             self.places.release()
 
     def authorization_url(self, *, state: str, nonce: str, challenge: str) -> str:
+        self.store.rest()
         return self.http.within_limits(
             lambda: self.provider.authorization_url(state=state, nonce=nonce, challenge=challenge)
         )
@@ -67,6 +68,7 @@ class OAuthSignIn:
             grant = self.provider.exchange(code=code, verifier=verifier, nonce=nonce, issuer=issuer)
             return self.provider.profile(grant)
 
+        self.store.rest()
         return self.http.within_limits(ask)
 
     def user_for(self, profile: Profile, *, then: Callable[[Transaction, User], T], by: Actor) -> T:

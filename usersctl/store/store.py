@@ -125,6 +125,9 @@ class Store(ABC):
         with self.write() as tx:
             return tx.make_signing_key(name)
 
+    def rest(self) -> None:  # noqa: B027
+        """This thread will wait for something else: a server takes only so many connections."""
+
     # --- what a file needs, and a server does by itself ---
 
     def truncate_log(self) -> None:  # noqa: B027

@@ -373,6 +373,9 @@ class PostgresStore(Store):
             hint = "create the database with: ENCODING 'UTF8'"
             raise StoreUnusable(f"{self.name} has the encoding {encoding}", hint=hint)
 
+    def rest(self) -> None:
+        self._forget()
+
     def _forget(self) -> None:
         connection = self._local.__dict__.pop("connection", None)
         if connection is not None:
