@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
+import pytest
 from support.cluster import Node, conninfo, one_server, patroni, with_a_standby
 from support.commands import PASSWORD, Command
 from support.daemons import Daemon, free_port, serving, wait_for
@@ -54,17 +55,16 @@ def house(usersctl: Command, database: str, daemons: int = DAEMONS) -> Iterator[
 # --- another server takes its place ---
 
 
-def test_nothing_answered_is_lost_when_a_standby_is_promoted(usersctl: Command) -> None:
-    with (
-        with_a_standby() as (primary, standby),
-        house(usersctl, conninfo(primary, standby)) as it,
-        it.writing() as writers,
-    ):
+@pytest.mark.parametrize("fault", ["killed", "silent"])
+def test_nothing_answered_is_lost_when_a_standby_is_promoted(usersctl: Command, fault: str) -> None:
+    with with_a_standby() as (primary, standby), house(usersctl, conninfo(primary, standby)) as it:
+        with it.writing() as writers:
+            primary.signal_all(signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
+            began = time.monotonic()
+            standby.promote()
+            print(f"{fault}: back after {all_are_back(writers, began, BACK_WITHIN):.1f} s")
+        assert sum(writer.refused for writer in writers) > 0
         primary.kill()
-        fault = time.monotonic()
-        standby.promote()
-        print(f"back after {all_are_back(writers, fault, BACK_WITHIN):.1f} s")
-    assert sum(writer.refused for writer in writers) > 0
 
 
 def test_nothing_answered_is_lost_when_patroni_changes_the_leader(usersctl: Command) -> None:
