@@ -73,7 +73,7 @@ def _upgrade(copy: Path) -> None:
             raise StoreUnusable(f"{copy} is empty")
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version < 0:  # it was moved away, and is a backup of that moment
-            connection.execute("DROP TABLE installation")
+            connection.execute("DROP TABLE usersctl_moved")
             connection.execute(f"PRAGMA user_version = {-version}")
     SQLiteStore.opened(copy).close()
 

@@ -82,7 +82,7 @@ def is_current(connection: sqlite3.Connection, path: Path) -> bool:
     if application == APPLICATION_ID and version > 0:
         return False
     if application == APPLICATION_ID and version < 0:
-        raise moved(str(path), *connection.execute("SELECT moved_to FROM installation").fetchone())
+        raise moved(str(path), *connection.execute("SELECT moved_to FROM usersctl_moved").fetchone())
     if application not in (APPLICATION_ID, 0) or version != 0:
         raise StoreUnusable(f"{path} {NOT_OURS}")
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]

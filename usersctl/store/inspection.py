@@ -95,9 +95,9 @@ class Inspection(Statements):
 
     def mark_as_moved(self, moved_to: str) -> None:
         """From the commit on, no process uses this database."""
-        self._run("DROP TABLE IF EXISTS installation")
-        self._run("CREATE TABLE installation (moved_to TEXT NOT NULL)")
-        self._insert("installation", moved_to=moved_to)
+        self._run("DROP TABLE IF EXISTS usersctl_moved")
+        self._run("CREATE TABLE usersctl_moved (moved_to TEXT NOT NULL)")
+        self._insert("usersctl_moved", moved_to=moved_to)
         self._run(f"PRAGMA user_version = -{VERSION}")
 
     # --- checks ---
