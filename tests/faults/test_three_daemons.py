@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -334,3 +335,24 @@ def test_a_revocation_holds_at_the_next_request_on_every_daemon(three: House) ->
             assert client.get("/api/users/me").status == 200
         assert clients[0].delete("/api/users/session").status == 200
         assert [client.get("/api/users/me").status for client in clients[1:]] == [401, 401]
+
+
+# --- starts ---
+
+
+def test_daemons_that_start_at_once_on_an_empty_database_make_it_once(
+    postgres_database: Callable[..., Conninfo],
+) -> None:
+    database, start = postgres_database(empty=True), threading.Barrier(8)
+
+    def begin(number: int) -> tuple[int, bytes]:
+        start.wait(20)
+        with service_on(database) as service:
+            made = create_user(service, f"u{number}@example.com", "U", None, by=OPERATOR)
+            return made.id, service.store.signing_key("device")
+
+    begun = at_once([partial(begin, number) for number in range(8)])
+    assert sorted(number for number, _ in begun) == list(range(1, 9))
+    assert len({key for _, key in begun}) == 1
+    with service_on(database) as service, service.store.read() as tx:
+        assert tx.check_audit().problem is None
