@@ -61,7 +61,7 @@ def static_site(usersctl: Command, folder: Path, port: int) -> Iterator[int]:
 @contextmanager
 def behind(usersctl: Command, port: int) -> Iterator[int]:
     with serving(usersctl, "--dev", "--app", f"http://127.0.0.1:{port}") as daemon:
-        create(usersctl, usersctl.database.with_name("users-dev.db"))
+        create(usersctl, usersctl.folder / "users-dev.db")
         yield daemon.port
 
 

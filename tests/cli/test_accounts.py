@@ -101,7 +101,7 @@ def test_create_without_a_terminal_or_a_password_source_is_refused(usersctl: Com
     assert done.code == 2
     assert "--password-stdin" in done.stderr
     assert "--generate" in done.stderr
-    assert not usersctl.database.exists()
+    assert usersctl.is_unused
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_invalid_input_is_refused_before_a_database_is_created(
     assert done.code == 2
     assert printed in done.stderr
     assert done.stdout == ""
-    assert not usersctl.database.exists()
+    assert usersctl.is_unused
 
 
 @pytest.mark.parametrize("email", ["ada", "ada@", "@example.com", "a b@example.com", "ada@localhost", ""])

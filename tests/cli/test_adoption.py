@@ -97,7 +97,7 @@ def test_an_older_deployment_is_imported_with_its_passwords(usersctl: Command) -
         "profile_picture": "picture",
     }
     assert tried.stdout.splitlines()[-1] == "Would import: 4 created, 0 updated, 0 skipped"
-    assert not usersctl.database.exists()
+    assert usersctl.is_unused
 
     done = usersctl.ok("import", "--from", f"sqlite:{old}", "--json")
     assert done.json["created"] == 4

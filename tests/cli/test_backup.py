@@ -805,7 +805,7 @@ def test_restore_refuses_a_leftover_log_of_a_missing_database(
     log.write_bytes(b"pages")
     done = usersctl("db", "restore", "saved.db", "--yes")
     assert (done.code, f"{log} is there already" in done.stderr) == (4, True)
-    assert not usersctl.database.exists()
+    assert usersctl.is_unused
     log.unlink()
     usersctl.ok("db", "restore", "saved.db", "--yes")
     assert emails(usersctl.database) == [ada.email]

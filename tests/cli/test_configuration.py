@@ -47,7 +47,7 @@ def test_a_configuration_error_is_one_line_with_file_key_value_and_what_is_allow
         assert len(done.stderr.splitlines()) == 1
         message = done.error["message"] if "--json" in words else done.stderr
         assert error in message
-    assert not usersctl.database.exists()
+    assert usersctl.is_unused
 
 
 def test_a_json_file_may_hold_null_and_no_duplicate_keys(usersctl: Command) -> None:
@@ -66,7 +66,7 @@ def test_the_callback_cannot_take_the_path_of_another_page(usersctl: Command, pa
         done = usersctl(*words)
         assert (done.code, done.stdout) == (6, "")
         assert f"{usersctl.config}: auth.oauth.callbackUrl = '{path}'" in done.stderr
-    assert not usersctl.database.exists()
+    assert usersctl.is_unused
 
 
 @pytest.mark.parametrize(
@@ -280,4 +280,4 @@ def test_explain_names_the_nearest_of_a_key_that_is_unknown(usersctl: Command) -
 def test_explain_works_while_the_configuration_cannot_be_used(usersctl: Command) -> None:
     usersctl.configure("[passwordHashing]\nrounds = 9\n")
     assert "default\t12" in usersctl.ok("config", "explain", "passwordHashing.rounds").stdout
-    assert not usersctl.database.exists()
+    assert usersctl.is_unused

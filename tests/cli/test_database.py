@@ -74,7 +74,7 @@ def test_only_some_commands_create_a_missing_database(usersctl: Command, words: 
     assert (done.code, done.stdout) == (6, "")
     assert f"No database at {usersctl.database} (USERS_DATABASE)" in done.stderr
     assert "usersctl db init" in done.stderr
-    assert not usersctl.database.exists()
+    assert usersctl.is_unused
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ def test_one_command_alone_has_the_options_that_it_has_among_all(name: str) -> N
 def test_a_closed_stdout_is_reported_before_anything_is_done(usersctl: Command) -> None:
     done = usersctl.shell("usersctl create ada@example.com --generate >&-")
     assert (done.code, "stdout is closed" in done.stderr) == (6, True)
-    assert not usersctl.database.exists()
+    assert usersctl.is_unused
     done = usersctl.shell("usersctl list --json >&-")
     assert (done.code, done.error["code"]) == (6, "io")
 

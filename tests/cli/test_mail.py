@@ -198,7 +198,7 @@ def test_mail_test_prints_the_answer_of_the_server(usersctl: Command) -> None:
         assert done.stdout == f"Sent to {ADA}: 250 2.0.0 queued as 4711\n"
         printed = usersctl.ok("mail", "test", ADA, "--json").json
         assert printed == {"to": ADA, "answer": "250 2.0.0 queued as 4711"}
-    assert not usersctl.database.exists()
+    assert usersctl.is_unused
     assert "can send emails to ada@example.com" in box.received[0].text()
 
 

@@ -116,7 +116,7 @@ def test_the_snippet_is_printed_alone_and_its_place_on_stderr(usersctl: Command)
         "then": described.then,
         "text": text,
     }
-    assert not usersctl.database.exists()
+    assert usersctl.is_unused
     named = re.findall(r"[a-z0-9]+", (command_tree().commands["snippet"].help or "").partition("\n\n")[2])
     assert {str(name) for name in Snippet} <= set(named)
     done = usersctl("snippet", "apache")

@@ -62,7 +62,7 @@ def test_the_password_prompt_gives_up_after_three_tries(usersctl: Command) -> No
     screen = usersctl.on_terminal("create", "ada@example.com", typed=typed)
     assert screen.code == 2
     assert "three tries" in screen.text
-    assert not usersctl.database.exists()
+    assert usersctl.is_unused
 
 
 @pytest.mark.parametrize("key", ["\x03", "\x04"])
@@ -76,7 +76,7 @@ def test_ctrl_c_and_end_of_input_at_the_prompt_change_nothing(
     *prompts, error = screen.lines
     assert error == "usersctl: interrupted; nothing was done"
     assert prompts == ["Password for ada@example.com:", "Once more:"][: len(prompts)]
-    assert not usersctl.database.exists()
+    assert usersctl.is_unused
 
 
 def test_ctrl_c_at_a_prompt_is_reported_as_json_with_json(usersctl: Command) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from html import unescape
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
@@ -117,10 +118,10 @@ def test_text_of_rows_and_of_the_address_is_text(site: Site, admin: Client) -> N
         assert page.count("<script") == 1
         assert "<img" not in page
         assert "onerror='" not in page
-    by_hand(
-        site.service.store.database,
-        "UPDATE audit SET at = '<script>', email = CAST(x'ff3c' AS TEXT) WHERE id = 2",
-    )
+    database = site.service.store.database
+    # A server takes no text that is not UTF-8.
+    email = "CAST(x'ff3c' AS TEXT)" if isinstance(database, Path) else "'\ufffd<'"
+    by_hand(database, f"UPDATE audit SET at = '<script>', email = {email} WHERE id = 2")  # noqa: S608 - ours
     page = shown(admin, "/audit")
     assert page.count("<script") == 1
     assert "\ufffd&lt;" in page
@@ -195,7 +196,7 @@ def test_the_overview_shows_numbers_charts_and_what_ran_last(
 def test_large_numbers_are_readable_in_every_language(site: Site, admin: Client) -> None:
     by_hand(
         site.service.store.database,
-        "INSERT INTO daily_counts (day, sign_ins) VALUES ('2026-11-20', 1234567) ON CONFLICT DO UPDATE SET sign_ins = 1234567",
+        "INSERT INTO daily_counts (day, sign_ins) VALUES ('2026-11-20', 1234567) ON CONFLICT (day) DO UPDATE SET sign_ins = 1234567",
     )
     for language, number in {
         "en": "1,234,567",

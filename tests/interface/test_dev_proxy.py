@@ -75,8 +75,8 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
         hosting(Hosted(app=application, max_body=100_000_000)) as port,
         serving(usersctl, "--dev", "--app", f"http://127.0.0.1:{port}") as daemon,
     ):
-        trial = usersctl.database.with_name("users-dev.db")
-        assert not usersctl.database.exists()
+        trial = usersctl.folder / "users-dev.db"
+        assert usersctl.is_unused
         create = ("create", "ada@example.com", "--name", "Zoë", "--password-stdin", "--db", str(trial))
         assert usersctl(*create, stdin=PASSWORD).code == 0
         yield Behind(daemon, application)
@@ -236,7 +236,7 @@ def listed(usersctl: Command, database: Path) -> list[str]:
 
 def test_a_trial_has_a_database_and_emails_of_its_own_with_sample_people(usersctl: Command) -> None:
     usersctl.add("ada")
-    trial = usersctl.database.with_name("users-dev.db")
+    trial = usersctl.folder / "users-dev.db"
     with serving(usersctl, "--dev") as daemon:
         (line,) = daemon.events("trial")
         assert line["message"] == f"For other commands on this database: usersctl list --db {trial}"
@@ -262,4 +262,4 @@ def test_a_trial_takes_the_database_of_the_command_line_and_no_samples(usersctl:
     with serving(usersctl, "--dev", "--no-samples", "--db", str(other)) as daemon:
         assert daemon.events("listening")[0]["database"] == str(other)
     assert listed(usersctl, other) == []
-    assert not usersctl.database.with_name("users-dev.db").exists()
+    assert not (usersctl.folder / "users-dev.db").exists()

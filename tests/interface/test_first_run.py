@@ -356,7 +356,7 @@ def test_dev_on_another_host_is_refused_before_anything_is_opened(
 ) -> None:
     refused = start(usersctl, "--dev", *words)
     assert (refused.code, "--dev serves this machine only" in refused.stderr) == (2, True), refused
-    assert not usersctl.database.exists()
+    assert usersctl.is_unused
 
 
 @pytest.mark.parametrize("base_url", ["http://[::1]:8080", "http://[::1]", "http://localhost"])
@@ -365,6 +365,7 @@ def test_dev_knows_this_machine_by_its_other_names(usersctl: Command, base_url: 
         assert daemon.events("listening")[0]["base_url"] == base_url
 
 
+@pytest.mark.sqlite
 def test_losses_of_a_migration_are_logged(bare: Command) -> None:
     with contextlib.closing(sqlite3.connect(bare.database)) as old, old:
         old.execute("CREATE TABLE users (id INTEGER, email TEXT, password TEXT, role TEXT, phone TEXT)")
@@ -386,7 +387,7 @@ def test_the_error_for_a_taken_port_is_one_line(usersctl: Command) -> None:
     assert f"127.0.0.1:{port} is already in use" in refused.stderr
     assert "--port" in refused.stderr
     assert len(refused.stderr.splitlines()) <= 2
-    assert not usersctl.database.exists()
+    assert usersctl.is_unused
 
 
 @pytest.mark.parametrize(
@@ -407,7 +408,7 @@ def test_the_error_for_an_invalid_configuration_is_one_line(
     assert refused.code == 6
     assert [part for part in words if part not in refused.stderr] == []
     assert len(refused.stderr.splitlines()) == 1
-    assert not usersctl.database.exists()
+    assert usersctl.is_unused
 
 
 @pytest.mark.parametrize("flag", [("--port", "99999"), ("--port", "0"), ("--base-url", "example.com")])
@@ -415,7 +416,7 @@ def test_an_invalid_flag_is_misuse(usersctl: Command, flag: tuple[str, str]) -> 
     refused = start(usersctl, *flag)
     assert (refused.code, len(refused.stderr.splitlines())) == (2, 1), refused
     assert flag[1] in refused.stderr
-    assert not usersctl.database.exists()
+    assert usersctl.is_unused
 
 
 def test_a_configuration_that_is_missing_is_named(usersctl: Command) -> None:
@@ -436,6 +437,7 @@ def test_the_error_for_an_unusable_database_path_is_one_line_with_a_hint(
     assert len(refused.stderr.splitlines()) == lines
 
 
+@pytest.mark.sqlite
 def test_a_file_that_is_not_a_database_is_not_touched(usersctl: Command) -> None:
     usersctl.database.write_bytes(b"a letter to my mother\n" * 100)
     refused = start(usersctl, "--port", str(free_port()))

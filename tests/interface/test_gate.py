@@ -22,6 +22,7 @@ from usersctl.clock import utc_now
 from usersctl.config import Settings
 from usersctl.models import User
 from usersctl.service import Service
+from usersctl.store.conninfo import Database
 from usersd.gate import Gate, Refused, current_user, require_group, require_role, require_user
 from usersd.router import Router
 from usersd.routes import TABLE
@@ -206,6 +207,7 @@ def test_requests_through_the_gate_move_the_session_and_its_cookie(
     assert short.get("/page").status == 200
 
 
+@pytest.mark.sqlite
 def test_without_a_database_the_gate_answers_503(gated: Gated, ada: User) -> None:
     client = gated.client(ada)
     gated.service.store.close()
@@ -319,7 +321,7 @@ SERVED = {
 
 
 @contextmanager
-def example(served: str, folder: Path) -> Iterator[int]:
+def example(served: str, folder: Path, database: Database) -> Iterator[int]:
     """The example of that framework in a process of its own, which stops cleanly."""
     port = free_port()
     framework = served.partition(" with ")[0]
@@ -331,7 +333,8 @@ def example(served: str, folder: Path) -> Iterator[int]:
     (folder / f"{module}.py").write_text(blocks(section(PAGE, framework), "python")[0], "utf-8")
     env = os.environ | {
         "USERS_CONFIG": str(folder / "users.toml"),
-        "USERS_DATABASE": str(folder / "users.db"),
+        "USERS_DATABASE": str(database),
+        "STATE_DIRECTORY": str(folder),
         "USERS_BASE_URL": f"http://127.0.0.1:{port}",
         "PYTHONPATH": str(folder),
     }
@@ -355,7 +358,7 @@ def test_the_example_of_the_documentation_is_a_whole_application(
     ada = create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
     root = create_user(service, "root@example.com", "Root", None, role="admin", by=OPERATOR)
     service.close()  # the example is the last to close the database
-    with example(served, tmp_path) as port:
+    with example(served, tmp_path, service.store.database) as port:
         site = Gated(service, port)
         nobody, user, admin = site.client(), site.client(ada), site.client(root)
         assert nobody.get("/").header("Location") == "/login?redirect=/"

@@ -23,7 +23,8 @@ def failing(site: Site) -> str:
     reply = site.client().get("/ready")
     assert reply.status == 503
     assert reply.header("Retry-After") == "5"
-    assert str(site.service.store.path.parent) not in reply.body.decode()
+    assert str(site.service.settings.folder) not in reply.body.decode()
+    assert site.service.store.name not in reply.body.decode()
     return reply.message
 
 

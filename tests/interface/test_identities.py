@@ -251,7 +251,9 @@ def test_an_export_keeps_the_issuers_of_ids(usersctl: Command) -> None:
     usersctl.configure(CONFIGURED.format(HERE))
     link_all(usersctl, ada=("7", ELSEWHERE), bea=("7", HERE), cyd=("8", ""))
     exported = usersctl.ok("export", "-", "--format", "csv").stdout
-    usersctl.database.unlink()
+    (folder := usersctl.folder / "next").mkdir()
+    usersctl = Command(folder)
+    usersctl.configure(CONFIGURED.format(HERE))
     usersctl.ok("import", "-", "--format", "csv", stdin=exported)
     assert links(usersctl) == {
         "ada@example.com": ("7", ELSEWHERE),

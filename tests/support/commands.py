@@ -120,6 +120,14 @@ class Command:
         if isinstance(self.database, Conninfo):
             self.env |= {"STATE_DIRECTORY": str(folder), "USERS_SECRET_KEY": SECRET_KEY}
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether no command has made a file or, in a database on a server, a change."""
+        if isinstance(self.database, Path):
+            return not self.database.exists()
+        with opened(self.database) as db:
+            return db.execute("SELECT n FROM audit_head").fetchall() == [(0,)]
+
     def configure(self, text: str) -> None:
         self.config.write_text(text, "utf-8")
 
