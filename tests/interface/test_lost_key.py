@@ -1,10 +1,13 @@
 """The key of authenticator apps is not here: what still works, and what works again when it is back."""
 
+import pytest
 from support.commands import PASSWORD
 from support.fakes import FakeClock
 from support.second_factors import SECOND_STEP, enrol, second_step, with_phone
 from support.tables import query
 from support.web import Site
+
+pytestmark = pytest.mark.sqlite  # a database on a server has its key in the configuration
 
 ADA = "ada@example.com"
 

@@ -119,7 +119,7 @@ def by_the_set_up_link(site: OAuthSite) -> None:
 
 
 def by_the_environment(site: OAuthSite) -> None:
-    file = site.service.settings.database.with_name("password")
+    file = site.service.settings.folder / "password"
     file.write_text(PASSWORD)
     site.service.first_admin.from_environment(
         {"USERS_ADMIN_EMAIL": "ada@example.com", "USERS_ADMIN_PASSWORD_FILE": str(file)}
@@ -507,6 +507,7 @@ def test_the_log_names_the_user_and_no_secret(open_site: OAuthSite) -> None:
         assert secret not in written
 
 
+@pytest.mark.sqlite
 def test_no_secret_of_a_sign_in_is_stored_in_clear(open_site: OAuthSite, tmp_path: Any) -> None:
     browser = open_site.browser()
     there = browser.set_out()

@@ -90,14 +90,19 @@ def opened(database: Database) -> Iterator[Any]:
             yield connection
 
 
+def hold(connection: Any) -> None:
+    """Begins a transaction during which no other can write."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("BEGIN IMMEDIATE")
+    else:
+        postgres.hold(connection)
+
+
 @contextmanager
 def held(database: Database) -> Iterator[Any]:
     """The same, while no other can write. What it changed is undone at the end, unless it said COMMIT."""
     with opened(database) as connection:
-        if isinstance(database, Conninfo):
-            postgres.hold(connection)
-        else:
-            connection.execute("BEGIN IMMEDIATE")
+        hold(connection)
         yield connection
         if connection.in_transaction:
             connection.execute("ROLLBACK")
