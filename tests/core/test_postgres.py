@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from importlib import import_module
 from types import ModuleType
@@ -265,6 +266,22 @@ def test_an_address_that_is_silent_keeps_neither_the_caller_nor_other_threads(
     over.set()
     other.join()
     assert longest < 0.9
+
+
+def test_a_refused_connection_costs_no_other_thread_its_own(database: Conninfo) -> None:
+    role = f"few_{postgres.name_of(database)}"
+    postgres.run(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 1 IN ROLE pg_read_all_data")
+    with closing(open_store(Conninfo(database.replace("//users@", f"//{role}@")), write=False)) as store:
+
+        def process() -> object:
+            with store.glance() as tx:
+                return tx._connection.process
+
+        first = process()
+        with ThreadPoolExecutor(1) as pool, pytest.raises(StoreUnusable, match="too many connections"):
+            pool.submit(process).result()
+        assert process() == first
+    postgres.run(f"DROP ROLE {role}")
 
 
 def test_a_slow_statement_is_ended_and_the_connection_kept(driver: ModuleType, database: Conninfo) -> None:

@@ -349,7 +349,7 @@ class PostgresStore(Store):
             connection = Connection(self._conninfo)
         except Silent as error:
             self._silent, self._reason = time.monotonic(), str(error)
-            raise
+            raise Away(self._reason) from None  # the connections of other threads may go on
         try:
             self._check_server(connection)
             if self.read_only:
