@@ -3,7 +3,6 @@
 import os
 
 from usersctl.config import Settings
-from usersctl.factors.sealing import NO_KEY
 from usersctl.mail import folder
 from usersctl.service import Service
 from usersctl.store.conninfo import Conninfo
@@ -20,6 +19,8 @@ def announce(service: Service, log: Log) -> bool:
             log.event("migrated", message=note)
     log_links(service, log)
     if isinstance(service.settings.database, Conninfo) and not service.settings.secret_keys:
+        from usersctl.factors.sealing import NO_KEY  # late: a database in a file does without
+
         log.event("no-secret-key", message=NO_KEY)
     admin = service.first_admin.from_environment(os.environ)
     if admin is not None:

@@ -142,6 +142,10 @@ def test_units_and_scripts_reach_a_database_on_a_server(usersctl: Command) -> No
         unit = usersctl.ok("snippet", "systemd", env=env | {"STATE_DIRECTORY": "/var/lib/users"}).stdout
         assert "StateDirectory=users\n" in unit
         assert "--db" not in unit
+    assert (
+        "--no-cache-dir '.[postgres]'\n"
+        in usersctl.ok("snippet", "dockerfile", env={"USERS_DATABASE": CONNINFO}).stdout
+    )
     usersctl.configure("")
     assert "PrivateNetwork=yes\n" in usersctl.ok("snippet", "cleanup").stdout
 

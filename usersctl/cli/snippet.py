@@ -195,6 +195,7 @@ class Site:
             "listen": self.listen,
             "socket_access": access if settings.socket else "",
             "upstream": " ".join(self.daemons) or self.upstream,
+            "source": "'.[postgres]'" if on_server else ".",
             "private_network": "no" if on_server else "yes",
             "address_families": "AF_INET AF_INET6 " * on_server + "AF_UNIX",
             "user": owner,
