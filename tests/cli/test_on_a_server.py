@@ -31,6 +31,7 @@ def empty(usersctl: Command, postgres_database: Make) -> str:
         "USERS_DATABASE": "",
         "USERS_DATABASE_FILE": str(file),
         "STATE_DIRECTORY": str(usersctl.folder),
+        "USERS_SECRET_KEY": "",
     }
     return database.replace("//users@", "//users:***@")
 

@@ -147,7 +147,8 @@ def test_units_and_scripts_reach_a_database_on_a_server(usersctl: Command) -> No
         in usersctl.ok("snippet", "dockerfile", env={"USERS_DATABASE": CONNINFO}).stdout
     )
     usersctl.configure("")
-    assert "PrivateNetwork=yes\n" in usersctl.ok("snippet", "cleanup").stdout
+    in_a_file = usersctl.ok("snippet", "cleanup", env={"USERS_DATABASE": "/srv/users.db"})
+    assert "PrivateNetwork=yes\n" in in_a_file.stdout
 
 
 @pytest.mark.parametrize("address", ["", "a b", "a/b", "http://a:1", "a:x", "unix:/run/x"])

@@ -103,6 +103,7 @@ def test_what_to_do_next_writes_the_other_half_to_its_place() -> None:
 # --- the command ---
 
 
+@pytest.mark.sqlite  # a database of the environment has no place in a file
 def test_the_snippet_is_printed_alone_and_its_place_on_stderr(usersctl: Command) -> None:
     described, text = Snippet.TIMER, for_this(usersctl, Snippet.TIMER)
     assert usersctl.ok("snippet", "timer", cwd=Path("/")) == (
@@ -130,6 +131,7 @@ def for_this(usersctl: Command, name: Snippet, **more: str) -> str:
     return write(name, Site(load(env=env), (USERSCTL,)).words())
 
 
+@pytest.mark.sqlite  # a database of the environment has no place in a file
 def test_a_snippet_has_the_paths_and_addresses_of_this_installation(usersctl: Command) -> None:
     usersctl.configure(
         'baseUrl = "https://id.example.com"\ntokenCleanupSchedule = "5 4 * * *"\n'
@@ -326,6 +328,7 @@ def test_the_service_may_read_home_folders_only_if_it_needs_one(tmp_path: Path) 
 # --- systemd ---
 
 
+@pytest.mark.sqlite  # a database of the environment has no place in a file
 def test_the_units_are_valid_and_the_service_is_hardened(usersctl: Command, tmp_path: Path) -> None:
     analyze = needed("systemd-analyze")
     folder = tmp_path / "units"
@@ -453,6 +456,7 @@ def test_the_daemon_works_under_the_hardening_of_the_unit(usersctl: Command) -> 
 # --- backups ---
 
 
+@pytest.mark.sqlite  # a database of the environment has no place in a file
 def test_the_backup_script_writes_valid_units_and_is_run_by_a_timer(
     usersctl: Command, tmp_path: Path
 ) -> None:
@@ -503,6 +507,7 @@ def as_cron_does(command: str) -> subprocess.CompletedProcess[bytes]:
     )
 
 
+@pytest.mark.sqlite  # a database of the environment has no place in a file
 def test_cron_and_timer_run_the_cleanup_by_its_full_path(usersctl: Command) -> None:
     usersctl.add("ada")
     line = for_this(usersctl, Snippet.CRON).splitlines()[-1]
