@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from support.accounts import change_password
 from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
-from support.tables import audit
+from support.tables import audit, written
 
 from usersctl.clock import stamp
 from usersctl.errors import (
@@ -96,10 +95,7 @@ def test_the_audit_can_be_filtered_by_user_and_time(
         assert [row.id for row in tx.audit_rows(user_id=2, since=stamp(clock()))] == [4]
 
 
-@pytest.mark.sqlite
-def test_no_secret_is_anywhere_in_the_files(
-    service: Service, add: Callable[..., User], tmp_path: Path
-) -> None:
+def test_no_secret_is_anywhere_in_the_files(service: Service, add: Callable[..., User]) -> None:
     secrets = [
         "planted first password",
         "planted second password",
@@ -120,9 +116,7 @@ def test_no_secret_is_anywhere_in_the_files(
     service.sessions.check(api.token)
     service.sessions.revoke(api.session.id, by=OPERATOR)
     service.accounts.delete([user.id], by=OPERATOR)
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert {path.name for path in files} >= {"users.db", "users.db-wal"}
-    held = b"".join(path.read_bytes() for path in files)
+    held = written(service)
     assert b"planted agent" in held  # the search finds what is there
     assert b"planted name" in held
     for secret in secrets:

@@ -281,6 +281,7 @@ def test_the_database_is_not_counted_for_more_than_a_hundredth_of_the_time(
     assert len(counts) == 10
 
 
+@pytest.mark.sqlite
 def test_counts_of_an_unreadable_database_are_left_out(service: Service) -> None:
     service.store.path.unlink()
     service.store.close()

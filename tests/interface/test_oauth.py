@@ -25,6 +25,7 @@ from support.oauth_site import (
     path_of,
 )
 from support.postbox import last_link, link_in, sent
+from support.tables import written
 from support.web import Client, Site, running
 
 from usersctl.models import OAUTH
@@ -507,13 +508,12 @@ def test_the_log_names_the_user_and_no_secret(open_site: OAuthSite) -> None:
         assert secret not in written
 
 
-@pytest.mark.sqlite
-def test_no_secret_of_a_sign_in_is_stored_in_clear(open_site: OAuthSite, tmp_path: Any) -> None:
+def test_no_secret_of_a_sign_in_is_stored_in_clear(open_site: OAuthSite) -> None:
     browser = open_site.browser()
     there = browser.set_out()
     back = browser.consent(there, "1001")
     browser.callback(back)
-    kept = b"".join(file.read_bytes() for file in tmp_path.glob("users.db*"))
+    kept = written(open_site.site.service)
     for secret in (SECRET, asked(back)["code"], asked(back)["state"], browser.client.cookies["auth_token"]):
         assert secret.encode() not in kept
     assert b"ada@example.com" in kept  # the right files were read

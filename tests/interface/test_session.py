@@ -91,7 +91,7 @@ def test_the_database_holds_the_digest_of_a_token_and_no_file_the_token(site: Si
     assert kept == hashlib.sha256(token.encode()).digest()
     assert not [
         path
-        for path in site.service.settings.database.parent.iterdir()
+        for path in site.service.settings.folder.iterdir()
         if path.is_file() and token.encode() in path.read_bytes()
     ]
     assert token not in site.stream.getvalue()

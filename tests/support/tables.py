@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,15 @@ def query(service: Service, sql: str, *values: object) -> list[tuple[Any, ...]]:
 def everything(service: Service) -> dict[str, list[tuple[Any, ...]]]:
     """All rows of all tables."""
     return {name: sorted(query(service, f"SELECT * FROM {name}"), key=repr) for name in columns(service)}  # noqa: S608 - our own tables
+
+
+def written(service: Service) -> bytes:
+    """All that the database holds: its files or, on a server, its rows."""
+    database = service.store.database
+    if isinstance(database, Path):
+        return b"".join(file.read_bytes() for file in database.parent.glob(f"{database.name}*"))
+    values = [value for rows in everything(service).values() for row in rows for value in row]
+    return b"\n".join(value if isinstance(value, bytes) else str(value).encode() for value in values)
 
 
 def columns(service: Service) -> dict[str, list[str]]:
