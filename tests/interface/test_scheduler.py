@@ -266,7 +266,7 @@ from usersctl import clock
 
 real = clock.utc_now
 now = real()
-ahead = timedelta(seconds=57 - now.second, microseconds=-now.microsecond)
+ahead = timedelta(seconds=54 - now.second, microseconds=-now.microsecond)
 clock.utc_now = lambda: real() + ahead
 from usersctl.__main__ import main
 
@@ -282,7 +282,7 @@ def test_of_several_processes_one_runs_the_schedule(usersctl: Command) -> None:
         for _ in range(3):
             service.sessions.create_api_token(ada.id, name="ci", lifetime=timedelta(seconds=-1), by=OPERATOR)
     with serving(usersctl, module=("ahead", "serve"), env={"PYTHONPATH": str(usersctl.folder)}) as daemon:
-        wait_for(lambda: daemon.events("cleanup-tokens"), 15)
+        wait_for(lambda: daemon.events("cleanup-tokens"), 20)
         time.sleep(1)
         (done,) = daemon.events("cleanup-tokens")
         assert done["removed"] == 3

@@ -196,6 +196,7 @@ def test_a_name_is_sent_as_ascii_and_decodes_to_itself(site: Site, name: str, he
     assert unquote(sent_name) == name
 
 
+@pytest.mark.sqlite
 def test_a_name_from_an_old_database_cannot_end_a_header(site: Site) -> None:
     ada = site.add()
     client = site.signed_in(ada)
@@ -999,6 +1000,7 @@ def test_verify_logs_no_secret(site: Site, ask: Callable[..., dict[str, str]]) -
     assert [secret for secret in secrets if secret in text] == []
 
 
+@pytest.mark.sqlite
 def test_without_a_database_verify_refuses_every_request(site: Site) -> None:
     client = site.signed_in(site.add())
     site.service.store.close()

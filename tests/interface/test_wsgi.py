@@ -415,6 +415,7 @@ def test_a_fork_after_the_import_inherits_no_thread_and_no_database(
     )
 
 
+@pytest.mark.sqlite
 def test_a_database_that_cannot_be_used_is_a_503_and_heals(usersctl: Command) -> None:
     code = """
 import pathlib, sys
