@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from support.commands import Command
 from support.daemons import free_port, wait_for
-from support.proxies import STARTS, needed
+from support.proxies import STARTS, Proxy, needed
+from support.web import Reply
 
 from usersctl.config.sources import load
 from usersctl.store.conninfo import Conninfo
@@ -61,6 +62,11 @@ def stand_in(port: int) -> Iterator[StandIn]:
             thread.join(10)
 
 
+def _away(proxy: Proxy) -> Reply | None:
+    answer = proxy.visitor().get("/login")
+    return answer if answer.status == 503 else None
+
+
 @pytest.mark.parametrize("kind", ["nginx", "caddy"])
 def test_a_proxy_leaves_out_a_daemon_that_is_away(usersctl: Command, tmp_path: Path, kind: str) -> None:
     needed(kind)
@@ -69,7 +75,7 @@ def test_a_proxy_leaves_out_a_daemon_that_is_away(usersctl: Command, tmp_path: P
     words = [word for each in ports for word in ("--daemon", f"127.0.0.1:{each}")]
     snippet = usersctl.ok("snippet", kind, *words, "--app", "127.0.0.1:9").stdout
     with ExitStack() as stack:
-        first, *_ = [stack.enter_context(stand_in(each)) for each in ports[:2]]
+        first, second = [stack.enter_context(stand_in(each)) for each in ports[:2]]
         proxy = stack.enter_context(STARTS[kind](tmp_path, snippet, port))
 
         def answered(times: int) -> set[str]:
@@ -85,6 +91,12 @@ def test_a_proxy_leaves_out_a_daemon_that_is_away(usersctl: Command, tmp_path: P
             wait_for(lambda: answered(10) == {str(ports[1])})
             first.is_ready = True
             wait_for(lambda: answered(10) == both)
+            first.is_ready = second.is_ready = False
+            away = wait_for(lambda: _away(proxy))
+            assert (away.header("Retry-After"), away.message) == (
+                "5",
+                "The service is not available right now, please try again",
+            )
 
 
 def test_the_unit_of_several_daemons_is_valid_and_takes_the_port_from_its_name(
@@ -139,6 +151,7 @@ def test_units_and_scripts_reach_a_database_on_a_server(usersctl: Command) -> No
             assert "passfile" not in done.stdout
             told = "It names no database, which comes from USERS_DATABASE: set it there"
             assert (told in done.stderr) == bool(env["USERS_DATABASE"])
+        assert "names no database" not in usersctl.ok("snippet", "caddy", env=env).stderr
         unit = usersctl.ok("snippet", "systemd", env=env | {"STATE_DIRECTORY": "/var/lib/users"}).stdout
         assert "StateDirectory=users\n" in unit
         assert "--db" not in unit

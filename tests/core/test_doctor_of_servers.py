@@ -91,6 +91,22 @@ def test_missing_rights_and_connections_are_found(database: Conninfo, tmp_path: 
     assert f"by the server; a daemon needs up to {64 * NEEDED}" in processes.message
 
 
+def test_a_role_that_may_not_create_is_a_problem(database: Conninfo, tmp_path: Path) -> None:
+    name = postgres.name_of(database)
+    with without_rights(database) as plain, postgres.opened(database) as connection:
+        given = f"plain_{name}"
+        tables = connection.run(
+            "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = to_regnamespace('public')"
+        )
+        connection.run(";".join(f"ALTER TABLE {table} OWNER TO {given}" for (table,) in tables.fetchall()))
+        found = examined(plain, tmp_path)["server-rights"]
+        assert (found.severity, "may not create" in found.message) == (Severity.PROBLEM, True)
+        connection.run(
+            f"GRANT CREATE ON DATABASE {name} TO {given}; GRANT CREATE ON SCHEMA public TO {given}"
+        )
+        assert examined(plain, tmp_path)["server-rights"].severity == Severity.OK
+
+
 def test_a_server_without_pg_trgm_is_a_hint(database: Conninfo, tmp_path: Path) -> None:
     with postgres.opened(database) as connection:
         connection.run("DROP INDEX users_by_search_text")

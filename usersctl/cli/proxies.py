@@ -45,7 +45,7 @@ def balanced(daemons: Sequence[str]) -> dict[str, str]:
     """The words for the upstreams: of several, one that fails is left out for some seconds."""
     if len(daemons) == 1:
         alone = f"    server {daemons[0]};"
-        return {"nginx_servers": alone, "nginx_tries": "", "caddy_balance": "", "caddy_balanced": ""}
+        return {"nginx_servers": alone} | dict.fromkeys(_OF_SEVERAL, "")
     servers = [
         "    zone usersd 64k;",
         *(f"    server {each} max_fails=2 fail_timeout=5s;" for each in daemons),
@@ -56,6 +56,7 @@ def balanced(daemons: Sequence[str]) -> dict[str, str]:
         "nginx_tries": _NGINX_TRIES,
         "caddy_balance": lines,
         "caddy_balanced": f" {{{lines}\n\t\t\t}}",
+        "caddy_errors": _CADDY_ERRORS,
     }
 
 
@@ -238,6 +239,17 @@ _NGINX_TRIES = """\
     # A request goes to the next daemon if one cannot be reached, and has not got it yet.
     proxy_connect_timeout 2s;
 
+"""
+_OF_SEVERAL = ("nginx_tries", "caddy_balance", "caddy_balanced", "caddy_errors")
+_CADDY_ERRORS = """\
+	# While no daemon is ready, for example without their database.
+	handle_errors {
+		@away expression {err.status_code} == 503
+		header @away Retry-After 5
+		header @away Content-Type application/json
+		respond @away `{"statusCode":503,"statusMessage":"The service is not available right now, please try again"}`
+		respond "{err.status_code} {err.status_text}"
+	}
 """
 _CADDY_BALANCE = (
     "# To those that are ready; to the next one if one cannot be reached.",

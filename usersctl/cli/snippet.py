@@ -129,7 +129,7 @@ def snippet(
     run.out.note(f"Put it into: {name.place}")
     if name.then:
         run.out.note(f"Then: {name.then}")
-    if site.tells_no_database:
+    if site.tells_no_database and "${options}" in (FOLDER / name.file).read_text("utf-8"):
         source = run.loaded.origins["database"].source
         run.out.note(
             f"It names no database, which comes from {source}: set it there, or in the configuration"

@@ -13,9 +13,7 @@ from usersctl.config.settings import key_called
 from usersctl.config.sources import Origin
 from usersctl.doctor.installation import Installation, Result, UncheckedError, hint, ok, problem, warning
 from usersctl.errors import Outdated, UsersError
-from usersctl.store import upgrade
 from usersctl.store.conninfo import Conninfo, file_of, is_conninfo
-from usersctl.store.postgres.dialect import IN_FILES_ONLY
 
 LARGE_LOG = 64 * 1024 * 1024
 LITTLE_ROOM = 100 * 1024 * 1024
@@ -107,9 +105,7 @@ def _on_server(installation: Installation, conninfo: Conninfo) -> Result:
 def schema(installation: Installation) -> Result:
     if isinstance(installation.opened, Outdated):
         return warning(str(installation.opened), installation.command("db migrate"))
-    missing = upgrade.names_of_schema().difference(installation.query(lambda tx: tx.parts()))
-    if installation.is_on_server:
-        missing = {name for name in missing if not name.startswith(IN_FILES_ONLY)}
+    missing = installation.query(lambda tx: tx.missing_parts())
     if missing:
         return problem(f"{', '.join(sorted(missing))} missing", installation.command("db restore FILE"))
     return ok("all tables, indexes and triggers exist")

@@ -70,7 +70,6 @@ _TYPES = (
     (r", email, email_folded, claimed_email, claimed_folded\);", ");"),
 )
 _OF_SEARCH = re.compile(r"CREATE VIRTUAL TABLE|CREATE TRIGGER users_searched_")
-IN_FILES_ONLY = ("user_search", "users_searched_")  # the beginnings of the names of what these make
 _TRIGGER = re.compile(
     r"CREATE TRIGGER (?P<name>\w+)\s+AFTER (?P<event>\w+)(?P<columns> OF .*?)? ON (?P<table>\w+)"
     r"\s+(?P<when>WHEN .*?)?\s*BEGIN(?P<body>.*)END;",
