@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command, by_hand, create_user
+from support.databases import held, opened
 from support.factors import SEED, add_authenticator_apps, opened_secrets
 from support.old_databases import old_database
 from support.web import Site
@@ -25,12 +26,18 @@ from usersctl.errors import Busy, StoreUnusable, Taken
 from usersctl.mail.kinds import RESET
 from usersctl.models import User
 from usersctl.service import Service
-from usersctl.store import backup, database_file
+from usersctl.store import backup, content, database_file
+from usersctl.store.conninfo import Database
 from usersctl.store.opening import open_store
 
 pytestmark = pytest.mark.slow
 
 ME = "/api/users/me"
+
+
+@pytest.fixture(autouse=True)
+def progress_is_drawn_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content, "DRAWN_EVERY", 1)
 
 
 @pytest.fixture
@@ -39,9 +46,14 @@ def ada(usersctl: Command) -> User:
     return user
 
 
-def emails(path: Path) -> list[str]:
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+def emails(database: Database) -> list[str]:
+    with opened(database) as db:
         return [email for (email,) in db.execute("SELECT email FROM users ORDER BY id")]
+
+
+def report_on(database: Database) -> backup.BackupReport:
+    with closing(open_store(database, write=False)) as store:
+        return backup.check_in_use(store)
 
 
 def names(folder: Path) -> set[str]:
@@ -90,14 +102,14 @@ def test_a_backup_is_in_the_trail_of_the_database_in_use_and_not_in_its_own(user
 def test_a_backup_of_a_database_that_is_locked_for_long_says_that_no_trail_has_it(
     usersctl: Command, ada: User
 ) -> None:
-    with closing(sqlite3.connect(usersctl.database, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
+    with held(usersctl.database):
         done = usersctl.ok("db", "backup", "saved.db")
     assert "The backup is complete, but not in the audit trail: The database is busy" in done.stderr
     assert emails(usersctl.folder / "saved.db") == [ada.email]
     assert usersctl.ok("audit", "--action", "backup", "--json").json == []
 
 
+@pytest.mark.sqlite
 def test_a_backup_never_overwrites_a_file(usersctl: Command, ada: User) -> None:
     (usersctl.folder / "file").write_text("precious")
     (usersctl.folder / "folder").mkdir()
@@ -293,7 +305,7 @@ def test_older_backups_stay_until_the_new_one_is_verified(usersctl: Command) -> 
     by_hand(usersctl.database, "UPDATE user_counts SET n = n + 1")
     done = usersctl("db", "backup", "--keep", "1", folder)
     assert (done.code, done.stdout) == (6, "")
-    assert "The backup is not sound, and was discarded: user_counts has" in done.stderr
+    assert "is not sound, and was discarded: user_counts has" in done.stderr
     assert sorted(folder.iterdir()) == before
     (usersctl.folder / "file").write_text("precious")
     assert usersctl("db", "backup", "--keep", "2", usersctl.folder / "file").code == 2
@@ -322,6 +334,7 @@ def test_an_interrupted_verification_leaves_the_older_backups_and_nothing_else(
 # --- verify ---
 
 
+@pytest.mark.sqlite
 @pytest.mark.usefixtures("ada")
 def test_verify_does_not_change_a_sound_file(usersctl: Command) -> None:
     file = saved(usersctl)
@@ -371,6 +384,7 @@ def test_every_fault_of_a_backup_is_reported_and_prevents_the_restore(
         assert all(problem.message for problem in report.problems)
 
 
+@pytest.mark.sqlite
 @pytest.mark.usefixtures("ada")
 def test_verify_finds_a_flipped_page(usersctl: Command) -> None:
     usersctl.add(*(f"user{number}" for number in range(20)))
@@ -437,6 +451,7 @@ def test_verify_checks_the_database_in_use(usersctl: Command) -> None:
     ]
 
 
+@pytest.mark.sqlite
 def test_verify_reads_the_write_ahead_log_of_a_copied_database(
     add: Callable[..., User], tmp_path: Path
 ) -> None:
@@ -448,6 +463,7 @@ def test_verify_reads_the_write_ahead_log_of_a_copied_database(
         assert (report.counts["users"], report.problems) == (1, [])
 
 
+@pytest.mark.sqlite
 def test_a_backup_of_an_older_version_is_upgraded_and_checked(usersctl: Command) -> None:
     old = usersctl.folder / "old.db"
     old_database(old)
@@ -468,7 +484,7 @@ def test_restore_brings_everything_back_and_keeps_the_replaced_database(usersctl
     usersctl.add("bob")
     with usersctl.service() as service:
         service.accounts.set_password(ada.id, "another good password", by=OPERATOR)
-    replaced = backup.check(usersctl.database)
+    replaced = report_on(usersctl.database)
     done = usersctl.ok("db", "restore", "saved.db", "--yes", "--json").json
     kept = Path(done["kept"])
     assert (done["accounts"], kept.parent, kept.stat().st_mode & 0o777) == (1, usersctl.folder, 0o600)
@@ -476,7 +492,7 @@ def test_restore_brings_everything_back_and_keeps_the_replaced_database(usersctl
     assert usersctl.can_log_in(ada.email, PASSWORD)
     assert emails(kept) == [ada.email, "bob@example.com"]
     assert backup.check(kept) == replaced
-    assert backup.check(usersctl.database).problems == []
+    assert report_on(usersctl.database).problems == []
     # The audit trail names the backup and the kept file.
     with usersctl.service() as service, service.store.read() as tx:
         row = list(tx.audit_rows())[1]
@@ -504,6 +520,7 @@ def test_restore_asks_first_and_a_dry_run_changes_nothing(usersctl: Command) -> 
     assert len(emails(usersctl.database)) == 2
 
 
+@pytest.mark.sqlite
 def test_restore_refuses_the_database_itself(usersctl: Command) -> None:
     usersctl.add("ada")
     other = usersctl.folder / "other-name.db"
@@ -516,6 +533,7 @@ def test_restore_refuses_the_database_itself(usersctl: Command) -> None:
     assert usersctl.emails() == ["ada@example.com"]
 
 
+@pytest.mark.sqlite
 def test_restore_replaces_a_truncated_database(usersctl: Command) -> None:
     usersctl.add("ada")
     usersctl.ok("db", "backup", "saved.db")
@@ -533,21 +551,21 @@ def test_a_running_daemon_uses_the_restored_database(site: Site, usersctl: Comma
     assert (client.get(ME).status, machine.get(ME).status) == (200, 200)
     saved(usersctl)
     site.service.accounts.delete([bob.id], by=OPERATOR)
-    inode = usersctl.database.stat().st_ino
+    before = database_file.identity(str(usersctl.database))
     usersctl.ok("db", "restore", "saved.db", "--yes")
-    assert usersctl.database.stat().st_ino == inode
+    assert database_file.identity(str(usersctl.database)) == before
     # Sessions of the backup may have been revoked since.
     assert (client.get(ME).status, machine.get(ME).status) == (401, 401)
     assert client.login(bob.email, PASSWORD).status == 200
     assert client.patch(ME, {"name": "Bobby"}).status == 200
     assert site.service.accounts.get(bob.id).name == "Bobby"
-    assert backup.check(usersctl.database).problems == []
+    assert report_on(usersctl.database).problems == []
 
 
 def restored(service: Service, file: Path, *, keep_tokens: bool = False) -> Path | None:
     with backup.checked_copy(file) as (report, copy):
         assert report.problems == []
-        replacement = backup.Replacement(copy, service.store.path, file, keep_tokens, OPERATOR, utc_now)
+        replacement = backup.Replacement(copy, service.store.database, file, keep_tokens, OPERATOR, utc_now)
         return replacement.run(lambda _done, _total: None)
 
 
@@ -652,14 +670,14 @@ def test_every_answered_change_is_in_the_kept_or_in_the_restored_database(
     finally:
         stop.set()
         writer.join(30)
-    there = set(emails(service.store.path))
+    there = set(emails(service.store.database))
     for file in kept:
         assert file is not None
         assert backup.check(file).problems == []
         there |= set(emails(file))
     assert answered
     assert set(answered) <= there
-    assert backup.check(service.store.path).problems == []
+    assert report_on(service.store.database).problems == []
 
 
 @pytest.mark.parametrize("after", [1, 3])
@@ -679,13 +697,14 @@ def test_a_restore_that_fails_changes_nothing(
             raise KeyboardInterrupt
 
     with backup.checked_copy(tmp_path / "saved.db") as (_found, copy), pytest.raises(KeyboardInterrupt):
-        backup.Replacement(copy, service.store.path, Path("x"), False, OPERATOR, utc_now).run(stop)
-    assert len(emails(service.store.path)) == 2
+        backup.Replacement(copy, service.store.database, Path("x"), False, OPERATOR, utc_now).run(stop)
+    assert len(emails(service.store.database)) == 2
     assert names(tmp_path) == before
     assert add("eve")
-    assert backup.check(service.store.path).problems == []
+    assert report_on(service.store.database).problems == []
 
 
+@pytest.mark.sqlite
 def test_an_interrupt_after_the_restore_keeps_the_replaced_database(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:
@@ -698,8 +717,8 @@ def test_an_interrupt_after_the_restore_keeps_the_replaced_database(
             raise KeyboardInterrupt
 
     with backup.checked_copy(tmp_path / "saved.db") as (_found, copy):
-        kept = backup.Replacement(copy, service.store.path, Path("x"), False, OPERATOR, utc_now).run(stop)
-    assert len(emails(service.store.path)) == 1
+        kept = backup.Replacement(copy, service.store.database, Path("x"), False, OPERATOR, utc_now).run(stop)
+    assert len(emails(service.store.database)) == 1
     assert kept is not None
     assert len(emails(kept)) == 2
 
@@ -720,6 +739,7 @@ with backup.checked_copy(Path(sys.argv[1])) as (found, copy):
 """
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize(("page", "new"), [(8, False), (24, False), (10_000, True)])
 def test_a_killed_restore_leaves_the_old_or_the_new_database(
     service: Service, add: Callable[..., User], tmp_path: Path, page: int, new: bool
@@ -728,14 +748,14 @@ def test_a_killed_restore_leaves_the_old_or_the_new_database(
     service.store.copy(tmp_path / "saved.db")
     add("bob")
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, tmp_path / "saved.db", service.store.path, str(page)],
+        [sys.executable, "-c", KILLED, tmp_path / "saved.db", service.store.database, str(page)],
         env=os.environ | {"TMPDIR": str(tmp_path)},
         timeout=30,
         check=False,
     )
     assert done.returncode == -signal.SIGKILL
-    assert len(emails(service.store.path)) == (1 if new else 2)
-    assert backup.check(service.store.path).problems == []
+    assert len(emails(service.store.database)) == (1 if new else 2)
+    assert report_on(service.store.database).problems == []
     assert add("eve")
 
 
@@ -751,6 +771,7 @@ def test_restore_creates_a_missing_database(usersctl: Command, ada: User) -> Non
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
+@pytest.mark.sqlite
 def test_restore_takes_a_backup_with_another_page_size(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:
@@ -760,9 +781,9 @@ def test_restore_takes_a_backup_with_another_page_size(
     by_hand(file, "PRAGMA journal_mode = DELETE", "PRAGMA page_size = 1024", "VACUUM")
     add("bob")
     restored(service, file)
-    assert emails(service.store.path) == ["ada@example.com"]
+    assert emails(service.store.database) == ["ada@example.com"]
     assert service.sessions.login("ada@example.com", PASSWORD)
-    assert backup.check(service.store.path).problems == []
+    assert report_on(service.store.database).problems == []
 
 
 def test_restore_waits_for_a_locked_database_and_then_gives_up(
@@ -771,15 +792,13 @@ def test_restore_waits_for_a_locked_database_and_then_gives_up(
     add("ada")
     service.store.copy(tmp_path / "saved.db")
     monkeypatch.setattr(database_file, "BUSY_SECONDS", 0.2)
-    with closing(sqlite3.connect(service.store.path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(Busy):
-            restored(service, tmp_path / "saved.db")
-        other.execute("ROLLBACK")
+    with held(service.store.database), pytest.raises(Busy):
+        restored(service, tmp_path / "saved.db")
     assert not list(tmp_path.glob("*.before-*"))
     assert restored(service, tmp_path / "saved.db") is not None
 
 
+@pytest.mark.sqlite
 def test_restore_does_not_write_to_an_unreadable_database(usersctl: Command, ada: User) -> None:
     saved(usersctl)
     usersctl.database.write_text("no database at all " * 1000)
@@ -792,6 +811,7 @@ def test_restore_does_not_write_to_an_unreadable_database(usersctl: Command, ada
     assert emails(usersctl.database) == [ada.email]
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("suffix", ["-wal", "-journal"])
 def test_restore_refuses_a_leftover_log_of_a_missing_database(
     usersctl: Command, ada: User, suffix: str
@@ -811,6 +831,7 @@ def test_restore_refuses_a_leftover_log_of_a_missing_database(
     assert emails(usersctl.database) == [ada.email]
 
 
+@pytest.mark.sqlite
 def test_verify_checks_the_database_in_use_in_place_also_by_its_name(usersctl: Command, ada: User) -> None:
     """A copy would be torn if another process writes meanwhile."""
     with usersctl.service() as service:
@@ -824,6 +845,7 @@ def test_verify_checks_the_database_in_use_in_place_also_by_its_name(usersctl: C
     assert "sound" in printed.stdout
 
 
+@pytest.mark.sqlite
 def test_a_torn_database_is_replaced_if_its_trail_can_be_read(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:
@@ -838,10 +860,10 @@ def test_a_torn_database_is_replaced_if_its_trail_can_be_read(
     with service.store.path.open("r+b") as file:
         file.seek((root - 1) * 4096)
         file.write(b"\xff" * 4096)
-    assert backup.check(service.store.path).problems
+    assert report_on(service.store.database).problems
     restored(service, tmp_path / "saved.db")
-    assert backup.check(service.store.path).problems == []
-    assert len(emails(service.store.path)) == 40
+    assert report_on(service.store.database).problems == []
+    assert len(emails(service.store.database)) == 40
 
 
 def test_a_migration_keeps_the_old_database_like_a_backup(tmp_path: Path) -> None:
@@ -860,6 +882,7 @@ def test_a_migration_keeps_the_old_database_like_a_backup(tmp_path: Path) -> Non
 # --- the key of authenticator apps ---
 
 
+@pytest.mark.sqlite
 def test_a_backup_is_without_the_key_and_says_that_it_has_to_be_kept(usersctl: Command, ada: User) -> None:
     plain = usersctl.ok("db", "backup", "plain.db", "--json").json
     assert plain["key"] is None
@@ -890,6 +913,7 @@ def test_a_restore_with_the_key_says_nothing_of_it(usersctl: Command, ada: User)
         assert opened_secrets(service) == [SEED]
 
 
+@pytest.mark.sqlite
 def test_a_restore_without_the_key_says_what_cannot_be_used_and_how_to_go_on(
     usersctl: Command, ada: User
 ) -> None:
@@ -917,6 +941,7 @@ def test_a_restore_without_the_key_says_what_cannot_be_used_and_how_to_go_on(
     assert usersctl.ok("key", "rotate", "--db", database).stdout == "Sealed 1 secret anew\n"
 
 
+@pytest.mark.sqlite
 def test_an_authenticator_app_whose_key_is_lost_is_reset(usersctl: Command, ada: User) -> None:
     with usersctl.service() as service:
         add_authenticator_apps(service, ada.id)
