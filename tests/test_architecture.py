@@ -130,6 +130,7 @@ COMMAND = ("usersctl/cli/", "usersctl/__main__.py")
 HOMES = {
     "sqlite3": ("usersctl/store/", "usersctl/transfer/foreign.py"),
     "sqlite_utils": ("usersctl/store/upgrade.py",),
+    "psycopg": ("usersctl/store/postgres/",),
     "bcrypt": ("usersctl/passwords.py",),
     "argon2": ("usersctl/foreign_hashes.py",),
     "zxcvbn": ("usersctl/passwords.py",),
@@ -176,6 +177,7 @@ HEAVY = {
 # Libraries that the core does not import, or only where they are used.
 NOT_AT_THE_START = [
     *sorted(HEAVY),
+    "psycopg",
     "bottle",
     "waitress",
     "usersd",
