@@ -120,9 +120,14 @@ def is_text(text: str) -> bool:
     return "\0" not in text and (text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text))
 
 
+class TwinKeys(ValueError):
+    def __init__(self) -> None:
+        super().__init__("a key stands twice in one object")
+
+
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An `object_pairs_hook` for JSON from outside: readers that keep different duplicates would disagree."""
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise TwinKeys
     return fields

@@ -205,6 +205,10 @@ def test_escape_sequences_in_a_file_do_not_reach_the_terminal(usersctl: Command)
     done = usersctl("apply", "-", stdin=text)
     assert done.code == 2
     assert "\x1b" not in done.stderr
+    text = '{"name": "x", "users": [{"email": "ada@example.com", "\\u001b[2J\\n\\u202e": 1}]}'
+    done = usersctl("apply", "-", stdin=text)
+    assert done.code == 2
+    assert done.stderr.startswith(r"standard input, line 1, users[0].\x1b[2J\n\u202e: unknown key")
 
 
 def test_show_names_the_file_of_an_account(usersctl: Command, people: Path) -> None:

@@ -234,7 +234,12 @@ def test_a_password_never_stands_in_it(key: str) -> None:
     [
         ('name = "x"\n[[users]\n', "line 2", "it is not TOML"),
         ('{"name": "x",\n}', "line 2", "it is not JSON"),
-        ('{"name": "x", "name": "y"}', "file", "twice"),
+        ('{"name": "x",\n"name": "y"}', "line 2", "name stands twice"),
+        ('{"users": [{"name": "name"},\n{"name": "x",\n"n\\u0061me": [1]}]}', "line 3", "name stands twice"),
+        ('name = "x"\n[users.ada]\nrole = "admin"', "line 2", "write each entry below [[users]]"),
+        ('name = "x"\nusers.ada.role = "admin"', "line 2", "write each entry below [[users]]"),
+        ('name = "x"\n"my users" = 1', "line 2", "unknown key my users"),
+        ('{"name": "x", "us\\u0065rs": [\n{"email": 1}]}', "line 2, users[0].email", "must be text"),
         ('[{"email": "ada@example.com"}]', "file", "must be a JSON object"),
         ('name = "x"\n[users]\nemail = "ada@example.com"', "line 2", "write each entry below [[users]]"),
         ('name = "x"\nusers = ["ada@example.com"]', "line 2", "must be a table"),
@@ -285,6 +290,23 @@ def test_the_order_of_a_plan_depends_on_names_alone(service: Service) -> None:
         orders.add(tuple(short(service.desired_state.plan(state, Options()))))
     (order,) = orders
     assert [key for _, _, key in order] == ["a", "b", ADA, BOB, CY]
+
+
+def test_a_plan_shows_that_it_takes_back_the_deletion_of_an_owner(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add("ada")
+    apply(service, people(ADA), adopt=True)
+    with service.store.write() as tx:
+        tx.change_user(user.id, active=False, delete_at="2030-01-01T00:00:00.000Z")
+    assert apply(service, people(ADA)) == []
+    (change,) = apply(service, people({"email": ADA, "active": True}))
+    assert change.before is not None
+    assert change.after is not None
+    assert change.before["deleted_at"] == "2030-01-01T00:00:00.000Z"
+    assert change.after["deleted_at"] is None
+    assert query(service, "SELECT active, delete_at FROM users") == [(1, None)]
+    assert apply(service, people({"email": ADA, "active": True})) == []
 
 
 def test_what_the_file_leaves_open_stays(service: Service, add: Callable[..., User]) -> None:

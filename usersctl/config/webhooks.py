@@ -44,7 +44,7 @@ def _name(value: Any) -> str:
 
 def _url(value: Any) -> str:
     problem = BadValue(
-        f"must be an http or https URL of at most {LONGEST_URL} characters, without user and fragment"
+        f"must be an http or https URL of at most {LONGEST_URL} ASCII characters, without user and fragment"
     )
     url = url_of(value, problem)
     if url.scheme not in ("http", "https") or url.fragment or url.port == 0 or len(value) > LONGEST_URL:
@@ -124,5 +124,6 @@ def _webhook(table: dict[str, Any], number: int) -> Webhook:
         try:
             fields[field] = check(value)
         except BadValue as problem:
-            raise BadPart(f"[{number}].{key}", MASK if key == "secrets" else value, str(problem)) from None
+            has_secret = key == "secrets" or (key == "url" and "@" in str(value))
+            raise BadPart(f"[{number}].{key}", MASK if has_secret else value, str(problem)) from None
     return Webhook(**fields)

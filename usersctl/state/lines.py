@@ -1,5 +1,6 @@
 """Where the entries of a document stand, and their keys: the parsers of the standard library do not tell."""
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _HEADER = re.compile(r"""\s*(\[\[?)\s*["']?([^"'\]\s]+)["']?\s*\]""")
-_KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*=""")
+_KEY = re.compile(r"""\s*(?:"([^"\\]*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*[=.]""")
 
 _JSON = re.compile(
     r"""(?P<blank>[\s:]+)|(?P<text>"(?:\\.|[^"\\])*")|(?P<open>[\[{])|(?P<close>[\]}])|(?P<comma>,)|[^\s\[\]{},:"]+""",
@@ -27,7 +28,7 @@ def lines_of(document: str) -> dict[Place, int]:
     counts: dict[str, int] = {}
     within: tuple[str, int | None] | None = None  # the table whose keys follow; None: the document
     for line, statement in _statements(document):
-        header, key = _HEADER.match(statement), _KEY.match(statement)
+        header, assigned = _HEADER.match(statement), _KEY.match(statement)
         if header is not None:
             name = header[2]
             number = None
@@ -36,12 +37,15 @@ def lines_of(document: str) -> dict[Place, int]:
                 counts[name] = number + 1
             within = (name, number)
             places.setdefault((name, number, None), line)
-        elif key is not None and within is not None:
-            places.setdefault((*within, key[1]), line)
-        elif key is not None:
-            places.setdefault((key[1], None, None), line)
+            if "." in name:
+                places.setdefault((name.partition(".")[0], None, None), line)
+        elif assigned is not None and within is not None:
+            places.setdefault((*within, assigned[assigned.lastindex or 0]), line)
+        elif assigned is not None:
+            key = assigned[assigned.lastindex or 0]
+            places.setdefault((key, None, None), line)
             for number, inner in enumerate(_inline_entries(statement)):
-                places.setdefault((key[1], number, None), line + inner)
+                places.setdefault((key, number, None), line + inner)
     return places
 
 
@@ -86,11 +90,34 @@ def lines_of_json(document: str) -> dict[Place, int]:
             path[-1] = path[-1] + 1 if isinstance(path[-1], int) else None
         else:
             if path and path[-1] is None:
-                path[-1] = token[0][1:-1]
+                path[-1] = json.loads(token[0])
             _note(places, path, line)
             if kind == "open":
                 path.append(None if token[0] == "{" else 0)
     return places
+
+
+def twin_of_json(document: str) -> tuple[int, str]:
+    """The key that stands twice in one object, and the line of its second time. The document is JSON up to there."""
+    within: list[set[str] | None] = []  # the keys of each object around it; None: a list
+    line = 1
+    former = None  # the kind of the token before
+    for token in _JSON.finditer(document):
+        kind = token.lastgroup
+        if kind == "blank":
+            line += token[0].count("\n")
+            continue
+        if kind == "open":
+            within.append(set() if token[0] == "{" else None)
+        elif kind == "close":
+            within.pop()
+        elif former in ("open", "comma") and (keys := within[-1]) is not None:
+            key = json.loads(token[0])
+            if key in keys:
+                return line, key
+            keys.add(key)
+        former = kind
+    raise ValueError(document)
 
 
 def _note(places: dict[Place, int], path: list[str | int | None], line: int) -> None:

@@ -6,9 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from usersctl.errors import Invalid, UsersError
-from usersctl.fields import is_text, normal_email, normal_group, normal_name, normal_role, unique_keys
+from usersctl.fields import (
+    TwinKeys,
+    is_text,
+    normal_email,
+    normal_group,
+    normal_name,
+    normal_role,
+    unique_keys,
+)
 from usersctl.models import Role
-from usersctl.state.lines import Place, lines_of, lines_of_json
+from usersctl.state.lines import Place, lines_of, lines_of_json, twin_of_json
 from usersctl.text import counted, visible
 
 LARGEST = 64 * 1024 * 1024  # bytes
@@ -96,6 +104,10 @@ def _json(text: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise Broken([Problem(place, f"it is not JSON: {error.msg}")]) from None
+    except TwinKeys:
+        line, key = twin_of_json(text)
+        message = f"{visible(key[:60])} stands twice in one object"
+        raise Broken([Problem(f"line {line}", message)]) from None
     except (ValueError, RecursionError) as error:
         raise Broken([Problem("file", f"it is not JSON: {error}")]) from None
     if not isinstance(document, dict):
@@ -208,7 +220,7 @@ class _Reading:
             return f"line {line}"
         path = "" if number is None else f"[{number}]"
         path += "" if key is None else f".{key}"
-        return f"line {line}, {kind}{path}"
+        return f"line {line}, {visible(f'{kind}{path}'[:80])}"
 
 
 def _place(kind: str, number: int | None, key: str) -> Place:
