@@ -34,6 +34,7 @@ WORDS = {
     "healthcheck": "http://127.0.0.1:{port}",
     "serve": "--port {port}",
     "db init": "--db new.db",
+    "db move": "new.db",
     "db backup": "copy.db",
     "db verify": "backup.db",
     "db restore": "backup.db --dry-run",
@@ -59,6 +60,7 @@ WITH_OTHER_WORK = {
     "webhook test": "an event that is sent",
     "set-password": "a bcrypt hash of cost 10",
     "serve": "the start of the daemon",
+    "db move": "a whole database",
 }
 # In a process of its own: what this one imports would count as memory of all that it starts.
 LIST_COMMANDS = "import json, usersctl.cli.tree as tree; print(json.dumps(tree.COMMANDS))"
