@@ -12,10 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -45,12 +46,15 @@ FORGOT = "/api/users/password/forgot"
 
 @contextmanager
 def service_on(database: Conninfo, **changes: Any) -> Iterator[Service]:
-    values = {"database": database, "base_url": "http://127.0.0.1:8080", "rounds": 4} | changes
-    service = build(Settings(**values))
-    try:
-        yield service
-    finally:
-        service.close()
+    with TemporaryDirectory() as folder:
+        values = {
+            "database": database,
+            "base_url": "http://127.0.0.1:8080",
+            "rounds": 4,
+            "state_folder": Path(folder),
+        }
+        with closing(build(Settings(**values | changes))) as service:
+            yield service
 
 
 @dataclass
@@ -178,12 +182,12 @@ def test_kills_lose_no_email_and_each_costs_at_most_one_duplicate(tmp_path: Path
 class Candidates:
     """The leaders of three daemons, in this process: each has connections of its own to the database."""
 
-    def __init__(self, database: Conninfo, clock: FakeClock, stack: ExitStack, **changes: Any) -> None:
+    def __init__(self, database: Conninfo, clock: FakeClock, stack: ExitStack) -> None:
         self.stream = io.StringIO()
         log = Log(self.stream, as_json=True, now=clock)
         self.leaders = []
         for _ in range(3):
-            service = stack.enter_context(service_on(database, cleanup_schedule="* * * * *", **changes))
+            service = stack.enter_context(service_on(database, cleanup_schedule="* * * * *"))
             service.store.clock = clock
             service.now = clock
             self.leaders.append(Leader(service, log=log))
@@ -246,7 +250,7 @@ def test_a_leader_that_loses_its_connection_becomes_a_candidate_again(
 
 
 def test_the_leader_hears_of_an_email_that_another_daemon_queues(
-    database: Conninfo, service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    database: Conninfo, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from usersctl.store.postgres.locks import ServerLocks  # late: it needs psycopg
 
@@ -254,7 +258,7 @@ def test_the_leader_hears_of_an_email_that_another_daemon_queues(
     service.now = service.store.clock = FakeClock()
     user = create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
     with ExitStack() as stack:
-        candidates = Candidates(database, FakeClock(), stack, state_folder=tmp_path)
+        candidates = Candidates(database, FakeClock(), stack)
         wait_for(lambda: [each for each in candidates.leaders if each._jobs])
         for number in range(1, 4):
             time.sleep(0.2)  # the sender sleeps again
