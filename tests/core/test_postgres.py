@@ -63,6 +63,28 @@ def test_text_with_a_zero_byte_finds_nothing(store: Store) -> None:
         assert tx.user_by_email("a@example.org\0") is None
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "users ORDER BY name_folded DESC, name DESC, id DESC",
+        "users ORDER BY created_at, id",
+        "users ORDER BY login_order DESC, id DESC",
+        "users WHERE active = 1 ORDER BY created_at, id",
+        "users WHERE active = 0 AND invited = 0 AND awaiting_confirmation = 1 ORDER BY login_order, id",
+        "users WHERE role = 'admin' ORDER BY created_at, id",
+        "users WHERE signed_in = 0 ORDER BY created_at, id",
+        "audit WHERE user_id = 1 ORDER BY id DESC",
+        "audit WHERE actor = 'system' ORDER BY id DESC",
+    ],
+)
+def test_a_list_is_read_in_the_order_of_an_index(database: Conninfo, rows: str) -> None:
+    with postgres.opened(database) as connection:
+        connection.run("SET enable_seqscan = off; SET enable_sort = off")
+        plan = str(connection.run(f"EXPLAIN SELECT id FROM {rows} LIMIT 10").fetchall())  # noqa: S608 - our own rows
+    assert "Index" in plan
+    assert "Sort" not in plan
+
+
 def test_streams_are_read_side_by_side(database: Conninfo) -> None:
     with postgres.opened(database) as connection:
         connection.run("BEGIN")

@@ -68,6 +68,11 @@ _TYPES = (
     (r"^WHEN (\([^)]+\))\s+IS NOT (\([^)]+\))", r"WHEN (\1 IS DISTINCT FROM \2)"),
     # An index holds no more than 2.7 kB of a row, and a search here reads another one.
     (r", email, email_folded, claimed_email, claimed_folded\);", ");"),
+    # An index of SQLite ends with the id by itself; lists are in the order of one, and then of the id.
+    (
+        r"^(CREATE INDEX \w+ ON (?:users|audit) \([\w, ]*\b(?:created_at|login_order|user_id|actor|action))\)",
+        r"\1, id)",
+    ),
 )
 _OF_SEARCH = re.compile(r"CREATE VIRTUAL TABLE|CREATE TRIGGER users_searched_")
 _TRIGGER = re.compile(
