@@ -96,8 +96,8 @@ class Connection:
     def _prepare(self, statement: str, values: Any) -> tuple[bytes, tuple[str, ...]]:
         """The name of the prepared statement, and those of its values; no name if it is not worth it."""
         text, names = translated(statement)
-        if len(values) > PREPARED_VALUES or len(self._prepared) >= PREPARED_STATEMENTS:
-            return b"", names
+        if len(values) > PREPARED_VALUES or len(self._prepared) >= PREPARED_STATEMENTS or b"ILIKE" in text:
+            return b"", names  # the best way of a search depends on its words
         given = _given(names, values)
         name = b"s%d" % len(self._prepared)
         self._sent(self._pg.send_prepare, name, text, [_type_of(value) for value in given])
