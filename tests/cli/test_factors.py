@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from support.commands import OPERATOR, PASSWORD, Command
 from support.factors import SEED, add_authenticator_apps, add_factors, opened_secrets
 from support.tables import audit, everything, query
@@ -127,6 +128,7 @@ def test_a_reset_forgets_devices(usersctl: Command) -> None:
 # --- the key ---
 
 
+@pytest.mark.sqlite  # the key of a server is configured
 def test_a_rotation_seals_all_secrets_with_a_new_key(usersctl: Command) -> None:
     usersctl.add("ada", "bob")
     with usersctl.service() as service:
@@ -144,6 +146,7 @@ def test_a_rotation_seals_all_secrets_with_a_new_key(usersctl: Command) -> None:
         assert line not in done.stdout + done.stderr
 
 
+@pytest.mark.sqlite  # the key of a server is configured
 def test_a_rotation_to_a_configured_key(usersctl: Command) -> None:
     usersctl.add("ada")
     old, new = "old key " * 5, "new key " * 5
@@ -166,6 +169,7 @@ def test_a_rotation_to_a_configured_key(usersctl: Command) -> None:
     assert not file.exists()
 
 
+@pytest.mark.sqlite  # the key of a server is configured
 def test_a_rotation_tells_of_secrets_that_no_key_opens(usersctl: Command) -> None:
     usersctl.add("ada")
     with usersctl.service() as service:
@@ -187,6 +191,7 @@ def test_a_rotation_tells_of_secrets_that_no_key_opens(usersctl: Command) -> Non
     assert "users.key must be a secret of at least 32 characters" in done.stderr
 
 
+@pytest.mark.sqlite  # the key of a server is configured
 def test_a_key_is_in_no_output_log_or_backup(usersctl: Command, tmp_path: Path) -> None:
     usersctl.add("ada", role="admin")
     with usersctl.service() as service:

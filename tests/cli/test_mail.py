@@ -79,6 +79,7 @@ def test_an_email_in_the_folder_is_shown_with_its_text(usersctl: Command) -> Non
         assert service.registration.confirm(link.token, ADA, by=OPERATOR).active
 
 
+@pytest.mark.sqlite  # a missing file
 def test_an_email_file_of_another_database_is_not_shown(usersctl: Command) -> None:
     register(usersctl, "ada")
     usersctl.ok("mail", "retry")
@@ -106,6 +107,7 @@ def test_an_invalid_email_number_ends_with_exit_code_2(usersctl: Command, words:
 @pytest.mark.parametrize(
     "words", [["mail", "list"], ["mail", "show", "1"], ["mail", "retry"], ["link", "reset", "1"]]
 )
+@pytest.mark.sqlite  # a missing file
 def test_mail_commands_without_a_database_end_with_exit_code_6(usersctl: Command, words: list[str]) -> None:
     done = usersctl(*words)
     assert done.code == 6

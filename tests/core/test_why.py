@@ -53,6 +53,7 @@ def test_a_user_who_can_sign_in_has_no_shut_gate(service: Service, add: Callable
     assert gate(explained(service, "ADA@example.com"), "sessions").message.startswith("1 open, 0 API tokens")
 
 
+@pytest.mark.sqlite  # the key of a server is configured
 def test_a_second_factor_is_no_obstacle_while_it_can_be_used(
     service: Service, add: Callable[..., User]
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_second_factor_is_no_obstacle_while_it_can_be_used(
     )
 
 
+@pytest.mark.sqlite  # the key of a server is configured
 def test_an_account_whose_factors_cannot_be_used_is_reset(service: Service, add: Callable[..., User]) -> None:
     ada = add()
     add_authenticator_apps(service, ada.id)
