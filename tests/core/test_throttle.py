@@ -394,6 +394,27 @@ def test_threads_count_every_event(clock: FakeClock) -> None:
     assert throttle._windows["192.0.2.1"][1] == 800
 
 
+@pytest.mark.parametrize("engine", ["file", "server"])
+def test_processes_count_every_event_of_a_client(
+    engine: str, make_service: Callable[..., Service], request: pytest.FixtureRequest
+) -> None:
+    changes = {"database": request.getfixturevalue("postgres_database")()} if engine == "server" else {}
+    services = [make_service(**changes) for _ in range(4)]
+    barrier = threading.Barrier(4)
+
+    def count(service: Service) -> list[int]:
+        barrier.wait(20)
+        counted = []
+        for _ in range(50):
+            with service.store.write(alone=False) as tx:
+                counted.append(tx.count_client("FORGOTS 192.0.2.1", timedelta(minutes=1))[1])
+        return counted
+
+    with ThreadPoolExecutor(4) as pool:
+        counted = [number for numbers in pool.map(count, services) for number in numbers]
+    assert sorted(counted) == list(range(1, 201))
+
+
 @pytest.mark.parametrize(
     ("address", "network"),
     [

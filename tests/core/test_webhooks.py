@@ -1,6 +1,9 @@
 """Events for webhooks: written with their effect, sent in order, tried again for three days, ended by a 410."""
 
+import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -461,3 +464,46 @@ def test_a_row_that_cannot_be_sent_stops_no_other(told: Service, ops: Delivery, 
     ops.work()
     send_all(ops)
     assert [event.user for event in receiver.taken] == [2]
+
+
+# --- several daemons ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["file", "server"])
+def test_sign_ins_at_once_are_told_in_their_order_and_once(
+    engine: str, make_service: Callable[..., Service], receiver: Receiver, request: pytest.FixtureRequest
+) -> None:
+    changes = {"database": request.getfixturevalue("postgres_database")()} if engine == "server" else {}
+    services = [make_service(webhooks=(OPS,), **changes) for _ in range(4)]
+    users = people(services[0], "ada", "grace")
+    start, over = threading.Barrier(5), threading.Event()
+
+    def sign_in(service: Service) -> None:
+        start.wait(20)
+        for n in range(30):
+            service.sessions.open(users[n % 2], remember=False)
+
+    def deliver() -> None:
+        webhooks = make_service(webhooks=(OPS,), **changes).webhooks
+        assert webhooks is not None
+        ops = replace(webhooks.deliveries["ops"], post=receiver)
+        start.wait(20)
+        while ops.work() is not None or not over.is_set():
+            pass
+
+    with ThreadPoolExecutor(5) as pool:
+        sender = pool.submit(deliver)
+        for done in [pool.submit(sign_in, service) for service in services]:
+            done.result(60)
+        over.set()
+        sender.result(60)
+    assert {state for _, state, _ in rows(services[0])} == {"sent"}
+    for user in users:
+        told = [
+            event.payload["data"]["details"].get("token") for event in receiver.taken if event.user == user.id
+        ][1:]
+        assert len(told) == len(set(told)) == 60
+        order = query(services[0], "SELECT payload FROM outbox WHERE subject = ? ORDER BY id", user.id)
+        in_rows = [json.loads(payload)["data"]["details"].get("token") for (payload,) in order][1:]
+        assert told == in_rows
