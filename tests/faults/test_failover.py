@@ -246,7 +246,10 @@ def test_a_daemon_that_hangs_amid_a_change_keeps_the_others_only_for_a_moment(us
 
 def _hang_amid_a_change(server: Node, daemon: Daemon) -> None:
     """Stops the daemon while it holds the lock that only one writer has."""
-    held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+    held = (
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1"
+        " AND mode = 'ExclusiveLock' AND granted"
+    )
     for _ in range(200):
         os.kill(daemon.process.pid, signal.SIGSTOP)
         time.sleep(0.05)
