@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,10 @@ from support import postgres
 from support.commands import PASSWORD, Command
 from support.daemons import serving, wait_for
 from support.documentation import page
+from support.factors import SEED, add_authenticator_apps, opened_secrets
 
+from usersctl.config import Settings
+from usersctl.service import build
 from usersctl.store.conninfo import Conninfo
 
 Make = Callable[..., Conninfo]
@@ -80,6 +84,35 @@ def test_the_password_never_appears(usersctl: Command, empty: str) -> None:
     assert f'"database": "{empty}"' in log
     assert "no-secret-key" in log
     assert WORD not in "".join(printed) + arguments + str(at_server) + log
+
+
+def test_the_key_is_configured_and_rotated_and_there_is_no_file(usersctl: Command, empty: str) -> None:
+    usersctl.ok("create", "ada@example.com", "--password-stdin", stdin=PASSWORD)
+    refused = usersctl("key", "rotate")
+    assert (refused.code, "auth.secretKey is not set" in refused.stderr) == (6, True)
+    assert "openssl rand -base64 32" in refused.stderr
+    # A user who adds an app meanwhile is refused, and nothing of it stays.
+    with serving(usersctl) as daemon:
+        client = daemon.client()
+        assert client.login("ada@example.com", PASSWORD).status == 200
+        assert client.post("/api/users/me/totp", {}).status == 503
+        assert client.get("/api/users/me/factors").json["totp"]["enabled"] is False
+        assert "auth.secretKey is not set" in daemon.file.read_text()
+    assert usersctl.ok("db", "status", "--json").json["totp_secrets"] == 0
+
+    old, new = "o" * 44, "n" * 44
+    database = Conninfo(Path(usersctl.env["USERS_DATABASE_FILE"]).read_text().strip())
+    settings = Settings(database=database, base_url="http://localhost", secret_keys=(old,))
+    with closing(build(settings)) as service:
+        add_authenticator_apps(service, 1)
+    usersctl.env["USERS_SECRET_KEY"] = f"{new}\n{old}"
+    assert usersctl.ok("key", "rotate", "--json").json == {"sealed": 1, "unreadable": 0, "file": None}
+    with closing(build(settings._replace(secret_keys=(new,)))) as service:
+        assert opened_secrets(service) == [SEED]
+    backed_up = usersctl.ok("db", "backup", usersctl.folder / "backup.db", "--json").json
+    assert backed_up["key"] == "auth.secretKey"
+    assert not (usersctl.folder / "users.key").exists()
+    assert empty
 
 
 def test_a_password_among_the_arguments_is_refused(usersctl: Command, empty: str) -> None:
