@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -46,13 +46,24 @@ _numbers = count(1)
 
 def begin(*, whole: bool) -> None:
     """In the process that starts the workers. `whole`: the tests open all their stores there."""
-    folder = mkdtemp(prefix="postgres-", dir=IN_MEMORY)
-    os.environ |= {_FOLDER: folder} | ({_WHOLE: "1"} if whole else {})
-    Path(folder).chmod(0o755)
+    folder = Path(mkdtemp(prefix="postgres-", dir=IN_MEMORY))
+    os.environ |= {_FOLDER: str(folder)} | ({_WHOLE: "1"} if whole else {})
+    folder.chmod(0o755)
+    (folder / "pid").write_text(str(os.getpid()))
+    for other in folder.parent.glob("postgres-*/pid"):
+        with suppress(PermissionError, FileNotFoundError, ValueError):
+            _end_of_killed_run(other)
 
 
-def end() -> None:
-    folder = Path(os.environ[_FOLDER])
+def _end_of_killed_run(file: Path) -> None:
+    try:
+        os.kill(int(file.read_text()), 0)
+    except ProcessLookupError:
+        end(file.parent)
+
+
+def end(folder: Path | None = None) -> None:
+    folder = folder or Path(os.environ[_FOLDER])
     if (folder / "data" / "postmaster.pid").exists():
         _run("pg_ctl", "stop", "--pgdata", folder / "data", "--mode=immediate", "--silent")
     shutil.rmtree(folder, ignore_errors=True)
