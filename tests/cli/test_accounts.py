@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import CLAIM, OPERATOR, PASSWORD, Command, by_hand, feed
+from support.tables import everything
 
 # --- create ---
 
@@ -679,13 +680,15 @@ def claimed(usersctl: Command) -> Command:
 def test_no_command_that_changes_something_takes_a_claimant_for_the_owner(
     claimed: Command, words: str
 ) -> None:
-    before = claimed.database.read_bytes()
+    with claimed.service() as service:
+        before = everything(service)
     done = claimed(*words.format("CEO@example.com").split(), "--json")
     assert (done.code, done.stdout) == (3, "")
     assert done.error["message"] == "No user 'CEO@example.com'"
     hint = "user 1 (ada@example.com) claims this address and has not proven it: name the user by id"
     assert done.error["hint"] == hint
-    assert claimed.database.read_bytes() == before
+    with claimed.service() as service:
+        assert everything(service) == before
 
 
 def test_a_claimed_address_that_is_deleted_if_it_exists_deletes_no_user(claimed: Command) -> None:

@@ -452,6 +452,7 @@ def test_a_bug_is_one_line_with_a_trace_only_with_debug(usersctl: Command) -> No
         assert ("Traceback" in done.stderr) is traced
 
 
+@pytest.mark.sqlite  # of a server, other modules and errors
 def test_an_error_has_a_trace_with_debug(usersctl: Command) -> None:
     assert "Traceback" in usersctl("list", "--debug").stderr
 
@@ -545,6 +546,7 @@ def imported(usersctl: Command, *words: str, code: int = 0) -> tuple[set[str], s
     return modules, done.stdout
 
 
+@pytest.mark.sqlite  # of a server, other modules and errors
 def test_list_in_json_imports_only_what_it_needs(usersctl: Command) -> None:
     usersctl.add("ada")
     heavy = {
@@ -620,6 +622,7 @@ JOURNEYS = {
         ("openapi", {"openapi"}, {"oauth"}),
     ],
 )
+@pytest.mark.sqlite  # of a server, other modules and errors
 def test_a_command_imports_its_own_module_and_its_journeys_only(
     usersctl: Command, words: str, of_its_own: set[str], journeys: set[str]
 ) -> None:
