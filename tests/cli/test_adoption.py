@@ -367,7 +367,7 @@ def test_a_column_of_confirmations_that_is_empty_everywhere_is_a_question(usersc
             in done.stderr
         )
         assert done.stderr.endswith("leave the column out: --map confirmed=\n")
-    assert not usersctl.database.exists() or usersctl.emails() == []
+    assert usersctl.is_unused or usersctl.emails() == []
     usersctl.ok(*words, "--map", "confirmed=")
     assert {(row["active"], row["confirmed"]) for row in by_email(usersctl).values()} == {(True, None)}
 
@@ -458,6 +458,7 @@ def test_a_csv_file_with_other_column_names_is_imported(usersctl: Command) -> No
 # --- what is refused ---
 
 
+@pytest.mark.sqlite
 def test_an_invalid_import_source_is_refused(usersctl: Command) -> None:
     usersctl.add("ada")
     (usersctl.folder / "text.csv").write_text("email\n")

@@ -59,6 +59,7 @@ def test_a_list_on_standard_input_is_invited_whole_or_not_at_all(usersctl: Comma
     assert usersctl.ok("invite", "-", stdin="").stdout == "Nobody to invite; nothing to do\n"
 
 
+@pytest.mark.sqlite
 def test_exit_codes_of_invite(usersctl: Command) -> None:
     assert usersctl("invite", ADA).code == 6
     usersctl.add("ada")

@@ -27,7 +27,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from support.databases import IN_MEMORY, database_at, fields_of
+from support.databases import IN_MEMORY, SECRET_KEY, database_at
 from support.fakes import FakeClock
 from support.faults import LONG
 from support.identities import provider_settings
@@ -44,6 +44,7 @@ from usersctl.oauth.providers import Profile
 from usersctl.secrets import digest
 from usersctl.service import Service, build
 from usersctl.sessions import Opened, Pending
+from usersctl.store.conninfo import Database
 from usersctl.store.transaction import Transaction
 
 EXAMPLES, STEPS = (200, 50) if LONG else (8, 25)
@@ -93,9 +94,10 @@ class Holdings:
 class World:
     """A service, its mailboxes, and what each person holds."""
 
-    def __init__(self, path: Path, clock: FakeClock) -> None:
+    def __init__(self, database: Database, clock: FakeClock) -> None:
         values = Settings(
-            **fields_of(database_at(path), path.parent),
+            database=database,
+            secret_keys=(SECRET_KEY,),
             base_url="http://users.example.com",
             rounds=4,
             whitelist=("/register",),
@@ -120,6 +122,7 @@ class World:
         self.service: Service = build(values, now=clock, send=self._receive)
 
     def copy(self, database: Path) -> "World":
+        """In a file, also of a database on a server."""
         self.service.store.copy(database)
         copied = World(database, self.clock)
         copied.emails = list(self.emails)
@@ -389,7 +392,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(dir=IN_MEMORY)
         self.clock = FakeClock()
-        self.world = World(Path(self.folder.name) / "users.db", self.clock)
+        self.world = World(database_at(Path(self.folder.name) / "users.db"), self.clock)
         self.copies = 0
         self.seen: Any = None
         self.addresses: dict[int, tuple[str, bool]] = {}

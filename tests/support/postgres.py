@@ -217,7 +217,7 @@ def _template() -> str:
 def opened(database: Conninfo) -> Iterator[Any]:
     from usersctl.store.postgres.driver import Connection
 
-    with closing(Connection(database)) as connection:
+    with closing(Connection(database)) as connection, connection.patient():
         yield connection
 
 
