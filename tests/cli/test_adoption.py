@@ -356,6 +356,7 @@ def test_roles_in_a_table_of_their_own_are_read(usersctl: Command) -> None:
     assert by_email(usersctl)["grace@example.com"]["role"] == "admin"
 
 
+@pytest.mark.sqlite
 def test_a_column_of_confirmations_that_is_empty_everywhere_is_a_question(usersctl: Command) -> None:
     flask_security(usersctl.folder / "app.db", None, None, None)
     words = ("import", "--from", "sqlite:app.db")

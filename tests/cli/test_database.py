@@ -13,7 +13,7 @@ from support.commands import Command
 from support.databases import held
 from support.old_databases import old_database
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.sqlite]  # nearly all are about the file
 
 EVERY_READER = [
     ["list"],

@@ -58,9 +58,9 @@ def counting(function):
 
 
 def counted_first(method):
-    def counted(self, text, *more):
+    def counted(self, text, *more, **keywords):
         count(text)
-        return method(self, text, *more)
+        return method(self, text, *more, **keywords)
     return counted
 
 

@@ -34,7 +34,7 @@ def check_in_use(store: Store) -> BackupReport:
     """Checks the database in one snapshot, where it is. A server checks its pages and references itself."""
     if not isinstance(store.database, Conninfo):
         return check(store.database)
-    with store.read() as tx:
+    with store.read() as tx, store.whole(tx):
         missing = [f"{name} is missing" for name in sorted(tx.missing_parts())]
         found = {"schema": missing, "counts": tx.miscounted(), "audit": broken_trail(tx)}
         problems = [BackupProblem(name, message) for name, messages in found.items() for message in messages]

@@ -18,11 +18,10 @@ def move(source: Store, to: Database, progress: Progress) -> dict[str, int]:
     """
     if to == source.database:
         raise Taken(f"{source.name} is the database itself")
-    with source.write() as tx:
-        source.keep_writers_out(tx)
-        with _new(source, to) as new:
-            counts = pour(tx, new, progress)
-            source.mark_as_moved(tx, shown(to))
+    source.check_movable()
+    with source.write() as tx, source.whole(tx), _new(source, to) as new:
+        counts = pour(tx, new, progress)
+        source.mark_as_moved(tx, shown(to))
     return counts
 
 

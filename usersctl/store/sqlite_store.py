@@ -213,7 +213,7 @@ class SQLiteStore(Store):
     def copy_aside(self, now: datetime, folder: Path) -> Path:  # noqa: ARG002
         return database_file.copy_aside(self._path, now)
 
-    def keep_writers_out(self, tx: Transaction) -> None:  # noqa: ARG002 - a writer of a file is alone
+    def check_movable(self) -> None:
         if os.geteuid() not in (0, self._path.stat().st_uid):
             raise StoreUnusable(
                 f"{self._path} belongs to another user", hint="run this as its owner, or as root"

@@ -5,7 +5,7 @@ Four verbs: `read` a snapshot, `glance` at one statement, `write` all or nothing
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -104,9 +104,12 @@ class Store(ABC):
         `first` is called when no other process can write any more and nothing is replaced yet; it may still change `other`.
         """
 
-    @abstractmethod
-    def keep_writers_out(self, tx: Any) -> None:
-        """Until the end of this transaction, which reads the whole content, nothing else changes it."""
+    def whole(self, tx: Any) -> AbstractContextManager[None]:  # noqa: ARG002
+        """For a part of a transaction that takes long, because it is about the whole content."""
+        return nullcontext()
+
+    def check_movable(self) -> None:  # noqa: B027
+        """Raises StoreUnusable if this user could not mark it as moved."""
 
     @abstractmethod
     def mark_as_moved(self, tx: Any, moved_to: str) -> None:

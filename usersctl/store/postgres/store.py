@@ -245,8 +245,7 @@ class PostgresStore(Store):
         """The copy is a file."""
         from usersctl.store.new_file import new_file  # late: hardly ever needed
 
-        with self.read() as tx, new_file(target) as new:
-            tx.take_time()
+        with self.read() as tx, self.whole(tx), new_file(target) as new:
             pour(tx, new, progress)
             return tx.counts()
 
@@ -258,8 +257,7 @@ class PostgresStore(Store):
     def take_over(self, other: Store, *, first: Callable[[], object], progress: Progress) -> None:
         from usersctl.store.postgres.new_tables import NewTables
 
-        with self.write() as tx, self._connection().patient():
-            tx.take_time()
+        with self.write() as tx, self.whole(tx):
             first()
             with other.read() as content:
                 pour(content, NewTables(self._connection()), progress)
@@ -294,8 +292,11 @@ class PostgresStore(Store):
         if problem:
             raise Taken(f"{self.name} {problem}", hint="name a new database, made with: createdb NAME")
 
-    def keep_writers_out(self, tx: PostgresTransaction) -> None:
-        tx.take_time()  # they wait for the lock of the one writer
+    @contextmanager
+    def whole(self, tx: PostgresTransaction) -> Iterator[None]:
+        with self._connection().patient():
+            tx.take_time()
+            yield
 
     def mark_as_moved(self, tx: PostgresTransaction, moved_to: str) -> None:
         tx.mark_as_moved(moved_to)
