@@ -11,7 +11,7 @@ from usersctl.store.checks import check
 from usersctl.store.transaction import Transaction
 from usersctl.store.upgrade import statements
 
-CACHE = 64 * 1024  # KiB
+CACHE = 32 * 1024  # KiB
 
 
 @contextmanager
