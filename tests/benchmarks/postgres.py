@@ -3,7 +3,7 @@
 import shutil
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
@@ -13,7 +13,22 @@ from typing import NamedTuple
 from tests.benchmarks import logins
 from tests.benchmarks.daemon import until_it_answers
 from tests.benchmarks.frame import ROOT, Bench, Figure, ratios
-from tests.benchmarks.servers import ACTIVE, Server, Turn, Wrk, processor_of, servers, signed_in, use
+from tests.benchmarks.growth import ADMIN
+from tests.benchmarks.servers import (
+    ACTIVE,
+    Order,
+    Server,
+    Turn,
+    Wrk,
+    asking,
+    get,
+    in_turns,
+    processor_of,
+    servers,
+    signed_in,
+    use,
+)
+from tests.benchmarks.servers import beside as rate_beside
 from tests.benchmarks.sessions import MANY, at, beside, rate
 
 sys.path.append(str(ROOT / "tests"))  # where the helpers of the tests find each other
@@ -150,10 +165,38 @@ def _size(bench: Bench, node: Node) -> Iterator[Figure]:
             for size in sizes[:: -1 if turn % 2 else 1]:
                 asked = _ask(node, checks[size], [daemons[size]], 1, bench.size(2, 1))
                 turns[str(size)].append(asked.turn)
+        lists = list(_lists(bench, node, databases, daemons))
     few, many = map(str, sizes)
     for size in sizes:
         yield from rate(f"session check on PostgreSQL, {size:,} users, 1 connection", turns[str(size)])
     yield beside(f"{sizes[1]:,} beside {sizes[0]:,}", turns, many, few, 0.95)
+    yield from lists
+
+
+def _lists(
+    bench: Bench, node: Node, databases: Mapping[int, str], daemons: Mapping[int, Server]
+) -> Iterator[Figure]:
+    few, many = databases
+    for there in databases.values():
+        node.sql("UPDATE users SET role = 'admin' WHERE id = 1", database=there.rpartition("/")[2])
+    paths = {
+        "list, first page": "/api/users",
+        "list, last page": "/api/users?page={pages}",
+        "search for one": "/api/users?search=user%20number%2000000050",
+    }
+    with asking(bench) as asker:
+        for what, path in paths.items():
+            orders = {
+                str(size): Order(daemon.port, [get(path.format(pages=size // 10), ADMIN)])
+                for size, daemon in daemons.items()
+            }
+            rates = in_turns(asker, orders, bench.size(4, 1), bench.seconds(0.3), warm_up=10)
+            for size in databases:
+                median = 1000 / statistics.median(rates[str(size)])
+                yield Figure(f"{what} on PostgreSQL, {size:,} users", [median], "ms")
+            grown = rate_beside(rates, str(few), str(many))
+            promise = 1.5 if what.startswith("list") else None
+            yield Figure(f"  {many:,} beside {few:,}", [grown], "times", at_most=promise)
 
 
 def _start_and_memory(bench: Bench, node: Node) -> Iterator[Figure]:
