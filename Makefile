@@ -1,5 +1,5 @@
 # What a contributor runs. Each target makes its environment first, if it is missing or out of date.
-.PHONY: check test test-postgres ci docs format
+.PHONY: check test test-postgres test-failover ci docs format
 
 # Before each commit: style, types and the fast tests.
 check: .venv/.made
@@ -15,6 +15,10 @@ test:
 # All tests once more, with their databases on a PostgreSQL server, which they start in a temporary folder.
 test-postgres: .venv/.made
 	POSTGRES_TESTS=required .venv/bin/python -m pytest -q --postgres
+
+# What becomes of a PostgreSQL server that fails over: alone, because limits of time are judged.
+test-failover: .venv/.made
+	POSTGRES_TESTS=required FAILOVER_TESTS=required .venv/bin/python -m pytest -q -n 0 tests/faults/test_failover.py
 
 # What a change has to pass: packages, all tests with coverage, the pages in a browser. Needs root on Debian.
 ci:

@@ -95,6 +95,7 @@ def test_the_audit_can_be_filtered_by_user_and_time(
         assert [row.id for row in tx.audit_rows(user_id=2, since=stamp(clock()))] == [4]
 
 
+@pytest.mark.sqlite  # a file keeps what was deleted
 def test_no_secret_is_anywhere_in_the_files(service: Service, add: Callable[..., User]) -> None:
     secrets = [
         "planted first password",

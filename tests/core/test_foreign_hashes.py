@@ -321,6 +321,7 @@ def test_many_hashes_that_bcrypt_reads_hide_no_slower_one(
     assert counts == [1, 60]
 
 
+@pytest.mark.sqlite  # the plan of SQLite
 def test_an_installation_without_foreign_hashes_reads_no_table_for_them(service: Service) -> None:
     with service.store.read() as tx, statements(service) as run:
         assert list(tx.foreign_hashes(beginning_of, 1)) == []

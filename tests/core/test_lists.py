@@ -167,6 +167,7 @@ def test_no_account_is_listed_as_locked_while_limits_are_off(make_service: Calla
     assert service.accounts.page(UserFilter(state="locked")).users == []
 
 
+@pytest.mark.sqlite  # the plan of SQLite
 @pytest.mark.parametrize("state", [state for state in UserState if state not in ("active", "locked")])
 @pytest.mark.parametrize("sort", SORTS)
 @pytest.mark.parametrize("descending", [False, True])
@@ -189,6 +190,7 @@ def test_a_state_is_listed_from_an_index_in_the_order_of_the_list(
     assert re.search(rf"USING INDEX {own[state]}", steps[0]), steps
 
 
+@pytest.mark.sqlite  # the plan of SQLite
 @pytest.mark.parametrize("others", [{"state": "active"}, {"role": "user"}, {"active": True, "role": "user"}])
 def test_a_part_of_a_large_group_is_counted_from_its_members(
     service: Service, people: list[Person], monkeypatch: pytest.MonkeyPatch, others: dict[str, Any]

@@ -140,6 +140,7 @@ def test_two_filters_use_the_index_of_the_rarer_one(
     assert ([row["id"] for row in page.rows], page.next) == ([1], None)
 
 
+@pytest.mark.sqlite  # the plan of SQLite
 @pytest.mark.parametrize(
     ("wanted", "index"),
     [
