@@ -1,6 +1,6 @@
 """When a cron line is due: five fields or an alias, in the host's local time."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from usersctl.clock import utc_now
 
@@ -52,3 +52,13 @@ def _lines(line: str) -> list[str]:
     if day[0] in "*?" or weekday[0] in "*?":
         return [line]
     return [f"{minute} {hour} {day} {month} *", f"{minute} {hour} * {month} {weekday}"]
+
+
+def latest_slot(line: str, due: datetime, now: datetime) -> datetime:
+    """The last moment until `now` at which the line was due, as it was at `due`."""
+    slot, near = due, next_slot(line, now - timedelta(days=1))
+    if due < near <= now:  # after a year of sleep it does not count every minute of it
+        slot = near
+    while (following := next_slot(line, slot)) <= now:
+        slot = following
+    return slot

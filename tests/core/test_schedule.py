@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usersctl.schedule import next_slot
+from usersctl.schedule import latest_slot, next_slot
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 11, 20, 8, 22, 19, tzinfo=UTC)
@@ -157,3 +157,19 @@ def test_a_slot_is_always_later_also_while_clocks_change(line: str, minutes: int
 def test_without_a_moment_it_starts_from_now() -> None:
     now = datetime.now(UTC)
     assert now < next_slot("* * * * *") <= now + timedelta(minutes=2)
+
+
+@pytest.mark.parametrize(
+    ("line", "due", "now", "latest"),
+    [
+        ("* * * * *", "2026-11-20T08:30", "2026-11-20T08:30", "2026-11-20T08:30"),
+        ("* * * * *", "2026-11-20T08:30", "2026-11-20T08:31", "2026-11-20T08:31"),
+        ("*/5 * * * *", "2026-11-20T08:25", "2026-11-20T08:44", "2026-11-20T08:40"),
+        ("* * * * *", "2025-11-20T08:30", "2026-11-20T08:31", "2026-11-20T08:31"),
+        ("0 0 1 1 *", "2026-01-01T00:00", "2026-11-20T08:31", "2026-01-01T00:00"),
+    ],
+)
+def test_of_several_slots_that_are_due_the_latest_is_run(line: str, due: str, now: str, latest: str) -> None:
+    slots = (datetime.fromisoformat(text).astimezone() for text in (due, now, latest))
+    due_at, now_at, latest_at = slots
+    assert latest_slot(line, due_at, now_at) == latest_at

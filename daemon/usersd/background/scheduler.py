@@ -8,7 +8,7 @@ from typing import Any
 from usersctl.clock import Clock
 from usersctl.errors import UsersError
 from usersctl.models import Actor
-from usersctl.schedule import next_slot
+from usersctl.schedule import latest_slot, next_slot
 from usersd.log import Log
 
 LONGEST_SLEEP = 30.0  # seconds: the wall clock may jump, so it is read again now and then
@@ -50,7 +50,8 @@ class Scheduler(threading.Thread):
             self.due = next_slot(self._line, now)
         self._seen = now
         if now >= self.due:
-            slot, self.due = self.due, next_slot(self._line, now)
+            # The latest of those that are due: another scheduler may have run the first of them.
+            slot, self.due = latest_slot(self._line, self.due, now), next_slot(self._line, now)
             try:
                 self._task(slot)
             except UsersError as error:
