@@ -124,7 +124,9 @@ def test_spectral_finds_nothing_but_the_trailing_slash_of_the_specification(
     (described / "rules.json").write_text('{"extends": ["spectral:oas"]}')
     lint = [programs / "node_modules/.bin/spectral", "lint", "openapi.json", "-r", "rules.json", "-f", "json"]
     done = subprocess.run(lint, cwd=described, capture_output=True, text=True, timeout=120, check=False)
-    problems = json.loads(done.stdout)
+    # OpenAPI 3.1 lets a bearer token name its scopes, as OAuth does; Spectral looks for them where only OAuth has them.
+    of_scopes = ["security", "1", "bearer", "0"]
+    problems = [problem for problem in json.loads(done.stdout) if problem["path"][3:] != of_scopes]
     assert [(problem["code"], problem["path"]) for problem in problems] == [
         ("path-keys-no-trailing-slash", ["paths", "/_tasks/"])
     ]
