@@ -2,37 +2,30 @@
 
 import io
 import json
-import sqlite3
 import time
 from collections.abc import Iterator
 from http.cookies import SimpleCookie
-from itertools import count
 from pathlib import Path
 from typing import Any
 from wsgiref.util import setup_testing_defaults
 
-from tests.benchmarks.frame import Bench, Figure, add_sessions, add_users
-from tests.benchmarks.servers import use
+from tests.benchmarks.frame import Bench, Figure, add_sessions, add_users, filling
 
 ORIGIN = "http://localhost:8080"
 MOST = 15  # milliseconds
 TIMES = 40  # of which the quickest counts: whatever else the machine does only adds to it
-PEOPLE = count()  # each without a passkey, also in the next run
 ALGORITHMS = {"ES256": -7, "EdDSA": -8, "RS256": -257}
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
     """Processor time of both requests, without the socket, and without the first one, which imports."""
     size = bench.size(100_000, 100)
-
-    def fill(connection: sqlite3.Connection) -> None:
+    database = bench.database("passkeys")  # of this run: only a new session may add a passkey
+    with filling(database) as connection:
         add_users(connection, size)
         add_sessions(connection, size)
-
-    database = bench.kept(f"passkeys-{size}", fill)
-    use(database, size)
-    for name, algorithm in ALGORITHMS.items():
-        person = Person(database, next(PEOPLE), algorithm)
+    for number, (name, algorithm) in enumerate(ALGORITHMS.items()):
+        person = Person(database, number, algorithm)
         person.signs_in()
         took = min(person.signs_in() for _ in range(bench.size(TIMES, 2)))
         yield Figure(f"sign-in with a passkey, {name}, {size:,} users", [took * 1000], "ms", MOST)
