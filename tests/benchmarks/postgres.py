@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tests.benchmarks import logins
 from tests.benchmarks.daemon import until_it_answers
-from tests.benchmarks.frame import ROOT, Bench, Figure, ratios
+from tests.benchmarks.frame import ROOT, Bench, Figure, into_memory, ratios
 from tests.benchmarks.growth import ADMIN
 from tests.benchmarks.servers import (
     ACTIVE,
@@ -51,7 +51,11 @@ def measure(bench: Bench) -> Iterator[Figure]:
 def _server(bench: Bench) -> Iterator[Node]:
     """Its databases are kept for the next run."""
     node = Node(bench.folder / "postgres")
-    if not node.folder.exists():
+    if node.folder.exists():
+        for file in (node.folder / "data" / "base").rglob("*"):
+            if file.is_file():
+                into_memory(file)
+    else:
         bench.folder.chmod(0o711)  # the server runs as another user
         owned_folder(node.folder)
         node.make()
