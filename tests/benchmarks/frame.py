@@ -123,6 +123,7 @@ class Bench:
             "PYTHONPATH": self.installed if byte_code else self.sources,
             "PYTHONDONTWRITEBYTECODE": "1",
             "USERS_DATABASE": str(database),
+            "STATE_DIRECTORY": str(self.folder),
         }
 
     def run(self, words: Sequence[str], env: Mapping[str, str]) -> Ran:

@@ -13,7 +13,7 @@ from support.commands import Command
 from support.databases import held
 from support.old_databases import old_database
 
-pytestmark = [pytest.mark.slow, pytest.mark.sqlite]  # nearly all are about the file
+pytestmark = pytest.mark.slow
 
 EVERY_READER = [
     ["list"],
@@ -47,6 +47,7 @@ EVERY_WRITER = [
 # --- made and looked at ---
 
 
+@pytest.mark.sqlite
 def test_init_creates_the_database_once_for_its_owner_only(usersctl: Command) -> None:
     path = usersctl.folder / "deep" / "users.db"
     done = usersctl.ok("db", "init", "--db", path)
@@ -57,6 +58,7 @@ def test_init_creates_the_database_once_for_its_owner_only(usersctl: Command) ->
     assert usersctl.ok("db", "init", "--db", path, "--json").json["created"] is False
 
 
+@pytest.mark.sqlite
 def test_status_shows_the_path_its_reason_and_the_counts(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     printed = usersctl.ok("db", "status", "--json").json

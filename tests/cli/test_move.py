@@ -69,7 +69,7 @@ def test_a_daemon_on_the_old_database_refuses_from_its_next_request_on(
         assert client.login(ada.email, PASSWORD).status == 200
         usersctl.ok("db", "move", server)
         assert client.get("/api/users/me").status == 503
-        assert client.get("/readyz").status == 503
+        assert client.get("/ready").status == 503
         assert daemon.stop() == 0
         assert f"was moved to {server}" in daemon.events("database")[0]["message"]
     with serving(usersctl, env={"USERS_DATABASE": str(server)}) as daemon:
@@ -163,8 +163,8 @@ def test_a_server_is_imported_to_and_exported_from(remote: Command) -> None:
     remote.ok("import", "-", "--dry-run", stdin=rows)
     assert remote.ok("list").rows == []
     assert remote.ok("import", "-", stdin=rows).stdout.startswith("Imported: 2 created")
-    exported = remote.ok("export", "people.csv") and (remote.folder / "people.csv").read_text()
-    assert "ada@example.com" in exported
+    remote.ok("export", "people.csv")
+    assert "ada@example.com" in (remote.folder / "people.csv").read_text()
     assert remote.ok("import", "people.csv", "--on-conflict", "update").stdout.startswith(
         "Imported: 0 created"
     )

@@ -12,6 +12,7 @@ from support.commands import PASSWORD, Command
 from support.daemons import serving, wait_for
 from support.documentation import page
 from support.factors import SEED, add_authenticator_apps, opened_secrets
+from support.faults import FORGOT
 
 from usersctl.config import Settings
 from usersctl.service import build
@@ -34,7 +35,6 @@ def empty(usersctl: Command, postgres_database: Make) -> str:
     usersctl.env |= {
         "USERS_DATABASE": "",
         "USERS_DATABASE_FILE": str(file),
-        "STATE_DIRECTORY": str(usersctl.folder),
         "USERS_SECRET_KEY": "",
     }
     return database.replace("//users@", "//users:***@")
@@ -86,7 +86,8 @@ def test_the_password_never_appears(usersctl: Command, empty: str) -> None:
     assert WORD not in "".join(printed) + arguments + str(at_server) + log
 
 
-def test_the_key_is_configured_and_rotated_and_there_is_no_file(usersctl: Command, empty: str) -> None:
+@pytest.mark.usefixtures("empty")
+def test_the_key_is_configured_and_rotated_and_there_is_no_file(usersctl: Command) -> None:
     usersctl.ok("create", "ada@example.com", "--password-stdin", stdin=PASSWORD)
     refused = usersctl("key", "rotate")
     assert (refused.code, "auth.secretKey is not set" in refused.stderr) == (6, True)
@@ -112,7 +113,14 @@ def test_the_key_is_configured_and_rotated_and_there_is_no_file(usersctl: Comman
     backed_up = usersctl.ok("db", "backup", usersctl.folder / "backup.db", "--json").json
     assert backed_up["key"] == "auth.secretKey"
     assert not (usersctl.folder / "users.key").exists()
-    assert empty
+
+
+@pytest.mark.usefixtures("empty")
+def test_emails_without_a_mail_server_are_in_the_folder_of_the_machine(usersctl: Command) -> None:
+    usersctl.ok("create", "ada@example.com", "--generate")
+    with serving(usersctl) as daemon:
+        assert daemon.client().post(FORGOT, {"email": "ada@example.com"}).status == 200
+        wait_for(lambda: list((usersctl.folder / "mail").glob("*.eml")))
 
 
 def test_a_password_among_the_arguments_is_refused(usersctl: Command, empty: str) -> None:
@@ -125,7 +133,8 @@ def test_a_password_among_the_arguments_is_refused(usersctl: Command, empty: str
     assert usersctl.ok("--db", plain, "db", "status", "--json").json["chosen_by"] == "command line"
 
 
-def test_a_missing_extra_is_named(usersctl: Command, empty: str) -> None:
+@pytest.mark.usefixtures("empty")
+def test_a_missing_extra_is_named(usersctl: Command) -> None:
     script = "import sys; sys.modules['psycopg'] = None; from usersctl.__main__ import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", script, "list"],
@@ -139,7 +148,6 @@ def test_a_missing_extra_is_named(usersctl: Command, empty: str) -> None:
     assert "needs psycopg" in done.stderr
     assert "pip install 'usersctl[postgres]'" in done.stderr
     assert "Traceback" not in done.stderr
-    assert empty
 
 
 @pytest.mark.parametrize(
@@ -157,6 +165,16 @@ def test_a_server_that_is_away_is_one_line_with_a_way_on(usersctl: Command, conn
     assert len(done.stderr.splitlines()) == 2
     assert WORD not in done.stderr
     assert done.stderr.startswith(f"usersctl: {conninfo.format(word='***')}")
+
+
+@pytest.mark.parametrize(("words", "code"), [("doctor", 7), ("db status", 6)])
+def test_a_server_that_is_away_is_named_without_its_password(
+    usersctl: Command, words: str, code: int
+) -> None:
+    conninfo = "postgresql://users:{word}@127.0.0.1:9/users"
+    done = usersctl(*words.split(), env={"USERS_DATABASE": conninfo.format(word=WORD)})
+    printed = done.stdout + done.stderr
+    assert (done.code, conninfo.format(word="***") in printed, WORD in printed) == (code, True, False)
 
 
 def test_a_mistake_in_the_conninfo_is_told_apart_from_a_server_that_is_away(

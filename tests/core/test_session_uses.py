@@ -18,7 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.commands import OPERATOR, PASSWORD, create_user
-from support.databases import IN_MEMORY, add_database, database_at
+from support.databases import IN_MEMORY, add_database, database_at, fields_of
 from support.fakes import FakeClock
 from support.faults import LONG
 
@@ -309,9 +309,10 @@ class ExpiryMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(dir=IN_MEMORY)
         self.clock = FakeClock()
+        folder = Path(self.folder.name)
         configured = Settings(
+            **fields_of(database_at(folder / "users.db"), folder),
             base_url="http://127.0.0.1:8080",
-            database=database_at(Path(self.folder.name) / "users.db"),
             token_expiration=IDLE,
             remember_me_expiration=PERSISTENT_IDLE,
             rounds=4,

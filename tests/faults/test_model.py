@@ -238,6 +238,7 @@ class Machine(RuleBasedStateMachine):
                 patch.delenv(name)
             patch.setenv("USERS_DATABASE", str(self.service.settings.database))
             patch.setenv("USERS_CONFIG", str(self.folder / "users.toml"))
+            patch.setenv("STATE_DIRECTORY", str(self.folder))
             patch.setattr(sys, "argv", ["usersctl", "--json", "--no-input", *words])
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
             patch.setitem(open_store.__kwdefaults__, "clock", self.clock)

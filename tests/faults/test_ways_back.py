@@ -94,9 +94,10 @@ class Holdings:
 class World:
     """A service, its mailboxes, and what each person holds."""
 
-    def __init__(self, database: Database, clock: FakeClock) -> None:
+    def __init__(self, database: Database, folder: Path, clock: FakeClock) -> None:
         values = Settings(
             database=database,
+            state_folder=folder,
             secret_keys=(SECRET_KEY,),
             base_url="http://users.example.com",
             rounds=4,
@@ -124,7 +125,7 @@ class World:
     def copy(self, database: Path) -> "World":
         """In a file, also of a database on a server."""
         self.service.store.copy(database)
-        copied = World(database, self.clock)
+        copied = World(database, database.parent, self.clock)
         copied.emails = list(self.emails)
         copied.holdings = deepcopy(self.holdings)
         return copied
@@ -392,7 +393,8 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(dir=IN_MEMORY)
         self.clock = FakeClock()
-        self.world = World(database_at(Path(self.folder.name) / "users.db"), self.clock)
+        folder = Path(self.folder.name)
+        self.world = World(database_at(folder / "users.db"), folder, self.clock)
         self.copies = 0
         self.seen: Any = None
         self.addresses: dict[int, tuple[str, bool]] = {}

@@ -116,9 +116,11 @@ class Command:
             "HOME": str(folder),
             "USERS_CONFIG": str(self.config),
             "USERS_DATABASE": str(self.database),
+            # For the files of a test that names a database on a server: as root they would go to /var/lib/users.
+            "STATE_DIRECTORY": str(folder),
         }
         if isinstance(self.database, Conninfo):
-            self.env |= {"STATE_DIRECTORY": str(folder), "USERS_SECRET_KEY": SECRET_KEY}
+            self.env["USERS_SECRET_KEY"] = SECRET_KEY
 
     @property
     def is_unused(self) -> bool:

@@ -48,7 +48,6 @@ class Several:
         folder.mkdir(exist_ok=True)
         command = Command(folder)
         command.database = command.env["USERS_DATABASE"] = self.database  # type: ignore[assignment]
-        command.env["STATE_DIRECTORY"] = str(folder)
         values = {"proxy": self.proxy, "port": self.ports[index], "processes": self._processes}
         command.configure(CONFIGURATION.format_map(values) + self._more)
         return command
