@@ -51,14 +51,15 @@ def _networks(ranges: str) -> tuple[Any, ...]:
 def _normal_range(text: str) -> str:
     import ipaddress
 
-    network = None
+    problem = f"Not an address or range: {text[:60]!r}"
+    given = None
     with suppress(ValueError):
-        network = ipaddress.ip_network(text)
-    if network is None or "%" in text:  # an interface of some machine, as in fe80::1%eth0
-        raise Invalid(
-            f"Not an address or range: {text[:60]!r}",
-            hint="write 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32",
-        )
+        given = ipaddress.ip_interface(text)
+    if given is None or "%" in text:  # an interface of some machine, as in fe80::1%eth0
+        raise Invalid(problem, hint="write 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32")
+    network = given.network
+    if given.ip != network.network_address:
+        raise Invalid(f"{problem}; the range is {network}")
     mapped = getattr(network.network_address, "ipv4_mapped", None)
     if mapped is not None and network.prefixlen >= 96:
         # Clients at such addresses are compared by their IPv4 address.

@@ -170,7 +170,7 @@ def test_a_token_without_scopes_and_ranges_says_so_in_json(usersctl: Command) ->
         (["--scope", "users:raed"], "did you mean users:read?"),
         (["--scope", "me,"], "'' is no scope"),
         (["--scope", ""], "'' is no scope"),
-        (["--ip", "10.0.0.1/8"], "Not an address or range: '10.0.0.1/8'"),
+        (["--ip", "10.0.0.1/8"], "Not an address or range: '10.0.0.1/8'; the range is 10.0.0.0/8"),
         (["--ip", "unix"], "write 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32"),
         (["--ip", ""], "Not an address or range: ''"),
     ],

@@ -118,6 +118,25 @@ def test_what_is_no_address_and_no_range_is_refused(text: str) -> None:
         normal_ranges([text])
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("10.0.0.1/8", "10.0.0.0/8"),
+        ("10.0.0.1/255.0.0.0", "10.0.0.0/8"),
+        ("192.0.2.7/31", "192.0.2.6/31"),
+        ("2001:db8::1/32", "2001:db8::/32"),
+        ("1.2.3.4/0", "0.0.0.0/0"),
+    ],
+)
+def test_an_address_with_the_length_of_a_range_is_refused_and_the_range_is_named(
+    text: str, named: str
+) -> None:
+    with pytest.raises(Invalid) as refused:
+        normal_ranges([text])
+    assert str(refused.value) == f"Not an address or range: {text!r}; the range is {named}"
+    assert normal_ranges([named]) == named
+
+
 def test_a_token_has_some_ranges_and_not_thousands() -> None:
     many = [f"10.0.{number}.0/24" for number in range(MOST_RANGES + 1)]
     assert len(normal_ranges(many[1:]).split()) == MOST_RANGES

@@ -127,7 +127,7 @@ def test_a_token_expires_after_90_days_if_nothing_else_is_said(
         ({"scopes": [1]}, "scopes must be a list of strings"),
         ({"scopes": None}, "scopes must not be null"),
         ({"ip": []}, "Give at least one range"),
-        ({"ip": ["10.0.0.1/8"]}, "Not an address or range"),
+        ({"ip": ["10.0.0.1/8"]}, "Not an address or range: '10.0.0.1/8'; the range is 10.0.0.0/8"),
         ({"ip": ["fe80::1%a b"]}, "Not an address or range"),
         ({"ip": "10.0.0.0/8"}, "ip must be a list"),
         ({"ip": ["10.0.0.0/8"] * 3 + [f"192.0.2.{n}" for n in range(60)]}, "Too many ranges"),
