@@ -140,8 +140,12 @@ def _report(run: Invocation, error: Exception) -> ExitCode:
         return code_of(error)
     if isinstance(error, OSError):
         # An error without a file name comes from one of the standard streams.
-        subject = repr(error.filename) if error.filename else "Input or output failed"
-        run.out.error(OSError(f"{subject}: {error.strerror or error}"), code="io")
+        subject, hint = repr(error.filename), None
+        if not error.filename:
+            subject = "Input or output failed"
+            if run.out.is_done:
+                hint = "the command has done its work; only its report could not be written"
+        run.out.error(OSError(f"{subject}: {error.strerror or error}"), code="io", hint=hint)
         _drop_output()
         return ExitCode.UNUSABLE
     hint = "this is a bug in usersctl: run again with --debug, and report the output"

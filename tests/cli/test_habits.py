@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from support.commands import CLAIM, USERSCTL, Command, by_hand, feed
+from support.commands import CLAIM, PASSWORD, USERSCTL, Command, by_hand, feed
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from usersctl import __version__
@@ -244,8 +244,49 @@ def test_a_full_stdout_is_a_failure(usersctl: Command, words: str) -> None:
     done = usersctl.shell(f"usersctl {words} > /dev/full")
     assert done.code == 6, done
     assert "No space left on device" in done.stderr
+    assert DONE not in done.stderr
     assert "Exception ignored" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+DONE = "the command has done its work; only its report could not be written"
+
+
+@pytest.mark.parametrize(
+    ("words", "action"),
+    [
+        ("create bob@example.com --password-file word", "create"),
+        ("update 1 --name Countess", "update"),
+        ("delete 1 --yes --json", "delete"),
+        ("import people.csv", "import"),
+        ("apply people.toml", "create"),
+        ("apply people.toml --json", "create"),
+    ],
+)
+def test_a_full_stdout_after_a_change_says_that_it_is_made(
+    usersctl: Command, words: str, action: str
+) -> None:
+    usersctl.add("ada")
+    (usersctl.folder / "word").write_text(PASSWORD)
+    (usersctl.folder / "people.csv").write_text("email\nbob@example.com\n")
+    (usersctl.folder / "people.toml").write_text('name = "people"\n[[users]]\nemail = "bob@example.com"\n')
+    if words.startswith("apply"):
+        planned = usersctl.shell(f"usersctl {words} --plan > /dev/full")
+        assert (planned.code, DONE in planned.stderr) == (6, False)
+    done = usersctl.shell(f"usersctl {words} > /dev/full")
+    assert (done.code, "No space left on device" in done.stderr, DONE in done.stderr) == (6, True, True)
+    assert usersctl.ok("audit", "--json").json[-1]["action"] == action
+
+
+@pytest.mark.parametrize(
+    "words", ["create bob@example.com --generate", "token create 1 --no-expiry", "set-password 1 --generate"]
+)
+def test_a_secret_that_a_full_stdout_does_not_take_is_not_stored(usersctl: Command, words: str) -> None:
+    usersctl.add("ada")
+    before = usersctl.ok("audit", "--json").stdout
+    done = usersctl.shell(f"usersctl {words} > /dev/full")
+    assert (done.code, "No space left on device; nothing was done" in done.stderr) == (6, True)
+    assert usersctl.ok("audit", "--json").stdout == before
 
 
 @pytest.mark.parametrize("words", ["list", "list --json", "list --csv", "export --format jsonl"])

@@ -108,6 +108,7 @@ def _apply(
         confirm(run, f"Apply: {summary(changes, PLANNED)}?", yes=False)
         shown = changes
     done = service.desired_state.apply(state, options, confirmed=yes or asks, shown=shown, by=run.actor)
+    run.out.is_done = True
     if run.out.json:
         run.out.write_json(_as_json(done))
         return

@@ -20,6 +20,8 @@ class Draw(Protocol):
 
 
 class Output:
+    is_done = False  # the work of the command, of which only the report is missing
+
     def __init__(self, options: Options) -> None:
         self.json = options.json
         self.quiet = options.quiet
@@ -42,12 +44,15 @@ class Output:
             else:
                 self.data(text)
             sys.stdout.flush()
-        except BrokenPipeError:
-            # For other output, a reader that goes away early is no error.
-            raise OSError(errno.EIO, "the output was not read; nothing was done") from None
+        except OSError as error:
+            reason = error.strerror
+            if isinstance(error, BrokenPipeError):  # for other output, a reader that goes away early is no error
+                reason = "the output was not read"
+            raise OSError(errno.EIO, f"{reason}; nothing was done") from None
 
     def result(self, text: str, value: Any) -> None:
         """What a command did: a line for a person, or the same as JSON."""
+        self.is_done = True
         if self.json:
             self.write_json(value)
         elif not self.quiet:
