@@ -19,9 +19,9 @@ def announce(service: Service, log: Log) -> bool:
             log.event("migrated", message=note)
     log_links(service, log)
     if isinstance(service.settings.database, Conninfo) and not service.settings.secret_keys:
-        from usersctl.factors.sealing import NO_KEY  # late: a database in a file does without
+        from usersctl.factors.sealing import NO_KEY, SET_KEY  # late: a database in a file does without
 
-        log.event("no-secret-key", message=NO_KEY)
+        log.event("no-secret-key", message=NO_KEY, hint=SET_KEY)
     admin = service.first_admin.from_environment(os.environ)
     if admin is not None:
         log.event("first-admin", user=admin.id, email=admin.email)

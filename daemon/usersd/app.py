@@ -224,7 +224,7 @@ class App:
             return error_response(500, "Internal server error")
         if isinstance(error, errors.StoreUnusable):
             # Its message names files, which clients must not learn.
-            self.log.event("database", request=request.request_id, message=str(error))
+            self.log.event("database", request=request.request_id, message=str(error), hint=error.hint)
             return unavailable()
         return error_response(status, str(error), *_headers_of(error))
 

@@ -69,7 +69,7 @@ class Embedded(Generic[T]):
             try:
                 self.opened()
             except UsersError as error:
-                self._log.event("database", message=str(error))
+                self._log.event("database", message=str(error), hint=error.hint)
                 wait = START_AFTER
         with self._lock:
             self._stack.close()

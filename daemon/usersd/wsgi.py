@@ -35,7 +35,7 @@ class Application:
             app = self._daemon.opened().app
         except UsersError as error:
             request_id = new_request_id()
-            self._log.event("database", request=request_id, message=str(error))
+            self._log.event("database", request=request_id, message=str(error), hint=error.hint)
             response = unavailable(("X-Request-Id", request_id))
             return send(environ, start_response, response, self._settings)
         return app(environ, start_response)

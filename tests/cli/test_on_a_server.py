@@ -96,9 +96,16 @@ def test_the_key_is_configured_and_rotated_and_there_is_no_file(usersctl: Comman
     with serving(usersctl) as daemon:
         client = daemon.client()
         assert client.login("ada@example.com", PASSWORD).status == 200
-        assert client.post("/api/users/me/totp", {}).status == 503
+        refused = client.post("/api/users/me/totp", {})
+        assert (refused.status, refused.message) == (
+            503,
+            "The service is not available right now, please try again",
+        )
         assert client.get("/api/users/me/factors").json["totp"]["enabled"] is False
-        assert "auth.secretKey is not set" in daemon.file.read_text()
+        for event in ("no-secret-key", "database"):  # at the start, and at the refusal
+            (line,) = daemon.events(event)
+            assert "auth.secretKey is not set" in line["message"]
+            assert "`openssl rand -base64 32`" in line["hint"]
     assert usersctl.ok("db", "status", "--json").json["totp_secrets"] == 0
 
     old, new = "o" * 44, "n" * 44

@@ -202,6 +202,7 @@ def test_the_key_has_to_be_configured(database: Conninfo, tmp_path: Path) -> Non
     found = examined(database, tmp_path, secret_keys=())["secret-key"]
     assert found.severity == Severity.WARNING
     assert "auth.secretKey is not set" in found.message
+    assert "`openssl rand -base64 32`" in str(found.mend)
     settings = Settings(database=database, base_url="http://localhost:8080", secret_keys=(KEY,), rounds=4)
     with closing(build(settings)) as service:
         create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)

@@ -120,7 +120,7 @@ class Settings(NamedTuple):
     secret_keys: Annotated[tuple[str, ...], Key("auth.secretKey", values.secret_keys, env="USERS_SECRET_KEY",
         env_file=True, secret=True, example="the output of: openssl rand -base64 32", help=
         "The key that seals the secrets of authenticator apps: 32 characters or more. Several, one a line: the first seals, all open. "
-        "Without it: the file users.key beside the database, which is made when it is needed.")] = ()
+        "Without it: the file users.key beside the database, which is made when it is needed. For a database on a server it must be set.")] = ()
 
     forward_headers: Annotated[tuple[tuple[str, str], ...], Key("forward.headers", values.identity_headers,
         "The headers that tell an application behind a proxy who the user is, each with what it holds: id, email, name, role, groups or auth.")
