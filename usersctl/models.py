@@ -180,7 +180,7 @@ UNKNOWN_CLIENT = Client()
 
 
 class Caller(Protocol):
-    """What a session check may ask about the program that sent a request. Few ask, so a request tells it late."""
+    """What a session check may ask about the program that sent a request. Few ask, so a request works it out late."""
 
     @property
     def ip(self) -> str | None: ...

@@ -567,7 +567,7 @@ class Sessions:
     ) -> Cleanup:
         with self.store.write() as tx:
             if slot is not None and not tx.note_slot(CLEANUP_TASK, slot):
-                return done  # another daemon ran it meanwhile, and told so
+                return done  # another daemon ran it meanwhile, and noted it
             own = tx.session(by.token_hash or b"")
             if is_whole and done.include_no_expiration and own is not None and own[0].expires_at is None:
                 tx.delete_token(by.token_hash or b"")

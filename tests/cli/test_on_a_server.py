@@ -208,7 +208,7 @@ def test_a_mistake_in_the_conninfo_is_told_apart_from_a_server_that_is_away(
 
 
 def test_probes_tell_a_server_that_is_away(usersctl: Command, postgres_database: Make) -> None:
-    """Its database does not let anybody in for a moment, as if it were away."""
+    """Its database takes no connection for a moment, as if it were away."""
     database = postgres_database()
     usersctl.env["USERS_DATABASE"] = database
     name = postgres.name_of(database)

@@ -90,7 +90,7 @@ class Several:
                     index = chance.randrange(len(self.ports))
                     self.kill(index)
                     self.start(index)
-            except BaseException as error:  # noqa: BLE001 - the test tells at its end
+            except BaseException as error:  # noqa: BLE001 - the test fails with it at its end
                 wrong.append(error)
 
         thread = threading.Thread(target=kill_them)

@@ -11,9 +11,8 @@ from usersctl.store.inspection import Server
 from usersctl.text import counted
 
 CLOCKS_DIFFER = timedelta(seconds=5)
-OTHER_THREADS = 10 + (
-    os.cpu_count() or 1
-)  # of each process: for changes, emails, the schedule; and for logins
+# Of each process: for changes, emails, the schedule; and for logins.
+OTHER_THREADS = 10 + (os.cpu_count() or 1)
 
 Look = Callable[[Installation], Result | None]
 

@@ -9,7 +9,7 @@ from usersctl.changes import ASKED, changes_of, delete_users, make_changes
 from usersctl.groups import create_group, delete_group, group_named, set_groups
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import Actor, Newcomer, Standing, User
-from usersctl.state.planning import BATCH, CREATED, DELETED, GROUP, REGISTRATION, UPDATED, USER, Change, View
+from usersctl.state.planning import CREATED, DELETED, GROUP, REGISTRATION, UPDATED, USER, Change, View, batches
 from usersctl.store.transaction import Transaction
 
 INVITATION_LASTS = timedelta(days=7)
@@ -36,7 +36,7 @@ class Applying:
             self.tx.audit(self.by, "group-adopt", group=change.key, file=self.name)
         for _, standing in self._with_standings(some(DELETED, REGISTRATION)):
             self._remove_registration(standing)
-        for batch in _batches(some(CREATED, USER)):
+        for batch in batches(some(CREATED, USER)):
             self._create(batch)
         gaining_first = sorted(some(UPDATED, USER), key=lambda change: -change.admins)
         for change, standing in self._with_standings(gaining_first):
@@ -47,7 +47,7 @@ class Applying:
             delete_group(self.tx, group_named(self.tx, change.key), by=self.by)
 
     def _with_standings(self, changes: Sequence[Change]) -> Iterator[tuple[Change, Standing]]:
-        for batch in _batches(changes):
+        for batch in batches(changes):
             standings = self.tx.standings_of([change.key for change in batch])
             for change in batch:
                 yield change, standings[change.key]
@@ -133,11 +133,6 @@ class Applying:
             self.tx.audit(self.by, "adopt", user, file=self.name)
         if "sends_invitation" in after:
             self._send_invitation(user)
-
-
-def _batches(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
-    for start in range(0, len(changes), BATCH):
-        yield changes[start : start + BATCH]
 
 
 def _is_nameless(newcomer: Newcomer) -> bool:

@@ -1,7 +1,6 @@
 """What would change, so that the accounts and groups are as a file says: compared within one moment of the database."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from usersctl.addresses import has_lapsed
@@ -107,7 +106,7 @@ class _Planning:
     # --- accounts ---
 
     def users(self) -> Iterator[Change]:
-        for batch in _batches(self.state.users):
+        for batch in batches(self.state.users):
             emails = [wanted.email for wanted in batch]
             standings = self.tx.standings_of(emails)
             missing = [email for email in emails if email not in standings]
@@ -238,7 +237,6 @@ def _is_admin(view: View | None) -> bool:
     return view is not None and view.get("role") == Role.ADMIN and view["active"]
 
 
-def _batches(items: Sequence[T]) -> Iterable[list[T]]:
-    left = iter(items)
-    while batch := list(islice(left, BATCH)):
-        yield batch
+def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), BATCH):
+        yield items[start : start + BATCH]

@@ -88,10 +88,8 @@ def _parsed(content: bytes) -> "_Reading":
 
     try:
         return _Reading(tomllib.loads(text), lines_of(text), is_json=False)
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # also of a number with thousands of digits, without a place
+    except (ValueError, RecursionError) as error:
+        # Also of a number with thousands of digits, without a place.
         message, has_place, place = str(error).rpartition(" (at ")
         if not has_place:
             message, place = place, "file)"
