@@ -25,6 +25,7 @@ from support.databases import opened
 from support.faults import LONG, cheaply_serving
 from support.several import several_daemons
 from support.web import Client, Reply
+from support.writers import CONFIGURATION
 
 from usersctl.secrets import digest
 from usersctl.store.backup import check
@@ -396,10 +397,7 @@ def has_what_was_answered(crowd: Crowd) -> None:
 def test_answered_changes_survive_any_kill_and_no_change_is_half_done(usersctl: Command) -> None:
     until = time.monotonic() + TIME_LIMIT
     port = free_port()
-    usersctl.configure(
-        f'[auth]\nwhitelist = ["/register"]\n[passwordHashing]\nrounds = 10\n[limits]\nenabled = false\n'
-        f"[server]\nport = {port}\n"
-    )
+    usersctl.configure(f"{CONFIGURATION}[server]\nport = {port}\n")
     restarts, kills = [], 0
     with living(usersctl, port) as crowd:
         while kills < KILLS:

@@ -108,7 +108,6 @@ def test_a_move_that_is_killed_leaves_both_as_they_were_or_is_done(
 ) -> None:
     add_factors(service, add("ada", role="admin").id)
     service.groups.create("staff", by=OPERATOR)
-    service.sessions.listed()
     saved = tmp_path / "saved.db"
     service.store.copy(saved)
     expected = content(saved)

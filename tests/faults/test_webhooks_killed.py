@@ -1,6 +1,5 @@
 """SIGKILL of the daemon amid sending events, with a receiver that refuses some: none is lost, each in order, with one id."""
 
-import os
 import random
 import signal
 import time
@@ -9,9 +8,9 @@ from collections import Counter, defaultdict
 from support.commands import Command
 from support.daemons import serving, wait_for
 from support.databases import opened
+from support.faults import LONG
 from support.receivers import Listening, listening, table
 
-LONG = os.environ.get("USERSCTL_LONG") == "1"
 KILLS, USERS, CHANGES = (30, 60, 5) if LONG else (4, 15, 3)
 
 

@@ -46,7 +46,7 @@ def _target(to: str) -> Database:
     if not is_conninfo(to):
         return Path(to).absolute()
     conninfo = Conninfo(to)
-    if conninfo.shown != to:
+    if conninfo.has_password:
         problem = "TO must not have a password, which every user of this machine could see"
         raise Invalid(problem, hint="put it into a file that PGPASSFILE names")
     if not is_well_formed(to):

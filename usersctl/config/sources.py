@@ -98,7 +98,7 @@ def _checked(layer: dict[str, Origin]) -> dict[str, Any]:
             continue
         try:
             values[name] = checked = key.kind.check(value)
-            if source == COMMAND_LINE and isinstance(checked, Conninfo) and checked.shown != checked:
+            if source == COMMAND_LINE and isinstance(checked, Conninfo) and checked.has_password:
                 hint = "read it from a file by USERS_DATABASE_FILE or PGPASSFILE"
                 raise Invalid(
                     "--db must not have a password, which every user of this machine could see", hint=hint

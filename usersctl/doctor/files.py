@@ -52,7 +52,7 @@ def config_files(installation: Installation) -> Result | None:
 def _has_password(name: str, origins: dict[str, Origin]) -> bool:
     """A conninfo may have one."""
     value = str(origins[name].value)
-    return name == "database" and is_conninfo(value) and Conninfo(value).shown != value
+    return name == "database" and is_conninfo(value) and Conninfo(value).has_password
 
 
 def _owner_of_database(installation: Installation) -> int:

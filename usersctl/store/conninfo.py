@@ -33,6 +33,10 @@ class Conninfo(str):
         """For messages and logs: without passwords."""
         return _SECRET.sub(lambda found: f"{found['before'] or found['key']}***", self)
 
+    @property
+    def has_password(self) -> bool:
+        return self.shown != self
+
 
 Database = Path | Conninfo
 
