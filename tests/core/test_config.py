@@ -517,6 +517,11 @@ def test_an_invalid_value_is_refused_with_file_key_value_and_what_is_allowed(
     assert allowed
 
 
+def test_the_range_of_an_address_with_the_length_of_a_range_is_named(load_keys: LoadKeys) -> None:
+    message = error_of(load_keys, {"server.trustedProxies": ["172.18.0.1/16"]})
+    assert message.endswith("; the range of 172.18.0.1/16 is 172.18.0.0/16")
+
+
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),

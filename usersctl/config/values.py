@@ -238,7 +238,10 @@ def network(value: Any) -> Any:
     try:
         return ipaddress.ip_network(value)
     except ValueError:
-        raise BadValue(f'must be addresses, CIDR ranges such as 10.0.0.0/8, or "{UNIX}"') from None
+        problem = f'must be addresses, CIDR ranges such as 10.0.0.0/8, or "{UNIX}"'
+        with suppress(ValueError):
+            problem += f"; the range of {value} is {ipaddress.ip_network(value, strict=False)}"
+        raise BadValue(problem) from None
 
 
 @kind("path")
