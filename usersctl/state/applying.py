@@ -9,7 +9,17 @@ from usersctl.changes import ASKED, changes_of, delete_users, make_changes
 from usersctl.groups import create_group, delete_group, group_named, set_groups
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import Actor, Newcomer, Standing, User
-from usersctl.state.planning import CREATED, DELETED, GROUP, REGISTRATION, UPDATED, USER, Change, View, batches
+from usersctl.state.planning import (
+    CREATED,
+    DELETED,
+    GROUP,
+    REGISTRATION,
+    UPDATED,
+    USER,
+    Change,
+    View,
+    batches,
+)
 from usersctl.store.transaction import Transaction
 
 INVITATION_LASTS = timedelta(days=7)

@@ -46,8 +46,8 @@ class Output:
             sys.stdout.flush()
         except OSError as error:
             reason = error.strerror
-            if isinstance(error, BrokenPipeError):  # for other output, a reader that goes away early is no error
-                reason = "the output was not read"
+            if isinstance(error, BrokenPipeError):
+                reason = "the output was not read"  # for other output, this is no error
             raise OSError(errno.EIO, f"{reason}; nothing was done") from None
 
     def result(self, text: str, value: Any) -> None:
