@@ -387,7 +387,8 @@ CREATE TABLE audit_head (
 
 INSERT INTO audit_head (id, n, hash) VALUES (1, 0, zeroblob(32));
 
--- What the audit trail does not count: one row for each day in UTC on which there was something to count.
+-- What the audit trail does not count: one row for each day in UTC on which there was something to count, and on a server
+-- several, with a number behind the day, so that sign-ins do not wait for each other.
 CREATE TABLE daily_counts (
     day           TEXT PRIMARY KEY,              -- 2026-11-20
     sign_ins      INTEGER NOT NULL DEFAULT 0,

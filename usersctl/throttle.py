@@ -29,7 +29,7 @@ class Counter(NamedTuple):
     key: str
     user_id: int | None
     is_known: bool = False  # of a device or a session of the user
-    day: str = ""  # on which the daily counts have it as a failed sign-in
+    day: str = ""  # the row in which the daily counts have it as a failed sign-in
 
 
 def counter_of(tx: Transaction, user: User | None, email: str, devices: Iterable[Device] = ()) -> Counter:
@@ -134,7 +134,7 @@ class AccountThrottle:
         if not self.enabled:
             return counter
         tx.count_failed_sign_in()
-        return counter._replace(day=tx.day)
+        return counter._replace(day=tx.row_of_day)
 
     @contextmanager
     def slot(self, hasher: Hasher, counter: Counter) -> Iterator[None]:

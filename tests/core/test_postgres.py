@@ -39,7 +39,7 @@ def store(database: Conninfo) -> Iterator[Store]:
 def test_a_value_comes_back_as_it_went_in(database: Conninfo, value: object) -> None:
     with postgres.opened(database) as connection:
         kind = {int: "BIGINT", bytes: "BYTEA"}.get(type(value), "TEXT")
-        connection.run(f"CREATE TABLE tried (it {kind})")
+        connection.run(f"BEGIN; CREATE TABLE tried (it {kind})")
         connection.execute("INSERT INTO tried (it) VALUES (?)", (value,))
         connection.copy_in("tried", ["it"], [(value,)])
 

@@ -74,6 +74,7 @@ class Connection:
         self._poll = select.poll()
         self._poll.register(self._pg.socket, select.POLLIN)
         self._prepared: dict[str, tuple[bytes, tuple[str, ...]]] = {}
+        self._readers: dict[bytes, Readers] = {}  # by the name of a prepared statement
         self._streams = 0
         self._silence = SILENCE
 
@@ -88,7 +89,10 @@ class Connection:
         texts = [_encoded(value) for value in given]
         formats = [value.__class__ is bytes for value in given]
         if name:
-            return _rows(self._sent(self._pg.send_query_prepared, name, texts, formats))
+            result = self._sent(self._pg.send_query_prepared, name, texts, formats)
+            if name not in self._readers:
+                self._readers[name] = _readers(result)
+            return _rows(result, self._readers[name])
         types = [_type_of(value) for value in given]
         text = translated(statement).text
         return _rows(self._sent(self._pg.send_query_params, text, texts, types, formats))
@@ -143,8 +147,12 @@ class Connection:
         self.run(f"CLOSE {name}")
 
     def copy_in(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
-        """The quickest way for many rows. Returns how many the server took."""
-        self._sent(self._pg.send_query, f"COPY {table} ({', '.join(columns)}) FROM STDIN".encode())
+        """The quickest way for many rows, into a table that this transaction made. Returns how many the server took.
+
+        The server writes them as if it had vacuumed already, which it would do a minute later.
+        """
+        into = f"COPY {table} ({', '.join(columns)}) FROM STDIN WITH (FREEZE)"
+        self._sent(self._pg.send_query, into.encode())
         try:
             for number, row in enumerate(rows):
                 self._pg.put_copy_data(b"\t".join(map(_copied, row)) + b"\n")
@@ -380,15 +388,22 @@ _READERS: dict[int, Callable[[bytes], Any]] = {
 }
 
 
-def _rows(result: PGresult) -> Rows:
+Readers = list[tuple[int, Callable[[bytes], Any]]]
+
+
+def _readers(result: PGresult) -> Readers:
+    """What reads the values of each column."""
+    return [(n, _READERS.get(result.ftype(n), bytes.decode)) for n in range(result.nfields)]
+
+
+def _rows(result: PGresult, readers: Readers | None = None) -> Rows:
     count = result.ntuples
     if not count:
         return Rows([], result.command_tuples or 0)
-    readers = [_READERS.get(result.ftype(n), bytes.decode) for n in range(result.nfields)]
+    readers = readers or _readers(result)
     value = result.get_value
-    columns = list(enumerate(readers))
     rows = [
-        tuple([None if (field := value(row, column)) is None else read(field) for column, read in columns])
+        tuple([None if (field := value(row, column)) is None else read(field) for column, read in readers])
         for row in range(count)
     ]
     return Rows(rows, result.command_tuples or 0)

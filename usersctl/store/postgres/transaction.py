@@ -9,6 +9,7 @@ from usersctl.store.postgres import dialect
 from usersctl.store.transaction import Transaction
 from usersctl.store.user_search import FEW, pattern
 
+ROWS_OF_DAY = 8
 TAKES_LONG = "SET LOCAL idle_in_transaction_session_timeout = '30min'"
 
 
@@ -18,6 +19,11 @@ class PostgresTransaction(Transaction):
     def _stream(self, statement: str, values: Any = ()) -> Iterable[Any]:
         rows: Iterable[Any] = self._connection.stream(statement, values)
         return rows
+
+    @property
+    def row_of_day(self) -> str:
+        """One of several: until it commits, a sign-in keeps others from counting in the same row."""
+        return f"{self.day} {self._connection.process % ROWS_OF_DAY}"
 
     # --- users ---
 
