@@ -158,7 +158,7 @@ def _of_the_server(asked: Sequence[Asked]) -> Figure:
 def _size(bench: Bench, node: Node) -> Iterator[Figure]:
     sizes = (100, 400) if bench.quick else (1_000, 1_000_000)
     databases = {size: _moved(bench, node, bench.people(size)) for size in sizes}
-    turns: dict[str, list[Turn]] = {str(size): [] for size in sizes}
+    taken: dict[str, list[Asked]] = {str(size): [] for size in sizes}
     with servers(bench) as start:
         daemons = {}
         for size, there in databases.items():
@@ -167,12 +167,13 @@ def _size(bench: Bench, node: Node) -> Iterator[Figure]:
         checks = {size: [Wrk(bench, signed_in(size))] for size in sizes}
         for turn in range(bench.size(4, 1)):
             for size in sizes[:: -1 if turn % 2 else 1]:
-                asked = _ask(node, checks[size], [daemons[size]], 1, bench.size(2, 1))
-                turns[str(size)].append(asked.turn)
+                taken[str(size)].append(_ask(node, checks[size], [daemons[size]], 1, bench.size(2, 1)))
         lists = list(_lists(bench, node, databases, daemons))
+    turns = {size: [asked.turn for asked in some] for size, some in taken.items()}
     few, many = map(str, sizes)
     for size in sizes:
         yield from rate(f"session check on PostgreSQL, {size:,} users, 1 connection", turns[str(size)])
+        yield _of_the_server(taken[str(size)])
     yield beside(f"{sizes[1]:,} beside {sizes[0]:,}", turns, many, few, 0.95)
     yield from lists
 
