@@ -107,6 +107,17 @@ def test_the_new_database_goes_on_where_the_old_one_ended(filled: Service, postg
             assert list(tx.miscounted()) == []
 
 
+def test_a_server_has_nothing_to_vacuum_after_a_move(filled: Service, postgres_database: Make) -> None:
+    server = postgres_database(empty=True)
+    moved(filled.store.database, server)
+    with postgres.opened(server) as connection:
+        pages = connection.run(
+            "SELECT relpages, relallvisible FROM pg_class WHERE relname IN ('users', 'auth_tokens', 'audit')"
+        ).fetchall()
+    assert len(pages) == 3
+    assert all(visible == present > 0 for present, visible in pages)
+
+
 def test_a_running_service_refuses_the_old_database_at_its_next_request(
     site: Site, add: Callable[..., User], postgres_database: Make, tmp_path: Path
 ) -> None:

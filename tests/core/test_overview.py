@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.commands import OPERATOR, PASSWORD, create_user
+from support.commands import OPERATOR, PASSWORD, by_hand, create_user
 from support.databases import database_at
 from support.fakes import FakeClock
 from support.tables import query
@@ -136,6 +136,13 @@ def test_without_limits_failed_sign_ins_write_nothing(make_service: Callable[...
     assert query(service, "SELECT * FROM daily_counts") == []
     service.sessions.login("ada@example.com", PASSWORD)
     assert counts(service) == DayCounts(TODAY, sign_ins=1)
+
+
+def test_several_rows_of_a_day_are_added_up(service: Service) -> None:
+    """Sign-ins on a server count in several, which a backup of it has, too."""
+    rows = f"('{TODAY}', 1), ('{TODAY} 3', 2), ('{TODAY} 7', 4)"
+    by_hand(service.store.database, f"INSERT INTO daily_counts (day, sign_ins) VALUES {rows}")  # noqa: S608
+    assert counts(service) == DayCounts(TODAY, sign_ins=7)
 
 
 # --- against a model ---

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
@@ -11,6 +12,8 @@ from usersctl.errors import Forbidden, LockedDown, Unauthenticated
 from usersctl.service import Service
 from usersctl.sessions import Opened
 from usersctl.store.conninfo import Conninfo
+from usersctl.store.opening import open_store
+from usersctl.store.store import Store
 
 THREADS = 8
 
@@ -38,6 +41,23 @@ def test_sessions_that_open_at_once_are_all_opened_and_counted(
     with service.store.read() as tx:
         assert sum(len(list(tx.tokens(user.id))) for user in users) == 120
         assert [counts.sign_ins for counts in tx.daily_counts(tx.day, tx.day).values()] == [120]
+
+
+def test_a_sign_in_does_not_wait_until_another_one_is_counted(service: Service) -> None:
+    rows: dict[str, Store] = {}
+    with ExitStack() as stack:
+        while len(rows) < 2:  # connections that count in different rows
+            store = stack.enter_context(closing(open_store(service.store.database)))
+            with store.glance() as tx:
+                rows[tx.row_of_day] = store
+        first, second = rows.values()
+
+        with first.write(alone=False) as one, second.write(alone=False, patience=0.2) as other:
+            one.count_sign_in()
+            other.count_sign_in()
+
+    with service.store.read() as tx:
+        assert [counts.sign_ins for counts in tx.daily_counts(tx.day, tx.day).values()] == [2]
 
 
 @pytest.mark.parametrize("end", ["password", "deactivation", "lockdown"])
