@@ -39,6 +39,8 @@ class DailyCounts(Statements):
 
     def daily_counts(self, since: str, until: str) -> dict[str, DayCounts]:
         """By day, both ends included. A day on which nothing happened is missing."""
-        statement = f"SELECT substr(day, 1, 10), {_SUMS} FROM daily_counts WHERE day BETWEEN ? AND ? GROUP BY 1"
+        statement = (
+            f"SELECT substr(day, 1, 10), {_SUMS} FROM daily_counts WHERE day BETWEEN ? AND ? GROUP BY 1"
+        )
         days = map(DayCounts._make, self._run(statement, (since, f"{until}~")))
         return {counts.day: counts for counts in days}
