@@ -56,8 +56,8 @@ def test_a_sign_in_does_not_wait_until_another_one_is_counted(service: Service) 
             one.count_sign_in()
             other.count_sign_in()
 
-    with service.store.read() as tx:
-        assert [counts.sign_ins for counts in tx.daily_counts(tx.day, tx.day).values()] == [2]
+        with first.read() as tx:
+            assert [counts.sign_ins for counts in tx.daily_counts(tx.day, tx.day).values()] == [2]
 
 
 @pytest.mark.parametrize("end", ["password", "deactivation", "lockdown"])
