@@ -18,11 +18,15 @@ def open_store(
 
     `no_trace` leaves no files beside it. `why` says where the path comes from, for the error about a missing file.
     """
+    store: Store
     # Late, because each imports its own driver.
     if isinstance(database, Conninfo):
         from usersctl.store.postgres.store import PostgresStore
 
-        return PostgresStore.opened(database, create=create, write=write, clock=clock)
-    from usersctl.store.sqlite_store import SQLiteStore
+        store = PostgresStore(database, read_only=not write, clock=clock)
+    else:
+        from usersctl.store.sqlite_store import SQLiteStore
 
-    return SQLiteStore.opened(database, create=create, write=write, no_trace=no_trace, why=why, clock=clock)
+        store = SQLiteStore(database, read_only=not write, no_trace=no_trace, why=why, clock=clock)
+    store.open(create=create)
+    return store

@@ -8,52 +8,43 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Self
 
 from usersctl.clock import Clock, utc_now
-from usersctl.errors import Busy, OtherVersion, Outdated, StoreUnusable, UsersError
+from usersctl.errors import Busy, StoreUnusable, UsersError
 from usersctl.store import database_file
 from usersctl.store.lock_file import FileLocks
-from usersctl.store.store import EndOfThread, Progress, Store
+from usersctl.store.store import PATIENCE_WHILE_HELD, Progress, Store
 from usersctl.store.transaction import Transaction
 
-# After one writer has waited in vain for another process, the others do not wait: their threads are needed by readers.
-PATIENCE_WHILE_HELD = 0.05
 TRIED_EVERY = 0.002  # seconds, while another process writes
-
-_FromSQLite = sqlite3.Error | UnicodeDecodeError  # the latter in the text of a damaged database
 
 
 class SQLiteStore(Store):
-    """One SQLite file, one connection for each thread, one writer at a time."""
+    """One SQLite file. Readers never wait: they and the one writer do not meet."""
 
+    foreign_errors = (sqlite3.Error, UnicodeDecodeError)  # the latter in the text of a damaged database
     longest_log = 32 * 1024 * 1024  # bytes of the write-ahead log; truncate_log() cuts a longer one
     least_space = 1024 * 1024  # bytes on the disk, below which it counts as full
 
     def __init__(
-        self, path: Path, *, read_only: bool = False, no_trace: bool = False, clock: Clock = utc_now
+        self,
+        path: Path,
+        *,
+        read_only: bool = False,
+        no_trace: bool = False,
+        why: str = "",
+        clock: Clock = utc_now,
     ) -> None:
         super().__init__(path, read_only=read_only, clock=clock)
         self._path = path
         self._name = os.fspath(path)
         self.no_trace = no_trace
-        self._local = threading.local()
-        self._connections: set[sqlite3.Connection] = set()
+        self._why = why
         # Threads of one process queue here, which is fair and quick; SQLite's own waiting is by polling.
-        self._writing = threading.Lock()
-        self._held = False  # a writer has waited in vain for another process, and none has written since
+        self._queue = threading.Lock()
 
-    @classmethod
-    def opened(
-        cls,
-        path: Path,
-        *,
-        create: bool = False,
-        write: bool = True,
-        no_trace: bool = False,
-        why: str = "",
-        clock: Clock = utc_now,
-    ) -> Self:
+    def _bring_up_to_date(self, *, create: bool) -> None:
+        path = self._path
         try:
             if create:
                 database_file.create_file(path)
@@ -61,39 +52,27 @@ class SQLiteStore(Store):
                 hint = "name a file, with --db or USERS_DATABASE"
                 raise StoreUnusable(f"{path} is a folder and no database", hint=hint)
             if not path.is_file():
-                origin = why and f" ({why})"
+                origin = self._why and f" ({self._why})"
                 raise StoreUnusable(f"No database at {path}{origin}", hint="make one with: usersctl db init")
         except OSError as error:
             raise StoreUnusable(f"{path} cannot be opened: {error.strerror}") from None
-        store = cls(path, read_only=not write, no_trace=no_trace, clock=clock)
-        try:
-            store._bring_up_to_date(create=create)
-            store.is_open = True
-        except BaseException:
-            store.close()
-            raise
-        return store
+        super()._bring_up_to_date(create=create)
 
-    def _bring_up_to_date(self, *, create: bool) -> None:
-        with self._translated_errors():
-            connection = self._connection()
-            if database_file.is_current(connection, self._path):
-                return
-            if not create and database_file.is_empty(connection):
-                # It may be the rest of a database that was cut off: only a request for a new one uses it.
-                hint = "make a new one with: usersctl db init; or restore a backup: usersctl db restore FILE"
-                raise StoreUnusable(f"{self._path} is empty", hint=hint)
-            if self.read_only:
-                hint = "bring it up to date with: usersctl db migrate"
-                raise Outdated(f"{self._path} is of an older version", hint=hint)
-            from usersctl.store.upgrade import upgrade_database  # late: hardly ever needed
+    def _is_current_on(self, connection: sqlite3.Connection) -> bool:
+        return database_file.is_current(connection, self._path)
 
-            self.migrated = upgrade_database(connection, self._path)
-            self.made = self.migrated is None
+    def _is_empty(self, connection: sqlite3.Connection) -> bool:
+        return database_file.is_empty(connection)
+
+    def _upgrade(self, connection: sqlite3.Connection) -> None:
+        from usersctl.store.upgrade import upgrade_database  # late: hardly ever needed
+
+        self.migrated = upgrade_database(connection, self._path)
+        self.made = self.migrated is None
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
-        with self._translated_errors():
+        with self._errors_in_words():
             connection = self._connection()
             connection.execute("BEGIN")
             try:
@@ -101,13 +80,6 @@ class SQLiteStore(Store):
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-
-    def glance(self) -> "Glance":
-        """It never waits: SQLite's readers and writers do not meet."""
-        return Glance(self._begun, self._translated)
-
-    def _begun(self) -> Transaction:
-        return Transaction(self._connection(), self.clock)
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
@@ -122,38 +94,32 @@ class SQLiteStore(Store):
         finally:
             connection.set_progress_handler(None, 0)
 
-    def is_current(self) -> bool:
-        with self._translated_errors():
-            return database_file.is_current(self._connection(), self._path)
-
     def check_writable(self) -> None:
-        with self.write(patience=0, commit=False) as tx:
-            tx.change_nothing()
+        super().check_writable()
         disk = os.statvfs(self._path.parent)
         if disk.f_bavail * disk.f_frsize < self.least_space:
             raise StoreUnusable(f"{self._path} cannot grow: the disk is full")
 
     @contextmanager
-    def write(
+    def _writing(
         self,
+        patience: float | None,
         *,
-        patience: float | None = None,
-        commit: bool = True,
-        alone: bool = True,  # noqa: ARG002
-    ) -> Iterator[Transaction]:
-        """Every transaction begins as a writer, because SQLite may refuse to turn a reader into one. A writer is always
-        alone."""
+        commit: bool,
+        alone: bool,  # noqa: ARG002 - a writer always is
+    ) -> Iterator[sqlite3.Connection]:
+        """Every transaction begins as a writer, because SQLite may refuse to turn a reader into one."""
         if patience is None:
             patience = database_file.BUSY_SECONDS
         waits_fully = patience >= database_file.BUSY_SECONDS and not self._held
         if self._held:
             patience = min(patience, PATIENCE_WHILE_HELD)
         until = time.monotonic() + patience
-        if not self._writing.acquire(timeout=patience):
+        if not self._queue.acquire(timeout=patience):
             self._held |= waits_fully
             raise Busy("The database is busy, please try again", retry_after=2)
         try:
-            with self._translated_errors():
+            with self._errors_in_words():
                 connection = self._connection(to_write=True)
                 # The time that was spent on waiting for threads counts when it waits for processes.
                 left = max(0, until - time.monotonic())
@@ -166,20 +132,15 @@ class SQLiteStore(Store):
                     raise
                 self._held = False
                 try:
-                    self._check_version(connection)  # another process may have moved or migrated it meanwhile
-                    tx = Transaction(connection, self.clock)
-                    tx.listener = self.listener
-                    yield tx
+                    self._check_version(connection)
+                    yield connection
                     connection.execute("COMMIT" if commit else "ROLLBACK")
                 except BaseException:
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
                     raise
         finally:
-            self._writing.release()
-        if commit:
-            for callback in tx.callbacks:
-                callback()
+            self._queue.release()
 
     def _begin_to_write(self, connection: sqlite3.Connection, patience: float) -> None:
         """SQLite sleeps longer from try to try, and so misses the moments between the transactions of a long work."""
@@ -238,7 +199,7 @@ class SQLiteStore(Store):
                 first()
             progress(total - left, total)
 
-        with self._writing, self._translated_errors():
+        with self._queue, self._errors_in_words():
             connection = self._connection(to_write=True)
             other.replace_pages_of(connection, step)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -257,11 +218,14 @@ class SQLiteStore(Store):
     def truncate_log(self) -> None:
         log = Path(f"{self._path}-wal")
         if log.exists() and log.stat().st_size > self.longest_log:
-            self.checkpoint("TRUNCATE", patience=0)
+            self._carry_log("TRUNCATE", patience=0)
 
-    def checkpoint(self, at_the_end: str = "RESTART", *, patience: float = 0.05) -> None:
+    def checkpoint(self) -> None:
+        self._carry_log("RESTART", patience=0.05)
+
+    def _carry_log(self, at_the_end: str, *, patience: float) -> None:
         """The end of the work blocks other connections, so it waits for them only `patience` seconds."""
-        with self._translated_errors():
+        with self._errors_in_words():
             connection = self._connection(to_write=True)
             self._set_patience(connection, patience)
             for how in ("PASSIVE", at_the_end):
@@ -297,14 +261,12 @@ class SQLiteStore(Store):
 
         A background thread that did not stop in time may be amid a change, and closing its connection then would crash.
         """
-        waited = self._writing.acquire(timeout=database_file.BUSY_SECONDS)
+        waited = self._queue.acquire(timeout=database_file.BUSY_SECONDS)
         try:
-            self._local = threading.local()  # a thread that goes on opens a connection of its own
-            while self._connections:
-                self._connections.pop().close()
+            super().close()
         finally:
             if waited:
-                self._writing.release()
+                self._queue.release()
 
     def _connection(self, *, to_write: bool = False) -> sqlite3.Connection:
         """This thread's connection, to the file that has the name now: an operator may have replaced the file."""
@@ -322,30 +284,15 @@ class SQLiteStore(Store):
         file = database_file.identity(self._name)
         connection = database_file.connect(self._path, read_only=self.read_only, no_trace=self.no_trace)
         try:
-            if self.is_open and not database_file.is_current(connection, self._path):
-                problem = f"{self._path} was replaced by one that is empty or older"
-                raise OtherVersion(problem, hint="start again")
+            self._check_version(connection)
         except BaseException:
             connection.close()
             raise
-        self._connections.add(connection)
-        self._local.connection, self._local.file, self._local.patience = connection, file, None
-        self._local.end = EndOfThread(connection, self._connections)
+        self._keep(connection)
+        self._local.file, self._local.patience = file, None
         return connection
 
-    def _check_version(self, connection: sqlite3.Connection) -> None:
-        if self.is_open and not database_file.is_current(connection, self._path):
-            problem = f"{self._path} was replaced by one that is empty or older"
-            raise OtherVersion(problem, hint="start again")
-
-    @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise self._translated(error) from error
-
-    def _translated(self, error: _FromSQLite) -> UsersError:
+    def in_words(self, error: sqlite3.Error | UnicodeDecodeError) -> UsersError:
         if isinstance(error, UnicodeDecodeError):  # in SQLite's message about a damaged schema
             return StoreUnusable(f"{self._path} {DAMAGED}")
         if _primary(error) in _LASTING:
@@ -353,37 +300,15 @@ class SQLiteStore(Store):
         return store_error(error, self._path)
 
     def _forget(self) -> None:
-        """Closes this thread's connection, because it stays read-only if it was opened so, and keeps damage in its cache."""
+        """A connection stays read-only if it was opened so, and keeps damage in its cache. That of a transaction stays."""
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is not None and not connection.in_transaction:
-            self._local.connection = None
-            self._connections.discard(connection)
-            connection.close()
+            super()._forget()
 
 
 def _set(connection: sqlite3.Connection, pragmas: dict[str, int]) -> None:
     for name, value in pragmas.items():
         connection.execute(f"PRAGMA {name} = {value}")
-
-
-class Glance:
-    """A context manager of a class, because one of a generator costs half as much as the statement of a session check."""
-
-    def __init__(
-        self, begin: Callable[[], Transaction], translated: Callable[[_FromSQLite], UsersError]
-    ) -> None:
-        self._begin = begin
-        self._translated = translated
-
-    def __enter__(self) -> Transaction:
-        try:
-            return self._begin()
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise self._translated(error) from error
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, sqlite3.Error | UnicodeDecodeError):
-            raise self._translated(error) from error
 
 
 DAMAGED = "is damaged: restore a backup"

@@ -3,36 +3,33 @@
 Four verbs: `read` a snapshot, `glance` at one statement, `write` all or nothing, and `write` without a commit to try.
 """
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from usersctl.clock import Clock
+from usersctl.errors import OtherVersion, Outdated, StoreUnusable, UsersError
 from usersctl.store.audit import Told
 from usersctl.store.conninfo import Database, file_of, shown
 from usersctl.store.database_file import Migrated
 from usersctl.store.locks import Locks
 from usersctl.store.transaction import Transaction
 
+# After one writer has waited in vain, the others do not wait: their threads are needed by readers.
+PATIENCE_WHILE_HELD = 0.05  # seconds
+
 Progress = Callable[[int, int], object]  # is called with what is done, and the total
 
 
-class EndOfThread:
-    """Closes the connection of a thread that has ended: some servers use a thread for each request."""
-
-    def __init__(self, connection: Any, connections: set[Any]) -> None:
-        self._connection = connection
-        self._connections = connections
-
-    def __del__(self) -> None:
-        self._connections.discard(self._connection)
-        self._connection.close()
-
-
 class Store(ABC):
+    """One connection for each thread."""
+
+    transaction: ClassVar[type[Transaction]] = Transaction
+    foreign_errors: ClassVar[tuple[type[Exception], ...]]  # of the driver, which `in_words` translates
     listener: Callable[[Transaction, Told], object] | None = None  # called in each change
     migrated: Migrated | None = None  # what opening it did to an older database
     made = False  # the database, by opening it
@@ -42,6 +39,9 @@ class Store(ABC):
         self.database = database
         self.read_only = read_only
         self.clock = clock
+        self._local = threading.local()
+        self._connections: set[Any] = set()
+        self._held = False  # a writer has waited in vain for another process, and none has written since
 
     @property
     def path(self) -> Path:
@@ -53,18 +53,70 @@ class Store(ABC):
         """For messages."""
         return shown(self.database)
 
+    # --- opening ---
+
+    def open(self, *, create: bool = False) -> None:
+        """`create` makes a missing database. An older one is upgraded, unless it is opened for reading."""
+        try:
+            self._bring_up_to_date(create=create)
+            self.is_open = True
+        except BaseException:
+            self.close()
+            raise
+
+    def _bring_up_to_date(self, *, create: bool) -> None:
+        with self._errors_in_words():
+            connection = self._connection()
+            if self._is_current_on(connection):
+                return
+            if not create and self._is_empty(connection):
+                # It may be the rest of a database that was cut off: only a request for a new one uses it.
+                hint = "make a new one with: usersctl db init; or restore a backup: usersctl db restore FILE"
+                raise StoreUnusable(f"{self.name} is empty", hint=hint)
+            if self.read_only:
+                hint = "bring it up to date with: usersctl db migrate"
+                raise Outdated(f"{self.name} is of an older version", hint=hint)
+            self._upgrade(connection)
+
+    @abstractmethod
+    def _is_current_on(self, connection: Any) -> bool:
+        """False for an empty or older database; raises for one that is newer, was moved, or belongs to another program."""
+
+    @abstractmethod
+    def _is_empty(self, connection: Any) -> bool: ...
+
+    @abstractmethod
+    def _upgrade(self, connection: Any) -> None:
+        """Makes an empty or older database a current one."""
+
+    def is_current(self) -> bool:
+        """Whether the database still has the version that this program knows."""
+        with self._errors_in_words():
+            return self._is_current_on(self._connection())
+
+    def _check_version(self, connection: Any) -> None:
+        """Another process may have replaced, moved or upgraded the database since it was opened."""
+        if self.is_open and not self._is_current_on(connection):
+            problem = f"{self.name} was replaced by one that is empty or older"
+            raise OtherVersion(problem, hint="start again")
+
+    # --- the verbs ---
+
     @abstractmethod
     def read(self) -> AbstractContextManager[Transaction]:
         """A snapshot of the database, for several questions."""
 
-    @abstractmethod
     def glance(self) -> AbstractContextManager[Transaction]:
         """For a single statement, which needs no snapshot."""
+        return Glance(self)
 
-    @abstractmethod
+    def begun(self) -> Transaction:
+        return self.transaction(self._connection(), self.clock)
+
+    @contextmanager
     def write(
         self, *, patience: float | None = None, commit: bool = True, alone: bool = True
-    ) -> AbstractContextManager[Transaction]:
+    ) -> Iterator[Transaction]:
         """All changes or none; Busy if other writers take longer than `patience` (seconds; without it
         database_file.BUSY_SECONDS).
 
@@ -72,26 +124,47 @@ class Store(ABC):
         at work meanwhile. Without it other writers are that are not alone, either, where the engine can: for a few hot
         places that add rows or change their own, and add nothing to the audit trail.
         """
+        with self._writing(patience, commit=commit, alone=alone) as connection:
+            tx = self.transaction(connection, self.clock)
+            tx.listener = self.listener
+            yield tx
+        if commit:
+            for callback in tx.callbacks:
+                callback()
+
+    @abstractmethod
+    def _writing(
+        self, patience: float | None, *, commit: bool, alone: bool
+    ) -> AbstractContextManager[Any]:
+        """A connection in the transaction of `write`, which ends with the block."""
 
     @abstractmethod
     def within(self, seconds: float) -> AbstractContextManager[None]:
         """Interrupts statements that take longer, with a TimeoutError."""
 
-    @abstractmethod
-    def is_current(self) -> bool:
-        """Whether the database still has the version that this program knows."""
-
-    @abstractmethod
     def check_writable(self) -> None:
         """Raises StoreUnusable if nothing could be written now, and Busy while another writer is at work."""
-
-    @abstractmethod
-    def copy(self, target: Path, progress: Progress = lambda _done, _total: None) -> dict[str, int]:
-        """Copies the database as it is at this moment into a new file. Returns how many rows it has, by table."""
+        with self.write(patience=0, commit=False) as tx:
+            tx.change_nothing()
 
     @abstractmethod
     def locks(self) -> AbstractContextManager[Locks]:
         """Locks of one holder, which end with the block."""
+
+    def signing_key(self, name: str) -> bytes:
+        """Made at first use, and read at every other: a restore or another process may have replaced it."""
+        with self.glance() as tx:
+            key = tx.signing_key(name)
+        if key is not None:
+            return key
+        with self.write() as tx:
+            return tx.make_signing_key(name)
+
+    # --- the whole content ---
+
+    @abstractmethod
+    def copy(self, target: Path, progress: Progress = lambda _done, _total: None) -> dict[str, int]:
+        """Copies the database as it is at this moment into a new file. Returns how many rows it has, by table."""
 
     @abstractmethod
     def copy_aside(self, now: datetime, folder: Path) -> Path:
@@ -104,7 +177,7 @@ class Store(ABC):
         `first` is called when no other process can write any more and nothing is replaced yet; it may still change `other`.
         """
 
-    def whole(self, tx: Any) -> AbstractContextManager[None]:  # noqa: ARG002
+    def whole(self) -> AbstractContextManager[None]:
         """For a part of a transaction that takes long, because it is about the whole content."""
         return nullcontext()
 
@@ -112,31 +185,54 @@ class Store(ABC):
         """Raises StoreUnusable if this user could not mark it as moved."""
 
     @abstractmethod
-    def mark_as_moved(self, tx: Any, moved_to: str) -> None:
+    def mark_as_moved(self, tx: Transaction, moved_to: str) -> None:
         """From the end of this transaction on, every process refuses to use this database."""
 
+    # --- connections ---
+
     @abstractmethod
+    def _connection(self) -> Any:
+        """This thread's."""
+
+    def _keep(self, connection: Any) -> None:
+        """As this thread's."""
+        self._connections.add(connection)
+        self._local.connection = connection
+        self._local.end = EndOfThread(connection, self._connections)
+
+    def _forget(self) -> None:
+        """Closes this thread's connection: the next statement opens another one."""
+        connection = self._local.__dict__.pop("connection", None)
+        if connection is not None:
+            self._connections.discard(connection)
+            connection.close()
+
     def close(self) -> None:
         """Closes the connections of all threads."""
-
-    def signing_key(self, name: str) -> bytes:
-        """Made at first use, and read at every other: a restore or another process may have replaced it."""
-        with self.glance() as tx:
-            key = tx.signing_key(name)
-        if key is not None:
-            return key
-        with self.write() as tx:
-            return tx.make_signing_key(name)
+        self._local = threading.local()  # a thread that goes on opens a connection of its own
+        while self._connections:
+            self._connections.pop().close()
 
     def rest(self) -> None:  # noqa: B027
         """This thread will wait for something else: a server takes only so many connections."""
+
+    @contextmanager
+    def _errors_in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except self.foreign_errors as error:
+            raise self.in_words(error) from error
+
+    @abstractmethod
+    def in_words(self, error: Any) -> UsersError:
+        """An error of the driver in words for an operator; raises one that is a fault of this program."""
 
     # --- what a file needs, and a server does by itself ---
 
     def truncate_log(self) -> None:  # noqa: B027
         """Cuts a write-ahead log that grew while a reader took long; nothing else makes it small again."""
 
-    def checkpoint(self, at_the_end: str = "RESTART", *, patience: float = 0.05) -> None:  # noqa: B027
+    def checkpoint(self) -> None:  # noqa: B027
         """For use after a great change: otherwise the next commit would have to carry its pages into the database."""
 
     @contextmanager
@@ -146,3 +242,32 @@ class Store(ABC):
 
     def cache_more(self) -> None:  # noqa: B027
         """For the thread of a daemon that checks all sessions."""
+
+
+class Glance:
+    """A context manager of a class, because one of a generator costs half as much as the statement of a session check."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __enter__(self) -> Transaction:
+        try:
+            return self._store.begun()
+        except self._store.foreign_errors as error:
+            raise self._store.in_words(error) from error
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, self._store.foreign_errors):
+            raise self._store.in_words(error) from error
+
+
+class EndOfThread:
+    """Closes the connection of a thread that has ended: some servers use a thread for each request."""
+
+    def __init__(self, connection: Any, connections: set[Any]) -> None:
+        self._connection = connection
+        self._connections = connections
+
+    def __del__(self) -> None:
+        self._connections.discard(self._connection)
+        self._connection.close()
