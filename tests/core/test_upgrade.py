@@ -576,7 +576,7 @@ def test_an_upgrade_of_the_first_release_keeps_the_former_file_and_gives_no_id_a
     assert store.migrated is not None
     assert (store.migrated.accounts, dump(store.migrated.backup)) == (6, before)
     with store.read() as tx:
-        assert (tx.last_user_id_given(), tx.active_admins()) == (7, 1)
+        assert (tx.last_ids()["users"], tx.active_admins()) == (7, 1)
     store.close()
 
 

@@ -16,10 +16,10 @@ from usersctl.clock import Clock
 from usersctl.errors import Invalid, StoreUnusable, UsersError
 from usersctl.models import Actor
 from usersctl.store import database_file
-from usersctl.store.checks import BackupProblem, BackupReport, broken_trail, check, report_on
+from usersctl.store.checks import BackupProblem, BackupReport, check, problems_on_server, report_on
 from usersctl.store.conninfo import Conninfo, Database
 from usersctl.store.opening import open_store
-from usersctl.store.sqlite_store import SQLiteStore, store_error
+from usersctl.store.sqlite_store import store_error
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
@@ -31,14 +31,11 @@ DELETIONS_WAIT = timedelta(days=7)
 
 
 def check_in_use(store: Store) -> BackupReport:
-    """Checks the database in one snapshot, where it is. A server checks its pages and references itself."""
+    """Checks the database in one snapshot, where it is."""
     if not isinstance(store.database, Conninfo):
         return check(store.database)
-    with store.read() as tx, store.whole(tx):
-        missing = [f"{name} is missing" for name in sorted(tx.missing_parts())]
-        found = {"schema": missing, "counts": tx.miscounted(), "audit": broken_trail(tx)}
-        problems = [BackupProblem(name, message) for name, messages in found.items() for message in messages]
-        return report_on(tx, problems)
+    with store.read() as tx, store.whole():
+        return report_on(tx, problems_on_server(tx))
 
 
 @contextmanager
@@ -75,7 +72,7 @@ def _upgrade(copy: Path) -> None:
         if version < 0:  # it was moved away, and is a backup of that moment
             connection.execute("DROP TABLE usersctl_moved")
             connection.execute(f"PRAGMA user_version = {-version}")
-    SQLiteStore.opened(copy).close()
+    open_store(copy).close()
 
 
 def _described(error: sqlite3.DatabaseError | UsersError, path: Path) -> str:
@@ -174,7 +171,7 @@ class Replacement:
 
     def run(self, progress: Callable[[int, int], Any]) -> Path | None:
         """Returns the file that keeps the replaced content, if there was any."""
-        with closing(SQLiteStore.opened(self.copy, clock=self.now)) as source:
+        with closing(open_store(self.copy, clock=self.now)) as source:
             if isinstance(self.database, Conninfo) or self.database.exists():
                 self._replace(source, progress)
             else:
@@ -183,7 +180,7 @@ class Replacement:
                 source.copy(self.database, progress)
         return self.kept
 
-    def _replace(self, source: SQLiteStore, progress: Callable[[int, int], Any]) -> None:
+    def _replace(self, source: Store, progress: Callable[[int, int], Any]) -> None:
         try:
             # An interrupted copy may have left an empty file, which `create` accepts.
             with closing(open_store(self.database, create=True)) as store:
@@ -201,20 +198,20 @@ class Replacement:
                 )
             raise
 
-    def _keep(self, source: SQLiteStore) -> None:
+    def _keep(self, source: Store) -> None:
         """Runs under the lock of the database, when no other process can change it any more."""
         with closing(open_store(self.database, write=False)) as present:
             self.kept = present.copy_aside(self.now(), self.file.absolute().parent)
             self._prepare(source, present)
 
-    def _is_done(self, source: SQLiteStore) -> bool:
+    def _is_done(self, source: Store) -> bool:
         """Whether the database has the audit row of this restore."""
         with source.read() as restored:
             last = restored.last_audit_row()
         with closing(open_store(self.database, write=False)) as store, store.read() as present:
             return last is not None and next(present.audit_rows(from_id=last.id), None) == last
 
-    def _prepare(self, source: SQLiteStore, present: Store | None) -> None:
+    def _prepare(self, source: Store, present: Store | None) -> None:
         """Changes the source where the past must not return: ended tokens, a lockdown, ids of deleted users."""
         with source.write() as tx:
             if not self.keep_tokens:
@@ -239,7 +236,7 @@ def _carry_over(present: Store, tx: Transaction) -> dict[str, Any]:
     with present.read() as before:
         head, lockdown = before.audit_head(), before.lockdown()
         # Other applications may store user ids, so the id of a deleted user must not be given to another one.
-        tx.give_no_user_id_up_to(before.last_user_id_given())
+        tx.give_no_ids_up_to({"users": before.last_ids().get("users", 0)})
     if lockdown is not None:
         admitted = lockdown.admitted and tx.user_by_email(lockdown.admitted.email)
         tx.lock_down(lockdown.since, lockdown.actor, admitted and admitted.id)

@@ -46,6 +46,13 @@ def report_on(tx: Transaction, problems: list[BackupProblem]) -> BackupReport:
     return BackupReport(tx.counts(), head.hash.hex() if head else "", problems)
 
 
+def problems_on_server(tx: Transaction) -> list[BackupProblem]:
+    """A server checks its pages and references itself."""
+    missing = [f"{name} is missing" for name in sorted(tx.missing_parts())]
+    found = {"schema": missing, "counts": tx.miscounted(), "audit": _broken_trail(tx)}
+    return [BackupProblem(name, message) for name, messages in found.items() for message in messages]
+
+
 def _integrity(connection: sqlite3.Connection) -> Iterator[str]:
     for (message,) in connection.execute(f"PRAGMA integrity_check({MOST_PROBLEMS})"):
         if message != "ok":
@@ -104,10 +111,10 @@ def _search(connection: sqlite3.Connection) -> Iterator[str]:
 
 
 def _audit(connection: sqlite3.Connection) -> Iterator[str]:
-    return broken_trail(Transaction(connection))
+    return _broken_trail(Transaction(connection))
 
 
-def broken_trail(tx: Transaction) -> Iterator[str]:
+def _broken_trail(tx: Transaction) -> Iterator[str]:
     if problem := tx.check_audit().problem:
         yield problem
 

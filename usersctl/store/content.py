@@ -1,17 +1,17 @@
 """Content: all rows of a database, as they go into a new one, on the same engine or on the other."""
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import cache
 from typing import Any, Protocol
 
 from usersctl.errors import StoreUnusable
+from usersctl.store.store import Progress
 from usersctl.store.transaction import Transaction
 from usersctl.store.upgrade import columns_by_table, schema
 
 DRAWN_EVERY = 1000  # rows
-Progress = Callable[[int, int], object]
 
 
 class NewDatabase(Protocol):

@@ -93,6 +93,13 @@ class Inspection(Statements):
         """The last id that each table gave, perhaps of a row that was deleted since."""
         return dict(self._run("SELECT name, seq FROM sqlite_sequence WHERE seq > 0").fetchall())
 
+    def give_no_ids_up_to(self, last: dict[str, int]) -> None:
+        given = self.last_ids()
+        for table, number in last.items():
+            if number > given.get(table, 0):
+                self._run("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
+                self._insert("sqlite_sequence", name=table, seq=number)
+
     def mark_as_moved(self, moved_to: str) -> None:
         """From the commit on, no process uses this database."""
         self._run("DROP TABLE IF EXISTS usersctl_moved")

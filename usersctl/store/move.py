@@ -5,9 +5,9 @@ from contextlib import closing, contextmanager
 
 from usersctl.errors import Taken
 from usersctl.store.conninfo import Conninfo, Database, shown
-from usersctl.store.content import NewDatabase, Progress, pour
+from usersctl.store.content import NewDatabase, pour
 from usersctl.store.new_file import new_file
-from usersctl.store.store import Store
+from usersctl.store.store import Progress, Store
 
 
 def move(source: Store, to: Database, progress: Progress) -> dict[str, int]:
@@ -19,7 +19,7 @@ def move(source: Store, to: Database, progress: Progress) -> dict[str, int]:
     if to == source.database:
         raise Taken(f"{source.name} is the database itself")
     source.check_movable()
-    with source.write() as tx, source.whole(tx), _new(source, to) as new:
+    with source.write() as tx, source.whole(), _new(source, to) as new:
         counts = pour(tx, new, progress)
         source.mark_as_moved(tx, shown(to))
     return counts

@@ -42,14 +42,12 @@ class NewFile:
             if not statement.startswith(("CREATE TABLE", "INSERT", "WITH")):
                 self._connection.execute(statement)
         self._connection.execute("INSERT INTO user_search (user_search) VALUES ('rebuild')")
-        self._connection.execute("DELETE FROM sqlite_sequence")
-        self._connection.executemany(
-            "INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", last_ids.items()
-        )
         self._connection.execute(f"PRAGMA application_id = {database_file.APPLICATION_ID}")
         self._connection.execute(f"PRAGMA user_version = {database_file.VERSION}")
+        tx = Transaction(self._connection)
+        tx.give_no_ids_up_to(last_ids)
         self._connection.execute("COMMIT")
-        return Transaction(self._connection)
+        return tx
 
     def problems(self) -> list[str]:
         return [problem.message for problem in check(self._path, read_only=False).problems]

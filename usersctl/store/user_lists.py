@@ -212,8 +212,9 @@ class UserLists(UserSearch, LoginFailures):
             users = "users"
             if _is_sparsest_by_group(wanted):
                 # From the members, who may be far apart among all users.
-                users = "group_members CROSS JOIN users ON users.id = user_id"
-                conditions = ["group_id = :group", *(one for one in conditions if one != _IN_GROUP)]
+                users = "group_members CROSS JOIN users"
+                of_members = ["group_id = :group", "users.id = user_id"]
+                conditions = [*of_members, *(one for one in conditions if one != _IN_GROUP)]
             some = f"SELECT 1 FROM {users}{_where(conditions)} LIMIT {COUNTED + 1}"
             count = self._number(f"SELECT count(*) FROM ({some}) AS found", values)
             return min(count, COUNTED), count <= COUNTED

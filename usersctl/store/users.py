@@ -195,14 +195,6 @@ class Users(Statements):
     def _called(self, address: str) -> dict[str, str]:
         return {"address": address, "now": self.now_text}
 
-    def last_user_id_given(self) -> int:
-        return self._number("SELECT seq FROM sqlite_sequence WHERE name = 'users'")
-
-    def give_no_user_id_up_to(self, last: int) -> None:
-        if last > self.last_user_id_given():
-            self._run("DELETE FROM sqlite_sequence WHERE name = 'users'")
-            self._run("INSERT INTO sqlite_sequence (name, seq) VALUES ('users', ?)", (last,))
-
 
 def user_of(row: Any, at: Statements) -> User:
     """At the moment of this transaction: a claim ends with its time, before its row is cleared."""

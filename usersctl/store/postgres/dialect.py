@@ -1,30 +1,24 @@
 """What PostgreSQL says otherwise: a statement of this program, and schema.sql, in its words."""
 
 import re
-import sqlite3
 from collections.abc import Iterator
 from functools import cache
-from typing import NamedTuple
+
+from usersctl.store.database_file import VERSION
 
 _DIFFERENT = re.compile(
     r"'(?:[^']|'')*'"  # a string stays
     r"|(?P<place>\?)"
     r"|(?<![:\w]):(?P<name>[a-z_]\w*)"
-    r"|(?P<like>\bLIKE\b)"
     r"|\bgroup_concat\((?P<grouped>[\w.]+)\)"
-    r"|\bCROSS JOIN (?P<joined>\w+) (?=ON\b)"
     # Hints for SQLite's planner.
     r"|(?P<hint> NOT INDEXED\b|(?<=[ (])\+(?=[a-z]))"
 )
 
 
-class Statement(NamedTuple):
-    text: bytes
-    names: tuple[str, ...]  # of the values, in their order; empty for values without names
-
-
 @cache
-def translated(statement: str) -> Statement:
+def translated(statement: str) -> tuple[bytes, tuple[str, ...]]:
+    """Its text, and the names of its values in their order: none for values without names."""
     names: list[str] = []
     places = 0
 
@@ -37,15 +31,11 @@ def translated(statement: str) -> Statement:
             if name not in names:
                 names.append(name)
             return f"${names.index(name) + 1}"
-        if found["like"]:
-            return "ILIKE"  # SQLite's LIKE does not tell a from A, either
         if found["grouped"]:
             return f"string_agg({found['grouped']}, ',')"
-        if found["joined"]:
-            return f"JOIN {found['joined']} "
         return "" if found["hint"] else found[0]
 
-    return Statement(_DIFFERENT.sub(other, statement).encode(), tuple(names))
+    return _DIFFERENT.sub(other, statement).encode(), tuple(names)
 
 
 # --- schema.sql ---
@@ -88,7 +78,10 @@ SEARCH = (
     "CREATE INDEX users_by_search_text ON users USING gin (search_text gin_trgm_ops)",
 )
 # `moved_to`: where the content went, which makes this database one that nothing opens.
-INSTALLATION = "CREATE TABLE installation (version BIGINT NOT NULL, moved_to TEXT)"
+_INSTALLATION = (
+    "CREATE TABLE installation (version BIGINT NOT NULL, moved_to TEXT);"
+    f" INSERT INTO installation (version) VALUES ({VERSION})"
+)
 
 OUTBOX = "users_outbox"  # the channel on which the leader hears of emails and events that other daemons queue
 _TELL = (
@@ -98,22 +91,20 @@ _TELL = (
 )
 
 
-def schema(ours: str) -> Iterator[str]:
+def schema() -> Iterator[str]:
     """The statements that make a new database."""
-    yield INSTALLATION
-    statement = ""
-    for line in ours.splitlines(keepends=True):
-        statement += re.sub(r"(^|\s)--.*", "", line)
-        if sqlite3.complete_statement(statement):
-            if not _OF_SEARCH.search(statement):
-                yield _made(statement.strip())
-            statement = ""
+    from usersctl.store.upgrade import statements  # late: hardly ever needed
+
+    yield _INSTALLATION
+    for statement in statements():
+        if not _OF_SEARCH.search(statement):
+            yield _made(re.sub(r"\s--.*", "", statement).strip())
     yield _TELL
 
 
-def names(ours: str) -> set[str]:
+def names() -> set[str]:
     """Of the tables, indexes and triggers."""
-    return set(re.findall(r"\bCREATE (?:UNIQUE )?(?:TABLE|INDEX|TRIGGER) (\w+)", "\n".join(schema(ours))))
+    return set(re.findall(r"\bCREATE (?:UNIQUE )?(?:TABLE|INDEX|TRIGGER) (\w+)", "\n".join(schema())))
 
 
 def _made(statement: str) -> str:

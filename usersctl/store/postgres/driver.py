@@ -20,6 +20,7 @@ from usersctl.store.postgres.dialect import translated
 
 SILENCE = 5.0  # seconds without an answer, after which a server counts as gone; also for a new connection
 SLOW = 4.5  # seconds, after which a server that is there gives a statement up
+LONGEST = 3600.0  # seconds for a statement that is about the whole content
 DEFAULTS = b"tcp_user_timeout=3000 fallback_application_name=usersctl target_session_attrs=read-write"
 # Text of so many values is different each time, so that the server would keep it in vain.
 PREPARED_VALUES, PREPARED_STATEMENTS = 30, 300
@@ -77,36 +78,41 @@ class Connection:
         self._readers: dict[bytes, Readers] = {}  # by the name of a prepared statement
         self._streams = 0
         self._silence = SILENCE
+        self.since = time.monotonic()
 
     # --- statements ---
 
     def execute(self, statement: str, values: Any = ()) -> Rows:
-        known = self._prepared.get(statement)
+        known = self._prepared.get(statement) or self._prepare(statement, values)
         if known is None:
-            known = self._prepare(statement, values)
+            return self._unprepared(statement, values)
         name, names = known
         given = _given(names, values)
         texts = [_encoded(value) for value in given]
         formats = [value.__class__ is bytes for value in given]
-        if name:
-            result = self._sent(self._pg.send_query_prepared, name, texts, formats)
-            if name not in self._readers:
-                self._readers[name] = _readers(result)
-            return _rows(result, self._readers[name])
-        types = [_type_of(value) for value in given]
-        text = translated(statement).text
-        return _rows(self._sent(self._pg.send_query_params, text, texts, types, formats))
+        result = self._sent(self._pg.send_query_prepared, name, texts, formats)
+        if name not in self._readers:
+            self._readers[name] = _readers(result)
+        return _rows(result, self._readers[name])
 
-    def _prepare(self, statement: str, values: Any) -> tuple[bytes, tuple[str, ...]]:
-        """The name of the prepared statement, and those of its values; no name if it is not worth it."""
+    def _prepare(self, statement: str, values: Any) -> tuple[bytes, tuple[str, ...]] | None:
+        """The name of the prepared statement, and those of its values; None if it is not worth it."""
+        if len(values) > PREPARED_VALUES or len(self._prepared) >= PREPARED_STATEMENTS or " LIKE " in statement:
+            return None  # the best way of a search depends on its words
         text, names = translated(statement)
-        if len(values) > PREPARED_VALUES or len(self._prepared) >= PREPARED_STATEMENTS or b"ILIKE" in text:
-            return b"", names  # the best way of a search depends on its words
-        given = _given(names, values)
         name = b"s%d" % len(self._prepared)
-        self._sent(self._pg.send_prepare, name, text, [_type_of(value) for value in given])
+        self._sent(self._pg.send_prepare, name, text, [_type_of(value) for value in _given(names, values)])
         self._prepared[statement] = name, names
         return name, names
+
+    def _unprepared(self, statement: str, values: Any, before: bytes = b"") -> Rows:
+        text, names = translated(statement)
+        given = _given(names, values)
+        texts, types = map(_encoded, given), map(_type_of, given)
+        formats = [isinstance(value, bytes) for value in given]
+        return _rows(
+            self._sent(self._pg.send_query_params, before + text, list(texts), list(types), formats)
+        )
 
     def executemany(self, statement: str, rows: Iterable[Any]) -> None:
         for values in rows:
@@ -133,21 +139,13 @@ class Connection:
     def _fetched(self, statement: str, values: Any) -> Iterator[tuple[Any, ...]]:
         self._streams += 1
         name = f"stream{self._streams}"
-        text, names = translated(statement)
-        given = _given(names, values)
-        self._sent(
-            self._pg.send_query_params,
-            f"DECLARE {name} NO SCROLL CURSOR FOR ".encode() + text,
-            [_encoded(value) for value in given],
-            [_type_of(value) for value in given],
-            [value.__class__ is bytes for value in given],
-        )
+        self._unprepared(statement, values, f"DECLARE {name} NO SCROLL CURSOR FOR ".encode())
         while rows := self.run(f"FETCH {FETCHED} FROM {name}").fetchall():
             yield from rows
         self.run(f"CLOSE {name}")
 
-    def copy_in(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
-        """The quickest way for many rows, into a table that this transaction made. Returns how many the server took.
+    def copy_in(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """The quickest way for many rows, into a table that this transaction made.
 
         The server writes them as if it had vacuumed already, which it would do a minute later.
         """
@@ -162,7 +160,7 @@ class Connection:
             with suppress(ServerError, Away):
                 self._sent(self._pg.put_copy_end, b"given up")
             raise
-        return _rows(self._sent(self._pg.put_copy_end)).rowcount
+        self._sent(self._pg.put_copy_end)
 
     @property
     def in_transaction(self) -> bool:
@@ -174,10 +172,10 @@ class Connection:
         return self._pg.status != pq.ConnStatus.OK or bool(self._poll.poll(0))
 
     @contextmanager
-    def patient(self, seconds: float = 3600.0) -> Iterator[None]:
+    def patient(self) -> Iterator[None]:
         """For statements that take long: the making of an index, the copy of a table."""
-        self.limit(seconds)
-        self._silence = seconds
+        self.limit(LONGEST)
+        self._silence = LONGEST
         try:
             yield
         finally:

@@ -43,8 +43,7 @@ class ServerLocks:
         while not stopping.is_set() and time.monotonic() < until:
             if self._connection.notified(STEP):
                 return True
-            with self._connection.patient(SILENCE):
-                self._connection.run("SELECT 1")  # raises an error if the locks are lost
+            self._connection.run("SELECT 1", within=SILENCE)  # raises an error if the locks are lost
         return False
 
     def free(self) -> None:

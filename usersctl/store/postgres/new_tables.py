@@ -1,16 +1,15 @@
 """New tables in the place of those of a database, in one transaction: until its end the old ones can be read."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from usersctl.errors import StoreUnusable
-from usersctl.store.checks import broken_trail
+from usersctl.store.checks import problems_on_server
 from usersctl.store.content import tables
-from usersctl.store.database_file import VERSION
 from usersctl.store.postgres import dialect
 from usersctl.store.postgres.driver import Connection, ServerError
 from usersctl.store.postgres.transaction import PostgresTransaction
-from usersctl.store.upgrade import COUNTED, schema
+from usersctl.store.upgrade import COUNTED
 
 NEW = "usersctl_new"  # the schema in which they are made
 _NAMES = ("installation", *tables())
@@ -26,8 +25,8 @@ class NewTables:
         self._run(
             f"CREATE SCHEMA {NEW}; SELECT set_config('search_path', '{NEW}, ' || current_setting('search_path'), true)"
         )
-        self._left = list(dialect.schema(schema()))
-        self._make(lambda statement: statement.startswith("CREATE TABLE"))
+        self._left = list(dialect.schema())
+        self._make("CREATE TABLE")
 
     def put(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         try:
@@ -40,7 +39,7 @@ class NewTables:
 
     def put_old_rows(self) -> None:
         """Those of the tables that are replaced, with the columns that both versions have. Triggers count anew."""
-        self._make(lambda _statement: True)
+        self._make("")
         for table, columns in tables().items():
             known = self._columns_at_home(table) - {COUNTED.get(table)}
             names = ", ".join(column for column in columns if column in known)
@@ -60,8 +59,7 @@ class NewTables:
         }
 
     def complete(self, last_ids: dict[str, int]) -> PostgresTransaction:
-        self._make(lambda statement: not statement.startswith(("INSERT", "WITH")))
-        self._run(f"INSERT INTO installation (version) VALUES ({VERSION})")
+        self._make("CREATE")  # and not the rows with which a database begins
         self._connection.attempt(_INDEX)
         self._run(f"ANALYZE {', '.join(_NAMES)}")
         tx = PostgresTransaction(self._connection)
@@ -69,13 +67,7 @@ class NewTables:
         return tx
 
     def problems(self) -> list[str]:
-        """The server has checked the references."""
-        tx = PostgresTransaction(self._connection)
-        return [
-            *(f"{name} is missing" for name in sorted(tx.missing_parts())),
-            *tx.miscounted(),
-            *broken_trail(tx),
-        ]
+        return [problem.message for problem in problems_on_server(PostgresTransaction(self._connection))]
 
     def finish(self) -> None:
         """From here to the commit, readers of the old tables wait."""
@@ -90,7 +82,8 @@ class NewTables:
             )
         self._run(f"DROP SCHEMA {NEW}")
 
-    def _make(self, is_wanted: Callable[[str], bool]) -> None:
-        for statement in filter(is_wanted, self._left):
+    def _make(self, beginning: str) -> None:
+        """What the statements make that begin so, and were not run before."""
+        for statement in [some for some in self._left if some.startswith(beginning)]:
             self._run(statement)
-        self._left = [statement for statement in self._left if not is_wanted(statement)]
+            self._left.remove(statement)

@@ -10,7 +10,6 @@ from usersctl.store.transaction import Transaction
 from usersctl.store.user_search import FEW, pattern
 
 ROWS_OF_DAY = 8
-TAKES_LONG = "SET LOCAL idle_in_transaction_session_timeout = '30min'"
 
 
 class PostgresTransaction(Transaction):
@@ -26,12 +25,6 @@ class PostgresTransaction(Transaction):
         return f"{self.day} {self._connection.process % ROWS_OF_DAY}"
 
     # --- users ---
-
-    def last_user_id_given(self) -> int:
-        return self._last_id("users")
-
-    def give_no_user_id_up_to(self, last: int) -> None:
-        self.give_no_ids_up_to({"users": last})
 
     def candidates(self, words: Sequence[str]) -> list[int] | None:
         """By the index of three characters in a row, which looks at all users where the server has no pg_trgm."""
@@ -50,7 +43,7 @@ class PostgresTransaction(Transaction):
     def parts(self) -> set[str]:
         """The names of tables, indexes and triggers of the schema that this connection uses."""
         parts = self._run(
-            "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(current_schema()) AND relkind IN ('r', 'i')"
+            "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(current_schema())"
             " UNION SELECT tgname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid"
             " WHERE relnamespace = to_regnamespace(current_schema()) AND NOT tgisinternal AND tgenabled <> 'D'"
         )
@@ -79,37 +72,23 @@ class PostgresTransaction(Transaction):
         return Server(*facts, *min(limits, key=lambda limit: limit[1] - limit[2]))
 
     def missing_parts(self) -> set[str]:
-        from usersctl.store.upgrade import schema
-
-        return dialect.names(schema()) - self.parts()
+        return dialect.names() - self.parts()
 
     def last_ids(self) -> dict[str, int]:
         given = self._run(
-            "SELECT relname FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid"
+            "SELECT relname, pg_sequence_last_value(CAST(pg_get_serial_sequence(relname, 'id') AS REGCLASS))"
+            " FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid"
             " WHERE attidentity <> '' AND relnamespace = to_regnamespace(current_schema())"
-        ).fetchall()
-        last = {table: self._last_id(table) for (table,) in given}
+        )
+        # A row that came with its id did not move the sequence.
+        last = {table: max(number or 0, self._number(f"SELECT max(id) FROM {table}")) for table, number in given}
         return {table: number for table, number in last.items() if number}
 
     def give_no_ids_up_to(self, last: dict[str, int]) -> None:
+        given = self.last_ids()
         for table, number in last.items():
-            if number > self._given(table):
-                self._run("SELECT setval(CAST(? AS REGCLASS), ?)", (self._sequence_of(table), number))
-
-    def _last_id(self, table: str) -> int:
-        """A row that came with its id did not move the sequence."""
-        return max(self._given(table), self._number(f"SELECT coalesce(max(id), 0) FROM {table}"))
-
-    def _given(self, table: str) -> int:
-        return self._number(f"SELECT last_value FROM {self._sequence_of(table)} WHERE is_called")
-
-    def _sequence_of(self, table: str) -> str:
-        ((name,),) = self._run("SELECT pg_get_serial_sequence(?, 'id')", (table,))
-        return str(name)
-
-    def take_time(self) -> None:
-        """For a transaction that waits for long while another database is filled."""
-        self._connection.run(TAKES_LONG)
+            if number >= given.get(table, 0):
+                self._run("SELECT setval(CAST(pg_get_serial_sequence(?, 'id') AS REGCLASS), ?)", (table, number))
 
     def mark_as_moved(self, moved_to: str) -> None:
         # A new connection waits for the end of this transaction, and then sees the mark.
