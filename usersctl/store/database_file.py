@@ -75,8 +75,7 @@ def is_current(connection: sqlite3.Connection, path: Path) -> bool:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application in (APPLICATION_ID, 0) and version > VERSION:
-        message = f"{path} is of schema version {version}, this usersctl knows {VERSION}"
-        raise OtherVersion(message, hint="install the newer usersctl that wrote it")
+        raise newer(str(path), version)
     if application == APPLICATION_ID and version == VERSION:
         return True
     if application == APPLICATION_ID and version > 0:
@@ -89,6 +88,11 @@ def is_current(connection: sqlite3.Connection, path: Path) -> bool:
     if tables and "users" not in (name.lower() for name in tables):
         raise StoreUnusable(f"{path} {NOT_OURS}: it has no table of users")
     return False
+
+
+def newer(name: str, version: int) -> OtherVersion:
+    message = f"{name} is of schema version {version}, this usersctl knows {VERSION}"
+    return OtherVersion(message, hint="install the newer usersctl that wrote it")
 
 
 def moved(name: str, moved_to: str) -> OtherVersion:

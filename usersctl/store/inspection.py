@@ -49,7 +49,7 @@ class Inspection(Statements):
         return names_of_schema() - self.parts()
 
     def broken_page(self) -> str | None:
-        """The first problem with the pages of the file, by a quick look at all of them."""
+        """Of a file: the first problem with its pages, by a quick look at all of them."""
         (problem,) = self._run("PRAGMA quick_check(1)").fetchone()
         return None if problem == "ok" else str(problem)
 

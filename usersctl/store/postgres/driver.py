@@ -20,7 +20,6 @@ from usersctl.store.postgres.dialect import translated
 
 SILENCE = 5.0  # seconds without an answer, after which a server counts as gone; also for a new connection
 SLOW = 4.5  # seconds, after which a server that is there gives a statement up
-LONGEST = 3600.0  # seconds for a statement that is about the whole content
 DEFAULTS = b"tcp_user_timeout=3000 fallback_application_name=usersctl target_session_attrs=read-write"
 # Text of so many values is different each time, so that the server would keep it in vain.
 PREPARED_VALUES, PREPARED_STATEMENTS = 30, 300
@@ -172,10 +171,9 @@ class Connection:
         return self._pg.status != pq.ConnStatus.OK or bool(self._poll.poll(0))
 
     @contextmanager
-    def patient(self) -> Iterator[None]:
+    def patient(self, seconds: float = 3600.0) -> Iterator[None]:
         """For statements that take long: the making of an index, the copy of a table."""
-        self.limit(LONGEST)
-        self._silence = LONGEST
+        self.limit(seconds)
         try:
             yield
         finally:
@@ -184,8 +182,9 @@ class Connection:
                 self.limit()
 
     def limit(self, seconds: float = SLOW) -> None:
-        """Of a statement, kept by the server, which ends it in time and keeps the connection."""
+        """Of a statement, kept by the server, which ends it in time and keeps the connection: this waits longer."""
         self.run(f"SET statement_timeout = {round(seconds * 1000)}")
+        self._silence = max(SILENCE, 1.1 * seconds)
 
     # --- what the server sends by itself ---
 
@@ -252,10 +251,6 @@ class Connection:
         return ServerError(
             state, (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
         )
-
-    @property
-    def server_version(self) -> int:
-        return self._pg.server_version
 
     @property
     def process(self) -> int:

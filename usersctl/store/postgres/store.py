@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from usersctl.clock import Clock
-from usersctl.errors import Busy, OtherVersion, ServerAway, StoreUnusable, Taken, UsersError
+from usersctl.errors import Busy, ServerAway, StoreUnusable, Taken, UsersError
 from usersctl.store import database_file
 from usersctl.store.conninfo import Conninfo
 from usersctl.store.content import pour, tables
-from usersctl.store.database_file import NOT_OURS, VERSION, Migrated, in_name, moved
+from usersctl.store.database_file import NOT_OURS, VERSION, Migrated, in_name, moved, newer
 from usersctl.store.postgres import dialect
 from usersctl.store.postgres.locks import ServerLocks
 from usersctl.store.postgres.transaction import PostgresTransaction
@@ -55,7 +55,7 @@ _SESSION = (
     f"SET client_encoding = 'UTF8'; SET jit = off; SET bytea_output = 'hex'; SET statement_timeout = '{SLOW}s';"
     # Within half a minute the server knows of a machine that is gone, and frees its locks.
     " SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;"
-    " SELECT pg_backend_pid(), current_setting('server_encoding')"
+    " SELECT pg_backend_pid(), CAST(current_setting('server_version_num') AS INT), current_setting('server_encoding')"
 )
 
 
@@ -136,8 +136,7 @@ class PostgresStore(Store):
         if moved_to is not None:
             raise moved(self.name, moved_to)
         if version > VERSION:
-            message = f"{self.name} is of schema version {version}, this usersctl knows {VERSION}"
-            raise OtherVersion(message, hint="install the newer usersctl that wrote it")
+            raise newer(self.name, version)
         return int(version)
 
     # --- the four verbs ---
@@ -185,17 +184,13 @@ class PostgresStore(Store):
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        connection = self._connection()
-        connection.limit(seconds)
         try:
-            yield
+            with self._connection().patient(seconds):
+                yield
         except StoreUnusable as error:
             if getattr(error.__cause__, "state", "") != "57014":
                 raise
             raise TimeoutError from None
-        finally:
-            if not connection.is_lost:
-                connection.limit()
 
     # --- the whole content ---
 
@@ -304,12 +299,12 @@ class PostgresStore(Store):
         return connection
 
     def _check_server(self, connection: Connection) -> None:
-        ((process, encoding),) = connection.run(_SESSION)
+        ((process, version, encoding),) = connection.run(_SESSION)
         if process != connection.process:
             # Locks, notices and prepared statements belong to a connection, which a pooler changes under us.
             hint = "name the server itself: each process needs one connection for a thread, and keeps it"
             raise StoreUnusable(f"{self.name} is a pooler of connections, such as PgBouncer", hint=hint)
-        if connection.server_version < OLDEST_SERVER:
+        if version < OLDEST_SERVER:
             raise StoreUnusable(f"{self.name} is a server older than PostgreSQL 14")
         if encoding != "UTF8":
             hint = "create the database with: ENCODING 'UTF8'"

@@ -103,9 +103,6 @@ class PostgresTransaction(Transaction):
             " AND pid <> pg_backend_pid() AND (usename = current_user OR application_name = 'usersctl')"
         )
 
-    def broken_page(self) -> str | None:
-        return None  # the server checks its pages itself
-
     @contextmanager
     def _readable(self, _errors: str = "") -> Iterator[None]:
         yield  # the server takes no text but UTF-8
