@@ -73,9 +73,10 @@ _TRIGGER = re.compile(
 _COUNT = re.compile(r"UPDATE (\w+) SET (\w+) = \2 ([+-]) 1\s+WHERE (.*?);", re.DOTALL)
 # A million users are found by three characters of their names. The extension comes with PostgreSQL, and a server may
 # refuse it: then a search reads all of them.
+_IF_POSSIBLE = "DO $$ BEGIN {}; EXCEPTION WHEN OTHERS THEN NULL; END $$"
 SEARCH = (
-    "CREATE EXTENSION IF NOT EXISTS pg_trgm",
-    "CREATE INDEX users_by_search_text ON users USING gin (search_text gin_trgm_ops)",
+    _IF_POSSIBLE.format("CREATE EXTENSION IF NOT EXISTS pg_trgm"),
+    _IF_POSSIBLE.format("CREATE INDEX users_by_search_text ON users USING gin (search_text gin_trgm_ops)"),
 )
 # `moved_to`: where the content went, which makes this database one that nothing opens.
 _INSTALLATION = (

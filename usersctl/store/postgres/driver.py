@@ -121,14 +121,6 @@ class Connection:
         """Several statements in one journey to the server, without values; the result of the last one."""
         return _rows(self._sent(self._pg.send_query, text.encode(), within=within))
 
-    def attempt(self, text: str) -> None:
-        """In a transaction: a statement that the server may refuse."""
-        self.run("SAVEPOINT before_it")
-        try:
-            self.run(text)
-        except ServerError:
-            self.run("ROLLBACK TO before_it")
-
     def stream(self, statement: str, values: Any = ()) -> Iterable[tuple[Any, ...]]:
         """The rows come a thousand at a time. Without a transaction all at once: a cursor lives in one."""
         if not self.in_transaction:

@@ -21,7 +21,7 @@ class NewTables:
         self._connection = connection
         self._run = connection.run
         ((self._home,),) = self._run("SELECT quote_ident(current_schema())")
-        connection.attempt(_EXTENSION)  # not into the schema that goes away
+        self._run(_EXTENSION)  # not into the schema that goes away
         self._run(
             f"CREATE SCHEMA {NEW}; SELECT set_config('search_path', '{NEW}, ' || current_setting('search_path'), true)"
         )
@@ -60,7 +60,7 @@ class NewTables:
 
     def complete(self, last_ids: dict[str, int]) -> PostgresTransaction:
         self._make("CREATE")  # and not the rows with which a database begins
-        self._connection.attempt(_INDEX)
+        self._run(_INDEX)
         self._run(f"ANALYZE {', '.join(_NAMES)}")
         tx = PostgresTransaction(self._connection)
         tx.give_no_ids_up_to(last_ids)

@@ -88,16 +88,11 @@ class PostgresStore(Store):
         with connection.patient(), self._transaction(connection, _begin(UPGRADE, alone=True)):
             version = self._version_on(connection)
             if version is None:
-                self._make(connection)
+                for statement in (*dialect.schema(), *dialect.SEARCH):
+                    connection.run(statement)
                 self.made = True
             elif version < VERSION:  # else another process was quicker
                 self._renew(connection)
-
-    def _make(self, connection: Connection) -> None:
-        for statement in dialect.schema():
-            connection.run(statement)
-        for addition in dialect.SEARCH:
-            connection.attempt(addition)
 
     def _renew(self, connection: Connection) -> None:
         """Makes each table again as schema.sql has it, with all rows and all columns that both versions have."""
@@ -185,7 +180,7 @@ class PostgresStore(Store):
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
         try:
-            with self._connection().patient(seconds):
+            with self._errors_in_words(), self._connection().patient(seconds):
                 yield
         except StoreUnusable as error:
             if getattr(error.__cause__, "state", "") != "57014":
