@@ -315,6 +315,17 @@ def test_a_slow_statement_is_ended_and_the_connection_kept(driver: ModuleType, d
         assert connection.run("SELECT 1").fetchall() == [(1,)]
 
 
+def test_a_question_that_takes_too_long_is_no_silence(
+    driver: ModuleType, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "SILENCE", 0.6)
+    monkeypatch.setattr(driver, "SLOW", 0.1)
+    with pytest.raises(TimeoutError), store.within(0.7), store.read() as tx:
+        tx._run("SELECT pg_sleep(5)")
+    with store.read() as tx:
+        assert tx.user(1) is None
+
+
 def test_the_server_looks_for_machines_that_are_gone(store: Store) -> None:
     with store.glance() as tx:
         names = (

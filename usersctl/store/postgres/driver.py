@@ -174,9 +174,9 @@ class Connection:
                 self.limit()
 
     def limit(self, seconds: float = SLOW) -> None:
-        """Of a statement, kept by the server, which ends it in time and keeps the connection: this waits longer."""
+        """Of a statement, kept by the server, which ends it in time and keeps the connection. So this waits longer."""
         self.run(f"SET statement_timeout = {round(seconds * 1000)}")
-        self._silence = max(SILENCE, 1.1 * seconds)
+        self._silence = max(SILENCE, seconds + SILENCE - SLOW)
 
     # --- what the server sends by itself ---
 
