@@ -40,23 +40,15 @@ class NewTables:
     def put_old_rows(self) -> None:
         """Those of the tables that are replaced, with the columns that both versions have. Triggers count anew."""
         self._make("")
+        at_home = f"FROM information_schema.columns WHERE quote_ident(table_schema) = '{self._home}'"
+        known = set(self._run(f"SELECT table_name, column_name {at_home}")) - set(COUNTED.items())
         for table, columns in tables().items():
-            known = self._columns_at_home(table) - {COUNTED.get(table)}
-            names = ", ".join(column for column in columns if column in known)
+            names = ", ".join(column for column in columns if (table, column) in known)
             if names and table != "user_counts":
                 # In the place of those with which a database begins.
                 self._run(
                     f"DELETE FROM {table}; INSERT INTO {table} ({names}) SELECT {names} FROM {self._home}.{table}"
                 )
-
-    def _columns_at_home(self, table: str) -> set[str | None]:
-        return {
-            name
-            for (name,) in self._run(
-                f"SELECT attname FROM pg_attribute WHERE attrelid = to_regclass('{self._home}.{table}')"
-                " AND attnum > 0 AND NOT attisdropped"
-            )
-        }
 
     def complete(self, last_ids: dict[str, int]) -> PostgresTransaction:
         self._make("CREATE")  # and not the rows with which a database begins
