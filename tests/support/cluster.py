@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support import postgres
 from support.daemons import wait_for
 from support.ports import free_port
+from support.proxies import needed
 
 ROLE = "postgres"
 DATABASE = "users"
@@ -35,17 +35,6 @@ SETTINGS = {
     "min_wal_size": "32MB",
     "log_min_messages": "warning",
 }
-
-
-def needed(program: str, package: str) -> Path:
-    """The path of a program. A missing one skips the test, or fails it with POSTGRES_TESTS=required."""
-    found = shutil.which(program, path=f"{os.environ['PATH']}:/usr/bin:/usr/sbin")
-    if found is None:
-        missing = f"needs {program}: apt-get install {package}"
-        if os.environ.get("POSTGRES_TESTS") == "required":
-            pytest.fail(missing)
-        pytest.skip(missing)
-    return Path(found)
 
 
 def binaries() -> Path:
@@ -292,7 +281,7 @@ class Patroni:
 
 @contextmanager
 def patroni() -> Iterator[Patroni]:
-    etcd, program = needed("etcd", "etcd-server"), needed("patroni", "patroni")
+    etcd, program = needed("etcd", "POSTGRES"), needed("patroni", "POSTGRES")
     with folder_of_servers() as folder, ExitStack() as stack:
         client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
         start(

@@ -39,6 +39,7 @@ PACKAGES = {
     "node": "nodejs",
     "systemd-analyze": "systemd",
     "fail2ban-regex": "fail2ban",
+    "etcd": "etcd-server",
 }  # Debian's packages, where the name is not that of the program
 SECRET = "shared by two, and unknown to others"
 RULES = (("/admin/*", "admin"), ("/docs/drafts/*", "admin"), ("/staff/*", ("group:staff", "admin")))
@@ -92,12 +93,12 @@ class Proxy:
         return Visitor(self.port, cookies, tls=self.tls)
 
 
-def needed(program: str) -> str:
-    """The path of a program. A missing one skips the test, or fails it with WHOLE_TESTS=required."""
+def needed(program: str, tests: str = "WHOLE") -> str:
+    """The path of a program. A missing one skips the test, or fails it with WHOLE_TESTS=required, or what `tests` names."""
     path = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
     if path is None:
         missing = f"needs {program}: apt-get install {PACKAGES.get(program, program)}"
-        if os.environ.get("WHOLE_TESTS") == "required":
+        if os.environ.get(f"{tests}_TESTS") == "required":
             pytest.fail(missing)
         pytest.skip(missing)
     return path
