@@ -16,7 +16,7 @@ from usersctl.clock import Clock
 from usersctl.errors import Invalid, StoreUnusable, UsersError
 from usersctl.models import Actor
 from usersctl.store import database_file
-from usersctl.store.checks import BackupProblem, BackupReport, check, problems_on_server, report_on
+from usersctl.store.checks import BackupProblem, BackupReport, check, check_on_server
 from usersctl.store.conninfo import Conninfo, Database
 from usersctl.store.opening import open_store
 from usersctl.store.sqlite_store import store_error
@@ -35,7 +35,7 @@ def check_in_use(store: Store) -> BackupReport:
     if not isinstance(store.database, Conninfo):
         return check(store.database)
     with store.read() as tx, store.whole():
-        return report_on(tx, problems_on_server(tx))
+        return check_on_server(tx)
 
 
 @contextmanager

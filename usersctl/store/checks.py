@@ -2,7 +2,7 @@
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -28,29 +28,37 @@ class BackupReport(NamedTuple):
 
 def check(path: Path, *, read_only: bool = True) -> BackupReport:
     """Checks a file of the current version in one snapshot."""
-    problems = []
     with closing(database_file.connect(path, read_only=read_only)) as connection:
         connection.execute("BEGIN")
-        for name, run_check in _CHECKS.items():
-            try:
-                problems += [BackupProblem(name, message) for message in run_check(connection)]
-            except sqlite3.DatabaseError as error:
-                problems.append(BackupProblem(name, f"cannot be checked: {error}"))
-        with suppress(sqlite3.DatabaseError):  # the checks have reported it
-            return report_on(Transaction(connection), problems)
-    return BackupReport({}, "", problems)
+        tx = Transaction(connection)
+        checks = {
+            "integrity": _integrity(connection),
+            "foreign keys": _foreign_keys(connection),
+            "schema": _schema(connection),
+            "counts": tx.miscounted(),
+            "search": _search(connection),
+            "audit": _trail(tx),
+        }
+        return _report(tx, checks)
 
 
-def report_on(tx: Transaction, problems: list[BackupProblem]) -> BackupReport:
-    head = tx.audit_head()
-    return BackupReport(tx.counts(), head.hash.hex() if head else "", problems)
-
-
-def problems_on_server(tx: Transaction) -> list[BackupProblem]:
+def check_on_server(tx: Transaction) -> BackupReport:
     """A server checks its pages and references itself."""
-    missing = [f"{name} is missing" for name in sorted(tx.missing_parts())]
-    found = {"schema": missing, "counts": tx.miscounted(), "audit": _broken_trail(tx)}
-    return [BackupProblem(name, message) for name, messages in found.items() for message in messages]
+    missing = (f"{name} is missing" for name in sorted(tx.missing_parts()))
+    return _report(tx, {"schema": missing, "counts": tx.miscounted(), "audit": _trail(tx)})
+
+
+def _report(tx: Transaction, checks: dict[str, Iterator[str]]) -> BackupReport:
+    problems = []
+    for name, messages in checks.items():
+        try:
+            problems += [BackupProblem(name, message) for message in messages]
+        except sqlite3.DatabaseError as error:
+            problems.append(BackupProblem(name, f"cannot be checked: {error}"))
+    with suppress(sqlite3.DatabaseError):  # the checks have reported it
+        head = tx.audit_head()
+        return BackupReport(tx.counts(), head.hash.hex() if head else "", problems)
+    return BackupReport({}, "", problems)
 
 
 def _integrity(connection: sqlite3.Connection) -> Iterator[str]:
@@ -94,10 +102,6 @@ def _parts(connection: sqlite3.Connection) -> dict[tuple[str, str], tuple[str, s
     }
 
 
-def _counts(connection: sqlite3.Connection) -> Iterator[str]:
-    return Transaction(connection).miscounted()
-
-
 def _search(connection: sqlite3.Connection) -> Iterator[str]:
     try:
         # Compares the index with the users, and writes nothing.
@@ -110,20 +114,6 @@ def _search(connection: sqlite3.Connection) -> Iterator[str]:
             raise
 
 
-def _audit(connection: sqlite3.Connection) -> Iterator[str]:
-    return _broken_trail(Transaction(connection))
-
-
-def _broken_trail(tx: Transaction) -> Iterator[str]:
+def _trail(tx: Transaction) -> Iterator[str]:
     if problem := tx.check_audit().problem:
         yield problem
-
-
-_CHECKS: dict[str, Callable[[sqlite3.Connection], Iterator[str]]] = {
-    "integrity": _integrity,
-    "foreign keys": _foreign_keys,
-    "schema": _schema,
-    "counts": _counts,
-    "search": _search,
-    "audit": _audit,
-}

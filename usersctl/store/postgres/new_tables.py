@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from usersctl.errors import StoreUnusable
-from usersctl.store.checks import problems_on_server
+from usersctl.store.checks import check_on_server
 from usersctl.store.content import tables
 from usersctl.store.postgres import dialect
 from usersctl.store.postgres.driver import Connection, ServerError
@@ -20,6 +20,7 @@ class NewTables:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._run = connection.run
+        self._tx = PostgresTransaction(connection)
         ((self._home,),) = self._run("SELECT quote_ident(current_schema())")
         self._run(_EXTENSION)  # not into the schema that goes away
         self._run(
@@ -54,12 +55,11 @@ class NewTables:
         self._make("CREATE")  # and not the rows with which a database begins
         self._run(_INDEX)
         self._run(f"ANALYZE {', '.join(_NAMES)}")
-        tx = PostgresTransaction(self._connection)
-        tx.give_no_ids_up_to(last_ids)
-        return tx
+        self._tx.give_no_ids_up_to(last_ids)
+        return self._tx
 
     def problems(self) -> list[str]:
-        return [problem.message for problem in problems_on_server(PostgresTransaction(self._connection))]
+        return [problem.message for problem in check_on_server(self._tx).problems]
 
     def finish(self) -> None:
         """From here to the commit, readers of the old tables wait."""
