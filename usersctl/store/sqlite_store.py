@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from usersctl.clock import Clock, utc_now
+from usersctl.clock import Clock
 from usersctl.errors import Busy, StoreUnusable, UsersError
 from usersctl.store import database_file
 from usersctl.store.lock_file import FileLocks
@@ -26,15 +26,7 @@ class SQLiteStore(Store):
     longest_log = 32 * 1024 * 1024  # bytes of the write-ahead log; truncate_log() cuts a longer one
     least_space = 1024 * 1024  # bytes on the disk, below which it counts as full
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        read_only: bool = False,
-        no_trace: bool = False,
-        why: str = "",
-        clock: Clock = utc_now,
-    ) -> None:
+    def __init__(self, path: Path, *, read_only: bool, no_trace: bool, why: str, clock: Clock) -> None:
         super().__init__(path, read_only=read_only, clock=clock)
         self._path = path
         self._name = os.fspath(path)
