@@ -151,10 +151,8 @@ class SQLiteStore(Store):
         finally:
             self._set_patience(connection, database_file.BUSY_SECONDS)
 
-    @contextmanager
-    def locks(self) -> Iterator[FileLocks]:
-        with closing(FileLocks(self._path)) as locks:
-            yield locks
+    def locks(self) -> closing[FileLocks]:
+        return closing(FileLocks(self._path))
 
     def copy(self, target: Path, progress: Progress = lambda _done, _total: None) -> dict[str, int]:
         """While others write on."""
