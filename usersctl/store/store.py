@@ -133,9 +133,7 @@ class Store(ABC):
                 callback()
 
     @abstractmethod
-    def _writing(
-        self, patience: float | None, *, commit: bool, alone: bool
-    ) -> AbstractContextManager[Any]:
+    def _writing(self, patience: float | None, *, commit: bool, alone: bool) -> AbstractContextManager[Any]:
         """A connection in the transaction of `write`, which ends with the block."""
 
     @abstractmethod

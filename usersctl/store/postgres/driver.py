@@ -96,7 +96,11 @@ class Connection:
 
     def _prepare(self, statement: str, values: Any) -> tuple[bytes, tuple[str, ...]] | None:
         """The name of the prepared statement, and those of its values; None if it is not worth it."""
-        if len(values) > PREPARED_VALUES or len(self._prepared) >= PREPARED_STATEMENTS or " LIKE " in statement:
+        if (
+            len(values) > PREPARED_VALUES
+            or len(self._prepared) >= PREPARED_STATEMENTS
+            or " LIKE " in statement
+        ):
             return None  # the best way of a search depends on its words
         text, names = translated(statement)
         name = b"s%d" % len(self._prepared)
@@ -109,9 +113,7 @@ class Connection:
         given = _given(names, values)
         texts, types = map(_encoded, given), map(_type_of, given)
         formats = [isinstance(value, bytes) for value in given]
-        return _rows(
-            self._sent(self._pg.send_query_params, before + text, list(texts), list(types), formats)
-        )
+        return _rows(self._sent(self._pg.send_query_params, before + text, list(texts), list(types), formats))
 
     def executemany(self, statement: str, rows: Iterable[Any]) -> None:
         for values in rows:

@@ -81,14 +81,18 @@ class PostgresTransaction(Transaction):
             " WHERE attidentity <> '' AND relnamespace = to_regnamespace(current_schema())"
         )
         # A row that came with its id did not move the sequence.
-        last = {table: max(number or 0, self._number(f"SELECT max(id) FROM {table}")) for table, number in given}
+        last = {
+            table: max(number or 0, self._number(f"SELECT max(id) FROM {table}")) for table, number in given
+        }
         return {table: number for table, number in last.items() if number}
 
     def give_no_ids_up_to(self, last: dict[str, int]) -> None:
         given = self.last_ids()
         for table, number in last.items():
             if number >= given.get(table, 0):
-                self._run("SELECT setval(CAST(pg_get_serial_sequence(?, 'id') AS REGCLASS), ?)", (table, number))
+                self._run(
+                    "SELECT setval(CAST(pg_get_serial_sequence(?, 'id') AS REGCLASS), ?)", (table, number)
+                )
 
     def mark_as_moved(self, moved_to: str) -> None:
         # A new connection waits for the end of this transaction, and then sees the mark.
