@@ -13,7 +13,7 @@ from usersd.counters import LOGINS, SUCCESS, Counters
 from usersd.handlers.oauth import failure
 from usersd.log import Log, redacted
 from usersd.page_access import Whitelist
-from usersd.pages import pages
+from usersd.pages import layout
 from usersd.rate_limits import RateLimits
 from usersd.request import BadRequest, Request, new_request_id
 from usersd.response import (
@@ -88,7 +88,7 @@ class App:
         except Exception as error:  # noqa: BLE001 - the one place where every error becomes a response
             response = self._error_response(request, route, error)
         if response.status >= 400:
-            response = pages.instead(request, response)
+            response = layout.instead(request, response)
         if route is not None and route.lane is Lane.AWAY:  # there are many threads for them
             self.service.store.rest()
         headers = self._headers(request, response)
@@ -136,7 +136,7 @@ class App:
             return error_response(403, "Admin access required")
         if route.access is Access.OWN_OR_ADMIN and request.ids["id"] != user.id:
             return error_response(403, "You may only read your own profile")
-        return pages.forbidden(request) if route.access is Access.ADMIN_PAGE else None
+        return layout.forbidden(request) if route.access is Access.ADMIN_PAGE else None
 
     def _admits_anonymous(self, request: Request, route: Route) -> bool:
         if route.access in (Access.OPERATOR, Access.THIS_MACHINE):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from usersctl.errors import UsersError
 from usersctl.service import Service
 from usersd import access, page_access
-from usersd.pages import pages as page
+from usersd.pages import layout
 from usersd.request import Request, drop_original
 from usersd.response import Header, Response, error_response, send, unavailable
 
@@ -84,7 +84,7 @@ class Gate:
             return access.sign_in_first(request)
         refusal = self.access.refusal(request.user, request.path)
         if access.wants_a_page(request.environ, request.method) and not access.is_api(request.path):
-            return page.forbidden(request, refusal.page)
+            return layout.forbidden(request, refusal.page)
         return error_response(403, refusal.message)
 
 

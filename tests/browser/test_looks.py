@@ -18,7 +18,7 @@ from usersctl.config.providers import PRESETS
 from usersctl.factors import totp
 from usersctl.invitations import guest
 from usersctl.models import Client
-from usersd.pages import pages, texts
+from usersd.pages import layout, texts
 
 Visit = Callable[..., Visitor]
 House = Callable[..., Site]
@@ -425,7 +425,7 @@ BY_LINK = [
     "confirm-deletion",
     "undo-deletion",
 ]
-FOR_ADMINS = [path for _, path in pages.FOR_ADMINS]
+FOR_ADMINS = [path for _, path in layout.FOR_ADMINS]
 
 
 @pytest.mark.slow

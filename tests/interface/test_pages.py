@@ -23,7 +23,7 @@ from usersctl.config import Settings
 from usersctl.errors import ConfigError
 from usersctl.passwords import refused_for_all
 from usersctl.service import MAKE_AN_ADMIN, Service
-from usersd.pages import assets, common_passwords, pages
+from usersd.pages import assets, common_passwords, layout, pages, ways
 from usersd.request import Request
 from usersd.response import PAGE, Response, as_json, error_response
 
@@ -184,7 +184,7 @@ def test_the_sign_in_leads_on_and_never_to_itself(
     page = site.client().get(f"/login{asked}").body.decode()
     onward = f"?{urlencode({'redirect': then})}" if then else ""
     assert f'data-then="{then or ""}"' in page
-    assert f'href="{pages.WAY}{onward}"' in page
+    assert f'href="{ways.WAY}{onward}"' in page
     signed_in = site.signed_in(site.add()).get(f"/login{asked}").body.decode()
     assert "data-then" not in signed_in
     assert f'<a class="button primary" href="{then or "/account"}">' in signed_in
@@ -222,7 +222,7 @@ def test_a_browser_reads_a_refusal_as_a_page(
 ) -> None:
     asked = call("/nowhere", **BROWSER)
     asked.user = user and create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
-    answer = pages.instead(asked, error_response(status, "No", ("X-Other", "kept")))
+    answer = layout.instead(asked, error_response(status, "No", ("X-Other", "kept")))
     page = answer.body.decode()
     assert (answer.status, answer.headers) == (status, (*PAGE, *ENGLISH_PAGE, ("X-Other", "kept")))
     assert f"<h1>{message}</h1>" in page
@@ -247,7 +247,7 @@ def test_a_browser_reads_a_refusal_as_a_page(
     ],
 )
 def test_refusals_outside_of_pages_stay_json(asked: Request, answer: Response) -> None:
-    assert pages.instead(asked, answer) is answer
+    assert layout.instead(asked, answer) is answer
 
 
 def test_a_browser_gets_refusals_as_pages(site: Site) -> None:

@@ -25,7 +25,7 @@ from usersd.inputs import Query, choice, group_name
 from usersd.openapi.operation import SERVICE, Operation
 from usersd.openapi.schemas import ROLE, model, string
 from usersd.page_access import PageAccess
-from usersd.pages import pages
+from usersd.pages import layout
 from usersd.request import ORIGINAL, Request
 from usersd.response import CHALLENGE, JSON, Header, Response, WrongCredentials, error_response, redirect_to
 
@@ -130,7 +130,7 @@ def verify(request: Request, service: Service) -> Response:
     if verdict == 403:
         refusal = pages_access.refusal(request.user, original.path, **asked)
         if _is_page(request, original):
-            return pages.forbidden(request, refusal.page)
+            return layout.forbidden(request, refusal.page)
         return error_response(403, refusal.message)
     refused = scope_refusal or _missing_factor(request, original, enrols=enrols)
     if refused is not None:

@@ -1,53 +1,25 @@
-"""The pages: thin clients of the JSON API, made from templates with one style sheet and one script."""
+"""The handlers of the pages, which are thin clients of the JSON API."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from usersctl.config.providers import ProviderSettings
-from usersctl.models import OAUTH, Role
 from usersctl.service import Service
-from usersd.access import is_api, own_path, wants_a_page
+from usersd.access import own_path
 from usersd.assurance import has_two_factors
 from usersd.inputs import Query, number, optional
 from usersd.openapi.operation import HTML, PAGES, Operation
 from usersd.openapi.schemas import EMAIL, GROUP_NAME, TOKEN, integer, string
 from usersd.page_access import REGISTRATION
-from usersd.pages import (
-    assets,
-    audit_page,
-    common_passwords,
-    factors_page,
-    languages,
-    overview_page,
-    texts,
-    user_page,
-)
+from usersd.pages import assets, audit_page, factors_page, layout, overview_page, user_page
+from usersd.pages.ways import proofs, ways_to
 from usersd.request import Request
-from usersd.response import ALWAYS, JSON, PAGE, Response, redirect_to
+from usersd.response import ALWAYS, Response, redirect_to
 
-if TYPE_CHECKING:
-    from bottle import SimpleTemplate
-
-    from usersctl.oauth.identities import Connection
-
-_FOLDER = str(Path(__file__).parent)
 LOGIN = "/login"
 GROUPS_SHOWN = 200  # in the table of users, so that the page stays small
-# Names of templates, which are also those of their texts (nav.NAME).
-NAVIGATION = (("profile", "/account"),)
-FOR_ADMINS = (
-    ("users", "/users"),
-    ("groups", "/users/groups"),
-    ("overview", "/overview"),
-    ("audit", "/audit"),
-    *NAVIGATION,
-)
 GROUPS = 30  # on a page
-WAY = "/api/users/auth/oauth/redirect"
 
 
 class Onward(Query):
@@ -70,10 +42,10 @@ def login(request: Request, service: Service) -> Response:
     then = own_path(query.redirect)
     if urlsplit(then).path == LOGIN:
         then = ""  # a sign-in that leads to the sign-in page would show it again
-    ways = _ways(request.settings.providers, then)
-    words = _words(request)
+    ways = ways_to(request.settings.providers, then)
+    words = layout.words_for(request)
     detail = request.take_reason() if query.error else ""
-    return _page(
+    return layout.page(
         request,
         "login",
         command=service.first_admin.command if service.first_admin.needed() else None,
@@ -97,7 +69,7 @@ def _why_refused(words: dict[str, Any], error: str | None, detail: str) -> str |
 def logout(request: Request, _service: Service) -> Response:
     """Sign out. The button of this page sends a form to the same address."""
     then = own_path(Onward.lenient(request).redirect)
-    return _page(request, "logout", then=then, query=_onward(then))
+    return layout.page(request, "logout", then=then, query=_onward(then))
 
 
 SECOND_STEP, CONFIRM = "/api/users/session/second-factor", "/api/users/session/confirm"
@@ -124,7 +96,7 @@ def second_factor(request: Request, service: Service) -> Response:
         then = f"{request.path}{_onward(elsewhere)}"  # the script stays on this site, and this page leads on
     if steps_up:
         methods = factors_page.factors_of(service, request.signed_in.id).methods
-    return _page(
+    return layout.page(
         request,
         "second_factor",
         here="" if steps_up else "login",
@@ -165,7 +137,7 @@ def _form(operation: Operation, name: str, description: str) -> Callable[[Reques
     """The handler of a page that is the same for all visitors."""
 
     def show(request: Request, _service: Service) -> Response:
-        return _page(request, name)
+        return layout.page(request, name)
 
     show.__doc__ = description
     return operation(show)
@@ -175,7 +147,7 @@ def _linked(operation: Operation, name: str, description: str) -> Callable[[Requ
     """The handler of a page that an email leads to. Without the link its form could not succeed."""
 
     def show(request: Request, _service: Service) -> Response:
-        return _page(request, name, has_link=EmailLinkQuery.lenient(request).is_whole)
+        return layout.page(request, name, has_link=EmailLinkQuery.lenient(request).is_whole)
 
     show.__doc__ = description
     return replace(operation, query=EmailLinkQuery)(show)
@@ -186,7 +158,7 @@ def register(request: Request, _service: Service) -> Response:
     """Create an account."""
     # A sign-in through the others would find no account.
     providers = [each for each in request.settings.providers if each.allow_auto_registration]
-    return _page(request, "register", ways=_ways(providers))
+    return layout.page(request, "register", ways=ways_to(providers))
 
 
 confirm_email = _linked(
@@ -217,7 +189,7 @@ def accept_invite(request: Request, service: Service) -> Response:
     link = EmailLinkQuery.lenient(request)
     offer = service.invitations.look(link.token or "", link.email or "")
     name = offer.user.name if offer.user and not offer.needs_name else ""
-    return _page(request, "accept_invite", has_link=link.is_whole, problem=offer.problem, known=name)
+    return layout.page(request, "accept_invite", has_link=link.is_whole, problem=offer.problem, known=name)
 
 
 @Operation("confirmNewEmailPage", PAGES, HTML, query=EmailLinkQuery)
@@ -227,7 +199,7 @@ def confirm_new_email(request: Request, service: Service) -> Response:
     proof = None
     if user is not None and user.factors:
         proof = _proof(request, service)
-    return _page(request, "confirm_new_email", has_link=link.is_whole, proof=proof)
+    return layout.page(request, "confirm_new_email", has_link=link.is_whole, proof=proof)
 
 
 class SetupQuery(Query):
@@ -239,7 +211,7 @@ def setup(request: Request, service: Service) -> Response:
     """The first admin, with the set-up link."""
     first_admin = service.first_admin
     opens = first_admin.opens(SetupQuery.lenient(request).token or "")
-    return _page(request, "setup", needed=first_admin.needed(), opens=opens, command=first_admin.command)
+    return layout.page(request, "setup", needed=first_admin.needed(), opens=opens, command=first_admin.command)
 
 
 def _proof(request: Request, service: Service) -> dict[str, Any]:
@@ -248,7 +220,7 @@ def _proof(request: Request, service: Service) -> dict[str, Any]:
     return {
         "has_password": service.recovery.has_password(user.id),
         "methods": factors_page.factors_of(service, user.id).methods,
-        "proofs": _proofs(request, service.identities.connections(user.id)),
+        "proofs": proofs(request, service.identities.connections(user.id)),
         "rp_id": request.settings.rp_id,
     }
 
@@ -261,18 +233,18 @@ class AccountQuery(Onward):
 @Operation("accountPage", PAGES, HTML, query=AccountQuery)
 def profile(request: Request, service: Service) -> Response:
     """Your profile, password, providers and sessions."""
-    query, words = AccountQuery.lenient(request), _words(request)
+    query, words = AccountQuery.lenient(request), layout.words_for(request)
     user = request.signed_in
     has_password = service.recovery.has_password(user.id)
     connections = service.identities.connections(user.id)
     linked = {one.name: one for one in connections if one.is_linked}
-    return _page(
+    return layout.page(
         request,
         "profile",
         width="middle",
         has_password=has_password,
         connections=connections,
-        proofs=_proofs(request, connections),
+        proofs=proofs(request, connections),
         provider=" / ".join(provider.display for provider in request.settings.providers),
         ends_password=request.settings.has_provider and user.email_proven_at is None and not linked,
         **user_page.own_sessions(request, service),
@@ -291,38 +263,11 @@ def home(request: Request, service: Service) -> Response:
     return profile(request, service)
 
 
-class Way(NamedTuple):
-    """A button that leads to an identity provider."""
-
-    name: str
-    label: str
-    logo: str | None
-    href: str
-
-
-def _ways(providers: Iterable[ProviderSettings], then: str = "") -> list[Way]:
-    ways = []
-    for provider in providers:
-        query = {} if provider.name == OAUTH else {"provider": provider.name}
-        if then:
-            query["redirect"] = then
-        href = WAY + (f"?{urlencode(query)}" if query else "")
-        ways.append(Way(provider.name, provider.display, provider.logo, href))
-    return ways
-
-
-def _proofs(request: Request, connections: Iterable["Connection"]) -> list[Way]:
-    """The providers where a new sign-in proves who the user is. It ends at this page, whose script goes on."""
-    linked = {connection.name for connection in connections if connection.is_linked}
-    providers = [provider for provider in request.settings.providers if provider.name in linked]
-    return _ways(providers, f"{request.path}?confirmed")
-
-
 @Operation("usersPage", PAGES, HTML, refusals=ADMINS_ONLY, html_refusals=HTML_403)
 def users(request: Request, service: Service) -> Response:
     """User management."""
     groups = [group.name for group in service.groups.some(after="", at_most=GROUPS_SHOWN)]
-    return _page(request, "users", width="wide", groups=groups)
+    return layout.page(request, "users", width="wide", groups=groups)
 
 
 class GroupsQuery(Query):
@@ -334,7 +279,7 @@ def groups(request: Request, service: Service) -> Response:
     """Groups. To create and delete them."""
     after = GroupsQuery.lenient(request).after or ""
     found = service.groups.some(after=after, at_most=GROUPS + 1)
-    return _page(request, "groups", width="middle", groups=found[:GROUPS], more=len(found) > GROUPS)
+    return layout.page(request, "groups", width="middle", groups=found[:GROUPS], more=len(found) > GROUPS)
 
 
 class OneUserQuery(Query):
@@ -361,9 +306,9 @@ def user(request: Request, service: Service) -> Response:
     user_id = request.ids["id"]
     explained = service.why.explain(str(user_id))
     if explained.user is None:
-        return _refused(request, "no-user", 404, trail=f"/audit?user={user_id}")
+        return layout.refused(request, "no-user", 404, trail=f"/audit?user={user_id}")
     query = OneUserQuery(request.query)
-    return _page(
+    return layout.page(
         request,
         "user",
         width="wide",
@@ -383,47 +328,28 @@ def user(request: Request, service: Service) -> Response:
 )
 def audit(request: Request, service: Service) -> Response:
     """The audit trail. With a filter in the address, the newest rows first."""
-    return _page(request, "audit", width="wide", scripted=False, **audit_page.content(request, service))
+    return layout.page(request, "audit", width="wide", scripted=False, **audit_page.content(request, service))
 
 
 @Operation("overviewPage", PAGES, HTML, refusals=ADMINS_ONLY, html_refusals=HTML_403)
 def overview(request: Request, service: Service) -> Response:
     """The service at a glance. Numbers of users and emails, the last 30 days, the last backup and cleanup."""
     values = overview_page.content(service.overview.now())
-    return _page(request, "overview", width="wide", scripted=False, **values)
-
-
-def forbidden(request: Request, why: str = "forbidden") -> Response:
-    return _refused(request, why, 403)
-
-
-def instead(request: Request, answer: Response) -> Response:
-    """Turns a JSON 400, 403 or 404 into a page if a browser is about to show it; returns any other answer unchanged."""
-    reason = {400: "gone", 403: "closed", 404: "gone"}.get(answer.status)
-    if reason is None or answer.headers[: len(JSON)] != JSON or is_api(request.path):
-        return answer
-    if not wants_a_page(request.environ, request.method):
-        return answer
-    refusal = _refused(request, reason, answer.status)
-    return refusal._replace(headers=refusal.headers + answer.headers[len(JSON) :])
-
-
-def _refused(request: Request, why: str, status: int, *, trail: str = "") -> Response:
-    return _page(request, "refused", why=why, trail=trail)._replace(status=status)
+    return layout.page(request, "overview", width="wide", scripted=False, **values)
 
 
 def away(request: Request, url: str) -> Response:
     """The development proxy cannot reach the application."""
     again = own_path(request.environ["REQUEST_URI"]) or "/"
-    return _page(request, "away", url=url, again=again)._replace(status=502)
+    return layout.page(request, "away", url=url, again=again)._replace(status=502)
 
 
 def dev_mail(request: Request, service: Service) -> Response:
-    return _page(request, "dev_mail", width="middle", emails=service.outbox.saved_emails())
+    return layout.page(request, "dev_mail", width="middle", emails=service.outbox.saved_emails())
 
 
 def sample_provider(request: Request, *, people: Sequence[tuple[object, str]], cancel: str) -> Response:
-    return _page(request, "sample_provider", people=people, cancel=cancel)
+    return layout.page(request, "sample_provider", people=people, cancel=cancel)
 
 
 @Operation("asset", PAGES, "*/*", refusals={404: "Not found."})
@@ -444,46 +370,3 @@ def asset(request: Request, _service: Service) -> Response:
         ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
     )
     return Response(200, content, headers)
-
-
-def _page(
-    request: Request, name: str, *, width: str = "narrow", here: str = "", **values: object
-) -> Response:
-    """`here`: the page of the navigation that this one belongs to, if it is not itself in the navigation."""
-    settings, words = request.settings, _words(request)
-    language = words["lang"]
-    # SimpleTemplate escapes every {{value}}.
-    html = _template(name).render(
-        t=words.__getitem__,
-        lang=language,
-        direction=languages.direction(language),
-        rules=texts.password_rules(settings, words),
-        min_length=settings.min_length,
-        common=common_passwords.address(settings),
-        brand=settings.brand,
-        asset=partial(assets.address, settings),
-        script=assets.script_of(name),
-        has_logo=settings.logo is not None,
-        grace=settings.deletion_grace,
-        days=texts.days(settings, words),
-        is_branded=assets.is_branded(settings),
-        user=request.user,
-        here=here or name,
-        navigation=FOR_ADMINS if request.user and request.user.role == Role.ADMIN else NAVIGATION,
-        width=width,
-        n=partial(languages.number, language),
-        **values,
-    )
-    headers = (*PAGE, ("Content-Language", language), ("Vary", "Accept-Language"))
-    return Response(200, html.encode(), headers)
-
-
-def _words(request: Request) -> texts.Words:
-    return texts.words_for(request.settings, request.environ.get("HTTP_ACCEPT_LANGUAGE", ""))
-
-
-@cache
-def _template(name: str) -> "SimpleTemplate":
-    from bottle import SimpleTemplate  # late, because the OpenAPI document needs none
-
-    return SimpleTemplate(name=f"{name}.html", lookup=[_FOLDER])

@@ -1,0 +1,87 @@
+"""What all pages have in common: the layout with its navigation, in the language of the visitor; and the page of a refusal."""
+
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from usersctl.models import Role
+from usersd.access import is_api, wants_a_page
+from usersd.pages import assets, common_passwords, languages, texts
+from usersd.request import Request
+from usersd.response import JSON, PAGE, Response
+
+if TYPE_CHECKING:
+    from bottle import SimpleTemplate
+
+_FOLDER = str(Path(__file__).parent)
+# Names of templates, which are also those of their texts (nav.NAME).
+NAVIGATION = (("profile", "/account"),)
+FOR_ADMINS = (
+    ("users", "/users"),
+    ("groups", "/users/groups"),
+    ("overview", "/overview"),
+    ("audit", "/audit"),
+    *NAVIGATION,
+)
+
+
+def page(
+    request: Request, name: str, *, width: str = "narrow", here: str = "", **values: object
+) -> Response:
+    """`here`: the page of the navigation that this one belongs to, if it is not itself in the navigation."""
+    settings, words = request.settings, words_for(request)
+    language = words["lang"]
+    # SimpleTemplate escapes every {{value}}.
+    html = _template(name).render(
+        t=words.__getitem__,
+        lang=language,
+        direction=languages.direction(language),
+        rules=texts.password_rules(settings, words),
+        min_length=settings.min_length,
+        common=common_passwords.address(settings),
+        brand=settings.brand,
+        asset=partial(assets.address, settings),
+        script=assets.script_of(name),
+        has_logo=settings.logo is not None,
+        grace=settings.deletion_grace,
+        days=texts.days(settings, words),
+        is_branded=assets.is_branded(settings),
+        user=request.user,
+        here=here or name,
+        navigation=FOR_ADMINS if request.user and request.user.role == Role.ADMIN else NAVIGATION,
+        width=width,
+        n=partial(languages.number, language),
+        **values,
+    )
+    headers = (*PAGE, ("Content-Language", language), ("Vary", "Accept-Language"))
+    return Response(200, html.encode(), headers)
+
+
+def words_for(request: Request) -> texts.Words:
+    return texts.words_for(request.settings, request.environ.get("HTTP_ACCEPT_LANGUAGE", ""))
+
+
+@cache
+def _template(name: str) -> "SimpleTemplate":
+    from bottle import SimpleTemplate  # late, because the OpenAPI document needs none
+
+    return SimpleTemplate(name=f"{name}.html", lookup=[_FOLDER])
+
+
+def forbidden(request: Request, why: str = "forbidden") -> Response:
+    return refused(request, why, 403)
+
+
+def instead(request: Request, answer: Response) -> Response:
+    """Turns a JSON 400, 403 or 404 into a page if a browser is about to show it; returns any other answer unchanged."""
+    reason = {400: "gone", 403: "closed", 404: "gone"}.get(answer.status)
+    if reason is None or answer.headers[: len(JSON)] != JSON or is_api(request.path):
+        return answer
+    if not wants_a_page(request.environ, request.method):
+        return answer
+    refusal = refused(request, reason, answer.status)
+    return refusal._replace(headers=refusal.headers + answer.headers[len(JSON) :])
+
+
+def refused(request: Request, why: str, status: int, *, trail: str = "") -> Response:
+    return page(request, "refused", why=why, trail=trail)._replace(status=status)
