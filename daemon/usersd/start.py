@@ -61,8 +61,8 @@ def start(
 
             host, port = settings.metrics_host, settings.metrics_port
             metrics = stack.enter_context(measuring(host, port, table, settings.processes))
-        first = partial(first_run, loaded, log, at_terminal=sys.stdout.isatty(), trial=trial)
-        when_the_server_is_there(first, log)
+        begin = partial(first_run, loaded, log, at_terminal=sys.stdout.isatty(), trial=trial)
+        when_the_server_is_there(begin, log)
         log_mail(settings, log, dev=trial is not None)
 
         def ready(url: str) -> None:
@@ -97,18 +97,18 @@ def db_option(loaded: Loaded) -> str:
     return f" --db {shlex.quote(shown(loaded.settings.database))}"
 
 
-def when_the_server_is_there(start: Callable[[], None], log: Log) -> None:
+def when_the_server_is_there(begin: Callable[[], None], log: Log) -> None:
     """After a power cut the server of a database may be there later than the daemon."""
-    until, told = time.monotonic() + LONGEST_WAIT, False
+    until, is_logged = time.monotonic() + LONGEST_WAIT, False
     while True:
         try:
-            return start()
+            return begin()
         except ServerAway as error:
             if time.monotonic() > until:
                 raise
-            if not told:
+            if not is_logged:
                 log.event("waiting", message=str(error))
-            told = True
+            is_logged = True
             time.sleep(1)
 
 

@@ -22,7 +22,7 @@ from support.web import end
 
 from usersctl.errors import ConfigError
 from usersd.response import Response
-from usersd.server import connections, messages
+from usersd.server import channel, messages
 from usersd.server.connections import Hosted, Server
 from usersd.server.lanes import NONBLOCKING, Lane, MustWait
 from usersd.server.listener import _cannot_listen, listen, url_of
@@ -396,7 +396,7 @@ def test_a_header_with_a_line_feed_is_not_sent(running: Running, caplog: pytest.
 def test_a_client_that_never_finishes_its_request_is_disconnected(
     running: Running, monkeypatch: pytest.MonkeyPatch, first: bytes, drip: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "TO_SEND", 0.3)
+    monkeypatch.setattr(channel, "TO_SEND", 0.3)
     with running.connect() as client:
         began = time.monotonic()
         client.settimeout(0.1)
@@ -414,7 +414,7 @@ def test_a_client_that_never_finishes_its_request_is_disconnected(
 
 
 def test_a_client_may_be_idle_between_two_requests(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "TO_SEND", 0.3)
+    monkeypatch.setattr(channel, "TO_SEND", 0.3)
     with running.connect() as client:
         for pause in (2, 0):
             client.sendall(GET + b"\r\n")
@@ -425,7 +425,7 @@ def test_a_client_may_be_idle_between_two_requests(running: Running, monkeypatch
 def test_idle_connections_are_closed_early_when_there_are_many(
     start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "TO_SEND", 0.3)
+    monkeypatch.setattr(channel, "TO_SEND", 0.3)
     running = start(connections=8)
     with ExitStack() as stack:
         for _ in range(12):
@@ -437,7 +437,7 @@ def test_idle_connections_are_closed_early_when_there_are_many(
 def test_a_client_that_does_not_read_its_answers_gets_no_more_and_is_disconnected(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "TO_READ", 1.0)
+    monkeypatch.setattr(channel, "TO_READ", 1.0)
     with running.connect() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.sendall(MUCH * 40)
@@ -522,7 +522,7 @@ def test_stopping_answers_pending_requests_and_closes_idle_connections(running: 
 def test_stopping_does_not_wait_for_ever(
     running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connections, "TO_STOP", 0.3)
+    monkeypatch.setattr(channel, "TO_STOP", 0.3)
     with running.connect() as client:
         client.sendall(LOGIN)
         wait_until(lambda: running.app.seen)
