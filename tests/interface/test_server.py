@@ -22,7 +22,7 @@ from support.web import end
 
 from usersctl.errors import ConfigError
 from usersd.response import Response
-from usersd.server import channel, messages
+from usersd.server import channel, connections, messages
 from usersd.server.connections import Hosted, Server
 from usersd.server.lanes import NONBLOCKING, Lane, MustWait
 from usersd.server.listener import _cannot_listen, listen, url_of
@@ -522,7 +522,7 @@ def test_stopping_answers_pending_requests_and_closes_idle_connections(running: 
 def test_stopping_does_not_wait_for_ever(
     running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(channel, "TO_STOP", 0.3)
+    monkeypatch.setattr(connections, "TO_STOP", 0.3)
     with running.connect() as client:
         client.sendall(LOGIN)
         wait_until(lambda: running.app.seen)

@@ -377,6 +377,27 @@ def test_no_application_gets_a_token_with_a_typing_mistake(behind: Site, way: st
     assert behind.client().get(VERIFY, headers=other).header("Authorization") == other["Authorization"]
 
 
+@pytest.mark.parametrize("way", ["bearer", "basic"])
+@pytest.mark.parametrize(
+    ("theirs", "reaches_it"),
+    [
+        (f"user_{'A' * 48}", True),
+        (f"USR_{'A' * 49}", True),
+        (f"usr_{'A' * 35}", True),
+        (f"usr_{'A' * 36}", False),
+        (f"usr_{'A' * 49}", False),
+        (f"usr_{'A' * 124}", False),
+    ],
+)
+def test_a_token_of_the_application_reaches_it_unless_it_looks_like_one_with_a_mistake(
+    behind: Site, way: str, theirs: str, reaches_it: bool
+) -> None:
+    headers = {"X-Forwarded-Uri": "/about", "Authorization": credentials(way, theirs)}
+    reply = behind.client().get(VERIFY, headers=headers)
+    passed_on = {True: headers["Authorization"], False: None}[reaches_it]
+    assert (reply.status, reply.header("Authorization")) == (200, passed_on)
+
+
 def credentials(way: str, token: str) -> str:
     if way == "bearer":
         return f"Bearer {token}"

@@ -93,7 +93,7 @@ _PARAMETERS = {field.name for field in VerifyQuery.fields}
         "Remote-Groups": "The groups, separated by commas.",
         "Remote-Auth": "What the session was opened with, separated by blanks: `pwd`, `otp`, `recovery`, `passkey`, `device`, `provider:NAME`; `token` for an API token.",
         "Cookie": "The `Cookie` of the request without those of this service, for the application.",
-        "Authorization": "That of the request, for the application, unless it has a token of this service.",
+        "Authorization": "That of the request, for the application, unless it has a token of this service, or what may be one with a typing mistake.",
     },
 )
 def verify(request: Request, service: Service) -> Response:
