@@ -1,10 +1,11 @@
-"""Sites that no attack may harm: with open registration, or with identity providers, and a browser that visits one."""
+"""Sites that are attacked and must not be harmed, and a browser that visits one."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.devices import WITHOUT_CLIENT_LIMIT
 from support.oauth_site import Browser, MakeOAuthSite, OAuthSite
 from support.web import Client, Site, running
 
@@ -27,6 +28,13 @@ def ada(open_site: Site) -> Client:
     client = open_site.client()
     assert client.login("ada@example.com", PASSWORD).status == 200
     return client
+
+
+@pytest.fixture
+def unlimited(make_service: Callable[..., Service]) -> Iterator[Site]:
+    """With limits for accounts only."""
+    with running(make_service(**WITHOUT_CLIENT_LIMIT)) as site:
+        yield site
 
 
 @pytest.fixture
