@@ -3,6 +3,8 @@
 from typing import Any
 
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
+LINK = "?token=x&email=ada@example.com"
+HTML = "<b>Bobby</b> <img src=x onerror=alert(1)> <script>alert(1)</script>"
 WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 

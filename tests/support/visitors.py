@@ -122,3 +122,8 @@ def expect(what: Any) -> Any:
 
     expecting.set_options(timeout=TIME_LIMIT)
     return expecting(what)
+
+
+def all_users(visitor: Visitor) -> None:
+    visitor.signs_in(at="/login?redirect=/users")
+    visitor.sees("Page 1 of 1")

@@ -1,0 +1,201 @@
+"""Pages without a mouse: by keyboard, read aloud, and filled in by a password manager."""
+
+from collections.abc import Callable
+
+from support.commands import PASSWORD
+from support.looks import LINK
+from support.visitors import Visitor, all_users, expect
+from support.web import Site
+
+Visit = Callable[..., Visitor]
+House = Callable[..., Site]
+
+
+# --- by keyboard ---
+
+
+def tabs(visitor: Visitor, most: int = 40) -> list[str]:
+    """The elements that the Tab key reaches, in order."""
+    name = """() => { const e = document.activeElement;
+        return e === document.body ? '' : e.getAttribute('aria-label') || e.labels?.[0]?.innerText || e.innerText || e.id }"""
+    visitor.page.locator(".skip").focus()
+    labels: list[str] = []
+    for _ in range(most):
+        now = visitor.page.evaluate(name)
+        if not now:
+            break
+        labels.append(now)
+        assert visitor.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none", (
+            f"no focus to be seen on {now}"
+        )
+        visitor.page.keyboard.press("Tab")
+    return labels
+
+
+def test_the_login_page_is_usable_by_keyboard(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.site.add()
+    ada.goes("/login")
+    ada.has_focus_on(ada.field("Email"))
+    assert tabs(ada) == [
+        "Skip to the content", "Acme", "Email", "Password", "Show: Password", "Stay signed in on this device", "Sign in",
+        "Continue with Example ID", "Forgot your password?", "Create an account",
+    ]  # fmt: skip
+    ada.goes("/login")
+    ada.has_focus_on(ada.field("Email"))
+    ada.page.keyboard.type("ada@example.com")
+    ada.page.keyboard.press("Tab")
+    ada.page.keyboard.type(PASSWORD)
+    ada.page.keyboard.press("Tab")
+    ada.page.keyboard.press("Tab")
+    ada.page.keyboard.press("Space")
+    ada.page.keyboard.press("Enter")
+    ada.is_at("/")
+    cookie = ada.cookie()
+    assert cookie is not None
+    assert cookie["expires"] > 0
+
+
+def test_the_profile_is_usable_by_keyboard(house: House, visit: Visit) -> None:
+    site = house()
+    site.add()
+    ada, phone = visit(site), visit(site)
+    phone.signs_in()
+    ada.signs_in()
+    ada.fills(Email="countess@example.com")
+    ada.presses("Save")
+    ada.sees("Saved.")
+    ada.goes("/account")
+    ada.sees("Your new address")
+    ada.sees("this device")
+    assert tabs(ada) == [
+        *("Skip to the content", "Acme", "Profile", "Sign out", "Name", "Email", "Save"),
+        *("Send the email again", "Keep the old address"),
+        *("Current password", "Show: Current password", "New password", "Show: New password"),
+        *("New password, once more", "Show: New password, once more", "Change password"),
+        *("Set up an app", "Connect: Example ID"),
+        *(
+            "End: Chrome · Linux · 127.0.0.1",
+            "Sign out everywhere else",
+            "Make a token …",
+            "Delete my account …",
+        ),
+    ]
+    ada.button("Keep the old address").press("Enter")
+    ada.sees("Your address stays as it was.")
+    ada.page.get_by_text("Delete my account …").press("Space")
+    ada.page.keyboard.press("Tab")
+    ada.has_focus_on(ada.field("Your password"))
+    ada.page.keyboard.type(PASSWORD)
+    ada.page.keyboard.press("Enter")
+    ada.is_at("/login")
+    ada.has_focus_on(ada.page.get_by_text("Your account is now inactive"))
+
+
+def test_a_signed_in_user_continues_by_keyboard(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.site.add()
+    ada.signs_in()
+    ada.goes("/login")
+    assert tabs(ada) == [
+        *("Skip to the content", "Acme", "Profile", "Sign out"),
+        *("Continue", "Use another account"),
+    ]
+
+
+def test_the_skip_link_leads_to_the_content(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.site.add()
+    ada.signs_in()
+    ada.page.keyboard.press("Tab")
+    skip = ada.page.get_by_role("link", name="Skip to the content")
+    expect(skip).to_be_in_viewport()
+    ada.page.keyboard.press("Enter")
+    ada.has_focus_on(ada.page.get_by_role("main"))
+
+
+def test_users_are_managed_by_keyboard(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.site.add(role="admin")
+    ada.site.add("grace")
+    all_users(ada)
+    reached = tabs(ada)
+    assert reached[reached.index("Sign out") + 1 :] == [
+        *("Search by name or email", "Show", "Role", "Invite", "New user", "Choose all on this page"),
+        *("Name", "Email", "Created", "Last sign-in", "Ada", "Choose: grace@example.com", "Grace"),
+    ]
+    ada.button("Last sign-in").press("Enter")
+    ada.is_at("/users?sort=last-login&order=desc")
+    ada.has_focus_on(ada.button("Last sign-in"))
+    box = ada.page.get_by_label("Choose: grace@example.com")
+    box.press("Space")
+    ada.sees("Chosen: 1")
+    ada.has_focus_on(box)
+    reached = [
+        ada.page.keyboard.press("Shift+Tab") or ada.page.evaluate("document.activeElement.className")
+        for _ in range(6)
+    ]
+    assert reached[-1] == "choose-page"
+    ada.page.keyboard.press("Shift+Tab")
+    ada.has_focus_on(ada.button("Delete …"))
+    ada.button("End sessions").press("Enter")
+    ada.has_focus_on(ada.button("Cancel"))
+    ada.page.keyboard.press("Shift+Tab")
+    ada.page.keyboard.press("Enter")
+    ada.sees("Accounts whose sessions have ended: 0.")
+    ada.has_focus_on(ada.page.get_by_label("Choose all on this page"))
+
+
+def test_the_focus_stays_on_a_row_that_is_replaced_meanwhile(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.site.add(role="admin")
+    ada.site.add("grace")
+    all_users(ada)
+    for held in (
+        ada.page.get_by_label("Choose: grace@example.com"),
+        ada.page.get_by_role("link", name="Grace"),
+    ):
+        held.focus()
+        with ada.page.expect_response("**/api/users?*"):
+            ada.page.evaluate("document.dispatchEvent(new CustomEvent('changed', { detail: {} }))")
+        ada.has_focus_on(held)
+
+
+def test_results_and_the_number_of_chosen_users_are_read_aloud(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.site.add(role="admin")
+    ada.site.add("grace")
+    all_users(ada)
+    ada.page.get_by_label("Choose: grace@example.com").check()
+    ada.fills(Search_by_name_or_email="nobody")
+    ada.sees("No users found.")
+    assert {status.inner_text() for status in ada.page.get_by_role("status").all()} >= {
+        "Chosen: 1",
+        "No users found.",
+    }
+
+
+def test_password_managers_find_their_fields(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.site.add()
+
+    def fields() -> list[str]:
+        listed = "all => all.filter(e => ['email', 'password'].includes(e.type)).map(e => e.autocomplete)"
+        return list(ada.page.locator("form input").evaluate_all(listed))
+
+    for path, expected in (
+        ("/login", ["username", "current-password"]),
+        ("/register", ["username", "new-password"]),
+        ("/forgot-password", ["username"]),
+        (f"/reset-password{LINK}", ["username", "new-password", "new-password"]),
+    ):
+        ada.goes(path)
+        assert fields() == expected, path
+        if "reset" in path:
+            expect(ada.page.locator(".away")).to_have_value("ada@example.com")
+    ada.signs_in()
+    # The question before a link to a provider, and the deletion.
+    again = ["username", "current-password"] * 2
+    assert fields() == ["email", "username", "current-password", "new-password", "new-password", *again]
+    names = ada.page.locator("form input:not(.away)").evaluate_all("all => all.filter(e => !e.name).length")
+    assert names == 0

@@ -1,0 +1,144 @@
+"""Pages in every language, also one that is written from right to left, and in one that an operator began to translate."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.commands import PASSWORD
+from support.looks import LINK, PHONE, WIDE, violations
+from support.visitors import Visitor, expect
+from support.web import Site
+
+from usersd.pages import layout, texts
+
+Visit = Callable[..., Visitor]
+House = Callable[..., Site]
+
+OPEN_TO_ALL = [
+    "/login",
+    "/logout",
+    "/second-factor",
+    "/register",
+    "/forgot-password",
+    "/dev/mail",
+    "/api/users/auth/oauth/redirect",
+]
+BY_LINK = [
+    "confirm-email",
+    "accept-invite",
+    "reset-password",
+    "not-me",
+    "confirm-new-email",
+    "confirm-deletion",
+    "undo-deletion",
+]
+FOR_ADMINS = [path for _, path in layout.FOR_ADMINS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("locale", [name for name in texts.shipped() if name != "en"])
+def test_every_page_is_accessible_and_fits_in_every_language(house: House, visit: Visit, locale: str) -> None:
+    site = house()
+    site.add(role="admin")
+    site.service.recovery.forgot("ada@example.com")
+    site.service.outbox.work()
+    visitor = visit(site, viewport=PHONE, reduced_motion="reduce", locale=locale)
+    visitor.expected = {404}
+
+    def look(path: str) -> None:
+        visitor.goes(path)
+        visitor.page.wait_for_load_state("networkidle")
+        expect(visitor.page.locator("html")).to_have_attribute("lang", locale)
+        assert violations(visitor.page) == [], path
+        assert visitor.page.evaluate(WIDE) == 0, path
+
+    for path in [*OPEN_TO_ALL, *(f"/{name}{LINK}" for name in BY_LINK)]:
+        look(path)
+    # In the language of the page, whose labels are others.
+    visitor.page.request.post(
+        visitor.base + "/api/users/session", data={"email": "ada@example.com", "password": PASSWORD}
+    )
+    for path in [*FOR_ADMINS, "/users/1", "/nowhere"]:
+        look(path)
+
+
+def test_a_page_is_written_from_right_to_left_for_such_a_language(
+    house: House, visit: Visit, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.json"
+    own.write_text(json.dumps({"lang": "ar"}))
+    site = house(locale=str(own))
+    site.add(role="admin")
+    visitor = visit(site, viewport=PHONE)
+    visitor.signs_in(at="/login?redirect=/users")
+    for path in ("/login", *FOR_ADMINS):
+        visitor.goes(path)
+        visitor.page.wait_for_load_state("networkidle")
+        expect(visitor.page.locator("body")).to_have_css("direction", "rtl")
+        assert visitor.page.evaluate(WIDE) == 0, path
+
+
+def test_the_pages_speak_german(house: House, visit: Visit) -> None:
+    site = house(locale="de", require_numbers=True)
+    site.add(role="admin", password="correct horse 7")
+    site.add("grace", password=None)
+    ada = visit(site, locale="de-DE")
+    ada.expected = {400, 401, 429}
+    ada.goes("/login")
+    ada.fills(**{"E-Mail-Adresse": "ada@example.com"}, Passwort="falsch")
+    ada.presses("Anmelden")
+    ada.sees("E-Mail-Adresse oder Passwort stimmt nicht.")
+    ada.fills(Passwort="correct horse 7")
+    ada.presses("Anmelden")
+    ada.sees("Wo Sie angemeldet sind")
+    ada.fills(Aktuelles_Passwort="x", Neues_Passwort="zu kurz", Neues_Passwort_wiederholen="zu kurz")
+    ada.presses("Passwort ändern")
+    ada.sees("Dieses Passwort erfüllt noch nicht alle Regeln.")
+    ada.follows("Benutzer")
+    ada.sees("Seite 1 von 1 · insgesamt 2")
+    ada.page.get_by_label("Auswählen: grace@example.com").check()
+    ada.presses("Deaktivieren")
+    ada.page.get_by_role("dialog").get_by_role("button", name="Deaktivieren").click()
+    ada.sees("Deaktiviert: 1. Alle ihre Sitzungen wurden beendet.")
+    assert violations(ada.page) == []
+    for _ in range(10):
+        site.client().login("ada@example.com", "wrong")
+    ada.presses("Abmelden")
+    ada.is_at("/login")
+    ada.context.clear_cookies()  # strangers' failed logins keep no known device out
+    ada.fills(**{"E-Mail-Adresse": "ada@example.com"}, Passwort="falsch")
+    ada.presses("Anmelden")
+    ada.sees("Bitte warten Sie 30 Sekunden")
+
+
+def test_dates_are_written_as_the_language_of_the_page_does(house: House, visit: Visit) -> None:
+    site = house()
+    site.add()
+    site.service.recovery.forgot("ada@example.com")
+    site.service.outbox.work()
+    written = {"de-DE": r"^\d\d\.\d\d\.\d{4}, \d\d:\d\d$", "fr-CA": r"^\d{1,2} .+ \d{4}, \d\d\W?h \d\d$",
+               "es-ES": r"^\d{1,2} \w+ \d{4}, \d{1,2}:\d\d$", "en-US": r"^\w+ \d{1,2}, \d{4}, \d{1,2}:\d\d\W[AP]M$"}  # fmt: skip
+    for locale, pattern in written.items():
+        visitor = visit(site, locale=locale)
+        visitor.goes("/dev/mail")
+        expect(visitor.page.locator("time")).to_have_text(re.compile(pattern))
+        expect(visitor.page.locator("html")).to_have_attribute("lang", locale[:2])
+    silent = visit(site, java_script_enabled=False)
+    silent.goes("/dev/mail")
+    expect(silent.page.locator("time")).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d UTC$"))
+
+
+def test_a_partial_catalogue_is_completed_in_english(house: House, visit: Visit, tmp_path: Path) -> None:
+    file = tmp_path / "nds.json"
+    file.write_text(
+        json.dumps({"lang": "nds", "login.title": "Moin", "messages": {"Invalid email or password": "Nee"}})
+    )
+    visitor = visit(house(locale=str(file)))
+    visitor.expected = {401}
+    visitor.goes("/login")
+    expect(visitor.page.get_by_role("heading")).to_have_text("Moin")
+    visitor.fills(Email="ada@example.com", Password="x")
+    visitor.presses("Sign in")
+    visitor.sees("Nee")
