@@ -11,9 +11,6 @@ Visit = Callable[..., Visitor]
 House = Callable[..., Site]
 
 
-# --- by keyboard ---
-
-
 def tabs(visitor: Visitor, most: int = 40) -> list[str]:
     """The elements that the Tab key reaches, in order."""
     name = """() => { const e = document.activeElement;

@@ -396,7 +396,7 @@ def test_every_page_is_accessible_and_fits_in_light_and_dark(house: House, visit
     looks_well(visitor.page)
 
 
-# --- an operator's own ---
+# --- the colours, logo and name of an operator ---
 
 LOGO = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 64 32"><style>.a{fill:#d00}</style><rect class="a" width="64" height="32"/></svg>'
 

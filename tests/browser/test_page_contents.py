@@ -14,9 +14,6 @@ Visit = Callable[..., Visitor]
 House = Callable[..., Site]
 
 
-# --- text stays text, pages stay ours ---
-
-
 def test_html_in_names_and_addresses_stays_text(house: House, visit: Visit) -> None:
     site = house(brand=f"Brand {HTML}")
     ada = create_user(site.service, "ada@example.com", HTML, PASSWORD, role="admin", by=OPERATOR)

@@ -124,6 +124,11 @@ def expect(what: Any) -> Any:
     return expecting(what)
 
 
+def sees_profile(visitor: Visitor, at: str = "/") -> None:
+    visitor.is_at(at)
+    expect(visitor.page.get_by_role("heading", name="Your profile")).to_be_visible()
+
+
 def all_users(visitor: Visitor) -> None:
     visitor.signs_in(at="/login?redirect=/users")
     visitor.sees("Page 1 of 1")
