@@ -4,7 +4,7 @@ from typing import Any
 
 from usersctl.factors.reset import Chosen
 from usersctl.service import Service
-from usersd.handlers.session import CODE, NO_SUCH_USER
+from usersd.handlers.session import CODE, CONFIRM_FIRST, NO_SUCH_USER
 from usersd.inputs import Body, NoFields, required
 from usersd.openapi.operation import MANAGEMENT, OWN, Operation
 from usersd.openapi.schemas import (
@@ -23,7 +23,6 @@ from usersd.openapi.schemas import (
 from usersd.request import Request
 
 CONFIRM = {403: "Confirm that it is you: see `confirmSession`; or second factors are switched off."}
-CONFIRM_AS_ADMIN = {403: "Confirm that it is you: see `confirmSession`."}
 PASSKEY = exactly(
     {
         "id": ID,
@@ -107,7 +106,7 @@ def new_recovery_codes(request: Request, service: Service) -> dict[str, Any]:
     return {"recoveryCodes": service.factors.new_recovery_codes(request.signed_in.id, by=request.actor)}
 
 
-@Operation("resetFactors", MANAGEMENT, DONE, refusals=NO_SUCH_USER | CONFIRM_AS_ADMIN)
+@Operation("resetFactors", MANAGEMENT, DONE, refusals=NO_SUCH_USER | CONFIRM_FIRST)
 def reset(request: Request, service: Service) -> dict[str, Any]:
     """Remove all second factors of a user who has lost them. Their sessions and API tokens end, and an email tells them.
     Succeeds without any, too."""

@@ -4,13 +4,13 @@ from typing import Any
 
 from usersctl.service import Service
 from usersd.handlers.oauth import begin
+from usersd.handlers.session import CONFIRM_FIRST
 from usersd.inputs import NoFields
 from usersd.openapi.operation import OWN, Operation
 from usersd.openapi.schemas import DONE, array, model, named, string
 from usersd.request import Request
 
-_CONFIRM = {403: "Confirm that it is you: see `confirmSession`."}
-_REFUSALS = _CONFIRM | {
+_REFUSALS = CONFIRM_FIRST | {
     400: "It is the only way into the account, which has no password.",
     404: "No such provider is linked.",
 }
@@ -28,7 +28,7 @@ def list_own(request: Request, service: Service) -> dict[str, Any]:
     OWN,
     _WAY,
     NoFields,
-    refusals=_CONFIRM | {400: "It is linked already.", 404: "No such provider."},
+    refusals=CONFIRM_FIRST | {400: "It is linked already.", 404: "No such provider."},
     sets_cookie="The state of this link, for ten minutes.",
 )
 def connect(request: Request, service: Service) -> dict[str, Any]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from usersctl.sessions import Opened, Pending
 
 NO_SUCH_USER = {404: "User not found."}
+CONFIRM_FIRST = {403: "Confirm that it is you: see `confirmSession`."}
 _REFUSED_LOGIN = {
     401: "Invalid email or password; or, after the right password, a second factor is required, for which the answer sets "
     "the cookie of the second step; or the code is wrong.",

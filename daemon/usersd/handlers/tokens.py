@@ -8,7 +8,7 @@ from usersctl.models import Session, TokenKind
 from usersctl.networks import normal_ranges
 from usersctl.scopes import Scope, normal_scopes
 from usersctl.service import Service
-from usersd.handlers.factors import CONFIRM_AS_ADMIN
+from usersd.handlers.session import CONFIRM_FIRST
 from usersd.inputs import Body, optional, optional_strings, required
 from usersd.openapi.operation import OWN, Operation
 from usersd.openapi.schemas import (
@@ -64,7 +64,7 @@ def list_own(request: Request, service: Service) -> dict[str, Any]:
     return {"tokens": [_shown(each) for each in sessions if each.kind == TokenKind.API]}
 
 
-@Operation("createMyToken", OWN, _MADE, TokenToMake, refusals=CONFIRM_AS_ADMIN)
+@Operation("createMyToken", OWN, _MADE, TokenToMake, refusals=CONFIRM_FIRST)
 def create_own(request: Request, service: Service) -> dict[str, Any]:
     """Make an API token. It acts as you, within its scopes, until it expires or is ended."""
     body = TokenToMake(request.body)
