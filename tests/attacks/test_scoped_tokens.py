@@ -6,14 +6,14 @@ from ipaddress import ip_network
 from typing import Any
 
 import pytest
+from support.api_tokens import api_token, bearer
 from support.commands import OPERATOR, PASSWORD
 from support.factors import add_factors
 from support.tables import everything, query
 from support.web import Client, Reply, Site
 
 from usersctl.models import User
-from usersctl.networks import normal_ranges
-from usersctl.scopes import Scope, normal_scopes
+from usersctl.scopes import Scope
 
 TOKENS = "/api/users/me/tokens"
 ALL = tuple(Scope)
@@ -25,20 +25,8 @@ def root(site: Site) -> User:
     return site.add("root", role="admin")
 
 
-def token_of(site: Site, user: User, *scopes: str, ranges: tuple[str, ...] = ()) -> str:
-    opened = site.service.sessions.create_api_token(
-        user.id,
-        name="stolen",
-        lifetime=None,
-        scopes=normal_scopes(scopes) if scopes else None,
-        ranges=normal_ranges(ranges) if ranges else None,
-        by=OPERATOR,
-    )
-    return opened.token
-
-
 def holder(site: Site, user: User, *scopes: str, **more: Any) -> Client:
-    return site.client(headers={"Authorization": f"Bearer {token_of(site, user, *scopes, **more)}"})
+    return bearer(site, api_token(site, user, *scopes, **more))
 
 
 @pytest.mark.parametrize("scopes", [(), ALL, *((scope,) for scope in ALL)], ids=" ".join)
@@ -170,7 +158,7 @@ def test_reading_is_not_writing_in_any_spelling(site: Site, root: User) -> None:
 
 
 def test_a_token_in_the_cookie_has_the_same_limits(site: Site, root: User) -> None:
-    token = token_of(site, root, "me")
+    token = api_token(site, root, "me")
     client = site.client(cookies={"auth_token": token})
     assert client.get("/api/users/me").status == 200
     assert client.get("/api/users").message == "Token lacks the scope users:read"
@@ -180,7 +168,7 @@ def test_a_token_in_the_cookie_has_the_same_limits(site: Site, root: User) -> No
 
 def test_two_tokens_of_one_request_do_not_add_up(site: Site, root: User) -> None:
     client = holder(site, root, "me")
-    client.cookies["auth_token"] = token_of(site, root, "users:read")
+    client.cookies["auth_token"] = api_token(site, root, "users:read")
     assert client.get("/api/users/me").status == 200
     assert client.get("/api/users").message == "Token lacks the scope users:read"
 
@@ -227,7 +215,7 @@ def test_a_stolen_token_does_nothing_from_elsewhere_whatever_it_says_of_itself(
 
 def test_an_address_out_of_range_answers_like_an_unknown_token(site: Site, root: User) -> None:
     elsewhere = holder(site, root, ranges=("10.0.0.0/8",)).get("/api/users")
-    unknown = site.client(headers={"Authorization": f"Bearer {'A' * 43}"}).get("/api/users")
+    unknown = bearer(site, "A" * 43).get("/api/users")
     assert (elsewhere.status, elsewhere.body) == (unknown.status, unknown.body)
 
 
@@ -247,5 +235,5 @@ def test_a_session_that_ends_meanwhile_makes_no_token(site: Site, root: User) ->
     assert {reply.status for reply in replies} <= {200, 401}
     for reply in replies:
         if reply.status == 200:
-            client = site.client(headers={"Authorization": f"Bearer {reply.json['token']}"})
+            client = bearer(site, reply.json["token"])
             assert client.get("/api/users/me").status == 401, "it ended with all of the user's"

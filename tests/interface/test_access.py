@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.api_tokens import api_token, bearer
 from support.commands import OPERATOR, PASSWORD
 from support.factors import SEED, add_factors
 from support.fakes import FakeClock
@@ -20,7 +21,7 @@ from usersctl.config import load
 from usersctl.errors import ConfigError
 from usersctl.factors import totp
 from usersctl.models import UNKNOWN_CLIENT, Proof, User
-from usersctl.scopes import Scope, normal_scopes
+from usersctl.scopes import Scope
 from usersd.page_access import Whitelist
 from usersd.routes import FOR_DEVELOPMENT, TABLE
 from usersd.routing import ANY
@@ -656,11 +657,7 @@ def test_each_scope_opens_what_it_names_of_ones_own_and_of_others(
             target = caller if own else another(site, path, callers.number)
             asked = callers.path(path.replace("<id>", str(target.id)), role, method)
             # A new one for each request, because signing out ends it.
-            made = site.service.sessions.create_api_token(
-                caller.id, name="ci", lifetime=None, scopes=normal_scopes(scopes), by=OPERATOR
-            )
-            client = site.client(headers={"Authorization": f"Bearer {made.token}"})
-            reply = client.send(method, asked)
+            reply = bearer(site, api_token(site, caller, *scopes)).send(method, asked)
             wanted = expected_with(scopes, role, method, path, own=own)
             is_said = reply.status != 403 or reply.message in refusals(method, path)
             if reply.status != wanted or not is_said:
@@ -682,10 +679,7 @@ def test_the_scopes_of_the_table_are_those_of_this_test() -> None:
 @pytest.mark.parametrize("scope", Scope)
 def test_an_unknown_path_tells_a_scoped_token_no_more_than_others(site: Site, scope: Scope) -> None:
     root = site.add("root", role="admin")
-    made = site.service.sessions.create_api_token(
-        root.id, name="ci", lifetime=None, scopes=scope, by=OPERATOR
-    )
-    client = site.client(headers={"Authorization": f"Bearer {made.token}"})
+    client = bearer(site, api_token(site, root, scope))
     assert client.get("/api/nothing").status == 404
     assert client.send("PUT", "/api/users/bulk").status == 405
     assert client.post("/api/users/1/factors").status == 405

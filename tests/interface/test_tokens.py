@@ -7,6 +7,7 @@ from ipaddress import ip_network
 from typing import Any
 
 import pytest
+from support.api_tokens import api_token, bearer
 from support.commands import OPERATOR, PASSWORD
 from support.factors import add_factors
 from support.fakes import FakeClock
@@ -14,8 +15,7 @@ from support.tables import audit, query
 from support.web import Client, Reply, Site, application, hosting
 
 from usersctl.models import TokenKind, User
-from usersctl.networks import normal_ranges
-from usersctl.scopes import Scope, normal_scopes
+from usersctl.scopes import Scope
 from usersctl.secrets import digest, new_api_token
 from usersd.gate import Gate
 from usersd.openapi.document import document
@@ -48,22 +48,6 @@ def ada(site: Site) -> User:
 @pytest.fixture
 def client(site: Site, ada: User) -> Client:
     return site.signed_in(ada)
-
-
-def made(site: Site, user: User, *scopes: str, ranges: tuple[str, ...] = ()) -> str:
-    opened = site.service.sessions.create_api_token(
-        user.id,
-        name="ci",
-        lifetime=None,
-        scopes=normal_scopes(scopes) if scopes else None,
-        ranges=normal_ranges(ranges) if ranges else None,
-        by=OPERATOR,
-    )
-    return opened.token
-
-
-def bearer(site: Site, token: str, **headers: str) -> Client:
-    return site.client(headers={"Authorization": f"Bearer {token}"} | headers)
 
 
 # --- made, listed and ended ---
@@ -146,8 +130,8 @@ def test_what_is_wrong_with_a_token_is_named_and_none_is_made(
 def test_the_list_has_the_tokens_of_the_caller_with_their_last_use(
     site: Site, client: Client, ada: User
 ) -> None:
-    token = made(site, ada, "me", ranges=("127.0.0.1",))
-    made(site, site.add("eve"))
+    token = api_token(site, ada, "me", ranges=("127.0.0.1",))
+    api_token(site, site.add("eve"))
     assert bearer(site, token, **{"User-Agent": "backup/2"}).get("/api/users/me").status == 200
     site.service.sessions.uses.write()
     (listed,) = client.get(TOKENS).json["tokens"]
@@ -165,7 +149,7 @@ def test_the_list_has_the_tokens_of_the_caller_with_their_last_use(
 
 
 def test_a_token_is_ended_by_its_user_alone(site: Site, client: Client, ada: User) -> None:
-    token, eve = made(site, ada), site.signed_in(site.add("eve"))
+    token, eve = api_token(site, ada), site.signed_in(site.add("eve"))
     (listed,) = client.get(TOKENS).json["tokens"]
     path = f"{TOKENS}/{listed['id']}"
     assert (eve.delete(path).status, eve.delete(path).message) == (404, "Token not found")
@@ -206,7 +190,7 @@ def test_who_must_add_a_factor_first_makes_no_token(make_site: Make) -> None:
 
 @pytest.mark.parametrize("end", ["deactivate", "delete", "revoke", "password"])
 def test_what_ends_the_sessions_of_a_user_ends_scoped_tokens(site: Site, ada: User, end: str) -> None:
-    client = bearer(site, made(site, ada, "me", ranges=("127.0.0.1",)))
+    client = bearer(site, api_token(site, ada, "me", ranges=("127.0.0.1",)))
     assert client.get("/api/users/me").status == 200
     accounts, sessions = site.service.accounts, site.service.sessions
     {
@@ -223,7 +207,7 @@ def test_what_ends_the_sessions_of_a_user_ends_scoped_tokens(site: Site, ada: Us
 
 def test_a_token_without_a_scope_for_a_route_is_told_which_it_lacks(site: Site) -> None:
     root = site.add("root", role="admin")
-    client = bearer(site, made(site, root, "users:read"))
+    client = bearer(site, api_token(site, root, "users:read"))
     assert client.get("/api/users").status == 200
     for reply, scope in (
         (client.post("/api/users", {}), "users:write"),
@@ -238,7 +222,7 @@ def test_a_token_without_a_scope_for_a_route_is_told_which_it_lacks(site: Site) 
 
 
 def test_the_scope_me_changes_the_name_and_no_address(site: Site, ada: User) -> None:
-    client = bearer(site, made(site, ada, "me"))
+    client = bearer(site, api_token(site, ada, "me"))
     assert client.patch("/api/users/me", {"name": "Ada L"}).json["name"] == "Ada L"
     refused = client.patch("/api/users/me", {"name": "Ada", "email": "eve@example.com"})
     assert (refused.status, refused.message) == (403, "Sign in to change this")
@@ -246,7 +230,7 @@ def test_the_scope_me_changes_the_name_and_no_address(site: Site, ada: User) -> 
 
 
 def test_the_role_of_the_user_counts_beside_the_scope(site: Site, ada: User) -> None:
-    token = made(site, ada, *Scope)
+    token = api_token(site, ada, *Scope)
     client = bearer(site, token)
     assert client.get("/api/users").message == "Admin access required"
     assert client.get(f"/api/users/{ada.id}").status == 200
@@ -294,20 +278,20 @@ def test_behind_a_trusted_proxy_the_client_has_to_be_in_the_range(
     make_site: Make, forwarded: str | None, status: int
 ) -> None:
     site = make_site(trusted_proxies=PROXY)
-    token = made(site, site.add(), ranges=("10.0.0.0/8", "2001:db8::/32"))
+    token = api_token(site, site.add(), ranges=("10.0.0.0/8", "2001:db8::/32"))
     assert asked(site, token, forwarded) == status
 
 
 def test_a_forwarding_header_of_a_stranger_puts_no_client_into_the_range(site: Site, ada: User) -> None:
-    token = made(site, ada, ranges=("10.0.0.0/8",))
+    token = api_token(site, ada, ranges=("10.0.0.0/8",))
     assert asked(site, token, "10.1.2.3") == 401
     assert bearer(site, token).get("/api/users/me").message == "Authentication required"
-    assert asked(site, made(site, ada, ranges=("127.0.0.0/8",)), "203.0.113.9") == 200
+    assert asked(site, api_token(site, ada, ranges=("127.0.0.0/8",)), "203.0.113.9") == 200
 
 
 def test_a_token_from_elsewhere_leaves_the_cookie_beside_it_good(site: Site, ada: User) -> None:
     client = site.signed_in(ada)
-    client.headers["Authorization"] = f"Bearer {made(site, ada, ranges=('10.0.0.0/8',))}"
+    client.headers["Authorization"] = f"Bearer {api_token(site, ada, ranges=('10.0.0.0/8',))}"
     assert client.get("/api/users/me").status == 200
 
 
@@ -342,7 +326,7 @@ def test_verify_lets_in_the_tokens_with_its_scope(
     behind: Site, scopes: tuple[str, ...], ranges: tuple[str, ...], page: int, public: int, way: str
 ) -> None:
     ada = behind.add()
-    token = made(behind, ada, *scopes, ranges=ranges)
+    token = api_token(behind, ada, *scopes, ranges=ranges)
     client = behind.client()
     if way == "cookie":
         client.cookies["auth_token"] = token
@@ -367,7 +351,7 @@ def test_verify_lets_in_the_tokens_with_its_scope(
 @pytest.mark.parametrize("way", ["bearer", "basic"])
 def test_no_application_gets_a_token_with_a_typing_mistake(behind: Site, way: str) -> None:
     """It is nearly a token: the checksum would help to find the mistake."""
-    token = made(behind, behind.add(), "verify")
+    token = api_token(behind, behind.add(), "verify")
     wrong = token[:20] + ("A" if token[20] != "A" else "B") + token[21:]
     for sent in (wrong, token[:-1], token + "x"):
         headers = {"X-Forwarded-Uri": "/about", "Authorization": credentials(way, sent)}
@@ -414,7 +398,7 @@ def gated(behind: Site) -> Iterator[int]:
 def test_the_gate_lets_in_the_tokens_with_the_scope_verify(
     behind: Site, gated: int, scopes: tuple[str, ...], ranges: tuple[str, ...], page: int, public: int
 ) -> None:
-    token = made(behind, behind.add(), *scopes, ranges=ranges)
+    token = api_token(behind, behind.add(), *scopes, ranges=ranges)
     client = Client(gated, headers={"Authorization": f"Bearer {token}", "X-Forwarded-For": "10.1.2.3"})
     # Without a session an API is a 401, and a page leads to the login.
     assert answers(client.post) == (page, public)
