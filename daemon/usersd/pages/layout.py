@@ -25,9 +25,7 @@ FOR_ADMINS = (
 )
 
 
-def page(
-    request: Request, name: str, *, width: str = "narrow", here: str = "", **values: object
-) -> Response:
+def page(request: Request, name: str, *, width: str = "narrow", here: str = "", **values: object) -> Response:
     """`here`: the page of the navigation that this one belongs to, if it is not itself in the navigation."""
     settings, words = request.settings, words_for(request)
     language = words["lang"]

@@ -211,7 +211,9 @@ def setup(request: Request, service: Service) -> Response:
     """The first admin, with the set-up link."""
     first_admin = service.first_admin
     opens = first_admin.opens(SetupQuery.lenient(request).token or "")
-    return layout.page(request, "setup", needed=first_admin.needed(), opens=opens, command=first_admin.command)
+    return layout.page(
+        request, "setup", needed=first_admin.needed(), opens=opens, command=first_admin.command
+    )
 
 
 def _proof(request: Request, service: Service) -> dict[str, Any]:
