@@ -423,10 +423,11 @@ def test_imported_bcrypt_hashes_are_kept_and_sign_in(usersctl: Command, kind: st
 
 @pytest.mark.sqlite
 def test_plain_passwords_are_hashed_at_the_configured_cost(usersctl: Command) -> None:
+    usersctl.configure("passwordHashing.rounds = 11\n")
     rows = "".join(f"user{number}@example.com,{PASSWORD} {number}\n" for number in range(6))
     usersctl.ok("import", "-", stdin=f"email,password\n{rows}")
     exported = usersctl.ok("export", "--format", "json", "--with-hashes").json
-    assert {row["password_hash"][:7] for row in exported} == {"$2b$10$"}
+    assert {row["password_hash"][:7] for row in exported} == {"$2b$11$"}
     assert usersctl.can_log_in("user3@example.com", f"{PASSWORD} 3")
     with usersctl.service() as service:
         assert PASSWORD.encode() not in tables.written(service)

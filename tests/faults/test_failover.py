@@ -18,7 +18,7 @@ import pytest
 from support.cluster import Node, conninfo, one_server, patroni, with_a_standby
 from support.commands import PASSWORD, Command
 from support.daemons import Daemon, serving, wait_for
-from support.faults import LONG, ME, cheaply_serving
+from support.faults import LONG, ME
 from support.web import Client, Reply
 from support.writers import Writer, all_are_back, nothing_is_lost, prepared, writing
 
@@ -53,7 +53,7 @@ def house(usersctl: Command, database: str, daemons: int = DAEMONS) -> Iterator[
     usersctl.env["USERS_DATABASE"] = database
     admin = prepared(usersctl)
     with ExitStack() as stack:
-        yield House(usersctl, [stack.enter_context(cheaply_serving(usersctl)) for _ in range(daemons)], admin)
+        yield House(usersctl, [stack.enter_context(serving(usersctl)) for _ in range(daemons)], admin)
 
 
 # --- another server takes its place ---

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from support.commands import PASSWORD, Command
-from support.daemons import wait_for
-from support.faults import LONG, cheaply_serving
+from support.daemons import serving, wait_for
+from support.faults import LONG
 from support.writers import Writer, prepared, writing
 
 from usersctl.service import Service
@@ -58,7 +58,7 @@ def test_a_copy_of_the_file_and_then_of_its_log_has_all_that_was_answered(
 ) -> None:
     admin, follower = prepared(usersctl), tmp_path / "follower" / "users.db"
     follower.parent.mkdir()
-    with cheaply_serving(usersctl) as daemon, writing([daemon], admin, each=4, seconds=0.2) as writers:
+    with serving(usersctl) as daemon, writing([daemon], admin, each=4, seconds=0.2) as writers:
         for number in range(COPIES):
             folder = tmp_path / str(number)
             folder.mkdir()
@@ -98,7 +98,7 @@ def _count(service: Service) -> int:
 
 def test_a_copy_of_the_file_alone_lacks_what_was_answered(usersctl: Command, tmp_path: Path) -> None:
     admin, copied = prepared(usersctl), tmp_path / "copied.db"
-    with cheaply_serving(usersctl) as daemon:
+    with serving(usersctl) as daemon:
         writer = Writer(daemon.port, admin, "w")
         _answered(writer, "ada")
         shutil.copyfile(usersctl.database, copied)
@@ -110,7 +110,7 @@ def test_a_log_that_was_begun_anew_does_not_belong_to_the_copied_file(
 ) -> None:
     """Without the read transaction: what was answered in between is lost, and pages of two times stand side by side."""
     admin, copied = prepared(usersctl), tmp_path / "copied.db"
-    with cheaply_serving(usersctl) as daemon:
+    with serving(usersctl) as daemon:
         writer = Writer(daemon.port, admin, "w")
         for number in range(40):
             _answered(writer, f"before{number}")

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import Daemon, serving, wait_for
-from support.faults import FORGOT, LONG, ME, cheaply_serving, done
+from support.faults import FORGOT, LONG, ME, done
 from support.mutations import changed_once
 from support.web import Reply
 
@@ -30,6 +30,7 @@ ABORTED, MUTATED, ADDRESSES = (10_000, 100_000, 200_000) if LONG else (100, 500,
 MEMORY = 30 if LONG else 8  # MB more than before
 TIME_LIMIT = 580 if LONG else 60
 THREADS = 4
+CHEAP_HASHES = "passwordHashing.rounds = 10\n"  # in a forked daemon
 WARM = 200  # requests after which a daemon has what it needs for good
 
 
@@ -156,8 +157,8 @@ def answers(address: tuple[str, int], request: bytes) -> bytes:
 
 def test_broken_and_mutated_requests_leave_the_daemon_as_it_was(usersctl: Command) -> None:
     statuses: Counter[bytes] = Counter()
-    usersctl.configure('auth.whitelist = ["/register"]\nlimits.enabled = false\n')
-    with cheaply_serving(usersctl) as daemon:
+    usersctl.configure(f'{CHEAP_HASHES}auth.whitelist = ["/register"]\nlimits.enabled = false\n')
+    with serving(usersctl) as daemon:
         address = ("127.0.0.1", daemon.port)
         known = requests(usersctl)
 
@@ -270,8 +271,8 @@ def test_a_flood_of_addresses_takes_no_memory(usersctl: Command) -> None:
             stream.close()
         return statuses
 
-    usersctl.configure('auth.whitelist = ["/register"]\nserver.trustedProxies = ["127.0.0.1"]\n')
-    with cheaply_serving(usersctl) as daemon:
+    usersctl.configure(f'{CHEAP_HASHES}auth.whitelist = ["/register"]\nserver.trustedProxies = ["127.0.0.1"]\n')
+    with serving(usersctl) as daemon:
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(lambda share: flood(daemon.port, range(share, WARM, THREADS)), range(THREADS)))
             before = memory(daemon)
@@ -326,13 +327,13 @@ def test_requests_in_flight_are_answered_after_a_signal(usersctl: Command) -> No
     (ada,) = usersctl.add("ada")
     with usersctl.service() as service:
         token = service.sessions.open(ada, remember=False).token
-    usersctl.configure("limits.enabled = false\n")
+    usersctl.configure("limits.enabled = false\n" + ("" if LONG else CHEAP_HASHES))
     login = body_of(
         "POST", "/api/users/session", {"email": ada.email, "password": PASSWORD}, "Connection: close"
     )
     rename = body_of("PATCH", ME, {"name": "A"}, f"Cookie: auth_token={token}", "Connection: close")
     read = body_of("GET", ME, None, f"Cookie: auth_token={token}", "Connection: close")
-    with (serving if LONG else cheaply_serving)(usersctl) as daemon, ExitStack() as stack:
+    with serving(usersctl) as daemon, ExitStack() as stack:
         clients = []
         for request in [login] * 8 + [rename] * 6 + [read] * 6:
             clients.append(

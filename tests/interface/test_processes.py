@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from support.commands import PASSWORD, Command
-from support.daemons import Daemon, wait_for
-from support.faults import LONG, cheaply_serving
+from support.daemons import Daemon, serving, wait_for
+from support.faults import LONG
 from support.ports import free_port
 from support.web import Client, Site
 
@@ -36,7 +36,7 @@ def test_many_processes_are_one_service(usersctl: Command, processes: int) -> No
         f"[passwordHashing]\nrounds = 10\n[server]\nprocesses = {processes}\n[metrics]\nport = {port}\n"
         "[limits]\nfailedLoginsPerMinute = 10\n"
     )
-    with cheaply_serving(usersctl) as daemon:
+    with serving(usersctl) as daemon:
         wait_for(lambda: daemon.events("leader"))
         client = daemon.client()
         assert client.login(ada.email, PASSWORD).status == 200

@@ -20,6 +20,7 @@ import termios
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,6 +29,7 @@ from typing import Any, NoReturn
 FREE_VARIABLES = ("USERS_", "STATE_DIRECTORY", "HOME", "SUDO_USER", "SSH_CONNECTION")
 MOST_BYTES = 100_000  # of a request, which has to fit into the buffer of a socket
 NOT_IMPORTED = ("usersctl.__main__", "usersd.__main__", "usersd.wsgi")  # they run when they are imported
+LEAST_CONFIGURED_COST, LEAST_COST = 10, 4  # of bcrypt
 IMPORTED_LATE = ("bcrypt", "email_validator", "rich.progress", "rich.table", "sqlite_utils", "zxcvbn")
 
 # --- in the process of the tests ---
@@ -177,6 +179,19 @@ def _import_all() -> None:
     gc.freeze()  # so that a collection in a forked process does not copy the memory of all modules
 
 
+def spare_the_processor() -> None:
+    """From now on the least cost that may be configured is as cheap as bcrypt can be. Tests of the cost name another one."""
+    from usersctl.passwords import Hasher
+
+    make = Hasher.__init__
+
+    @wraps(make)
+    def made(self: Hasher, rounds: int, **keywords: Any) -> None:
+        make(self, LEAST_COST if rounds == LEAST_CONFIGURED_COST else rounds, **keywords)
+
+    Hasher.__init__ = made  # type: ignore[method-assign]
+
+
 def run_command(request: dict[str, Any], streams: list[int]) -> NoReturn:
     """Makes this process what a start by `python -m usersctl` would have made of it."""
     for number in range(3):
@@ -215,6 +230,7 @@ if __name__ == "__main__":
     from support.databases import spare_the_disk
 
     spare_the_disk()
+    spare_the_processor()
     sys.path[0] = ""
     with socket.socket(fileno=int(sys.argv[1])) as line:
         main(line)

@@ -9,8 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from support.commands import Command
-from support.daemons import Daemon
-from support.faults import cheaply_serving
+from support.daemons import Daemon, serving
 from support.ports import free_port
 from support.web import Client
 
@@ -53,7 +52,7 @@ class Several:
         return command
 
     def start(self, index: int) -> None:
-        daemon = cheaply_serving(self.command(index), port=self.ports[index])
+        daemon = serving(self.command(index), port=self.ports[index])
         self._daemons[index] = self._stacks[index].enter_context(daemon)
 
     def kill(self, index: int) -> None:
