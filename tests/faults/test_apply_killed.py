@@ -21,9 +21,13 @@ pytestmark = pytest.mark.sqlite
 
 USERS = 8 if LONG else 2
 ACT = """
+# Once, and not in each of the processes that are killed.
+import email_validator, usersctl.mail.outbox, usersctl.state.state
+from usersctl.state.planning import Options
+from usersctl.state.reading import read_state
+
+
 def act(database):
-    from usersctl.state.planning import Options
-    from usersctl.state.reading import read_state
     options = Options(adopt=True, prune="delete")
     desired_state = service_on(database).desired_state
     desired_state.apply(read_state({content!r}), options, confirmed=True, by=operator)
