@@ -3,10 +3,10 @@
 Some of the statements in each run, all of them in the long version (`USERSCTL_LONG=1 pytest tests/faults`).
 """
 
-import signal
+import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -28,24 +28,24 @@ from usersctl.store.opening import open_store
 pytestmark = pytest.mark.sqlite  # each test names its databases
 
 SAMPLES = 5
-KILL_AT = """
-import os, signal, sqlite3, sys
+KILLER = """
+import json, os, signal, sqlite3, sys, traceback
 from pathlib import Path
 from types import SimpleNamespace
+import usersctl.store.postgres.store, usersctl.store.sqlite_store  # once, and not in each of the processes that are killed
 from usersctl.store import database_file, new_file
 from usersctl.store.conninfo import Conninfo, is_conninfo
 from usersctl.store.move import move
 from usersctl.store.opening import open_store
 from usersctl.store.postgres.driver import Connection
 
-source, to = [Conninfo(name) if is_conninfo(name) else Path(name) for name in sys.argv[1:3]]
-at, begun = int(sys.argv[3]), 0
+begun = last = 0
 
 
 def count(_statement):
     global begun
     begun += 1
-    if begun == at:
+    if begun == last:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -64,15 +64,50 @@ def counted_first(method):
     return counted
 
 
+def act(source, to, at):
+    global begun, last
+    signal.alarm(120)
+    try:
+        store = open_store(source)
+        begun, last = 0, at
+        move(store, to, lambda _done, _total: None)
+        print(begun, flush=True)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
 database_file._open = counting(database_file._open)
 new_file.sqlite3 = SimpleNamespace(connect=counting(sqlite3.connect))
 for name in ("run", "execute", "copy_in"):
     setattr(Connection, name, counted_first(getattr(Connection, name)))
-store = open_store(source)
-begun = 0
-move(store, to, lambda _done, _total: None)
-print(begun)
+for line in sys.stdin:
+    *names, at = json.loads(line)
+    source, to = [Conninfo(name) if is_conninfo(name) else Path(name) for name in names]
+    status = os.waitpid(os.fork() or act(source, to, at), 0)[1]
+    if status != 0:
+        print("killed" if status == signal.SIGKILL else f"ended with {status}", flush=True)
 """
+Kill = Callable[[Database, Database, int], int | None]
+
+
+@pytest.fixture
+def killed() -> Iterator[Kill]:
+    """Moves one database to another, killed before the statement of this number; returns how many there were if the move
+    ended before."""
+    start = [sys.executable, "-c", KILLER]
+    with subprocess.Popen(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        ask, answers = process.stdin, process.stdout
+
+        def kill(source: Database, to: Database, at: int) -> int | None:
+            print(json.dumps([str(source), str(to), at]), file=ask, flush=True)
+            answer = answers.readline().strip()
+            return None if answer == "killed" else int(answer)
+
+        yield kill
 
 
 def content(database: Database) -> Any:
@@ -94,17 +129,14 @@ def state(database: Database, expected: Any) -> str:
     return "whole"
 
 
-def killed(source: Database, to: Database, at: int) -> int | None:
-    """Before the statement of this number; returns how many there were if it ended before."""
-    words = [sys.executable, "-c", KILL_AT, str(source), str(to), str(at)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return int(done.stdout) if done.returncode == 0 else None
-
-
 @pytest.mark.parametrize("from_server", [False, True])
 def test_a_move_that_is_killed_leaves_both_as_they_were_or_is_done(
-    service: Service, add: Callable[..., User], postgres_database: Any, tmp_path: Path, from_server: bool
+    service: Service,
+    add: Callable[..., User],
+    postgres_database: Any,
+    tmp_path: Path,
+    killed: Kill,
+    from_server: bool,
 ) -> None:
     add_factors(service, add("ada", role="admin").id)
     service.groups.create("staff", by=OPERATOR)
