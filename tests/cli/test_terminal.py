@@ -272,6 +272,7 @@ def test_a_progress_bar_is_drawn_on_a_terminal_only(usersctl: Command) -> None:
 
 
 def test_ctrl_c_while_passwords_are_hashed_imports_nothing(usersctl: Command) -> None:
+    usersctl.configure("passwordHashing.rounds = 11\n")
     usersctl.ok("db", "init")
     rows = "".join(f"user{number}@example.com,{PASSWORD}\n" for number in range(200))
     file = usersctl.folder / "people.csv"
