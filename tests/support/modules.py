@@ -1,6 +1,7 @@
 """The source files of a checkout as rules about its structure see them: by name, with what each of them imports."""
 
 import ast
+from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import NamedTuple
 # Where packages lie, and what their names begin with.
 SOURCES = {"usersctl": "usersctl", "daemon/usersd": "usersd", "tests": "tests"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)  # an import is in no expression
 
 
 class Import(NamedTuple):
@@ -37,22 +39,22 @@ class Module:
     @cached_property
     def imports(self) -> list[Import]:
         """Every name that is imported, also inside functions and for types only."""
-        deferred = {
-            id(node)
-            for function in self.nodes
-            if isinstance(function, Function | ast.Lambda)
-            for node in ast.walk(function)
-        }
-        imports = []
-        for node in self.nodes:
-            names = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                assert node.module is not None, f"{self.path}: relative imports hide where a name comes from"
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            imports += [Import(name, id(node) not in deferred) for name in names]
+        imports: list[Import] = []
+        waiting: deque[tuple[ast.AST, bool]] = deque([(self.tree, True)])
+        while waiting:
+            node, at_the_top = waiting.popleft()
+            imports += [Import(name, at_the_top) for name in self._names(node)]
+            is_outside = at_the_top and not isinstance(node, Function)
+            waiting += [(child, is_outside) for child in ast.iter_child_nodes(node) if isinstance(child, STATEMENTS)]
         return imports
+
+    def _names(self, node: ast.AST) -> list[str]:
+        if isinstance(node, ast.Import):
+            return [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            assert node.module is not None, f"{self.path}: relative imports hide where a name comes from"
+            return [f"{node.module}.{alias.name}" for alias in node.names]
+        return []
 
 
 Modules = Mapping[str, Module]
