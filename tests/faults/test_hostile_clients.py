@@ -271,7 +271,9 @@ def test_a_flood_of_addresses_takes_no_memory(usersctl: Command) -> None:
             stream.close()
         return statuses
 
-    usersctl.configure(f'{CHEAP_HASHES}auth.whitelist = ["/register"]\nserver.trustedProxies = ["127.0.0.1"]\n')
+    usersctl.configure(
+        f'{CHEAP_HASHES}auth.whitelist = ["/register"]\nserver.trustedProxies = ["127.0.0.1"]\n'
+    )
     with serving(usersctl) as daemon:
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(lambda share: flood(daemon.port, range(share, WARM, THREADS)), range(THREADS)))

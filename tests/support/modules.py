@@ -45,7 +45,9 @@ class Module:
             node, at_the_top = waiting.popleft()
             imports += [Import(name, at_the_top) for name in self._names(node)]
             is_outside = at_the_top and not isinstance(node, Function)
-            waiting += [(child, is_outside) for child in ast.iter_child_nodes(node) if isinstance(child, STATEMENTS)]
+            waiting += [
+                (child, is_outside) for child in ast.iter_child_nodes(node) if isinstance(child, STATEMENTS)
+            ]
         return imports
 
     def _names(self, node: ast.AST) -> list[str]:
