@@ -112,7 +112,7 @@ def import_steps() -> list[tuple[str, str]]:
 def test_an_import_shows_what_the_commands_print(usersctl: Command) -> None:
     usersctl.add("ada", "grace")
     for line, shown in import_steps():
-        assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
+        assert same(at_a_terminal(usersctl.folder, line, database=usersctl.database)) == same(shown), line
 
 
 def test_the_tour_and_the_import_have_steps_to_compare() -> None:
@@ -121,6 +121,7 @@ def test_the_tour_and_the_import_have_steps_to_compare() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_backup_shows_what_the_commands_print(usersctl: Command) -> None:
     usersctl.add("ada", "grace")
     examples = list(steps(page("docs/operating/backup.md")))
@@ -128,7 +129,7 @@ def test_a_backup_shows_what_the_commands_print(usersctl: Command) -> None:
     folder = str(usersctl.folder)
     for example in examples:
         line, shown = (re.sub("/var/(backups|lib/users)", folder, text) for text in example)
-        assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
+        assert same(at_a_terminal(usersctl.folder, line, database=usersctl.database)) == same(shown), line
 
 
 @pytest.mark.slow
@@ -140,7 +141,7 @@ def test_a_lockdown_shows_what_the_commands_print(usersctl: Command) -> None:
     examples = list(steps(section("docs/operating/lockdown-and-audit.md", "Lockdown")))
     assert len(examples) == 3
     for line, shown in examples:
-        assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
+        assert same(at_a_terminal(usersctl.folder, line, database=usersctl.database)) == same(shown), line
 
 
 def test_a_broken_audit_trail_shows_what_the_commands_print(usersctl: Command) -> None:
@@ -151,7 +152,7 @@ def test_a_broken_audit_trail_shows_what_the_commands_print(usersctl: Command) -
         if line.startswith("sqlite3 "):
             by_hand(usersctl.database, *re.findall('"(.*)"', line))
         else:
-            assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
+            assert same(at_a_terminal(usersctl.folder, line, database=usersctl.database)) == same(shown), line
 
 
 @pytest.mark.slow
@@ -166,7 +167,7 @@ def test_a_health_check_shows_what_the_commands_print(usersctl: Command) -> None
         assert daemon.client().get("/ready").json == json.loads(response)
         assert len(examples) == 2
         for line, shown in examples:
-            assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
+            assert same(at_a_terminal(usersctl.folder, line, database=usersctl.database)) == same(shown), line
 
 
 @pytest.mark.slow
@@ -192,7 +193,7 @@ def test_a_file_of_accounts_is_applied_as_the_page_shows(usersctl: Command) -> N
     examples = list(steps(APPLY))
     assert len(examples) == 9
     for line, shown in examples:
-        assert same(at_a_terminal(usersctl.folder, line)) == same(shown), line
+        assert same(at_a_terminal(usersctl.folder, line, database=usersctl.database)) == same(shown), line
 
 
 def prepare_file_of_accounts(usersctl: Command) -> str:
@@ -461,7 +462,7 @@ def test_a_snippet_is_printed_as_the_page_shows(usersctl: Command) -> None:
     names = {name for cells in rows(text) for name in re.findall(r"`([a-z0-9]+)`", cells[0])}
     assert names == set(Snippet)
     line, shown = re.findall(r"^\$ (usersctl snippet .*)\n(.*)$", text, re.MULTILINE)[0]
-    assert at_a_terminal(usersctl.folder, line) == shown
+    assert at_a_terminal(usersctl.folder, line, database=usersctl.database) == shown
     cron = (DAEMON / "users.cron").read_text("utf-8").splitlines()[-1]
     assert cron in section("docs/operating/install.md", "cron")
 

@@ -15,6 +15,7 @@ from support.commands import PASSWORD, USERSCTL, take_terminal, watch_terminal
 
 from usersctl.cli.options import Options
 from usersctl.cli.tree import command_tree
+from usersctl.store.conninfo import Database
 
 ROOT = Path(__file__).parents[2]
 
@@ -118,7 +119,7 @@ def same(text: str) -> str:
     return text
 
 
-def at_a_terminal(folder: Path, line: str) -> str:
+def at_a_terminal(folder: Path, line: str, *, database: Database | None = None) -> str:
     """Runs a line of shell on a terminal of 100 columns, answers its questions, and returns the screen."""
     typed: list[tuple[str, str]] = []
     if "usersctl create" in line and not re.search("--(generate|password)", line):
@@ -132,7 +133,7 @@ def at_a_terminal(folder: Path, line: str) -> str:
         "SUDO_USER": "ada",  # the actor in the audit trail
         "TERM": "xterm-256color",
         "USERS_CONFIG": str(folder / "users.toml"),
-        "USERS_DATABASE": str(folder / "users.db"),
+        "USERS_DATABASE": str(database or folder / "users.db"),
     }
     (folder / "users.toml").write_text("passwordHashing.rounds = 10\n", "utf-8")
     if "COVERAGE_PROCESS_START" in os.environ:
