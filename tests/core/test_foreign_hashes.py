@@ -4,6 +4,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 from hypothesis import given, settings
@@ -344,13 +345,16 @@ def test_every_refusal_costs_a_check_of_the_slowest_hash_in_addition() -> None:
         "too costly": DJANGO.format(rounds=9_000_000),
     }
     slowest = foreign(stored["slowest"] or "")
-    took: dict[str, list[float]] = {}
-    for _ in range(12):
+    best: dict[str, float] = {}
+    for turn in count(1):
         for name, text in stored.items():
             for password in ("wrong", "x" * 73):
                 began = time.thread_time()
                 assert not hasher.matches(password, text)
                 level(password, text, slowest)
-                took.setdefault(f"{name} {len(password)}", []).append(time.thread_time() - began)
-    best = {name: min(times) for name, times in took.items()}
-    assert max(best.values()) < 1.2 * min(best.values()), best
+                took, which = time.thread_time() - began, f"{name} {len(password)}"
+                best[which] = min(took, best.get(which, took))
+        # What else the machine does only adds to a time, so more turns come closer to the true ones.
+        if turn >= 12 and max(best.values()) < 1.2 * min(best.values()):
+            break
+        assert turn < 60, best
