@@ -51,7 +51,17 @@ ROWS = (
         ),
     ),
     Row(
-        "session check, each the first of its session for two minutes; `server.processes = 2`",
+        "session check, 10,000 sessions last used two minutes ago; `server.processes = 2`",
+        "itself with sessions that were used within the minute",
+        f"≥ 0.90 {RATE}",
+        "{:.2f}; {:.2f}",
+        (
+            "stale: 10,000 stale sessions, server.processes = 1: beside fresh ones",
+            "stale: 10,000 stale sessions, server.processes = 2: beside fresh ones",
+        ),
+    ),
+    Row(
+        "the same with 150,000 sessions, each used once",
         "itself with sessions that were used within the minute",
         f"≥ 0.90 {RATE}",
         "{:.2f}; {:.2f}",

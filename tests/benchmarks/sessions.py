@@ -21,6 +21,7 @@ from tests.benchmarks.servers import (
 
 MANY = 16  # parallel connections
 CONNECTIONS = (1, MANY, 64)
+MANY_SESSIONS, MOST_SESSIONS = 10_000, 150_000
 STALE = 120  # seconds since the last use
 NOTED = 3  # seconds after a request until its use is written
 TWO = "[server]\nprocesses = 2\n"
@@ -121,29 +122,32 @@ def _others(taken: Turns) -> Iterator[Figure]:
 
 
 def measure_stale(bench: Bench) -> Iterator[Figure]:
-    """Every request is the first of its session for more than a minute, so each use is noted.
+    """Sessions that were not used for more than a minute: the first use of each is noted."""
+    for processes, configuration in ((1, ""), (2, TWO)):
+        yield from _stale(bench, MANY_SESSIONS, processes, configuration)
+        # So many that each is used once in a turn: every use is noted.
+        yield from _stale(bench, MOST_SESSIONS, processes, configuration)
 
-    Each session is used at most once in a turn. A turn lasts several times as long as notes wait, and its processor
-    time includes the transaction of the last ones.
-    """
-    users, seconds = bench.size(150_000, 300), bench.size(12, 1)
+
+def _stale(bench: Bench, sessions: int, processes: int, configuration: str) -> Iterator[Figure]:
+    """A turn lasts several times as long as notes wait, and its processor time includes the transaction of the last ones."""
+    users, seconds = bench.size(sessions, sessions // 100), bench.size(12, 1)
     database = bench.people(users)
     checks = Wrk(bench, signed_in(users, active=users))
-    for processes, configuration in ((1, ""), (2, TWO)):
-        taken: dict[str, list[Turn]] = defaultdict(list)
-        for ago in (0, STALE):
-            use(database, users, active=users, ago=ago)
-            with servers(bench) as start:
-                ours = start.daemon(database, configuration=configuration)
-                turn = checks.ask(ours, MANY, seconds, after=bench.seconds(NOTED))
-            if turn.rate * seconds > users and not bench.quick:
-                raise RuntimeError(f"{users:,} sessions are too few for {seconds} seconds")
-            taken["stale" if ago else "fresh"].append(turn)
-        where = f"server.processes = {processes}"
-        yield from rate(f"{users:,} fresh sessions, {where}", taken["fresh"])
-        yield from rate(f"{users:,} stale sessions, {where}", taken["stale"])
-        yield beside("beside fresh ones", taken, "stale", "fresh", 0.9)
-        yield beside("its processor time beside that", taken, "stale", "fresh", of=_server)
+    taken: dict[str, list[Turn]] = defaultdict(list)
+    for ago in (0, STALE):
+        use(database, users, active=users, ago=ago)
+        with servers(bench) as start:
+            ours = start.daemon(database, configuration=configuration)
+            turn = checks.ask(ours, MANY, seconds, after=bench.seconds(NOTED))
+        if sessions == MOST_SESSIONS and turn.rate * seconds > users and not bench.quick:
+            raise RuntimeError(f"{users:,} sessions are too few for {seconds} seconds")
+        taken["stale" if ago else "fresh"].append(turn)
+    where = f"server.processes = {processes}"
+    yield from rate(f"{users:,} fresh sessions, {where}", taken["fresh"])
+    yield from rate(f"{users:,} stale sessions, {where}", taken["stale"])
+    yield beside("beside fresh ones", taken, "stale", "fresh", 0.9)
+    yield beside("its processor time beside that", taken, "stale", "fresh", of=_server)
 
 
 def measure_size(bench: Bench) -> Iterator[Figure]:
