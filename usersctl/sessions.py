@@ -221,7 +221,7 @@ class Sessions:
         user_id = verified.user.id
         if verified.renewed is not None:
             tx.renew_hash(user_id, verified.renewed)
-        tx.uncount_failed_sign_in(verified.counter.day)
+        tx.uncount_failed_sign_in(verified.counter.counted_in)
         if isinstance(opened, Pending):
             # Or the password alone would clear the wrong codes that were counted.
             tx.uncount_failure(verified.counter.key)

@@ -29,7 +29,7 @@ class Counter(NamedTuple):
     key: str
     user_id: int | None
     is_known: bool = False  # of a device or a session of the user
-    day: str = ""  # the row in which the daily counts have it as a failed sign-in
+    counted_in: str = ""  # the row of the daily counts that has it as a failed sign-in
 
 
 def counter_of(tx: Transaction, user: User | None, email: str, devices: Iterable[Device] = ()) -> Counter:
@@ -134,7 +134,7 @@ class AccountThrottle:
         if not self.enabled:
             return counter
         tx.count_failed_sign_in()
-        return counter._replace(day=tx.row_of_day)
+        return counter._replace(counted_in=tx.row_of_day)
 
     @contextmanager
     def slot(self, hasher: Hasher, counter: Counter) -> Iterator[None]:
@@ -151,7 +151,7 @@ class AccountThrottle:
         if self.enabled:
             with self.store.write() as tx:
                 tx.uncount_failure(counter.key)
-                tx.uncount_failed_sign_in(counter.day)
+                tx.uncount_failed_sign_in(counter.counted_in)
 
     def is_locked(self, tx: Transaction, counter: Counter) -> bool:
         """Whether only a success elsewhere, a reset or an unlock helps."""

@@ -78,7 +78,7 @@ class SecondStep:
                 tx.delete_pending(token_hash)
                 tx.clear_failures(user.id)
                 tx.clear_codes(user.id)
-                tx.uncount_failed_sign_in(counter.day)
+                tx.uncount_failed_sign_in(counter.counted_in)
                 return then(tx, user, pending, method, client)
             tx.note_wrong_code(token_hash, MOST_WRONG_CODES)
         raise InvalidCode  # after the commit, so that it counts

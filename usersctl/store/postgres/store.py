@@ -50,9 +50,8 @@ _MISTAKES = re.compile(
     r"authentication|no password|does not exist|pg_hba|ermission denied|certificate|invalid|not found|not support"
 )
 _IDLE = "idle_in_transaction_session_timeout = '10s'"
-TAKES_LONG = (
-    "SET LOCAL idle_in_transaction_session_timeout = '30min'"  # it waits while another database is filled
-)
+# For a transaction that waits while another database is filled.
+TAKES_LONG = "SET LOCAL idle_in_transaction_session_timeout = '30min'"
 _SESSION = (
     f"SET client_encoding = 'UTF8'; SET jit = off; SET bytea_output = 'hex'; SET statement_timeout = '{SLOW}s';"
     # Within half a minute the server knows of a machine that is gone, and frees its locks.
