@@ -329,7 +329,7 @@ CREATE TABLE outbox (
 
 CREATE INDEX outbox_due ON outbox (webhook, due_at) WHERE state = 'waiting';
 CREATE INDEX outbox_failed ON outbox (id) WHERE state = 'failed';
-CREATE INDEX outbox_in_order ON outbox (webhook, subject, id) WHERE webhook <> '';
+CREATE INDEX outbox_in_order ON outbox (webhook, subject, state, id) WHERE webhook <> '';
 CREATE INDEX outbox_by_email ON outbox (email, kind, created_at);
 CREATE INDEX outbox_by_user ON outbox (user_id);
 CREATE INDEX outbox_finished ON outbox (finished_at) WHERE finished_at IS NOT NULL;

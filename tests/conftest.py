@@ -13,7 +13,14 @@ import hypothesis
 import pytest
 from support import postgres
 from support.commands import OPERATOR, PASSWORD, Command, create_user
-from support.databases import add_database, database_at, dropped_afterwards, fields_of, spare_the_disk
+from support.databases import (
+    add_database,
+    database_at,
+    dropped_afterwards,
+    fields_of,
+    keep_folders_in_memory,
+    spare_the_disk,
+)
 from support.fakes import FakeClock
 from support.oauth_site import MakeOAuthSite, oauth_site
 from support.web import Site, running
@@ -49,6 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # the workers use what this process begins
+        keep_folders_in_memory()
         postgres.begin(whole=config.getoption("postgres"))
 
 

@@ -121,7 +121,7 @@ def test_the_tour_and_the_import_have_steps_to_compare() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the page names the file
 def test_a_backup_shows_what_the_commands_print(usersctl: Command) -> None:
     usersctl.add("ada", "grace")
     examples = list(steps(page("docs/operating/backup.md")))
@@ -462,7 +462,7 @@ def test_a_snippet_is_printed_as_the_page_shows(usersctl: Command) -> None:
     names = {name for cells in rows(text) for name in re.findall(r"`([a-z0-9]+)`", cells[0])}
     assert names == set(Snippet)
     line, shown = re.findall(r"^\$ (usersctl snippet .*)\n(.*)$", text, re.MULTILINE)[0]
-    assert at_a_terminal(usersctl.folder, line, database=usersctl.database) == shown
+    assert at_a_terminal(usersctl.folder, line, database=usersctl.folder / "users.db") == shown
     cron = (DAEMON / "users.cron").read_text("utf-8").splitlines()[-1]
     assert cron in section("docs/operating/install.md", "cron")
 

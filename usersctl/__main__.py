@@ -1,7 +1,11 @@
 """`usersctl` and `python -m usersctl`: runs one command line and turns an error into one line and an exit code."""
 
-import errno
 import gc
+
+gc.set_threshold(100_000)  # modules are no garbage, and searching them takes a good part of their import
+
+# ruff: noqa: E402
+import errno
 import os
 import signal
 import sys
@@ -15,7 +19,6 @@ from usersctl.errors import UsersError
 
 
 def main() -> None:
-    gc.set_threshold(10_000)  # modules are no garbage, and searching them takes longer than most commands
     catch_signals()
     stdout_is_closed = sys.stdout is None
     _prepare_streams()

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from usersctl import addresses, fields
 from usersctl.changes import changes_of, delete_users, keep_an_admin_after, make_changes
@@ -23,8 +22,7 @@ Tell = Callable[[User], object]
 Renew = Callable[[Transaction], None]
 
 
-@dataclass(frozen=True)
-class Accounts:
+class Accounts(NamedTuple):
     store: Store
     hasher: Hasher
     throttle: AccountThrottle

@@ -1,6 +1,6 @@
 """An owner's change of address, until the new one is proven: asked for again, taken back, proven, or expired."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from usersctl import addresses
 from usersctl.credentials import dead_link
@@ -20,8 +20,7 @@ from usersctl.throttle import AccountThrottle, counter_of
 BATCH = 100  # claims that expire in one transaction
 
 
-@dataclass(frozen=True)
-class Claims:
+class Claims(NamedTuple):
     store: Store
     hasher: Hasher
     throttle: AccountThrottle

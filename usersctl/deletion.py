@@ -1,6 +1,6 @@
 """The deletion of one's own account: requested, perhaps confirmed by email, undone by email, carried out after a while."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from usersctl.clock import stamp
 from usersctl.config import Settings
@@ -22,8 +22,7 @@ from usersctl.throttle import AccountThrottle
 AT_ONCE = 20  # accounts that one transaction deletes, because other writers wait for it
 
 
-@dataclass(frozen=True)
-class Deletion:
+class Deletion(NamedTuple):
     """Until `users.delete_at` the account is inactive, and its owner can undo the deletion.
 
     Only an owner sets `delete_at`, and an admin's decision on `active` clears it. So an undo never activates an account

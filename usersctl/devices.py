@@ -1,8 +1,8 @@
 """Devices that signed in before: a cookie, signed by the service, names the accounts and when. It opens no session."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 from usersctl.clock import stamp
 from usersctl.models import Device
@@ -15,8 +15,7 @@ KNOWN_FOR = timedelta(days=365)
 MOST_ACCOUNTS = 5  # of one browser; the account that signed in least recently is forgotten
 
 
-@dataclass(frozen=True)
-class Devices:
+class Devices(NamedTuple):
     store: Store
 
     def read(self, cookies: Iterable[str]) -> list[Device]:

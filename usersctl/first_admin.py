@@ -1,9 +1,9 @@
 """The first admin of a new installation: by a link that works once, or from the environment."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from usersctl.addresses import holder_of, make_free, remove_registration
 from usersctl.config import Settings
@@ -20,8 +20,7 @@ from usersctl.store.store import Store
 LIFETIME = timedelta(minutes=30)
 
 
-@dataclass(frozen=True)
-class FirstAdmin:
+class FirstAdmin(NamedTuple):
     store: Store
     hasher: Hasher
     settings: Settings

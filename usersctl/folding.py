@@ -15,7 +15,7 @@ _LIKE: dict[int, str] = str.maketrans(
 )
 # The marks of Latin, Greek and Cyrillic letters, and the hyphen that is not visible. Behind the last of these letters are
 # other marks, which are looked up one by one.
-_MARKS = re.compile("[\u0300-\u036f\xad]")
+_MARKS = "[\u0300-\u036f\xad]"
 _LAST_WITHOUT_OTHER_MARKS = "\u0482"
 
 
@@ -23,7 +23,7 @@ def folded(text: str) -> str:
     """Without letter case, marks, width, and characters that are not visible; blanks become single spaces."""
     if not text.isascii():
         # Folded twice: some letters are capitals only after they are decomposed.
-        text = _MARKS.sub("", unicodedata.normalize("NFKD", text.casefold())).casefold()
+        text = re.sub(_MARKS, "", unicodedata.normalize("NFKD", text.casefold())).casefold()
         if max(text, default="") > _LAST_WITHOUT_OTHER_MARKS:
             text = "".join(c for c in text if not _is_mark(c))
         text = text.translate(_LIKE)

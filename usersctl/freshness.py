@@ -1,6 +1,6 @@
 """A fresh proof of identity, for the changes of one's own account that need one: see permissions.require_fresh."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from usersctl.errors import Forbidden, Invalid, Unauthenticated
 from usersctl.models import Actor, Method
@@ -9,8 +9,7 @@ from usersctl.store.store import Store
 from usersctl.throttle import AccountThrottle
 
 
-@dataclass(frozen=True)
-class Freshness:
+class Freshness(NamedTuple):
     store: Store
     hasher: Hasher
     throttle: AccountThrottle

@@ -1,7 +1,7 @@
 """Groups: names beside the two roles, which applications behind a proxy get, and rules can ask for."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from usersctl.errors import Forbidden, Invalid, NotFound, Taken
 from usersctl.fields import normal_group
@@ -61,8 +61,7 @@ def set_groups(tx: Transaction, user: User, names: Collection[str], *, by: Actor
     return set(present) != set(wanted)
 
 
-@dataclass(frozen=True)
-class Groups:
+class Groups(NamedTuple):
     store: Store
 
     def all(self) -> list[Group]:

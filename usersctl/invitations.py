@@ -1,7 +1,6 @@
 """Invitations: an admin makes an account for an address, and its owner sets name and password by the link of an email."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple, TypeVar
 
@@ -63,8 +62,7 @@ class Offer(NamedTuple):
     needs_name: bool = False
 
 
-@dataclass(frozen=True)
-class Invitations:
+class Invitations(NamedTuple):
     """The account exists from the start, inactive and without a password: nothing but the link (or a sign-in by a provider
     that has verified the address) opens it."""
 

@@ -1,6 +1,6 @@
 """Lockdown: one row in the database refuses every sign-in and session, except those of one named admin."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from usersctl.errors import Forbidden, LockedDown
 from usersctl.models import Actor, Lockdown, Role, User
@@ -16,8 +16,7 @@ def refuse_in_lockdown(tx: Transaction, user: User | None = None) -> None:
         raise LockedDown
 
 
-@dataclass(frozen=True)
-class Lockdowns:
+class Lockdowns(NamedTuple):
     store: Store
 
     def state(self) -> Lockdown | None:

@@ -1,6 +1,5 @@
 """The service at a glance: how many users there are, what happened on the last days, and what last ran."""
 
-from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import NamedTuple
 
@@ -31,8 +30,7 @@ class Overview(NamedTuple):
     last_cleanup: AuditRow | None
 
 
-@dataclass(frozen=True)
-class Overviews:
+class Overviews(NamedTuple):
     store: Store
     throttle: AccountThrottle
     has_webhooks: bool

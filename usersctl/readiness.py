@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 from usersctl.errors import Busy, OtherVersion, StoreUnusable
 from usersctl.store.store import Store
@@ -11,13 +10,13 @@ from usersctl.store.store import Store
 FRESH = 1.0  # seconds for which a result is given again
 
 
-@dataclass
 class Readiness:
-    store: Store
-    parts: Callable[[], Mapping[str, bool]] = dict  # which of the daemon's parts work, by name
-    stopping: bool = False
-    _result: tuple[float, list[str]] = (float("-inf"), ["start"])
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, store: Store, parts: Callable[[], Mapping[str, bool]]) -> None:
+        self.store = store
+        self.parts = parts  # which of the daemon's parts work, by name
+        self.stopping = False
+        self._result = (float("-inf"), ["start"])
+        self._lock = threading.Lock()
 
     def failing(self) -> list[str]:
         """The names of the parts that do not work. One thread looks at a time; the others get the previous result."""

@@ -1,7 +1,6 @@
 """The way back into an account: a reset by email, and the owner's "this wasn't me"."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from usersctl.addresses import put_back
 from usersctl.config import Settings
@@ -18,8 +17,7 @@ from usersctl.secrets import digest
 from usersctl.store.store import Store
 
 
-@dataclass(frozen=True)
-class Recovery:
+class Recovery(NamedTuple):
     store: Store
     hasher: Hasher
     settings: Settings

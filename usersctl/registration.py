@@ -1,6 +1,6 @@
 """Self-registration: an account that is inactive until its owner proves that they read its address."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from usersctl.addresses import make_free
 from usersctl.config import Settings
@@ -16,8 +16,7 @@ from usersctl.secrets import digest
 from usersctl.store.store import Store
 
 
-@dataclass(frozen=True)
-class Registration:
+class Registration(NamedTuple):
     store: Store
     hasher: Hasher
     settings: Settings

@@ -210,7 +210,7 @@ class Service:
         for each in settings.described_providers:
             provider = make_provider(each, settings.redirect_uri(each), self.http, self.now)
             places = BoundedSemaphore(at_once)
-            sign_ins[each.name] = OAuthSignIn(self.store, each, self.emails, provider, self.http, places)
+            sign_ins[each.name] = OAuthSignIn(self.store, each, self.emails, provider, self.http, places, {})
         return sign_ins
 
     @property

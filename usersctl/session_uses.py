@@ -2,7 +2,6 @@
 
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from usersctl.errors import Busy, StoreUnusable
@@ -10,26 +9,26 @@ from usersctl.models import Session
 from usersctl.store.store import Store
 
 
-@dataclass
 class SessionUses:
     """A commit for each use would make a request wait for the disk. A crash loses the notes of the last seconds.
 
     A revocation is no note: it is committed at once, and a note does not bring back a session that is gone.
     """
 
-    store: Store
-    wait: float = 2.0  # seconds between the first note and the transaction that writes all of them
-    # By the clock of the service: it was moved, or the machine slept.
-    overdue: timedelta = timedelta(seconds=10)
-    batch: int = 1_000  # notes in one transaction, so that other writers wait for some milliseconds only
-    patience: float = 1.0  # seconds that the thread and the stop wait for other writers
-    _notes: dict[int, Session] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _noted: threading.Event = field(default_factory=threading.Event)
-    _stopping: threading.Event = field(default_factory=threading.Event)
-    # One for all transactions, because a thread has a connection of its own.
-    _writer: threading.Thread | None = None
-    _since: datetime | None = None  # the first of the notes, or the last attempt to write them
+    wait = 2.0  # seconds between the first note and the transaction that writes all of them
+    overdue = timedelta(seconds=10)  # by the clock of the service: it was moved, or the machine slept
+    batch = 1_000  # notes in one transaction, so that other writers wait for some milliseconds only
+    patience = 1.0  # seconds that the thread and the stop wait for other writers
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._notes: dict[int, Session] = {}
+        self._lock = threading.Lock()
+        self._noted = threading.Event()
+        self._stopping = threading.Event()
+        # One for all transactions, because a thread has a connection of its own.
+        self._writer: threading.Thread | None = None
+        self._since: datetime | None = None  # the first of the notes, or the last attempt to write them
 
     def latest(self, session: Session) -> Session:
         """The session with its last use, which may not be written yet."""

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -66,8 +65,7 @@ SENT_EMAILS_KEPT = timedelta(days=7)
 Delete = Callable[[Transaction, int], int]  # so many rows at most; returns how many there were
 
 
-@dataclass(frozen=True)
-class Opened:
+class Opened(NamedTuple):
     """A new session. Only this object and the client know the token."""
 
     token: str
@@ -80,8 +78,7 @@ class Opened:
         return is_by_factor(self.session.opened_with or "")
 
 
-@dataclass(frozen=True)
-class Pending:
+class Pending(NamedTuple):
     """A sign-in that waits for its second factor. Only this object and the client's cookie know the token."""
 
     token: str
@@ -104,8 +101,7 @@ class _HashChangedError(Unauthenticated):
     """The hash was replaced during the check: by a new password, or renewed by a login at the same time."""
 
 
-@dataclass(frozen=True)
-class Sessions:
+class Sessions(NamedTuple):
     store: Store
     hasher: Hasher
     throttle: AccountThrottle

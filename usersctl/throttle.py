@@ -5,7 +5,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
@@ -49,8 +48,7 @@ def counter_in_session(user_id: int, session_id: int) -> Counter:
     return Counter(f"user:{user_id}:session:{session_id}", user_id, is_known=True)
 
 
-@dataclass(frozen=True)
-class AccountThrottle:
+class AccountThrottle(NamedTuple):
     """After ten failed checks in a row a delay that doubles; after a hundred only a reset or `usersctl unlock` helps.
 
     Each counter has its own delay. Strangers may use up four fifths of the hundred, known devices and sessions share the
@@ -77,7 +75,7 @@ class AccountThrottle:
         """A slot for one check that is counted as failed before. A success has to clear the failures of the user."""
         with self.store.write() as tx:
             admit(tx, by)
-            self.count(tx, counter)
+            self.count_check(tx, counter)
         with self.slot(hasher, counter):
             yield
 
@@ -101,7 +99,7 @@ class AccountThrottle:
             tx.clear_failures(user_id)
             yield tx, present.user
 
-    def count(self, tx: Transaction, counter: Counter, *, waits: bool = True) -> None:
+    def count_check(self, tx: Transaction, counter: Counter, *, waits: bool = True) -> None:
         """Counts a password check as failed, or raises TooMany while its counter has to wait.
 
         The caller commits before the check, because parallel guesses in other processes would slip past otherwise.
@@ -130,7 +128,7 @@ class AccountThrottle:
 
     def count_sign_in(self, tx: Transaction, counter: Counter, *, waits: bool = True) -> Counter:
         """The same for a sign-in, which counts as failed on this day, too. Without limits nothing is written."""
-        self.count(tx, counter, waits=waits)
+        self.count_check(tx, counter, waits=waits)
         if not self.enabled:
             return counter
         tx.count_failed_sign_in()
@@ -191,7 +189,9 @@ class AccountThrottle:
             return unlocked
 
 
-@dataclass(frozen=True)
+KEPT = 10_000  # clients of a limit: in memory; in the database also those that came since a process looked
+
+
 class AddressThrottle:
     """A limit on events of one kind from one client in a window of time, in bounded memory.
 
@@ -199,13 +199,17 @@ class AddressThrottle:
     counted. A process that lets an event pass learns of the others', so each lets pass one too many at most.
     """
 
-    now: Clock
-    at_most: int
-    window: timedelta
-    kept: int = 10_000
-    together: Callable[[str, timedelta], tuple[datetime, int]] | None = None
-    _windows: OrderedDict[str, tuple[float, int]] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(
+        self,
+        now: Clock,
+        at_most: int,
+        window: timedelta,
+        kept: int = KEPT,
+        together: Callable[[str, timedelta], tuple[datetime, int]] | None = None,
+    ) -> None:
+        self.now, self.at_most, self.window, self.kept, self.together = now, at_most, window, kept, together
+        self._windows: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        self._lock = threading.Lock()
 
     def check(self, address: str) -> None:
         network = network_of(address)

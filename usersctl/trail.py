@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from usersctl.clock import Clock, stamp
@@ -17,7 +16,7 @@ from usersctl.store.transaction import Transaction
 
 STEP = 10_000  # rows of one step of the check, which takes some 50 milliseconds
 END = 100  # rows at the end of the trail, which are checked with each look at it
-ACTOR = re.compile("system|anonymous|(cli|user):[^\0-\x1f\x7f\ud800-\udfff]{1,200}")  # as rows name it
+ACTOR = "system|anonymous|(cli|user):[^\0-\x1f\x7f\ud800-\udfff]{1,200}"  # as rows name it
 NOBODY = 0  # the id of no user
 
 
@@ -36,8 +35,7 @@ class TrailPage(NamedTuple):
     next: int | None  # goes on before this id
 
 
-@dataclass(frozen=True)
-class Trail:
+class Trail(NamedTuple):
     store: Store
     now: Clock
 
@@ -96,7 +94,7 @@ def _user_id(name: str, tx: Transaction, text: str) -> int:
 
 
 def _actor(tx: Transaction, text: str) -> str:
-    if ACTOR.fullmatch(text):
+    if re.fullmatch(ACTOR, text):
         return text
     try:
         return f"user:{_user_id('actor', tx, text)}"

@@ -1,7 +1,6 @@
 """Explains why a user cannot sign in: each condition for a session, and the command that fulfils one that is not met."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
@@ -98,8 +97,7 @@ _shut = partial(Gate, State.SHUT)
 _note = partial(Gate, State.NOTE)
 
 
-@dataclass(frozen=True)
-class Why:
+class Why(NamedTuple):
     store: Store
     throttle: AccountThrottle
     settings: Settings

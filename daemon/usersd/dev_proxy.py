@@ -5,7 +5,6 @@ For each request it asks `verify`, as nginx or Caddy would, and does with the an
 
 import http.client
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from ipaddress import ip_network
 from typing import Any
 from urllib.parse import urlsplit
@@ -75,7 +74,7 @@ def application_at(url: str, settings: Settings) -> tuple[str, int]:
 def in_front_of(address: tuple[str, int], app: App, hosted: Hosted) -> Hosted:
     """The same daemon with an application behind it."""
     proxy = DevProxy(app, address)
-    return replace(hosted, app=proxy, answer=None, lane=proxy.lane, max_body=MAX_UPLOAD)
+    return hosted._replace(app=proxy, answer=None, lane=proxy.lane, max_body=MAX_UPLOAD)
 
 
 class DevProxy:

@@ -7,7 +7,6 @@ import re
 import sys
 import threading
 import traceback
-from dataclasses import dataclass, field
 from typing import IO, Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
@@ -41,18 +40,21 @@ def styled(style: str, text: str) -> str:
     return f"\x1b[{style}m{text}\x1b[0m"
 
 
-@dataclass(eq=False)
 class Log:
-    stream: IO[str] = field(default_factory=lambda: sys.stderr)
-    as_json: bool | None = field(default=None, kw_only=True)
-    quiet: bool = field(default=False, kw_only=True)  # no lines for requests, only for events
-    now: Clock = field(default=utc_now, kw_only=True)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-
-    def __post_init__(self) -> None:
-        if self.as_json is None:
-            self.as_json = not self.stream.isatty()
+    def __init__(
+        self,
+        stream: IO[str] | None = None,
+        *,
+        as_json: bool | None = None,
+        quiet: bool = False,
+        now: Clock = utc_now,
+    ) -> None:
+        self.stream = stream or sys.stderr
+        self.as_json = not self.stream.isatty() if as_json is None else as_json
+        self.quiet = quiet  # no lines for requests, only for events
+        self.now = now
         self._in_color = in_color(self.stream)
+        self._lock = threading.Lock()
 
     def event(self, name: str, /, **fields: Any) -> None:
         if self.quiet and name == "request":

@@ -1,18 +1,21 @@
 """How many requests of one client address or account pass: counted before the handlers, in memory of a fixed size; where
-several processes serve, in the database as well."""
+several processes serve, in the database as well, in so many rows."""
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import count
 
 from usersctl.clock import moment
 from usersctl.errors import LockedDown, SecondFactorRequired, Unauthenticated, WrongPassword
 from usersctl.models import User
 from usersctl.service import Service
 from usersctl.store.conninfo import Conninfo
-from usersctl.throttle import LONGEST_WINDOW, AddressThrottle
+from usersctl.throttle import KEPT, LONGEST_WINDOW, AddressThrottle
 from usersd.routing import Limit
 
 PATIENCE = 0.2  # seconds that a request waits to be counted for all
+LOOK_EVERY = 1_000  # requests that a process counts
 
 
 class RateLimits:
@@ -31,14 +34,18 @@ class RateLimits:
         self.enabled = settings.limits_enabled
         self._throttles = {
             limit: AddressThrottle(
-                service.now, most, window, together=None if is_alone else partial(self._count, limit)
+                service.now, most, window, together=None if is_alone else partial(self._count, limit, count())
             )
             for limit, (most, window) in limits.items()
         }
 
-    def _count(self, limit: Limit, client: str, window: timedelta) -> tuple[datetime, int]:
+    def _count(
+        self, limit: Limit, counted: Iterator[int], client: str, window: timedelta
+    ) -> tuple[datetime, int]:
         with self._store.write(patience=PATIENCE, alone=False) as tx:
             since, events = tx.count_client(f"{limit.name} {client}", window)
+            if next(counted) % LOOK_EVERY == 0:
+                tx.delete_oldest_clients(limit.name, KEPT, 2 * LOOK_EVERY)
         return moment(since), events
 
     def check(self, limit: Limit, address: str, user: User | None = None) -> None:

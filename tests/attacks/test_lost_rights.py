@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.accounts import author
 from support.authenticator import Authenticator
 from support.commands import OPERATOR, PASSWORD
-from support.databases import database_at, fields_of
+from support.databases import add_database, database_at, fields_of
 from support.factors import store_passkey
 from support.identities import link, provider_settings
 from support.passkeys import ORIGIN, OWN, TO_ADD, options
@@ -229,11 +230,12 @@ class House:
             self.elsewhere.groups.delete("board", by=OPERATOR)
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    folder = tmp_path_factory.mktemp("house")
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    database = database_at(tmp_path / "users.db")
+    add_database(database)
     settings = Settings(
-        **fields_of(database_at(folder / "users.db"), folder),
+        **fields_of(database, tmp_path),
         base_url=ORIGIN,
         rounds=4,
         limits_enabled=False,

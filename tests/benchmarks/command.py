@@ -97,9 +97,9 @@ def measure(bench: Bench) -> Iterator[Figure]:
     for _ in range(bench.size(5, 1)):
         for name, (words, environment, _) in whole.items():
             note(name, partial(to_the_end, bench, ["-c", START, *words], environment))
-    # Once in each run: there are more than sixty.
-    for name, words in commands.items():
-        note(name, partial(to_first_output, bench, words, env))
+    for _ in range(bench.size(3, 1)):
+        for name, words in commands.items():
+            note(name, partial(to_first_output, bench, words, env))
     yield Figure(f'python -c "{BARE}"', [seconds * 1000 for seconds in bare], "ms")
     for name, (_, _, at_most) in whole.items():
         yield Figure(f"usersctl {name}", [seconds * 1000 for seconds in ran[name]], "ms")

@@ -103,7 +103,8 @@ def house(make_service: Callable[..., Service]) -> Iterator[Callable[..., Site]]
                 "brand": "Acme",
                 "oauth_label": "Example ID",
             }
-            del values["database"]
+            for name in ("database", "state_folder", "secret_keys"):  # make_service() has its own
+                del values[name]
             more = [
                 SampleProvider(base_url, "secret", f"{base_url}{CALLBACK}/{name}", path=f"/dev/{name}")
                 for name in others

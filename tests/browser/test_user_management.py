@@ -1,7 +1,6 @@
 """The page of all users, as admins use it."""
 
 import csv
-import sqlite3
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.commands import OPERATOR, PASSWORD
+from support.databases import opened
 from support.visitors import Visitor, expect
 from support.web import Site
 
@@ -452,7 +452,7 @@ def test_five_hundred_of_five_thousand_users_are_filtered_sorted_chosen_and_deac
     ada.field("Show").select_option(label="Never signed in")
     ada.presses("Email")
     ada.sees("Page 1 of 10 · 500 in all")
-    assert rows(ada)[:2] == ["Person 0000", "Person 0370"]
+    ada.waits(lambda: rows(ada)[:2] == ["Person 0000", "Person 0370"])
     ada.page.get_by_label("Choose all on this page").check()
     ada.presses("Choose all 500")
     ada.sees("Chosen: 500")
@@ -460,10 +460,7 @@ def test_five_hundred_of_five_thousand_users_are_filtered_sorted_chosen_and_deac
     ada.sees("Deactivated: 500. All of their sessions have ended.")
     ada.is_at("/users?search=person&state=never-signed-in&sort=email")
     with ada.site.service.store.read() as tx:
-        inactive = tx._run(
-            "SELECT count(*), min(id % 10), max(email LIKE 'person%0@%') FROM users WHERE active = 0"
-        )
-        assert inactive.fetchone()[0] == 500
+        assert tx._run("SELECT count(*) FROM users WHERE active = 0").fetchone() == (500,)
         assert tx._run("SELECT count(*) FROM audit WHERE action = 'deactivate'").fetchone() == (500,)
 
 
@@ -493,13 +490,13 @@ def test_an_admin_who_lost_the_role_is_told_so(ada: Visitor) -> None:
 
 
 def test_a_hundred_thousand_users_are_as_quick_as_ten(ada: Visitor) -> None:
-    with sqlite3.connect(ada.site.service.settings.database) as database:
+    with opened(ada.site.service.settings.database) as database:
         database.execute(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)"
             " INSERT INTO users (email, name, password_hash, active, created_at, updated_at)"
-            " SELECT 'person' || i || '@example.com', 'Person ' || i, '!', i % 10 > 0, '2026', '2026' FROM n"
+            " SELECT 'person' || i || '@example.com', 'Person ' || i, '!', CASE WHEN i % 10 > 0 THEN 1 ELSE 0 END,"
+            " '2026', '2026' FROM n"
         )
-    database.close()
 
     def seconds(what: Callable[[], None], message: str) -> float:
         began = time.perf_counter()

@@ -356,7 +356,6 @@ def test_roles_in_a_table_of_their_own_are_read(usersctl: Command) -> None:
     assert by_email(usersctl)["grace@example.com"]["role"] == "admin"
 
 
-@pytest.mark.sqlite
 def test_a_column_of_confirmations_that_is_empty_everywhere_is_a_question(usersctl: Command) -> None:
     flask_security(usersctl.folder / "app.db", None, None, None)
     words = ("import", "--from", "sqlite:app.db")
@@ -459,13 +458,17 @@ def test_a_csv_file_with_other_column_names_is_imported(usersctl: Command) -> No
 # --- what is refused ---
 
 
-@pytest.mark.sqlite
-def test_an_invalid_import_source_is_refused(usersctl: Command) -> None:
+@pytest.mark.sqlite  # a file
+def test_the_database_itself_is_no_import_source(usersctl: Command) -> None:
     usersctl.add("ada")
+    done = usersctl("import", "--from", f"sqlite:{usersctl.database}")
+    assert (done.code, "is the database itself" in done.stderr) == (2, True), done
+
+
+def test_an_invalid_import_source_is_refused(usersctl: Command) -> None:
     (usersctl.folder / "text.csv").write_text("email\n")
     for words, printed in (
         (("--from", "oracle:text.csv"), "kinds are sqlite, pocketbase, django, csv"),
-        (("--from", f"sqlite:{usersctl.database}"), "is the database itself"),
         (("text.csv", "--from", "csv:text.csv"), "Give a FILE, or --from"),
         (("--from", "csv:text.csv", "--map", "mail"), "expected A=B"),
     ):

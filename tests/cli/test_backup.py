@@ -70,14 +70,13 @@ def test_a_backup_of_a_database_that_is_locked_for_long_says_that_no_trail_has_i
     assert usersctl.ok("audit", "--action", "backup", "--json").json == []
 
 
-@pytest.mark.sqlite
 def test_a_backup_never_overwrites_a_file(usersctl: Command, ada: User) -> None:
     (usersctl.folder / "file").write_text("precious")
     (usersctl.folder / "folder").mkdir()
     (usersctl.folder / "link").symlink_to("nowhere")
     before = names(usersctl.folder)
     with usersctl.service() as service:
-        for name in ("file", "folder", "link", "users.db"):
+        for name in before:  # also the database, where it is a file
             with pytest.raises(Taken, match="is there already"):
                 service.store.copy(usersctl.folder / name)
     assert usersctl("db", "backup", "file").code == 4
@@ -295,7 +294,7 @@ def test_an_interrupted_verification_leaves_the_older_backups_and_nothing_else(
 # --- verify ---
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # verifies the file in use
 @pytest.mark.usefixtures("ada")
 def test_verify_does_not_change_a_sound_file(usersctl: Command) -> None:
     file = saved(usersctl)
@@ -345,7 +344,7 @@ def test_every_fault_of_a_backup_is_reported_and_prevents_the_restore(
         assert all(problem.message for problem in report.problems)
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # pages of a file
 @pytest.mark.usefixtures("ada")
 def test_verify_finds_a_flipped_page(usersctl: Command) -> None:
     usersctl.add(*(f"user{number}" for number in range(20)))
@@ -412,7 +411,7 @@ def test_verify_checks_the_database_in_use(usersctl: Command) -> None:
     ]
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the log of a file
 def test_verify_reads_the_write_ahead_log_of_a_copied_database(
     add: Callable[..., User], tmp_path: Path
 ) -> None:
@@ -424,7 +423,7 @@ def test_verify_reads_the_write_ahead_log_of_a_copied_database(
         assert (report.counts["users"], report.problems) == (1, [])
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # an older file
 def test_a_backup_of_an_older_version_is_upgraded_and_checked(usersctl: Command) -> None:
     old = usersctl.folder / "old.db"
     old_database(old)
@@ -437,7 +436,7 @@ def test_a_backup_of_an_older_version_is_upgraded_and_checked(usersctl: Command)
     assert names(usersctl.folder) == {"old.db", "users.db", "users.toml"}
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # verifies the file in use
 def test_verify_checks_the_database_in_use_in_place_also_by_its_name(usersctl: Command, ada: User) -> None:
     """A copy would be torn if another process writes meanwhile."""
     with usersctl.service() as service:
@@ -467,7 +466,7 @@ def test_a_migration_keeps_the_old_database_like_a_backup(tmp_path: Path) -> Non
 # --- the key of authenticator apps ---
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the key of a server is configured
 def test_a_backup_is_without_the_key_and_says_that_it_has_to_be_kept(usersctl: Command, ada: User) -> None:
     plain = usersctl.ok("db", "backup", "plain.db", "--json").json
     assert plain["key"] is None

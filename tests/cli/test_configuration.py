@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.commands import Command, tree_of
 
@@ -154,6 +154,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.fixed_dictionaries({}, optional=VALUES))
+@example({"branding.name": "***"})
 def test_whatever_is_configured_is_shown_as_toml_with_the_same_meaning(given_values: dict[str, Any]) -> None:
     values = {name: value for name, value in given_values.items() if is_usable(name, value)}
     if "mailer.auth.pass" not in values or "mailer.auth.user" not in values:

@@ -47,7 +47,7 @@ EVERY_WRITER = [
 # --- made and looked at ---
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # modes of files
 def test_init_creates_the_database_once_for_its_owner_only(usersctl: Command) -> None:
     path = usersctl.folder / "deep" / "users.db"
     done = usersctl.ok("db", "init", "--db", path)
@@ -58,7 +58,6 @@ def test_init_creates_the_database_once_for_its_owner_only(usersctl: Command) ->
     assert usersctl.ok("db", "init", "--db", path, "--json").json["created"] is False
 
 
-@pytest.mark.sqlite
 def test_status_shows_the_path_its_reason_and_the_counts(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     printed = usersctl.ok("db", "status", "--json").json
@@ -71,7 +70,7 @@ def test_status_shows_the_path_its_reason_and_the_counts(usersctl: Command) -> N
 # --- what cannot be used ---
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # a missing file
 @pytest.mark.parametrize("words", [*EVERY_READER, *EVERY_WRITER], ids=" ".join)
 def test_only_some_commands_create_a_missing_database(usersctl: Command, words: list[str]) -> None:
     done = usersctl(*words)
@@ -81,7 +80,7 @@ def test_only_some_commands_create_a_missing_database(usersctl: Command, words: 
     assert usersctl.is_unused
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # other files
 @pytest.mark.parametrize(
     ("make", "printed"),
     [
@@ -115,7 +114,7 @@ def _sql(path: Path, script: str) -> None:
     connection.close()
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # a damaged file
 def test_a_damaged_database_is_reported_in_one_line(usersctl: Command) -> None:
     usersctl.add(*(f"user{number}" for number in range(30)))
     content = bytearray(usersctl.database.read_bytes())
@@ -128,7 +127,7 @@ def test_a_damaged_database_is_reported_in_one_line(usersctl: Command) -> None:
         assert "is damaged" in done.stderr
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the version in the head of a file
 def test_a_database_of_a_newer_version_is_refused(usersctl: Command) -> None:
     usersctl.add("ada")
     _sql(usersctl.database, "PRAGMA user_version = 999")
@@ -139,7 +138,7 @@ def test_a_database_of_a_newer_version_is_refused(usersctl: Command) -> None:
         assert "newer usersctl" in done.stderr
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # an empty file
 def test_an_empty_file_becomes_a_database_at_the_first_create(usersctl: Command) -> None:
     usersctl.database.touch()
     for words in (["list"], ["db", "migrate"], ["delete", "1", "--yes"]):
@@ -162,7 +161,7 @@ def test_a_command_waits_for_a_locked_database_and_then_gives_up(usersctl: Comma
     assert usersctl.ok("show", "1", "--json").json["name"] == "Ada"
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # modes of files
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs another user")
 def test_a_read_only_database_can_be_read_but_not_written(usersctl: Command) -> None:
     usersctl.add("ada")
@@ -197,7 +196,7 @@ def test_a_read_only_database_can_be_read_but_not_written(usersctl: Command) -> 
 # --- an older one ---
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # an older file
 def test_a_reader_refuses_an_old_database_and_a_writer_migrates_it(usersctl: Command) -> None:
     old_database(usersctl.database)
     before = usersctl.database.read_bytes()
@@ -214,7 +213,7 @@ def test_a_reader_refuses_an_old_database_and_a_writer_migrates_it(usersctl: Com
     assert len(list(usersctl.folder.glob("users.db.before-*"))) == 1
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # an older file
 @pytest.mark.parametrize("words", EVERY_DRY_RUN, ids=" ".join)
 def test_a_dry_run_migrates_nothing(usersctl: Command, words: list[str]) -> None:
     old_database(usersctl.database)
@@ -234,7 +233,7 @@ def test_a_dry_run_does_not_wait_for_writers(usersctl: Command, words: list[str]
         usersctl.ok(*words)
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # an older file
 def test_migrate_prints_version_accounts_and_kept_file(usersctl: Command) -> None:
     old_database(usersctl.database)
     printed = usersctl.ok("db", "migrate", "--json").json
@@ -247,7 +246,7 @@ NAMES = ["\x1b[2J\x1b]0;owned\x07", "a\tb\nc", "[bold red]x[/]", "\u202eevil\u20
 UNSAFE = "\x1b\x07\0\x9b\u202e\u2066"
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # an older file
 def test_control_characters_in_names_of_an_old_database_are_made_visible(usersctl: Command) -> None:
     old_database(usersctl.database)
     connection = sqlite3.connect(usersctl.database)
@@ -268,7 +267,7 @@ def test_control_characters_in_names_of_an_old_database_are_made_visible(usersct
         assert not set(UNSAFE) & set(usersctl.on_terminal(*words).text), words
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # an older file
 def test_control_characters_in_an_address_of_an_old_database_are_made_visible(usersctl: Command) -> None:
     old_database(usersctl.database, email="\x1b[2Jx")
     usersctl.ok("db", "migrate")
@@ -277,7 +276,7 @@ def test_control_characters_in_an_address_of_an_old_database_are_made_visible(us
     assert screen.code == 5
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # a server takes UTF-8 only
 @pytest.mark.parametrize("value", [b"\xff\xfe", b"\xc3\x28"])
 def test_invalid_utf_8_in_an_old_database_is_no_bug(usersctl: Command, value: bytes) -> None:
     old_database(usersctl.database)

@@ -59,9 +59,13 @@ def test_a_list_on_standard_input_is_invited_whole_or_not_at_all(usersctl: Comma
     assert usersctl.ok("invite", "-", stdin="").stdout == "Nobody to invite; nothing to do\n"
 
 
-@pytest.mark.sqlite
-def test_exit_codes_of_invite(usersctl: Command) -> None:
+@pytest.mark.sqlite  # a missing file
+def test_without_a_database_nobody_is_invited(usersctl: Command) -> None:
     assert usersctl("invite", ADA).code == 6
+    assert usersctl.is_unused
+
+
+def test_exit_codes_of_invite(usersctl: Command) -> None:
     usersctl.add("ada")
     taken = usersctl("invite", BOB, ADA, "--json")
     assert (taken.code, taken.error["code"]) == (4, "taken")

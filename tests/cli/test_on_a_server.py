@@ -1,9 +1,11 @@
 """The command with a database on a PostgreSQL server: what it prints, and what never appears."""
 
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,9 @@ from support.commands import PASSWORD, Command
 from support.daemons import serving, wait_for
 from support.documentation import page
 from support.factors import SEED, add_authenticator_apps, opened_secrets
-from support.faults import FORGOT
+from support.faults import FORGOT, ME
+from support.receivers import SECRET
+from support.web import Client
 
 from usersctl.config import Settings
 from usersctl.service import build
@@ -231,3 +235,43 @@ def test_probes_tell_a_server_that_is_away(usersctl: Command, postgres_database:
         wait_for(lambda: client.get("/ready").status == 200)
         assert client.login("ada@example.com", PASSWORD).status == 401
     assert "/ready" in page("docs/operating/postgresql.md")
+
+
+def test_a_daemon_keeps_no_more_connections_than_the_doctor_says(
+    usersctl: Command, postgres_database: Make
+) -> None:
+    database = postgres_database()
+    usersctl.env["USERS_DATABASE"] = database
+    webhook = (
+        '{{name = "{}", url = "http://127.0.0.1:{}", secrets = ["{}"], events = ["*"], allowPrivate = true}}'
+    )
+    with ExitStack() as stack:
+        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        port = silent.getsockname()[1]
+        plain = "server.threads = 1\npasswordHashing.rounds = 10\n"
+        usersctl.configure(plain)
+        without = _needed(usersctl)
+        webhooks = ", ".join(webhook.format(name, port, SECRET) for name in "abcdef")
+        usersctl.configure(f"{plain}webhooks = [{webhooks}]\n")
+        usersctl.ok("create", "ada@example.com", "--admin", "--password-stdin", stdin=PASSWORD)
+        daemon = stack.enter_context(serving(usersctl))
+        ada = daemon.client()
+        assert ada.login("ada@example.com", PASSWORD).status == 200
+
+        def ask(n: int) -> None:
+            client = Client(daemon.port, {"auth_token": ada.token})
+            assert client.get(ME).status == 200
+            assert client.patch(ME, {"name": f"Ada {n}"}).status == 200
+            client.login("ada@example.com", "wrong horse battery")
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(ask, range(8)))
+        # More than without webhooks, although not all threads have been busy.
+        kept = wait_for(lambda: (n := postgres.count_connections(database)) > without and n)
+        assert kept <= _needed(usersctl) == without + 6
+
+
+def _needed(usersctl: Command) -> int:
+    findings = usersctl("doctor", "--json").json["findings"]
+    (message,) = (one["message"] for one in findings if one["code"] == "server-connections")
+    return int(message.rpartition(" needs up to ")[2])

@@ -71,7 +71,7 @@ def test_restore_asks_first_and_a_dry_run_changes_nothing(usersctl: Command) -> 
     assert len(emails(usersctl.database)) == 2
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # backup and database are one file
 def test_restore_refuses_the_database_itself(usersctl: Command) -> None:
     usersctl.add("ada")
     other = usersctl.folder / "other-name.db"
@@ -84,7 +84,7 @@ def test_restore_refuses_the_database_itself(usersctl: Command) -> None:
     assert usersctl.emails() == ["ada@example.com"]
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # a damaged file
 def test_restore_replaces_a_truncated_database(usersctl: Command) -> None:
     usersctl.add("ada")
     usersctl.ok("db", "backup", "saved.db")
@@ -255,7 +255,7 @@ def test_a_restore_that_fails_changes_nothing(
     assert report_on(service.store.database).problems == []
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the replaced file is kept
 def test_an_interrupt_after_the_restore_keeps_the_replaced_database(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:
@@ -290,7 +290,7 @@ with backup.checked_copy(Path(sys.argv[1])) as (found, copy):
 """
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # pages of a file
 @pytest.mark.parametrize(("page", "new"), [(8, False), (24, False), (10_000, True)])
 def test_a_killed_restore_leaves_the_old_or_the_new_database(
     service: Service, add: Callable[..., User], tmp_path: Path, page: int, new: bool
@@ -322,7 +322,7 @@ def test_restore_creates_a_missing_database(usersctl: Command, ada: User) -> Non
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # pages of a file
 def test_restore_takes_a_backup_with_another_page_size(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:
@@ -349,7 +349,7 @@ def test_restore_waits_for_a_locked_database_and_then_gives_up(
     assert restored(service, tmp_path / "saved.db") is not None
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # a damaged file
 def test_restore_does_not_write_to_an_unreadable_database(usersctl: Command, ada: User) -> None:
     saved(usersctl)
     usersctl.database.write_text("no database at all " * 1000)
@@ -362,7 +362,7 @@ def test_restore_does_not_write_to_an_unreadable_database(usersctl: Command, ada
     assert emails(usersctl.database) == [ada.email]
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the log of a file
 @pytest.mark.parametrize("suffix", ["-wal", "-journal"])
 def test_restore_refuses_a_leftover_log_of_a_missing_database(
     usersctl: Command, ada: User, suffix: str
@@ -382,7 +382,7 @@ def test_restore_refuses_a_leftover_log_of_a_missing_database(
     assert emails(usersctl.database) == [ada.email]
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # a damaged file
 def test_a_torn_database_is_replaced_if_its_trail_can_be_read(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:
@@ -415,7 +415,7 @@ def test_a_restore_with_the_key_says_nothing_of_it(usersctl: Command, ada: User)
         assert opened_secrets(service) == [SEED]
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the key of a server is configured
 def test_a_restore_without_the_key_says_what_cannot_be_used_and_how_to_go_on(
     usersctl: Command, ada: User
 ) -> None:
@@ -443,7 +443,7 @@ def test_a_restore_without_the_key_says_what_cannot_be_used_and_how_to_go_on(
     assert usersctl.ok("key", "rotate", "--db", database).stdout == "Sealed 1 secret anew\n"
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the key of a server is configured
 def test_an_authenticator_app_whose_key_is_lost_is_reset(usersctl: Command, ada: User) -> None:
     with usersctl.service() as service:
         add_authenticator_apps(service, ada.id)

@@ -1,6 +1,7 @@
 """`usersctl snippet` for several daemons, and for a database on a server, tried with nginx, Caddy and systemd."""
 
 import json
+import re
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from support.commands import Command
 from support.daemons import free_port, wait_for
+from support.documentation import page
 from support.proxies import STARTS, Proxy, needed
 from support.web import Reply
 
@@ -127,18 +129,31 @@ def test_the_conninfo_of_a_cluster_is_taken_as_it_is_printed(usersctl: Command, 
     printed = usersctl.ok("snippet", "postgres").stdout
     assert printed.count("# <--") == 2
     file = tmp_path / "printed.toml"
-    file.write_text(printed)
-    refused = usersctl("config", "check", "--config", str(file), env={"USERS_DATABASE": ""})
-    assert (refused.code, "auth.secretKey" in refused.stderr) == (6, True)
-    file.write_text(printed.replace('secretKey = ""', f'secretKey = "{"k" * 44}"'))
-    settings = load(config=file, env={"HOME": "/h"}).settings
-    assert isinstance(settings.database, Conninfo)
+    example = re.sub(
+        r"^# (\[(auth|mailer|server)\])$", r"\1", page("daemon/users.example.toml"), flags=re.MULTILINE
+    )
+    assert "\n[auth]\n" in example
+    # At the beginning of a file that has tables already, as the comment says.
+    for present in ("", example, '[server]\nport = 8081\n[auth]\nwhitelist = ["/"]\n'):
+        file.write_text(f"{printed}\n{present}")
+        settings = load(config=file, env={"HOME": "/h"}).settings
+        assert isinstance(settings.database, Conninfo)
     words = dict(word.split("=") for word in settings.database.split())
-    assert words["host"] == "db1,db2,db3"
-    assert words["target_session_attrs"] == "read-write"
-    assert (words["connect_timeout"], words["tcp_user_timeout"]) == ("2", "3000")
+    assert words == {
+        "host": "db1,db2,db3",
+        "dbname": "users",
+        "user": "users",
+        "passfile": "/etc/users/pgpass",
+        "target_session_attrs": "read-write",
+        "tcp_user_timeout": "3000",
+    }
     psycopg = pytest.importorskip("psycopg")
     assert psycopg.conninfo.conninfo_to_dict(settings.database) == words
+    (line,) = re.findall(r'^# (secretKey = "") # <--', printed, re.MULTILINE)
+    for key, code in (("", 6), ("k" * 44, 0)):
+        file.write_text(f"{printed}\n[auth]\n" + line.replace('""', f'"{key}"'))
+        done = usersctl("config", "check", "--config", str(file), env={"USERS_DATABASE": ""})
+        assert (done.code, "auth.secretKey" in done.stderr) == (code, code == 6), done
 
 
 def test_units_and_scripts_reach_a_database_on_a_server(usersctl: Command) -> None:

@@ -27,7 +27,7 @@ from support.databases import opened
 from support.hashes import PHRASE, of_packages
 
 from usersctl.cli.files import Format, read_rows, write_rows
-from usersctl.cli.show.cells import no_formula
+from usersctl.cli.show.formulas import no_formula
 from usersctl.errors import Invalid
 from usersctl.models import UNUSABLE
 from usersctl.transfer.writing import ImportOptions
@@ -349,7 +349,7 @@ def test_a_dry_run_prints_the_result_and_writes_nothing(usersctl: Command) -> No
     assert "line 3: eve@example.com is taken by an earlier row" in twice.stderr
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # a missing file
 def test_a_dry_run_creates_no_database(usersctl: Command) -> None:
     printed = "Would import: 1 created, 0 updated, 0 skipped\n"
     people = "email\nada@example.com\n"
@@ -421,7 +421,6 @@ def test_imported_bcrypt_hashes_are_kept_and_sign_in(usersctl: Command, kind: st
     assert not usersctl.can_log_in("ada@example.com", "wrong")
 
 
-@pytest.mark.sqlite
 def test_plain_passwords_are_hashed_at_the_configured_cost(usersctl: Command) -> None:
     usersctl.configure("passwordHashing.rounds = 11\n")
     rows = "".join(f"user{number}@example.com,{PASSWORD} {number}\n" for number in range(6))
@@ -540,7 +539,6 @@ def test_an_export_to_dev_stdout_writes_to_standard_output(usersctl: Command) ->
     assert "ada@example.com" in usersctl.ok("export", "/dev/stdout", "--format", "jsonl").stdout
 
 
-@pytest.mark.sqlite
 def test_a_stopped_export_leaves_only_the_old_file(usersctl: Command) -> None:
     usersctl.add("ada")
     file = written(usersctl, "p.csv", "before")
@@ -769,7 +767,6 @@ def test_an_import_tells_how_many_hashes_are_of_other_systems_and_what_they_do_n
     assert findings["password-hashes"]["message"] == left
 
 
-@pytest.mark.sqlite
 def test_every_hash_that_cannot_be_checked_is_named_by_its_line_at_once(usersctl: Command) -> None:
     hostile = {
         "pbkdf2_sha256$2000000000$salt$"

@@ -151,7 +151,7 @@ def test_an_admin_who_loses_the_role_while_a_password_is_hashed_creates_no_accou
 
     monkeypatch.setattr(Hasher, "hash", meanwhile)
     with pytest.raises(refused):
-        create_user(service, "new@example.com", "New", PASSWORD, role="admin", by=by)
+        create_user(service, "new@example.com", "New", "another sentence entirely", role="admin", by=by)
     assert service.accounts.page(UserFilter(), page=1, limit=10).total == 2
 
 

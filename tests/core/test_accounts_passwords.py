@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
-from dataclasses import replace
 
 import pytest
 from support.accounts import author, change_password
@@ -135,9 +134,9 @@ def test_a_password_that_is_replaced_while_it_is_checked_is_refused(
             return super().matches(password, stored)
 
     slow = copy(service)
-    slow.accounts = replace(service.accounts, hasher=Slow(4))
-    slow.deletion = replace(service.deletion, hasher=Slow(4))
-    slow.freshness = replace(service.freshness, hasher=Slow(4))
+    slow.accounts = service.accounts._replace(hasher=Slow(4))
+    slow.deletion = service.deletion._replace(hasher=Slow(4))
+    slow.freshness = service.freshness._replace(hasher=Slow(4))
     own = {"session_id": opened.session.id, "by": author(opened)}
     ways = {
         "change": lambda: change_password(slow, opened, PASSWORD, "another sentence"),
@@ -161,7 +160,7 @@ def test_a_factor_that_is_added_while_the_password_is_checked_keeps_the_account(
             add_authenticator_apps(service, user.id)
             return super().matches(password, stored)
 
-    deletion = replace(service.deletion, hasher=Slow(4))
+    deletion = service.deletion._replace(hasher=Slow(4))
     with pytest.raises(Forbidden, match=r"^Confirm that it is you$"):
         deletion.request(user.id, PASSWORD, session_id=opened.session.id, by=author(opened))
     assert query(service, "SELECT active, delete_at, factors FROM users") == [(1, None, 1)]

@@ -23,6 +23,7 @@ from support.old_databases import old_database
 from support.postbox import Postbox, hang, make_certificates, scripted_server, smtp_server
 
 from usersctl.config.sources import Loaded, Origin
+from usersctl.config.webhooks import Webhook
 from usersctl.doctor import CHECKS, Finding, Installation, Severity, examine, files, installation
 from usersctl.models import Client, EmailState, User
 from usersctl.service import Service
@@ -82,7 +83,7 @@ def doctor(service: Service, clock: FakeClock) -> Doctor:
 PUBLIC: dict[str, Any] = {"base_url": "https://accounts.example.com", "mailer_host": "mail.example.com"}
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # lists the checks of a file
 def test_a_sound_installation_has_no_findings(doctor: Doctor) -> None:
     findings = doctor.findings(**PUBLIC, trusted_proxies=("127.0.0.1",), mailer_from="a@example.com")
     assert {code: finding for code, finding in findings.items() if finding.severity is not Severity.OK} == {}
@@ -134,7 +135,21 @@ def test_modes_of_files_with_secrets_are_checked(
     assert doctor.finds("config-files")[:2] == ("problem", f"{secret}: No such file or directory")
 
 
-@pytest.mark.sqlite
+def test_a_file_with_secrets_of_webhooks_is_not_for_everybody(doctor: Doctor, tmp_path: Path) -> None:
+    doctor.file = tmp_path / "users.toml"
+    doctor.file.write_text("")
+    doctor.origins["webhooks"] = Origin(str(doctor.file), [])
+    ops = Webhook("ops", "https://ops.example.com/hook", ("whsec_x",))
+    doctor.file.chmod(0o644)
+    assert doctor.finds("config-files", webhooks=())[0] == "ok"
+    severity, message, mend = doctor.finds("config-files", webhooks=(ops,))
+    assert (severity, mend) == ("problem", f"chmod o= {doctor.file}")
+    assert "can read the secrets" in message
+    doctor.file.chmod(0o640)
+    assert doctor.finds("config-files", webhooks=(ops,))[0] == "ok"
+
+
+@pytest.mark.sqlite  # modes of files
 def test_modes_and_owner_of_the_database_are_checked(
     doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +165,7 @@ def test_modes_and_owner_of_the_database_are_checked(
     assert doctor.finds("database-owners")[0] == "hint"
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # pages of a file
 def test_a_damaged_page_is_a_finding_and_crashes_no_check(doctor: Doctor) -> None:
     database = doctor.service.settings.database
     with doctor.service.store.write() as tx:
@@ -168,7 +183,7 @@ def test_a_damaged_page_is_a_finding_and_crashes_no_check(doctor: Doctor) -> Non
     assert set(findings) == set(OFFLINE) - NOT_HERE
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # pages of a file
 def test_the_integrity_check_has_a_time_limit(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     with doctor.service.store.write() as tx:
         tx._run(
@@ -181,7 +196,7 @@ def test_the_integrity_check_has_a_time_limit(doctor: Doctor, monkeypatch: pytes
     assert mend == "usersctl db verify"
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the log of a file
 def test_a_large_log_and_a_full_disk_are_findings(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "LARGE_LOG", 100)
     assert doctor.finds("database-log")[0] == "warning"
@@ -207,7 +222,7 @@ def test_conflicting_packages_are_findings(doctor: Doctor, monkeypatch: pytest.M
         assert (severity, message.split()[0], mend.split()[3]) == ("problem", other, other)
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # owners of files
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_files_of_another_owner_are_a_finding(doctor: Doctor, tmp_path: Path) -> None:
     (tmp_path / "mail").mkdir()
@@ -435,7 +450,7 @@ def run_doctor(usersctl: Command, *words: str) -> tuple[int, dict[str, dict[str,
     return done.code, {finding["code"]: finding for finding in json.loads(done.stdout)["findings"]}
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # lists the checks of a file
 def test_with_a_sound_daemon_the_exit_code_is_0(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     port = free_port()
@@ -484,7 +499,7 @@ def test_an_unusable_database_is_a_finding(doctor: Doctor, tmp_path: Path, state
     assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # a missing file
 @pytest.mark.parametrize("state", ["missing", "locked"])
 def test_a_missing_or_locked_database_crashes_no_check(
     doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
@@ -505,7 +520,7 @@ def test_a_missing_or_locked_database_crashes_no_check(
     held.close()
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # a damaged file
 def test_a_damaged_database_is_a_finding_of_the_command(usersctl: Command) -> None:
     usersctl.database.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
     before = sorted(usersctl.folder.iterdir())
@@ -575,7 +590,7 @@ def test_a_base_url_that_was_never_set_is_a_warning_as_soon_as_there_is_an_admin
 # --- second factors ---
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the key of a server is configured
 def test_the_key_of_authenticator_apps_is_there_and_for_its_owner_only(
     doctor: Doctor, service: Service
 ) -> None:
@@ -593,7 +608,7 @@ def test_the_key_of_authenticator_apps_is_there_and_for_its_owner_only(
     assert doctor.finds("secret-key")[0] == "ok"
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the key of a server is configured
 def test_a_missing_key_of_authenticator_apps_is_a_problem(doctor: Doctor, service: Service) -> None:
     key = service.sealer.file.path
     add_authenticator_apps(service, 1)
@@ -619,7 +634,7 @@ def test_a_missing_key_of_authenticator_apps_is_a_problem(doctor: Doctor, servic
     assert "into auth.secretKey;" in (doctor.finds("secret-key", secret_keys=("k" * 32,))[2] or "")
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the key of a server is configured
 def test_a_link_in_place_of_the_key_is_a_problem_with_a_way_on(doctor: Doctor, service: Service) -> None:
     key = service.sealer.file.path
     add_authenticator_apps(service, 1)
@@ -658,7 +673,7 @@ def test_the_documentation_lists_exactly_these_codes() -> None:
         assert cells[1].startswith("online: ") is check.online
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the page shows the checks of a file
 def test_it_shows_what_the_command_prints(usersctl: Command) -> None:
     usersctl.add("ada", "grace")
     usersctl.add("alan", active=False)

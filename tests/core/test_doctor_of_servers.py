@@ -15,8 +15,10 @@ from support.factors import add_authenticator_apps
 from usersctl.clock import utc_now
 from usersctl.config import Settings
 from usersctl.config.sources import Loaded, Origin
+from usersctl.config.webhooks import Webhook
 from usersctl.doctor import CHECKS, Finding, Installation, Severity, examine
 from usersctl.doctor import server as checks
+from usersctl.oauth.http import SIGN_INS_AT_ONCE
 from usersctl.service import build
 from usersctl.store.conninfo import Conninfo
 from usersctl.store.inspection import Server
@@ -25,7 +27,7 @@ Make = Callable[..., Conninfo]
 
 OF_FILES = {"database-modes", "database-owners", "database-integrity", "database-log", "disk"}
 OF_SERVERS = {check.code for check in CHECKS if check.code.startswith("server-")}
-NEEDED = 4 + checks.OTHER_THREADS
+NEEDED = 4 + checks.OTHERS
 KEY = "a secret of at least 32 characters"
 
 
@@ -87,8 +89,18 @@ def test_missing_rights_and_connections_are_found(database: Conninfo, tmp_path: 
             in findings["server-connections"].message
         )
     assert examined(database, tmp_path)["server-connections"].severity == Severity.OK
-    processes = examined(database, tmp_path, processes=64)["server-connections"]
-    assert f"by the server; a daemon needs up to {64 * NEEDED}" in processes.message
+    webhook = Webhook("crm", "https://crm.example.com", ())
+    for changes, needed in (
+        ({"processes": 64}, 64 * NEEDED),
+        ({"processes": 2, "webhooks": (webhook, webhook._replace(name="log"))}, 2 * NEEDED + 2),
+        ({"processes": 2, "metrics_port": 9100}, 2 * NEEDED + 16),
+        (
+            {"processes": 2, "oauth_client_id": "users", "oauth_client_secret": "secret"},
+            2 * (NEEDED + SIGN_INS_AT_ONCE),
+        ),
+    ):
+        found = examined(database, tmp_path, **changes)["server-connections"]
+        assert found.message.endswith(f"by the server; a daemon needs up to {needed}")
 
 
 def test_a_role_that_may_not_create_is_a_problem(database: Conninfo, tmp_path: Path) -> None:
@@ -109,10 +121,10 @@ def test_a_role_that_may_not_create_is_a_problem(database: Conninfo, tmp_path: P
 
 def test_a_server_without_pg_trgm_is_a_hint(database: Conninfo, tmp_path: Path) -> None:
     with postgres.opened(database) as connection:
-        connection.run("DROP INDEX users_by_search_text")
+        connection.run("DROP INDEX users_by_words")
         index = examined(database, tmp_path)["server-search"].mend
         assert index is not None
-        assert index.startswith("CREATE INDEX users_by_search_text")
+        assert index.startswith("CREATE INDEX users_by_words")
         connection.run("DROP EXTENSION pg_trgm")
         assert examined(database, tmp_path)["server-search"].severity == Severity.HINT
         connection.run(f"CREATE EXTENSION pg_trgm; {index}")

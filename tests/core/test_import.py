@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -100,7 +99,7 @@ def outcome(town: Path, people: list[dict[str, Any]], on_conflict: str, batch: i
     with TemporaryDirectory() as folder:
         path = Path(shutil.copy(town, folder))
         with closing(built(path, clock)) as service:
-            transfer = replace(service.transfer, batch=batch)
+            transfer = service.transfer._replace(batch=batch)
             answer: Imported | str
             try:
                 answer = transfer.import_rows(((f"row {n}", row) for n, row in enumerate(people)), options)

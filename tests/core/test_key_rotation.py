@@ -6,7 +6,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support import postgres
 from support.commands import HASH, OPERATOR, PASSWORD, create_user
+from support.databases import SECRET_KEY
 from support.factors import SEED, add_authenticator_apps, opened_secrets
 from support.killed import folders_after_kills
 from support.tables import audit, query
@@ -40,7 +42,7 @@ def names_of_used_keys(service: Service) -> set[bytes]:
     return {key_name_of(sealed) for (sealed,) in query(service, "SELECT secret FROM totp_secrets")}
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the key of a server is configured
 def test_a_new_key_of_the_file_seals_all_secrets(service: Service, add: Callable[..., User]) -> None:
     add_authenticator_apps(service, add("ada").id, add("bob").id)
     before = service.sealer.names()
@@ -76,7 +78,7 @@ def test_the_first_configured_key_seals_all_secrets_and_makes_no_file(
     assert not (both.settings.folder / "users.key").exists()
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the key of a server is configured
 def test_a_rotation_moves_the_secrets_from_the_file_to_a_configured_key(
     make_service: Callable[..., Service],
 ) -> None:
@@ -88,7 +90,7 @@ def test_a_rotation_moves_the_secrets_from_the_file_to_a_configured_key(
     assert opened_secrets(configured) == [SEED]
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the key of a server is configured
 def test_secrets_that_no_key_opens_stay_and_are_counted(service: Service, add: Callable[..., User]) -> None:
     add_authenticator_apps(service, add("ada").id)
     lost = service.sealer.file.path.rename(service.sealer.file.path.with_suffix(".lost"))
@@ -103,7 +105,7 @@ def test_secrets_that_no_key_opens_stay_and_are_counted(service: Service, add: C
     assert opened_secrets(service) == [SEED] * 2
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the key of a server is configured
 def test_without_any_secret_a_rotation_makes_a_key(service: Service) -> None:
     assert service.key_rotation.run(by=OPERATOR) == Rotated(0, 0)
     assert len(service.sealer.file.keys()) == 1
@@ -126,7 +128,7 @@ def test_a_secret_that_is_replaced_meanwhile_stays_as_it_is(
     assert opened_secrets(service) == [b"another"]
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the key of a server is configured
 @pytest.mark.slow
 def test_two_rotations_at_once_lose_no_key(service: Service) -> None:
     add_authenticator_apps(service, *add_accounts(service, 500))
@@ -161,11 +163,15 @@ def sign_in(service: Service, email: str, code: str) -> Opened:
     )
 
 
-@pytest.mark.sqlite
 @pytest.mark.slow
-def test_ten_thousand_secrets_are_sealed_anew_while_people_sign_in_and_enrol(service: Service) -> None:
+def test_ten_thousand_secrets_are_sealed_anew_while_people_sign_in_and_enrol(
+    make_service: Callable[..., Service],
+) -> None:
+    service = make_service()
     ids = add_accounts(service, 10_030)
     add_authenticator_apps(service, *ids[:10_000])
+    if postgres.is_whole():  # the keys of a server are configured
+        service = make_service(secret_keys=(NEW, SECRET_KEY))
     code, done = code_at(SEED, step_at(service.now())), threading.Event()
     signed_in: list[int] = []
     failed: list[BaseException] = []
@@ -213,7 +219,7 @@ def act(database):
 """
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the key of a server is configured
 @pytest.mark.slow
 def test_a_rotation_that_is_killed_at_any_statement_leaves_secrets_that_open(
     service: Service, add: Callable[..., User], tmp_path: Path

@@ -477,7 +477,8 @@ def test_a_link_is_built_from_the_configuration(base_url: str, target: str, expe
 
 def test_without_a_mail_server_an_email_is_written_to_a_private_folder(tmp_path: Path) -> None:
     sender = sender_for(settings(tmp_path / "data"))
-    assert sender == FolderSender(tmp_path / "data" / "mail")
+    assert isinstance(sender, FolderSender)
+    assert sender.folder == tmp_path / "data" / "mail"
     answer = sender(written(), TO, 7)
     path = tmp_path / "data" / "mail" / "7.eml"
     assert answer == f"written to {path}"

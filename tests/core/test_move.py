@@ -14,7 +14,7 @@ from support.factors import add_factors
 from support.web import Site
 
 from usersctl.clock import utc_now
-from usersctl.errors import OtherVersion, Outdated, StoreUnusable, Taken, UsersError
+from usersctl.errors import OtherVersion, Outdated, ServerAway, StoreUnusable, Taken, UsersError
 from usersctl.models import SYSTEM, User
 from usersctl.service import Service
 from usersctl.sessions import Opened
@@ -348,6 +348,117 @@ def test_a_restore_to_a_server_that_fails_changes_nothing(on_server: Service, tm
     assert content(on_server.store.database) == before
     assert list(tmp_path.glob("*.before-*")) == []
     assert create_user(on_server, "newer@example.com", "Newer", PASSWORD)
+
+
+# --- a commit that takes long ---
+
+
+@pytest.fixture
+def slow(on_server: Service, monkeypatch: pytest.MonkeyPatch) -> Callable[[Store], None]:
+    """Makes the commit of the transaction of a store take two seconds; no other answer may take half a second."""
+    assert isinstance(on_server.store.database, Conninfo)
+    with postgres.opened(on_server.store.database) as connection:
+        connection.run(
+            "CREATE TABLE slow (n INT);"
+            " CREATE FUNCTION sleeps() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM pg_sleep(2); RETURN NULL; END $$;"
+            " CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON slow DEFERRABLE INITIALLY DEFERRED"
+            " FOR EACH ROW EXECUTE FUNCTION sleeps()"
+        )
+    monkeypatch.setattr("usersctl.store.postgres.driver.SILENCE", 0.5)
+    on_server.store.close()  # its next connection knows
+    return lambda store: store.begun()._connection.run("INSERT INTO slow VALUES (1)")
+
+
+@pytest.fixture
+def stores(monkeypatch: pytest.MonkeyPatch) -> list[Store]:
+    """Those that a restore opens."""
+    opened: list[Store] = []
+
+    def opening(*arguments: Any, **options: Any) -> Store:
+        opened.append(open_store(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(backup, "open_store", opening)
+    return opened
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_restore_whose_commit_takes_long_is_done(
+    on_server: Service,
+    tmp_path: Path,
+    slow: Callable[[Store], None],
+    stores: list[Store],
+    monkeypatch: pytest.MonkeyPatch,
+    is_cut: bool,
+) -> None:
+    """Also one whose connection ends before the server answers."""
+    on_server.store.copy(tmp_path / "saved.db")
+    create_user(on_server, "new@example.com", "New", PASSWORD)
+    if is_cut:
+        monkeypatch.setattr("usersctl.store.postgres.store.LONGEST", 0.5)
+
+    def at_the_end(done: int, total: int) -> None:
+        if done == total:
+            slow(next(store for store in stores if store.database == on_server.store.database))
+            monkeypatch.setattr("usersctl.store.postgres.driver.SILENCE", 5.0)  # for later connections
+
+    kept = restored(tmp_path / "saved.db", on_server.store.database, progress=at_the_end)
+    assert kept is not None
+    assert len(content(kept)[0]["users"]) == 3
+    assert len(content(on_server.store.database)[0]["users"]) == 2
+
+
+def test_a_move_whose_commit_takes_long_is_done(
+    on_server: Service, tmp_path: Path, slow: Callable[[Store], None]
+) -> None:
+    def at_the_end(done: int, total: int) -> None:
+        if done == total:
+            slow(on_server.store)
+
+    move(on_server.store, tmp_path / "new.db", at_the_end)
+    with pytest.raises(OtherVersion, match=r"was moved to .*new\.db"):
+        on_server.accounts.find("bob@example.com")
+
+
+def test_a_restore_that_loses_the_server_says_that_nothing_was_replaced(
+    on_server: Service, tmp_path: Path
+) -> None:
+    on_server.store.copy(tmp_path / "saved.db")
+    database = on_server.store.database
+    assert isinstance(database, Conninfo)
+    before = content(database)
+
+    def cut(done: int, total: int) -> None:
+        if done == total:
+            postgres.end_connections(database)
+
+    with pytest.raises(ServerAway) as told:
+        restored(tmp_path / "saved.db", database, progress=cut)
+    assert told.value.hint == "nothing was replaced: restore again when the server is back"
+    assert content(database) == before
+    assert list(tmp_path.glob("*.before-*")) == []
+
+
+def test_a_restore_of_which_nothing_is_known_keeps_the_replaced_database(
+    on_server: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_server.store.copy(tmp_path / "saved.db")
+
+    def cut(done: int, total: int) -> None:
+        if done == total:
+            monkeypatch.setattr(backup, "open_store", away)
+            raise ServerAway("the server is away")
+
+    def away(*_: Any, **_options: Any) -> Store:
+        raise ServerAway("the server is away")
+
+    with pytest.raises(
+        StoreUnusable, match=r"is away\. It is not known whether the backup was restored"
+    ) as told:
+        restored(tmp_path / "saved.db", on_server.store.database, progress=cut)
+    (kept,) = tmp_path.glob("*.before-*")
+    assert str(told.value.hint).endswith(f"is kept as {kept}")
 
 
 def test_readers_go_on_while_a_server_is_restored(on_server: Service, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The store on a PostgreSQL server: its driver, its errors, and what becomes of a server that goes away."""
 
+import resource
 import socket
 import threading
 import time
@@ -288,6 +289,16 @@ def test_an_address_that_is_silent_keeps_neither_the_caller_nor_other_threads(
     over.set()
     other.join()
     assert longest < 0.9
+
+
+def test_a_process_with_too_many_files_open_has_no_connection(driver: ModuleType, database: Conninfo) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, before[1]))
+    try:
+        with pytest.raises(driver.Away, match="too many files open"):
+            driver.Connection(database)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_refused_connection_costs_no_other_thread_its_own(database: Conninfo) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -137,7 +136,7 @@ def test_no_free_slot_does_not_use_up_the_link(
     make_service: Callable[..., Service], service: Service
 ) -> None:
     link = forgotten(service)
-    full = replace(service.recovery, hasher=Hasher(4, slots=1, waiting_room=0))
+    full = service.recovery._replace(hasher=Hasher(4, slots=1, waiting_room=0))
     with full.hasher.slot(), pytest.raises(Busy):
         full.reset(link.token, ADA, NEW, by=WEB)
     reset(make_service(), link)
@@ -240,7 +239,7 @@ def test_an_address_that_is_changed_while_the_password_is_hashed_ends_the_reset(
             return super().hash(password)
 
     with pytest.raises(Invalid, match=NO_LINK):
-        replace(service.recovery, hasher=Slow(4)).reset(link.token, ADA, NEW, by=WEB)
+        service.recovery._replace(hasher=Slow(4)).reset(link.token, ADA, NEW, by=WEB)
     assert can_log_in(service, PASSWORD, "new@example.com")
 
 

@@ -5,16 +5,19 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import postgres
 from support.commands import OPERATOR, create_user
 
 from usersctl.folding import folded
 from usersctl.models import Newcomer, UserFilter
 from usersctl.service import Service
 from usersctl.store.backup import check
+from usersctl.store.conninfo import Conninfo
 from usersctl.store.opening import open_store
 
 SAME_SERVICE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -208,7 +211,7 @@ def test_pages_go_on_behind_a_user_whose_name_others_have_in_another_form(servic
     assert walked == everyone
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the index of a backup, which is a file
 def test_a_damaged_index_of_the_search_is_a_problem_of_a_backup(service: Service, tmp_path: Path) -> None:
     create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
     backup = tmp_path / "backup.db"
@@ -221,7 +224,7 @@ def test_a_damaged_index_of_the_search_is_a_problem_of_a_backup(service: Service
     assert problem == ("search", "user_search does not hold what the users hold")
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # an older file
 def test_an_upgrade_from_a_version_with_the_index_makes_it_again(
     tmp_path: Path, make_service: Callable[..., Service]
 ) -> None:
@@ -247,3 +250,61 @@ def test_a_claimed_address_finds_its_user_until_the_claim_ends(service: Service)
     with service.store.write() as tx:
         tx.clear_claim(user.id)
     assert (found(service, "countess"), found(service, "ada@example")) == ([], ["Ada"])
+
+
+def test_a_server_looks_for_the_words_that_few_users_hold(
+    postgres_database: Callable[[], Conninfo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from usersctl.store.postgres.driver import Connection
+
+    asked: list[tuple[str, ...]] = []
+    execute = Connection.execute
+
+    def noted(self: Connection, statement: str, values: Any = ()) -> Any:
+        if statement.startswith("SELECT id FROM users WHERE substr(search_text") and not asked:
+            asked.append(values[:-1])
+        return execute(self, statement, values)
+
+    monkeypatch.setattr(Connection, "execute", noted)
+    with closing(open_store(postgres_database())) as store:
+        with store.write() as tx:
+            for n in range(300):
+                tx.add_user(Newcomer(f"user{n:03}@example.com", f"Number {n:03} {'Zoe' * (n % 3 == 0)}"))
+        with store.read() as tx:
+            for search, total, words in (
+                ("number 041 user", 1, ["041"]),
+                ("zoe number 123", 1, ["zoe", "123"]),
+                ("number user", 300, ["number", "user"]),
+                ("number", 300, ["number"]),
+                ("number nosuchname", 0, ["nosuchname"]),
+            ):
+                assert tx.page(UserFilter(search=search), limit=400).total == total
+                assert asked.pop() == tuple(f"%{word}%" for word in words)
+
+
+@pytest.mark.slow
+def test_a_server_finds_a_first_name_that_many_share_without_reading_all_users(
+    postgres_database: Callable[[], Conninfo],
+) -> None:
+    """In the order of names, all others stand before them."""
+    database = postgres_database()
+    with postgres.opened(database) as connection:
+        connection.run(
+            "INSERT INTO users (email, name, name_folded, active, password_hash, created_at, updated_at)"
+            " SELECT 'u' || n || '@example.com', x || n, x || n, 1, '', '', '' FROM generate_series(1, 60000) AS n,"
+            " LATERAL (SELECT CASE WHEN n % 10 = 0 THEN 'zoe ' ELSE 'person ' END) AS names (x)"
+        )
+        connection.run("VACUUM ANALYZE users")
+    read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'users'"
+    before = 0
+    with closing(open_store(database)) as store, store.read() as tx:
+        for search, names in (
+            ("zoe", ["zoe 10", "zoe 100", "zoe 1000"]),
+            ("zoe 3996", ["zoe 39960"]),
+            ("pers", ["person 1", "person 10001", "person 10002"]),
+            ("pers 999", ["person 10999", "person 11999", "person 12999"]),
+        ):
+            assert [user.name for user in tx.page(UserFilter(search=search), limit=3).users] == names
+            ((rows,),) = tx._run(read)
+            assert rows - before < 15_000
+            before = rows

@@ -8,7 +8,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -82,8 +81,9 @@ def test_a_use_is_written_a_moment_after_the_request(service: Service, ada: User
 def test_a_use_is_written_without_another_request(
     service: Service, ada: User, clock: FakeClock, after_a_stop: bool
 ) -> None:
-    uses = SessionUses(service.store, wait=0.05)
-    sessions = replace(service.sessions, uses=uses)
+    uses = SessionUses(service.store)
+    uses.wait = 0.05
+    sessions = service.sessions._replace(uses=uses)
     opened = sessions.login(ada.email, PASSWORD)
     if after_a_stop:  # as before a fork
         clock.move(minutes=2)
@@ -169,8 +169,9 @@ def test_notes_that_cannot_be_written_now_stay(
 
 
 def test_many_notes_are_written_in_batches(service: Service, ada: User, clock: FakeClock) -> None:
-    uses = SessionUses(service.store, batch=3)
-    sessions = replace(service.sessions, uses=uses)
+    uses = SessionUses(service.store)
+    uses.batch = 3
+    sessions = service.sessions._replace(uses=uses)
     tokens = [sessions.login(ada.email, PASSWORD).token for _ in range(10)]
     clock.move(minutes=2)
     assert all(sessions.check(token) for token in tokens)

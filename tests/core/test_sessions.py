@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -119,7 +118,7 @@ def test_every_refusal_asks_for_one_check_in_one_slot(service: Service, ada: Use
             checked.append(self.in_use == 1)
             return super().matches(password, stored)
 
-    seen = replace(service.sessions, hasher=Seen(4))
+    seen = service.sessions._replace(hasher=Seen(4))
     for email, password in [
         (ADA, "wrong"),
         (ADA, "x" * 73),
@@ -183,7 +182,7 @@ def test_a_login_fails_if_the_password_changes_meanwhile(service: Service, ada: 
             return fits
 
     with pytest.raises(Unauthenticated):
-        replace(service.sessions, hasher=Slow(4)).login(ADA, PASSWORD)
+        service.sessions._replace(hasher=Slow(4)).login(ADA, PASSWORD)
     assert hash_of(service, ada) == "changed meanwhile"
 
 
@@ -199,7 +198,7 @@ def test_parallel_logins_that_renew_one_hash_all_succeed(make_service: Callable[
                 entered.wait()
             return fits
 
-    sessions = replace(service.sessions, hasher=Together(5, slots=2))
+    sessions = service.sessions._replace(hasher=Together(5, slots=2))
     with ThreadPoolExecutor(2) as pool:
         logins = [pool.submit(sessions.login, ADA, PASSWORD) for _ in range(2)]
         assert [login.result().user.email for login in logins] == [ADA, ADA]
@@ -212,12 +211,12 @@ def test_a_login_fails_if_the_account_is_deleted_meanwhile(service: Service, ada
             return super().matches(password, stored)
 
     with pytest.raises(Unauthenticated):
-        replace(service.sessions, hasher=Slow(4)).login(ADA, PASSWORD)
+        service.sessions._replace(hasher=Slow(4)).login(ADA, PASSWORD)
 
 
 def test_a_full_waiting_room_counts_as_no_failed_login(service: Service, ada: User) -> None:
     hasher = Hasher(4, slots=1, waiting_room=0)
-    busy = replace(service.sessions, hasher=hasher)
+    busy = service.sessions._replace(hasher=hasher)
     with hasher.slot(), pytest.raises(Busy) as refused:
         busy.login(ada.email, PASSWORD)
     assert refused.value.retry_after > 0
@@ -415,7 +414,7 @@ def test_a_session_check_succeeds_where_nothing_can_be_written(
     clock.move(minutes=2)
     store = open_store(service.store.database, write=False, clock=clock)
     try:
-        checked = replace(service.sessions, store=store).check(opened.token)
+        checked = service.sessions._replace(store=store).check(opened.token)
     finally:
         store.close()
     assert checked is not None
@@ -564,7 +563,7 @@ def left(service: Service) -> list[tuple[str, int]]:
 def test_a_cleanup_removes_what_has_expired_and_counts_it(
     service: Service, ada: User, batch: int, include: bool
 ) -> None:
-    sessions = replace(service.sessions, some=batch, hold=0, pause=0)
+    sessions = service.sessions._replace(some=batch, hold=0, pause=0)
     fill(service, ada, expired=7, live=3, endless=5)
     expected = Cleanup(7, 5 if include else 0, include)
     removed: list[int] = []
@@ -618,7 +617,7 @@ def test_a_cleanup_removes_expired_links_without_counting_them(
 def test_a_transaction_of_a_cleanup_ends_when_it_has_held_the_lock_for_long(
     service: Service, ada: User, hold: float, transactions: int
 ) -> None:
-    sessions = replace(service.sessions, some=10, hold=hold, pause=0)
+    sessions = service.sessions._replace(some=10, hold=hold, pause=0)
     fill(service, ada, expired=45, live=0, endless=0)
     removed: list[int] = []
     sessions.cleanup(by=OPERATOR, progress=removed.append)
@@ -626,7 +625,7 @@ def test_a_transaction_of_a_cleanup_ends_when_it_has_held_the_lock_for_long(
     assert removed[-1] == 45
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # settings of a connection to a file
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_cleanup_leaves_the_connection_as_it_was(service: Service, ada: User, fails: bool) -> None:
     def pragmas() -> list[object]:
@@ -646,7 +645,7 @@ def test_a_cleanup_leaves_the_connection_as_it_was(service: Service, ada: User, 
     assert pragmas() == before
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the log of a file
 def test_a_cleanup_carries_its_pages_into_the_database_itself(service: Service, ada: User) -> None:
     fill(service, ada, expired=200, live=0, endless=0)
     service.sessions.cleanup(by=OPERATOR)
@@ -656,7 +655,7 @@ def test_a_cleanup_carries_its_pages_into_the_database_itself(service: Service, 
 
 
 def test_parallel_cleanups_count_every_token_once(service: Service, ada: User) -> None:
-    sessions = replace(service.sessions, some=5, hold=0, pause=0)
+    sessions = service.sessions._replace(some=5, hold=0, pause=0)
     fill(service, ada, expired=101, live=2, endless=0)
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(lambda _: sessions.cleanup(by=OPERATOR), range(4)))
@@ -665,7 +664,7 @@ def test_parallel_cleanups_count_every_token_once(service: Service, ada: User) -
 
 
 def test_logins_succeed_between_the_batches_of_a_cleanup(service: Service, ada: User) -> None:
-    sessions = replace(service.sessions, some=10, hold=0)
+    sessions = service.sessions._replace(some=10, hold=0)
     fill(service, ada, expired=45, live=0, endless=0)
     opened = []
 
@@ -683,7 +682,7 @@ def test_a_cleanup_whose_admin_is_demoted_stops_and_records_what_it_removed(
     add("root", role="admin")
     me = add("me", role="admin")
     by = signed_in_admin(service, me)
-    sessions = replace(service.sessions, some=10, hold=0, pause=0)
+    sessions = service.sessions._replace(some=10, hold=0, pause=0)
     fill(service, me, expired=45, live=0, endless=0)
 
     def demote(_removed: int) -> None:

@@ -18,6 +18,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support import postgres
 from support.commands import OPERATOR, PASSWORD
 from support.databases import database_at, held
 from support.fakes import FakeClock
@@ -69,7 +70,7 @@ def mode(path: Path) -> int:
 # --- the file ---
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # modes of files
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_files_and_folder_are_readable_by_their_owner_only(
     tmp_path: Path, opened: Callable[..., Store], umask: int
@@ -87,14 +88,14 @@ def test_files_and_folder_are_readable_by_their_owner_only(
     assert files == {"users.db": 0o600, "users.db-wal": 0o600, "users.db-shm": 0o600}
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # modes of files
 def test_a_folder_that_exists_keeps_its_mode(path: Path, opened: Callable[..., Store]) -> None:
     path.parent.chmod(0o750)
     opened(path, create=True)
     assert mode(path.parent) == 0o750
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # names of files
 @pytest.mark.parametrize(
     "name",
     ["users.db", "with space.db", "100%.db", "what?.db", "#1.db", "ünï.db", "a%20b.db", "x?mode=memory"],
@@ -107,7 +108,7 @@ def test_any_file_name_is_used_as_it_is(tmp_path: Path, opened: Callable[..., St
     assert {file.name for file in tmp_path.iterdir()} == {name, f"{name}-wal", f"{name}-shm"}
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # settings of a connection to a file
 @pytest.mark.parametrize("write", [True, False])
 def test_every_connection_is_durable_and_keeps_references(
     path: Path, opened: Callable[..., Store], write: bool, monkeypatch: pytest.MonkeyPatch
@@ -130,7 +131,7 @@ def test_every_connection_is_durable_and_keeps_references(
         assert pool.submit(pragmas).result() == ["wal", full, 1]
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the log of a file
 def test_the_last_close_merges_the_write_ahead_log_into_the_file(path: Path) -> None:
     store = open_store(path, create=True)
     with store.write() as tx:
@@ -141,7 +142,7 @@ def test_the_last_close_merges_the_write_ahead_log_into_the_file(path: Path) -> 
     assert [file.name for file in path.parent.iterdir()] == ["users.db"]
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # a missing file
 @pytest.mark.parametrize("write", [True, False])
 def test_a_missing_database_is_an_error_that_names_the_path_and_why(path: Path, write: bool) -> None:
     with pytest.raises(StoreUnusable) as refused:
@@ -152,7 +153,7 @@ def test_a_missing_database_is_an_error_that_names_the_path_and_why(path: Path, 
     assert list(path.parent.iterdir()) == []
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # a missing file
 def test_a_database_that_is_lost_later_is_an_error_and_no_empty_one_appears(
     path: Path, opened: Callable[..., Store]
 ) -> None:
@@ -226,7 +227,7 @@ UNUSABLE_FILES = [
 ]
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # other files
 @pytest.mark.parametrize(
     ("make", "message"), UNUSABLE_FILES, ids=[make.__name__ for make, _ in UNUSABLE_FILES]
 )
@@ -246,7 +247,7 @@ def test_a_file_that_is_no_database_of_usersctl_is_refused_by_name_and_not_chang
     assert [file.name for file in path.parent.iterdir()] == ["users.db"]
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # other files
 @pytest.mark.parametrize(
     ("make", "message"),
     UNUSABLE_FILES[:3] + UNUSABLE_FILES[6:7],
@@ -260,7 +261,7 @@ def test_a_file_that_is_no_database_is_refused_for_reading_too(
         open_store(path, write=False)
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # an empty file
 def test_an_empty_file_becomes_a_database_where_one_may_be_made(
     path: Path, opened: Callable[..., Store]
 ) -> None:
@@ -275,7 +276,7 @@ def test_an_empty_file_becomes_a_database_where_one_may_be_made(
         assert tx.count_users(UserFilter()) == 0
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # other files
 def test_a_folder_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for create in (True, False):
@@ -341,17 +342,17 @@ def read_only(shared: Path) -> Iterator[Path]:
     folder.chmod(0o755)
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the disk of a file
 def test_a_database_on_a_read_only_disk_can_be_read(read_only: Path) -> None:
     assert as_nobody("read", read_only) == "1"
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the disk of a file
 def test_a_database_on_a_read_only_disk_cannot_be_written_and_says_so(read_only: Path) -> None:
     assert as_nobody("write", read_only) in (f"{read_only} is read-only", f"{read_only} cannot be opened")
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # modes of files
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file that somebody else may not see")
 @pytest.mark.parametrize("how", ["read", "write"])
 def test_a_database_without_read_permission_is_refused_by_name(shared: Path, how: str) -> None:
@@ -505,7 +506,7 @@ def test_a_writer_continues_when_another_process_is_done(
         assert waiting.result(5)
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the disk of a file
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="needs a limit on the size of files")
 def test_a_full_disk_is_reported_and_ends_when_there_is_space(
     path: Path, opened: Callable[..., Store]
@@ -533,11 +534,13 @@ def test_a_full_disk_is_reported_and_ends_when_there_is_space(
         assert tx.add_user(new_user("bob"))
 
 
-@pytest.mark.sqlite
 def test_an_sql_error_of_the_program_is_not_translated(service: Service) -> None:
-    with pytest.raises(sqlite3.OperationalError, match="syntax error"), service.store.read() as tx:
+    syntax, constraint = (sqlite3.OperationalError,), (sqlite3.IntegrityError,)
+    if postgres.is_whole():
+        syntax = constraint = service.store.foreign_errors
+    with pytest.raises(syntax, match="syntax error"), service.store.read() as tx:
         tx._run("SELEKT")
-    with pytest.raises(sqlite3.IntegrityError), service.store.write() as tx:
+    with pytest.raises(constraint), service.store.write() as tx:
         tx.add_user(new_user("ada")._replace(role="root"))
 
 
@@ -624,7 +627,7 @@ FOUND: dict[str, tuple[str, Operation]] = {
 FEW_ROWS = {"lockdown", "user_counts"}
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the plan of SQLite
 @pytest.mark.parametrize("what", FOUND)
 def test_queries_read_no_more_rows_in_a_larger_database(
     service: Service, clock: FakeClock, add: Callable[..., User], what: str
@@ -644,9 +647,8 @@ def test_queries_read_no_more_rows_in_a_larger_database(
     assert not [step for step in steps if "TEMP B-TREE" in step], steps
 
 
-@pytest.mark.sqlite
-def test_closing_waits_for_a_thread_that_is_amid_a_change(tmp_path: Path) -> None:
-    store = open_store(tmp_path / "users.db", create=True)
+def test_closing_waits_for_a_thread_that_is_amid_a_change(database: Database) -> None:
+    store = open_store(database, create=True)
     begun, may_end = threading.Event(), threading.Event()
 
     def change() -> None:
@@ -663,7 +665,7 @@ def test_closing_waits_for_a_thread_that_is_amid_a_change(tmp_path: Path) -> Non
         may_end.set()
         changing.result(10)
         closing.result(10)
-    reopened = open_store(tmp_path / "users.db")
+    reopened = open_store(database)
     with reopened.read() as tx:
         assert [row.action for row in tx.audit_rows()] == ["late"]
     reopened.close()

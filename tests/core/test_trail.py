@@ -265,7 +265,7 @@ def test_a_row_that_was_changed_by_hand_is_shown_all_the_same(service: Service) 
     assert [row["details"] for row in rows] == [{"illegible": "[1]"}, {}, {"illegible": "{"}]
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # a server takes UTF-8 only
 def test_a_row_with_text_that_is_no_utf_8_is_shown_all_the_same(service: Service) -> None:
     write(service, ("system", "create", 1))
     by_hand(service.store.database, "UPDATE audit SET email = CAST(x'61ff' AS TEXT) WHERE id = 1")

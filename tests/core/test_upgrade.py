@@ -22,6 +22,7 @@ from support.old_databases import (
     make_version_3,
     make_version_4,
     make_version_5,
+    make_version_6,
 )
 from support.postbox import last_link
 from werkzeug.security import generate_password_hash
@@ -37,7 +38,7 @@ from usersctl.store import upgrade
 from usersctl.store.backup import check, checked_copy
 from usersctl.store.opening import open_store
 
-pytestmark = pytest.mark.sqlite
+pytestmark = pytest.mark.sqlite  # older files
 
 HASH = Hasher(4).hash(PASSWORD)
 WERKZEUG = generate_password_hash(PASSWORD, "pbkdf2:sha256:100")
@@ -690,7 +691,9 @@ def folded_forms(path: Path) -> list[tuple[Any, ...]]:
         return db.execute(query).fetchall()
 
 
-@pytest.mark.parametrize("make_older", [make_version_2, make_version_3, make_version_4, make_version_5])
+@pytest.mark.parametrize(
+    "make_older", [make_version_2, make_version_3, make_version_4, make_version_5, make_version_6]
+)
 def test_an_upgrade_of_a_later_release_keeps_every_row_and_has_the_layout_of_a_new_database(
     path: Path, tmp_path: Path, make_older: Callable[[Path], Path]
 ) -> None:
@@ -743,7 +746,8 @@ def test_an_upgrade_folds_names_and_addresses(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "make_older", [make_version_1, make_version_2, make_version_3, make_version_4, make_version_5]
+    "make_older",
+    [make_version_1, make_version_2, make_version_3, make_version_4, make_version_5, make_version_6],
 )
 def test_an_upgrade_keeps_a_name_that_is_no_text(path: Path, make_older: Callable[[Path], Path]) -> None:
     with closing(sqlite3.connect(make_older(path))) as db:

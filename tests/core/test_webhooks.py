@@ -4,20 +4,23 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from support.accounts import signed_in_admin
 from support.commands import OPERATOR, PASSWORD, by_hand, create_user
+from support.factors import add_factors
 from support.fakes import FakeClock
 from support.receivers import OTHER_SECRET, SECRET, Receiver
-from support.tables import query, written
+from support.tables import plan, query, statements, written
 
 from usersctl import events
 from usersctl.config.webhooks import Webhook
+from usersctl.factors.reset import Chosen
 from usersctl.invitations import guest, lifetime_of
+from usersctl.mail.kinds import CONFIRM
 from usersctl.models import Actor, EmailState, Role, User
 from usersctl.service import Service
 from usersctl.transfer.writing import ImportOptions
@@ -41,7 +44,7 @@ def receiver() -> Receiver:
 @pytest.fixture
 def ops(told: Service, receiver: Receiver) -> Delivery:
     assert told.webhooks is not None
-    return replace(told.webhooks.deliveries["ops"], post=receiver)
+    return told.webhooks.deliveries["ops"]._replace(post=receiver)
 
 
 def send_all(delivery: Delivery) -> list[str]:
@@ -141,6 +144,30 @@ def test_invitations_registrations_imports_and_lockdowns_are_told(
     assert receiver.taken[-1].payload["data"]["user"] is None
 
 
+def test_confirmations_and_factors_are_told(told: Service, ops: Delivery, receiver: Receiver) -> None:
+    told.registration.register("bob@example.com", "Bob", PASSWORD, by=Actor("anonymous"))
+    with told.store.read() as tx:
+        bob = tx.existing_user(1)
+    link = parse_qs(urlsplit(told.outbox.link(CONFIRM, bob, by=OPERATOR)).query)
+    told.registration.confirm(link["token"][0], link["email"][0], by=Actor("anonymous"))
+    add_factors(told, bob.id)
+    told.factor_reset.run(bob.id, Chosen(), by=OPERATOR)
+    send_all(ops)
+    assert types(receiver) == ["user.created", "user.confirmed", "factor.changed", "session.revoked"]
+
+
+def test_what_any_action_tells_has_the_form_of_its_schema(
+    told: Service, ops: Delivery, receiver: Receiver
+) -> None:
+    """The receiver compares each with the OpenAPI document; all but the test, which has a test of its own."""
+    (ada,) = people(told, "ada")
+    for action in events.OF_ACTION:
+        with told.store.write() as tx:
+            tx.tell(OPERATOR, action, ada, {"active": True, "created": True, "removed": True})
+    send_all(ops)
+    assert {*types(receiver), events.WEBHOOK_TEST} == set(events.EVENTS)
+
+
 def test_a_webhook_gets_the_events_that_it_names(make_service: Callable[..., Service]) -> None:
     few = OPS._replace(name="few", events=("user.deleted", "session.created"))
     service = make_service(webhooks=(OPS, few))
@@ -199,7 +226,7 @@ def test_each_secret_signs(make_service: Callable[..., Service]) -> None:
     receiver = Receiver(SECRET, OTHER_SECRET)
     people(service, "ada")
     assert service.webhooks is not None
-    send_all(replace(service.webhooks.deliveries["ops"], post=receiver))
+    send_all(service.webhooks.deliveries["ops"]._replace(post=receiver))
     assert types(receiver) == ["user.created"]
 
 
@@ -466,6 +493,19 @@ def test_a_row_that_cannot_be_sent_stops_no_other(told: Service, ops: Delivery, 
     assert [event.user for event in receiver.taken] == [2]
 
 
+@pytest.mark.sqlite  # the plan of SQLite
+def test_events_that_wait_for_others_slow_no_change_down(told: Service, ops: Delivery) -> None:
+    """An index finds the events of one user, however many wait for a receiver that is down."""
+    with statements(told) as run:
+        people(told, "ada")
+        send_all(ops)
+    plans = [plan(told, statement) for statement in run if "subject =" in statement]
+    assert len(plans) == 2
+    for steps in plans:
+        assert any("outbox_in_order (webhook=? AND subject=? AND state=?" in step for step in steps), steps
+        assert not any("outbox_due" in step for step in steps), steps
+
+
 # --- several daemons ---
 
 
@@ -487,7 +527,7 @@ def test_sign_ins_at_once_are_told_in_their_order_and_once(
     def deliver() -> None:
         webhooks = make_service(webhooks=(OPS,), **changes).webhooks
         assert webhooks is not None
-        ops = replace(webhooks.deliveries["ops"], post=receiver)
+        ops = webhooks.deliveries["ops"]._replace(post=receiver)
         start.wait(20)
         while ops.work() is not None or not over.is_set():
             pass

@@ -7,7 +7,7 @@ import json
 from contextlib import closing
 from pathlib import Path
 
-import pytest
+from support.databases import add_database, database_at, fields_of
 from support.faults import LONG
 from support.killed import folders_after_kills
 from support.states import apply, world
@@ -16,8 +16,6 @@ from support.tables import query
 from usersctl.config import Settings
 from usersctl.service import Service
 from usersctl.store.opening import open_store
-
-pytestmark = pytest.mark.sqlite
 
 USERS = 8 if LONG else 2
 ACT = """
@@ -34,9 +32,10 @@ def act(database):
 """
 
 
-def opened(folder: Path, *, create: bool = False) -> Service:
-    store = open_store(folder / "users.db", create=create)
-    return Service(Settings(database=store.database, base_url="http://localhost", rounds=4), store)
+def opened(folder: Path) -> Service:
+    database = database_at(folder / "users.db")
+    fields = fields_of(database, folder)
+    return Service(Settings(**fields, base_url="http://localhost", rounds=4), open_store(database))
 
 
 def entry(kind: str, number: int, **fields: object) -> dict[str, object]:
@@ -66,7 +65,8 @@ SECOND = {
 def test_an_apply_that_is_killed_has_done_all_or_nothing(tmp_path: Path) -> None:
     made = tmp_path / "made"
     made.mkdir()
-    with closing(opened(made, create=True)) as service:
+    add_database(database_at(made / "users.db"))
+    with closing(opened(made)) as service:
         apply(service, FIRST)
         before = world(service)
     outcomes = []

@@ -30,7 +30,7 @@ from usersctl.store import database_file
 from usersd.app import App
 from usersd.log import Log
 
-pytestmark = pytest.mark.sqlite
+pytestmark = pytest.mark.sqlite  # what becomes of the file
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.databases import add_database, database_at, fields_of
 from support.factors import SEED, add_authenticator_apps, opened_secrets
 from support.killed import folders_after_kills
 from support.tables import query
@@ -19,8 +20,6 @@ from usersctl.models import UNKNOWN_CLIENT, Proof
 from usersctl.service import Service
 from usersctl.sessions import Pending
 from usersctl.store.opening import open_store
-
-pytestmark = pytest.mark.sqlite
 
 RECOVERY_CODE = "abcd-efgh-ijkl-mnop-qrst-uvwx"
 
@@ -42,8 +41,9 @@ def act(database):
 
 
 def opened(folder: Path) -> Service:
-    database = folder / "users.db"
-    return Service(Settings(database=database, base_url="http://localhost", rounds=4), open_store(database))
+    database = database_at(folder / "users.db")
+    fields = fields_of(database, folder)
+    return Service(Settings(**fields, base_url="http://localhost", rounds=4), open_store(database))
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def made(tmp_path: Path) -> Path:
     """The folder of a database with an account."""
     folder = tmp_path / "made"
     folder.mkdir()
-    open_store(folder / "users.db", create=True).close()
+    add_database(database_at(folder / "users.db"))
     with closing(opened(folder)) as service:
         create_user(service, "ada@example.com", "Ada", PASSWORD)
     return folder
@@ -85,7 +85,7 @@ def test_an_enrolment_that_is_killed_is_done_or_not_begun(made: Path) -> None:
                 assert count(service, "outbox", "kind = 'totp-added'") == done
                 assert count(service, "audit", "action = 'factor-add'") == done
                 assert len(opened_secrets(service)) == done
-                assert len(service.sealer.file.keys()) in (done, 1)
+                assert len(service.sealer.names()) in (done, 1)
                 outcomes.add(done)
                 if not done:  # the owner begins again
                     new = service.factors.begin_totp(1, session_id=2, by=OPERATOR)

@@ -206,7 +206,7 @@ def test_connections_that_the_server_ended_are_opened_again_without_a_refusal(us
         all_of = visits(it, it.daemons[0])
         assert all_of.are_served()
         ended = server.sql(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+            "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity"
             " WHERE datname = 'users' AND pid <> pg_backend_pid()"
         )
         assert int(ended) > 4

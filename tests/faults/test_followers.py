@@ -19,7 +19,7 @@ from support.writers import Writer, prepared, writing
 
 from usersctl.service import Service
 
-pytestmark = pytest.mark.sqlite
+pytestmark = pytest.mark.sqlite  # copies of the file
 
 COPIES = 25 if LONG else 3
 

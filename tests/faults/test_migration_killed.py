@@ -18,7 +18,7 @@ from usersctl.store.backup import check
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
 
-pytestmark = pytest.mark.sqlite
+pytestmark = pytest.mark.sqlite  # an older file
 
 MIGRATE = """
 import sqlite_utils, usersctl.store.upgrade  # once, and not in each of the processes that are killed

@@ -40,14 +40,13 @@ ADA = "ada@example.com"
 CLOCKED = """
 import os, runpy
 from datetime import datetime, timedelta, UTC
-from functools import partial
 from pathlib import Path
 from usersctl import clock
 def moved():
     return datetime.now(UTC) + timedelta(seconds=float(Path(os.environ["CLOCK"]).read_text()))
 clock.utc_now = moved  # before others import it
 from usersctl import session_uses
-session_uses.SessionUses = partial(session_uses.SessionUses, wait=0.1)
+session_uses.SessionUses.wait = 0.1
 runpy.run_module("usersctl", run_name="__main__", alter_sys=True)
 """
 

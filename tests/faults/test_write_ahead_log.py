@@ -15,7 +15,7 @@ from usersctl.service import Service
 from usersctl.store.sqlite_store import SQLiteStore
 from usersd.background import leader
 
-pytestmark = pytest.mark.sqlite
+pytestmark = pytest.mark.sqlite  # the log of a file
 
 PROMISED = 64 * 1024 * 1024
 GROWS_TO = 150 * 1024 * 1024 if LONG else 2 * 1024 * 1024

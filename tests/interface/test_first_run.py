@@ -365,7 +365,7 @@ def test_dev_knows_this_machine_by_its_other_names(usersctl: Command, base_url: 
         assert daemon.events("listening")[0]["base_url"] == base_url
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # an older file
 def test_losses_of_a_migration_are_logged(bare: Command) -> None:
     with contextlib.closing(sqlite3.connect(bare.database)) as old, old:
         old.execute("CREATE TABLE users (id INTEGER, email TEXT, password TEXT, role TEXT, phone TEXT)")
@@ -437,7 +437,7 @@ def test_the_error_for_an_unusable_database_path_is_one_line_with_a_hint(
     assert len(refused.stderr.splitlines()) == lines
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # other files
 def test_a_file_that_is_not_a_database_is_not_touched(usersctl: Command) -> None:
     usersctl.database.write_bytes(b"a letter to my mother\n" * 100)
     refused = start(usersctl, "--port", str(free_port()))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.commands import OPERATOR, create_user
 from support.daemons import free_port, wait_for
+from support.databases import destroy
 from support.documentation import blocks, page, section
 from support.fakes import FakeClock
 from support.proxies import started
@@ -207,13 +208,10 @@ def test_requests_through_the_gate_move_the_session_and_its_cookie(
     assert short.get("/page").status == 200
 
 
-@pytest.mark.sqlite
 def test_without_a_database_the_gate_answers_503(gated: Gated, ada: User) -> None:
     client = gated.client(ada)
     gated.service.store.close()
-    gated.service.settings.database.write_bytes(b"no database" * 1000)
-    for suffix in ("-wal", "-shm"):
-        gated.service.settings.database.with_name(f"users.db{suffix}").unlink(missing_ok=True)
+    destroy(gated.service.settings.database)
     reply = client.get("/page")
     assert (reply.status, reply.header("Retry-After")) == (503, "5")
 

@@ -10,6 +10,7 @@ from support.web import Site
 from usersctl import readiness
 from usersctl.service import Service
 from usersctl.store import database_file
+from usersctl.store.conninfo import Conninfo
 from usersctl.store.opening import open_store
 
 
@@ -46,7 +47,7 @@ def test_health_does_not_use_the_database(site: Site, monkeypatch: pytest.Monkey
     assert site.client(cookies={"auth_token": "A" * 43}).get("/health").status == 200
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # a missing file
 def test_a_database_that_is_gone_is_not_ready(site: Site) -> None:
     path = site.service.store.path
     path.rename(path.with_name("elsewhere.db"))
@@ -56,7 +57,7 @@ def test_a_database_that_is_gone_is_not_ready(site: Site) -> None:
     assert site.client().get("/ready").status == 200
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the disk of a file
 def test_a_full_disk_is_not_ready(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site.service.store, "least_space", 2**62)
     assert failing(site) == "Not ready: database"
@@ -70,12 +71,22 @@ def test_a_database_that_cannot_be_written_is_not_ready(
     service.readiness.store.close()
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the version in the head of a file
 @pytest.mark.parametrize(("version", "application"), [(99, database_file.APPLICATION_ID), (0, 0)])
 def test_a_schema_of_another_version_is_not_ready(site: Site, version: int, application: int) -> None:
     with opened(site.service.store.database) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
         connection.execute(f"PRAGMA application_id = {application}")
+    assert failing(site) == "Not ready: schema"
+
+
+def test_a_database_of_another_version_on_a_server_is_not_ready(
+    make_site: Callable[..., Site], postgres_database: Callable[[], Conninfo]
+) -> None:
+    site = make_site(database=postgres_database())
+    assert site.client().get("/ready").status == 200
+    with opened(site.service.store.database) as connection:
+        connection.execute("UPDATE installation SET version = 99")
     assert failing(site) == "Not ready: schema"
 
 

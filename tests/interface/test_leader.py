@@ -144,7 +144,7 @@ def test_the_leader_ends_claims_that_have_expired(
     wait_for(is_reported)
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the lock beside a file
 def test_the_lock_file_is_private_and_beside_the_database(two: Two) -> None:
     two.start_one_after_the_other()
     database = two.service.settings.database
@@ -169,7 +169,7 @@ def test_a_lock_that_cannot_be_opened_is_logged_once_and_makes_the_daemon_not_re
     wait_for(lambda: two.first.parts()["worker"])
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # the lock beside a file
 def test_a_link_in_the_place_of_the_lock_is_not_followed(two: Two, tmp_path: Path) -> None:
     database = two.service.settings.database
     (tmp_path / "precious").write_text("x")

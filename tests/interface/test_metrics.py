@@ -19,6 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import free_port, serving, wait_for
+from support.databases import destroy
 from support.fakes import FakeClock
 from support.web import Client, hosting
 
@@ -281,10 +282,9 @@ def test_the_database_is_not_counted_for_more_than_a_hundredth_of_the_time(
     assert len(counts) == 10
 
 
-@pytest.mark.sqlite
 def test_counts_of_an_unreadable_database_are_left_out(service: Service) -> None:
-    service.store.path.unlink()
     service.store.close()
+    destroy(service.store.database)
     with measured(service) as ((counters,), port):
         counters.login("password", "success")
         samples = scraped(port)

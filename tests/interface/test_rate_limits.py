@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from ipaddress import ip_network
-from pathlib import Path
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command
@@ -14,6 +13,7 @@ from support.web import Reply, Site
 
 from usersctl.errors import Unauthenticated
 from usersctl.service import Service
+from usersd import rate_limits
 from usersd.rate_limits import RateLimits
 from usersd.routing import Limit
 
@@ -215,9 +215,26 @@ def test_several_processes_count_a_client_together(
         assert tx._run("SELECT client FROM client_counts").fetchall() == []
 
 
+@pytest.mark.parametrize("schedule", [None, "0 3 * * *"])
+def test_the_table_of_client_addresses_does_not_grow(
+    make_site: Callable[..., Site], clock: FakeClock, monkeypatch: pytest.MonkeyPatch, schedule: str | None
+) -> None:
+    monkeypatch.setattr(rate_limits, "KEPT", 40)
+    monkeypatch.setattr(rate_limits, "LOOK_EVERY", 10)
+    sites = [make_site(processes=3, cleanup_schedule=schedule) for _ in range(3)]
+    processes = [RateLimits(site.service) for site in sites]
+    processes[0].check(Limit.REGISTRATIONS, "192.0.2.1")
+    for n in range(300):
+        clock.move(seconds=1)
+        processes[n % 3].count_failure(Limit.FAILED_LOGINS, f"10.0.{n >> 8}.{n & 255}", Unauthenticated("no"))
+    with sites[0].service.store.read() as tx:
+        clients = {client for (client,) in tx._run("SELECT client FROM client_counts")}
+    assert 40 < len(clients) <= 1 + 40 + 3 * 10
+    assert clients >= {f"FAILED_LOGINS 10.0.1.{n}" for n in range(10, 44)} | {"REGISTRATIONS 192.0.2.1"}
+
+
+@pytest.mark.sqlite  # other daemons may use a server
 def test_a_process_that_is_alone_counts_clients_in_its_memory_only(site: Site) -> None:
-    if not isinstance(site.service.settings.database, Path):
-        pytest.skip("other daemons may use a server")
     assert fail(site, times=3) == [401] * 3
     with site.service.store.read() as tx:
         assert tx._run("SELECT client FROM client_counts").fetchall() == []

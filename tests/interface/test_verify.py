@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote
 
 import pytest
 from support.commands import OPERATOR, PASSWORD
+from support.databases import destroy
 from support.fakes import FakeClock
 from support.identities import provider_settings
 from support.web import Client, Reply, Site
@@ -196,14 +197,16 @@ def test_a_name_is_sent_as_ascii_and_decodes_to_itself(site: Site, name: str, he
     assert unquote(sent_name) == name
 
 
-@pytest.mark.sqlite
 def test_a_name_from_an_old_database_cannot_end_a_header(site: Site) -> None:
     ada = site.add()
     client = site.signed_in(ada)
     with site.service.store.write() as tx:
         tx.change_user(ada.id, name="Ada\r\nRemote-Role: admin\0", email="a\r\nb@ä.example")
     identity = remote_headers(client.get(VERIFY, headers=forwarded("/page")))
-    assert identity["Remote-Name"] == "Ada%0D%0ARemote-Role: admin%00"
+    assert identity["Remote-Name"] in (
+        "Ada%0D%0ARemote-Role: admin%00",
+        "Ada%0D%0ARemote-Role: admin%EF%BF%BD",  # a server keeps no zero byte
+    )
     assert identity["Remote-Email"] == "a%0D%0Ab@%C3%A4.example"
     assert identity["Remote-Role"] == "user"
 
@@ -1000,13 +1003,9 @@ def test_verify_logs_no_secret(site: Site, ask: Callable[..., dict[str, str]]) -
     assert [secret for secret in secrets if secret in text] == []
 
 
-@pytest.mark.sqlite
 def test_without_a_database_verify_refuses_every_request(site: Site) -> None:
     client = site.signed_in(site.add())
     site.service.store.close()
-    path = site.service.settings.database
-    path.write_bytes(b"no database" * 1000)
-    for suffix in ("-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    destroy(site.service.settings.database)
     reply = client.get(VERIFY, headers=forwarded("/page"))
     assert (reply.status, reply.header("Retry-After")) == (503, "5")

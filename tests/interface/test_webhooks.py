@@ -37,6 +37,7 @@ def test_a_daemon_tells_its_receivers_at_once_and_in_order(usersctl: Command) ->
             usersctl.ok("activate", "u0@example.com")
             usersctl.ok("delete", "u0@example.com", "--yes")
             wait_for(lambda: len(ops.taken) == 7 and few.taken)
+            wait_for(lambda: len(daemon.events("webhook")) == 8)  # a line comes after its event
             lines = daemon.events("webhook")
     assert [event.type for event in ops.taken if event.user == 1] == [
         "user.created",

@@ -154,6 +154,7 @@ def test_two_processes_of_another_server_share_the_background_work(usersctl: Com
         # The processes start without a request.
         processes = {str(line["process"]) for line in daemon.events("serving")}
         assert len(processes) == 2
+        wait_for(lambda: daemon.events("leader"))
         (leader,) = daemon.events("leader")
         assert str(leader["process"]) in processes
 
@@ -415,7 +416,7 @@ def test_a_fork_after_the_import_inherits_no_thread_and_no_database(
     )
 
 
-@pytest.mark.sqlite
+@pytest.mark.sqlite  # a folder in the place of the file
 def test_a_database_that_cannot_be_used_is_a_503_and_heals(usersctl: Command) -> None:
     code = """
 import pathlib, sys

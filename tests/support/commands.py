@@ -24,6 +24,7 @@ from support.forked import Forked, Forks
 from usersctl.config import Settings
 from usersctl.fields import lookup_key
 from usersctl.models import Actor, Role, User
+from usersctl.passwords import Hasher
 from usersctl.service import Service, build
 from usersctl.store.conninfo import Conninfo, Database
 
@@ -60,7 +61,15 @@ def create_user(
     **keywords: Any,
 ) -> User:
     newcomer = service.accounts.newcomer(email, name, role)
+    if password == PASSWORD:
+        newcomer, password = newcomer._replace(password_hash=_hash_of_password(service.hasher.rounds)), None
     return service.accounts.create(newcomer, password, by=by, **keywords)
+
+
+@cache
+def _hash_of_password(rounds: int) -> str:
+    """Made once, because most accounts of tests have this password."""
+    return Hasher(rounds).hash(PASSWORD)
 
 
 def by_hand(database: Database, *statements: str) -> None:

@@ -3,6 +3,8 @@
 A test names the file that its database would be. With `--postgres` it gets one on the server in its place.
 """
 
+import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -38,6 +40,14 @@ def spare_the_disk() -> None:
     database_file.connect = connected
 
 
+def keep_folders_in_memory() -> None:
+    """From now on the folders of tests are there, if there is room and programs may run: removing them is quicker."""
+    if IN_MEMORY is None or os.statvfs(IN_MEMORY).f_flag & os.ST_NOEXEC:
+        return
+    if shutil.disk_usage(IN_MEMORY).free > 4 * 10**9:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", IN_MEMORY)
+
+
 def database_at(path: Path) -> Any:
     """The path, or the address of the database on the server that stands for it, which has our tables and no rows."""
     if not postgres.is_whole():
@@ -45,6 +55,11 @@ def database_at(path: Path) -> Any:
     if path not in _on_server:
         _on_server[path] = postgres.add_database()
     return _on_server[path]
+
+
+def use_database(path: Path, database: Conninfo) -> None:
+    """One that is on the server already stands for this path."""
+    _on_server[path] = database
 
 
 def fields_of(database: Database, folder: Path) -> dict[str, Any]:
@@ -88,6 +103,16 @@ def opened(database: Database) -> Iterator[Any]:
     else:
         with closing(sqlite3.connect(database, isolation_level=None, timeout=10)) as connection:
             yield connection
+
+
+def destroy(database: Database) -> None:
+    """After it nothing of the database can be read."""
+    if isinstance(database, Conninfo):
+        postgres.drop_database(database)
+        return
+    database.write_bytes(b"no database at all, but long enough to be looked at" * 100)
+    for suffix in ("-wal", "-shm"):
+        database.with_name(database.name + suffix).unlink(missing_ok=True)
 
 
 def hold(connection: Any) -> None:

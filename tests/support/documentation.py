@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import re
+import shlex
 import struct
 import subprocess
 import termios
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from support.commands import PASSWORD, USERSCTL, take_terminal, watch_terminal
+from support.commands import PASSWORD, USERSCTL, Command, Screen, environment, take_terminal, watch_terminal
 
 from usersctl.cli.options import Options
 from usersctl.cli.tree import command_tree
@@ -125,19 +126,23 @@ def at_a_terminal(folder: Path, line: str, *, database: Database | None = None) 
     if "usersctl create" in line and not re.search("--(generate|password)", line):
         typed = [("Password for ada@example.com: ", f"{PASSWORD}\n"), ("Once more: ", f"{PASSWORD}\n")]
     elif re.search("usersctl (delete|db restore|lockdown on)", line) and "--yes" not in line:
-        typed = [("[y/N]", "y\n")]
-    env = {
+        typed = [("[y/N]: ", "y\n")]
+    command = Command(folder)
+    command.env = environment() | {
         "HOME": str(folder),
-        "LC_ALL": "C.UTF-8",
-        "PATH": f"{Path(USERSCTL).parent}:/usr/bin:/bin",
         "SUDO_USER": "ada",  # the actor in the audit trail
-        "TERM": "xterm-256color",
-        "USERS_CONFIG": str(folder / "users.toml"),
+        "USERS_CONFIG": str(command.config),
         "USERS_DATABASE": str(database or folder / "users.db"),
     }
-    (folder / "users.toml").write_text("passwordHashing.rounds = 10\n", "utf-8")
-    if "COVERAGE_PROCESS_START" in os.environ:
-        env["COVERAGE_PROCESS_START"] = os.environ["COVERAGE_PROCESS_START"]
+    if line.startswith("usersctl ") and not re.search(r"[|<>&;$*~\\`]", line):
+        screen = command.on_terminal(*shlex.split(line)[1:], typed=typed)
+    else:
+        screen = _in_a_shell(command, line, typed)
+    lines = screen._replace(raw=_ERASED.sub("", screen.raw)).lines
+    return "\n".join(lines).rstrip()
+
+
+def _in_a_shell(command: Command, line: str, typed: list[tuple[str, str]]) -> Screen:
     master, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
     try:
@@ -146,14 +151,12 @@ def at_a_terminal(folder: Path, line: str, *, database: Database | None = None) 
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,
-            env=env,
-            cwd=folder,
+            env=command.env | {"PATH": f"{Path(USERSCTL).parent}:/usr/bin:/bin"},
+            cwd=command.folder,
             start_new_session=True,
             preexec_fn=take_terminal,  # noqa: PLW1509 - no thread runs here
         )
         os.close(terminal)
-        screen = watch_terminal(process, master, typed)
+        return watch_terminal(process, master, typed)
     finally:
         os.close(master)
-    lines = screen._replace(raw=_ERASED.sub("", screen.raw)).lines
-    return "\n".join(lines).rstrip()

@@ -30,7 +30,15 @@ FREE_VARIABLES = ("USERS_", "STATE_DIRECTORY", "HOME", "SUDO_USER", "SSH_CONNECT
 MOST_BYTES = 100_000  # of a request, which has to fit into the buffer of a socket
 NOT_IMPORTED = ("usersctl.__main__", "usersd.__main__", "usersd.wsgi")  # they run when they are imported
 LEAST_CONFIGURED_COST, LEAST_COST = 10, 4  # of bcrypt
-IMPORTED_LATE = ("bcrypt", "email_validator", "rich.progress", "rich.table", "sqlite_utils", "zxcvbn")
+IMPORTED_LATE = (
+    "bcrypt",
+    "email_validator",
+    "rich.progress",
+    "rich.table",
+    "sqlite_utils",
+    "tomllib",
+    "zxcvbn",
+)
 
 # --- in the process of the tests ---
 
@@ -167,7 +175,7 @@ def _report_end(descriptor: int, process: int, report: int) -> None:
 
 
 def _import_all() -> None:
-    import usersctl
+    import usersctl.cli.tree
     import usersd
 
     for package in (usersctl, usersd):
@@ -176,6 +184,7 @@ def _import_all() -> None:
                 import_module(module.name)
     for name in IMPORTED_LATE:
         import_module(name)
+    usersctl.cli.tree.command_tree()  # a first call compiles patterns and fills caches
     gc.freeze()  # so that a collection in a forked process does not copy the memory of all modules
 
 

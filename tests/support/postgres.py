@@ -197,6 +197,13 @@ def add_database(*, empty: bool = False) -> Conninfo:
     return Conninfo(f"{server()}/{name}")
 
 
+def copied(database: Conninfo, number: str) -> Conninfo:
+    """A copy of a database that nothing is connected to."""
+    copy = Conninfo(f"{database}_{number}")
+    run(f"CREATE DATABASE {name_of(copy)} TEMPLATE {name_of(database)}")
+    return copy
+
+
 def drop_database(database: Conninfo) -> None:
     run(f"DROP DATABASE IF EXISTS {name_of(database)} WITH (FORCE)")
 

@@ -1,8 +1,10 @@
 """audit: the trail of changes, and the check that no row of it was changed or removed."""
 
+import re
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +19,7 @@ from usersctl.durations import since as since_when
 from usersctl.errors import Invalid, NotFound
 from usersctl.events import SIGN_IN, events_of
 from usersctl.fields import lookup_key, user_id_of
-from usersctl.models import AuditFilter, AuditRow
+from usersctl.models import AuditFilter, AuditRow, TokenKind
 from usersctl.text import counted
 from usersctl.trail import ACTOR, with_addresses
 
@@ -157,20 +159,33 @@ def _with_events(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"events": list(events_of(row["action"], row["details"]))}
 
 
-def _sign_ins(tx: "Transaction", after: int, wanted: AuditFilter) -> tuple[list[dict[str, Any]], int]:
-    """Rows of sign-ins since session `after`, and the last session. The trail has none of them, so they have no id."""
+def _sign_ins(tx: "Transaction", after: int) -> list[AuditRow]:
+    """Those since session `after`, which is there still. The trail has none of them, so they have no id."""
     from usersctl.sessions import sign_in_details
 
-    rows = []
-    for session, email in tx.sign_ins_after(after):
-        after = session.id
-        actor, at = f"user:{session.user_id}", session.created_at
-        row = AuditRow(
-            0, at, actor, session.ip, SIGN_IN, session.user_id, email, sign_in_details(session), ""
+    return [
+        AuditRow(
+            0,
+            session.created_at,
+            f"user:{session.user_id}",
+            session.ip,
+            SIGN_IN,
+            session.user_id,
+            email,
+            sign_in_details(session),
+            "",
         )
-        if wanted.includes(row):
-            rows.append(row._asdict() | {"id": None, "hash": None, "actor_email": email})
-    return rows, after
+        for session, email in tx.sign_ins_after(after)
+    ]
+
+
+def _with_short_sessions(rows: Iterable[AuditRow], after: int) -> Iterator[AuditRow]:
+    """Before the end of a session that ended unseen, its sign-in: the row of the end names the session."""
+    for row in rows:
+        details = row.details
+        if details.get("kind", TokenKind.API) != TokenKind.API and details.get("token", 0) > after:
+            yield row._replace(id=0, hash="", action=SIGN_IN, actor=f"user:{row.user_id}")
+        yield row
 
 
 def _followed(store: "Store", wanted: AuditFilter) -> Generator[dict[str, Any], None, None]:
@@ -188,9 +203,12 @@ def _followed(store: "Store", wanted: AuditFilter) -> Generator[dict[str, Any], 
                 rows = list(filter(None, [tx.last_audit_row()]))
             elif seen is not None:
                 rows = rows[1:]
-            new = list(with_addresses(tx, filter(wanted.includes, rows)))
-            sign_ins, session = _sign_ins(tx, session, wanted)
-        yield from sorted(new + sign_ins, key=lambda row: str(row["at"]))
+            sign_ins = _sign_ins(tx, session)
+            told = sorted([*_with_short_sessions(rows, session), *sign_ins], key=attrgetter("at"))
+            new = list(with_addresses(tx, filter(wanted.includes, told)))
+            session = max(session, *(row.details["token"] for row in sign_ins), 0)
+        for row in new:
+            yield row | {"id": row["id"] or None, "hash": row["hash"] or None}
         if rows:
             seen = rows[-1]
 
@@ -231,6 +249,6 @@ def _user_id(service: "Service", reference: str) -> int:
 
 def _actor(service: "Service", name: str) -> str:
     """As rows name the actor; a user may be named as for --user."""
-    if ACTOR.fullmatch(name):
+    if re.fullmatch(ACTOR, name):
         return name
     return f"user:{_user_id(service, one_reference(name))}"

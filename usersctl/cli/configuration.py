@@ -13,6 +13,7 @@ from usersctl.config.settings import ALL_KEYS, Key, key_called, keys_of, provide
 from usersctl.config.values import MASK
 from usersctl.errors import Invalid
 from usersctl.fields import is_text
+from usersctl.store.conninfo import is_conninfo
 
 
 def show(
@@ -37,12 +38,20 @@ NEEDS = {"mailer.auth.user": "mailer.auth.pass"}
 
 def toml_lines(rows: list[tuple[str, Any, str]], *, origins: bool) -> Iterator[str]:
     """A comment stands for what a file cannot hold: no value, a masked secret, a path that is not UTF-8."""
-    masked = {name for name, value, _ in rows if MASK in str(value)}
+    masked = {name for name, value, _ in rows if MASK in str(value) and _may_be_masked(name, str(value))}
     for name, value, source in rows:
         line = f"{name} = {as_toml(value)}"
         if value is None or name in masked or NEEDS.get(name) in masked or not is_text(str(value)):
             line = f"# {line}"
         yield f"{line}  # {one_line(source)}" if origins else line
+
+
+def _may_be_masked(name: str, value: str) -> bool:
+    """Of any other value, the mask is a part: the name of a service may be ***."""
+    key = key_called(name)
+    return (
+        (key is not None and key.secret) or name == "webhooks" or (name == "database" and is_conninfo(value))
+    )
 
 
 def as_toml(value: Any) -> str:

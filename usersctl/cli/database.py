@@ -9,13 +9,12 @@ import typer
 from typer import Argument, Context, Option
 
 from usersctl.cli.exit_codes import ExitCode
-from usersctl.cli.files import is_same_file
 from usersctl.cli.questions import Yes, confirm, invocation
 from usersctl.cli.show.cells import clean
 from usersctl.clock import utc_now
 from usersctl.errors import Busy, Invalid, KeyUnusable, StoreUnusable
 from usersctl.models import AuditRow
-from usersctl.store.conninfo import shown
+from usersctl.store.conninfo import is_file_of, shown
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
 from usersctl.store.store import Store
@@ -170,7 +169,7 @@ def verify(
     from usersctl.store import backup as backups
 
     run = invocation(ctx)
-    if file is None or is_same_file(file, run.loaded.settings.database):
+    if file is None or is_file_of(file, run.loaded.settings.database):
         # The database in use is not copied: another process may write to it meanwhile.
         store = run.store(write=False)
         name, report = store.name, backups.check_in_use(store)
@@ -199,7 +198,7 @@ def restore(
     run = invocation(ctx)
     database = run.loaded.settings.database
     name = shown(database)
-    if is_same_file(file, database):
+    if is_file_of(file, database):
         raise Invalid(f"{file} is the database itself", hint="name a file that usersctl db backup made")
     with backups.checked_copy(file) as (report, copy):
         if report.problems:

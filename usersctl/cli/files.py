@@ -7,10 +7,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
-from usersctl.cli.show.cells import Cell, csv_value, no_formula, to_json
+from usersctl.cli.show.cells import Cell, csv_value, to_json
 from usersctl.cli.show.listing import print_json_array
 from usersctl.errors import Invalid
-from usersctl.store.conninfo import Database
 from usersctl.transfer.rows import Format, SourceRow, as_text, csv_rows, json_rows, jsonl_rows
 
 _BY_SUFFIX = {"csv": Format.CSV, "json": Format.JSON, "jsonl": Format.JSONL, "ndjson": Format.JSONL}
@@ -23,10 +22,6 @@ def by_suffix(file: str) -> Format:
     if form is None:
         raise Invalid(f"Cannot tell the format of {file}", hint="name it with --format csv, json or jsonl")
     return form
-
-
-def is_same_file(file: Path, database: Database) -> bool:
-    return isinstance(database, Path) and file.exists() and database.exists() and file.samefile(database)
 
 
 # --- reading ---
@@ -121,6 +116,8 @@ def write_rows(
     count = 0
     if form is Format.CSV:
         import csv
+
+        from usersctl.cli.show.formulas import no_formula
 
         columns = [name for name in COLUMNS if with_hashes or name != "password_hash"]
         writer = csv.DictWriter(target, columns, lineterminator="\n")

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from usersctl.cli.options import take
 from usersctl.cli.show.cells import clean
 from usersctl.cli.show.output import Output
-from usersctl.config import sources
-from usersctl.models import Actor
-from usersctl.store.opening import open_store
-from usersctl.store.store import Store
 from usersctl.text import counted
 
 if TYPE_CHECKING:
+    from usersctl.config.sources import Loaded
+    from usersctl.models import Actor
     from usersctl.service import Service
+    from usersctl.store.store import Store
 
 
 class Invocation:
@@ -32,7 +31,9 @@ class Invocation:
         self.out = Output(self.options)
 
     @cached_property
-    def loaded(self) -> sources.Loaded:
+    def loaded(self) -> "Loaded":
+        from usersctl.config import sources  # late, as the store: help and errors in the words need neither
+
         return sources.load(config=self.options.config, flags={"database": self.options.db, **self.flags})
 
     def service(self, *, create: bool = False, write: bool = True) -> "Service":
@@ -41,7 +42,9 @@ class Invocation:
 
         return Service(self.loaded.settings, self.store(create=create, write=write))
 
-    def store(self, *, create: bool = False, write: bool = True) -> Store:
+    def store(self, *, create: bool = False, write: bool = True) -> "Store":
+        from usersctl.store.opening import open_store
+
         database, why = self.loaded.settings.database, self.loaded.origins["database"].source
         self._store = store = open_store(database, create=create, write=write, why=why)
         if store.migrated is not None:
@@ -62,8 +65,10 @@ class Invocation:
         return not self.options.no_input and sys.stdin.isatty() and sys.stderr.isatty()
 
     @cached_property
-    def actor(self) -> Actor:
+    def actor(self) -> "Actor":
         """The person at the keyboard, also behind sudo, and the machine that ssh came from."""
+        from usersctl.models import Actor
+
         origin = os.environ.get("SSH_CONNECTION", "").partition(" ")[0] or "local"
         return Actor(clean(f"cli:{os.environ.get('SUDO_USER') or _login_name()}"), clean(origin))
 

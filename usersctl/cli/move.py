@@ -7,8 +7,10 @@ from typing import Annotated
 from typer import Argument, Context
 
 from usersctl.cli.questions import invocation
+from usersctl.config.sources import refuse_password
+from usersctl.config.values import BadValue, database
 from usersctl.errors import Invalid
-from usersctl.store.conninfo import Conninfo, Database, is_conninfo, is_well_formed, shown
+from usersctl.store.conninfo import Database, shown
 from usersctl.text import counted
 
 
@@ -43,12 +45,9 @@ def move(
 
 
 def _target(to: str) -> Database:
-    if not is_conninfo(to):
-        return Path(to).absolute()
-    conninfo = Conninfo(to)
-    if conninfo.has_password:
-        problem = "TO must not have a password, which every user of this machine could see"
-        raise Invalid(problem, hint="put it into a file that PGPASSFILE names")
-    if not is_well_formed(to):
-        raise Invalid("TO is neither a path nor a conninfo", hint="such as postgresql://db.example.com/users")
-    return conninfo
+    try:
+        target: Database = database.check(to)
+    except BadValue as problem:
+        raise Invalid(f"TO {problem}") from None
+    refuse_password("TO", target, "put it into a file that PGPASSFILE names")
+    return target.absolute() if isinstance(target, Path) else target

@@ -1,6 +1,5 @@
 """The options that every command takes, before or after its name."""
 
-import shlex
 from collections.abc import Collection
 from itertools import islice
 from pathlib import Path
@@ -19,6 +18,8 @@ class Options(NamedTuple):
 
     def to_repeat(self) -> str:
         """The named configuration and database, for a command that is suggested: ` --db users.db`."""
+        import shlex  # late: few commands suggest another
+
         named = (("--config", self.config), ("--db", self.db))
         return "".join(f" {name} {shlex.quote(str(value))}" for name, value in named if value is not None)
 

@@ -1,8 +1,8 @@
 """The words of the snippets for proxies: where the proxy listens, what it protects, which headers it sets and strips."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from textwrap import fill
+from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from usersctl.config import Settings
@@ -74,8 +74,7 @@ def header_names(texts: Iterable[str]) -> Names:
     return tuple(names)
 
 
-@dataclass(frozen=True)
-class Front:
+class Front(NamedTuple):
     """A proxy in front of the daemon and of an application."""
 
     settings: Settings

@@ -3,10 +3,9 @@
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from typer import Argument, Context, Option
@@ -139,11 +138,13 @@ def refuse_both_from_stdin(user: str, *, password_stdin: bool) -> None:
         raise Invalid("Standard input cannot be both the user and the password", hint=hint)
 
 
-@dataclass(frozen=True)
-class NewPassword:
+class NewPassword(NamedTuple):
     run: Invocation
-    text: str = field(repr=False)
+    text: str
     generated: bool
+
+    def __repr__(self) -> str:
+        return "<NewPassword>"
 
     def show(self, user: User) -> None:
         """Prints a generated password. Called before the commit."""

@@ -1,5 +1,6 @@
 """serve: starts the daemon."""
 
+import gc
 from typing import Annotated
 
 import typer
@@ -44,5 +45,7 @@ def serve(
     if socket is None and (host is not None or port is not None):
         socket = ""  # an address on the command line replaces the socket of the configuration
     run.flags |= {"server.host": host, "server.port": port, "server.socket": socket, "baseUrl": base_url}
+    gc.freeze()  # the modules; from here on garbage is searched for more often, because the daemon makes some all day
+    gc.set_threshold(10_000)
     options = run.options
     raise typer.Exit(start(run.loaded, trial=trial, quiet=options.quiet, as_json=options.json or None))

@@ -5,12 +5,11 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from string import Template
 from textwrap import indent
-from typing import Annotated, Self
+from typing import Annotated, NamedTuple, Self
 
 from typer import Argument, Context, Option
 
@@ -146,8 +145,7 @@ def write(snippet: Snippet, words: dict[str, str]) -> str:
     return Template((FOLDER / snippet.file).read_text("utf-8")).substitute(words)
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(NamedTuple):
     """This installation, as the snippets describe it."""
 
     loaded: Loaded

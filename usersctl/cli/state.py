@@ -15,6 +15,7 @@ from usersctl.cli.files import opened, replaced
 from usersctl.cli.questions import Yes, confirm, invocation
 from usersctl.cli.show.cells import one_line, to_json
 from usersctl.cli.show.changes import DONE, PLANNED, show_changes, summary
+from usersctl.cli.show.listing import print_json_array
 from usersctl.errors import Invalid
 from usersctl.text import counted
 
@@ -67,9 +68,11 @@ def apply(
         if plan:
             _print_plan(run, changes)
         elif not changes:
-            run.out.result(NOTHING, _as_json(changes))
+            run.out.result(NOTHING, {"changes": []})
         else:
-            _apply(run, service, state, options, changes, yes=yes)
+            shown = _agreed(run, changes, yes=yes)
+            del changes  # memory holds one plan, not two
+            _apply(run, service, state, options, shown, yes=yes)
     except (Broken, Conflicts) as error:
         _refuse(run, file, error)
     if plan and changes:
@@ -85,11 +88,20 @@ def _read(file: str) -> "State":
 
 def _print_plan(run: "Invocation", changes: "list[Change]") -> None:
     if run.out.json:
-        run.out.write_json(_as_json(changes))
+        _print_json(changes)
         return
     show_changes(run.out, changes)
     planned = summary(changes, PLANNED)
     run.out.note(f"Plan: {planned}" if changes else NOTHING)
+
+
+def _agreed(run: "Invocation", changes: "list[Change]", *, yes: bool) -> "list[Change] | None":
+    """The plan, if a person at a terminal agrees to it; None if the command does not ask."""
+    if not run.may_ask or yes or run.out.json:
+        return None
+    show_changes(run.out, changes)
+    confirm(run, f"Apply: {summary(changes, PLANNED)}?", yes=False)
+    return changes
 
 
 def _apply(
@@ -97,22 +109,17 @@ def _apply(
     service: "Service",
     state: "State",
     options: "Options",
-    changes: "list[Change]",
+    shown: "list[Change] | None",
     *,
     yes: bool,
 ) -> None:
-    asks = run.may_ask and not yes and not run.out.json
-    shown = None
-    if asks:
-        show_changes(run.out, changes)
-        confirm(run, f"Apply: {summary(changes, PLANNED)}?", yes=False)
-        shown = changes
-    done = service.desired_state.apply(state, options, confirmed=yes or asks, shown=shown, by=run.actor)
+    is_agreed = shown is not None
+    done = service.desired_state.apply(state, options, confirmed=yes or is_agreed, shown=shown, by=run.actor)
     run.out.is_done = True
     if run.out.json:
-        run.out.write_json(_as_json(done))
+        _print_json(done)
         return
-    if not asks and not run.out.quiet:
+    if not is_agreed and not run.out.quiet:
         show_changes(run.out, done)
     run.out.note(f"Applied: {summary(done, DONE)}" if done else NOTHING)
     without_password = sum(_has_no_way_in(change) for change in done)
@@ -127,8 +134,10 @@ def _has_no_way_in(change: "Change") -> bool:
     return change.action == "create" and change.kind == "user" and bool(view["active"])
 
 
-def _as_json(changes: "list[Change]") -> dict[str, object]:
-    return {"changes": [change._asdict() for change in changes]}
+def _print_json(changes: "list[Change]") -> None:
+    print('{"changes": ', end="")
+    print_json_array(change._asdict() for change in changes)
+    print("}")
 
 
 def _refuse(run: "Invocation", file: str, error: "Broken | Conflicts") -> NoReturn:

@@ -11,14 +11,14 @@ import typer
 from typer import Argument, Context, Option
 
 from usersctl.cli.exit_codes import ExitCode, code_of
-from usersctl.cli.files import by_suffix, is_same_file, opened, read_rows, replaced, write_rows
+from usersctl.cli.files import by_suffix, opened, read_rows, replaced, write_rows
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.questions import invocation
 from usersctl.cli.show.cells import one_line
 from usersctl.errors import Invalid
 from usersctl.fields import normal_role
 from usersctl.passwords import ARGON2, MAX_BYTES, MEND_LIBRARY
-from usersctl.store.conninfo import Conninfo
+from usersctl.store.conninfo import Conninfo, is_file_of
 from usersctl.text import counted
 from usersctl.transfer.rows import Format, SourceRow
 
@@ -246,7 +246,7 @@ def _foreign(
         kinds = ", ".join(SourceKind)
         raise Invalid(f"--from {source}: expected KIND:FILE, as in sqlite:old.db", hint=f"kinds are {kinds}")
     path, database = Path(name), run.loaded.settings.database
-    if is_same_file(path, database):
+    if is_file_of(path, database):
         raise Invalid(f"{name} is the database itself", hint="to upgrade it: usersctl db migrate")
     our_columns = _pairs("--map", columns)
     new_roles = {theirs: normal_role(ours) for theirs, ours in _pairs("--map-role", roles).items()}

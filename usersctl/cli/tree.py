@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import CodeType
 from typing import Annotated, Any
 
 import typer
@@ -123,7 +125,7 @@ DEFAULTS = {"invite": "send"}
 SHARED = ("_config", "_db", "_json", "_quiet", "_no_input")
 
 
-def build_tree(only: str | None) -> typer.Typer:
+def build_tree(only: str | None, *, overview: bool) -> typer.Typer:
     app = typer.Typer(
         name="usersctl",
         no_args_is_help=True,
@@ -141,7 +143,7 @@ def build_tree(only: str | None) -> typer.Typer:
             name, _, subcommand = path.partition(" ")
             if only not in (None, name):
                 continue
-            function = _loaded(place)
+            function = _described(place) if overview else _loaded(place)
             if name not in GROUPS:
                 app.command(name, rich_help_panel=panel, epilog=epilog)(function)
                 continue
@@ -175,6 +177,23 @@ def _loaded(place: str) -> Callable[..., None]:
     return loaded
 
 
+def _described(place: str) -> Callable[..., None]:
+    """A stand-in with the help of a command, which is read from its compiled module without running that."""
+    module, _, name = place.partition(".")
+
+    def stand_in() -> None:
+        raise NotImplementedError
+
+    stand_in.__doc__ = next(code.co_consts[0] for code in _codes(module) if code.co_name == name)
+    return stand_in
+
+
+@cache
+def _codes(module: str) -> list[CodeType]:
+    spec: Any = find_spec(f"usersctl.cli.{module}")
+    return [code for code in spec.loader.get_code(spec.name).co_consts if isinstance(code, CodeType)]
+
+
 def everywhere(
     _config: Annotated[
         Path | None, Option("--config", metavar="FILE", help="Configuration: users.toml or users.json.")
@@ -197,12 +216,12 @@ def everywhere(
 
 
 @cache
-def command_tree(only: str | None = None) -> TyperGroup:
+def command_tree(only: str | None = None, *, overview: bool = False) -> TyperGroup:
     """The tree of commands, or of one command or group: describing the others to Typer takes longer than running one.
 
-    Each has the shared options in its help and its completion.
+    Each has the shared options in its help and its completion. An `overview` is for the help of the root alone.
     """
-    root = typer.main.get_command(build_tree(only))
+    root = typer.main.get_command(build_tree(only, overview=overview))
     assert isinstance(root, TyperGroup)  # noqa: S101 - it has commands
     shared: list[Any] = [copy(option) for option in root.params if option.name in SHARED]
     for option in shared:
@@ -224,16 +243,21 @@ def _commands(group: TyperGroup) -> list[Any]:
     return commands
 
 
-def value_options(words: Sequence[str] = ()) -> Collection[str]:
+def value_options(words: Sequence[str] | None = None) -> Collection[str]:
     """The options with a value of the command that these words run, or of all commands; for `options.take`."""
-    options = [option for command in _commands(command_tree(_named(words))) for option in command.params]
+    tree = command_tree() if words is None else _tree_for(words)
+    options = [option for command in _commands(tree) for option in command.params]
     taking = [option for option in options if isinstance(option, TyperOption) and not option.is_flag]
     return {name for option in taking for name in option.opts if name not in VALUES}
 
 
-def _named(words: Sequence[str]) -> str | None:
-    """The command or group that a command line begins with; None if there is none of the name."""
-    return words[0] if words and words[0] in _first_words() else None
+def _tree_for(words: Sequence[str]) -> TyperGroup:
+    """As much of the tree as this command line needs."""
+    names = _first_words()
+    if words and words[0] in names:
+        return command_tree(words[0])
+    is_completion = "_USERSCTL_COMPLETE" in os.environ
+    return command_tree(overview=not is_completion and names.isdisjoint(words))
 
 
 def _first_words() -> set[str]:
@@ -245,9 +269,8 @@ def run_tree(run: Invocation) -> int:
     if run.options.no_color:
         os.environ["NO_COLOR"] = "1"  # for Typer's own help
     try:
-        result = command_tree(_named(run.words)).main(
-            run.words, prog_name="usersctl", standalone_mode=False, obj=run
-        )
+        tree = _tree_for(run.words)
+        result = tree.main(run.words, prog_name="usersctl", standalone_mode=False, obj=run)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # Typer turns it into exit code 1
             raise ended.__context__ from None

@@ -422,6 +422,8 @@ def _key_of(provider: str, known: Key) -> Key:
 
 def provider_key_of(variable: str) -> Key | None:
     """The key that an environment variable such as USERS_PROVIDERS_GOOGLE_CLIENT_ID sets."""
+    if not variable.startswith("USERS_PROVIDERS_"):  # as nearly all
+        return None
     match = re.fullmatch("USERS_PROVIDERS_([A-Z][A-Z0-9_]*)_CLIENT_(ID|SECRET)(_FILE)?", variable)
     if match is None:
         return None

@@ -98,11 +98,8 @@ def _checked(layer: dict[str, Origin]) -> dict[str, Any]:
             continue
         try:
             values[name] = checked = key.kind.check(value)
-            if source == COMMAND_LINE and isinstance(checked, Conninfo) and checked.has_password:
-                hint = "read it from a file by USERS_DATABASE_FILE or PGPASSFILE"
-                raise Invalid(
-                    "--db must not have a password, which every user of this machine could see", hint=hint
-                )
+            if source == COMMAND_LINE:
+                refuse_password("--db", checked, "read it from a file by USERS_DATABASE_FILE or PGPASSFILE")
         except BadValue as problem:
             part, refused = "", _as_text(value, secret=key.secret)
             if isinstance(problem, BadPart):
@@ -111,6 +108,13 @@ def _checked(layer: dict[str, Origin]) -> dict[str, Any]:
             error = {COMMAND_LINE: Invalid}.get(source, ConfigError)
             raise error(f"{source}: {name}{part} = {refused}: {problem}") from None
     return values
+
+
+def refuse_password(argument: str, value: object, hint: str) -> None:
+    """Of a database on a server."""
+    if isinstance(value, Conninfo) and value.has_password:
+        problem = f"{argument} must not have a password, which every user of this machine could see"
+        raise Invalid(problem, hint=hint)
 
 
 def _known(name: str) -> Key:

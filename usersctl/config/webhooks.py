@@ -8,7 +8,7 @@ from usersctl.config.values import MASK, BadPart, BadValue, boolean, kind, url_o
 from usersctl.events import EVENTS
 
 ALL = "*"
-NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 SECRET_PREFIX = "whsec_"  # noqa: S105 - what a secret begins with
 LONGEST_URL = 2000
 
@@ -35,7 +35,7 @@ def key_of(secret: str) -> bytes:
 
 
 def _name(value: Any) -> str:
-    if not isinstance(value, str) or not NAME.fullmatch(value):
+    if not isinstance(value, str) or not re.fullmatch(_NAME, value):
         raise BadValue(
             "must be 1 to 63 letters, digits, dots, hyphens and underscores, a letter or digit first"
         )

@@ -15,6 +15,7 @@ class Check(NamedTuple):
     # None: does not apply to this installation. A list: a result for each of several providers.
     look: Callable[[Installation], Result | list[Result] | None]
     online: bool = False
+    on_server: bool | None = None  # whether its database is on a server; None: wherever it is
 
 
 class Finding(NamedTuple):
@@ -30,16 +31,16 @@ CHECKS = (
     Check("packages", files.packages),
     Check("database", files.database),
     Check("database-schema", files.schema),
-    Check("database-modes", server.of_file(files.modes)),
-    Check("database-owners", server.of_file(files.owners)),
-    Check("database-integrity", server.of_file(files.integrity)),
-    Check("database-log", server.of_file(files.log)),
-    Check("disk", server.of_file(files.disk)),
-    Check("server-rights", server.rights),
-    Check("server-search", server.search),
-    Check("server-connections", server.connections),
-    Check("server-standbys", server.standbys),
-    Check("server-clock", server.clock),
+    Check("database-modes", files.modes, on_server=False),
+    Check("database-owners", files.owners, on_server=False),
+    Check("database-integrity", files.integrity, on_server=False),
+    Check("database-log", files.log, on_server=False),
+    Check("disk", files.disk, on_server=False),
+    Check("server-rights", server.rights, on_server=True),
+    Check("server-search", server.search, on_server=True),
+    Check("server-connections", server.connections, on_server=True),
+    Check("server-standbys", server.standbys, on_server=True),
+    Check("server-clock", server.clock, on_server=True),
     Check("clock", records.clock),
     Check("admin", records.admin),
     Check("lockdown", records.lockdown),
@@ -71,7 +72,8 @@ CHECKS = (
 
 def examine(installation: Installation, *, with_network: bool) -> Iterator[Finding]:
     for check in CHECKS:
-        if with_network or not check.online:
+        applies = check.on_server in (None, installation.is_on_server)
+        if applies and (with_network or not check.online):
             for result in _results_of(check, installation):
                 yield Finding(check.code, *result)
 

@@ -10,10 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from usersctl.config.settings import key_called
-from usersctl.config.sources import Origin
 from usersctl.doctor.installation import Installation, Result, UncheckedError, hint, ok, problem, warning
 from usersctl.errors import Outdated, UsersError
-from usersctl.store.conninfo import Conninfo, file_of, is_conninfo
+from usersctl.store.conninfo import Conninfo, file_of
 
 LARGE_LOG = 64 * 1024 * 1024
 LITTLE_ROOM = 100 * 1024 * 1024
@@ -31,11 +30,12 @@ def config(installation: Installation) -> Result:
 def config_files(installation: Installation) -> Result | None:
     origins, file = installation.configuration.origins, installation.configuration.file
     keys = {name: key_called(name) for name in origins}
-    sources = {
-        origins[name].source
-        for name, key in keys.items()
-        if key and (key.secret or _has_password(name, origins))
-    }
+    sources = {origins[name].source for name, key in keys.items() if key and key.secret}
+    database = installation.settings.database
+    if isinstance(database, Conninfo) and database.has_password:
+        sources.add(origins["database"].source)
+    if installation.settings.webhooks:
+        sources.add(origins["webhooks"].source)
     secrets = [Path(os.environ[name]) for name in sources if name.endswith("_FILE") and name in os.environ]
     files = [*filter(None, [file]), *secrets]
     for path in files:
@@ -47,12 +47,6 @@ def config_files(installation: Installation) -> Result | None:
         if status.st_uid not in (0, os.geteuid(), _owner_of_database(installation)):
             return warning(f"{_user(status.st_uid)} owns {path} and may change it", f"chown root {quoted}")
     return ok("no other user may change it, or read secrets in it") if files else None
-
-
-def _has_password(name: str, origins: dict[str, Origin]) -> bool:
-    """A conninfo may have one."""
-    value = str(origins[name].value)
-    return name == "database" and is_conninfo(value) and Conninfo(value).has_password
 
 
 def _owner_of_database(installation: Installation) -> int:

@@ -1,42 +1,21 @@
-"""Checks of a database on a PostgreSQL server. Not of a file: their results are None then."""
+"""Checks of a database on a PostgreSQL server."""
 
 import os
-from collections.abc import Callable
 from datetime import timedelta
-from functools import wraps
 
 from usersctl.clock import since_1970
 from usersctl.doctor.installation import Installation, Result, hint, ok, problem, warning
-from usersctl.store.inspection import Server
 from usersctl.text import counted
 
 CLOCKS_DIFFER = timedelta(seconds=5)
-# Of each process: for changes, emails, the schedule; and for logins.
-OTHER_THREADS = 10 + (os.cpu_count() or 1)
-
-Look = Callable[[Installation], Result | None]
-
-
-def of_server(look: Callable[[Installation, Server], Result]) -> Look:
-    @wraps(look)
-    def look_at_server(installation: Installation) -> Result | None:
-        return look(installation, installation.server) if installation.is_on_server else None
-
-    return look_at_server
+# Connections of each process beside those of server.threads: four for changes, one of its main thread, one that notes the
+# uses of sessions, one of the leader, one that sends emails, one for the schedule; and for logins.
+OTHERS = 9 + (os.cpu_count() or 1)
+OF_METRICS = 16  # scrapes at a time
 
 
-def of_file(look: Callable[[Installation], Result]) -> Look:
-    """A check that makes no sense on a server."""
-
-    @wraps(look)
-    def look_at_file(installation: Installation) -> Result | None:
-        return None if installation.is_on_server else look(installation)
-
-    return look_at_file
-
-
-@of_server
-def rights(_: Installation, server: Server) -> Result:
+def rights(installation: Installation) -> Result:
+    server = installation.server
     if server.foreign_tables:
         message = f"{counted(server.foreign_tables, 'table')} of another role: no upgrade can change them"
         return problem(message, f"for each: ALTER TABLE name OWNER TO {server.role}")
@@ -51,29 +30,35 @@ def rights(_: Installation, server: Server) -> Result:
     return ok(f"{server.role} owns all tables of the schema {server.schema}")
 
 
-@of_server
-def search(_: Installation, server: Server) -> Result:
+def search(installation: Installation) -> Result:
+    server = installation.server
     if server.is_indexed:
         return ok("by the index of pg_trgm")
-    mend = "CREATE INDEX users_by_search_text ON users USING gin (search_text gin_trgm_ops)"
+    mend = "CREATE INDEX users_by_words ON users USING gin (substr(search_text, 3) gin_trgm_ops)"
     if not server.has_trigrams:
         mend = f"as a superuser: CREATE EXTENSION pg_trgm, of PostgreSQL's contributed modules; then: {mend}"
     return hint("without an index by pg_trgm, a search reads all users", mend)
 
 
-@of_server
-def connections(installation: Installation, server: Server) -> Result:
-    settings = installation.settings
-    needed = settings.processes * (settings.threads + OTHER_THREADS)
+def connections(installation: Installation) -> Result:
+    settings, server = installation.settings, installation.server
+    of_process = settings.threads + OTHERS
+    if settings.providers:
+        from usersctl.oauth.http import SIGN_INS_AT_ONCE
+
+        of_process += SIGN_INS_AT_ONCE
+    needed = settings.processes * of_process + len(settings.webhooks)
+    if settings.metrics_port is not None:
+        needed += OF_METRICS
     message = f"{server.used} of {server.most} in use by {server.limit}; a daemon needs up to {needed}"
     if server.most - server.used < needed:
         return warning(message, "raise that limit, or lower server.threads and server.processes")
     return ok(message)
 
 
-@of_server
-def standbys(_: Installation, server: Server) -> Result:
+def standbys(installation: Installation) -> Result:
     """What a crash of the server, or the loss of its machine, would take along."""
+    server = installation.server
     if server.is_standby:
         return problem("a standby, which takes no changes", "add target_session_attrs=read-write")
     if not server.is_durable:
@@ -87,9 +72,8 @@ def standbys(_: Installation, server: Server) -> Result:
     return ok("no standby")
 
 
-@of_server
-def clock(installation: Installation, server: Server) -> Result:
-    ahead = since_1970(server.milliseconds / 1000) - installation.now()
+def clock(installation: Installation) -> Result:
+    ahead = since_1970(installation.server.milliseconds / 1000) - installation.now()
     if abs(ahead) > CLOCKS_DIFFER:
         message = f"the clock of the server is {ahead.total_seconds():+.0f} s from that of this machine"
         return warning(message, "timedatectl status")

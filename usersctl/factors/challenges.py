@@ -4,8 +4,8 @@ The service signs them, so that one that is never used costs no row.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 from usersctl.clock import stamp
 from usersctl.devices import KEY
@@ -18,8 +18,7 @@ LIFETIME = timedelta(minutes=10)
 TO_ADD, TO_USE = "new passkey", "use of a passkey"  # what the signature is for
 
 
-@dataclass(frozen=True)
-class Challenges:
+class Challenges(NamedTuple):
     store: Store
 
     def new(self, purpose: str, bound_to: str) -> bytes:

@@ -1,6 +1,5 @@
 """The owner's second factors: shown, added and removed. Passkeys are added in usersctl/factors/passkeys.py."""
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -27,8 +26,7 @@ class NewTotp(NamedTuple):
     qr: str  # SVG
 
 
-@dataclass(frozen=True)
-class Factors:
+class Factors(NamedTuple):
     store: Store
     settings: Settings
     sealer: Sealer

@@ -1,7 +1,6 @@
 """The journeys of passkeys: add one, sign in with it or use it as a second factor, rename and remove it."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,12 +29,9 @@ class Use(NamedTuple):
     assertion: webauthn.Assertion
 
 
-@dataclass(frozen=True)
-class Passkeys:
+class Passkeys(NamedTuple):
     factors: Factors
     challenges: Challenges
-
-    lifetime = LIFETIME  # of a challenge
 
     @property
     def site(self) -> webauthn.Site:

@@ -1,6 +1,5 @@
 """An admin or operator takes second factors away, for a user who has lost them."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from usersctl.mail.kinds import FACTORS_RESET, EmailQueue
@@ -32,8 +31,7 @@ class Removed(NamedTuple):
         return ", ".join(parts)
 
 
-@dataclass(frozen=True)
-class FactorReset:
+class FactorReset(NamedTuple):
     store: Store
     emails: EmailQueue
 

@@ -1,7 +1,6 @@
 """Seals the secrets of all authenticator apps anew, in small transactions, so that people sign in meanwhile."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from usersctl.errors import KeyUnusable
@@ -18,8 +17,7 @@ class Rotated(NamedTuple):
     unreadable: int  # no key opens them
 
 
-@dataclass(frozen=True)
-class KeyRotation:
+class KeyRotation(NamedTuple):
     store: Store
     sealer: Sealer
 

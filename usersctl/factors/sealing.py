@@ -9,9 +9,8 @@ import hmac
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from usersctl.clock import utc_now
 from usersctl.config.values import BadValue, secret_keys
@@ -61,8 +60,7 @@ class SealingKey:
             raise KeyUnusable(message, hint="see: usersctl doctor") from None
 
 
-@dataclass(frozen=True)
-class KeyFile:
+class KeyFile(NamedTuple):
     """users.key beside a database. It is read at each use: another process may have made it, or added a key."""
 
     database: Path
@@ -179,10 +177,12 @@ def _to_disk(folder: Path) -> None:
         os.close(handle)
 
 
-@dataclass(frozen=True)
-class Sealer:
-    configured: tuple[str, ...] = field(repr=False)  # auth.secretKey
+class Sealer(NamedTuple):
+    configured: tuple[str, ...]  # auth.secretKey
     file: KeyFile | NoKeyFile
+
+    def __repr__(self) -> str:
+        return f"<Sealer by {self.place}>"  # never a secret, wherever it is printed
 
     @property
     def place(self) -> str:

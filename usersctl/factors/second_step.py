@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from usersctl.devices import Devices
 from usersctl.errors import Inactive, Invalid, InvalidCode, Unauthenticated, WrongPassword
@@ -24,8 +23,7 @@ MOST_WRONG_CODES = 5
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class SecondStep:
+class SecondStep(NamedTuple):
     store: Store
     throttle: AccountThrottle
     devices: Devices
@@ -88,7 +86,7 @@ class SecondStep:
         check = self.prepare(user_id, proof, by=by)
         with self.store.write() as tx:
             admit(tx, by)
-            self.throttle.count(tx, counter_in_session(user_id, session_id))
+            self.throttle.count_check(tx, counter_in_session(user_id, session_id))
             method = check(tx)
             if method is not None:
                 tx.clear_failures(user_id)

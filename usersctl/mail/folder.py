@@ -3,7 +3,6 @@
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,11 +23,11 @@ def mail_folder(settings: Settings) -> Path:
     return settings.folder / ("mail-dev" if is_trial else "mail")
 
 
-@dataclass(frozen=True)
 class FolderSender:
     """Writes each email to a file that only its owner can read."""
 
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def __call__(self, message: "EmailMessage", recipient: str, number: int) -> str:
         del recipient  # the message has it

@@ -1,7 +1,6 @@
 """Which emails there are, and how one gets into the outbox: in the transaction of the change that it reports."""
 
 import threading
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -115,9 +114,9 @@ AT_MOST, WITHIN = 3, timedelta(minutes=15)
 AT_MOST_A_DAY, DAY = 12, timedelta(days=1)
 
 
-@dataclass(frozen=True)
 class EmailQueue:
-    committed: threading.Event = field(default_factory=threading.Event)  # wakes the worker that sends
+    def __init__(self) -> None:
+        self.committed = threading.Event()  # wakes the worker that sends
 
     def add_for_admin(self, tx: Transaction, kind: Kind, user: User) -> None:
         """Raises TooMany where `add` drops the email."""

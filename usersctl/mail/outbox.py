@@ -4,9 +4,8 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from usersctl.clock import moment, stamp
@@ -34,8 +33,7 @@ POLL_EVERY = 0.1  # seconds
 FIRST_DELAY, LONGEST_DELAY = timedelta(seconds=5), timedelta(minutes=15)
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(NamedTuple):
     """What became of one email, for the log. Never the link."""
 
     email: QueuedEmail
@@ -58,8 +56,7 @@ class Attempt:
         return name, {"state": self.state, **about, "attempt": row.attempts, "detail": self.message}
 
 
-@dataclass(frozen=True)
-class Outbox:
+class Outbox(NamedTuple):
     store: Store
     settings: Settings
     queue: EmailQueue

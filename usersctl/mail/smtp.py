@@ -7,7 +7,6 @@ import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from email.message import EmailMessage
 from enum import StrEnum
 from typing import NamedTuple
@@ -38,11 +37,9 @@ class Probe(NamedTuple):
     error: str | None
 
 
-@dataclass(frozen=True)
 class SmtpSender:
-    settings: Settings
-    step: float = STEP
-    whole: float = WHOLE
+    def __init__(self, settings: Settings, step: float = STEP, whole: float = WHOLE) -> None:
+        self.settings, self.step, self.whole = settings, step, whole
 
     def probe(self) -> Probe:
         """Goes through all steps before the email itself, to show at which of them sending would fail."""

@@ -5,7 +5,6 @@ import json
 import re
 import textwrap
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.errors import MessageError
 from email.headerregistry import Address
@@ -15,6 +14,7 @@ from email.utils import format_datetime, parseaddr
 from functools import cache
 from pathlib import Path
 from string import Template
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from usersctl.colours import readable_on
@@ -34,8 +34,7 @@ _DATES = {"de": "%d.%m.%Y um %H:%M UTC", "es": "%d/%m/%Y a las %H:%M UTC", "fr":
 _INTERNATIONAL = "%Y-%m-%d %H:%M UTC"
 
 
-@dataclass(frozen=True)
-class Writer:
+class Writer(NamedTuple):
     """Reads templates of `Subject: …`, perhaps `Button: …`, an empty line, and paragraphs; $link alone is the button."""
 
     settings: Settings

@@ -1,6 +1,5 @@
 """The links of accounts to identity providers: shown, removed by their owners, and bound to their issuers."""
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from usersctl.config import Settings
@@ -46,8 +45,7 @@ class Bound(NamedTuple):
     elsewhere: int
 
 
-@dataclass(frozen=True)
-class Identities:
+class Identities(NamedTuple):
     store: Store
     settings: Settings
     emails: EmailQueue

@@ -3,7 +3,6 @@
 import json
 import re
 import threading
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -58,13 +57,11 @@ class Endpoints(NamedTuple):
     algorithms: tuple[str, ...] = ALGORITHMS  # of ID tokens
 
 
-@dataclass
 class CodeFlow:
     """The authorization code flow with PKCE, as it is at every provider."""
 
-    settings: ProviderSettings
-    redirect_uri: str
-    http: HttpClient
+    def __init__(self, settings: ProviderSettings, redirect_uri: str, http: HttpClient) -> None:
+        self.settings, self.redirect_uri, self.http = settings, redirect_uri, http
 
     def _authorization_url(self, url: str, state: str, challenge: str, *more: tuple[str, str]) -> str:
         from oauthlib.common import add_params_to_uri
@@ -117,14 +114,15 @@ class CodeFlow:
         return token, answer.get("id_token")
 
 
-@dataclass
 class OpenIdProvider(CodeFlow):
     """OpenID Connect, with endpoints from the configuration or else by discovery."""
 
-    now: Clock
-    _cached: tuple[datetime, Endpoints] | None = None  # until when, and what
-    _keys: list[dict[str, Any]] | None = None  # cached as long as that
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, settings: ProviderSettings, redirect_uri: str, http: HttpClient, now: Clock) -> None:
+        super().__init__(settings, redirect_uri, http)
+        self.now = now
+        self._cached: tuple[datetime, Endpoints] | None = None  # until when, and what
+        self._keys: list[dict[str, Any]] | None = None  # cached as long as that
+        self._lock = threading.Lock()
 
     def authorization_url(self, *, state: str, nonce: str, challenge: str) -> str:
         more = [("nonce", nonce)] if self._asks_for_id_token else []
@@ -223,7 +221,6 @@ class OpenIdProvider(CodeFlow):
         return dict(document)
 
 
-@dataclass
 class GitHubProvider(CodeFlow):
     """GitHub, which has no discovery and lists the verified email addresses at an endpoint of their own."""
 

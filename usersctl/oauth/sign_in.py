@@ -3,10 +3,9 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import BoundedSemaphore
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from usersctl import invited
 from usersctl.addresses import end_claim, holder_of, make_free
@@ -35,8 +34,7 @@ TWIN_WAITS = 15.0  # seconds: as long as the provider and the database may take
 NOT_REGISTERED, INACTIVE = "user_not_registered", "account_inactive"
 
 
-@dataclass(frozen=True)
-class OAuthSignIn:
+class OAuthSignIn(NamedTuple):
     """Matches by the provider's id, else by address, else creates an account; all in one transaction."""
 
     store: Store
@@ -45,7 +43,7 @@ class OAuthSignIn:
     provider: Provider
     http: HttpClient
     places: BoundedSemaphore  # for sign-ins that wait for the provider
-    under_way: dict[str, Any] = field(default_factory=dict)  # sign-ins of this process, by state
+    under_way: dict[str, Any]  # sign-ins of this process, by state
 
     @contextmanager
     def place(self) -> Iterator[None]:

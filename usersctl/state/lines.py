@@ -3,6 +3,9 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import cached_property
+
+from usersctl.text import visible
 
 # Text in quotes and comments, as a whole, so that nothing in them is taken for a bracket or an end of line.
 _TOKEN = re.compile(
@@ -20,6 +23,36 @@ _JSON = re.compile(
 
 # A key of the document, the number of an entry from 0 on, and a key of the entry.
 Place = tuple[str, int | None, str | None]
+
+
+class Places:
+    """In words, for problems. Without one, nothing is searched, and nothing kept but the document."""
+
+    def __init__(self, document: str, *, is_json: bool) -> None:
+        self._document = document
+        self._is_json = is_json
+
+    @cached_property
+    def _lines(self) -> dict[Place, int]:
+        return (lines_of_json if self._is_json else lines_of)(self._document)
+
+    def line(self, place: Place) -> int:
+        """Of the place, or what it is in; 0 if the document has neither."""
+        kind, number, _ = place
+        known = (self._lines.get(each) for each in (place, (kind, number, None), (kind, None, None)))
+        return next(filter(None, known), 0)
+
+    def named(self, place: Place) -> str:
+        """In JSON with a path as well: it may all stand in one line."""
+        kind, number, key = place
+        line = self.line(place)
+        if not line:
+            return "file"
+        if not self._is_json:
+            return f"line {line}"
+        path = "" if number is None else f"[{number}]"
+        path += "" if key is None else f".{key}"
+        return f"line {line}, {visible(f'{kind}{path}'[:80])}"
 
 
 def lines_of(document: str) -> dict[Place, int]:

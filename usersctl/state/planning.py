@@ -7,6 +7,7 @@ from usersctl.addresses import has_lapsed
 from usersctl.errors import LastAdmin, Taken
 from usersctl.models import Role, Standing, User
 from usersctl.passwords import password_is_set
+from usersctl.state.lines import Place
 from usersctl.state.reading import Broken, Problem, State, WantedUser
 from usersctl.store.transaction import Transaction
 from usersctl.text import counted
@@ -93,7 +94,7 @@ class _Planning:
             manager = self.managers.get(group.name)
             if group.name not in self.managers:
                 yield Change(CREATED, GROUP, group.name, None, {"managed_by": self.state.name})
-            elif self._may_manage(group.where, f"group {group.name}", manager):
+            elif self._may_manage(group.place(), f"group {group.name}", manager):
                 before, after = {"managed_by": manager}, {"managed_by": self.state.name}
                 yield Change(UPDATED, GROUP, group.name, before, after)
 
@@ -145,14 +146,14 @@ class _Planning:
             problem = (
                 "was registered, and its owner has not confirmed it: --adopt replaces it by a new account"
             )
-            self.conflicts.append(Problem(wanted.where, f"{wanted.email} {problem}"))
+            self._conflict(wanted.place(), f"{wanted.email} {problem}")
         before = {"name": standing.user.name, "created_at": standing.user.created_at}
         yield Change(DELETED, REGISTRATION, wanted.email, before, None)
 
     def _changed(self, wanted: WantedUser, standing: Standing, *, is_invited: bool) -> Iterator[Change]:
         user, before = standing.user, _view(standing)
         if standing.managed_by != self.state.name and not self.options.adopt:
-            self._may_manage(wanted.where, f"user {user.id} ({user.email})", standing.managed_by)
+            self._may_manage(wanted.place(), f"user {user.id} ({user.email})", standing.managed_by)
             return
         after = before | {"managed_by": self.state.name}
         after |= {key: value for key in ("name", "role") if (value := getattr(wanted, key)) is not None}
@@ -187,29 +188,31 @@ class _Planning:
 
     # --- problems ---
 
-    def _may_manage(self, where: str, noun: str, manager: str | None) -> bool:
+    def _conflict(self, place: Place, message: str) -> None:
+        self.conflicts.append(Problem(self.state.places.named(place), message))
+
+    def _may_manage(self, place: Place, noun: str, manager: str | None) -> bool:
         """Whether the file has to take it over, and may."""
         if manager == self.state.name:
             return False
         if self.options.adopt:
             return True
         whose = "is managed by no file" if manager is None else f"is managed by the file {manager!r}"
-        self.conflicts.append(Problem(where, f"{noun} exists, and {whose}"))
+        self._conflict(place, f"{noun} exists, and {whose}")
         return False
 
     def _refuse_reserved(self, wanted: WantedUser) -> None:
         holder = self.tx.reserved_for(wanted.email)
         if holder is not None:  # else it is claimed, and the claim yields
             why = f"is reserved for user {holder}, who gave it up less than a week ago"
-            self.conflicts.append(
-                Problem(wanted.where, f"{wanted.email} {why}: name the user's address of today")
-            )
+            self._conflict(wanted.place(), f"{wanted.email} {why}: name the user's address of today")
 
     def _refuse_unknown_groups(self, wanted: WantedUser) -> None:
         for name in wanted.groups or ():
             if name not in self.there:
                 mend = f"add it below [[groups]], or make it with: usersctl group create {name}"
-                self.unknown.append(Problem(wanted.where_groups, f"groups: there is no group {name}: {mend}"))
+                where = self.state.places.named(wanted.place("groups"))
+                self.unknown.append(Problem(where, f"groups: there is no group {name}: {mend}"))
 
 
 def _place(change: Change) -> tuple[str, str]:

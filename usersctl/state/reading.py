@@ -1,7 +1,7 @@
 """Reads the file of `usersctl apply`: TOML or JSON, checked as a whole, each problem with its place."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from usersctl.fields import (
     unique_keys,
 )
 from usersctl.models import Role
-from usersctl.state.lines import Place, lines_of, lines_of_json, twin_of_json
+from usersctl.state.lines import Place, Places, twin_of_json
 from usersctl.text import counted, visible
 
 LARGEST = 64 * 1024 * 1024  # bytes
@@ -41,25 +41,31 @@ class Broken(Invalid):
 class WantedUser(NamedTuple):
     """In the stored form of the fields. None: the file leaves it open, and it stays as it is."""
 
-    where: str
+    number: int  # of the entry, from 0 on
     email: str
     name: str | None = None
     role: str | None = None
     active: bool | None = None
     groups: tuple[str, ...] | None = None
     invite: bool = False
-    where_groups: str = ""  # the place of its groups
+
+    def place(self, key: str = "email") -> Place:
+        return ("users", self.number, key)
 
 
 class WantedGroup(NamedTuple):
-    where: str
+    number: int
     name: str
+
+    def place(self) -> Place:
+        return ("groups", self.number, "name")
 
 
 class State(NamedTuple):
     name: str
     users: tuple[WantedUser, ...]
     groups: tuple[WantedGroup, ...]
+    places: Places
 
 
 _KEYS = ("name", "users", "groups")
@@ -83,11 +89,11 @@ def _parsed(content: bytes) -> "_Reading":
         raise Broken([Problem(f"line {line}", "it is not UTF-8")]) from None
     text = text.replace("\r\n", "\n")
     if text.lstrip().startswith(("{", "[{", "[\n")):
-        return _Reading(_json(text), lines_of_json(text), is_json=True)
+        return _Reading(_json(text), Places(text, is_json=True))
     import tomllib
 
     try:
-        return _Reading(tomllib.loads(text), lines_of(text), is_json=False)
+        return _Reading(tomllib.loads(text), Places(text, is_json=False))
     except (ValueError, RecursionError) as error:
         # Also of a number with thousands of digits, without a place.
         message, has_place, place = str(error).rpartition(" (at ")
@@ -116,8 +122,7 @@ def _json(text: str) -> dict[str, Any]:
 @dataclass
 class _Reading:
     document: dict[str, Any]
-    lines: Mapping[Place, int]
-    is_json: bool  # its places have a path as well: it may all stand in one line
+    places: Places
     problems: list[Problem] = field(default_factory=list)
 
     def state(self) -> State:
@@ -127,17 +132,17 @@ class _Reading:
             self._refuse(("name", None, None), 'name is missing: give the file one, such as name = "people"')
         groups = tuple(self._groups())
         users = tuple(self._users())
-        self._refuse_twins("users", ((user.where, user.email) for user in users))
-        self._refuse_twins("groups", groups)
+        self._refuse_twins("users", ((user.place(), user.email) for user in users))
+        self._refuse_twins("groups", ((group.place(), group.name) for group in groups))
         if self.problems:
             raise Broken(sorted(self.problems, key=_line))
-        return State(name, users, groups)
+        return State(name, users, groups, self.places)
 
     def _groups(self) -> Iterator[WantedGroup]:
         for number, entry in self._entries("groups", _KEYS_OF_A_GROUP):
             name = self._required(entry, "name", _group, "groups", number)
             if name is not None:
-                yield WantedGroup(self._where(("groups", number, "name")), name)
+                yield WantedGroup(number, name)
 
     def _users(self) -> Iterator[WantedUser]:
         for number, entry in self._entries("users", _KEYS_OF_A_USER):
@@ -147,12 +152,8 @@ class _Reading:
             if invite and rest["active"] is False:
                 message = "invite is for accounts that are to be used: leave it out, or active = false"
                 self._refuse(("users", number, "invite"), message)
-            if email is None:
-                continue
-            user = WantedUser(self._where(("users", number, "email")), email, **rest, invite=invite)
-            if user.groups is not None:
-                user = user._replace(where_groups=self._where(("users", number, "groups")))
-            yield user
+            if email is not None:
+                yield WantedUser(number, email, **rest, invite=invite)
 
     def _entries(self, kind: str, known: tuple[str, ...]) -> Iterator[tuple[int, dict[str, Any]]]:
         entries = self.document.get(kind, [])
@@ -160,6 +161,7 @@ class _Reading:
             self._refuse((kind, None, None), f"{kind} must be a list: write each entry below [[{kind}]]")
             return
         for number, entry in enumerate(entries):
+            entries[number] = None  # so that memory holds each entry once
             if not isinstance(entry, dict):
                 self._refuse((kind, number, None), f"an entry of {kind} must be a table of {_listed(known)}")
                 continue
@@ -198,27 +200,15 @@ class _Reading:
                 shown = visible(key[:60])
                 self._refuse(_place(kind, number, key), f"unknown key {shown}{_guess(key, known)}")
 
-    def _refuse_twins(self, kind: str, entries: Iterable[tuple[str, str]]) -> None:
-        first: dict[str, str] = {}
-        for where, key in entries:
+    def _refuse_twins(self, kind: str, entries: Iterable[tuple[Place, str]]) -> None:
+        first: dict[str, Place] = {}
+        for place, key in entries:
             if key in first:
-                self.problems.append(Problem(where, f"{key} stands in {kind} twice: see {first[key]}"))
-            first.setdefault(key, where)
+                self._refuse(place, f"{key} stands in {kind} twice: see {self.places.named(first[key])}")
+            first.setdefault(key, place)
 
     def _refuse(self, place: Place, message: str) -> None:
-        self.problems.append(Problem(self._where(place), message))
-
-    def _where(self, place: Place) -> str:
-        kind, number, key = place
-        known = (self.lines.get(each) for each in (place, (kind, number, None), (kind, None, None)))
-        line = next(filter(None, known), None)
-        if line is None:
-            return "file"
-        if not self.is_json:
-            return f"line {line}"
-        path = "" if number is None else f"[{number}]"
-        path += "" if key is None else f".{key}"
-        return f"line {line}, {visible(f'{kind}{path}'[:80])}"
+        self.problems.append(Problem(self.places.named(place), message))
 
 
 def _place(kind: str, number: int | None, key: str) -> Place:

@@ -1,7 +1,7 @@
 """The journey of desired state: a plan, its execution in one transaction, and a file of what there is."""
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from usersctl.errors import Forbidden
 from usersctl.mail.kinds import EmailQueue
@@ -13,8 +13,7 @@ from usersctl.state.reading import State
 from usersctl.store.store import Store
 
 
-@dataclass(frozen=True)
-class DesiredState:
+class DesiredState(NamedTuple):
     store: Store
     emails: EmailQueue
 

@@ -7,13 +7,12 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from usersctl.clock import Clock
-from usersctl.errors import Invalid, StoreUnusable, UsersError
+from usersctl.errors import Invalid, ServerAway, StoreUnusable, UsersError
 from usersctl.models import Actor
 from usersctl.store import database_file
 from usersctl.store.checks import BackupProblem, BackupReport, check, check_on_server
@@ -34,7 +33,8 @@ def check_in_use(store: Store) -> BackupReport:
     """Checks the database in one snapshot, where it is."""
     if not isinstance(store.database, Conninfo):
         return check(store.database)
-    with store.read() as tx, store.whole():
+    with store.read() as tx:
+        store.whole()
         return check_on_server(tx)
 
 
@@ -91,8 +91,7 @@ UNVERIFIED = ".unverified"
 A_DAY = 86_400  # seconds
 
 
-@dataclass(frozen=True)
-class DatedBackups:
+class DatedBackups(NamedTuple):
     """The backups in a folder that have the time in their name, of which the newest are kept."""
 
     folder: Path
@@ -157,17 +156,18 @@ class DatedBackups:
 # --- restore ---
 
 
-@dataclass
 class Replacement:
     """Puts the content of a copy into a database, whose file stays, because a daemon may have it open."""
 
-    copy: Path  # checked; this changes it
-    database: Database
-    file: Path  # the backup
-    keep_tokens: bool
-    by: Actor
-    now: Clock
-    kept: Path | None = None  # the file with the replaced content
+    def __init__(
+        self, copy: Path, database: Database, file: Path, keep_tokens: bool, by: Actor, now: Clock
+    ) -> None:
+        self.copy = copy  # checked; this changes it
+        self.database = database
+        self.file = file  # the backup
+        self.keep_tokens = keep_tokens
+        self.by, self.now = by, now
+        self.kept: Path | None = None  # the file with the replaced content
 
     def run(self, progress: Callable[[int, int], Any]) -> Path | None:
         """Returns the file that keeps the replaced content, if there was any."""
@@ -191,6 +191,8 @@ class Replacement:
                     return  # the error came after the commit
                 self.kept.unlink()
                 self.kept = None
+                if isinstance(error, ServerAway):
+                    error.hint = "nothing was replaced: restore again when the server is back"
             if isinstance(error, StoreUnusable) and isinstance(self.database, Path):
                 error.hint = error.hint or (
                     "nothing was replaced; if that database is beyond repair, stop the daemon, move it away with its"
@@ -205,11 +207,19 @@ class Replacement:
             self._prepare(source, present)
 
     def _is_done(self, source: Store) -> bool:
-        """Whether the database has the audit row of this restore."""
+        """Whether the database has the audit row of this restore.
+
+        A writer looks: it comes after the restore, whose commit a server may not have finished.
+        """
         with source.read() as restored:
             last = restored.last_audit_row()
-        with closing(open_store(self.database, write=False)) as store, store.read() as present:
-            return last is not None and next(present.audit_rows(from_id=last.id), None) == last
+        try:
+            with closing(open_store(self.database)) as store, store.write(commit=False) as present:
+                return last is not None and next(present.audit_rows(from_id=last.id), None) == last
+        except UsersError as error:
+            message = f"{error}. It is not known whether the backup was restored"
+            hint = f"restore it again when the database can be used; its content before this is kept as {self.kept}"
+            raise StoreUnusable(message, hint=hint) from None
 
     def _prepare(self, source: Store, present: Store | None) -> None:
         """Changes the source where the past must not return: ended tokens, a lockdown, ids of deleted users."""

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from usersctl.errors import StoreUnusable
 
-_IS_CONNINFO = re.compile(r"postgres(ql)?://|\w+ *= *")
+# Text, not compiled: most commands need the first alone.
+_IS_CONNINFO = r"postgres(ql)?://|\w+ *= *"
 # In the user's part of an address, in its parameters, and among key=value pairs, where blanks may stand in quotes.
-_SECRET = re.compile(
+_HIDDEN = (
     r"(?P<before>://[^:@/?\s]*:)[^@/]*(?=@)"
     r"|(?P<key>\b(?:\w*password|\w+_secret|scram_\w+)\s*=\s*)(?:'(?:\\.|[^'\\])*'|[^\s&']+)"
 )
@@ -15,11 +16,11 @@ _SECRET = re.compile(
 # Of the forms that libpq takes, those in which it is plain where a password ends. Its errors repeat bad escapes.
 _USER = r"[^\s:/?@]*(?::[^\s/?@]*)?@"
 _HOST = r"(?:[\w.%-]*|\[[\da-fA-F:.%]+\])(?::\d+)?"
-_URL = re.compile(
+_URL = (
     rf"(?!.*%(?:00|(?![\da-fA-F]{{2}})))postgres(?:ql)?://(?:{_USER})?{_HOST}(?:,{_HOST})*(?:/[^\s/?@]*)?"
     r"(?:\?\w+=[^\s&']*(?:&\w+=[^\s&']*)*)?"
 )
-_PAIRS = re.compile(r"(?:\s*\w+\s*=\s*(?:'(?:[^'\\]|\\.)*'|[^\s&'\\]+)(?=\s|$))+\s*")
+_PAIRS = r"(?:\s*\w+\s*=\s*(?:'(?:[^'\\]|\\.)*'|[^\s&'\\]+)(?=\s|$))+\s*"
 
 
 class Conninfo(str):
@@ -31,7 +32,7 @@ class Conninfo(str):
     @property
     def shown(self) -> str:
         """For messages and logs: without passwords."""
-        return _SECRET.sub(lambda found: f"{found['before'] or found['key']}***", self)
+        return re.sub(_HIDDEN, lambda found: f"{found['before'] or found['key']}***", self)
 
     @property
     def has_password(self) -> bool:
@@ -42,15 +43,19 @@ Database = Path | Conninfo
 
 
 def is_conninfo(text: str) -> bool:
-    return _IS_CONNINFO.match(text) is not None
+    return re.match(_IS_CONNINFO, text) is not None
 
 
 def is_well_formed(text: str) -> bool:
-    return text.isprintable() and bool(_URL.fullmatch(text) or _PAIRS.fullmatch(text))
+    return text.isprintable() and bool(re.fullmatch(_URL, text) or re.fullmatch(_PAIRS, text))
 
 
 def shown(database: Database) -> str:
     return database.shown if isinstance(database, Conninfo) else str(database)
+
+
+def is_file_of(file: Path, database: Database) -> bool:
+    return isinstance(database, Path) and file.exists() and database.exists() and file.samefile(database)
 
 
 def file_of(database: Database) -> Path:

@@ -8,12 +8,14 @@ from usersctl.models import BEHIND, EmailState, QueuedEmail, WebhookState
 from usersctl.store.statements import Statements
 
 _EVENT = ", ".join(QueuedEmail._fields)
+# The events of one user. With its second condition, so that SQLite uses the index of events alone: there may be many.
+_OF_A_USER = "webhook = :webhook AND webhook <> '' AND subject = :subject"
 
 
 class Deliveries(Statements):
     def add_event(self, webhook: str, subject: int, event: str, message_id: str, payload: str) -> None:
         """Due now, or behind the events of the same user that wait."""
-        waiting = "SELECT 1 FROM outbox WHERE webhook = :webhook AND subject = :subject AND state = 'waiting'"
+        waiting = f"SELECT 1 FROM outbox WHERE {_OF_A_USER} AND state = 'waiting'"
         self._run(
             "INSERT INTO outbox (kind, email, message_id, created_at, due_at, webhook, subject, payload) VALUES (:event, '',"
             f" :id, :now, CASE WHEN EXISTS ({waiting}) THEN :behind ELSE :now END, :webhook, :subject, :payload)",
@@ -36,10 +38,10 @@ class Deliveries(Statements):
         self._release(event.webhook, event.subject)
 
     def _release(self, webhook: str, subject: int) -> None:
-        first = "SELECT min(id) FROM outbox WHERE webhook = ? AND subject = ? AND state = 'waiting'"
+        first = f"SELECT min(id) FROM outbox WHERE {_OF_A_USER} AND state = 'waiting'"
         self._run(
-            f"UPDATE outbox SET due_at = ? WHERE id = ({first}) AND due_at = ?",
-            (self.now_text, webhook, subject, BEHIND),
+            f"UPDATE outbox SET due_at = :now WHERE id = ({first}) AND due_at = :behind",
+            {"webhook": webhook, "subject": subject, "now": self.now_text, "behind": BEHIND},
         )
 
     def give_up_events(self, before: str, at_most: int) -> int:
@@ -54,8 +56,8 @@ class Deliveries(Statements):
         """Makes all that wait due as if never tried, in their order; and those given up, where no later one of the same user
         was taken."""
         later = (
-            "SELECT 1 FROM outbox AS later WHERE later.webhook = outbox.webhook AND later.subject = outbox.subject"
-            " AND later.id > outbox.id AND later.state = 'sent'"
+            "SELECT 1 FROM outbox AS later WHERE later.webhook = outbox.webhook AND later.webhook <> ''"
+            " AND later.subject = outbox.subject AND later.state = 'sent' AND later.id > outbox.id"
         )
         values = {"webhook": webhook, "behind": BEHIND, "now": self.now_text}
         self._run(

@@ -64,6 +64,11 @@ class LoginFailures(Statements):
         ).fetchone()
         return row[0], row[1]
 
+    def delete_oldest_clients(self, limit: str, keep: int, at_most: int) -> int:
+        """Deletes those that this limit counts, beyond the newest `keep`."""
+        condition = "client LIKE ? ORDER BY started_at DESC LIMIT ? OFFSET ?"
+        return self._delete_some("client_counts", "client", condition, f"{limit} %", at_most, keep)
+
     def delete_client_counts(self, before: str, at_most: int) -> int:
         return self._delete_some("client_counts", "client", "started_at < ? LIMIT ?", before, at_most)
 

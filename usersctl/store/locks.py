@@ -7,7 +7,7 @@ LEADER = 0  # the number of the leader's lock; that of an email is its id
 
 
 class Locks(Protocol):
-    """Those of one holder. They are free when it is done, and when its process dies."""
+    """Those of one holder, of which a thread is one at a time. They are free when it is done, and when its process dies."""
 
     look_every: float  # seconds between two looks of the sender at the outbox
 

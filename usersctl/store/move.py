@@ -19,9 +19,11 @@ def move(source: Store, to: Database, progress: Progress) -> dict[str, int]:
     if to == source.database:
         raise Taken(f"{source.name} is the database itself")
     source.check_movable()
-    with source.write() as tx, source.whole(), _new(source, to) as new:
-        counts = pour(tx, new, progress)
-        source.mark_as_moved(tx, shown(to))
+    with source.write() as tx:
+        source.whole()
+        with _new(source, to) as new:
+            counts = pour(tx, new, progress)
+            source.mark_as_moved(tx, shown(to))
     return counts
 
 

@@ -171,7 +171,7 @@ class SQLiteStore(Store):
             )
 
     def mark_as_moved(self, tx: Transaction, moved_to: str) -> None:
-        tx.mark_as_moved(moved_to)
+        super().mark_as_moved(tx, moved_to)
         # Each request looks at the mode of the file, and at the mark when that has changed.
         tx.after_commit(lambda: self._path.chmod(self._path.stat().st_mode & 0o440))
 

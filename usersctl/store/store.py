@@ -6,7 +6,7 @@ Four verbs: `read` a snapshot, `glance` at one statement, `write` all or nothing
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -175,16 +175,16 @@ class Store(ABC):
         `first` is called when no other process can write any more and nothing is replaced yet; it may still change `other`.
         """
 
-    def whole(self) -> AbstractContextManager[None]:
-        """For a part of a transaction that takes long, because it is about the whole content."""
-        return nullcontext()
+    def whole(self) -> None:  # noqa: B027
+        """The rest of this transaction, with its commit, may take long, because it is about the whole content."""
 
     def check_movable(self) -> None:  # noqa: B027
         """Raises StoreUnusable if this user could not mark it as moved."""
 
-    @abstractmethod
     def mark_as_moved(self, tx: Transaction, moved_to: str) -> None:
         """From the end of this transaction on, every process refuses to use this database."""
+        tx.mark_as_moved(moved_to)
+        tx.after_commit(self._forget)
 
     # --- connections ---
 

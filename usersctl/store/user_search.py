@@ -29,11 +29,7 @@ class UserSearch(Statements):
         For a word that many names begin with: those names stand together, and the list would be read up to them.
         """
         starts = list(dict.fromkeys(word[:2] for word in words if len(word) > 1))
-        # Said of each word, so that FTS5 stops at the first that no other name holds.
-        elsewhere = (
-            f"(({_all_of(_grams([word]))}) NOT ({_any_of(starts)}))" for word in words if len(word) > 2
-        )
-        ids = self._matching(" AND ".join(elsewhere))
+        ids = self._with_other_names(words, starts)
         if len(ids) > FEW:
             return None
         where = " AND ".join((*conditions, "name_folded >= :start AND name_folded < :end"))
@@ -42,6 +38,12 @@ class UserSearch(Statements):
             rows = self._run(f"SELECT id FROM users WHERE {where} ORDER BY {order} LIMIT :most", named)
             ids += [user_id for (user_id,) in rows]
         return ids
+
+    def _with_other_names(self, words: Sequence[str], starts: Sequence[str]) -> list[int]:
+        """Those that may hold all words, and whose names begin with none of `starts`; or more than FEW of them."""
+        # Said of each word, so that FTS5 stops at the first that no other name holds.
+        held = (f"(({_all_of(_grams([word]))}) NOT ({_any_of(starts)}))" for word in words if len(word) > 2)
+        return self._matching(" AND ".join(held))
 
     def _matching(self, match: str) -> list[int]:
         statement = "SELECT rowid FROM user_search WHERE user_search MATCH ? LIMIT ?"

@@ -3,9 +3,8 @@
 import json
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from usersctl.config import Settings
 from usersctl.errors import Invalid, LastAdmin, UsersError
@@ -20,8 +19,7 @@ T = TypeVar("T")
 PlacedRow = tuple[str, dict[str, Any] | Invalid]  # the row, or why it is invalid, after its place
 
 
-@dataclass(frozen=True)
-class Transfer:
+class Transfer(NamedTuple):
     store: Store
     hasher: Hasher
     settings: Settings

@@ -4,9 +4,8 @@ import base64
 import hashlib
 import hmac
 import threading
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from usersctl.clock import moment
 from usersctl.config.webhooks import Webhook, key_of
@@ -28,13 +27,12 @@ class Post(Protocol):
     def __call__(self, url: str, body: bytes, headers: dict[str, str], *, allow_private: bool) -> Answer: ...
 
 
-@dataclass(frozen=True)
-class Delivery:
+class Delivery(NamedTuple):
     """To one webhook. Events of one user are sent in their order: the next one is due when the one before is done."""
 
     store: Store
     webhook: Webhook
-    committed: threading.Event = field(default_factory=threading.Event)  # wakes the worker that sends
+    committed: threading.Event  # wakes the worker that sends
     post: Post = sending.post
 
     def work(self) -> Attempt | None:

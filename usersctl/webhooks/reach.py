@@ -2,12 +2,24 @@
 
 import socket
 from collections.abc import Iterator
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
 from usersctl.webhooks.errors import NotDelivered
 
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
-_DOCUMENTATION = IPv6Network("3fff::/20")
+# Reserved, but global to some versions of `ipaddress`; there clouds answer their own machines, too.
+_RESERVED = tuple(
+    map(
+        ip_network,
+        (
+            "192.0.0.0/24",  # of protocols; Oracle's metadata
+            "192.88.99.0/24",  # relays of 6to4
+            "168.63.129.16/32",  # of every machine in Azure
+            "2001::/23",  # of protocols
+            "3fff::/20",  # of documentation
+        ),
+    )
+)
 _NAT64 = IPv6Network("64:ff9b::/96")
 _ISATAP = (0x00005EFE, 0x02005EFE)  # before an IPv4 address at the end
 
@@ -53,7 +65,9 @@ def _meant(address: IPv4Address | IPv6Address) -> Iterator[IPv4Address | IPv6Add
 
 
 def _is_global(address: IPv4Address | IPv6Address) -> bool:
-    if isinstance(address, IPv6Address) and (address not in _GLOBAL_UNICAST or address in _DOCUMENTATION):
+    if isinstance(address, IPv6Address) and address not in _GLOBAL_UNICAST:
+        return False
+    if any(address in network for network in _RESERVED):
         return False
     return address.is_global and not address.is_multicast and not address.is_reserved
 

@@ -1,5 +1,6 @@
 """The webhooks of the configuration: they hear of every change, and an operator sees, tries and begins them again."""
 
+import threading
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -59,7 +60,7 @@ class Webhooks:
 
     @cached_property
     def deliveries(self) -> dict[str, Delivery]:
-        return {webhook.name: Delivery(self.store, webhook) for webhook in self.all}
+        return {webhook.name: Delivery(self.store, webhook, threading.Event()) for webhook in self.all}
 
     def hear(self, tx: Transaction, told: Told) -> None:
         """Of each change, in its transaction."""

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+from usersctl.factors.challenges import LIFETIME
 from usersctl.models import Method
 from usersctl.secrets import new_token
 from usersctl.service import Service
@@ -62,7 +63,7 @@ def options(request: Request, service: Service) -> dict[str, Any]:
     browser = next(iter(request.passkey_browsers), "") or new_token()
     user_id = request.user and request.user.id
     public_key = service.passkeys.options(browser, user_id, request.pending_tokens)
-    max_age = int(service.passkeys.lifetime.total_seconds())
+    max_age = int(LIFETIME.total_seconds())
     request.new_cookies.set(request.settings.passkey_cookie, browser, max_age=max_age)
     return {"publicKey": public_key}
 

@@ -7,8 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from waitress import wasyncore
 from waitress.adjustments import Adjustments
@@ -35,8 +34,7 @@ TO_LEAVE = 1.0  # after it, for threads to end
 TICK_EVERY = 0.5  # seconds between two ticks of the watchdog
 
 
-@dataclass(frozen=True)
-class Hosted:
+class Hosted(NamedTuple):
     """The application that one process serves, and its callbacks."""
 
     app: WSGIApp

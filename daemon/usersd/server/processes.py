@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
@@ -31,8 +30,7 @@ SOONEST_RESTART = 0.1
 LATEST_RESTART = 10.0
 
 
-@dataclass(frozen=True)
-class Serving:
+class Serving(NamedTuple):
     """How many threads each process has, and how many processes there are."""
 
     threads: int = 4
@@ -48,7 +46,7 @@ class Serving:
         return cls(settings.threads, settings.processes, -(-cores // settings.processes))
 
     def sizes(self) -> dict[str, int]:
-        return {name: size for name, size in asdict(self).items() if name != "processes"}
+        return {name: size for name, size in self._asdict().items() if name != "processes"}
 
 
 def serve(
@@ -147,7 +145,6 @@ class _Child(NamedTuple):
     delay: float  # seconds that it waited before it began to serve
 
 
-@dataclass
 class _Parent:
     """Forks the processes that serve, replaces those that end unexpectedly, and passes signals on.
 
@@ -155,17 +152,19 @@ class _Parent:
     serves, and writes the time of its last successful self-check into shared memory.
     """
 
-    listener: socket.socket
-    make: Callable[[int], AbstractContextManager[Hosted]]
-    serving: Serving
-    on_ready: Callable[[str], None]
-    notifier: Notifier
-    children: dict[int, _Child] = field(default_factory=dict)  # by process id
-    ready: bool = False
-    stopping: bool = False
-    code: int = 0
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        make: Callable[[int], AbstractContextManager[Hosted]],
+        serving: Serving,
+        on_ready: Callable[[str], None],
+        notifier: Notifier,
+    ) -> None:
+        self.listener, self.make, self.serving = listener, make, serving
+        self.on_ready, self.notifier = on_ready, notifier
+        self.children: dict[int, _Child] = {}  # by process id
+        self.ready = self.stopping = False
+        self.code = 0
         self.checked_at = memoryview(mmap.mmap(-1, self.serving.processes * 8)).cast("d")
 
     def serve(self) -> int:

@@ -11,11 +11,6 @@ Cell = str | int | bool | None
 # Control characters, line separators, changes of writing direction, and surrogates, which UTF-8 cannot hold.
 _UNSAFE = "[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 
-# What a spreadsheet takes for the beginning of a formula, also in wide forms, and what separates cells in some country.
-_SIGNS = r"=+\-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b\u2212"
-_FORMULA = re.compile(rf"(?:^|(?<=[,;\t]))(?=[\s\"]*[{_SIGNS}]|[\t\r\n])")
-_SUSPICIOUS_START, _SEPARATOR = re.compile(rf"[{_SIGNS}\s\"]"), re.compile(r"[,;\t]")
-
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -39,16 +34,6 @@ def plain(cell: Cell) -> str:
 def csv_value(value: Cell) -> Cell:
     """Booleans as in JSON, not as in Python."""
     return str(value).lower() if isinstance(value, bool) else value
-
-
-def no_formula(value: Cell) -> Cell:
-    """Text that a spreadsheet shows and does not run: an apostrophe stands before each formula."""
-    if not isinstance(value, str):
-        return value
-    # Most texts need no closer look, which is slow.
-    if _SUSPICIOUS_START.match(value) or _SEPARATOR.search(value):
-        return _FORMULA.sub("'", value)
-    return value
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:

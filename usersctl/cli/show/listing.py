@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING
 
 from usersctl.cli.invocation import Invocation
-from usersctl.cli.show.cells import Cell, no_formula, to_json
+from usersctl.cli.show.cells import Cell, to_json
 from usersctl.errors import NotFound
 from usersctl.models import USER_FIELDS, Page, User, UserFilter
 from usersctl.text import counted
@@ -72,6 +72,8 @@ def _print(run: Invocation, users: Iterable[User], form: str | None) -> None:
             print(to_json(user.as_json()))
     elif form == "csv":
         import csv
+
+        from usersctl.cli.show.formulas import no_formula
 
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(USER_FIELDS)

@@ -76,7 +76,9 @@ _COUNT = re.compile(r"UPDATE (\w+) SET (\w+) = \2 ([+-]) 1\s+WHERE (.*?);", re.D
 _IF_POSSIBLE = "DO $$ BEGIN {}; EXCEPTION WHEN OTHERS THEN NULL; END $$"
 SEARCH = (
     _IF_POSSIBLE.format("CREATE EXTENSION IF NOT EXISTS pg_trgm"),
-    _IF_POSSIBLE.format("CREATE INDEX users_by_search_text ON users USING gin (search_text gin_trgm_ops)"),
+    _IF_POSSIBLE.format(
+        "CREATE INDEX users_by_words ON users USING gin (substr(search_text, 3) gin_trgm_ops)"
+    ),
 )
 # `moved_to`: where the content went, which makes this database one that nothing opens.
 _INSTALLATION = (

@@ -76,7 +76,8 @@ class Connection:
         self._prepared: dict[str, tuple[bytes, tuple[str, ...]]] = {}
         self._readers: dict[bytes, Readers] = {}  # by the name of a prepared statement
         self._streams = 0
-        self._silence = SILENCE
+        self._listens = False
+        self.silence = SILENCE
         self.since = time.monotonic()
 
     # --- statements ---
@@ -86,10 +87,8 @@ class Connection:
         if known is None:
             return self._unprepared(statement, values)
         name, names = known
-        given = _given(names, values)
-        texts = [_encoded(value) for value in given]
-        formats = [value.__class__ is bytes for value in given]
-        result = self._sent(self._pg.send_query_prepared, name, texts, formats)
+        texts = [_encoded(value) for value in _given(names, values)]
+        result = self._sent(self._pg.send_query_prepared, name, texts)
         if name not in self._readers:
             self._readers[name] = _readers(result)
         return _rows(result, self._readers[name])
@@ -111,9 +110,8 @@ class Connection:
     def _unprepared(self, statement: str, values: Any, before: bytes = b"") -> Rows:
         text, names = translated(statement)
         given = _given(names, values)
-        texts, types = map(_encoded, given), map(_type_of, given)
-        formats = [isinstance(value, bytes) for value in given]
-        return _rows(self._sent(self._pg.send_query_params, before + text, list(texts), list(types), formats))
+        texts, types = list(map(_encoded, given)), list(map(_type_of, given))
+        return _rows(self._sent(self._pg.send_query_params, before + text, texts, types))
 
     def executemany(self, statement: str, rows: Iterable[Any]) -> None:
         for values in rows:
@@ -148,21 +146,20 @@ class Connection:
             for number, row in enumerate(rows):
                 self._pg.put_copy_data(b"\t".join(map(_copied, row)) + b"\n")
                 if number % FETCHED == 0:
-                    self._flush(time.monotonic() + self._silence)
+                    self._flush(time.monotonic() + self.silence)
         except BaseException:
-            with suppress(ServerError, Away):
-                self._sent(self._pg.put_copy_end, b"given up")
+            self.close()
             raise
         self._sent(self._pg.put_copy_end)
 
     @property
     def in_transaction(self) -> bool:
-        return self._pg.transaction_status != pq.TransactionStatus.IDLE
+        return self._pg.transaction_status not in (pq.TransactionStatus.IDLE, pq.TransactionStatus.UNKNOWN)
 
     @property
     def is_lost(self) -> bool:
-        """Also if the server has closed it since the last statement: unasked it sends nothing but that it ends."""
-        return self._pg.status != pq.ConnStatus.OK or bool(self._poll.poll(0))
+        """Also if the server has closed it since the last statement: unasked it sends nothing but that, and notices."""
+        return self._pg.status != pq.ConnStatus.OK or (not self._listens and bool(self._poll.poll(0)))
 
     @contextmanager
     def patient(self, seconds: float = 3600.0) -> Iterator[None]:
@@ -171,35 +168,35 @@ class Connection:
         try:
             yield
         finally:
-            self._silence = SILENCE
+            self.silence = SILENCE
             with suppress(ServerError, Away):  # in a transaction that failed, whose end undoes the limit
                 self.limit()
 
-    def limit(self, seconds: float = SLOW) -> None:
+    def limit(self, seconds: float = SLOW, *, scope: str = "SESSION") -> None:
         """Of a statement, kept by the server, which ends it in time and keeps the connection. So this waits longer."""
-        self.run(f"SET statement_timeout = {round(seconds * 1000)}")
-        self._silence = max(SILENCE, seconds + SILENCE - SLOW)
+        self.run(f"SET {scope} statement_timeout = {round(seconds * 1000)}")
+        self.silence = max(SILENCE, seconds + SILENCE - SLOW)
 
     # --- what the server sends by itself ---
 
-    def notified(self, seconds: float) -> bool:
-        """Whether a notice came, for which this waits so long."""
-        if self._poll.poll(seconds * 1000):
-            try:
-                self._pg.consume_input()
-            except OperationalError as error:
-                raise self._error(None) from error
-        heard = False
-        while self._pg.notifies() is not None:
-            heard = True
-        return heard
+    def listen(self, channel: str) -> None:
+        if not self._listens:
+            self.run(f"LISTEN {channel}")
+            self._listens = True
+
+    def notified(self, seconds: float, *, within: float) -> bool:
+        """Whether a notice came, for which this waits so long. Raises an error if the server does not answer `within` so
+        many seconds."""
+        self._poll.poll(seconds * 1000)
+        self.run("SELECT 1", within=within)
+        return bool(list(iter(self._pg.notifies, None)))
 
     # --- the wire ---
 
     def _sent(self, send: Callable[..., object], *words: Any, within: float | None = None) -> PGresult:
         try:
             send(*words)
-            return self._result(within or self._silence)
+            return self._result(within or self.silence)
         except OperationalError as error:
             raise self._error(None) from error
 
@@ -279,7 +276,12 @@ def _waited(pg: PGconn, until: float) -> str:
         if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
             return f"{pg.host.decode()}, port {pg.port.decode()}, does not answer"
         state = pq.PollingStatus(pg.connect_poll())
-    return "" if pg.status == pq.ConnStatus.OK else _first_line(pg)
+    if pg.status == pq.ConnStatus.OK:
+        return ""
+    problem = _first_line(pg)
+    if not problem:  # libpq has no words for it
+        raise Away("this process has too many files open")
+    return problem
 
 
 def _options(conninfo: bytes) -> dict[bytes, bytes]:
@@ -335,11 +337,11 @@ def _type_of(value: object) -> int:
 
 
 def _encoded(value: Any) -> bytes | None:
-    if value is None or value.__class__ is bytes:
-        return value
+    if value is None:
+        return None
     if isinstance(value, str):
         return value.encode().replace(b"\0", NO_ZERO)
-    return b"%d" % value
+    return b"\\x%s" % value.hex().encode() if isinstance(value, bytes) else b"%d" % value
 
 
 _COPY = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -358,10 +360,6 @@ def _bytes(value: bytes) -> bytes:
     return bytes.fromhex(value[2:].decode())
 
 
-def _number(value: bytes) -> int | float:
-    return float(value) if b"." in value else int(value)
-
-
 # SQLite has no booleans: they are 0 and 1.
 _READERS: dict[int, Callable[[bytes], Any]] = {
     _BOOL: lambda value: int(value == b"t"),
@@ -370,8 +368,7 @@ _READERS: dict[int, Callable[[bytes], Any]] = {
     21: int,
     23: int,
     26: int,
-    701: float,
-    1700: _number,
+    1700: int,  # a sum of numbers
 }
 
 

@@ -1,4 +1,4 @@
-"""Advisory locks of the server, on a connection of their own: they are free when it ends, for whatever reason."""
+"""Advisory locks of the server, of the connection of one thread: they are free when it ends, for whatever reason."""
 
 import time
 from threading import Event
@@ -20,7 +20,6 @@ class ServerLocks:
 
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection
-        self._listens = False
 
     def take(self, number: int) -> bool:
         statement = "SELECT pg_try_advisory_lock(CAST(? AS INTEGER), CAST(? AS INTEGER))"
@@ -36,16 +35,12 @@ class ServerLocks:
         return self._connection.execute(statement, (OURS, number % NUMBERS)).fetchone() is not None
 
     def hear(self, stopping: Event, seconds: float) -> bool:
-        if not self._listens:
-            self._connection.run(f"LISTEN {OUTBOX}")
-            self._listens = True
+        self._connection.listen(OUTBOX)
         until = time.monotonic() + seconds
         while not stopping.is_set() and time.monotonic() < until:
-            if self._connection.notified(STEP):
+            if self._connection.notified(STEP, within=SILENCE):  # raises an error if the locks are lost
                 return True
-            self._connection.run("SELECT 1", within=SILENCE)  # raises an error if the locks are lost
         return False
 
     def free(self) -> None:
-        """Makes the connection one for other locks."""
-        self._connection.run("UNLISTEN *; SELECT pg_advisory_unlock_all()")
+        self._connection.run("SELECT pg_advisory_unlock_all()")

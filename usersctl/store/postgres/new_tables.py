@@ -21,7 +21,7 @@ class NewTables:
         self._connection = connection
         self._run = connection.run
         self._tx = PostgresTransaction(connection)
-        ((self._home,),) = self._run("SELECT quote_ident(current_schema())")
+        ((self.home,),) = self._run("SELECT quote_ident(current_schema())")
         self._run(_EXTENSION)  # not into the schema that goes away
         self._run(
             f"CREATE SCHEMA {NEW}; SELECT set_config('search_path', '{NEW}, ' || current_setting('search_path'), true)"
@@ -41,14 +41,14 @@ class NewTables:
     def put_old_rows(self) -> None:
         """Those of the tables that are replaced, with the columns that both versions have. Triggers count anew."""
         self._make("")
-        at_home = f"FROM information_schema.columns WHERE quote_ident(table_schema) = '{self._home}'"
+        at_home = f"FROM information_schema.columns WHERE quote_ident(table_schema) = '{self.home}'"
         known = set(self._run(f"SELECT table_name, column_name {at_home}")) - set(COUNTED.items())
         for table, columns in tables().items():
             names = ", ".join(column for column in columns if (table, column) in known)
             if names and table != "user_counts":
                 # In the place of those with which a database begins.
                 self._run(
-                    f"DELETE FROM {table}; INSERT INTO {table} ({names}) SELECT {names} FROM {self._home}.{table}"
+                    f"DELETE FROM {table}; INSERT INTO {table} ({names}) SELECT {names} FROM {self.home}.{table}"
                 )
 
     def complete(self, last_ids: dict[str, int]) -> PostgresTransaction:
@@ -63,14 +63,14 @@ class NewTables:
 
     def finish(self) -> None:
         """From here to the commit, readers of the old tables wait."""
-        self._run(f"DROP TABLE IF EXISTS {', '.join(f'{self._home}.{name}' for name in _NAMES)}")
+        self._run(f"DROP TABLE IF EXISTS {', '.join(f'{self.home}.{name}' for name in _NAMES)}")
         for name in _NAMES:
-            self._run(f"ALTER TABLE {NEW}.{name} SET SCHEMA {self._home}")
+            self._run(f"ALTER TABLE {NEW}.{name} SET SCHEMA {self.home}")
         for (name,) in self._run(
             f"SELECT proname FROM pg_proc WHERE pronamespace = to_regnamespace('{NEW}')"
         ):
             self._run(
-                f"DROP FUNCTION IF EXISTS {self._home}.{name}(); ALTER FUNCTION {NEW}.{name}() SET SCHEMA {self._home}"
+                f"DROP FUNCTION IF EXISTS {self.home}.{name}(); ALTER FUNCTION {NEW}.{name}() SET SCHEMA {self.home}"
             )
         self._run(f"DROP SCHEMA {NEW}")
 

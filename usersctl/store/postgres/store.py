@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from usersctl.clock import Clock
 from usersctl.errors import Busy, ServerAway, StoreUnusable, Taken, UsersError
@@ -14,6 +13,7 @@ from usersctl.store import database_file
 from usersctl.store.conninfo import Conninfo
 from usersctl.store.content import pour, tables
 from usersctl.store.database_file import NOT_OURS, VERSION, Migrated, in_name, moved, newer
+from usersctl.store.new_file import new_file
 from usersctl.store.postgres import dialect
 from usersctl.store.postgres.locks import ServerLocks
 from usersctl.store.postgres.transaction import PostgresTransaction
@@ -22,18 +22,17 @@ from usersctl.store.transaction import Transaction
 
 try:
     from usersctl.store.postgres.driver import SLOW, Away, Connection, ServerError, Silent
+    from usersctl.store.postgres.new_tables import NewTables
 except ImportError:
     hint = "install it with: pip install 'usersctl[postgres]'"
     raise StoreUnusable("A database on a PostgreSQL server needs psycopg", hint=hint) from None
-
-if TYPE_CHECKING:
-    from usersctl.store.postgres.new_tables import NewTables
 
 OLDEST_SERVER = 140000
 NEVER = float("-inf")
 UPGRADE = 600.0  # seconds for which a process waits while another one upgrades the database
 WRITERS = 0x75737273  # the advisory lock of the one writer: "usrs"
 COMMIT_WHILE_HELD = 0.5  # seconds, while another writer was waited for in vain
+LONGEST = 3600.0  # seconds for a statement about the whole content, and for its commit
 LEFT_ALONE = 1.0  # seconds: after a server did not answer, nothing waits for it again for so long
 _AWAY = {"57P01", "57P02", "57P03", "08006", "08003", "08000", "25006"}
 _BUSY = {"55P03", "40001", "40P01"}
@@ -50,7 +49,7 @@ _MISTAKES = re.compile(
     r"authentication|no password|does not exist|pg_hba|ermission denied|certificate|invalid|not found|not support"
 )
 _IDLE = "idle_in_transaction_session_timeout = '10s'"
-# For a transaction that waits while another database is filled.
+# For a transaction that copies everything, or waits while another database is filled.
 TAKES_LONG = "SET LOCAL idle_in_transaction_session_timeout = '30min'"
 _SESSION = (
     f"SET client_encoding = 'UTF8'; SET jit = off; SET bytea_output = 'hex'; SET statement_timeout = '{SLOW}s';"
@@ -69,21 +68,18 @@ class PostgresStore(Store):
     def __init__(self, conninfo: Conninfo, *, read_only: bool, clock: Clock) -> None:
         super().__init__(conninfo, read_only=read_only, clock=clock)
         self._conninfo = conninfo
-        self._spare: list[Connection] = []  # for locks, which need one of their own
         self._was_connected = False
         self._lost = NEVER  # when a connection was lost: all older ones are made anew
         self._silent, self._reason = NEVER, ""  # when the server did not answer, and why
 
     def _bring_up_to_date(self, *, create: bool) -> None:
-        """A process that upgrades the database ends the connections of those that wait for it: they look again."""
-        for is_last in (False, False, True):
-            try:
-                super()._bring_up_to_date(create=create)
-            except ServerAway:
-                if is_last or not self._was_connected:
-                    raise
-            else:
-                return
+        try:
+            super()._bring_up_to_date(create=create)
+        except ServerAway:
+            if not self._was_connected:
+                raise
+            # A process that upgrades the database ends the connections of those that wait for it: they look again.
+            super()._bring_up_to_date(create=create)
 
     def _upgrade(self, connection: Connection) -> None:
         with connection.patient(), self._transaction(connection, _begin(UPGRADE, alone=True)):
@@ -97,17 +93,13 @@ class PostgresStore(Store):
 
     def _renew(self, connection: Connection) -> None:
         """Makes each table again as schema.sql has it, with all rows and all columns that both versions have."""
-        from usersctl.store.postgres.new_tables import NewTables
-
         last_ids, new = PostgresTransaction(connection).last_ids(), NewTables(connection)
         new.put_old_rows()
         tx = new.complete(last_ids)
         accounts = tx.count_rows("users")
-        # Processes of the older version see the new one when they connect again. Before: those that read for long. After:
-        # those that came meanwhile, and wait.
-        tx.end_other_connections()
+        # Processes of the older version see the new one when they connect again.
+        tx.end_other_connections(f"{new.home}.installation")
         new.finish()
-        tx.end_other_connections()
         self.migrated = Migrated(accounts, None, [])
 
     def _is_current_on(self, connection: Connection) -> bool:
@@ -163,20 +155,30 @@ class PostgresStore(Store):
 
     @contextmanager
     def _transaction(self, connection: Connection, begin: str, *, commit: bool = True) -> Iterator[None]:
+        silence = connection.silence
         try:
             connection.run(begin)
             yield
-            hurry = COMMIT_WHILE_HELD if self._held else None
-            try:
-                connection.run("COMMIT" if commit else "ROLLBACK", within=hurry)
-            except Silent as error:  # it waits for a standby, perhaps, and the server answers others
-                self._held = True
-                raise Away(str(error)) from None
+            if commit:
+                self._commit(connection)
+            else:
+                connection.run("ROLLBACK")
         except BaseException:
             if not connection.is_lost and connection.in_transaction:
                 with suppress(Away, ServerError):
                     connection.run("ROLLBACK")
             raise
+        finally:
+            connection.silence = silence
+
+    def _commit(self, connection: Connection) -> None:
+        hurry = COMMIT_WHILE_HELD if self._held else None
+        try:
+            connection.run("COMMIT", within=hurry)
+        except Away as error:
+            # A silent server may wait for a standby, and answer others.
+            self._held |= isinstance(error, Silent)
+            raise Away(f"{error}, so that it is not known whether the change was made") from None
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
@@ -192,9 +194,8 @@ class PostgresStore(Store):
 
     def copy(self, target: Path, progress: Progress = lambda _done, _total: None) -> dict[str, int]:
         """The copy is a file."""
-        from usersctl.store.new_file import new_file  # late: hardly ever needed
-
-        with self.read() as tx, self.whole(), new_file(target) as new:
+        with self.read() as tx, new_file(target) as new:
+            self.whole()
             pour(tx, new, progress)
             return tx.counts()
 
@@ -204,27 +205,21 @@ class PostgresStore(Store):
         return target
 
     def take_over(self, other: Store, *, first: Callable[[], object], progress: Progress) -> None:
-        from usersctl.store.postgres.new_tables import NewTables
-
-        with self.write(), self.whole():
+        with self.write():
+            self.whole()
             first()
             with other.read() as content:
                 pour(content, NewTables(self._connection()), progress)
 
     @contextmanager
-    def filled(self) -> "Iterator[NewTables]":
+    def filled(self) -> Iterator[NewTables]:
         """Fills an empty database, which need not have tables, in one transaction. Raises Taken if it is not empty."""
-        from usersctl.store.postgres.new_tables import NewTables
+        with self.write() as tx:
+            self.whole()
+            self._refuse_content(tx)
+            yield NewTables(self._connection())
 
-        with self._errors_in_words():
-            connection = self._connection()
-            begin = _begin(database_file.BUSY_SECONDS, alone=True)
-            with connection.patient(), self._transaction(connection, begin):
-                connection.run(TAKES_LONG)
-                self._refuse_content(PostgresTransaction(connection))
-                yield NewTables(connection)
-
-    def _refuse_content(self, tx: PostgresTransaction) -> None:
+    def _refuse_content(self, tx: Transaction) -> None:
         present, problem = tx.parts().intersection(("installation", *tables())), ""
         if present and "installation" not in present:
             problem = f"has tables of another application: {', '.join(sorted(present))}"
@@ -233,24 +228,15 @@ class PostgresStore(Store):
         if problem:
             raise Taken(f"{self.name} {problem}", hint="name a new database, made with: createdb NAME")
 
-    @contextmanager
-    def whole(self) -> Iterator[None]:
+    def whole(self) -> None:
         connection = self._connection()
-        with connection.patient():
-            connection.run(TAKES_LONG)
-            yield
-
-    def mark_as_moved(self, tx: Transaction, moved_to: str) -> None:
-        tx.mark_as_moved(moved_to)
-        tx.after_commit(self._forget)
+        connection.run(TAKES_LONG)
+        connection.limit(LONGEST, scope="LOCAL")
 
     @contextmanager
     def locks(self) -> Iterator[ServerLocks]:
         with self._errors_in_words():
-            try:
-                connection = self._spare.pop()
-            except IndexError:
-                connection = self._opened()
+            connection = self._connection()
             locks = ServerLocks(connection)
             try:
                 yield locks
@@ -258,10 +244,13 @@ class PostgresStore(Store):
             except BaseException:
                 connection.close()
                 raise
-            self._spare.append(connection)
 
     def close(self) -> None:
-        self._close_spare()
+        """A background thread that did not stop in time may be amid a change, and ends it first."""
+        until = time.monotonic() + database_file.BUSY_SECONDS
+        others = self._connections - {self._local.__dict__.get("connection")}
+        while any(other.in_transaction for other in others) and time.monotonic() < until:
+            time.sleep(0.01)
         super().close()
 
     # --- connections and their errors ---
@@ -309,10 +298,6 @@ class PostgresStore(Store):
     def rest(self) -> None:
         self._forget()
 
-    def _close_spare(self) -> None:
-        while self._spare:
-            self._spare.pop().close()
-
     def in_words(self, error: ServerError | Away) -> UsersError:
         if isinstance(error, Away) or error.state in _AWAY:
             return self._away(error)
@@ -327,7 +312,6 @@ class PostgresStore(Store):
             self._silent = self._lost = time.monotonic()
             self._reason = str(error)
         self._forget()
-        self._close_spare()
         if isinstance(error, Away) and _MISTAKES.search(str(error)):
             hint = "check `database` of the configuration, and the roles and databases of the server"
             return StoreUnusable(f"{self.name} cannot be used: {error}", hint=hint)

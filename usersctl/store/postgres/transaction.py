@@ -10,6 +10,12 @@ from usersctl.store.transaction import Transaction
 from usersctl.store.user_search import FEW, pattern
 
 ROWS_OF_DAY = 8
+SAMPLE = 200  # users
+_HOLDS = "search_text LIKE ? ESCAPE '\\'"
+_HOLDS_BEHIND = (
+    "substr(search_text, 3) LIKE ? ESCAPE '\\'"  # as the index has it; a line end stands before the name
+)
+_BEGINS = "name_folded LIKE ? ESCAPE '\\'"
 
 
 class PostgresTransaction(Transaction):
@@ -27,16 +33,47 @@ class PostgresTransaction(Transaction):
     # --- users ---
 
     def candidates(self, words: Sequence[str]) -> list[int] | None:
-        """By the index of three characters in a row, which looks at all users where the server has no pg_trgm."""
-        long = [word for word in words if len(word) > 2]
+        """By the index of three characters in a row, which looks at all users where the server has no pg_trgm.
+
+        It knows all but the first character of a name. So users who share a first name are no more to it than one, and the
+        index of names has them side by side.
+        """
+        long = self._worth_a_look(words)
         if not long:
             return None
-        held = " AND ".join("search_text LIKE ? ESCAPE '\\'" for _ in long)
-        found = self._run(f"SELECT id FROM users WHERE {held} LIMIT ?", (*map(pattern, long), FEW + 1))
+        ids = set(self._held(long))
+        for word in long:
+            if len(ids) <= FEW:
+                ids.update(self._held([one for one in long if not word.startswith(one)], begins=word))
+        return list(ids)
+
+    def _with_other_names(self, words: Sequence[str], _starts: Sequence[str]) -> list[int]:
+        return self._held(self._worth_a_look(words))
+
+    def _held(self, words: Sequence[str], *, begins: str = "") -> list[int]:
+        """Users who hold these words behind the first character of their names, which begin so; at most FEW and one more."""
+        patterns = [pattern(word) for word in words]
+        conditions = [_HOLDS_BEHIND] * len(words)
+        if begins:
+            patterns.append(pattern(begins)[1:])
+            conditions.append(_BEGINS)
+        found = self._run(
+            f"SELECT id FROM users WHERE {' AND '.join(conditions)} LIMIT ?", (*patterns, FEW + 1)
+        )
         return [user_id for (user_id,) in found]
 
-    def first_by_name(self, *_search: Any) -> list[int] | None:
-        return None  # the planner chooses
+    def _worth_a_look(self, words: Sequence[str]) -> list[str]:
+        """Those that the index knows, without those that most users hold, if there are others: it would read all that it
+        has of them."""
+        long = [word for word in words if len(word) > 2]
+        if len(long) < 2:
+            return long
+        counts = ", ".join(f"count(*) FILTER (WHERE {_HOLDS})" for _ in long)
+        row = self._run(
+            f"SELECT {counts} FROM (SELECT search_text FROM users LIMIT {SAMPLE}) AS sample",
+            [pattern(word) for word in long],
+        ).fetchone()
+        return [word for word, count in zip(long, row, strict=True) if count < SAMPLE / 2] or long
 
     # --- the database as a whole ---
 
@@ -56,7 +93,7 @@ class PostgresTransaction(Transaction):
             " AND has_database_privilege(current_database(), 'CREATE'),"
             " (SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace(current_schema()) AND relkind = 'r'"
             " AND NOT pg_has_role(relowner, 'USAGE')),"
-            " EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm'), to_regclass('users_by_search_text') IS NOT NULL,"
+            " EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm'), to_regclass('users_by_words') IS NOT NULL,"
             " pg_is_in_recovery(), current_setting('fsync') = 'on' AND current_setting('synchronous_commit') <> 'off',"
             " CASE WHEN current_setting('synchronous_commit') = 'local' THEN '' ELSE current_setting('synchronous_standby_names')"
             " END, (SELECT count(*) FROM pg_stat_replication), pg_database_size(current_database())"
@@ -95,13 +132,13 @@ class PostgresTransaction(Transaction):
                 )
 
     def mark_as_moved(self, moved_to: str) -> None:
-        # A new connection waits for the end of this transaction, and then sees the mark.
-        self._connection.run("LOCK TABLE installation IN ACCESS EXCLUSIVE MODE")
         self.end_other_connections()
         self._run("UPDATE installation SET moved_to = ?", (moved_to,))
 
-    def end_other_connections(self) -> None:
-        """Those of this service, also of changes that wait for this one."""
+    def end_other_connections(self, installation: str = "installation") -> None:
+        """Those of this service, also of changes that wait for this one. A new connection waits for the end of this
+        transaction before it reads the version or the mark."""
+        self._connection.run(f"LOCK TABLE {installation} IN ACCESS EXCLUSIVE MODE")
         self._run(
             "SELECT pg_terminate_backend(pid, 3000) FROM pg_stat_activity WHERE datname = current_database()"
             " AND pid <> pg_backend_pid() AND (usename = current_user OR application_name = 'usersctl')"
