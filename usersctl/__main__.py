@@ -9,6 +9,7 @@ import errno
 import os
 import signal
 import sys
+from contextlib import suppress
 from io import BufferedWriter, FileIO, TextIOWrapper
 from types import FrameType
 from typing import IO, Any
@@ -16,6 +17,20 @@ from typing import IO, Any
 from usersctl.cli.exit_codes import ExitCode, code_of
 from usersctl.cli.invocation import Invocation
 from usersctl.errors import UsersError
+
+
+def command() -> None:
+    """Runs `main`, and ends the process at once: the interpreter would first take every module apart, for 2 ms of 40."""
+    try:
+        main()
+    except SystemExit as end:
+        from threading import active_count
+
+        if active_count() > 1:  # which the interpreter waits for
+            raise
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(int(end.code or 0))
 
 
 def main() -> None:
@@ -45,7 +60,6 @@ def main() -> None:
             traceback.print_exception(error)
     finally:
         run.close()
-        gc.freeze()  # nor does the interpreter search when it ends
     sys.exit(code)
 
 
@@ -157,4 +171,4 @@ def _report(run: Invocation, error: Exception) -> ExitCode:
 
 
 if __name__ == "__main__":
-    main()
+    command()

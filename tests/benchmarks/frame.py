@@ -28,7 +28,7 @@ LONGEST = 900.0  # seconds until a process is killed
 BARE = "import argparse, json, sqlite3"
 BARE_SERVER = "import bottle, waitress"
 # The code of the console script.
-START = "from usersctl.__main__ import main; main()"
+START = "from usersctl.__main__ import command; command()"
 MOMENT = "2026-11-20T08:22:19.123Z"
 USER_AGENT = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 HASH = "$2b$12$" + "abcdefghijklmnopqrstuv" + "A" * 31  # well-formed, and of no known password

@@ -10,7 +10,6 @@ import gc
 import json
 import os
 import pkgutil
-import runpy
 import select
 import signal
 import socket
@@ -214,12 +213,11 @@ def run_command(request: dict[str, Any], streams: list[int]) -> NoReturn:
     os.chdir(request["cwd"])
     sys.path[0] = request["cwd"]
     sys.argv[1:] = request["words"]
-    gc.freeze = lambda: None  # the command ends with it, and then _leave would find nothing
     sys.stdin = os.fdopen(0, closefd=False, errors="surrogateescape")
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", closefd=False, buffering=1, errors="backslashreplace")
     try:
-        runpy.run_module("usersctl", run_name="__main__", alter_sys=True)
+        import_module("usersctl.__main__").main()
     except SystemExit as end:
         code = end.code
     _leave(int(code or 0))

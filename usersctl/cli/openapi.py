@@ -13,11 +13,12 @@ def openapi(
 ) -> None:
     """Print the OpenAPI document of the HTTP interface."""
     from usersd.openapi.document import document
-    from usersd.openapi.reference import page
     from usersd.routes import TABLE
 
     run = invocation(ctx)
     if html:
+        from usersd.openapi.reference import page
+
         run.out.data(page(run.loaded.settings, TABLE))
     else:
         run.out.write_json(document(run.loaded.settings, TABLE))
