@@ -268,9 +268,11 @@ def test_sign_ins_that_wait_for_a_slow_provider_leave_places_for_the_others(
 ) -> None:
     with hostile() as slow, hostile() as quick:
         slow.answers["/token"] = silent
-        with browsing(make_service, slow=slow, quick=quick) as browser, ThreadPoolExecutor(40) as pool:
+        with browsing(make_service, slow=slow, quick=quick) as browser, ThreadPoolExecutor(30) as pool:
             paths = []
-            for _ in range(40):
+            for _ in range(
+                30
+            ):  # fewer than the daemon has threads for: no request is turned away before its turn
                 visitor = Browser(browser.base_url, Client(browser.client.port))
                 there = visitor.set_out("?provider=slow")
                 query = urlencode({"code": "x", "state": asked(there)["state"]})
