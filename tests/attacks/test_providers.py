@@ -270,9 +270,7 @@ def test_sign_ins_that_wait_for_a_slow_provider_leave_places_for_the_others(
         slow.answers["/token"] = silent
         with browsing(make_service, slow=slow, quick=quick) as browser, ThreadPoolExecutor(30) as pool:
             paths = []
-            for _ in range(
-                30
-            ):  # fewer than the daemon has threads for: no request is turned away before its turn
+            for _ in range(30):  # the daemon has threads for 32, so that none is turned away
                 visitor = Browser(browser.base_url, Client(browser.client.port))
                 there = visitor.set_out("?provider=slow")
                 query = urlencode({"code": "x", "state": asked(there)["state"]})
