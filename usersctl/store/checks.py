@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from usersctl.store import database_file
 from usersctl.store.transaction import Transaction
-from usersctl.store.upgrade import schema
+from usersctl.store.upgrade import statements
 from usersctl.text import counted
 
+_CREATES = re.compile(r"CREATE (?:UNIQUE |VIRTUAL )?(TABLE|INDEX|TRIGGER) (\w+)")
 MOST_PROBLEMS = 20  # of one check; a damaged file has thousands
 
 
@@ -75,11 +76,13 @@ def _foreign_keys(connection: sqlite3.Connection) -> Iterator[str]:
 
 
 def _schema(connection: sqlite3.Connection) -> Iterator[str]:
-    with closing(sqlite3.connect(":memory:")) as fresh:
-        fresh.executescript(schema())
-        expected = _parts(fresh)
+    expected = {
+        (match[1].lower(), match[2].lower()): _bare(sql)
+        for sql in statements()
+        if (match := _CREATES.match(sql))
+    }
     actual = _parts(connection)
-    for (kind, name), (_, sql) in expected.items():
+    for (kind, name), sql in expected.items():
         if (kind, name) not in actual:
             yield f"the {kind} {name} is missing"
         elif actual[kind, name][1] != sql:
@@ -96,10 +99,12 @@ def _parts(connection: sqlite3.Connection) -> dict[tuple[str, str], tuple[str, s
         "SELECT type, lower(name), lower(tbl_name), sql FROM sqlite_schema WHERE sql IS NOT NULL AND name <> 'sqlite_sequence'"
         " AND name NOT IN (SELECT name FROM pragma_table_list WHERE type = 'shadow')"
     )
-    return {
-        (kind, name): (table, " ".join(re.sub(r"--[^\n]*", "", sql).split()))
-        for kind, name, table, sql in rows
-    }
+    return {(kind, name): (table, _bare(sql)) for kind, name, table, sql in rows}
+
+
+def _bare(sql: str) -> str:
+    """Without comments, line ends and the semicolon at its end."""
+    return " ".join(re.sub(r"--[^\n]*", "", sql).split()).removesuffix(";")
 
 
 def _search(connection: sqlite3.Connection) -> Iterator[str]:
