@@ -206,7 +206,8 @@ def restore(
         users = report.counts["users"]
         accounts = counted(users, "account")
         as_json: dict[str, Any] = {"file": str(file), "database": name, "accounts": users}
-        unreadable, consequence_for_apps = _without_key(run, copy)
+        apps = report.counts["totp_secrets"]
+        unreadable, consequence_for_apps = _without_key(run, copy) if apps else (0, "")
         as_json |= {"tokens_kept": keep_tokens, "dry_run": dry_run, "kept": None, "unreadable": unreadable}
         if dry_run:
             run.out.result(f"Would restore {accounts} to {name}", as_json)
