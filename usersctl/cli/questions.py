@@ -15,7 +15,6 @@ from usersctl.cli.show.cells import clean
 from usersctl.config.sources import read_secret
 from usersctl.errors import ConfigError, Forbidden, Invalid, NotFound
 from usersctl.models import Newcomer, User
-from usersctl.passwords import check_password
 
 if TYPE_CHECKING:
     from usersctl.service import Service
@@ -177,8 +176,14 @@ def new_password(
             raise Invalid(str(error)) from None
     else:
         return NewPassword(run, _asked(run, owner), generated=False)
-    check_password(run.loaded.settings, text, owner)
+    _check(run, text, owner)
     return NewPassword(run, text, generated=generate)
+
+
+def _check(run: Invocation, password: str, owner: User | Newcomer) -> None:
+    from usersctl.passwords import check_password  # late: hardly a command asks for a password
+
+    check_password(run.loaded.settings, password, owner)
 
 
 def _from_stdin() -> str:
@@ -197,7 +202,7 @@ def _asked(run: Invocation, owner: User | Newcomer) -> str:
     for _ in range(3):
         first: str = typer.prompt(f"Password for {clean(owner.email)}", hide_input=True, err=True)
         try:
-            check_password(run.loaded.settings, first, owner)
+            _check(run, first, owner)
         except Invalid as error:
             run.out.note(str(error))
             continue

@@ -72,6 +72,8 @@ def _upgrade(copy: Path) -> None:
         if version < 0:  # it was moved away, and is a backup of that moment
             connection.execute("DROP TABLE usersctl_moved")
             connection.execute(f"PRAGMA user_version = {-version}")
+        if database_file.is_current(connection, copy):
+            return
     open_store(copy).close()
 
 
