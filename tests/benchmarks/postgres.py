@@ -196,12 +196,13 @@ def _lists(
                 for size, daemon in daemons.items()
             }
             rates = in_turns(asker, orders, bench.size(4, 1), bench.seconds(0.3), warm_up=10)
+            is_list = what.startswith("list")
             for size in databases:
                 median = 1000 / statistics.median(rates[str(size)])
-                yield Figure(f"{what} on PostgreSQL, {size:,} users", [median], "ms")
+                title = f"{what} on PostgreSQL, {size:,} users"
+                yield Figure(title, [median], "ms", at_most=None if is_list else 10)
             grown = rate_beside(rates, str(few), str(many))
-            promise = 1.5 if what.startswith("list") else None
-            yield Figure(f"  {many:,} beside {few:,}", [grown], "times", at_most=promise)
+            yield Figure(f"  {many:,} beside {few:,}", [grown], "times", at_most=1.5 if is_list else None)
 
 
 def _start_and_memory(bench: Bench, node: Node) -> Iterator[Figure]:
