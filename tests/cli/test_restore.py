@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.backups import emails, names, report_on, saved
+from support.backups import emails, names, report_on, restored, saved
 from support.commands import OPERATOR, PASSWORD, Command, by_hand, create_user
 from support.databases import held
 from support.factors import SEED, add_authenticator_apps, opened_secrets
@@ -113,13 +113,6 @@ def test_a_running_daemon_uses_the_restored_database(site: Site, usersctl: Comma
     assert report_on(usersctl.database).problems == []
 
 
-def restored(service: Service, file: Path, *, keep_tokens: bool = False) -> Path | None:
-    with backup.checked_copy(file) as (report, copy):
-        assert report.problems == []
-        replacement = backup.Replacement(copy, service.store.database, file, keep_tokens, OPERATOR, utc_now)
-        return replacement.run(lambda _done, _total: None)
-
-
 @pytest.mark.parametrize("keep", [False, True])
 def test_revoked_tokens_come_back_only_with_keep_tokens(
     service: Service, add: Callable[..., User], tmp_path: Path, keep: bool
@@ -130,7 +123,7 @@ def test_revoked_tokens_come_back_only_with_keep_tokens(
     link = service.outbox.link(RESET, ada, by=OPERATOR)
     service.store.copy(tmp_path / "saved.db")
     service.sessions.revoke_all([ada.id], by=OPERATOR)
-    restored(service, tmp_path / "saved.db", keep_tokens=keep)
+    restored(tmp_path / "saved.db", service.store.database, keep_tokens=keep)
     assert [service.sessions.check(opened.token) is not None for opened in (session, machine)] == [keep, keep]
     token = link.partition("token=")[2].partition("&")[0]
     if keep:
@@ -150,7 +143,7 @@ def test_devices_stay_known_only_with_keep_tokens(
     )
     service.store.copy(tmp_path / "saved.db")
     service.sessions.revoke_all([ada.id], by=OPERATOR)
-    restored(service, tmp_path / "saved.db", keep_tokens=keep)
+    restored(tmp_path / "saved.db", service.store.database, keep_tokens=keep)
     assert [device.user_id for device in service.devices.read([cookie])] == [ada.id] * keep
 
 
@@ -161,8 +154,20 @@ def test_a_restore_never_leads_to_a_reused_id(
     add("ada")
     service.store.copy(tmp_path / "saved.db")
     assert add("bob").id == 2
-    restored(service, tmp_path / "saved.db")
+    restored(tmp_path / "saved.db", service.store.database)
     assert add("eve").id == 3
+
+
+def test_a_restore_never_leads_to_a_reused_number_of_a_session(
+    service: Service, add: Callable[..., User], tmp_path: Path
+) -> None:
+    """Rows of the audit trail name sessions by it."""
+    ada = add("ada")
+    service.store.copy(tmp_path / "saved.db")
+    service.sessions.login(ada.email, PASSWORD)
+    restored(tmp_path / "saved.db", service.store.database)
+    service.sessions.login(ada.email, PASSWORD)
+    assert [session.id for session in service.sessions.listed(ada.id)] == [2]
 
 
 def test_deletions_that_were_due_wait_a_week_after_a_restore(usersctl: Command) -> None:
@@ -189,13 +194,13 @@ def test_a_lockdown_outlives_a_restore(
     service.accounts.update(root.id, role="admin", by=OPERATOR)
     service.lockdown.start(service.accounts.get(root.id), by=OPERATOR)
     service.store.copy(tmp_path / "closed.db")
-    restored(service, tmp_path / "open.db")
+    restored(tmp_path / "open.db", service.store.database)
     lockdown = service.lockdown.state()
     assert lockdown is not None
     # The exception stays in force, if that account is an admin of the restored database.
     assert lockdown.admits(root) is admin
     service.lockdown.stop(by=OPERATOR)
-    restored(service, tmp_path / "closed.db")
+    restored(tmp_path / "closed.db", service.store.database)
     assert service.lockdown.state() is not None  # the backup was made during a lockdown
 
 
@@ -217,7 +222,7 @@ def test_every_answered_change_is_in_the_kept_or_in_the_restored_database(
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        kept = [restored(service, tmp_path / "saved.db") for _ in range(3)]
+        kept = [restored(tmp_path / "saved.db", service.store.database) for _ in range(3)]
     finally:
         stop.set()
         writer.join(30)
@@ -331,7 +336,7 @@ def test_restore_takes_a_backup_with_another_page_size(
     service.store.copy(file)
     by_hand(file, "PRAGMA journal_mode = DELETE", "PRAGMA page_size = 1024", "VACUUM")
     add("bob")
-    restored(service, file)
+    restored(file, service.store.database)
     assert emails(service.store.database) == ["ada@example.com"]
     assert service.sessions.login("ada@example.com", PASSWORD)
     assert report_on(service.store.database).problems == []
@@ -344,9 +349,9 @@ def test_restore_waits_for_a_locked_database_and_then_gives_up(
     service.store.copy(tmp_path / "saved.db")
     monkeypatch.setattr(database_file, "BUSY_SECONDS", 0.2)
     with held(service.store.database), pytest.raises(Busy):
-        restored(service, tmp_path / "saved.db")
+        restored(tmp_path / "saved.db", service.store.database)
     assert not list(tmp_path.glob("*.before-*"))
-    assert restored(service, tmp_path / "saved.db") is not None
+    assert restored(tmp_path / "saved.db", service.store.database) is not None
 
 
 @pytest.mark.sqlite  # a damaged file
@@ -398,7 +403,7 @@ def test_a_torn_database_is_replaced_if_its_trail_can_be_read(
         file.seek((root - 1) * 4096)
         file.write(b"\xff" * 4096)
     assert report_on(service.store.database).problems
-    restored(service, tmp_path / "saved.db")
+    restored(tmp_path / "saved.db", service.store.database)
     assert report_on(service.store.database).problems == []
     assert len(emails(service.store.database)) == 40
 

@@ -391,6 +391,15 @@ def test_a_group_that_does_not_exist_is_refused_with_its_line(service: Service) 
     assert world(service).users == {}
 
 
+def test_a_group_that_pruning_would_delete_is_refused_by_that_name(service: Service) -> None:
+    apply(service, 'name = "people"\n\n[[groups]]\nname = "staff"\n')
+    content = 'name = "people"\n\n[[users]]\nemail = "ada@example.com"\ngroups = ["staff"]\n'
+    with pytest.raises(Broken) as refused:
+        apply(service, content, prune="delete")
+    (problem,) = refused.value.problems
+    assert problem.message == "groups: --prune delete deletes group staff: add it below [[groups]]"
+
+
 # --- invitations ---
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from support import postgres
+from support.backups import ignore, restored
 from support.commands import OPERATOR, PASSWORD, by_hand, create_user
 from support.factors import add_factors
 from support.web import Site
 
-from usersctl.clock import utc_now
 from usersctl.errors import OtherVersion, Outdated, ServerAway, StoreUnusable, Taken, UsersError
 from usersctl.models import SYSTEM, User
 from usersctl.service import Service
@@ -21,7 +21,7 @@ from usersctl.sessions import Opened
 from usersctl.store import backup
 from usersctl.store import content as content_module
 from usersctl.store.conninfo import Conninfo, Database
-from usersctl.store.content import Progress, tables
+from usersctl.store.content import tables
 from usersctl.store.database_file import VERSION
 from usersctl.store.move import move
 from usersctl.store.opening import open_store
@@ -37,10 +37,6 @@ ODD = 'Ada "Countess"\t\\N\\x41\n of 🐎, \U0010ffff'
 @pytest.fixture(autouse=True)
 def progress_is_drawn_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(content_module, "DRAWN_EVERY", 5)
-
-
-def ignore(_done: int, _total: int) -> None:
-    pass
 
 
 def content(database: Database) -> Any:
@@ -269,14 +265,6 @@ def test_a_file_that_was_moved_is_a_backup_of_that_moment(
 
 
 # --- backups of a server ---
-
-
-def restored(
-    file: Path, database: Database, *, keep_tokens: bool = False, progress: Progress = ignore
-) -> Path | None:
-    with backup.checked_copy(file) as (report, copy):
-        assert report.problems == []
-        return backup.Replacement(copy, database, file, keep_tokens, OPERATOR, utc_now).run(progress)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from support.accounts import signed_in_admin
 from support.commands import OPERATOR, PASSWORD, by_hand, create_user
 from support.factors import add_factors
 from support.fakes import FakeClock
-from support.receivers import OTHER_SECRET, SECRET, Receiver
+from support.receivers import OTHER_SECRET, SECRET, Receiver, Taken
 from support.tables import plan, query, statements, written
 
 from usersctl import events
@@ -276,6 +276,31 @@ def test_a_receiver_that_is_down_is_asked_ever_less(
     assert len(receiver.asked) <= 16  # three at once, then one for each of the growing pauses
 
 
+@pytest.mark.parametrize("asked", ["0", "soon", "Thu, 01 Jan 2015 00:00:00 GMT"])
+def test_a_receiver_that_is_down_and_asks_for_no_wait_is_asked_ever_less(
+    told: Service, ops: Delivery, receiver: Receiver, clock: FakeClock, asked: str
+) -> None:
+    receiver.answer = lambda _event: Answer(503, asked)
+    people(told, *(f"u{number}" for number in range(20)))
+    for _ in range(6 * 60):
+        send_all(ops)
+        clock.move(seconds=10)
+    assert len(receiver.asked) <= 16
+
+
+def test_one_event_that_is_refused_for_hours_does_not_pause_the_others(
+    told: Service, ops: Delivery, receiver: Receiver, clock: FakeClock
+) -> None:
+    (ada,) = people(told, "ada")
+    receiver.answer = lambda event: Answer(400 if event.user == ada.id else 200)
+    for _ in range(12 * 60):
+        send_all(ops)
+        clock.move(seconds=15)
+    assert len(receiver.asked) > 3
+    people(told, "bob")
+    assert "200" in send_all(ops)
+
+
 def test_an_event_that_the_receiver_refuses_holds_up_its_user_only(
     told: Service, ops: Delivery, receiver: Receiver, clock: FakeClock
 ) -> None:
@@ -407,6 +432,30 @@ def test_a_retry_sends_what_was_given_up_where_nothing_later_was_taken(
     told.webhooks.deliveries["ops"] = ops
     assert [attempt.state for attempt in told.webhooks.retry("ops")] == [EmailState.SENT] * 2
     assert types(receiver) == ["user.created", "user.updated"]
+
+
+def test_a_retry_leaves_what_was_given_up_while_a_later_event_of_the_user_is_being_sent(
+    told: Service, ops: Delivery, receiver: Receiver, clock: FakeClock
+) -> None:
+    receiver.answer = lambda _event: Answer(500)
+    (ada,) = people(told, "ada")
+    clock.move(days=4)
+    send_all(ops)
+    told.accounts.update(ada.id, name="Countess", by=OPERATOR)
+    webhooks = told.webhooks
+    assert webhooks is not None
+
+    def retried(_event: Taken) -> Answer:
+        webhooks.deliveries["ops"] = ops
+        with ThreadPoolExecutor(1) as operator:
+            assert operator.submit(lambda: list(webhooks.retry("ops"))).result() == []
+        return Answer(200)
+
+    receiver.answer = retried
+    clock.move(hours=1)
+    assert send_all(ops) == ["200"]
+    assert types(receiver) == ["user.updated"]
+    assert [row[1] for row in rows(told)] == ["failed", "sent"]
 
 
 def test_the_cleanup_removes_what_is_done_and_what_no_webhook_sends(

@@ -3,12 +3,18 @@
 from contextlib import closing
 from pathlib import Path
 
-from support.commands import Command
+from support.commands import OPERATOR, Command
 from support.databases import opened
 
+from usersctl.clock import utc_now
 from usersctl.store import backup
 from usersctl.store.conninfo import Database
+from usersctl.store.content import Progress
 from usersctl.store.opening import open_store
+
+
+def ignore(_done: int, _total: int) -> None:
+    """No progress is drawn."""
 
 
 def emails(database: Database) -> list[str]:
@@ -30,3 +36,11 @@ def saved(usersctl: Command) -> Path:
     with usersctl.service() as service:
         service.store.copy(usersctl.folder / "saved.db")
     return usersctl.folder / "saved.db"
+
+
+def restored(
+    file: Path, database: Database, *, keep_tokens: bool = False, progress: Progress = ignore
+) -> Path | None:
+    with backup.checked_copy(file) as (report, copy):
+        assert report.problems == []
+        return backup.Replacement(copy, database, file, keep_tokens, OPERATOR, utc_now).run(progress)

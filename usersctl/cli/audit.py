@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, suppress
+from datetime import timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 COLUMNS = ("id", "at", "actor", "origin", "action", "user_id", "email", "details", "actor_email")
 ON_A_TERMINAL = 50
 POLL_EVERY = 0.1  # seconds; SQLite does not notify of new rows
+COMMITTED_WITHIN = timedelta(seconds=10)  # a session, after its moment: a request fails before that
 
 
 def audit(
@@ -70,8 +72,8 @@ def audit(
     )
     if follow:
         run.endless = True
-        with closing(_followed(service.store, wanted)) as followed:
-            _print_each(run, followed, as_json=jsonl or run.out.json)
+        with closing(following(service.store, wanted)) as endless:
+            _print_each(run, endless, as_json=jsonl or run.out.json)
         return
     with service.store.read() as tx:
         if run.out.terminal and not (run.out.json or jsonl):
@@ -159,39 +161,63 @@ def _with_events(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"events": list(events_of(row["action"], row["details"]))}
 
 
-def _sign_ins(tx: "Transaction", after: int) -> list[AuditRow]:
-    """Those since session `after`, which is there still. The trail has none of them, so they have no id."""
-    from usersctl.sessions import sign_in_details
+class _SignIns:
+    """The sessions that are opened. The trail has no rows of sign-ins, so those that tell of them have no id."""
 
-    return [
-        AuditRow(
-            0,
-            session.created_at,
-            f"user:{session.user_id}",
-            session.ip,
-            SIGN_IN,
-            session.user_id,
-            email,
-            sign_in_details(session),
-            "",
-        )
-        for session, email in tx.sign_ins_after(after)
-    ]
+    def __init__(self, tx: "Transaction") -> None:
+        # All up to this one were told; above it, those with a number in the set. A session may become visible after one
+        # with a higher number, because PostgreSQL commits side by side.
+        self._all_up_to = self._settled(tx)
+        self._told = {row.details["token"] for row in self._opened(tx)}
+
+    def with_rows(self, tx: "Transaction", rows: list[AuditRow]) -> list[AuditRow]:
+        """The new rows of the trail, and the sign-ins since the last call, in the order of their time."""
+        told = [*self._with_short_sessions(rows), *self._tell(self._opened(tx))]
+        self._all_up_to = max(self._all_up_to, self._settled(tx))
+        self._told = {number for number in self._told if number > self._all_up_to}
+        return sorted(told, key=attrgetter("at"))
+
+    def _tell(self, sign_ins: Iterable[AuditRow]) -> Iterator[AuditRow]:
+        for row in sign_ins:
+            number = row.details["token"]
+            if number > self._all_up_to and number not in self._told:
+                self._told.add(number)
+                yield row
+
+    def _with_short_sessions(self, rows: Iterable[AuditRow]) -> Iterator[AuditRow]:
+        """Before the end of a session that ended unseen, its sign-in: the row of the end names the session."""
+        for row in rows:
+            if "token" in row.details and row.details.get("kind", TokenKind.API) != TokenKind.API:
+                sign_in = row._replace(id=0, hash="", action=SIGN_IN, actor=f"user:{row.user_id}")
+                yield from self._tell([sign_in])
+            yield row
+
+    def _opened(self, tx: "Transaction") -> list[AuditRow]:
+        from usersctl.sessions import sign_in_details
+
+        return [
+            AuditRow(
+                0,
+                session.created_at,
+                f"user:{session.user_id}",
+                session.ip,
+                SIGN_IN,
+                session.user_id,
+                email,
+                sign_in_details(session),
+                "",
+            )
+            for session, email in tx.sign_ins_after(self._all_up_to)
+        ]
+
+    def _settled(self, tx: "Transaction") -> int:
+        return tx.last_session_id(before=stamp(tx.now - COMMITTED_WITHIN))
 
 
-def _with_short_sessions(rows: Iterable[AuditRow], after: int) -> Iterator[AuditRow]:
-    """Before the end of a session that ended unseen, its sign-in: the row of the end names the session."""
-    for row in rows:
-        details = row.details
-        if details.get("kind", TokenKind.API) != TokenKind.API and details.get("token", 0) > after:
-            yield row._replace(id=0, hash="", action=SIGN_IN, actor=f"user:{row.user_id}")
-        yield row
-
-
-def _followed(store: "Store", wanted: AuditFilter) -> Generator[dict[str, Any], None, None]:
+def following(store: "Store", wanted: AuditFilter) -> Generator[dict[str, Any], None, None]:
     """Yields rows since then, or from now on, and waits for more, and for sign-ins. Never returns."""
     with store.read() as tx:
-        seen, session = tx.last_audit_row(), tx.last_session_id()
+        seen, sign_ins = tx.last_audit_row(), _SignIns(tx)
         if wanted.since is not None:
             yield from with_addresses(tx, tx.audit_rows(**wanted._asdict()))
     while True:
@@ -199,14 +225,12 @@ def _followed(store: "Store", wanted: AuditFilter) -> Generator[dict[str, Any], 
         with store.read() as tx:
             rows = list(tx.audit_rows(from_id=seen and seen.id))
             if seen is not None and (not rows or rows[0].hash != seen.hash):
-                # A backup was restored, and this is another trail. Its last row is the restore.
-                rows = list(filter(None, [tx.last_audit_row()]))
+                # A backup was restored, and this is another trail: what is new in it begins with the restore.
+                first = tx.last_of("restore") or tx.last_audit_row()
+                rows = list(tx.audit_rows(from_id=first.id)) if first else []
             elif seen is not None:
                 rows = rows[1:]
-            sign_ins = _sign_ins(tx, session)
-            told = sorted([*_with_short_sessions(rows, session), *sign_ins], key=attrgetter("at"))
-            new = list(with_addresses(tx, filter(wanted.includes, told)))
-            session = max(session, *(row.details["token"] for row in sign_ins), 0)
+            new = list(with_addresses(tx, filter(wanted.includes, sign_ins.with_rows(tx, rows))))
         for row in new:
             yield row | {"id": row["id"] or None, "hash": row["hash"] or None}
         if rows:

@@ -209,10 +209,16 @@ class _Planning:
 
     def _refuse_unknown_groups(self, wanted: WantedUser) -> None:
         for name in wanted.groups or ():
-            if name not in self.there:
+            if name in self.there:
+                continue
+            if name in self.pruned:
+                problem = f"--prune delete deletes group {name}: add it below [[groups]]"
+            else:
                 mend = f"add it below [[groups]], or make it with: usersctl group create {name}"
-                where = self.state.places.named(wanted.place("groups"))
-                self.unknown.append(Problem(where, f"groups: there is no group {name}: {mend}"))
+                problem = f"there is no group {name}: {mend}"
+            self.unknown.append(
+                Problem(self.state.places.named(wanted.place("groups")), f"groups: {problem}")
+            )
 
 
 def _place(change: Change) -> tuple[str, str]:

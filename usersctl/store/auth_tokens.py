@@ -209,8 +209,11 @@ class AuthTokens(Statements):
         )
         return self._run(statement, (since, at_most)).fetchall()
 
-    def last_session_id(self) -> int:
-        return self._number("SELECT id FROM auth_tokens ORDER BY id DESC LIMIT 1")
+    def last_session_id(self, before: str) -> int:
+        """Of those that were opened before."""
+        return self._number(
+            "SELECT id FROM auth_tokens WHERE created_at < ? ORDER BY id DESC LIMIT 1", (before,)
+        )
 
     def sign_ins_after(self, session_id: int) -> Iterator[tuple[Session, str]]:
         """The sessions that were opened since this one, with the address of their user."""

@@ -244,11 +244,14 @@ class Replacement:
 
 
 def _carry_over(present: Store, tx: Transaction) -> dict[str, Any]:
-    """Keeps the lockdown and the last user id of the present database, and returns the end of its audit trail."""
+    """Keeps the lockdown and the last ids of users and sessions of the present database, and returns the end of its audit
+    trail."""
     with present.read() as before:
         head, lockdown = before.audit_head(), before.lockdown()
-        # Other applications may store user ids, so the id of a deleted user must not be given to another one.
-        tx.give_no_ids_up_to({"users": before.last_ids().get("users", 0)})
+        # Other applications may store user ids, so the id of a deleted user must not be given to another one; and the
+        # rows of the trail name sessions, of which `audit --follow` shows those with a higher id than before.
+        last_ids = before.last_ids()
+        tx.give_no_ids_up_to({table: last_ids.get(table, 0) for table in ("users", "auth_tokens")})
     if lockdown is not None:
         admitted = lockdown.admitted and tx.user_by_email(lockdown.admitted.email)
         tx.lock_down(lockdown.since, lockdown.actor, admitted and admitted.id)

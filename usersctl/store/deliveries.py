@@ -52,12 +52,18 @@ class Deliveries(Statements):
             self.finish_event(event, EmailState.FAILED, event.last_error or "too old")
         return len(events)
 
-    def retry_events(self, webhook: str) -> None:
+    def tried_events(self, webhook: str, due_by: str) -> list[int]:
+        """Those that wait, and were claimed at least once: some may be being sent."""
+        where = "webhook = ? AND state = 'waiting' AND due_at <= ? AND attempts > 0"
+        return [number for (number,) in self._run(f"SELECT id FROM outbox WHERE {where}", (webhook, due_by))]
+
+    def retry_events(self, webhook: str, being_sent: list[int]) -> None:
         """Makes all that wait due as if never tried, in their order; and those given up, where no later one of the same user
-        was taken."""
+        was taken, or is being sent."""
         later = (
             "SELECT 1 FROM outbox AS later WHERE later.webhook = outbox.webhook AND later.webhook <> ''"
-            " AND later.subject = outbox.subject AND later.state = 'sent' AND later.id > outbox.id"
+            " AND later.subject = outbox.subject AND later.id > outbox.id"
+            f" AND (later.state = 'sent' OR later.id IN ({', '.join(map(str, being_sent)) or 'NULL'}))"
         )
         values = {"webhook": webhook, "behind": BEHIND, "now": self.now_text}
         self._run(
@@ -95,16 +101,18 @@ class Deliveries(Statements):
         statement = "SELECT failures, paused_until, ended_at FROM webhooks WHERE name = ?"
         return self._first(WebhookState._make, statement, (name,)) or WebhookState()
 
-    def note_webhook_failure(self, name: str, *, paused_until: datetime | None, ended: bool = False) -> None:
-        """A pause that is longer already stays."""
+    def note_webhook_failure(
+        self, name: str, failures: int, *, paused_until: datetime | None, ended: bool = False
+    ) -> None:
+        """`failures`: in a row. A pause that is longer already stays."""
         self._insert(
             "webhooks",
-            "ON CONFLICT (name) DO UPDATE SET failures = webhooks.failures + 1,"
+            "ON CONFLICT (name) DO UPDATE SET failures = excluded.failures,"
             " paused_until = CASE WHEN coalesce(webhooks.paused_until, '') > coalesce(excluded.paused_until, '')"
             " THEN webhooks.paused_until ELSE excluded.paused_until END,"
             " ended_at = coalesce(webhooks.ended_at, excluded.ended_at)",
             name=name,
-            failures=1,
+            failures=failures,
             paused_until=paused_until and stamp(paused_until),
             ended_at=self.now_text if ended else None,
         )

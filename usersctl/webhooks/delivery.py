@@ -19,7 +19,7 @@ from usersctl.webhooks.errors import NotDelivered
 from usersctl.webhooks.sending import Answer
 
 LONGEST_WAIT = timedelta(days=1)  # that a receiver may ask for
-FAILURES_BEFORE_PAUSE = 3  # in a row: the receiver is down, and not one event is at fault
+FAILURES_BEFORE_PAUSE = 3  # of as many events in a row: the receiver is down, and not one event is at fault
 GONE = 410
 
 
@@ -81,9 +81,9 @@ class Delivery(NamedTuple):
         def note(tx: Transaction) -> None:
             nonlocal state
             state = EmailState.WAITING
-            tx.note_webhook_failure(
-                event.webhook, paused_until=self._pause(tx, answer), ended=answer.status == GONE
-            )
+            failures = _failures(tx.webhook_state(event.webhook).failures, event)
+            until = _pause(failures, answer, tx.now)
+            tx.note_webhook_failure(event.webhook, failures, paused_until=until, ended=answer.status == GONE)
             if tx.now - moment(event.created_at) > TRIED_FOR:
                 state = EmailState.FAILED
                 tx.finish_event(event, state, reason)
@@ -93,14 +93,21 @@ class Delivery(NamedTuple):
         noted(self.store, note)
         return Attempt(event, state, reason)
 
-    def _pause(self, tx: Transaction, answer: Answer) -> datetime | None:
-        """Until when the receiver gets no event at all: it asks for that, or failed several times in a row."""
-        if answer.retry_after is not None:
-            return tx.now + wait_of(answer.retry_after, tx.now)
-        failures = tx.webhook_state(self.webhook.name).failures + 1
-        if failures < FAILURES_BEFORE_PAUSE:
-            return None
-        return tx.now + delay_after(failures - FAILURES_BEFORE_PAUSE + 1)
+
+def _failures(before: int, event: QueuedEmail) -> int:
+    """How many in a row, with this one: of an event the first, and of a receiver that is down each."""
+    is_counted = event.attempts == 1 or not 0 < before < FAILURES_BEFORE_PAUSE
+    return before + is_counted
+
+
+def _pause(failures: int, answer: Answer, now: datetime) -> datetime | None:
+    """Until when the receiver gets no event at all: it asks for that, or is down. The later one, because some ask for nothing."""
+    waits = []
+    if answer.retry_after is not None:
+        waits.append(wait_of(answer.retry_after, now))
+    if failures >= FAILURES_BEFORE_PAUSE:
+        waits.append(delay_after(failures - FAILURES_BEFORE_PAUSE + 1))
+    return now + max(waits) if waits else None
 
 
 def send(webhook: Webhook, event_id: str, text: str, now: datetime, post: Post = sending.post) -> Answer:

@@ -9,7 +9,7 @@ from usersctl.clock import Clock, stamp
 from usersctl.config.webhooks import Webhook
 from usersctl.errors import NotFound
 from usersctl.events import WEBHOOK_TEST
-from usersctl.mail.outbox import Attempt
+from usersctl.mail.outbox import LEASE, Attempt
 from usersctl.models import Actor, EmailState, QueuedEmail, WebhookState
 from usersctl.store.audit import Told
 from usersctl.store.store import Store
@@ -84,9 +84,10 @@ class Webhooks:
     def retry(self, name: str) -> Iterator[Attempt]:
         """Begins it again, also after a 410, and sends what waits, up to the first event that fails."""
         self.named(name)
-        with self.store.write() as tx:
+        with self.store.locks() as locks, self.store.write() as tx:
             tx.begin_webhook_again(name)
-            tx.retry_events(name)
+            tried = tx.tried_events(name, due_by=stamp(tx.now + LEASE))
+            tx.retry_events(name, being_sent=list(filter(locks.is_taken, tried)))
             tx.after_commit(self.deliveries[name].committed.set)
         while (attempt := self.deliveries[name].work()) is not None:
             yield attempt
