@@ -26,6 +26,7 @@ class Lockdowns(NamedTuple):
     def start(self, admitted: User | None, *, by: Actor) -> int | None:
         """Ends every session and returns how many; None if the same lockdown was already in force."""
         with self.store.write() as tx:
+            self.store.whole()
             admit(tx, by)
             if admitted is not None:
                 admitted = tx.user(admitted.id)

@@ -992,6 +992,10 @@ CONNINFOS = [
     (f"host=db dbname=users password={WORD} port=5432", "host=db dbname=users password=*** port=5432"),
     (f"host = db password = '{WORD} with \\' it'", "host = db password = ***"),
     (f"host=a,b\n  sslpassword={WORD}\n", "host=a,b   sslpassword=***"),
+    # Keywords that libpq does not know.
+    (f"host=db pwd={WORD}", "host=db pwd=***"),
+    (f"host=db pass='{WORD}' passfile=/etc/users/pgpass", "host=db pass=*** passfile=/etc/users/pgpass"),
+    (f"postgresql://db/users?Password={WORD}", "postgresql://db/users?Password=***"),
 ]
 
 
@@ -1039,6 +1043,11 @@ def test_a_password_is_refused_on_the_command_line(load_keys: LoadKeys) -> None:
         f"host=db password={WORD}'x y'",
         f"host=db password={WORD}\\ x",
         f"host=db {WORD}",
+        f"postgresql+psycopg://users:{WORD}@db/users",
+        f"Postgresql://users:{WORD}@db/users",
+        f"jdbc:postgresql://db/users?password={WORD}",
+        f"postgresql:users:{WORD}@db/users",
+        f"sqlite:///{WORD}.db",
         f"host=db password={WORD}\0",
         [f"host=db password={WORD}"],
         {"password": WORD},

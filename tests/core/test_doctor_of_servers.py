@@ -163,6 +163,11 @@ SOUND = Server(
     [
         ({}, Severity.OK, "no standby"),
         ({"synchronous_standbys": "ANY 1 (*)", "standbys": 2}, Severity.OK, "synchronous, to ANY 1"),
+        (
+            {"synchronous_standbys": "ANY 1 (*)"},
+            Severity.PROBLEM,
+            "changes wait for ANY 1 (*), and no standby",
+        ),
         ({"standbys": 2}, Severity.HINT, "2 standbys, not synchronous"),
         ({"is_durable": False}, Severity.WARNING, "a crash of the server would lose"),
         ({"is_standby": True}, Severity.PROBLEM, "a standby, which takes no changes"),

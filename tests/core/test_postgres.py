@@ -14,6 +14,7 @@ import pytest
 from support import postgres
 
 from usersctl.errors import Busy, NotFound, OtherVersion, StoreUnusable, UsersError
+from usersctl.lockdown import Lockdowns
 from usersctl.models import SYSTEM, Newcomer
 from usersctl.store.conninfo import Conninfo
 from usersctl.store.database_file import VERSION
@@ -324,6 +325,28 @@ def test_a_slow_statement_is_ended_and_the_connection_kept(driver: ModuleType, d
             connection.run("SELECT pg_sleep(5)")
         assert refused.value.state == "57014"
         assert connection.run("SELECT 1").fetchall() == [(1,)]
+
+
+def test_a_lockdown_may_take_longer_than_other_changes(database: Conninfo, store: Store) -> None:
+    """It ends all that a large service has."""
+    with postgres.opened(database) as connection:
+        connection.run(
+            "CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END';"
+            " CREATE TRIGGER slowly BEFORE DELETE ON auth_tokens EXECUTE FUNCTION slowly()"
+        )
+    with store.glance() as tx:
+        tx._connection.limit(0.2)
+    assert Lockdowns(store).start(None, by=SYSTEM) == 0
+    assert Lockdowns(store).state() is not None
+    with pytest.raises(StoreUnusable, match="takes too long"), store.write() as tx:
+        tx.delete_all_sessions()
+
+
+def test_every_connection_has_the_name_by_which_a_move_ends_it(database: Conninfo) -> None:
+    named = Conninfo(f"{database}{'&' if '?' in database else '?'}application_name=accounts")
+    with closing(open_store(named)) as store, store.glance() as tx:
+        assert tx._run("SELECT current_setting('application_name')").fetchone() == ("usersctl",)
 
 
 def test_a_question_that_takes_too_long_is_no_silence(

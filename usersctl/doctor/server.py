@@ -64,6 +64,9 @@ def standbys(installation: Installation) -> Result:
     if not server.is_durable:
         message = "a crash of the server would lose what was answered last"
         return warning(message, "set fsync and synchronous_commit to on")
+    if server.synchronous_standbys and not server.standbys:
+        message = f"changes wait for {server.synchronous_standbys}, and no standby is connected"
+        return problem(message, "start the standby, or change synchronous_standby_names")
     if server.synchronous_standbys:
         return ok(f"synchronous, to {server.synchronous_standbys}")
     if server.standbys:

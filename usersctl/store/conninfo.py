@@ -6,11 +6,12 @@ from pathlib import Path
 from usersctl.errors import StoreUnusable
 
 # Text, not compiled: most commands need the first alone.
-_IS_CONNINFO = r"postgres(ql)?://|\w+ *= *"
+# Also what was meant to be one, such as the address of another library, because it may hold a password as well.
+_IS_CONNINFO = r"(?i:[\w+.:-]*postgres[\w+.-]*:|[\w+.-]+://)|\w+ *= *"
 # In the user's part of an address, in its parameters, and among key=value pairs, where blanks may stand in quotes.
 _HIDDEN = (
     r"(?P<before>://[^:@/?\s]*:)[^@/]*(?=@)"
-    r"|(?P<key>\b(?:\w*password|\w+_secret|scram_\w+)\s*=\s*)(?:'(?:\\.|[^'\\])*'|[^\s&']+)"
+    r"|(?P<key>\b(?!passfile\b)(?i:\w*(?:pass|pwd|secret)\w*|scram_\w+)\s*=\s*)(?:'(?:\\.|[^'\\])*'|[^\s&']+)"
 )
 
 # Of the forms that libpq takes, those in which it is plain where a password ends. Its errors repeat bad escapes.

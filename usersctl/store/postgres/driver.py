@@ -20,7 +20,7 @@ from usersctl.store.postgres.dialect import translated
 
 SILENCE = 5.0  # seconds without an answer, after which a server counts as gone; also for a new connection
 SLOW = 4.5  # seconds, after which a server that is there gives a statement up
-DEFAULTS = b"tcp_user_timeout=3000 fallback_application_name=usersctl target_session_attrs=read-write"
+DEFAULTS = b"tcp_user_timeout=3000 target_session_attrs=read-write"
 # Text of so many values is different each time, so that the server would keep it in vain.
 PREPARED_VALUES, PREPARED_STATEMENTS = 30, 300
 FETCHED = 1_000  # rows of a stream at a time

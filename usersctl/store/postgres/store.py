@@ -16,7 +16,7 @@ from usersctl.store.database_file import NOT_OURS, VERSION, Migrated, in_name, m
 from usersctl.store.new_file import new_file
 from usersctl.store.postgres import dialect
 from usersctl.store.postgres.locks import ServerLocks
-from usersctl.store.postgres.transaction import PostgresTransaction
+from usersctl.store.postgres.transaction import APPLICATION, PostgresTransaction
 from usersctl.store.store import PATIENCE_WHILE_HELD, Progress, Store
 from usersctl.store.transaction import Transaction
 
@@ -53,6 +53,8 @@ _IDLE = "idle_in_transaction_session_timeout = '10s'"
 TAKES_LONG = "SET LOCAL idle_in_transaction_session_timeout = '30min'"
 _SESSION = (
     f"SET client_encoding = 'UTF8'; SET jit = off; SET bytea_output = 'hex'; SET statement_timeout = '{SLOW}s';"
+    # By which those that still use a database that was moved are found, whatever the conninfo says.
+    f" SET application_name = '{APPLICATION}';"
     # Within half a minute the server knows of a machine that is gone, and frees its locks.
     " SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;"
     " SELECT pg_backend_pid(), CAST(current_setting('server_version_num') AS INT), current_setting('server_encoding')"

@@ -9,6 +9,7 @@ from usersctl.store.postgres import dialect
 from usersctl.store.transaction import Transaction
 from usersctl.store.user_search import FEW, pattern
 
+APPLICATION = "usersctl"  # the name of our connections
 ROWS_OF_DAY = 8
 SAMPLE = 200  # users
 _HOLDS = "search_text LIKE ? ESCAPE '\\'"
@@ -141,7 +142,8 @@ class PostgresTransaction(Transaction):
         self._connection.run(f"LOCK TABLE {installation} IN ACCESS EXCLUSIVE MODE")
         self._run(
             "SELECT pg_terminate_backend(pid, 3000) FROM pg_stat_activity WHERE datname = current_database()"
-            " AND pid <> pg_backend_pid() AND (usename = current_user OR application_name = 'usersctl')"
+            " AND pid <> pg_backend_pid() AND (usename = current_user OR application_name = ?)",
+            (APPLICATION,),
         )
 
     @contextmanager
