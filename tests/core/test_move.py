@@ -207,6 +207,17 @@ def test_only_a_new_or_empty_database_is_filled(
     assert content(fresh) == before
 
 
+def test_a_database_is_not_moved_into_itself_by_another_name(on_server: Service) -> None:
+    database = on_server.store.database
+    assert isinstance(database, Conninfo)
+    other = Conninfo(f"{database}{'&' if '?' in database else '?'}connect_timeout=9")
+    began = time.monotonic()
+    with pytest.raises(Taken, match="is not empty"):
+        move(on_server.store, other, ignore)
+    assert time.monotonic() - began < 3  # it waits for no writer: that is this very move
+    assert on_server.accounts.find("bob@example.com")
+
+
 @pytest.mark.parametrize("on_server", [False, True])
 @pytest.mark.parametrize("at_the_end", [False, True])
 def test_a_move_that_fails_leaves_both_as_they_were(
