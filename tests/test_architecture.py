@@ -40,7 +40,7 @@ CORE = {
     "networks": "config errors",
     "foreign_hashes": "",
     "passwords": "config errors foreign_hashes models",
-    "store": "clock errors fields folding lazy models secrets store.conninfo text",
+    "store": "clock deadline errors fields folding lazy models secrets store.conninfo text",
     "store.conninfo": "errors",
     "permissions": "clock errors models store",
     "throttle": "errors models clock secrets store passwords permissions",

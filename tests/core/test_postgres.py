@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 import pytest
 from support import postgres
 
-from usersctl.errors import Busy, NotFound, OtherVersion, StoreUnusable, UsersError
+from usersctl.errors import Busy, NotFound, OtherVersion, ServerAway, StoreUnusable, UsersError
 from usersctl.lockdown import Lockdowns
 from usersctl.models import SYSTEM, Newcomer
 from usersctl.store.conninfo import Conninfo
@@ -377,9 +378,68 @@ def test_a_host_without_an_address_is_named(driver: ModuleType) -> None:
         driver.Connection(Conninfo("postgresql://nowhere.invalid/users"))
 
 
+class NameServers:
+    """They know the names that they are given, and may fall silent."""
+
+    def __init__(self) -> None:
+        self.addresses = {b"127.0.0.1": "127.0.0.1"}
+        self.silent: set[bytes] = set()
+        self.over = threading.Event()
+        self._numbers = socket.getaddrinfo
+
+    def look_up(self, host: bytes, port: int | None, **options: Any) -> Any:
+        if host in self.silent:
+            self.over.wait(20)
+        if host not in self.addresses:
+            raise socket.gaierror(socket.EAI_AGAIN, "there is no answer")
+        return self._numbers(self.addresses[host], port, **options)
+
+
+@pytest.fixture
+def name_servers(driver: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServers]:
+    name_servers = NameServers()
+    monkeypatch.setattr(socket, "getaddrinfo", name_servers.look_up)
+    monkeypatch.setattr(driver, "_known", {})
+    monkeypatch.setattr(driver, "SILENCE", 1.0)
+    yield name_servers
+    name_servers.over.set()
+
+
+def test_silent_name_servers_keep_the_caller_no_longer_than_a_silent_server(
+    name_servers: NameServers,
+) -> None:
+    name_servers.silent = {b"db1", b"db2", b"db3"}
+    began = time.monotonic()
+    with pytest.raises(ServerAway, match="is away: the name of its host is not known"):
+        open_store(Conninfo("postgresql://db1,db2,db3/users"))
+    assert 0.9 < time.monotonic() - began < 1.5
+
+
+def test_a_host_is_tried_although_the_name_of_another_is_not_answered(
+    name_servers: NameServers, database: Conninfo
+) -> None:
+    name_servers.silent = {b"db1"}
+    name_servers.addresses[b"db2"] = "127.0.0.1"
+    with postgres.opened(Conninfo(database.replace("@127.0.0.1:", "@db1:1,db2:"))) as connection:
+        assert connection.run("SELECT 1").fetchall() == [(1,)]
+
+
+def test_the_last_known_address_is_used_while_no_name_server_answers(
+    name_servers: NameServers, database: Conninfo
+) -> None:
+    name_servers.addresses[b"db1"] = "127.0.0.1"
+    named = Conninfo(database.replace("@127.0.0.1:", "@db1:"))
+    for silent in ((), (), (b"db1",)):  # it answers, then it fails, then nothing comes
+        name_servers.silent = set(silent)
+        with postgres.opened(named) as connection:
+            assert connection.run("SELECT 1").fetchall() == [(1,)]
+        name_servers.addresses.pop(b"db1", None)
+
+
 def test_quotes_and_empty_values_of_a_conninfo_arrive_as_they_are(driver: ModuleType) -> None:
     given = driver._options(rb"host=/run,db password='it\'s \\ 1' port=1,2 options=''")
-    made = [driver._options(one) for one in driver._attempts(given | {b"hostaddr": b",127.0.0.2"})]
+    attempts = driver._attempts(given | {b"hostaddr": b",127.0.0.2"}, time.monotonic())
+    made = [driver._options(one) for one, _ in attempts]
     assert made == [
         {b"host": b"/run", b"password": rb"it's \ 1", b"port": b"1"},
         {b"host": b"db", b"hostaddr": b"127.0.0.2", b"password": rb"it's \ 1", b"port": b"2"},

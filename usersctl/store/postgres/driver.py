@@ -15,6 +15,7 @@ from typing import Any
 from psycopg import OperationalError, pq
 from psycopg.pq.abc import PGconn, PGresult
 
+from usersctl import deadline
 from usersctl.store.conninfo import Conninfo
 from usersctl.store.postgres.dialect import translated
 
@@ -254,13 +255,11 @@ class Connection:
 
 def _connected(conninfo: Conninfo) -> PGconn:
     """To the first address that takes it. libpq by itself would let no other thread run while it waits."""
-    until = time.monotonic() + SILENCE
-    attempts = list(_attempts(_options(DEFAULTS) | _options(conninfo.encode())))
+    options = _options(DEFAULTS) | _options(conninfo.encode())
     problem = "the name of its host is not known"
-    while attempts:
-        share = (until - time.monotonic()) / len(attempts)
-        pg = pq.PGconn.connect_start(attempts.pop(0))
-        problem = _waited(pg, time.monotonic() + share)
+    for attempt, until in _attempts(options, time.monotonic() + SILENCE):
+        pg = pq.PGconn.connect_start(attempt)
+        problem = _waited(pg, until)
         if not problem:
             return pg
         pg.finish()
@@ -292,16 +291,25 @@ def _options(conninfo: bytes) -> dict[bytes, bytes]:
     return {option.keyword: option.val for option in parsed if option.val is not None}
 
 
-def _attempts(options: dict[bytes, bytes]) -> Iterator[bytes]:
-    """The options with each address of each host."""
+def _attempts(options: dict[bytes, bytes], until: float) -> Iterator[tuple[bytes, float]]:
+    """The options with each address of each host, and until when to try them."""
     hosts, numbers, ports = (options.get(key, b"").split(b",") for key in (b"host", b"hostaddr", b"port"))
-    for n in range(max(len(hosts), len(numbers))):
+    count = max(len(hosts), len(numbers))
+    for n in range(count):
         host, number, port = (some[min(n, len(some) - 1)] for some in (hosts, numbers, ports))
-        for address in [number] if number or not _is_name(host) else _looked_up(host):
+        of_host = _share(until, count - n)
+        addresses = [number] if number or not _is_name(host) else _looked_up(host, of_host)
+        for m, address in enumerate(addresses):
             one = options | {b"host": host, b"hostaddr": address, b"port": port}
             # An empty one would hide what the environment or a service file says.
             given = ((key, _QUOTED.sub(rb"\\\g<0>", value)) for key, value in one.items() if value)
-            yield b" ".join(b"%s='%s'" % pair for pair in given)
+            yield b" ".join(b"%s='%s'" % pair for pair in given), _share(of_host, len(addresses) - m)
+
+
+def _share(until: float, count: int) -> float:
+    """Until when the first of so many may take."""
+    now = time.monotonic()
+    return now + (until - now) / count
 
 
 _QUOTED = re.compile(rb"[\\']")
@@ -311,12 +319,21 @@ def _is_name(host: bytes) -> bool:
     return bool(host) and host[:1] not in b"/@"  # others are folders of a socket
 
 
-def _looked_up(host: bytes) -> list[bytes]:
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return []
-    return [str(address[0]).encode() for *_, address in found]
+_known: dict[bytes, list[bytes]] = {}  # the addresses of each host
+
+
+def _looked_up(host: bytes, until: float) -> list[bytes]:
+    """The last known ones if name servers are away, with half of the time left to use them."""
+    until = _share(until, 2 if host in _known else 1)
+    with suppress(OSError):  # also if it takes too long
+        deadline.within(until - time.monotonic(), lambda: _look_up(host))
+    return _known.get(host, [])
+
+
+def _look_up(host: bytes) -> None:
+    """An answer that comes too late is known to the next connection."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    _known[host] = [str(address[0]).encode() for *_, address in found]
 
 
 def _first_line(pg: PGconn) -> str:
