@@ -196,6 +196,15 @@ def test_no_server_is_an_error_in_words_and_without_the_password() -> None:
     assert "secret" not in refused.value.in_full
 
 
+@pytest.mark.parametrize("hosts", ["{},127.0.0.1:1", "127.0.0.1:1,{},127.0.0.1:1"])
+def test_what_no_waiting_mends_is_told_although_another_host_is_away(database: Conninfo, hosts: str) -> None:
+    host, _, name = database.partition("@")[2].partition("/")
+    several = Conninfo(database.replace(host, hosts.format(host)).replace(name, "nowhere"))
+
+    with pytest.raises(StoreUnusable, match=r'cannot be used: .*"nowhere" does not exist'):
+        open_store(several)
+
+
 def test_an_empty_database_is_used_only_on_request(postgres_database: Make) -> None:
     empty = postgres_database(empty=True)
 

@@ -22,6 +22,10 @@ from usersctl.store.postgres.dialect import translated
 SILENCE = 5.0  # seconds without an answer, after which a server counts as gone; also for a new connection
 SLOW = 4.5  # seconds, after which a server that is there gives a statement up
 DEFAULTS = b"tcp_user_timeout=3000 target_session_attrs=read-write"
+# In the words of libpq and the server: a connection that no waiting opens.
+MISTAKES = re.compile(
+    r"authentication|no password|does not exist|pg_hba|ermission denied|certificate|invalid|not found|not support"
+)
 # Text of so many values is different each time, so that the server would keep it in vain.
 PREPARED_VALUES, PREPARED_STATEMENTS = 30, 300
 FETCHED = 1_000  # rows of a stream at a time
@@ -259,10 +263,12 @@ def _connected(conninfo: Conninfo) -> PGconn:
     problem = "the name of its host is not known"
     for attempt, until in _attempts(options, time.monotonic() + SILENCE):
         pg = pq.PGconn.connect_start(attempt)
-        problem = _waited(pg, until)
-        if not problem:
+        of_host = _waited(pg, until)
+        if not of_host:
             return pg
         pg.finish()
+        if not MISTAKES.search(problem):
+            problem = of_host
     raise Silent(problem)
 
 

@@ -1,6 +1,5 @@
 """The store on a PostgreSQL server, with its errors in words for an operator."""
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +20,7 @@ from usersctl.store.store import PATIENCE_WHILE_HELD, Progress, Store
 from usersctl.store.transaction import Transaction
 
 try:
-    from usersctl.store.postgres.driver import SLOW, Away, Connection, ServerError, Silent
+    from usersctl.store.postgres.driver import MISTAKES, SLOW, Away, Connection, ServerError, Silent
     from usersctl.store.postgres.new_tables import NewTables
 except ImportError:
     hint = "install it with: pip install 'usersctl[postgres]'"
@@ -44,10 +43,6 @@ _PROBLEMS = {
     "42P01": "is not whole: restore a backup",
     "25006": "is read-only: is this a standby?",
 }
-# In the words of libpq and the server: a connection that no waiting opens.
-_MISTAKES = re.compile(
-    r"authentication|no password|does not exist|pg_hba|ermission denied|certificate|invalid|not found|not support"
-)
 _IDLE = "idle_in_transaction_session_timeout = '10s'"
 # For a transaction that copies everything, or waits while another database is filled.
 TAKES_LONG = "SET LOCAL idle_in_transaction_session_timeout = '30min'"
@@ -318,7 +313,7 @@ class PostgresStore(Store):
             self._silent = self._lost = time.monotonic()
             self._reason = str(error)
         self._forget()
-        if isinstance(error, Away) and _MISTAKES.search(str(error)):
+        if isinstance(error, Away) and MISTAKES.search(str(error)):
             hint = "check `database` of the configuration, and the roles and databases of the server"
             return StoreUnusable(f"{self.name} cannot be used: {error}", hint=hint)
         problem = _PROBLEMS.get(getattr(error, "state", ""), "is away")
