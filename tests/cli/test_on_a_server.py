@@ -211,6 +211,13 @@ def test_a_mistake_in_the_conninfo_is_told_apart_from_a_server_that_is_away(
     assert (done.code, "does not support SSL" in done.stderr) == (6, True)
 
 
+def test_a_search_path_without_a_schema_is_told(usersctl: Command, postgres_database: Make) -> None:
+    usersctl.env["USERS_DATABASE"] = f"{postgres_database(empty=True)}?options=-csearch_path%3Dnowhere"
+    for words in ("db init", "serve"):
+        done = usersctl(*words.split())
+        assert (done.code, "has no schema for the tables: see search_path" in done.stderr) == (6, True)
+
+
 def test_probes_tell_a_server_that_is_away(usersctl: Command, postgres_database: Make) -> None:
     """Its database takes no connection for a moment, as if it were away."""
     database = postgres_database()

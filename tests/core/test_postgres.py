@@ -263,6 +263,20 @@ def test_a_running_service_refuses_a_database_that_was_moved_at_its_next_connect
             tx.user(1)
 
 
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ("53100", "the disk of the server is full"),
+        ("53200", "is short of memory"),
+        ("58030", "has trouble with its machine"),
+        ("XX001", "is damaged"),
+    ],
+)
+def test_trouble_of_the_server_is_no_fault_of_this_program(store: Store, state: str, told: str) -> None:
+    with pytest.raises(StoreUnusable, match=told), store.read() as tx:
+        tx._connection.run(f"DO $$ BEGIN RAISE 'trouble' USING ERRCODE = '{state}'; END $$")
+
+
 # --- a server that is silent, slow or gone ---
 
 

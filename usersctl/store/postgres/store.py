@@ -35,13 +35,17 @@ LONGEST = 3600.0  # seconds for a statement about the whole content, and for its
 LEFT_ALONE = 1.0  # seconds: after a server did not answer, nothing waits for it again for so long
 _AWAY = {"57P01", "57P02", "57P03", "08006", "08003", "08000", "25006"}
 _BUSY = {"55P03", "40001", "40P01"}
-_PROBLEMS = {
+_PROBLEMS = {  # by state, or by the class with which it begins
     "53100": "cannot grow: the disk of the server is full",
     "53300": "takes no more connections",
     "57014": "takes too long",
     "42501": "does not let this user do that",
     "42P01": "is not whole: restore a backup",
     "25006": "is read-only: is this a standby?",
+    "3F000": "has no schema for the tables: see search_path",
+    "53": "is short of memory, disk or connections",
+    "58": "has trouble with its machine: see its log",
+    "XX": "has a fault, or is damaged: see its log",
 }
 _IDLE = "idle_in_transaction_session_timeout = '10s'"
 # For a transaction that copies everything, or waits while another database is filled.
@@ -304,9 +308,10 @@ class PostgresStore(Store):
             return self._away(error)
         if error.state in _BUSY:
             return Busy("The database is busy, please try again", retry_after=2)
-        if error.state not in _PROBLEMS:
+        problem = _PROBLEMS.get(error.state) or _PROBLEMS.get(error.state[:2])
+        if problem is None:
             raise error
-        return StoreUnusable(f"{self.name} {_PROBLEMS[error.state]} ({error})")
+        return StoreUnusable(f"{self.name} {problem} ({error})")
 
     def _away(self, error: ServerError | Away) -> UsersError:
         if isinstance(error, Silent):
