@@ -103,6 +103,21 @@ def test_missing_rights_and_connections_are_found(database: Conninfo, tmp_path: 
         assert found.message.endswith(f"by the server; a daemon needs up to {needed}")
 
 
+def test_a_role_without_rights_becomes_a_member_of_the_owner(database: Conninfo, tmp_path: Path) -> None:
+    with without_rights(database) as plain, postgres.opened(database) as connection:
+        role = f"plain_{postgres.name_of(database)}"
+        connection.run(f"REVOKE pg_read_all_data FROM {role}")
+        found = examined(plain, tmp_path)["database"]
+        assert (found.severity, "permission denied for table" in found.message) == (Severity.PROBLEM, True)
+        assert str(found.mend).endswith("make this one its member: GRANT owner TO role")
+        connection.run(f"GRANT users TO {role}")
+        findings = examined(plain, tmp_path)
+        assert (findings["database"].severity, findings["server-rights"].severity) == (
+            Severity.OK,
+            Severity.OK,
+        )
+
+
 def test_a_role_that_may_not_create_is_a_problem(database: Conninfo, tmp_path: Path) -> None:
     name = postgres.name_of(database)
     with without_rights(database) as plain, postgres.opened(database) as connection:

@@ -47,6 +47,9 @@ _PROBLEMS = {  # by state, or by the class with which it begins
     "58": "has trouble with its machine: see its log",
     "XX": "has a fault, or is damaged: see its log",
 }
+_HINTS = {
+    "42501": "use the role that owns the database and its tables, or make this one its member: GRANT owner TO role",
+}
 _IDLE = "idle_in_transaction_session_timeout = '10s'"
 # For a transaction that copies everything, or waits while another database is filled.
 TAKES_LONG = "SET LOCAL idle_in_transaction_session_timeout = '30min'"
@@ -311,7 +314,7 @@ class PostgresStore(Store):
         problem = _PROBLEMS.get(error.state) or _PROBLEMS.get(error.state[:2])
         if problem is None:
             raise error
-        return StoreUnusable(f"{self.name} {problem} ({error})")
+        return StoreUnusable(f"{self.name} {problem} ({error})", hint=_HINTS.get(error.state))
 
     def _away(self, error: ServerError | Away) -> UsersError:
         if isinstance(error, Silent):
