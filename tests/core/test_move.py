@@ -551,6 +551,37 @@ def test_others_read_on_while_a_server_is_upgraded(
     assert seen == [2]
 
 
+@pytest.mark.parametrize(
+    ("dependent", "message"),
+    [
+        ("CREATE VIEW report AS SELECT id, email FROM users", "others depend on them: report"),
+        (
+            "CREATE SCHEMA shop; CREATE TABLE shop.orders (buyer BIGINT REFERENCES users)",
+            "others depend on them: orders_buyer_fkey of shop.orders",
+        ),
+        # Only the server notices it, at the end.
+        ("CREATE TABLE kept (it users)", "has something of others that depends on its tables"),
+    ],
+)
+def test_what_others_made_of_our_tables_stops_a_restore_and_an_upgrade(
+    on_server: Service, tmp_path: Path, dependent: str, message: str
+) -> None:
+    database = on_server.store.database
+    on_server.store.copy(tmp_path / "saved.db")
+    before = content(database)
+    with postgres.opened(Conninfo(str(database))) as connection:
+        connection.run(dependent)
+    with pytest.raises(StoreUnusable, match=message):
+        restored(tmp_path / "saved.db", database)
+    assert content(database) == before
+    assert list(tmp_path.glob("*.before-*")) == []
+    older(database)
+    with pytest.raises(StoreUnusable, match=message):
+        open_store(database)
+    with pytest.raises(Outdated):
+        open_store(database, write=False)
+
+
 @pytest.mark.parametrize("owns", [True, False])
 def test_a_role_that_owns_its_database_has_all_rights_that_are_needed(
     filled: Service, postgres_database: Make, tmp_path: Path, owns: bool

@@ -22,12 +22,28 @@ class NewTables:
         self._run = connection.run
         self._tx = PostgresTransaction(connection)
         ((self.home,),) = self._run("SELECT quote_ident(current_schema())")
+        self._refuse_dependents()
         self._run(_EXTENSION)  # not into the schema that goes away
         self._run(
             f"CREATE SCHEMA {NEW}; SELECT set_config('search_path', '{NEW}, ' || current_setting('search_path'), true)"
         )
         self._left = list(dialect.schema())
         self._make("CREATE TABLE")
+
+    def _refuse_dependents(self) -> None:
+        """Views and foreign keys of others, which would keep the old tables from being dropped at the end."""
+        names = ", ".join(f"'{name}'" for name in _NAMES)
+        ours = f"SELECT oid FROM pg_class WHERE relnamespace = to_regnamespace('{self.home}') AND relname IN ({names})"
+        found = self._run(
+            "SELECT CAST(CAST(ev_class AS REGCLASS) AS TEXT) FROM pg_rewrite JOIN pg_depend ON objid = pg_rewrite.oid"
+            " WHERE classid = CAST('pg_rewrite' AS REGCLASS) AND refclassid = CAST('pg_class' AS REGCLASS)"
+            f" AND refobjid IN ({ours}) AND ev_class NOT IN ({ours})"
+            " UNION SELECT conname || ' of ' || CAST(conrelid AS REGCLASS) FROM pg_constraint"
+            f" WHERE contype = 'f' AND confrelid IN ({ours}) AND conrelid NOT IN ({ours}) ORDER BY 1"
+        )
+        if dependents := [name for (name,) in found]:
+            problem = f"The tables cannot be replaced, because others depend on them: {', '.join(dependents)}"
+            raise StoreUnusable(problem, hint="drop them, and make them again afterwards")
 
     def put(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         try:

@@ -42,6 +42,7 @@ _PROBLEMS = {  # by state, or by the class with which it begins
     "42501": "does not let this user do that",
     "42P01": "is not whole: restore a backup",
     "25006": "is read-only: is this a standby?",
+    "2BP01": "has something of others that depends on its tables",
     "3F000": "has no schema for the tables: see search_path",
     "53": "is short of memory, disk or connections",
     "58": "has trouble with its machine: see its log",
@@ -49,6 +50,7 @@ _PROBLEMS = {  # by state, or by the class with which it begins
 }
 _HINTS = {
     "42501": "use the role that owns the database and its tables, or make this one its member: GRANT owner TO role",
+    "2BP01": "drop it, and make it again afterwards",
 }
 _IDLE = "idle_in_transaction_session_timeout = '10s'"
 # For a transaction that copies everything, or waits while another database is filled.
@@ -211,9 +213,10 @@ class PostgresStore(Store):
     def take_over(self, other: Store, *, first: Callable[[], object], progress: Progress) -> None:
         with self.write():
             self.whole()
+            new = NewTables(self._connection())  # first, because it may refuse
             first()
             with other.read() as content:
-                pour(content, NewTables(self._connection()), progress)
+                pour(content, new, progress)
 
     @contextmanager
     def filled(self) -> Iterator[NewTables]:
