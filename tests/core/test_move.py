@@ -481,6 +481,17 @@ def test_readers_go_on_while_a_server_is_restored(on_server: Service, tmp_path: 
         ("UPDATE user_counts SET n = n + 1 WHERE role = 'user' AND active = 1", "counts", "user_counts has"),
         ("DROP INDEX users_by_creation", "schema", "users_by_creation is missing"),
         ("ALTER TABLE users DISABLE TRIGGER users_counted_in", "schema", "users_counted_in is missing"),
+        ("ALTER TABLE users DROP CONSTRAINT users_email_key", "schema", "users_email_key is missing"),
+        (
+            "ALTER TABLE outbox DROP CONSTRAINT outbox_user_id_fkey",
+            "schema",
+            "outbox_user_id_fkey is missing",
+        ),
+        (
+            "UPDATE pg_index SET indisvalid = FALSE WHERE indexrelid = CAST('users_by_name' AS REGCLASS)",
+            "schema",
+            "users_by_name is missing",
+        ),
         ("UPDATE audit SET details = '{}' WHERE id = 3", "audit", "row 3 does not follow"),
         ("DELETE FROM audit WHERE id = (SELECT max(id) FROM audit)", "audit", "its end was cut off"),
     ],

@@ -20,6 +20,7 @@ from usersctl.models import SYSTEM, Newcomer
 from usersctl.store.conninfo import Conninfo
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
+from usersctl.store.postgres import dialect
 from usersctl.store.store import Store
 
 Make = Callable[..., Conninfo]
@@ -86,6 +87,13 @@ def test_a_list_is_read_in_the_order_of_an_index(database: Conninfo, rows: str) 
         plan = str(connection.run(f"EXPLAIN SELECT id FROM {rows} LIMIT 10").fetchall())  # noqa: S608 - our own rows
     assert "Index" in plan
     assert "Sort" not in plan
+
+
+def test_a_check_looks_for_every_constraint_that_the_server_has(database: Conninfo) -> None:
+    with postgres.opened(database) as connection:
+        ours = "connamespace = CAST('public' AS REGNAMESPACE) AND contype IN ('p', 'u', 'f', 'c')"
+        made = connection.run(f"SELECT conname FROM pg_constraint WHERE {ours}").fetchall()  # noqa: S608 - our own words
+    assert {name for (name,) in made} <= dialect.names()
 
 
 def test_streams_are_read_side_by_side(database: Conninfo) -> None:

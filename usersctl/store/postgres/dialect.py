@@ -70,6 +70,7 @@ _TRIGGER = re.compile(
     r"\s+(?P<when>WHEN .*?)?\s*BEGIN(?P<body>.*)END;",
     re.DOTALL,
 )
+_KINDS = {"UNIQUE": "key", "REFERENCES": "fkey", "CHECK": "check"}  # of constraints
 _COUNT = re.compile(r"UPDATE (\w+) SET (\w+) = \2 ([+-]) 1\s+WHERE (.*?);", re.DOTALL)
 # A million users are found by three characters of their names. The extension comes with PostgreSQL, and a server may
 # refuse it: then a search reads all of them.
@@ -106,8 +107,23 @@ def schema() -> Iterator[str]:
 
 
 def names() -> set[str]:
-    """Of the tables, indexes and triggers."""
-    return set(re.findall(r"\bCREATE (?:UNIQUE )?(?:TABLE|INDEX|TRIGGER) (\w+)", "\n".join(schema())))
+    """Of the tables, indexes, triggers and constraints."""
+    made = "\n".join(schema())
+    return {*re.findall(r"\bCREATE (?:UNIQUE )?(?:TABLE|INDEX|TRIGGER) (\w+)", made), *_constraints(made)}
+
+
+def _constraints(made: str) -> Iterator[str]:
+    """As the server names them: by the table, the columns and the kind."""
+    table = ""
+    for line in made.splitlines():
+        if created := re.match(r"CREATE TABLE (\w+) \($", line):
+            table = created[1]
+        elif columns := re.match(r" +(?:UNIQUE \()?(\w+(?:, \w+)*)", line):
+            if "PRIMARY KEY" in line:
+                yield f"{table}_pkey"
+            for word, kind in _KINDS.items():
+                if word in line:
+                    yield f"{table}_{columns[1].replace(', ', '_')}_{kind}"
 
 
 def _made(statement: str) -> str:

@@ -79,9 +79,11 @@ class PostgresTransaction(Transaction):
     # --- the database as a whole ---
 
     def parts(self) -> set[str]:
-        """The names of tables, indexes and triggers of the schema that this connection uses."""
+        """The names of tables, indexes, triggers and constraints that work, of the schema that this connection uses."""
         parts = self._run(
             "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(current_schema())"
+            " AND oid NOT IN (SELECT indexrelid FROM pg_index WHERE NOT indisvalid)"
+            " UNION SELECT conname FROM pg_constraint WHERE connamespace = to_regnamespace(current_schema())"
             " UNION SELECT tgname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid"
             " WHERE relnamespace = to_regnamespace(current_schema()) AND NOT tgisinternal AND tgenabled <> 'D'"
         )
