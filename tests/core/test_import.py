@@ -134,6 +134,16 @@ def test_an_import_needs_few_statements_for_many_rows(service: Service) -> None:
     assert len({text for text in run if not text.startswith("INSERT INTO audit ")}) < 100
 
 
+def test_the_end_of_the_trail_moves_once_for_many_updates_of_an_import(service: Service) -> None:
+    options = ImportOptions("update", False, OPERATOR, report=print, hashing=lambda *_: None)
+    people = [(f"row {n}", {"email": f"user{n}@example.com"}) for n in range(100)]
+    assert service.transfer.import_rows(people, options).created == 100
+    admins = [(where, row | {"role": "admin"}) for where, row in people]
+    with statements(service) as run:
+        assert service.transfer.import_rows(admins, options).updated == 100
+    assert sum(text.startswith("INSERT INTO audit_head ") for text in run) == 1
+
+
 def test_import_and_export_leave_second_factors_alone(service: Service) -> None:
     user = create_user(service, "ada@example.com", "Ada", PASSWORD, by=OPERATOR)
     add_authenticator_apps(service, user.id)

@@ -14,6 +14,7 @@ from usersctl.invited import NOT_INVITED, begin, settle
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import OAUTH, UNUSABLE, Actor, Identity, Link, Newcomer, User
 from usersctl.passwords import BCRYPT, kind_of
+from usersctl.store.audit import Change
 from usersctl.store.transaction import Transaction
 from usersctl.text import counted
 
@@ -68,6 +69,7 @@ class Writing:
         self.foreign_hashes: Counter[str] = Counter()
         self.unknown_groups = 0  # rows with one
         self.hint = ""
+        self.changes: list[Change] = []  # that the audit trail has not yet
 
     def write(self, rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
         """Rows with their places. Those whose address and provider id are free are added together, the others one by one."""
@@ -90,6 +92,14 @@ class Writing:
             taken_emails.add(email)
             taken_ids |= ids
         self._add(free)
+        self._record()
+
+    def _record(self) -> None:
+        """Changes that follow each other together: on a server each change of the end of the trail takes longer than the
+        one before, until the commit."""
+        if self.changes:
+            self.tx.audit_each(self.options.by, "import-update", self.changes)
+            self.changes.clear()
 
     def imported(self) -> Imported:
         if self.unknown_groups:
@@ -102,6 +112,7 @@ class Writing:
     def _add(self, rows: Sequence[dict[str, Any]]) -> None:
         if not rows:
             return
+        self._record()
         newcomers = []
         for row in rows:
             fields = {"name": row["email"].partition("@")[0], **row}
@@ -168,6 +179,7 @@ class Writing:
             problem, hint = why_taken
             self._refuse(where, problem, hint)
         elif known is None:
+            self._record()
             make_free(tx, self.emails, row["email"], by=by)
             self._add([row])
         elif self.options.on_conflict == "fail":
@@ -186,6 +198,7 @@ class Writing:
     def _find_groups(self, where: str, row: dict[str, Any]) -> None:
         unknown = [name for name in row.get("groups", ()) if self.tx.group(name) is None]
         if unknown and self.options.create_groups:
+            self._record()
             for name in unknown:
                 create_group(self.tx, name, by=self.options.by)
         elif unknown:
@@ -216,8 +229,13 @@ class Writing:
     def _update(self, known: User, row: dict[str, Any]) -> bool:
         relinked, groups = self._relink(known, row), row.pop("groups", None)
         row.pop("identities", None)
-        is_changed = _update(self.tx, known, row, self.options.by, relinked=relinked)
-        return (groups is not None and set_groups(self.tx, known, groups, by=self.options.by)) or is_changed
+        recorded = _update(self.tx, known, row, relinked=relinked)
+        if recorded is not None:
+            self.changes.append((known.id, known.email, recorded))
+        if groups is None:
+            return recorded is not None
+        self._record()
+        return set_groups(self.tx, known, groups, by=self.options.by) or recorded is not None
 
     def _relink(self, known: User, row: dict[str, Any]) -> list[str]:
         """Gives the account the identities of the row, and returns their providers; those of others stay."""
@@ -249,7 +267,10 @@ class Writing:
         return None
 
 
-def _update(tx: Transaction, known: User, row: dict[str, Any], by: Actor, *, relinked: list[str]) -> bool:
+def _update(
+    tx: Transaction, known: User, row: dict[str, Any], *, relinked: list[str]
+) -> dict[str, Any] | None:
+    """Returns what the audit trail records; None if nothing changed."""
     stored = tx.credentials_of(known.id)
     before = known._asdict() | {"password_hash": stored.password_hash if stored else UNUSABLE}
     row = _of_existing(known, row)
@@ -259,7 +280,7 @@ def _update(tx: Transaction, known: User, row: dict[str, Any], by: Actor, *, rel
         if not changes["active"]:
             changes |= NOT_INVITED
     if not changes and not relinked:
-        return False
+        return None
     if known.awaiting_confirmation and "password_hash" not in row:
         # The person of the row may be another than the one who registered.
         changes["password_hash"] = UNUSABLE
@@ -268,12 +289,11 @@ def _update(tx: Transaction, known: User, row: dict[str, Any], by: Actor, *, rel
     elif "password_hash" in changes:
         settle(tx, known)
         shut_out(tx, known)
-    user = tx.change_user(known.id, **changes)
+    tx.change_user(known.id, **changes)
     recorded = {name: value for name, value in changes.items() if name in ("name", "role", "active")}
     if relinked:
         recorded["linked"] = relinked
-    tx.audit(by, "import-update", user, **recorded, password="password_hash" in changes)
-    return True
+    return recorded | {"password": "password_hash" in changes}
 
 
 def _recorded(newcomer: Newcomer, row: dict[str, Any]) -> dict[str, Any]:
