@@ -33,7 +33,7 @@ class NewTables:
     def _refuse_dependents(self) -> None:
         """Views and foreign keys of others, which would keep the old tables from being dropped at the end."""
         names = ", ".join(f"'{name}'" for name in _NAMES)
-        ours = f"SELECT oid FROM pg_class WHERE relnamespace = to_regnamespace('{self.home}') AND relname IN ({names})"
+        ours = f"SELECT oid FROM pg_class WHERE relnamespace = to_regnamespace(quote_ident(current_schema())) AND relname IN ({names})"
         found = self._run(
             "SELECT CAST(CAST(ev_class AS REGCLASS) AS TEXT) FROM pg_rewrite JOIN pg_depend ON objid = pg_rewrite.oid"
             " WHERE classid = CAST('pg_rewrite' AS REGCLASS) AND refclassid = CAST('pg_class' AS REGCLASS)"
