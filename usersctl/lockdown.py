@@ -26,7 +26,7 @@ class Lockdowns(NamedTuple):
     def start(self, admitted: User | None, *, by: Actor) -> int | None:
         """Ends every session and returns how many; None if the same lockdown was already in force."""
         with self.store.write() as tx:
-            self.store.whole()
+            self.store.whole()  # that of a large service takes seconds
             admit(tx, by)
             if admitted is not None:
                 admitted = tx.user(admitted.id)

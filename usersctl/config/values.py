@@ -150,7 +150,7 @@ def database(value: Any) -> Database:
     if not is_well_formed(text):
         one = '"postgresql://db.example.com/users" (with @ / ? of a password as %40 %2F %3F)'
         other = '"host=db.example.com dbname=users" (with \' around a value with blanks and other signs)'
-        raise BadPart("", MASK, f"must be a conninfo such as {one} or {other}")
+        raise BadPart("", MASK, f"must be the path of a file, or a conninfo such as {one} or {other}")
     return Conninfo(text)
 
 

@@ -95,7 +95,8 @@ class Delivery(NamedTuple):
 
 
 def _failures(before: int, event: QueuedEmail) -> int:
-    """How many in a row, with this one: of an event the first, and of a receiver that is down each."""
+    """How many in a row, with this one. An event counts once, so that one that is refused again and again does not pause the
+    others; of a receiver that is down, each attempt counts."""
     is_counted = event.attempts == 1 or not 0 < before < FAILURES_BEFORE_PAUSE
     return before + is_counted
 

@@ -221,9 +221,8 @@ class PostgresStore(Store):
     @contextmanager
     def filled(self) -> Iterator[NewTables]:
         """Fills an empty database, which need not have tables, in one transaction. Raises Taken if it is not empty."""
-        with (
-            self.read() as tx
-        ):  # which waits for no writer: it may be this move, of the same database by another name
+        # A reader waits for no writer, which may be this very move, of the same database by another name.
+        with self.read() as tx:
             self._refuse_content(tx)
         with self.write() as tx:
             self.whole()
