@@ -40,6 +40,7 @@ def connect(path: Path, *, read_only: bool = False, no_trace: bool = False) -> s
         connection = _open(f"{uri}?immutable=1")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")
     return connection
 
 

@@ -61,6 +61,9 @@ class Original(NamedTuple):
     path: str | None = None  # of the target, decoded once
 
 
+UNKNOWN_PAGE = Original()
+
+
 class VerifyQuery(Query):
     role = choice(ROLE, "The role that is needed.")
     group = group_name("The group that is needed.")
@@ -106,17 +109,13 @@ def verify(request: Request, service: Service) -> Response:
     scope_refusal = drop_without_scope(request)
     enrols = drops_unenrolled(request)
     settings = request.settings
-    original = Original()
+    original = UNKNOWN_PAGE
     # A signed-in user may see every page, unless a rule or an assertion depends on which page it is.
-    depends_on_page = (
-        request.user is None
-        or any(asked.values())
-        or settings.role_rules
-        or settings.factor_rules
-        or settings.assertion_secret
-    )
-    if depends_on_page and request.is_from_trusted_proxy:
+    is_judged = request.user is None or asked or settings.role_rules or settings.factor_rules
+    if (is_judged or settings.assertion_secret) and request.is_from_trusted_proxy:
         original = _original(*map(request.environ.get, (*ORIGINAL, "HTTP_HOST")))
+    if not is_judged:
+        return _let_in(request, service, original)
     pages_access = _page_access(
         settings.whitelist, settings.role_rules, settings.factor_rules, settings.trusted_providers
     )
@@ -124,9 +123,7 @@ def verify(request: Request, service: Service) -> Response:
     if request.user is None and _ENCODED_SLASH.search((original.target or "").partition("?")[0]):
         verdict = 401  # an application that decodes it differently from the whitelist sees another path
     if verdict == 200:
-        return Response(
-            200, b"{}", (*JSON, *_identity(request, service, original), *_passed_on(request, service))
-        )
+        return _let_in(request, service, original)
     if verdict == 403:
         refusal = pages_access.refusal(request.user, original.path, **asked)
         if _is_page(request, original):
@@ -141,14 +138,20 @@ def verify(request: Request, service: Service) -> Response:
     return response
 
 
-def _asked(query: dict[str, str]) -> dict[str, str | None]:
+def _let_in(request: Request, service: Service, original: Original) -> Response:
+    return Response(
+        200, b"{}", (*JSON, *_identity(request, service, original), *_passed_on(request, service))
+    )
+
+
+def _asked(query: dict[str, str]) -> dict[str, str]:
     """A parameter that is not known may be one with a typing mistake, which would let in everybody."""
     if not query:
         return {}
     if not query.keys() <= _PARAMETERS:
         known = ", ".join(sorted(_PARAMETERS))
         raise Invalid(f"verify takes {known} only; for Caddy, its address ends with a ?")
-    return vars(VerifyQuery(query))
+    return {name: value for name, value in vars(VerifyQuery(query)).items() if value is not None}
 
 
 def _is_spelled_otherwise(request: Request) -> bool:
