@@ -316,6 +316,39 @@ def test_logins_have_a_queue_of_their_own_and_are_refused_when_it_is_full(runnin
     assert running.raw(LOGIN).startswith(OK)
 
 
+def test_the_threads_of_a_lane_start_with_its_first_request(running: Running) -> None:
+    def lanes() -> set[Lane]:
+        return {lane for lane, _ in running.server.task_dispatcher._threads}
+
+    running.get("/here")
+    assert lanes() == set()
+    running.get("/")
+    assert lanes() == {Lane.QUICK}
+    running.app.gate.set()
+    running.raw(b"POST /login HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+    running.get("/")
+    assert lanes() == {Lane.QUICK, Lane.HASHING}
+    assert len(running.server.task_dispatcher._threads) == 4 + 2
+
+
+def test_a_system_that_allows_no_more_threads_stops_no_request_for_good(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        refused.append(thread.name)
+        raise RuntimeError("can't start new thread")
+
+    with running.connect() as first, monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        first.sendall(b"GET /first HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        wait_until(lambda: refused)
+        patch.undo()
+        assert b"GET /second" in running.get("/second")
+        assert b"GET /first" in read_all(first)
+
+
 @pytest.mark.parametrize("path", ["/login", "//login", "/%6cogin", "/log%ffin", "/login?x=/quick"])
 def test_no_spelling_of_the_path_brings_a_login_into_the_quick_lane(running: Running, path: str) -> None:
     running.app.gate.set()

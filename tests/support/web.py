@@ -23,6 +23,8 @@ from usersd.server.connections import Hosted, Server
 from usersd.server.lanes import AWAY_THREADS
 from usersd.server.listener import listen
 
+# The open connections to each server of this process, for the next request: a new one costs as much as an answer.
+IDLE: dict[int, list[http.client.HTTPConnection]] = {}
 DEVICE = "auth_token_device"  # the cookie of a known device
 
 
@@ -102,7 +104,8 @@ class Client:
             raw = json.dumps(body).encode()
             sent["Content-Type"] = "application/json"
         sent |= headers or {}
-        connection = self.connection()
+        idle = IDLE.get(self.port)
+        connection = idle.pop() if idle else self.connection()
         try:
             connection.putrequest(method, path, skip_host="Host" in sent, skip_accept_encoding=True)
             for name, value in sent.items():
@@ -112,8 +115,13 @@ class Client:
             connection.endheaders(raw)
             response = connection.getresponse()
             reply = Reply(response.status, response.getheaders(), response.read())
-        finally:
+        except BaseException:
             connection.close()
+            raise
+        if idle is None or response.will_close:
+            connection.close()
+        else:
+            idle.append(connection)
         for cookie in reply.all("Set-Cookie"):
             name, _, value = cookie.partition(";")[0].partition("=")
             if value:
@@ -210,9 +218,13 @@ def hosting(hosted: Hosted, listener: socket.socket | None = None, *, away_threa
     )
     thread = threading.Thread(target=server.run, name="server")
     thread.start()
+    port = listener.getsockname()[1]
+    IDLE[port] = []
     try:
-        yield listener.getsockname()[1]
+        yield port
     finally:
+        for connection in IDLE.pop(port):
+            connection.close()
         end(server, thread)
         listener.close()
 

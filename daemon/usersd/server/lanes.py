@@ -31,7 +31,8 @@ class Lane(Enum):
 
 
 class Lanes:
-    """Replaces waitress' task dispatcher: a channel is queued in the lane of its first request.
+    """Replaces waitress' task dispatcher: a channel is queued in the lane of its first request. The threads of a lane start
+    with its first channel, so that a daemon without providers, for example, has none that wait for them.
 
     When a queue is full the 503 is sent by the next watchdog tick (at most 0.5 s later), because a client that retries
     at once costs more than a login.
@@ -56,14 +57,22 @@ class Lanes:
             Lane.AWAY: threading.BoundedSemaphore(away_threads),
         }
         self._rejected: deque[Any] = deque()
-        sizes = {Lane.QUICK: threads, Lane.WRITING: WRITING_THREADS}
-        sizes |= {Lane.HASHING: slow_threads, Lane.AWAY: away_threads}
-        self._threads = [(lane, self._start(lane, n)) for lane, size in sizes.items() for n in range(size)]
+        self._unstarted = {Lane.QUICK: threads, Lane.WRITING: WRITING_THREADS}
+        self._unstarted |= {Lane.HASHING: slow_threads, Lane.AWAY: away_threads}
+        self._starting = threading.Lock()
+        self._threads: list[tuple[Lane, threading.Thread]] = []
 
-    def _start(self, lane: Lane, number: int) -> threading.Thread:
-        thread = threading.Thread(target=self._work, args=[lane], name=f"{lane.value}-{number}", daemon=True)
-        thread.start()
-        return thread
+    def _put(self, lane: Lane, channel: Any) -> None:
+        self._queues[lane].put(channel)
+        if self._unstarted[lane]:
+            # Where the system allows no more threads now, the next channel tries again.
+            with self._starting, contextlib.suppress(RuntimeError):
+                while self._unstarted[lane]:
+                    name = f"{lane.value}-{self._unstarted[lane]}"
+                    thread = threading.Thread(target=self._work, args=[lane], name=name, daemon=True)
+                    thread.start()
+                    self._threads.append((lane, thread))
+                    self._unstarted[lane] -= 1
 
     def add_task(self, channel: Any) -> None:
         request = channel.requests[0]
@@ -73,7 +82,7 @@ class Lanes:
             return
         capacity = self._capacity.get(lane)
         if capacity is None or capacity.acquire(blocking=False):
-            self._queues[lane].put(channel)
+            self._put(lane, channel)
         else:
             request.error = Rejected()
             self._rejected.append(channel)
@@ -85,7 +94,7 @@ class Lanes:
             try:
                 _answer(channel, nonblocking=True)
             except MustWait:
-                self._queues[Lane.QUICK].put(channel)
+                self._put(Lane.QUICK, channel)
 
     @property
     def waiting_to_hash(self) -> int:
@@ -93,7 +102,7 @@ class Lanes:
 
     def answer_rejected(self) -> None:
         while self._rejected:
-            self._queues[Lane.QUICK].put(self._rejected.popleft())
+            self._put(Lane.QUICK, self._rejected.popleft())
 
     def reject_waiting(self) -> None:
         """Answers 503 to requests in the bounded queues: the daemon stops and has no time left to begin them."""
