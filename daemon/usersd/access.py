@@ -18,6 +18,9 @@ API = ("/api/", "/_tasks/")
 SECOND_STEP = "/second-factor"  # the page that asks for the second factor of a session or a sign-in
 ENROLMENT = "/account"  # the page where a user adds one
 
+# What a script of an allowed origin may read.
+EXPOSED = "Retry-After, X-Request-Id, X-Account-State, X-Awaiting-Confirmation, X-Invited"
+
 # One slash, and no character that a browser reads as a second one, drops, or takes for the end of the address.
 _OWN_PATH = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)
 
@@ -182,5 +185,5 @@ def allowed_origin_headers(request: Request) -> list[Header]:
     if is_from_allowed_origin(request):
         headers.append(("Access-Control-Allow-Origin", request.environ["HTTP_ORIGIN"]))
         headers.append(("Access-Control-Allow-Credentials", "true"))
-        headers.append(("Access-Control-Expose-Headers", "Retry-After, X-Request-Id, X-Account-State"))
+        headers.append(("Access-Control-Expose-Headers", EXPOSED))
     return headers

@@ -99,9 +99,11 @@ class Request:
         for hop in reversed(forwarded.split(",")[-MAX_HOPS:]):
             try:
                 # Anything but an address is not believed; a zone may be any text, and is dropped.
-                address = str(ipaddress.ip_address(hop.strip().strip("[]").partition("%")[0]))
+                hop_address = ipaddress.ip_address(hop.strip().strip("[]").partition("%")[0])
             except ValueError:
                 break
+            # A proxy that listens on one socket for both families writes IPv4 addresses as mapped ones.
+            address = str(getattr(hop_address, "ipv4_mapped", None) or hop_address)
             if not is_in(address, trusted):
                 break
         return address

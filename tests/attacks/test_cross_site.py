@@ -13,6 +13,8 @@ from support.web import Client, Reply, Site, running
 from usersctl.service import Service
 from usersd.routes import FOR_DEVELOPMENT, TABLE
 
+EXPOSED = "Retry-After, X-Request-Id, X-Account-State, X-Awaiting-Confirmation, X-Invited"
+
 OURS = "http://127.0.0.1:8080"
 FRIEND = "https://app.example"
 EVIL = "https://evil.example"
@@ -216,7 +218,7 @@ def test_only_an_allowed_origin_may_read_responses(make_site: Callable[..., Site
     allowed = {
         "Access-Control-Allow-Origin": FRIEND,
         "Access-Control-Allow-Credentials": "true",
-        "Access-Control-Expose-Headers": "Retry-After, X-Request-Id, X-Account-State",
+        "Access-Control-Expose-Headers": EXPOSED,
     }
     for fetch in ({}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}):
         headers = {"Origin": FRIEND, **fetch}

@@ -77,6 +77,9 @@ def test_a_command_line_without_a_command_prints_help(usersctl: Command) -> None
         done = usersctl(*words)
         assert (done.code, done.stdout) == (2, "")
         assert done.stderr.startswith("Usage: usersctl")
+        error = usersctl("--json", *words).error
+        assert (error["code"], error["message"]) == ("usage", "Missing command")
+        assert error["hint"] == f"see: {' '.join(('usersctl', *words))} --help"
 
 
 def test_the_version_option_prints_the_version(usersctl: Command) -> None:
@@ -167,6 +170,20 @@ def test_a_wrong_guess_leads_to_the_right_command(usersctl: Command, words: str,
     assert "Did you mean" not in first
     assert second == f"  use: usersctl {command}"
     assert usersctl("--json", *words.split()).error["hint"] == f"use: usersctl {command}"
+
+
+def test_a_command_that_a_hint_names_is_for_the_same_configuration_and_database(usersctl: Command) -> None:
+    other = usersctl.folder / "my users.db"
+    again = f"usersctl db init --config {usersctl.config} --db '{other}'"
+    assert (
+        usersctl("show", "1", "--json", "--db", other).error["hint"]
+        == f"make one with: usersctl db init --db '{other}'"
+    )
+    done = usersctl("--config", usersctl.config, "list", "--db", other)
+    assert done.stderr.splitlines()[1] == f"  make one with: {again}"
+    assert usersctl.shell(again).code == 0
+    refused = usersctl("link", "email", "1", "--db", other, "--json")
+    assert refused.error["hint"] == f"look for it with: usersctl list --search TEXT --db '{other}'"
 
 
 def test_the_table_of_guesses_names_commands_and_no_word_twice() -> None:

@@ -293,6 +293,7 @@ def test_link_email_prints_a_working_link_to_prove_a_new_address(usersctl: Comma
     refused = usersctl("link", "email", ADA, "--json")
     assert (refused.code, refused.error["code"]) == (5, "forbidden")
     assert refused.error["message"] == f"{ADA} has no new address to confirm"
+    assert "at once: usersctl update" in refused.error["hint"]
     claimed(usersctl, user, "new@example.com")
     printed = usersctl.ok("link", "email", ADA)
     link = link_in(printed.stdout)

@@ -307,6 +307,14 @@ def test_a_repeated_address_conflicts_with_the_earlier_row(usersctl: Command) ->
     assert "line 4: ada@example.com is taken by user 1" in done.stderr
 
 
+def test_an_imported_account_was_last_updated_when_it_was_created(usersctl: Command) -> None:
+    rows = "email,created_at,oauth_id\nada@example.com,2020-01-01T00:00:00Z,\neve@example.com,2020-01-01T00:00:00Z,7\n"
+    usersctl.ok("import", "-", stdin=rows)
+    assert [user["updated_at"] for user in usersctl.ok("list", "--json").json] == [
+        "2020-01-01T00:00:00.000Z"
+    ] * 2
+
+
 def test_a_provider_account_of_another_user_is_taken(usersctl: Command) -> None:
     usersctl.ok("import", "-", stdin="email,oauth_id\nada@example.com,123\n")
     for choice in ("fail", "update"):

@@ -176,6 +176,11 @@ def test_limits_count_the_client_behind_a_trusted_proxy(
     assert login_from(behind_a_proxy, then, 3) == (429 if same else 401)
 
 
+def test_an_ipv4_address_that_is_mapped_is_shown_as_itself(behind_a_proxy: Site) -> None:
+    assert login_from(behind_a_proxy, "::ffff:192.0.2.1", 1) == 401
+    assert {line["ip"] for line in behind_a_proxy.log} == {"192.0.2.1"}
+
+
 @pytest.mark.parametrize("proxies", [(), (ip_network("192.0.2.0/24"),)])
 def test_an_untrusted_client_cannot_forge_its_address(
     make_site: Callable[..., Site], proxies: tuple[object, ...]

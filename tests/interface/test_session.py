@@ -19,6 +19,8 @@ from support.web import Client, Reply, Site
 from usersctl.clock import stamp
 from usersctl.models import User
 
+EXPOSED = "Retry-After, X-Request-Id, X-Account-State, X-Awaiting-Confirmation, X-Invited"
+
 USER_KEYS = {
     "id",
     "email",
@@ -846,7 +848,7 @@ def test_an_allowed_origin_may_call_with_credentials_and_no_other(
     assert reply.status == 200
     assert reply.header("Access-Control-Allow-Origin") == "https://app.example.com"
     assert reply.header("Access-Control-Allow-Credentials") == "true"
-    assert reply.header("Access-Control-Expose-Headers") == "Retry-After, X-Request-Id, X-Account-State"
+    assert reply.header("Access-Control-Expose-Headers") == EXPOSED
     assert reply.header("Vary") == "Origin"
     asked = site.client().send("OPTIONS", ME, headers=ours | {"Access-Control-Request-Method": "PATCH"})
     assert (asked.status, asked.body) == (200, b"")

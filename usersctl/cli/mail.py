@@ -158,7 +158,7 @@ def link(
         kind = CONFIRM
     if purpose is Purpose.EMAIL:
         if account.claimed_email is None:
-            hint = f"give it a new address with: usersctl update {account.id} --email EMAIL"
+            hint = f"a change by the command is at once: usersctl update {account.id} --email EMAIL"
             raise Forbidden(f"{account.email} has no new address to confirm", hint=hint)
         kind = CONFIRM_NEW_EMAIL
     if purpose is Purpose.INVITE:

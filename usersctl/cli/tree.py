@@ -278,7 +278,7 @@ def run_tree(run: Invocation) -> int:
     except Abort:  # Ctrl-C or Ctrl-D at a question
         raise KeyboardInterrupt("nothing was done") from None
     except TyperException as error:
-        if type(error).__name__ == "NoArgsIsHelpError":
+        if type(error).__name__ == "NoArgsIsHelpError" and not run.out.json:
             print(error.format_message(), file=sys.stderr)  # the help; empty if Typer has drawn it in boxes
         else:
             _report_misuse(run, error)
@@ -292,7 +292,8 @@ def _report_misuse(run: Invocation, error: TyperException) -> None:
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "usersctl")
     hint = f"see: {path} --help"
-    message = error.format_message()  # it names the option
+    is_help = type(error).__name__ == "NoArgsIsHelpError"
+    message = "Missing command" if is_help else error.format_message()  # it names the option
     if message.startswith("No such command"):
         from usersctl.cli.guesses import command_for
 

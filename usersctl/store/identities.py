@@ -33,8 +33,10 @@ class Identities(Statements):
         statement = f"SELECT {USER} FROM users WHERE id = ({of_link})"
         return self._first(lambda row: user_of(row, self), statement, link)
 
-    def add_identities(self, identities: Sequence[Identity]) -> None:
-        """Raises Taken if an account has one of them, or another one of the same provider."""
+    def add_identities(self, identities: Sequence[Identity], *, of_new: bool = False) -> None:
+        """Raises Taken if an account has one of them, or another one of the same provider. `of_new`: the accounts were made
+        in this transaction, and have their `updated_at`.
+        """
         if not identities:
             return
         rows = ", ".join([f"({places(Identity._fields)})"] * len(identities))
@@ -42,22 +44,23 @@ class Identities(Statements):
         added = self._run(f"INSERT INTO identities ({_COLUMNS}) VALUES {rows} ON CONFLICT DO NOTHING", values)
         if added.rowcount < len(identities):
             raise Taken("This account of the provider is linked already")
-        self._copy_oauth_id(identity.user_id for identity in identities if identity.provider == OAUTH)
+        of_oauth = (identity.user_id for identity in identities if identity.provider == OAUTH)
+        self._copy_oauth_id(of_oauth, at=None if of_new else self.now_text)
 
     def delete_identities(self, user_id: int, provider: str | None = None) -> list[Identity]:
         """Of all providers, if none is named."""
         statement = f"DELETE FROM identities WHERE user_id = ? AND provider = coalesce(?, provider) RETURNING {_COLUMNS}"
         deleted = list(map(Identity._make, self._run(statement, (user_id, provider))))
         if any(identity.provider == OAUTH for identity in deleted):
-            self._copy_oauth_id([user_id])
+            self._copy_oauth_id([user_id], at=self.now_text)
         return deleted
 
-    def _copy_oauth_id(self, user_ids: Iterable[int]) -> None:
+    def _copy_oauth_id(self, user_ids: Iterable[int], *, at: str | None) -> None:
         """The user object shows it, so that a session check reads one table less."""
         ids = list(user_ids)
         if ids:
-            changes = f"oauth_id = ({_OF_OAUTH}), updated_at = ?"
-            self._run(f"UPDATE users SET {changes} WHERE id IN ({places(ids)})", (self.now_text, *ids))
+            changes = f"oauth_id = ({_OF_OAUTH}), updated_at = coalesce(?, updated_at)"
+            self._run(f"UPDATE users SET {changes} WHERE id IN ({places(ids)})", (at, *ids))
 
     def links_elsewhere(self, provider: str, issuer: str) -> dict[str, int]:
         """The number of links of each other issuer; "" stands for links that are not bound yet."""

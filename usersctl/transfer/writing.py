@@ -131,7 +131,8 @@ class Writing:
                 for user_id, row in pairs
                 if "identities" in row
                 for identity in self._identities(user_id, row)
-            ]
+            ],
+            of_new=True,
         )
         members = [(name, user_id) for user_id, row in pairs if "groups" in row for name in row["groups"]]
         self.tx.join_groups(members)

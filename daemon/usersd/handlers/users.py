@@ -55,7 +55,7 @@ class UserList(Query):
     after = number(schemas.ID, 0, "The last id of the page before this one; makes late pages fast.")
     search = optional(schemas.string("grace", maxLength=200), "A part of the address or the name.")
     role = choice(schemas.ROLE, "Only users of this role.")
-    sort = choice(_SORT, "`name` if left out. Equal ones are in the order of their ids.")
+    sort = choice(_SORT, "`name` if left out. Equal ones are in the order of their ids, or against it.")
     order = choice(_ORDER, "`asc` if left out.")
 
 
