@@ -646,6 +646,21 @@ def test_a_cleanup_leaves_the_connection_as_it_was(service: Service, ada: User, 
 
 
 @pytest.mark.sqlite  # the log of a file
+def test_a_commit_leaves_the_pages_of_a_cleanup_to_the_cleanup(
+    service: Service, make_service: Callable[..., Service]
+) -> None:
+    cleaning, file = make_service(), service.store.path
+    before = file.stat().st_size
+    with cleaning.store.many_changes(), cleaning.store.write() as tx:
+        for _ in range(3000):  # some 3,000 pages, as a transaction of the cleanup changes
+            tx.audit(OPERATOR, "update", details="x" * 4000)
+    create_user(service, "eve@example.com", "Eve", None, by=OPERATOR)
+    assert file.stat().st_size == before
+    cleaning.store.checkpoint()
+    assert file.stat().st_size > before + 3000 * 4000
+
+
+@pytest.mark.sqlite  # the log of a file
 def test_a_cleanup_carries_its_pages_into_the_database_itself(service: Service, ada: User) -> None:
     fill(service, ada, expired=200, live=0, endless=0)
     service.sessions.cleanup(by=OPERATOR)
