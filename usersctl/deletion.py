@@ -113,6 +113,12 @@ class Deletion(NamedTuple):
             return tx.lockdown() is None and bool(tx.users_to_delete(1))
 
 
+def tell_owners(tx: Transaction) -> None:
+    """After a restore, which ends the links of emails, and brings back deletions that were undone since."""
+    for user in tx.deleted_by_owners():
+        EmailQueue().add(tx, UNDO, user, user.email)
+
+
 def _present(tx: Transaction, user_id: int) -> Credentials:
     """The caller, whose session may have ended since the request was admitted."""
     credentials = tx.credentials_of(user_id)

@@ -105,6 +105,7 @@ class Invitations(NamedTuple):
         given = {key: value for key, value in changes.items() if value not in (None, getattr(user, key))}
         if given:
             user = tx.change_user(user.id, **given)
+            tx.audit(by, "update", user, **given)
         if guest.groups is not None:
             set_groups(tx, user, guest.groups, by=by)
         is_nameless = guest.name is None and present is not None and present.is_nameless
@@ -247,7 +248,7 @@ def guest(
 
 
 def lifetime_of(expires: str | None) -> timedelta:
-    lifetime = span(expires or EXPIRES)
+    lifetime = span(EXPIRES if expires is None else expires)
     if not SHORTEST <= lifetime <= LONGEST_INVITATION:
         raise Invalid("An invitation expires after 1h to 90d", value=expires)
     return lifetime

@@ -6,6 +6,7 @@ import random
 import stat
 import subprocess
 import sys
+import tomllib
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -326,11 +327,16 @@ def test_an_export_is_a_file_that_changes_nothing(usersctl: Command, people: Pat
 def test_an_export_of_accounts_of_no_file_is_the_way_to_adopt_them(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     usersctl.add("bob", active=False)
+    (leaving,) = usersctl.add("leaving")
     with usersctl.service() as service:
         service.registration.register("eve@example.com", "Eve", PASSWORD, by=OPERATOR)
+        with service.store.write() as tx:
+            tx.change_user(leaving.id, active=False, delete_at="2100-01-01T00:00:00.000Z")
     text = usersctl.ok("export", "--as-state").stdout
     assert 'name = "users"' in text
     assert "eve@example.com" not in text
+    (entry,) = (entry for entry in tomllib.loads(text)["users"] if entry["email"] == leaving.email)
+    assert "active" not in entry
     assert "$2b$" not in text
     assert usersctl("apply", "-", "--plan", stdin=text).code == 4
     usersctl.ok("apply", "-", "--adopt", stdin=text)

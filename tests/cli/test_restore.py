@@ -16,9 +16,11 @@ from support.backups import emails, names, report_on, restored, saved
 from support.commands import OPERATOR, PASSWORD, Command, by_hand, create_user
 from support.databases import held
 from support.factors import SEED, add_authenticator_apps, opened_secrets
+from support.postbox import last_link
 from support.web import Site
 
-from usersctl.clock import moment, utc_now
+from usersctl.clock import moment, stamp, utc_now
+from usersctl.deletion import tell_owners
 from usersctl.errors import Busy
 from usersctl.mail.kinds import RESET
 from usersctl.models import User
@@ -185,6 +187,40 @@ def test_deletions_that_were_due_wait_a_week_after_a_restore(usersctl: Command) 
     assert timedelta(days=6) < moment(until) - utc_now() <= timedelta(days=7)
 
 
+@pytest.mark.parametrize("options", [[], ["--keep-tokens"]])
+def test_an_owner_can_undo_a_deletion_after_a_restore(
+    usersctl: Command, ada: User, options: list[str]
+) -> None:
+    (root,) = usersctl.add("root", role="admin")
+    with usersctl.service() as service:
+        session = service.sessions.open(ada, remember=False).session
+        assert service.deletion.request(ada.id, PASSWORD, session_id=session.id, by=OPERATOR)
+        before = last_link(service, ada.email)
+    file = saved(usersctl)
+    with usersctl.service() as service:
+        service.deletion.undo(before.token, before.email, by=OPERATOR)
+    usersctl.ok("db", "restore", str(file), "--yes", *options)
+    with usersctl.service() as service:
+        assert not service.accounts.get(ada.id).active
+        again = last_link(service, ada.email)
+        assert again.token != before.token
+        service.deletion.undo(again.token, again.email, by=OPERATOR)
+        assert service.accounts.get(ada.id).active
+        assert service.accounts.get(root.id).active
+
+
+def test_an_invitation_shows_as_expired_after_a_restore(usersctl: Command) -> None:
+    usersctl.ok("db", "init")
+    usersctl.ok("invite", "eve@example.com")
+    file = saved(usersctl)
+    usersctl.ok("db", "restore", str(file), "--yes", "--keep-tokens")
+    (waiting,) = usersctl.ok("invite", "list", "--json").json
+    usersctl.ok("db", "restore", str(file), "--yes")
+    (ended,) = usersctl.ok("invite", "list", "--json").json
+    assert ended["expires_at"] <= stamp(utc_now()) < waiting["expires_at"]
+    usersctl.ok("invite", "resend", "eve@example.com")
+
+
 @pytest.mark.parametrize("admin", [True, False])
 def test_a_lockdown_outlives_a_restore(
     service: Service, add: Callable[..., User], tmp_path: Path, admin: bool
@@ -253,7 +289,9 @@ def test_a_restore_that_fails_changes_nothing(
             raise KeyboardInterrupt
 
     with backup.checked_copy(tmp_path / "saved.db") as (_found, copy), pytest.raises(KeyboardInterrupt):
-        backup.Replacement(copy, service.store.database, Path("x"), False, OPERATOR, utc_now).run(stop)
+        backup.Replacement(
+            copy, service.store.database, Path("x"), False, OPERATOR, utc_now, tell_owners
+        ).run(stop)
     assert len(emails(service.store.database)) == 2
     assert names(tmp_path) == before
     assert add("eve")
@@ -273,7 +311,9 @@ def test_an_interrupt_after_the_restore_keeps_the_replaced_database(
             raise KeyboardInterrupt
 
     with backup.checked_copy(tmp_path / "saved.db") as (_found, copy):
-        kept = backup.Replacement(copy, service.store.database, Path("x"), False, OPERATOR, utc_now).run(stop)
+        kept = backup.Replacement(
+            copy, service.store.database, Path("x"), False, OPERATOR, utc_now, tell_owners
+        ).run(stop)
     assert len(emails(service.store.database)) == 1
     assert kept is not None
     assert len(emails(kept)) == 2
@@ -284,6 +324,7 @@ import os, sys
 from pathlib import Path
 from usersctl.store import backup
 from usersctl.clock import utc_now
+from usersctl.deletion import tell_owners
 from usersctl.models import SYSTEM
 
 def progress(done, total):
@@ -291,7 +332,7 @@ def progress(done, total):
         os.kill(os.getpid(), 9)
 
 with backup.checked_copy(Path(sys.argv[1])) as (found, copy):
-    backup.Replacement(copy, Path(sys.argv[2]), Path("x"), False, SYSTEM, utc_now).run(progress)
+    backup.Replacement(copy, Path(sys.argv[2]), Path("x"), False, SYSTEM, utc_now, tell_owners).run(progress)
 """
 
 

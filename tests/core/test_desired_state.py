@@ -299,21 +299,22 @@ def test_the_order_of_a_plan_depends_on_names_alone(service: Service) -> None:
     assert [key for _, _, key in order] == ["a", "b", ADA, BOB, CY]
 
 
-def test_a_plan_shows_that_it_takes_back_the_deletion_of_an_owner(
-    service: Service, add: Callable[..., User]
+@pytest.mark.parametrize("active", [True, False])
+def test_a_plan_shows_that_it_decides_instead_of_an_owner_who_deletes_the_account(
+    service: Service, add: Callable[..., User], active: bool
 ) -> None:
     user = add("ada")
     apply(service, people(ADA), adopt=True)
     with service.store.write() as tx:
         tx.change_user(user.id, active=False, delete_at="2030-01-01T00:00:00.000Z")
     assert apply(service, people(ADA)) == []
-    (change,) = apply(service, people({"email": ADA, "active": True}))
+    (change,) = apply(service, people({"email": ADA, "active": active}))
     assert change.before is not None
     assert change.after is not None
     assert change.before["deleted_at"] == "2030-01-01T00:00:00.000Z"
     assert change.after["deleted_at"] is None
-    assert query(service, "SELECT active, delete_at FROM users") == [(1, None)]
-    assert apply(service, people({"email": ADA, "active": True})) == []
+    assert query(service, "SELECT active, delete_at FROM users") == [(active, None)]
+    assert apply(service, people({"email": ADA, "active": active})) == []
 
 
 def test_what_the_file_leaves_open_stays(service: Service, add: Callable[..., User]) -> None:

@@ -7,6 +7,7 @@ from support.commands import OPERATOR, Command
 from support.databases import opened
 
 from usersctl.clock import utc_now
+from usersctl.deletion import tell_owners
 from usersctl.store import backup
 from usersctl.store.conninfo import Database
 from usersctl.store.content import Progress
@@ -43,4 +44,6 @@ def restored(
 ) -> Path | None:
     with backup.checked_copy(file) as (report, copy):
         assert report.problems == []
-        return backup.Replacement(copy, database, file, keep_tokens, OPERATOR, utc_now).run(progress)
+        return backup.Replacement(copy, database, file, keep_tokens, OPERATOR, utc_now, tell_owners).run(
+            progress
+        )

@@ -191,8 +191,9 @@ def restore(
 
     The daemon may run meanwhile. A backup in which `db verify` finds a problem is refused. The replaced database is
     kept beside the new one. All sessions, API tokens and email links end, because the backup may hold some that were
-    revoked later. A lockdown stays in force.
+    revoked later. A lockdown stays in force. Owners who deleted their accounts get a new email to undo that.
     """
+    from usersctl.deletion import tell_owners
     from usersctl.store import backup as backups
 
     run = invocation(ctx)
@@ -216,7 +217,9 @@ def restore(
         consequence = "" if keep_tokens else ", and end all sessions and API tokens"
         confirm(run, f"Replace {name} by {accounts} of {file}{consequence}?", yes=yes)
         with run.out.progress("Restoring pages") as draw:
-            replacement = backups.Replacement(copy, database, file, keep_tokens, run.actor, utc_now)
+            replacement = backups.Replacement(
+                copy, database, file, keep_tokens, run.actor, utc_now, tell_owners
+            )
             kept = replacement.run(draw)
     if kept is not None:
         as_json["kept"] = str(kept)

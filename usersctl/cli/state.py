@@ -204,6 +204,6 @@ def _entry(standing: "Standing") -> dict[str, object]:
     entry: dict[str, object] = {"email": user.email, "name": user.name, "role": user.role}
     if user.awaits_owner:
         entry["invite"] = True  # it becomes active when its owner accepts
-    else:
+    elif user.delete_at is None:  # a decision would stop the deletion that its owner asked for
         entry["active"] = user.active
     return entry | {"groups": list(standing.groups)}

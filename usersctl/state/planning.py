@@ -163,7 +163,7 @@ class _Planning:
         if wanted.active is not None and not waits_for_owner:
             after["active"] = wanted.active
             after["invited"] = before["invited"] and wanted.active
-            if wanted.active and user.delete_at is not None:  # the owner asked for it
+            if user.delete_at is not None:  # the owner asked for it, and the file decides otherwise
                 before["deleted_at"], after["deleted_at"] = user.delete_at, None
         may_invite = wanted.invite and not is_invited and not before["invited"]
         if may_invite and after["active"] and self._has_no_way_in(user):

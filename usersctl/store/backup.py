@@ -162,13 +162,21 @@ class Replacement:
     """Puts the content of a copy into a database, whose file stays, because a daemon may have it open."""
 
     def __init__(
-        self, copy: Path, database: Database, file: Path, keep_tokens: bool, by: Actor, now: Clock
+        self,
+        copy: Path,
+        database: Database,
+        file: Path,
+        keep_tokens: bool,
+        by: Actor,
+        now: Clock,
+        tell_owners: Callable[[Transaction], object],
     ) -> None:
         self.copy = copy  # checked; this changes it
         self.database = database
         self.file = file  # the backup
         self.keep_tokens = keep_tokens
         self.by, self.now = by, now
+        self.tell_owners = tell_owners  # of accounts that wait for their deletion
         self.kept: Path | None = None  # the file with the replaced content
 
     def run(self, progress: Callable[[int, int], Any]) -> Path | None:
@@ -230,10 +238,12 @@ class Replacement:
                 # Some of them may have been revoked or used since the backup was made.
                 tx.delete_all_tokens()
                 tx.drop_all_links()
+                tx.expire_invitations()
                 tx.delete_signing_keys()  # ends the cookies of known devices, which a reset since may have ended
             replaced_trail = _carry_over(present, tx) if present else {}
             # An owner may have undone a deletion since then.
             tx.postpone_deletions(DELETIONS_WAIT)
+            self.tell_owners(tx)
             kept = self.kept and self.kept.name
             details: dict[str, Any] = {
                 "backup": self.file.name,

@@ -171,6 +171,11 @@ class Users(Statements):
         until = stamp(self.now + by)
         self._run("UPDATE users SET delete_at = ? WHERE delete_at < ?", (until, until))
 
+    def deleted_by_owners(self) -> list[User]:
+        """Those whose deletion can still be undone."""
+        statement = f"SELECT {USER} FROM users WHERE delete_at > ? ORDER BY id"
+        return list(map(self._user, self._run(statement, (self.now_text,))))
+
     def delete_user(self, user_id: int) -> None:
         """Deletes also all rows that refer to the user, by the foreign keys of schema.sql; links of an invitation stay, to
         say what became of it."""

@@ -22,7 +22,7 @@ from usersd.openapi.schemas import (
 )
 from usersd.request import Request
 
-CONFIRM = {403: "Confirm that it is you: see `confirmSession`; or second factors are switched off."}
+ENROL = {403: "Confirm that it is you: see `confirmSession`; or second factors are switched off."}
 PASSKEY = exactly(
     {
         "id": ID,
@@ -65,7 +65,7 @@ def read(request: Request, service: Service) -> dict[str, Any]:
     OWN,
     model("NewTotp", _NEW_TOTP),
     NoFields,
-    refusals=CONFIRM | {400: "An app is set up already."},
+    refusals=ENROL | {400: "An app is set up already."},
 )
 def begin_totp(request: Request, service: Service) -> dict[str, Any]:
     """Begin to set up an authenticator app. Its first code has to be sent in the same session, within ten minutes."""
@@ -75,7 +75,7 @@ def begin_totp(request: Request, service: Service) -> dict[str, Any]:
 
 
 @Operation(
-    "confirmMyTotp", OWN, CONFIRMED, FirstCode, refusals=CONFIRM | {400: "Invalid code, or begin again."}
+    "confirmMyTotp", OWN, CONFIRMED, FirstCode, refusals=ENROL | {400: "Invalid code, or begin again."}
 )
 def confirm_totp(request: Request, service: Service) -> dict[str, Any]:
     """Set up an authenticator app by its first code. With your first factor come ten recovery codes, which are shown once."""
@@ -86,7 +86,7 @@ def confirm_totp(request: Request, service: Service) -> dict[str, Any]:
     return with_codes({"success": True}, codes)
 
 
-@Operation("removeMyTotp", OWN, DONE, refusals=CONFIRM | {404: "No authenticator app is set up."})
+@Operation("removeMyTotp", OWN, DONE, refusals=CONFIRM_FIRST | {404: "No authenticator app is set up."})
 def remove_totp(request: Request, service: Service) -> dict[str, Any]:
     """Remove your authenticator app. The recovery codes end with the last factor."""
     service.factors.remove_totp(request.signed_in.id, by=request.actor)
@@ -98,7 +98,7 @@ def remove_totp(request: Request, service: Service) -> dict[str, Any]:
     OWN,
     model("NewRecoveryCodes", RECOVERY_CODES),
     NoFields,
-    refusals=CONFIRM | {400: "They come with the first factor."},
+    refusals=CONFIRM_FIRST | {400: "They come with the first factor."},
 )
 def new_recovery_codes(request: Request, service: Service) -> dict[str, Any]:
     """Make new recovery codes. They are shown once, and the old ones end."""

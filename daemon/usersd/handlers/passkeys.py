@@ -7,8 +7,8 @@ from usersctl.factors.challenges import LIFETIME
 from usersctl.models import Method
 from usersctl.secrets import new_token
 from usersctl.service import Service
-from usersd.handlers.factors import CONFIRM, PASSKEY, RECOVERY_CODES, with_codes
-from usersd.handlers.session import CREDENTIAL, open_session
+from usersd.handlers.factors import ENROL, PASSKEY, RECOVERY_CODES, with_codes
+from usersd.handlers.session import CONFIRM_FIRST, CREDENTIAL, open_session
 from usersd.inputs import Body, NoFields, flag, required, required_object
 from usersd.openapi.operation import OWN, SIGNING_IN, Operation
 from usersd.openapi.schemas import DONE, USER, Schema, fields, model, string
@@ -100,7 +100,7 @@ def login(request: Request, service: Service) -> dict[str, Any]:
     OWN,
     _options("PasskeyCreation", "parseCreationOptionsFromJSON"),
     NoFields,
-    refusals=CONFIRM | {400: f"{_NO_NAME} Or there are too many."},
+    refusals=ENROL | {400: f"{_NO_NAME} Or there are too many."},
 )
 def begin(request: Request, service: Service) -> dict[str, Any]:
     """Begin to add a passkey. What the browser makes of the answer has to be sent in the same session, within ten minutes."""
@@ -114,7 +114,7 @@ def begin(request: Request, service: Service) -> dict[str, Any]:
     OWN,
     _ADDED,
     NewPasskey,
-    refusals=CONFIRM | {400: "What the browser sent is refused, or an account has this passkey."},
+    refusals=ENROL | {400: "What the browser sent is refused, or an account has this passkey."},
 )
 def add(request: Request, service: Service) -> dict[str, Any]:
     """Add a passkey. With your first factor come ten recovery codes, which are shown once."""
@@ -126,7 +126,7 @@ def add(request: Request, service: Service) -> dict[str, Any]:
     return with_codes({"passkey": passkey}, codes)
 
 
-@Operation("renameMyPasskey", OWN, DONE, PasskeyName, refusals=CONFIRM | _NOT_FOUND)
+@Operation("renameMyPasskey", OWN, DONE, PasskeyName, refusals=CONFIRM_FIRST | _NOT_FOUND)
 def rename(request: Request, service: Service) -> dict[str, Any]:
     """Rename a passkey of yours."""
     name = PasskeyName(request.body).name
@@ -134,7 +134,7 @@ def rename(request: Request, service: Service) -> dict[str, Any]:
     return {"success": True}
 
 
-@Operation("removeMyPasskey", OWN, DONE, refusals=CONFIRM | _NOT_FOUND)
+@Operation("removeMyPasskey", OWN, DONE, refusals=CONFIRM_FIRST | _NOT_FOUND)
 def remove(request: Request, service: Service) -> dict[str, Any]:
     """Remove a passkey of yours. The recovery codes end with the last factor."""
     service.passkeys.remove(request.signed_in.id, request.ids["passkey_id"], by=request.actor)
