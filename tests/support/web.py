@@ -104,7 +104,8 @@ class Client:
             raw = json.dumps(body).encode()
             sent["Content-Type"] = "application/json"
         sent |= headers or {}
-        idle = IDLE.get(self.port)
+        # A client of another kind connects in a way of its own, such as from another address.
+        idle = IDLE.get(self.port) if type(self) is Client else None
         connection = idle.pop() if idle else self.connection()
         try:
             connection.putrequest(method, path, skip_host="Host" in sent, skip_accept_encoding=True)
