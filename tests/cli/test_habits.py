@@ -186,6 +186,33 @@ def test_a_command_that_a_hint_names_is_for_the_same_configuration_and_database(
     assert refused.error["hint"] == f"look for it with: usersctl list --search TEXT --db '{other}'"
 
 
+@pytest.mark.parametrize(
+    "db",
+    [
+        "postgresql://users:topsecret@127.0.0.1:1/users",
+        "postgresql+psycopg://users:topsecret@127.0.0.1:1/users",
+        "host=127.0.0.1 password=topsecret",
+        "host=127.0.0.1 pwd='topsecret",
+        "postgresql://127.0.0.1:1/users?password=topsecret",
+        "postgresql://users:top/topsecret@127.0.0.1:1/users",
+    ],
+)
+def test_no_hint_repeats_a_password_of_the_database(usersctl: Command, db: str) -> None:
+    for words in (["import"], ["show", "1"], ["doctor"], ["db", "status"], ["serve"], ["nonsense"], ["db"]):
+        for also in ([], ["--json"]):
+            done = usersctl("--db", db, *words, *also)
+            assert "topsecret" not in done.stdout + done.stderr
+            assert done.code != 0
+
+
+def test_a_hint_repeats_a_database_on_a_server_without_a_password(usersctl: Command) -> None:
+    server = "postgresql://users@127.0.0.1:1/users"
+    assert (
+        usersctl("--db", server, "import", "--json").error["hint"]
+        == f"see: usersctl import --help --db {server}"
+    )
+
+
 def test_the_table_of_guesses_names_commands_and_no_word_twice() -> None:
     names = {" ".join(path) for path, _ in COMMANDS} | {"--version", "--help"}
     for command in GUESSES:

@@ -17,10 +17,16 @@ class Options(NamedTuple):
     version: bool = False
 
     def to_repeat(self) -> str:
-        """The named configuration and database, for a command that is suggested: ` --db users.db`."""
+        """The named configuration and database, for a command that is suggested: ` --db users.db`. Without a database that
+        has a password, or may have one."""
         import shlex  # late: few commands suggest another
 
-        named = (("--config", self.config), ("--db", self.db))
+        from usersctl.store.conninfo import Conninfo, is_conninfo, is_well_formed
+
+        db = self.db
+        if db is not None and is_conninfo(db) and (not is_well_formed(db) or Conninfo(db).has_password):
+            db = None
+        named = (("--config", self.config), ("--db", db))
         return "".join(f" {name} {shlex.quote(str(value))}" for name, value in named if value is not None)
 
 
