@@ -58,6 +58,7 @@ CORE = {
     "accounts": JOURNEY,
     "claims": JOURNEY,
     "sessions": f"{JOURNEY} networks session_uses",
+    "cleanup": JOURNEY,
     "registration": JOURNEY,
     "recovery": JOURNEY,
     "deletion": JOURNEY,
@@ -77,8 +78,8 @@ CORE = {
     "factors.sealing": "clock config errors secrets store.conninfo",
     "doctor": f"{JOURNEY} deadline oauth",
     "service": (
-        f"{JOURNEY} readiness accounts claims session_uses sessions registration recovery deletion invitations freshness oauth"
-        " first_admin transfer state why trail overview factors webhooks"
+        f"{JOURNEY} readiness accounts claims session_uses sessions cleanup registration recovery deletion invitations freshness"
+        " oauth first_admin transfer state why trail overview factors webhooks"
     ),
 }
 DAEMON = {
@@ -353,7 +354,7 @@ def _is_handler(function: ast.FunctionDef) -> bool:
 
 
 # Writes that change nothing for a caller: the record of what was done with rights, and the work of the service itself.
-WITHOUT_RIGHTS = {"usersctl/sessions.py: _record", "usersctl/deletion.py: carry_out"}
+WITHOUT_RIGHTS = {"usersctl/cleanup.py: _record", "usersctl/deletion.py: carry_out"}
 
 
 @rule

@@ -19,6 +19,7 @@ LATE = ("desired_state", "sealer", "factor_reset", "key_rotation", "factors", "s
 if TYPE_CHECKING:
     from usersctl.accounts import Accounts
     from usersctl.claims import Claims
+    from usersctl.cleanup import Cleaner
     from usersctl.deletion import Deletion
     from usersctl.devices import Devices
     from usersctl.factors.enrolment import Factors
@@ -145,9 +146,13 @@ class Service:
         from usersctl.sessions import Sessions
 
         uses = SessionUses(self.store)
-        return Sessions(
-            self.store, self.hasher, self.throttle, self.devices, self.settings, self.emails, uses
-        )
+        return Sessions(self.store, self.hasher, self.throttle, self.devices, self.settings, uses)
+
+    @cached_property
+    def cleaner(self) -> "Cleaner":
+        from usersctl.cleanup import Cleaner
+
+        return Cleaner(self.store, self.settings, self.emails)
 
     @cached_property
     def transfer(self) -> "Transfer":

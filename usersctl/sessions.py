@@ -1,12 +1,10 @@
 """Sessions and API tokens: opened by a login, checked at every request, ended by logout, revocation and time."""
 
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from usersctl.addresses import expire_claims, remove_old_registrations
 from usersctl.clock import moment, stamp
 from usersctl.config import Settings
 from usersctl.devices import Devices
@@ -20,19 +18,14 @@ from usersctl.errors import (
     NotFound,
     StoreUnusable,
     Unauthenticated,
-    UsersError,
 )
-from usersctl.events import SIGN_IN, TRIED_FOR
-from usersctl.expiry import delete_due
+from usersctl.events import SIGN_IN
 from usersctl.lockdown import refuse_in_lockdown
-from usersctl.mail.folder import mail_folder, remove_emails
-from usersctl.mail.kinds import EmailQueue
 from usersctl.models import (
     FACTOR_METHODS,
     UNKNOWN_CLIENT,
     Actor,
     Caller,
-    Cleanup,
     Client,
     Method,
     PendingSignIn,
@@ -45,10 +38,9 @@ from usersctl.passwords import Hasher, beginning_of, level
 from usersctl.permissions import Check, admit, require_fresh
 from usersctl.secrets import digest, is_mistyped, new_api_token, new_token
 from usersctl.session_uses import SessionUses
-from usersctl.store.slots import CLEANUP_TASK
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
-from usersctl.throttle import LONGEST_WINDOW, AccountThrottle, Counter, counter_of
+from usersctl.throttle import AccountThrottle, Counter, counter_of
 
 if TYPE_CHECKING:
     from usersctl.foreign_hashes import ForeignHash
@@ -59,10 +51,6 @@ NOTE_PATIENCE = 0.1  # seconds: a check is a read, and does not wait for writers
 SOONEST_END = timedelta(seconds=10)  # longer than a note waits
 MAX_USER_AGENT = 300
 MOST_KINDS_OF_HASHES = 50  # that a login looks at; of an application, few costs and kinds come
-SENT_EMAILS_KEPT = timedelta(days=7)
-
-
-Delete = Callable[[Transaction, int], int]  # so many rows at most; returns how many there were
 
 
 class Opened(NamedTuple):
@@ -107,16 +95,7 @@ class Sessions(NamedTuple):
     throttle: AccountThrottle
     devices: Devices
     settings: Settings
-    emails: EmailQueue
     uses: SessionUses
-
-    # The cleanup deletes some rows at a time until other writers have waited for `hold` seconds; the commit adds about as
-    # many. They come in during the time that follows, in which the cleanup carries its pages into the database (else the
-    # commit of a login would have to), or pauses.
-    some: int = 50
-    hold: float = 0.014
-    pause: float = 0.006  # from the end of one transaction to the next, at least
-    kept_failures: int = 100_000  # of failed logins on addresses without an account
 
     # --- opened ---
 
@@ -498,98 +477,6 @@ class Sessions(NamedTuple):
             opened = Opened(token, session, user)
             tell(opened)
             return opened
-
-    # --- cleanup: one function for cron, the endpoint and the daemon's schedule ---
-
-    def stale(self, *, include_no_expiration: bool = False) -> Cleanup:
-        """Counts what a cleanup would remove now."""
-        with self.store.read() as tx:
-            expired, endless = tx.count_stale_tokens()
-        return Cleanup(expired, endless * include_no_expiration, include_no_expiration)
-
-    def cleanup(
-        self,
-        *,
-        include_no_expiration: bool = False,
-        by: Actor,
-        slot: datetime | None = None,
-        progress: Callable[[int], Any] = lambda _removed: None,
-    ) -> Cleanup:
-        """Removes in batches all that had expired when it began. One that is cut short is in the audit trail, too.
-
-        `slot`: of the schedule. It is noted at the end, so that another daemon runs it if this one is killed.
-        """
-        with self.store.glance() as tx:
-            began, kept_since = tx.now_text, tx.now - SENT_EMAILS_KEPT
-        done = Cleanup(0, 0, include_no_expiration)
-        try:
-            with self.store.many_changes():
-                for removed in self._in_batches(by, lambda tx, some: tx.delete_expired_tokens(began, some)):
-                    done = done._replace(expired=removed)
-                    progress(removed)
-                if include_no_expiration:
-                    # The caller's own token is the last, because it admits each transaction before.
-                    for removed in self._in_batches(
-                        by, lambda tx, some: tx.delete_endless_tokens(some, but=by.token_hash)
-                    ):
-                        done = done._replace(no_expiration=removed)
-                        progress(removed)
-                uncounted: tuple[Delete, ...] = (
-                    lambda tx, some: tx.delete_expired_one_time_tokens(began, some),
-                    lambda tx, some: tx.delete_expired_pending(began, some),
-                    lambda tx, some: tx.delete_expired_enrolments(began, some),
-                    lambda tx, some: tx.delete_oldest_failures(self.kept_failures, some),
-                    lambda tx, some: tx.delete_client_counts(stamp(tx.now - LONGEST_WINDOW), some),
-                    lambda tx, some: tx.delete_finished_emails(stamp(kept_since), some),
-                    lambda tx, some: tx.give_up_events(stamp(tx.now - TRIED_FOR), some),
-                    lambda tx, some: delete_due(tx, by, some),
-                    lambda tx, some: expire_claims(tx, self.emails, some),
-                    lambda tx, some: tx.delete_expired_reservations(began, some),
-                    lambda tx, some: tx.delete_left_members(some),
-                    lambda tx, some: remove_old_registrations(tx, self.settings.unconfirmed_expiration, some),
-                )
-                for delete in uncounted:
-                    for _ in self._in_batches(by, delete):
-                        pass
-        except UsersError:
-            if done.expired or done.no_expiration:
-                self._record(done, by, is_whole=False)
-            raise
-        remove_emails(mail_folder(self.settings), kept_since)
-        return self._record(done, by, slot=slot)
-
-    def _record(
-        self, done: Cleanup, by: Actor, *, slot: datetime | None = None, is_whole: bool = True
-    ) -> Cleanup:
-        with self.store.write() as tx:
-            if slot is not None and not tx.note_slot(CLEANUP_TASK, slot):
-                return done  # another daemon ran it meanwhile, and noted it
-            own = tx.session(by.token_hash or b"")
-            if is_whole and done.include_no_expiration and own is not None and own[0].expires_at is None:
-                tx.delete_token(by.token_hash or b"")
-                done = done._replace(no_expiration=done.no_expiration + 1)
-            tx.audit(by, "cleanup-tokens", **done._asdict())
-        return done
-
-    def _in_batches(self, by: Actor, delete: Delete) -> Iterator[int]:
-        """Yields after each transaction how many rows were removed so far."""
-        removed, is_done = 0, False
-        while not is_done:
-            with self.store.write() as tx:
-                admit(tx, by)
-                until = time.monotonic() + self.hold
-                while not is_done:
-                    some = delete(tx, self.some)
-                    removed += some
-                    is_done = some < self.some
-                    if time.monotonic() >= until:
-                        break
-            free_since = time.monotonic()
-            yield removed
-            if removed:
-                self.store.checkpoint()
-            if not is_done:
-                time.sleep(max(0, self.pause - (time.monotonic() - free_since)))
 
 
 def is_by_factor(opened_with: str) -> bool:

@@ -1,7 +1,6 @@
 """Bodies and queries: a handler declares its fields once, which reads them and describes them in the OpenAPI document."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from usersctl.errors import Invalid
@@ -14,18 +13,24 @@ T = TypeVar("T")
 _KINDS = {str: "a string", bool: "true or false", list: "a list", dict: "an object"}
 
 
-@dataclass
 class Field(Generic[T]):
     """`check` takes the field's name and a value of this kind, and returns the value or raises Invalid."""
 
-    schema: Schema
-    default: T
-    kind: type = str
-    check: Callable[[str, Any], T] | None = None
-    name: str = ""  # in the request, if it is not the attribute's
-    required: bool = False
-    description: str = ""
-    attribute: str = ""
+    attribute: str
+
+    def __init__(
+        self,
+        schema: Schema,
+        default: T,
+        kind: type = str,
+        check: Callable[[str, Any], T] | None = None,
+        *,
+        name: str = "",  # in the request, if it is not the attribute's
+        required: bool = False,
+        description: str = "",
+    ) -> None:
+        self.schema, self.default, self.kind, self.check = schema, default, kind, check
+        self.name, self.required, self.description = name, required, description
 
     def __set_name__(self, _owner: type, attribute: str) -> None:
         self.attribute = attribute

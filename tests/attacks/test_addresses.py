@@ -199,7 +199,7 @@ def test_a_former_address_is_reserved_for_the_week_of_the_notice(site: OAuthSite
     assert registers(site, "ada@example.com").status == 400
     assert error_of(site.browser().sign_in("1001")) == "oauth_failed"
     clock.move(days=7)
-    site.service.sessions.cleanup(by=SYSTEM)
+    site.service.cleaner.run(by=SYSTEM)
     assert not_me(site, links(site, "ada@example.com", "/not-me")[-1]).status == 400
     assert registers(site, "ada@example.com").status == 200
 

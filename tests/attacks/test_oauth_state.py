@@ -216,7 +216,7 @@ def test_a_callback_that_is_played_back_asks_nobody(
     assert browser.callback(back).header("Location") == "/"
     for seconds in (0, 30, 3600):
         clock.move(seconds=seconds)
-        site.service.sessions.cleanup(by=OPERATOR)
+        site.service.cleaner.run(by=OPERATOR)
         reply = site.site.client().get(path_of(back), headers={"Cookie": f"{name}={value}"})
         assert error_of(reply) == "oauth_failed"
     late = site.browser()

@@ -115,10 +115,10 @@ def test_the_cleanup_removes_a_registration_that_was_not_confirmed(site: OAuthSi
     assert registers(site, "ada@example.com").status == 200
     kept = add(site, "kept", active=False)
     clock.move(days=29, hours=23)
-    site.service.sessions.cleanup(by=SYSTEM)
+    site.service.cleaner.run(by=SYSTEM)
     assert site.service.accounts.find("ada@example.com")
     clock.move(hours=1)
-    site.service.sessions.cleanup(by=SYSTEM)
+    site.service.cleaner.run(by=SYSTEM)
     with site.service.store.read() as tx:
         assert tx.user_by_email("ada@example.com") is None
         assert tx.user(kept.id) is not None  # an admin made it inactive
@@ -131,7 +131,7 @@ def test_zero_days_keep_unconfirmed_registrations(
     service = make_service(unconfirmed_expiration=timedelta(0))
     service.registration.register("ada@example.com", "Ada", PASSWORD, by=SYSTEM)
     clock.move(days=400)
-    service.sessions.cleanup(by=SYSTEM)
+    service.cleaner.run(by=SYSTEM)
     assert service.accounts.find("ada@example.com")
 
 

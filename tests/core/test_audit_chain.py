@@ -276,7 +276,7 @@ def test_text_in_any_script_is_chained(service: Service, add: Callable[..., User
 def test_cleaning_up_removes_no_row(service: Service, add: Callable[..., User]) -> None:
     ada, _ = add("ada"), add("bob")
     service.accounts.delete([ada.id], by=OPERATOR)
-    service.sessions.cleanup(include_no_expiration=True, by=OPERATOR)
+    service.cleaner.run(include_no_expiration=True, by=OPERATOR)
     with service.store.read() as tx:
         assert [row.action for row in tx.audit_rows()] == ["create", "create", "delete", "cleanup-tokens"]
         assert tx.check_audit().problem is None

@@ -284,7 +284,7 @@ def test_an_overdue_cleanup_is_a_finding(doctor: Doctor, clock: FakeClock) -> No
     severity, message, mend = doctor.finds("cleanup")
     assert (severity, mend) == ("warning", "usersctl cleanup-tokens")
     assert "never ran" in message
-    doctor.service.sessions.cleanup(by=OPERATOR)
+    doctor.service.cleaner.run(by=OPERATOR)
     assert doctor.finds("cleanup")[0] == "ok"
     clock.move(days=7)
     assert doctor.finds("cleanup", cleanup_schedule=None)[0] == "ok"

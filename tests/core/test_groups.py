@@ -150,6 +150,6 @@ def test_a_large_group_ends_at_once_and_the_cleanup_removes_its_rows(service: Se
     # A new group of the name is another group.
     assert service.groups.create("staff", by=OPERATOR).members == 0
     assert service.groups.of(ids[-1]) == ("board",)
-    service.sessions.cleanup(by=OPERATOR)
+    service.cleaner.run(by=OPERATOR)
     assert query(service, "SELECT count(*) FROM group_members") == [(count,)]
     assert members(service, "board") == count

@@ -149,17 +149,17 @@ def test_an_expired_link_says_so_also_after_the_cleanup(service: Service, clock:
     link = last_link(service)
     clock.move(days=7)
     assert refusal(service, link) == "This invitation has expired"
-    service.sessions.cleanup(by=SYSTEM)
+    service.cleaner.run(by=SYSTEM)
     assert refusal(service, link) == "This invitation has expired"
     clock.move(days=30)
-    service.sessions.cleanup(by=SYSTEM)
+    service.cleaner.run(by=SYSTEM)
     assert refusal(service, link) == "Invalid or expired link"
 
 
 def test_an_expired_invitation_stays_and_can_be_sent_again(service: Service, clock: FakeClock) -> None:
     user = invite(service)
     clock.move(days=60)
-    service.sessions.cleanup(by=SYSTEM)
+    service.cleaner.run(by=SYSTEM)
     (waiting,) = service.invitations.waiting()
     assert (waiting.user.id, waiting.has_expired) == (user.id, True)
     service.invitations.again([user.id], WEEK, by=OPERATOR)

@@ -378,7 +378,7 @@ def test_a_state_is_spent_once_and_removed_after_its_lifetime(service: Service, 
         service.oauth.spend("a state")
     service.oauth.spend("another")
     clock.move(seconds=STATE_LIFETIME.total_seconds() + 1)
-    service.sessions.cleanup(by=SYSTEM)
+    service.cleaner.run(by=SYSTEM)
     service.oauth.spend("a state")  # its cookie is too old by now
 
 

@@ -219,9 +219,9 @@ def test_what_no_table_counts_is_counted_up_to_a_bound(service: Service) -> None
 
 
 def test_the_last_cleanup_and_backup_are_rows_of_the_trail(service: Service, clock: FakeClock) -> None:
-    service.sessions.cleanup(by=OPERATOR)
+    service.cleaner.run(by=OPERATOR)
     clock.move(hours=1)
-    service.sessions.cleanup(by=OPERATOR)
+    service.cleaner.run(by=OPERATOR)
     with service.store.write() as tx:
         tx.audit(OPERATOR, "backup", file="/backups/users.db")
     now = service.overview.now()

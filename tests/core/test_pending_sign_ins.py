@@ -136,7 +136,7 @@ class PendingSignIns(RuleBasedStateMachine):
 
     @rule()
     def cleanup(self) -> None:
-        self.service.sessions.cleanup(by=OPERATOR)
+        self.service.cleaner.run(by=OPERATOR)
         stored = {
             token_hash for (token_hash,) in query(self.service, "SELECT token_hash FROM pending_sign_ins")
         }

@@ -281,7 +281,7 @@ def test_a_note_does_not_bring_back_a_session_that_was_removed_after_its_end(
 ) -> None:
     opened = used_after(2, service, ada, clock)
     clock.move(minutes=20)
-    assert beside.sessions.cleanup(by=OPERATOR).expired == 1
+    assert beside.cleaner.run(by=OPERATOR).expired == 1
     service.sessions.uses.write()
     assert service.sessions.listed() == []
     assert service.sessions.check(opened.token) is None
@@ -432,7 +432,7 @@ class ExpiryMachine(RuleBasedStateMachine):
 
     @rule()
     def clean_up(self) -> None:
-        self.processes[0].service.sessions.cleanup(by=OPERATOR)
+        self.processes[0].service.cleaner.run(by=OPERATOR)
 
     def teardown(self) -> None:
         for process in self.processes:

@@ -1,18 +1,13 @@
-"""Sessions and API tokens: opened, checked, moved on, ended, cleaned up."""
+"""Sessions and API tokens: opened, checked, moved on, ended."""
 
-import os
-import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.accounts import signed_in_admin
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
 from support.tables import hash_of, store_hash
@@ -20,8 +15,7 @@ from support.tables import hash_of, store_hash
 from usersctl.clock import stamp
 from usersctl.errors import Busy, Forbidden, NotFound, Unauthenticated
 from usersctl.fields import lookup_key
-from usersctl.mail.folder import mail_folder
-from usersctl.models import Cleanup, Client, Session, User
+from usersctl.models import Client, Session, User
 from usersctl.passwords import Hasher, cost_of
 from usersctl.secrets import digest
 from usersctl.service import Service
@@ -533,205 +527,6 @@ def test_an_api_token_is_for_an_active_account(service: Service, add: Callable[.
         service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR)
     with pytest.raises(NotFound):
         service.sessions.create_api_token(99, name="ci", lifetime=None, by=OPERATOR)
-
-
-# --- cleanup ---
-
-
-def fill(service: Service, user: User, *, expired: int, live: int, endless: int) -> None:
-    now = service.now()
-    rows = [(stamp(now), "expired")] * expired + [(stamp(now + timedelta(milliseconds=1)), "live")] * live
-    rows += [(None, "endless")] * endless
-    with service.store.write() as tx:
-        for number, (expires_at, name) in enumerate(rows):
-            columns: dict[str, Any] = {
-                "kind": "api",
-                "name": name,
-                "created_at": stamp(now),
-                "expires_at": expires_at,
-            }
-            tx.add_token(user.id, digest(f"{name} {number}"), **columns)
-
-
-def left(service: Service) -> list[tuple[str, int]]:
-    with service.store.read() as tx:
-        return tx._run("SELECT name, count(*) FROM auth_tokens GROUP BY 1 ORDER BY 1").fetchall()
-
-
-@pytest.mark.parametrize("batch", [1, 2, 5, 7, 100])
-@pytest.mark.parametrize("include", [False, True])
-def test_a_cleanup_removes_what_has_expired_and_counts_it(
-    service: Service, ada: User, batch: int, include: bool
-) -> None:
-    sessions = service.sessions._replace(some=batch, hold=0, pause=0)
-    fill(service, ada, expired=7, live=3, endless=5)
-    expected = Cleanup(7, 5 if include else 0, include)
-    removed: list[int] = []
-    assert sessions.stale(include_no_expiration=include) == expected
-    done = sessions.cleanup(include_no_expiration=include, by=OPERATOR, progress=removed.append)
-    assert done == expected
-    assert left(service) == ([("live", 3)] if include else [("endless", 5), ("live", 3)])
-    assert max(removed) == 7
-    assert done.as_json() == {
-        "result": "success",
-        "expiredTokensRemoved": 7,
-        "noExpirationTokensRemoved": 5 if include else 0,
-        "totalTokensCleaned": 12 if include else 7,
-        "includeNoExpiration": include,
-    }
-    assert service.sessions.cleanup(include_no_expiration=include, by=OPERATOR) == Cleanup(0, 0, include)
-
-
-def test_counting_stale_tokens_removes_nothing(service: Service, ada: User) -> None:
-    fill(service, ada, expired=2, live=1, endless=1)
-    assert service.sessions.stale(include_no_expiration=True) == Cleanup(2, 1, True)
-    assert left(service) == [("endless", 1), ("expired", 2), ("live", 1)]
-
-
-def test_a_cleanup_has_one_audit_row_with_its_counts(service: Service, ada: User) -> None:
-    fill(service, ada, expired=2, live=1, endless=1)
-    service.sessions.cleanup(by=OPERATOR)
-    with service.store.read() as tx:
-        rows = [row for row in tx.audit_rows() if row.action == "cleanup-tokens"]
-    assert [row.details for row in rows] == [
-        {"expired": 2, "no_expiration": 0, "include_no_expiration": False}
-    ]
-    assert rows[0].user_id is None
-
-
-def test_a_cleanup_removes_expired_links_without_counting_them(
-    service: Service, ada: User, clock: FakeClock
-) -> None:
-    with service.store.write() as tx:
-        for name, expires in (("old", clock()), ("new", clock() + timedelta(milliseconds=1))):
-            tx._run(
-                "INSERT INTO one_time_tokens VALUES (?, 'reset', ?, ?, ?, ?, NULL)",
-                (digest(name), ada.id, ADA, stamp(clock()), stamp(expires)),
-            )
-    assert service.sessions.cleanup(by=OPERATOR) == Cleanup(0, 0, False)
-    with service.store.read() as tx:
-        assert tx._run("SELECT token_hash FROM one_time_tokens").fetchall() == [(digest("new"),)]
-
-
-@pytest.mark.parametrize(("hold", "transactions"), [(0, 5), (60, 1)])
-def test_a_transaction_of_a_cleanup_ends_when_it_has_held_the_lock_for_long(
-    service: Service, ada: User, hold: float, transactions: int
-) -> None:
-    sessions = service.sessions._replace(some=10, hold=hold, pause=0)
-    fill(service, ada, expired=45, live=0, endless=0)
-    removed: list[int] = []
-    sessions.cleanup(by=OPERATOR, progress=removed.append)
-    assert len(removed) == transactions
-    assert removed[-1] == 45
-
-
-@pytest.mark.sqlite  # settings of a connection to a file
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_cleanup_leaves_the_connection_as_it_was(service: Service, ada: User, fails: bool) -> None:
-    def pragmas() -> list[object]:
-        connection = service.store._connection()
-        names = ("synchronous", "cache_size", "wal_autocheckpoint")
-        return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
-
-    def progress(_removed: int) -> None:
-        assert pragmas() != before
-        if fails:
-            raise Busy("amid the cleanup", retry_after=1)
-
-    before = pragmas()
-    fill(service, ada, expired=2, live=0, endless=0)
-    with pytest.raises(Busy) if fails else nullcontext():
-        service.sessions.cleanup(by=OPERATOR, progress=progress)
-    assert pragmas() == before
-
-
-@pytest.mark.sqlite  # the log of a file
-def test_a_commit_leaves_the_pages_of_a_cleanup_to_the_cleanup(
-    service: Service, make_service: Callable[..., Service]
-) -> None:
-    cleaning, file = make_service(), service.store.path
-    before = file.stat().st_size
-    with cleaning.store.many_changes(), cleaning.store.write() as tx:
-        for _ in range(3000):  # some 3,000 pages, as a transaction of the cleanup changes
-            tx.audit(OPERATOR, "update", details="x" * 4000)
-    create_user(service, "eve@example.com", "Eve", None, by=OPERATOR)
-    assert file.stat().st_size == before
-    cleaning.store.checkpoint()
-    assert file.stat().st_size > before + 3000 * 4000
-
-
-@pytest.mark.sqlite  # the log of a file
-def test_a_cleanup_carries_its_pages_into_the_database_itself(service: Service, ada: User) -> None:
-    fill(service, ada, expired=200, live=0, endless=0)
-    service.sessions.cleanup(by=OPERATOR)
-    with closing(sqlite3.connect(service.store.path)) as other:
-        _, in_log, carried = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-    assert carried == in_log < 20
-
-
-def test_parallel_cleanups_count_every_token_once(service: Service, ada: User) -> None:
-    sessions = service.sessions._replace(some=5, hold=0, pause=0)
-    fill(service, ada, expired=101, live=2, endless=0)
-    with ThreadPoolExecutor(4) as pool:
-        done = list(pool.map(lambda _: sessions.cleanup(by=OPERATOR), range(4)))
-    assert sum(batch.expired for batch in done) == 101
-    assert left(service) == [("live", 2)]
-
-
-def test_logins_succeed_between_the_batches_of_a_cleanup(service: Service, ada: User) -> None:
-    sessions = service.sessions._replace(some=10, hold=0)
-    fill(service, ada, expired=45, live=0, endless=0)
-    opened = []
-
-    def login(_removed: int) -> None:
-        opened.append(service.sessions.login(ada.email, PASSWORD).token)
-
-    assert sessions.cleanup(by=OPERATOR, progress=login).expired == 45
-    assert len(opened) == 5
-    assert all(service.sessions.check(token) for token in opened)
-
-
-def test_a_cleanup_whose_admin_is_demoted_stops_and_records_what_it_removed(
-    service: Service, add: Callable[..., User]
-) -> None:
-    add("root", role="admin")
-    me = add("me", role="admin")
-    by = signed_in_admin(service, me)
-    sessions = service.sessions._replace(some=10, hold=0, pause=0)
-    fill(service, me, expired=45, live=0, endless=0)
-
-    def demote(_removed: int) -> None:
-        service.accounts.update(me.id, role="user", by=OPERATOR)
-
-    with pytest.raises(Forbidden):
-        sessions.cleanup(by=by, progress=demote)
-    with service.store.read() as tx:
-        details = [row.details for row in tx.audit_rows() if row.action == "cleanup-tokens"]
-    assert details == [{"expired": 10, "no_expiration": 0, "include_no_expiration": False}]
-
-
-def test_a_cleanup_removes_emails_in_the_folder_that_are_older_than_a_week(
-    service: Service, clock: FakeClock
-) -> None:
-    folder = mail_folder(service.settings)
-    folder.mkdir()
-    now, day = clock().timestamp(), 24 * 60 * 60
-    ages = {"1.eml": 8, "2.eml": 6, "3.tmp": 8, "4.tmp": 6, "note.eml": 8, "5.txt": 8}
-    for name, days in ages.items():
-        (folder / name).write_text("To: ada@example.com")
-        os.utime(folder / name, (now, now - days * day))
-    (folder / "6.eml").mkdir()
-    os.utime(folder / "6.eml", (now, now - 8 * day))
-    service.sessions.cleanup(by=OPERATOR)
-    assert sorted(file.name for file in folder.iterdir()) == ["2.eml", "4.tmp", "5.txt", "6.eml", "note.eml"]
-
-
-def test_a_cleanup_succeeds_without_a_folder_of_emails(service: Service) -> None:
-    folder = mail_folder(service.settings)
-    assert not folder.exists()
-    assert service.sessions.cleanup(by=OPERATOR) == Cleanup(0, 0, False)
-    folder.write_text("a file")
-    assert service.sessions.cleanup(by=OPERATOR) == Cleanup(0, 0, False)
 
 
 # --- a stranger's header ---

@@ -287,14 +287,14 @@ def test_an_address_without_an_account_is_not_kept_in_clear(service: Service) ->
 def test_the_cleanup_keeps_the_newest_addresses_without_an_account_and_all_with_one(
     service: Service, add: Callable[..., User], clock: FakeClock
 ) -> None:
-    assert service.sessions.kept_failures == 100_000
-    sessions = service.sessions._replace(kept_failures=3, some=2)
+    assert service.cleaner.kept_failures == 100_000
+    cleaner = service.cleaner._replace(kept_failures=3, some=2)
     user = add()
     guess(service)
     for number in range(10):
         clock.move(seconds=1)
         guess(service, f"nobody{number}@example.com")
-    sessions.cleanup(by=OPERATOR)
+    cleaner.run(by=OPERATOR)
     with service.store.read() as tx:
         kept = {row[0] for row in tx._run("SELECT account FROM login_failures")}
     newest = {digest(f"nobody{number}@example.com").hex() for number in (7, 8, 9)}

@@ -425,7 +425,7 @@ def test_a_retry_sends_what_was_given_up_where_nothing_later_was_taken(
     (ada,) = people(told, "ada")
     told.accounts.update(ada.id, name="Countess", by=OPERATOR)
     clock.move(days=4)
-    told.sessions.cleanup(by=OPERATOR)
+    told.cleaner.run(by=OPERATOR)
     assert [row[1] for row in rows(told)] == ["failed", "failed"]
     receiver.answer = lambda _event: Answer(200)
     assert told.webhooks is not None
@@ -466,10 +466,10 @@ def test_the_cleanup_removes_what_is_done_and_what_no_webhook_sends(
     told.accounts.update(ada.id, name="Countess", by=OPERATOR)
     other = make_service(database=told.store.database)  # the webhook is no more
     clock.move(days=4)
-    other.sessions.cleanup(by=OPERATOR)
+    other.cleaner.run(by=OPERATOR)
     assert rows(told) == [("user.created", "sent", "ops"), ("user.updated", "failed", "ops")]
     clock.move(days=8)
-    other.sessions.cleanup(by=OPERATOR)
+    other.cleaner.run(by=OPERATOR)
     assert rows(told) == []
 
 

@@ -632,7 +632,7 @@ class Machine(RuleBasedStateMachine):
     def wait(self, hours: int) -> None:
         self.clock.now += timedelta(hours=hours)
         self.world.tried(self.world.service.claims.expire)
-        self.world.tried(lambda: self.world.service.sessions.cleanup(by=SYSTEM))
+        self.world.tried(lambda: self.world.service.cleaner.run(by=SYSTEM))
 
     # --- the promise ---
 

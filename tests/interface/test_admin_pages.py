@@ -47,7 +47,7 @@ def test_the_trail_shows_the_newest_rows_and_leads_to_older_ones(
 ) -> None:
     monkeypatch.setattr(audit_page, "ROWS", 2)
     site.service.accounts.update(1, name="Grace", by=OPERATOR)
-    site.service.sessions.cleanup(by=OPERATOR)
+    site.service.cleaner.run(by=OPERATOR)
     page = shown(admin, "/audit")
     assert actions(page) == ["cleanup-tokens", "update"]
     assert link(page, "Newest rows") is None
@@ -143,7 +143,7 @@ def test_the_state_of_the_chain_is_shown(site: Site, admin: Client, monkeypatch:
     monkeypatch.setattr(trail, "END", 2)
     monkeypatch.setattr(audit_page, "END", 2)
     for _ in range(3):
-        site.service.sessions.cleanup(by=OPERATOR)
+        site.service.cleaner.run(by=OPERATOR)
     page = shown(admin, "/audit")
     assert "It has 4 rows. The newest 2 were just checked" in page
     assert 'id="check"' in page
@@ -167,7 +167,7 @@ def test_the_overview_shows_numbers_charts_and_what_ran_last(
     site.add("ada")
     assert site.client().login("ada@example.com", PASSWORD).status == 200
     assert site.client().login("ada@example.com", "wrong").status == 401
-    site.service.sessions.cleanup(by=OPERATOR)
+    site.service.cleaner.run(by=OPERATOR)
     page = shown(admin, "/overview")
     assert numbers(page) == {
         "Users": "2",

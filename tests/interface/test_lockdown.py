@@ -346,4 +346,4 @@ def test_the_command_works_on_in_a_lockdown(service: Service) -> None:
     service.accounts.set_password(made.id, NEW, by=OPERATOR)
     service.sessions.create_api_token(made.id, name="ci", lifetime=None, by=OPERATOR)
     service.accounts.set_active([made.id], active=False, by=OPERATOR)
-    assert service.sessions.cleanup(by=OPERATOR)
+    assert service.cleaner.run(by=OPERATOR)

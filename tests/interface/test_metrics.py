@@ -92,7 +92,7 @@ def test_the_counters_of_several_processes_are_summed(usersctl: Command) -> None
             client.get("/api/users/secret-path-4711")
             client.send("BREW", "/coffee")
         with usersctl.service() as service:
-            service.sessions.cleanup(by=OPERATOR)
+            service.cleaner.run(by=OPERATOR)
         samples = scraped(port)
         assert (logins(samples, "success"), logins(samples, "unauthenticated")) == (3, 2)
         assert requests(samples, "GET", "/api/users/:id", "2xx") == 6
@@ -251,7 +251,7 @@ def test_counts_of_sessions_and_emails_are_current(
     assert counts.letters == {"waiting": 1, "sent": 0, "failed": 0, "dropped": 0}
     assert (counts.cleaned_at, counts.cleaned) == (None, 0)
     clock.move(hours=23)  # those without "stay signed in" are over
-    service.sessions.cleanup(by=OPERATOR)
+    service.cleaner.run(by=OPERATOR)
     counts = CachedCounts(service)()
     assert counts is not None
     assert (counts.sessions, counts.cleaned) == (2, 3)

@@ -215,7 +215,7 @@ def test_several_processes_count_a_client_together(
     clock.move(minutes=1)
     assert [site.client().login("u@example.com", WRONG).status for site in sites] == [401] * 3
     clock.move(hours=2)
-    sites[0].service.sessions.cleanup(by=OPERATOR)
+    sites[0].service.cleaner.run(by=OPERATOR)
     with sites[0].service.store.read() as tx:
         assert tx._run("SELECT client FROM client_counts").fetchall() == []
 

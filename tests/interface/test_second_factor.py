@@ -285,7 +285,7 @@ def test_a_sign_in_waits_ten_minutes(site: Site, ada: tuple[Client, Phone], cloc
     clock.move(minutes=10)
     assert client.get(SECOND_STEP).status == 401
     assert finish(client, code=phone.code()).status == 401
-    site.service.sessions.cleanup(by=OPERATOR)
+    site.service.cleaner.run(by=OPERATOR)
     assert query(site.service, "SELECT count(*) FROM pending_sign_ins") == [(0,)]
 
 

@@ -1,10 +1,11 @@
-"""openapi: prints the description of the HTTP interface, which the daemon's package writes."""
+"""openapi: prints the description of the HTTP interface."""
 
 from typing import Annotated
 
 from typer import Context, Option
 
 from usersctl.cli.questions import invocation
+from usersctl.cli.show.interface import show_interface
 
 
 def openapi(
@@ -12,13 +13,4 @@ def openapi(
     html: Annotated[bool, Option("--html", help="As a web page in one file, for reading.")] = False,
 ) -> None:
     """Print the OpenAPI document of the HTTP interface."""
-    from usersd.openapi.document import document
-    from usersd.routes import TABLE
-
-    run = invocation(ctx)
-    if html:
-        from usersd.openapi.reference import page
-
-        run.out.data(page(run.loaded.settings, TABLE))
-    else:
-        run.out.write_json(document(run.loaded.settings, TABLE))
+    show_interface(invocation(ctx), as_page=html)

@@ -39,10 +39,10 @@ def cleanup_tokens(
     run = invocation(ctx)
     service = run.service(write=not dry_run)
     if dry_run:
-        cleanup = service.sessions.stale(include_no_expiration=endless)
+        cleanup = service.cleaner.stale(include_no_expiration=endless)
     else:
         with run.out.progress("Removing tokens") as draw:
-            cleanup = service.sessions.cleanup(include_no_expiration=endless, by=run.actor, progress=draw)
+            cleanup = service.cleaner.run(include_no_expiration=endless, by=run.actor, progress=draw)
     verb = "Would remove" if dry_run else "Removed"
     removed = f"{verb} {counted(cleanup.expired, 'expired token')}"
     if endless:

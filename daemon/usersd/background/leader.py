@@ -122,7 +122,7 @@ def scheduled_cleanup(service: Service, *, log: Log, since: datetime) -> Schedul
         since = max(moment(last), since - UNFINISHED_FOR)
 
     def clean(slot: datetime) -> None:
-        done = service.sessions.cleanup(by=ACTOR, slot=slot)
+        done = service.cleaner.run(by=ACTOR, slot=slot)
         log.event("cleanup-tokens", slot=slot.isoformat(), removed=done.expired)
 
     return Scheduler(line, clean, now=service.now, log=log, since=since)

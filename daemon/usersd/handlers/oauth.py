@@ -5,7 +5,6 @@ import hmac
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import urlencode, urlsplit, urlunsplit
@@ -163,7 +162,7 @@ def callback(request: Request, service: Service) -> Response:
     return redirect_to(then)
 
 
-@replace(_CALLBACK, id="oauthCallbackOfProvider")
+@_CALLBACK.but(name="oauthCallbackOfProvider")
 def callback_of(request: Request, service: Service) -> Response:
     """Come back from a provider of `auth.providers`. Its path is `auth.oauth.callbackUrl`, a slash and the name of the
     provider, or the `callbackUrl` of the provider. It ends also what `POST /api/users/me/identities/NAME` began."""

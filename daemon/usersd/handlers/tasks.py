@@ -45,6 +45,6 @@ def list_tasks(request: Request, _service: Service) -> dict[str, Any]:
 def cleanup_tokens(request: Request, service: Service) -> dict[str, Any]:
     """Delete expired tokens."""
     body = Cleanup(request.body)
-    done = service.sessions.cleanup(include_no_expiration=body.no_expiration, by=request.actor)
+    done = service.cleaner.run(include_no_expiration=body.no_expiration, by=request.actor)
     request.log_fields |= {"expired": done.expired, "no_expiration": done.no_expiration}
     return done.as_json()

@@ -117,7 +117,7 @@ def _operation(route: Route, operation: Operation, path: str, settings: Settings
         parameters += operation.query.parameters()
     summary, _, note = " ".join((route.handler.__doc__ or "").split()).partition(". ")
     result: dict[str, Any] = {
-        "operationId": operation.id,
+        "operationId": operation.name,
         "tags": [operation.topic],
         "summary": summary.removesuffix("."),
         "description": f"For {route.access.value}{_by_token(route)}. {note}".rstrip(),

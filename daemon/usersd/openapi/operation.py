@@ -1,7 +1,6 @@
 """What the OpenAPI document says about an endpoint, declared at its handler; the rest follows from its row in the table."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from usersd.inputs import Body, Query
@@ -10,6 +9,7 @@ from usersd.openapi.schemas import Schema
 H = TypeVar("H", bound=Callable[..., Any])
 
 HTML = "text/html"
+_NONE: Mapping[Any, Any] = {}
 
 SIGNING_IN = "Session and registration"
 OWN = "Your own account"
@@ -25,25 +25,36 @@ TOPICS = {
 }
 
 
-@dataclass(frozen=True)
 class Operation:
     """A decorator: `@Operation("me", OWN, USER)`. The handler's docstring is the description, its first sentence the summary."""
 
-    id: str  # clients make the name of a function of it
-    topic: str
-    answer: Schema | str | None  # of a 200: a JSON schema, a media type, or None for a redirect
-    body: type[Body] | None = None
-    query: type[Query] | None = None
-    sets_cookie: str = ""  # which cookie
-    redirect: str = ""  # where a 302 leads
-    # Refusals that do not follow from the row of the table, or need other words.
-    refusals: dict[int, str] = field(default_factory=dict)
-    html_refusals: frozenset[int] = frozenset()  # those that a browser gets as a page
-    takes_session: bool = False  # although anyone may call
-    headers: dict[str, str] = field(default_factory=dict)  # of the 200
-    optional_headers: dict[str, str] = field(default_factory=dict)
-    # What to call next: its id, its parameter, and where in the answer the value stands.
-    links: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    def __init__(
+        self,
+        name: str,  # clients make the name of a function of it
+        topic: str,
+        answer: Schema | str | None,  # of a 200: a JSON schema, a media type, or None for a redirect
+        body: type[Body] | None = None,
+        query: type[Query] | None = None,
+        *,
+        sets_cookie: str = "",  # which cookie
+        redirect: str = "",  # where a 302 leads
+        # Refusals that do not follow from the row of the table, or need other words.
+        refusals: Mapping[int, str] = _NONE,
+        html_refusals: frozenset[int] = frozenset(),  # those that a browser gets as a page
+        takes_session: bool = False,  # although anyone may call
+        headers: Mapping[str, str] = _NONE,  # of the 200
+        optional_headers: Mapping[str, str] = _NONE,
+        # What to call next: its name, its parameter, and where in the answer the value stands.
+        links: Mapping[str, tuple[str, str, str]] = _NONE,
+    ) -> None:
+        self.name, self.topic, self.answer, self.body, self.query = name, topic, answer, body, query
+        self.sets_cookie, self.redirect, self.takes_session = sets_cookie, redirect, takes_session
+        self.refusals, self.html_refusals = refusals, html_refusals
+        self.headers, self.optional_headers, self.links = headers, optional_headers, links
+
+    def but(self, **others: Any) -> "Operation":
+        """The same with some parts changed."""
+        return Operation(**vars(self) | others)
 
     def __call__(self, handler: H) -> H:
         vars(handler)["operation"] = self

@@ -1,7 +1,6 @@
 """The handlers of the pages, which are thin clients of the JSON API."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -150,7 +149,7 @@ def _linked(operation: Operation, name: str, description: str) -> Callable[[Requ
         return layout.page(request, name, has_link=EmailLinkQuery.lenient(request).is_whole)
 
     show.__doc__ = description
-    return replace(operation, query=EmailLinkQuery)(show)
+    return operation.but(query=EmailLinkQuery)(show)
 
 
 @Operation("registerPage", PAGES, HTML, refusals=CLOSED, html_refusals=HTML_403)
