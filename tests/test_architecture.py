@@ -149,7 +149,6 @@ HOMES = {
     "rich": COMMAND,
     "click": (),
     "bottle": (
-        "daemon/usersd/app.py",
         "daemon/usersd/router.py",
         "daemon/usersd/openapi/",
         "daemon/usersd/pages/",

@@ -1,3 +1,3 @@
-"""User accounts and authentication over SQLite: the core, and the command that administers it."""
+"""User accounts and authentication: the core, over SQLite or PostgreSQL, and the command that administers it."""
 
 __version__ = "0.1.0"

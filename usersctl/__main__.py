@@ -166,7 +166,7 @@ def _run_without_typer(run: Invocation) -> bool:
 
 def _report(run: Invocation, error: Exception) -> ExitCode:
     if isinstance(error, UsersError):
-        run.out.error(error, code=error.code, hint=_with_options(run, error.hint))
+        run.out.error(error, code=error.code, hint=run.options.repeated_in(error.hint))
         return code_of(error)
     if isinstance(error, OSError):
         # An error without a file name comes from one of the standard streams.
@@ -181,16 +181,6 @@ def _report(run: Invocation, error: Exception) -> ExitCode:
     hint = "this is a bug in usersctl: run again with --debug, and report the output"
     run.out.error(error, code="bug", hint=hint)
     return ExitCode.BUG
-
-
-def _with_options(run: Invocation, hint: str | None) -> str | None:
-    """The commands that the hint names work on the configuration and database of this one."""
-    options = run.options.to_repeat()
-    if not hint or not options:
-        return hint
-    import re  # late: few errors need it
-
-    return re.sub(r": usersctl [^;,]+", lambda command: command[0] + options, hint)
 
 
 if __name__ == "__main__":

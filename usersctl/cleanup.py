@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -58,6 +59,7 @@ class Cleaner(NamedTuple):
         """
         with self.store.glance() as tx:
             began, kept_since = tx.now_text, tx.now - SENT_EMAILS_KEPT
+            old_failures = tx.failure_beyond(self.kept_failures)
         done = Cleanup(0, 0, include_no_expiration)
         try:
             with self.store.many_changes():
@@ -75,7 +77,7 @@ class Cleaner(NamedTuple):
                     lambda tx, some: tx.delete_expired_one_time_tokens(began, some),
                     lambda tx, some: tx.delete_expired_pending(began, some),
                     lambda tx, some: tx.delete_expired_enrolments(began, some),
-                    lambda tx, some: tx.delete_oldest_failures(self.kept_failures, some),
+                    lambda tx, some: tx.delete_old_failures(old_failures, some),
                     lambda tx, some: tx.delete_client_counts(stamp(tx.now - LONGEST_WINDOW), some),
                     lambda tx, some: tx.delete_finished_emails(stamp(kept_since), some),
                     lambda tx, some: tx.give_up_events(stamp(tx.now - TRIED_FOR), some),
@@ -88,9 +90,10 @@ class Cleaner(NamedTuple):
                 for delete in uncounted:
                     for _ in self._in_batches(by, delete):
                         pass
-        except UsersError:
+        except BaseException:
             if done.expired or done.no_expiration:
-                self._record(done, by, is_whole=False)
+                with suppress(UsersError):  # the first error counts
+                    self._record(done, by, is_whole=False)
             raise
         remove_emails(mail_folder(self.settings), kept_since)
         return self._record(done, by, slot=slot)

@@ -37,7 +37,7 @@ class Invalid(UsersError):
 
 
 class Taken(Invalid):
-    """The address or provider account belongs to another account, or the file exists."""
+    """Somebody or something has it already: an address, a provider's account, a name, a file."""
 
     code = "taken"
 

@@ -13,7 +13,7 @@ from usersctl.errors import Forbidden, Invalid, Taken
 from usersctl.fields import lookup_key, normal_email, normal_group, normal_name, normal_role
 from usersctl.groups import set_groups
 from usersctl.lockdown import refuse_in_lockdown
-from usersctl.mail.kinds import LONGEST_INVITATION, EmailQueue
+from usersctl.mail.kinds import LONGEST_INVITATION, USUAL_INVITATION, EmailQueue
 from usersctl.models import Actor, Invitation, Newcomer, Purpose, Role, User
 from usersctl.passwords import Hasher, check_password, password_is_set
 from usersctl.permissions import admit
@@ -23,7 +23,6 @@ from usersctl.store.transaction import Transaction
 
 T = TypeVar("T")
 
-EXPIRES = "7d"
 SHORTEST = timedelta(hours=1)  # an email may take a while
 BATCH = 200  # accounts that one transaction looks at
 
@@ -248,7 +247,7 @@ def guest(
 
 
 def lifetime_of(expires: str | None) -> timedelta:
-    lifetime = span(EXPIRES if expires is None else expires)
+    lifetime = USUAL_INVITATION if expires is None else span(expires)
     if not SHORTEST <= lifetime <= LONGEST_INVITATION:
         raise Invalid("An invitation expires after 1h to 90d", value=expires)
     return lifetime

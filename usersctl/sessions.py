@@ -156,7 +156,7 @@ class Sessions(NamedTuple):
             if factor is not None and verified.user.factors:
                 check = factor(verified.user.id)
             return self.open(verified.user, remember=remember, client=client, verified=verified, check=check)
-        except (Forbidden, KeyUnusable, _HashChangedError):
+        except (Forbidden, KeyUnusable, LockedDown, _HashChangedError):
             self.throttle.uncount(verified.counter)  # the password was right
             raise
 

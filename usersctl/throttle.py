@@ -1,4 +1,4 @@
-"""Limits on guessing: failed password checks of an account, in the database, and requests of a client, in memory."""
+"""Limits on guessing: failed password checks of an account, in the database, and requests of a client, in memory or there."""
 
 import ipaddress
 import threading

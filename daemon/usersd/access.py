@@ -3,9 +3,10 @@
 import re
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from usersctl.clock import moment
+from usersctl.config.providers import host_of
 from usersctl.config.values import is_loopback
 from usersctl.models import Session, TokenKind
 from usersctl.scopes import Scope, permits
@@ -158,19 +159,12 @@ def is_at_this_machine(request: Request, listening: str | None) -> bool:
     without a configuration of its own adds no header, but speaks HTTP/1.0 (nginx)."""
     return (
         is_loopback(listening or "")
-        and is_loopback(_host_of(request.settings.base_url))
-        and is_loopback(_host_of("//" + request.environ.get("HTTP_HOST", "")))
+        and is_loopback(host_of(request.settings.base_url))
+        and is_loopback(host_of("//" + request.environ.get("HTTP_HOST", "")))
         and is_loopback(request.environ.get("REMOTE_ADDR", ""))
         and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.1"
         and not request.is_forwarded
     )
-
-
-def _host_of(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""
 
 
 def is_from_allowed_origin(request: Request) -> bool:

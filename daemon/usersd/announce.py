@@ -14,7 +14,8 @@ def announce(service: Service, log: Log) -> bool:
     """Logs what a start changed. Returns whether there is no admin yet."""
     migrated = service.store.migrated
     if migrated is not None:
-        log.event("migrated", accounts=migrated.accounts, backup=str(migrated.backup))
+        backup = migrated.backup and str(migrated.backup)
+        log.event("migrated", accounts=migrated.accounts, backup=backup)
         for note in migrated.notes:
             log.event("migrated", message=note)
     log_links(service, log)

@@ -239,7 +239,7 @@ class App:
             why = type(error).__name__
             self.log.error(error, request=request.request_id, method=request.method, path=request.path)
         self.log.event("oauth-refused", ip=request.ip, error=code, why=why, request=request.request_id)
-        if self.counters is not None:
+        if self.counters is not None and not request.links:
             self.counters.login("oauth", code)
         return failure(request.errors_to or request.settings.oauth_error_redirect, code)
 
@@ -271,7 +271,7 @@ class App:
             **more,
             request=request.request_id,
         )
-        if self.counters is not None and event in LOGINS:
+        if self.counters is not None and event in LOGINS and not request.links:
             self.counters.login(LOGINS[event], more.get("reason", SUCCESS))
 
     def _record(self, request: Request, route: Route | None, response: Response, seconds: float) -> None:

@@ -61,6 +61,7 @@ class Request:
     by_cookie = False
     as_admin = False  # the route is for admins only
     waits = False  # the sign-in goes on with its second step
+    links = False  # the provider is linked to the account of a session, which is no sign-in
     errors_to: str | None = None  # where a refused sign-in ends, if not at `auth.oauth.errorRedirect`
 
     def __init__(self, environ: dict[str, Any], settings: Settings) -> None:

@@ -250,10 +250,28 @@ def test_what_killed_backups_left_is_removed_after_a_day(
         (folder / name).mkdir(parents=True)
         (folder / name / "users.db").write_text("half a copy")
     (folder / "users-20200101T000000.000000Z.unverified").write_text("half a copy")
-    for path in (folder / ".users-copy-old", folder / "users-20200101T000000.000000Z.unverified"):
-        os.utime(path, times=(now.timestamp() - 86_401,) * 2)
+    (folder / "mine.unverified").mkdir()
+    (folder / "notes.unverified").write_text("of somebody else")
+    (folder / "users-20200102T000000.000000Z.unverified").mkdir()
+    for path in folder.iterdir():
+        if path.name != ".users-copy-running":
+            os.utime(path, times=(now.timestamp() - 86_401,) * 2)
     new, _, removed = dated(folder, 1).add(service.store, now, quiet)
-    assert (sorted(folder.iterdir()), removed) == ([folder / ".users-copy-running", new], [])
+    others = ["mine.unverified", "notes.unverified", "users-20200102T000000.000000Z.unverified"]
+    left = {path.name for path in folder.iterdir()}
+    assert (left, removed) == ({".users-copy-running", new.name, *others}, [])
+
+
+def test_a_backup_beside_another_one_does_not_fail_over_what_that_one_removes(
+    service: Service, add: Callable[..., User], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add("ada")
+    folder = tmp_path / "backups"
+    gone = [folder / ".users-copy-old", folder / "users-20200101T000000.000000Z.unverified"]
+    listed = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda self: iter([*listed(self), *gone * (self == folder)]))
+    new, _, _ = dated(folder, 1).add(service.store, utc_now(), quiet)
+    assert new.exists()
 
 
 @pytest.mark.usefixtures("ada")

@@ -222,6 +222,24 @@ def test_a_key_is_in_no_output_log_or_backup(usersctl: Command, tmp_path: Path) 
     assert (usersctl.folder / "users.key").stat().st_mode & 0o777 == 0o600
 
 
+def test_each_command_that_why_and_doctor_suggest_is_for_the_database_that_was_asked_about(
+    usersctl: Command,
+) -> None:
+    usersctl.add("ada", role="admin")
+    with usersctl.service() as service:
+        add_authenticator_apps(service, 1)
+    on_this = ("--db", usersctl.database)
+    (gate,) = [
+        gate
+        for gate in usersctl("why", "1", "--json", *on_this).json["gates"]
+        if gate["name"] == "second-factor"
+    ]
+    assert gate["mend"] == f"if all are lost: usersctl factor reset 1 --db {usersctl.database}"
+    (usersctl.folder / "users.key").unlink()
+    findings = usersctl("doctor", "--json", *on_this).json
+    assert f"usersctl factor reset USER --totp --db {usersctl.database}" in str(findings)
+
+
 def test_the_other_ways_of_an_account_leave_its_factors_alone(usersctl: Command) -> None:
     usersctl.add("ada")
     with usersctl.service() as service:

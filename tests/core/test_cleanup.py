@@ -12,6 +12,7 @@ import pytest
 from support.accounts import signed_in_admin
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
+from support.tables import plan, statements
 
 from usersctl.clock import stamp
 from usersctl.errors import Busy, Forbidden
@@ -198,6 +199,36 @@ def test_a_cleanup_whose_admin_is_demoted_stops_and_records_what_it_removed(
     with service.store.read() as tx:
         details = [row.details for row in tx.audit_rows() if row.action == "cleanup-tokens"]
     assert details == [{"expired": 10, "no_expiration": 0, "include_no_expiration": False}]
+
+
+def test_a_cleanup_that_is_interrupted_records_what_it_removed(service: Service, ada: User) -> None:
+    cleaner = service.cleaner._replace(some=10, hold=0, pause=0)
+    fill(service, ada, expired=45, live=0, endless=0)
+
+    def interrupt(removed: int) -> None:
+        if removed == 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cleaner.run(by=OPERATOR, progress=interrupt)
+    with service.store.read() as tx:
+        details = [row.details for row in tx.audit_rows() if row.action == "cleanup-tokens"]
+    assert details == [{"expired": 20, "no_expiration": 0, "include_no_expiration": False}]
+
+
+@pytest.mark.sqlite  # how SQLite runs a statement
+def test_a_cleanup_looks_only_at_what_it_may_remove(service: Service) -> None:
+    with statements(service) as run:
+        service.cleaner.run(by=OPERATOR)
+    plans = {statement: plan(service, statement) for statement in run if "login_failures" in statement}
+    plans |= {
+        statement: plan(service, statement) for statement in run if "FROM outbox WHERE webhook" in statement
+    }
+    assert len(plans) == 3
+    for statement, steps in plans.items():
+        assert not any("SCAN outbox" in step for step in steps), statement
+        assert not any("login_failures_by_user" in step for step in steps), statement
+        assert "outbox" in statement or not any("TEMP B-TREE" in step for step in steps), statement
 
 
 def test_a_cleanup_removes_emails_in_the_folder_that_are_older_than_a_week(

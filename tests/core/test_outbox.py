@@ -20,7 +20,7 @@ from support.tables import written
 
 from usersctl.clock import stamp
 from usersctl.config import Settings
-from usersctl.errors import Busy, Invalid
+from usersctl.errors import Busy, Invalid, NotFound
 from usersctl.mail import kinds, outbox
 from usersctl.mail.kinds import CONFIRM, EMAIL_CHANGED, RESET
 from usersctl.mail.outbox import LEASE, LONGEST_DELAY, Attempt, Outbox, claimed, delay_after
@@ -368,6 +368,17 @@ def test_an_email_to_a_former_address_is_dropped(
         "email-given": "250 OK",
     }
     assert [str(message["To"]) for _, message in server.taken] == [ADA]
+
+
+def test_an_operators_link_goes_to_the_address_that_the_account_has_now(
+    service: Service, add: Callable[..., User]
+) -> None:
+    ada, bob = add("ada"), add("bob")
+    service.accounts.update(ada.id, email="grace@example.com", by=OPERATOR)
+    service.accounts.delete([bob.id], by=OPERATOR)
+    assert "grace%40example.com" in service.outbox.link(RESET, ada, by=OPERATOR)
+    with pytest.raises(NotFound):
+        service.outbox.link(RESET, bob, by=OPERATOR)
 
 
 def test_a_change_of_address_while_an_email_is_sent_ends_its_link(

@@ -110,6 +110,24 @@ def test_a_slot_that_was_run_before_the_lock_changed_hands_is_not_run_again(
         assert [row.action for row in tx.audit_rows()].count("cleanup-tokens") == 1
 
 
+def test_an_error_that_nobody_foresaw_is_logged_and_does_not_end_the_leader(
+    two: Two, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leads, failures = Leader._lead, iter([RuntimeError("odd"), RuntimeError("odd")])
+
+    def fails(self: Leader, locks: Locks, since: datetime) -> None:
+        for failure in failures:
+            raise failure
+        leads(self, locks, since)
+
+    monkeypatch.setattr(Leader, "_lead", fails)
+    two.first.start()
+    wait_for(lambda: two.events("leader"))
+    clock.move(minutes=1)
+    wait_for(lambda: two.events("cleanup-tokens"))
+    assert ["RuntimeError: odd" in line["trace"] for line in two.events("error")] == [True]
+
+
 def test_the_leader_deletes_accounts_whose_time_to_undo_is_over(
     two: Two, clock: FakeClock, add: Callable[..., User], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ from support.web import Client, Site
 
 from usersctl.config.providers import PRESETS
 from usersctl.service import Service
+from usersd.counters import Counters, SharedCounters
+from usersd.routes import TABLE
 
 CLIENT: dict[str, Any] = {"client_id": "x", "client_secret": "y", "issuer": "https://id.example.com"}
 REDIRECT = "/api/users/auth/oauth/redirect"
@@ -131,6 +133,18 @@ def test_the_profile_offers_to_connect_and_disconnect(site: OAuthSite) -> None:
     assert "eve@example.com" in page
     assert forms(page) == [("DELETE", "second"), ("POST", "oauth"), ("POST", "third")]
     assert 'id="proof-password"' in page
+
+
+def test_a_link_to_a_provider_is_counted_as_no_login(site: OAuthSite) -> None:
+    shared = SharedCounters(TABLE, 1)
+    site.site.app.counters = Counters(shared, 0, site.service.hasher)
+    site.site.add("ada")
+    browser = site.browser()
+    browser.client.login("ada@example.com", PASSWORD)
+    for come_back in (browser.cancel, lambda url: browser.consent(url, "1004")):
+        browser.callback(come_back(browser.client.post("/api/users/me/identities/second", {}).json["url"]))
+    assert "Second is connected" in html(browser.client, "/account?linked=second")
+    assert {login for login in shared.logins() if login[-1]} == {("password", "success", 1)}
 
 
 def test_the_profile_says_that_the_last_way_in_stays(site: OAuthSite) -> None:

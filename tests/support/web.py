@@ -154,6 +154,7 @@ class Site:
     service: Service
     port: int
     stream: io.StringIO
+    app: App
 
     @property
     def log(self) -> list[dict[str, Any]]:
@@ -201,7 +202,7 @@ def running(
         listener,
         away_threads=AWAY_THREADS if service.settings.has_provider else 4,
     ) as port:
-        yield Site(service, port, stream)
+        yield Site(service, port, stream, app)
 
 
 @contextmanager

@@ -29,6 +29,15 @@ class Options(NamedTuple):
         named = (("--config", self.config), ("--db", db))
         return "".join(f" {name} {shlex.quote(str(value))}" for name, value in named if value is not None)
 
+    def repeated_in(self, text: str | None) -> str | None:
+        """The commands that a text suggests work on the configuration and database of this one."""
+        options = self.to_repeat()
+        if not text or not options:
+            return text
+        import re  # late: few texts need it
+
+        return re.sub(r"(^|: )usersctl [^;,]+", lambda command: command[0] + options, text)
+
 
 VALUES = ("--config", "--db")
 _FLAGS = {f"--{name.replace('_', '-')}": name for name in Options._fields if f"--{name}" not in VALUES}

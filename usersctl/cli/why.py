@@ -2,7 +2,6 @@
 
 from typer import Context
 
-from usersctl.cli.options import Options
 from usersctl.cli.questions import ReadUserArgument, invocation, one_reference
 from usersctl.cli.show.findings import Line, show
 from usersctl.errors import NotFound
@@ -22,7 +21,7 @@ def why(ctx: Context, user: ReadUserArgument) -> None:
     explained = service.why.explain(user)
     stopped_by = getattr(explained.shut, "name", None)
     lines = [
-        Line(name, state, message, _on_this_database(mend, run.options))
+        Line(name, state, message, run.options.repeated_in(mend))
         for state, name, message, mend, *_ in explained.gates
     ]
     if run.out.json:
@@ -35,10 +34,3 @@ def why(ctx: Context, user: ReadUserArgument) -> None:
             run.out.note(f"Stopped by: {stopped_by}" if stopped_by else NOTHING)
     if explained.user is None:
         raise NotFound(f"No user {user!r}", hint="look for it with: usersctl list --search TEXT")
-
-
-def _on_this_database(mend: str | None, options: Options) -> str | None:
-    """Adds --config and --db to a command, so that it can be copied as it is."""
-    if mend and mend.startswith("usersctl "):
-        return mend + options.to_repeat()
-    return mend

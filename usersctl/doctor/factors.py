@@ -64,7 +64,8 @@ def _unreadable(installation: Installation, sealer: Sealer, missing: dict[bytes,
     named = ", ".join(users[:MOST_NAMED]) + ", …" * (count > MOST_NAMED)
     message = f"no key opens {counted(count, 'secret')} of authenticator apps: {named}"
     return problem(
-        message, f"put the key back into {sealer.place}; or for each: usersctl factor reset USER --totp"
+        message,
+        f"put the key back into {sealer.place}; or for each: {installation.command('factor reset USER --totp')}",
     )
 
 

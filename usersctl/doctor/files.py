@@ -12,6 +12,7 @@ from pathlib import Path
 from usersctl.config.settings import key_called
 from usersctl.doctor.installation import Installation, Result, UncheckedError, hint, ok, problem, warning
 from usersctl.errors import Outdated, UsersError
+from usersctl.mail.folder import mail_folder
 from usersctl.store.conninfo import Conninfo, file_of
 
 LARGE_LOG = 64 * 1024 * 1024
@@ -137,7 +138,7 @@ def _files(installation: Installation) -> Iterator[Path]:
     beside = [installation.log, Path(f"{path}-shm"), *sorted(path.parent.glob(f"{path.name}.before-*"))]
     yield path
     yield from filter(Path.exists, beside)
-    yield from filter(Path.is_dir, [path.parent / "mail"])
+    yield from filter(Path.is_dir, [mail_folder(installation.settings)])
 
 
 def _names(paths: Iterable[Path]) -> str:

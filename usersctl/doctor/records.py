@@ -163,7 +163,7 @@ def _links_of_provider(installation: Installation, provider: ProviderSettings) -
     if others:
         listed = ", ".join(f"{count} at {other}" for other, count in sorted(others.items())[:MANY_ISSUERS])
         message = f"accounts are linked elsewhere than at {issuer}, and cannot sign in there: {listed}"
-        unlink = f"unlink each: usersctl update USER --unlink {provider.name}"
+        unlink = f"unlink each: {installation.command(f'update USER --unlink {provider.name}')}"
         return warning(message, f"set {table_of(provider.name)} to that provider again, or {unlink}")
     if waiting:
         message = f"{counted(waiting, 'linked account')} will belong to {issuer} at the next start"
@@ -179,6 +179,6 @@ def provider_links(installation: Installation) -> list[Result]:
     for name, count in sorted(installation.query(lambda tx: tx.providers_with_links()).items()):
         if name not in configured:
             message = f"{counted(count, 'account')} linked at {name}, which is not configured"
-            mend = f"configure {table_of(name)} again, or unlink each: usersctl update USER --unlink {name}"
-            results.append(warning(message, mend))
+            unlink = installation.command(f"update USER --unlink {name}")
+            results.append(warning(message, f"configure {table_of(name)} again, or unlink each: {unlink}"))
     return results

@@ -25,7 +25,7 @@ CONFIRM = Kind("confirm", Purpose.CONFIRM, timedelta(hours=24))
 RESET = Kind("reset", Purpose.RESET, timedelta(hours=1))
 
 # The link works until the invitation expires, which the admin decides; the account holds that time.
-LONGEST_INVITATION = timedelta(days=90)
+USUAL_INVITATION, LONGEST_INVITATION = timedelta(days=7), timedelta(days=90)
 INVITATION = Kind("invitation", Purpose.INVITE, LONGEST_INVITATION)
 INVITATION_REMEMBERED = timedelta(days=30)  # after its end, for the page that says what became of it
 

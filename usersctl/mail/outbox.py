@@ -121,11 +121,12 @@ class Outbox(NamedTuple):
 
     def link(self, kind: Kind, user: User, *, by: Actor) -> str:
         """A working link, for an operator whose users get no mail."""
-        email = user.email
-        if kind is kinds.CONFIRM_NEW_EMAIL:
-            email = user.called
         with self.store.write() as tx:
             admit(tx, by)
+            user = tx.existing_user(user.id)
+            email = user.email
+            if kind is kinds.CONFIRM_NEW_EMAIL:
+                email = user.called
             kind = _at_present(tx, kind, user)
             token = _add_link(tx, kind, user, email)
             tx.audit(by, f"link-{kind.name}", user)

@@ -83,8 +83,8 @@ class HttpClient:
         with self._lock:
             if self._stopped:
                 raise refused("the daemon stops")
+            thread.start()
             self._threads.add(thread)
-        thread.start()
         in_time = thread.ended.wait(self.whole)
         thread.end()
         with self._lock:

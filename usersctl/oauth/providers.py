@@ -67,20 +67,20 @@ class CodeFlow:
         from oauthlib.common import add_params_to_uri
 
         settings = self.settings
-        scopes = settings.scopes
-        if settings.provider == "github" and "openid" in scopes:
-            scopes = ("read:user", "user:email")  # GitHub's names for the default scopes
         parameters = [
             ("response_type", "code"),
             ("client_id", settings.client_id or ""),
             ("redirect_uri", self.redirect_uri),
-            ("scope", " ".join(scopes)),
+            ("scope", " ".join(self._scopes())),
             ("state", state),
             ("code_challenge", challenge),
             ("code_challenge_method", "S256"),
             *more,
         ]
         return str(add_params_to_uri(url, parameters))
+
+    def _scopes(self) -> tuple[str, ...]:
+        return self.settings.scopes
 
     def _exchange(self, url: str, code: str, verifier: str, *, secret_in_body: bool) -> tuple[str, Any]:
         """Returns the access token and the ID token, which is not checked yet."""
@@ -228,6 +228,11 @@ class GitHubProvider(CodeFlow):
         del nonce  # GitHub sends no ID tokens,
         url = self.settings.authorization_url or "https://github.com/login/oauth/authorize"
         return self._authorization_url(url, state, challenge)
+
+    def _scopes(self) -> tuple[str, ...]:
+        if "openid" in self.settings.scopes:
+            return "read:user", "user:email"  # GitHub's names for the default scopes
+        return self.settings.scopes
 
     def exchange(self, *, code: str, verifier: str, nonce: str, issuer: str | None) -> Grant:
         del nonce, issuer  # and no `iss`

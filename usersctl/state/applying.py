@@ -1,13 +1,12 @@
 """Carries out a plan, within the transaction in which it was made."""
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 
 from usersctl import invited
 from usersctl.addresses import has_lapsed, make_free, remove_registration
 from usersctl.changes import ASKED, changes_of, delete_users, make_changes
 from usersctl.groups import create_group, delete_group, group_named, set_groups
-from usersctl.mail.kinds import EmailQueue
+from usersctl.mail.kinds import USUAL_INVITATION, EmailQueue
 from usersctl.models import Actor, Newcomer, Standing, User
 from usersctl.state.planning import (
     CREATED,
@@ -21,8 +20,6 @@ from usersctl.state.planning import (
     batches,
 )
 from usersctl.store.transaction import Transaction
-
-INVITATION_LASTS = timedelta(days=7)
 
 
 class Applying:
@@ -112,7 +109,7 @@ class Applying:
             self.tx,
             self.emails,
             user,
-            INVITATION_LASTS,
+            USUAL_INVITATION,
             is_nameless=is_nameless,
             created=created,
             by=self.by,

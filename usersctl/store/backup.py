@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -133,26 +133,29 @@ class DatedBackups(NamedTuple):
 
     def _remove_old(self, new: Path) -> list[Path]:
         """The new one stays, also if a clock that was set back makes it the oldest."""
-        pattern = re.compile(rf"{re.escape(self.stem)}-\d{{8}}T\d{{6}}\.\d{{6}}Z\.db", re.ASCII)
-        others = [
-            path
-            for path in self.folder.iterdir()
-            if pattern.fullmatch(path.name) and path != new and path.is_file() and not path.is_symlink()
-        ]
+        others = [path for path in self.folder.iterdir() if self._is_ours(path, ".db") and path != new]
         old = sorted(others, reverse=True)[self.keep - 1 :]
         for path in old:
             path.unlink(missing_ok=True)
         return sorted(old)
 
+    def _is_ours(self, path: Path, suffix: str) -> bool:
+        name = rf"{re.escape(self.stem)}-\d{{8}}T\d{{6}}\.\d{{6}}Z{re.escape(suffix)}"
+        is_named = re.fullmatch(name, path.name, re.ASCII) is not None
+        return is_named and path.is_file() and not path.is_symlink()
+
     def _remove_unfinished(self, now: datetime) -> None:
         """What killed backups left. One that still runs is younger than a day."""
         for path in self.folder.iterdir():
-            is_unfinished = path.name.startswith(database_file.UNFINISHED) or path.suffix == UNVERIFIED
-            if is_unfinished and now.timestamp() - path.lstat().st_mtime > A_DAY:
-                if path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink(missing_ok=True)
+            is_copy = path.name.startswith(database_file.UNFINISHED)
+            if not is_copy and not self._is_ours(path, UNVERIFIED):
+                continue
+            with suppress(FileNotFoundError):  # another backup removed it
+                if now.timestamp() - path.lstat().st_mtime > A_DAY:
+                    if is_copy:
+                        shutil.rmtree(path, ignore_errors=True)
+                    else:
+                        path.unlink()
 
 
 # --- restore ---

@@ -11,6 +11,9 @@ from usersctl.store.statements import Statements
 _OF_STRANGERS = "account = 'user:' || CAST(user_id AS TEXT)"
 _OF_KNOWN = "account <> 'user:' || CAST(user_id AS TEXT)"
 
+# SQLite would take the index of users, and sort.
+_BY_AGE = "login_failures INDEXED BY login_failures_by_age WHERE user_id IS NULL"
+
 
 class LoginFailures(Statements):
     def failures(self, account: str) -> Failures | None:
@@ -43,10 +46,16 @@ class LoginFailures(Statements):
     def clear_failures(self, user_id: int) -> bool:
         return self._run("DELETE FROM login_failures WHERE user_id = ?", (user_id,)).rowcount > 0
 
-    def delete_oldest_failures(self, keep: int, at_most: int) -> int:
-        """Deletes those of addresses without an account, beyond the newest `keep`."""
-        condition = "user_id IS NULL ORDER BY last_failed_at DESC LIMIT ? OFFSET ?"
-        return self._delete_some("login_failures", "account", condition, at_most, keep)
+    def failure_beyond(self, keep: int) -> str:
+        """When the newest failure that is not among the newest `keep`, of addresses without an account, happened; "" if all are."""
+        statement = f"SELECT last_failed_at FROM {_BY_AGE} ORDER BY last_failed_at DESC LIMIT 1 OFFSET ?"
+        row = self._run(statement, (keep,)).fetchone()
+        return row[0] if row else ""
+
+    def delete_old_failures(self, until: str, at_most: int) -> int:
+        """Those of addresses without an account."""
+        some = f"SELECT account FROM {_BY_AGE} AND last_failed_at <= ? LIMIT ?"
+        return self._run(f"DELETE FROM login_failures WHERE account IN ({some})", (until, at_most)).rowcount
 
     def count_client(self, client: str, window: timedelta) -> tuple[str, int]:
         """Returns since when it is counted, and how often. A start in the future comes from a clock that was wrong."""

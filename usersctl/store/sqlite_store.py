@@ -226,19 +226,22 @@ class SQLiteStore(Store):
         """The larger cache holds all pages of a transaction; else some are written before the commit, and read again. A
         power cut may undo the last transactions until another one, outside of this, is committed.
         """
-        connection = self._connection(to_write=True)
         meanwhile = {"wal_autocheckpoint": 0, "cache_size": -16384, "synchronous": 1}  # 1: NORMAL
-        before = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in meanwhile}
-        _set(connection, meanwhile)
+        with self._errors_in_words():
+            connection = self._connection(to_write=True)
+            before = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in meanwhile}
+            _set(connection, meanwhile)
         try:
             yield
         finally:
             if connection in self._connections:  # an error may have closed it
-                _set(connection, before)
+                with self._errors_in_words():
+                    _set(connection, before)
 
     def cache_more(self) -> None:
         """The cache holds what checks read of some 20,000 users."""
-        self._connection().execute("PRAGMA cache_size = -16384")
+        with self._errors_in_words():
+            self._connection().execute("PRAGMA cache_size = -16384")
 
     def _set_patience(self, connection: sqlite3.Connection, seconds: float) -> None:
         milliseconds = round(seconds * 20) * 50

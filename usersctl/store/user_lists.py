@@ -105,6 +105,8 @@ class UserLists(UserSearch, LoginFailures):
 
     def _place_of(self, user_id: int | None, wanted: UserFilter) -> Values:
         """Of a user in a list; empty for an unknown one."""
+        if user_id is None:
+            return {}
         statement = f"SELECT {', '.join(_keys(wanted))} FROM users WHERE id = ?"
         row = self._run(statement, (user_id,)).fetchone()
         return {f"before{n}": value for n, value in enumerate(row or ())}

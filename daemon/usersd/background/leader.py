@@ -58,10 +58,13 @@ class Leader(threading.Thread):
                         self._lead(locks, tried_at)
                 # Another process is the leader.
                 tried_at, self._problem = self._service.now(), ""
-            except (OSError, UsersError) as error:
+            except Exception as error:  # noqa: BLE001 - emails and schedule must not end for good
                 if str(error) != self._problem:
                     self._problem = str(error)
-                    self._log.event("leader", waiting=self._problem)
+                    if isinstance(error, OSError | UsersError):
+                        self._log.event("leader", waiting=self._problem)
+                    else:
+                        self._log.error(error)
             self._stopping.wait(LOCK_EVERY)
 
     def _lead(self, locks: Locks, since: datetime) -> None:

@@ -8,7 +8,7 @@ from usersctl.service import Service
 from usersd.handlers.recovery import EmailLink
 from usersd.handlers.session import NO_SUCH_USER, open_session
 from usersd.inputs import Body, optional, optional_strings, required
-from usersd.openapi.operation import MANAGEMENT, SIGNING_IN, Operation
+from usersd.openapi.operation import MANAGEMENT, NEW_SESSION, SIGNING_IN, Operation
 from usersd.openapi.schemas import DONE, EMAIL, GROUP_NAME, NAME, NEW_PASSWORD, ROLE, USER, string
 from usersd.request import Request
 
@@ -73,7 +73,7 @@ def withdraw(request: Request, service: Service) -> dict[str, Any]:
     SIGNING_IN,
     USER,
     Acceptance,
-    sets_cookie="The new session, in the cookie of the security scheme `cookie`; and the mark of a known device.",
+    sets_cookie=NEW_SESSION,
 )
 def accept(request: Request, service: Service) -> dict[str, Any]:
     """Accept an invitation. With the link of the email: sets name and password, confirms the address and signs in."""

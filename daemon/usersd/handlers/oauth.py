@@ -134,7 +134,7 @@ def callback(request: Request, service: Service) -> Response:
     flow = _flow(request, service, state, name)
     request.new_cookies.set(name, "", max_age=0)  # also if the sign-in fails
     if flow.links is not None:
-        request.errors_to = ACCOUNT
+        request.links, request.errors_to = True, ACCOUNT
     if flow.provider != sign_in.settings.name:
         raise refused(f"this sign-in began at {flow.provider}, and comes back from {sign_in.settings.name}")
     if query.error or not query.code:

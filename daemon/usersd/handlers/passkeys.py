@@ -10,7 +10,7 @@ from usersctl.service import Service
 from usersd.handlers.factors import ENROL, PASSKEY, RECOVERY_CODES, with_codes
 from usersd.handlers.session import CONFIRM_FIRST, CREDENTIAL, open_session
 from usersd.inputs import Body, NoFields, flag, required, required_object
-from usersd.openapi.operation import OWN, SIGNING_IN, Operation
+from usersd.openapi.operation import NEW_SESSION, OWN, SIGNING_IN, Operation
 from usersd.openapi.schemas import DONE, USER, Schema, fields, model, string
 from usersd.request import Request
 
@@ -73,7 +73,7 @@ def options(request: Request, service: Service) -> dict[str, Any]:
     SIGNING_IN,
     USER,
     PasskeyLogin,
-    sets_cookie="The new session, in the cookie of the security scheme `cookie`; and the mark of a known device.",
+    sets_cookie=NEW_SESSION,
     refusals={
         400: _NO_NAME,
         401: "Invalid passkey; or unknown passkey, if no account has it.",

@@ -5,7 +5,7 @@ from typing import Any
 from usersctl.service import Service
 from usersd.handlers.session import REMEMBERS_DEVICE, SecondFactor, open_session
 from usersd.inputs import flag
-from usersd.openapi.operation import SIGNING_IN, Operation
+from usersd.openapi.operation import NEW_SESSION, SIGNING_IN, Operation
 from usersd.openapi.schemas import USER, array, model, string
 from usersd.request import Request
 
@@ -30,7 +30,7 @@ def methods(request: Request, service: Service) -> dict[str, Any]:
     SIGNING_IN,
     USER,
     SecondStep,
-    sets_cookie="The new session, in the cookie of the security scheme `cookie`; and the mark of a known device.",
+    sets_cookie=NEW_SESSION,
     refusals={
         401: "Invalid code, or no sign-in of this browser waits for a second factor.",
         403: "The account is inactive, or its app is closed after too many wrong codes.",

@@ -10,7 +10,7 @@ from usersctl.models import Proof, Session, TokenKind
 from usersctl.service import Service
 from usersd.access import own_path
 from usersd.inputs import Body, NoFields, flag, optional, optional_object, required
-from usersd.openapi.operation import MANAGEMENT, OWN, PAGES, SIGNING_IN, Operation
+from usersd.openapi.operation import MANAGEMENT, NEW_SESSION, OWN, PAGES, SIGNING_IN, Operation
 from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER, array, model, named, string
 from usersd.pages.pages import Onward
 from usersd.request import Request
@@ -50,7 +50,7 @@ class Credentials(Body, missing="Email and password are required"):
     SIGNING_IN,
     USER,
     Credentials,
-    sets_cookie="The new session, in the cookie of the security scheme `cookie`; and the mark of a known device.",
+    sets_cookie=NEW_SESSION,
     refusals=_REFUSED_LOGIN,
 )
 def login(request: Request, service: Service) -> dict[str, Any]:

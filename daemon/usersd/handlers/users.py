@@ -195,10 +195,10 @@ def change_password(request: Request, service: Service) -> dict[str, Any]:
     session = request.session
     if session is None:
         raise AssertionError("a session was admitted")
-    # This session gets a new token, so that a stolen one ends with the other sessions. An API token stays as it is: its
+    # This session gets a new token, so that a stolen one ends with the other sessions. A bearer keeps the one it has: its
     # client could not learn of a new one.
     token = renew = None
-    if request.by_cookie and session.kind != "api":
+    if request.by_cookie:
         token, renew = service.sessions.renewal(session)
     changed = service.accounts.change_password(
         request.signed_in.id, body.current, body.new, session_id=session.id, by=request.actor, renew=renew

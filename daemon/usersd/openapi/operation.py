@@ -9,6 +9,9 @@ from usersd.openapi.schemas import Schema
 H = TypeVar("H", bound=Callable[..., Any])
 
 HTML = "text/html"
+NEW_SESSION = (
+    "The new session, in the cookie of the security scheme `cookie`; and the mark of a known device."
+)
 _NONE: Mapping[Any, Any] = {}
 
 SIGNING_IN = "Session and registration"

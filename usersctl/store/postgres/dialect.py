@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from functools import cache
+from functools import lru_cache
 
 from usersctl.store.database_file import VERSION
 
@@ -12,11 +12,11 @@ _DIFFERENT = re.compile(
     r"|(?<![:\w]):(?P<name>[a-z_]\w*)"
     r"|\bgroup_concat\((?P<grouped>[\w.]+)\)"
     # Hints for SQLite's planner.
-    r"|(?P<hint> NOT INDEXED\b|(?<=[ (])\+(?=[a-z]))"
+    r"|(?P<hint> (?:NOT INDEXED|INDEXED BY \w+)|(?<=[ (])\+(?=[a-z]))"
 )
 
 
-@cache
+@lru_cache(512)  # some statements name as many values as they are given
 def translated(statement: str) -> tuple[bytes, tuple[str, ...]]:
     """Its text, and the names of its values in their order: none for values without names."""
     names: list[str] = []
