@@ -1,6 +1,7 @@
 """The overview and the page of the audit trail, without a browser: what they show, and that text of rows is text."""
 
 import re
+from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from urllib.parse import urlencode
@@ -191,6 +192,19 @@ def test_the_overview_shows_numbers_charts_and_what_ran_last(
     assert f'<time datetime="{clock():%Y-%m-%dT%H:%M:%S}' in page
     assert "Never. To run it each night:" in page
     assert "usersctl snippet backup" in page
+
+
+def test_the_overview_tells_of_the_schedule_before_the_first_cleanup(make_site: Callable[..., Site]) -> None:
+    def last_cleanup(name: str, schedule: str | None) -> str:
+        site = make_site(cleanup_schedule=schedule)
+        page = shown(site.signed_in(site.add(name, role="admin")), "/overview")
+        return page.partition("Last cleanup")[2].partition("</dd>")[0]
+
+    scheduled = last_cleanup("ada", "30 3 * * *")
+    assert "Not yet. The daemon runs it by its schedule:" in scheduled
+    assert "30 3 * * *" in scheduled
+    assert "snippet" not in scheduled
+    assert "usersctl snippet cron" in last_cleanup("grace", None)
 
 
 def test_large_numbers_are_readable_in_every_language(site: Site, admin: Client) -> None:

@@ -160,8 +160,14 @@ def test_the_page_names_the_guest_and_uses_nothing_up(site: Site, admin: Client)
     link = last_link(site.service)
     for _ in range(3):
         assert 'value="Ada &lt;b&gt;Lovelace"' in page(site, link)
+    assert "check your name" in page(site, link)
     assert site.client().send("HEAD", f"/accept-invite?token={link.token}&email={link.email}").status == 200
     assert accept(site.client(), link).status == 200
+
+
+def test_the_page_asks_a_guest_without_a_name_for_it(site: Site, admin: Client) -> None:
+    admin.post("/api/users/invite", {"email": ADA})
+    assert "give your name" in page(site, last_link(site.service))
 
 
 def test_the_page_says_what_became_of_a_dead_link(site: Site, admin: Client, clock: FakeClock) -> None:

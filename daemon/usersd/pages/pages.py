@@ -336,7 +336,8 @@ def audit(request: Request, service: Service) -> Response:
 def overview(request: Request, service: Service) -> Response:
     """The service at a glance. Numbers of users and emails, the last 30 days, the last backup and cleanup."""
     values = overview_page.content(service.overview.now())
-    return layout.page(request, "overview", width="wide", scripted=False, **values)
+    schedule = request.settings.cleanup_schedule
+    return layout.page(request, "overview", width="wide", scripted=False, schedule=schedule, **values)
 
 
 def away(request: Request, url: str) -> Response:
