@@ -188,6 +188,20 @@ def test_every_metric_is_documented_and_the_example_shows_what_is_served(usersct
 
 
 @pytest.mark.slow
+def test_every_event_of_the_log_that_no_request_causes_is_documented() -> None:
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "daemon" / "usersd").rglob("*.py"))
+    logged = set(re.findall(r'log\.event\(\s*"([a-z-]+)"', sources))
+    assert {"listening", "leader", "oauth-refused"} <= logged
+    section = (
+        (ROOT / "docs/operating/observe.md")
+        .read_text("utf-8")
+        .partition("## The log\n")[2]
+        .partition("\n## ")[0]
+    )
+    documented = set(re.findall(r"`([a-z-]+)`", "".join(re.findall(r"^\|(.*?)\|", section, re.MULTILINE))))
+    assert documented == logged | {"error", "email", "webhook"}
+
+
 def test_a_file_of_accounts_is_applied_as_the_page_shows(usersctl: Command) -> None:
     prepare_file_of_accounts(usersctl)
     examples = list(steps(APPLY))

@@ -28,7 +28,7 @@ _BCRYPT = re.compile(
 )
 _NAMES_OF_MARKS = {"bcrypt_sha256$": "bcrypt_sha256", "$wp": "WordPress"}
 BCRYPT, ARGON2 = "bcrypt", "Argon2"
-MEND_LIBRARY = "pip install 'usersctl[argon2]'"
+MEND_LIBRARY = "pip install argon2-cffi"
 
 _estimating = threading.Lock()  # zxcvbn keeps the names of one user in a dictionary that all threads share
 

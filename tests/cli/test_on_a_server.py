@@ -157,7 +157,7 @@ def test_a_missing_extra_is_named(usersctl: Command) -> None:
     )
     assert (done.returncode, done.stdout) == (6, "")
     assert "needs psycopg" in done.stderr
-    assert "pip install 'usersctl[postgres]'" in done.stderr
+    assert "pip install 'psycopg[binary]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

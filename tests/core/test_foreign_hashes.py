@@ -238,7 +238,7 @@ def test_without_the_library_an_argon2_hash_matches_nothing_and_the_log_says_why
     assert record.levelno == logging.WARNING
     assert (
         record.getMessage()
-        == "A password was not checked, because its hash is Argon2: pip install 'usersctl[argon2]'"
+        == "A password was not checked, because its hash is Argon2: pip install argon2-cffi"
     )
 
 

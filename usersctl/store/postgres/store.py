@@ -23,7 +23,7 @@ try:
     from usersctl.store.postgres.driver import MISTAKES, SLOW, Away, Connection, ServerError, Silent
     from usersctl.store.postgres.new_tables import NewTables
 except ImportError:
-    hint = "install it with: pip install 'usersctl[postgres]'"
+    hint = "install it with: pip install 'psycopg[binary]'"
     raise StoreUnusable("A database on a PostgreSQL server needs psycopg", hint=hint) from None
 
 OLDEST_SERVER = 140000
