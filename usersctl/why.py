@@ -338,7 +338,7 @@ def _exists(tx: Transaction, reference: str, number: int | None) -> Gate:
     message = f"no user {reference!r}, and none in the audit trail"
     former = number if number is not None else tx.last_id_of(lookup_key(reference))
     if former is not None:
-        for last in list(tx.audit_rows(user_id=former))[-1:]:
+        for last in tx.audit_rows(user_id=former, newest=1):
             message = f"was user {former}, {last.email}; last: {last.action} at {last.at} by {last.actor}"
     return _shut("exists", message, "usersctl list --search TEXT")
 

@@ -8,6 +8,7 @@ from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.factors import add_authenticator_apps, add_factors
 from support.fakes import FakeClock
 from support.identities import link
+from support.tables import statements
 
 from usersctl.errors import UsersError
 from usersctl.models import Actor, Client, EmailState, User
@@ -242,6 +243,17 @@ def test_an_address_without_an_account_is_explained(service: Service, add: Calla
     for reference in ("eve@example.com", str(eve.id)):
         output = gate(explained(service, reference), "exists").message
         assert output.startswith(f"was user {eve.id}, eve@example.com; last: delete at")
+
+
+def test_of_a_deleted_account_only_the_last_row_of_the_trail_is_read(
+    service: Service, add: Callable[..., User]
+) -> None:
+    eve = add("eve")
+    service.accounts.delete([eve.id], by=OPERATOR)
+    with statements(service) as run:
+        explained(service, str(eve.id))
+    (of_the_trail,) = [statement for statement in run if "FROM audit" in statement]
+    assert "LIMIT" in of_the_trail
 
 
 def test_an_address_without_an_account_is_throttled_like_any_other(service: Service) -> None:
