@@ -122,7 +122,7 @@ class Invitations(NamedTuple):
         user = tx.existing_user(user_id)
         if not user.awaits_owner and (not user.active or password_is_set(tx.credentials_of(user_id))):
             hint = "only accounts that await their owner, and active ones without a password, are invited"
-            raise Taken("This account needs no invitation", hint=hint, value=user.email)
+            raise Invalid("This account needs no invitation", hint=hint, value=user.email)
         present = tx.invitation_of(user_id)
         is_nameless = present is not None and present.is_nameless
         again = present is not None

@@ -75,7 +75,11 @@ def test_exit_codes_of_invite(usersctl: Command) -> None:
                   (BOB, "--group", "none"), (BOB, "--without-password"), (BOB, "--dry-run")):  # fmt: skip
         assert usersctl("invite", *words).code == 2, words
     assert "usersctl group list" in usersctl("invite", BOB, "--group", "none").stderr
-    assert usersctl("invite", "resend", ADA).code == 4
+    usersctl.add("eve", active=False)
+    for reference in (ADA, EVE):
+        refused = usersctl("invite", "resend", reference, "--json")
+        assert (refused.code, refused.error["code"]) == (2, "invalid")
+        assert refused.error["message"].startswith("This account needs no invitation")
     assert usersctl("invite", "resend", BOB).code == 3
     assert usersctl("invite", "revoke", ADA).code == 5
     usersctl.ok("invite", BOB)
