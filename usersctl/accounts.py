@@ -12,11 +12,12 @@ from usersctl.errors import Forbidden, NotFound, WrongPassword
 from usersctl.fields import lookup_key, normal_email, normal_name, normal_role, user_id_of
 from usersctl.mail.kinds import ACCOUNT_UNLINKED, RESET, EmailQueue
 from usersctl.models import Actor, Newcomer, Page, Role, User, UserFilter
-from usersctl.passwords import Hasher, check_password, password_is_set
+from usersctl.passwords import Hasher, check_password
 from usersctl.permissions import admit, keep_an_admin
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.throttle import AccountThrottle, counter_in_session
+from usersctl.ways_in import ways_into
 
 Tell = Callable[[User], object]
 Renew = Callable[[Transaction], None]
@@ -163,8 +164,7 @@ class Accounts(NamedTuple):
         if not tx.delete_identities(user.id, provider):
             return {}
         self.emails.add(tx, ACCOUNT_UNLINKED, user, user.email)
-        has_provider = self.settings.opens_any(tx.identities_of(user.id))
-        if not has_provider and not password_is_set(tx.credentials_of(user.id)):
+        if not ways_into(tx, self.settings, user.id):
             self.emails.add(tx, RESET, user, user.email)
         return {"unlinked": provider}
 

@@ -20,6 +20,7 @@ from usersctl.permissions import admit
 from usersctl.secrets import digest
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
+from usersctl.ways_in import ways_into_each
 
 T = TypeVar("T")
 
@@ -121,7 +122,7 @@ class Invitations(NamedTuple):
         user = tx.existing_user(user_id)
         if not user.awaits_owner and (not user.active or password_is_set(tx.credentials_of(user_id))):
             hint = "only accounts that await their owner, and active ones without a password, are invited"
-            raise Taken("This account needs no invitation", hint=hint, value=user.email)
+            raise Invalid("This account needs no invitation", hint=hint, value=user.email)
         present = tx.invitation_of(user_id)
         is_nameless = present is not None and present.is_nameless
         again = present is not None
@@ -156,7 +157,7 @@ class Invitations(NamedTuple):
     # --- to all who have no password ---
 
     def without_password(self) -> Iterator[User]:
-        """Active users who can sign in neither by a password nor by the provider, and were not invited yet."""
+        """Active users who have no way in, and were not invited yet."""
         after: int | None = 0
         while after is not None:
             with self.store.read() as tx:
@@ -181,13 +182,8 @@ class Invitations(NamedTuple):
     def _without_password(self, tx: Transaction, after: int) -> tuple[list[User], int | None]:
         """Of one batch, and the last id of the batch; None after the last."""
         batch = tx.users_to_invite(after, BATCH)
-        found = [
-            credentials.user
-            for credentials in batch
-            if not password_is_set(credentials)
-            and not self.settings.opens_any(tx.identities_of(credentials.user.id))
-        ]
-        return found, batch[-1].user.id if batch else None
+        ways = ways_into_each(tx, self.settings, [user.id for user in batch])
+        return [user for user in batch if not ways[user.id]], batch[-1].id if batch else None
 
     # --- by the owner ---
 

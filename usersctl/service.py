@@ -164,7 +164,7 @@ class Service:
     def desired_state(self) -> "DesiredState":
         from usersctl.state.state import DesiredState
 
-        return DesiredState(self.store, self.emails)
+        return DesiredState(self.store, self.settings, self.emails)
 
     @cached_property
     def first_admin(self) -> "FirstAdmin":

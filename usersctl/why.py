@@ -13,11 +13,12 @@ from usersctl.factors.sealing import Sealer, totp_context
 from usersctl.fields import lookup, lookup_key, user_id_of
 from usersctl.mail.kinds import CONFIRM, INVITATION, KINDS, RESET
 from usersctl.models import OAUTH, Identity, QueuedEmail, TotpSecret, User
-from usersctl.passwords import MEND_LIBRARY, lacks_library, password_is_set
+from usersctl.passwords import MEND_LIBRARY, lacks_library
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.text import counted
 from usersctl.throttle import AccountThrottle, counter_of
+from usersctl.ways_in import Way, ways_into
 
 CLOSED = (
     "too many wrong codes: the authenticator app is closed until an unlock or a sign-in with another factor"
@@ -115,9 +116,8 @@ class Why(NamedTuple):
 
     def _with_account(self, tx: Transaction, user: User) -> Iterator[Gate]:
         stored = tx.credentials_of(user.id)
-        has_password = password_is_set(stored)
         identities = {identity.provider: identity for identity in tx.identities_of(user.id)}
-        has_provider = self.settings.opens_any(identities.values())
+        ways = ways_into(tx, self.settings, user.id)
         yield _lockdown(tx, user)
         yield _open("exists", f"user {user.id}, {user.role}, since {user.created_at}")
         yield _invited(tx, user) if user.awaits_owner else self._active(user)
@@ -127,15 +127,15 @@ class Why(NamedTuple):
             message = "its hash is of another system, and needs a library that is not installed"
             yield _shut("password", message, MEND_LIBRARY, Cause.NO_LIBRARY, Step.SEND_RESET)
         elif not user.awaits_owner:
-            yield _password(user, has_password=has_password, has_provider=has_provider)
-        yield from self._providers(identities, has_another_way=has_password or has_provider)
-        yield self._second_factor(tx, user)
+            yield _password(user, ways)
+        yield from self._providers(identities, has_another_way=bool(ways))
+        yield self._second_factor(tx, user, ways)
         by_hand = {
             CONFIRM.name: self._command_to_confirm(user),
             RESET.name: f"usersctl link reset {user.id}",
             INVITATION.name: f"usersctl link invite {user.id}",
         }
-        needed = user.awaiting_confirmation or not (has_password or has_provider)
+        needed = user.awaiting_confirmation or not ways
         yield _email(tx, user, needed=needed, by_hand=by_hand)
         if user.claimed_email is not None:
             mend = f"usersctl link email {user.id}"
@@ -222,7 +222,7 @@ class Why(NamedTuple):
             gate, f"{message}, and {table} is not configured", f"set {table}.clientId and clientSecret"
         )
 
-    def _second_factor(self, tx: Transaction, user: User) -> Gate:
+    def _second_factor(self, tx: Transaction, user: User, ways: set[Way]) -> Gate:
         gate = "second-factor"
         if not user.factors:
             if user.role in self.settings.roles_with_factor:
@@ -237,7 +237,7 @@ class Why(NamedTuple):
             return _shut(gate, CLOSED, f"usersctl unlock {user.id}", Cause.LOCKED, Step.UNLOCK)
         if not usable:
             return _shut(gate, "; ".join(unusable), mend, Cause.NO_USABLE_FACTOR)
-        message = "; ".join([f"asked for after the password: {', '.join(usable)}", *unusable])
+        message = "; ".join([f"{_asked_for(ways)}: {', '.join(usable)}", *unusable])
         return _note(gate, message, f"if all are lost: {mend}")
 
     def _factors(self, tx: Transaction, user: User) -> tuple[list[str], list[str]]:
@@ -338,18 +338,29 @@ def _exists(tx: Transaction, reference: str, number: int | None) -> Gate:
     message = f"no user {reference!r}, and none in the audit trail"
     former = number if number is not None else tx.last_id_of(lookup_key(reference))
     if former is not None:
-        for last in list(tx.audit_rows(user_id=former))[-1:]:
+        for last in tx.audit_rows(user_id=former, newest=1):
             message = f"was user {former}, {last.email}; last: {last.action} at {last.at} by {last.actor}"
     return _shut("exists", message, "usersctl list --search TEXT")
 
 
-def _password(user: User, *, has_password: bool, has_provider: bool) -> Gate:
-    if has_password:
+def _password(user: User, ways: set[Way]) -> Gate:
+    if Way.PASSWORD in ways:
         return _open("password", "is set")
     mend = f"usersctl link reset {user.id}"
-    if has_provider:
-        return _note("password", "not set; the user signs in through the provider", mend)
+    others = {Way.PROVIDER: "through the provider", Way.PASSKEY: "with a passkey"}
+    present = [others[way] for way in others if way in ways]
+    if present:
+        return _note("password", f"not set; the user signs in {' or '.join(present)}", mend)
     return _shut("password", "not set", mend, Cause.NO_PASSWORD, Step.SEND_RESET)
+
+
+def _asked_for(ways: set[Way]) -> str:
+    """When a sign-in of this account waits for a second factor."""
+    if Way.PROVIDER in ways and Way.PASSWORD not in ways:
+        return "asked for after the provider"
+    if ways == {Way.PASSKEY}:
+        return "a passkey signs in without a password; after one is set, it is asked for"
+    return "asked for after the password"
 
 
 def _email(tx: Transaction, user: User, *, needed: bool, by_hand: dict[str, str]) -> Gate:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from support.commands import Command, create_user
+from support.factors import store_passkey
 from support.identities import link, link_of
 
 CONFIGURED = """
@@ -73,6 +74,21 @@ def test_an_account_whose_other_provider_is_not_configured_gets_a_reset_email(us
     before = resets(usersctl)
     usersctl.ok("update", "ada@example.com", "--unlink", "oauth")
     assert resets(usersctl) == before + 1
+
+
+@pytest.mark.parametrize(("rp_id", "asked"), [("localhost", 0), ("former.example", 1)])
+def test_an_account_with_a_passkey_of_this_host_gets_no_reset_email(
+    usersctl: Command, rp_id: str, asked: int
+) -> None:
+    usersctl.configure(f'baseUrl = "http://localhost"\n{CONFIGURED}')
+    with usersctl.service() as service:
+        create_user(service, "ada@example.com", "Ada", None)
+        link(service, 1, "7", "https://id.example")
+        with service.store.write() as tx:
+            store_passkey(tx, 1, "phone", rp_id=rp_id)
+    before = resets(usersctl)
+    usersctl.ok("update", "ada@example.com", "--unlink", "oauth")
+    assert resets(usersctl) == before + asked
 
 
 def test_update_refuses_a_provider_that_it_does_not_know(configured: Command) -> None:

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from support.commands import HASH, OPERATOR, PASSWORD, Command
+from support.commands import HASH, OPERATOR, PASSWORD, Command, create_user
+from support.factors import add_authenticator_apps, store_passkey
 from support.postbox import link_in, sent
 
 pytestmark = pytest.mark.slow
@@ -75,7 +76,11 @@ def test_exit_codes_of_invite(usersctl: Command) -> None:
                   (BOB, "--group", "none"), (BOB, "--without-password"), (BOB, "--dry-run")):  # fmt: skip
         assert usersctl("invite", *words).code == 2, words
     assert "usersctl group list" in usersctl("invite", BOB, "--group", "none").stderr
-    assert usersctl("invite", "resend", ADA).code == 4
+    usersctl.add("eve", active=False)
+    for reference in (ADA, EVE):
+        refused = usersctl("invite", "resend", reference, "--json")
+        assert (refused.code, refused.error["code"]) == (2, "invalid")
+        assert refused.error["message"].startswith("This account needs no invitation")
     assert usersctl("invite", "resend", BOB).code == 3
     assert usersctl("invite", "revoke", ADA).code == 5
     usersctl.ok("invite", BOB)
@@ -130,6 +135,20 @@ def test_accounts_without_a_password_are_invited_once(usersctl: Command) -> None
     assert usersctl.ok("invite", "--without-password").stdout == "Nobody to invite; nothing to do\n"
     done = usersctl.ok("invite", "revoke", BOB)
     assert done.stdout == f"Withdrawn: {BOB}, whose account stays\n"
+
+
+def test_an_account_with_a_passkey_is_not_among_those_that_nothing_opens(usersctl: Command) -> None:
+    usersctl.configure('baseUrl = "http://localhost"\n')
+    with usersctl.service() as service:
+        for number, email in enumerate((ADA, BOB, EVE), 1):
+            create_user(service, email, "Someone", None)
+            if email != EVE:
+                rp_id = "localhost" if email == ADA else "former.example"
+                with service.store.write() as tx:
+                    store_passkey(tx, number, email, rp_id=rp_id)
+        add_authenticator_apps(service, 3)
+    would = usersctl.ok("invite", "--without-password", "--dry-run")
+    assert would.stdout == f"Would invite {BOB} (user 2)\nWould invite {EVE} (user 3)\n"
 
 
 def test_an_import_invites_new_accounts_that_nothing_opens(usersctl: Command) -> None:

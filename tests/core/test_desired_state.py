@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.commands import HASH, OPERATOR
+from support.commands import HASH, OPERATOR, create_user
+from support.factors import add_authenticator_apps, store_passkey
 from support.fakes import FakeClock
 from support.faults import LONG
+from support.identities import link
 from support.states import (
     after,
     apply,
@@ -446,6 +448,24 @@ def test_an_account_without_a_way_in_is_invited_when_the_file_says_so_later(
     assert apply(service, file) == []
 
 
+def test_only_what_opens_a_session_is_a_way_into_an_account_of_the_file(
+    make_service: Callable[..., Service],
+) -> None:
+    configured = {"oauth_client_id": "c", "oauth_client_secret": "s", "oauth_issuer": "https://id.example"}
+    service = make_service(base_url="http://localhost", **configured)
+    names = ("app", "gone", "old-passkey", "passkey", "linked")
+    emails = [f"{name}@example.com" for name in names]
+    app, gone, old_passkey, passkey, linked = (create_user(service, email, "A", None).id for email in emails)
+    add_authenticator_apps(service, app)
+    link(service, gone, "7", "https://gone.example", provider="gone")
+    link(service, linked, "7", "https://id.example")
+    with service.store.write() as tx:
+        store_passkey(tx, old_passkey, "old", rp_id="former.example")
+        store_passkey(tx, passkey, "new", rp_id="localhost")
+    apply(service, people(*({"email": email, "invite": True} for email in emails)), adopt=True)
+    assert [invitations(service, email) for email in emails] == [1, 1, 1, 0, 0]
+
+
 def test_an_accepted_invitation_is_nothing_to_do(service: Service) -> None:
     file = people({"email": ADA, "invite": True, "active": True})
     apply(service, file)
@@ -690,4 +710,8 @@ def test_many_accounts_share_their_statements(service: Service) -> None:
     assert len(run) < 10 * count
     with statements(service) as run:
         assert apply(service, file) == []
+    assert len(run) < count / 20
+    inviting = people(*({"email": f"u{n}@example.com", "invite": True} for n in range(count)))
+    with statements(service) as run:
+        assert len(service.desired_state.plan(read(inviting), Options())) == count
     assert len(run) < count / 20

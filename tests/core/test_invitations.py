@@ -353,7 +353,7 @@ def test_a_deactivated_account_is_opened_by_no_invitation(service: Service) -> N
     ((_, changed),) = service.accounts.set_active([user.id], active=False, by=OPERATOR)
     assert (changed.invited_at, changed.inactive_because) == (None, "deactivated")
     assert refusal(service, link) == "This invitation was withdrawn"
-    with pytest.raises(Taken):
+    with pytest.raises(Invalid):
         service.invitations.again([user.id], WEEK, by=OPERATOR)
     assert actions(service)[-1] == "deactivate"
 
@@ -522,7 +522,7 @@ def test_an_account_in_use_is_neither_invited_nor_withdrawn(service: Service) ->
     user = create_user(service, ADA, "Ada", PASSWORD)
     with pytest.raises(Taken):
         invite(service)
-    with pytest.raises(Taken):
+    with pytest.raises(Invalid):
         service.invitations.again([user.id], WEEK, by=OPERATOR)
     with pytest.raises(Forbidden):
         service.invitations.withdraw([user.id], by=OPERATOR)

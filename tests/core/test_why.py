@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command, create_user
-from support.factors import add_authenticator_apps, add_factors
+from support.factors import add_authenticator_apps, add_factors, store_passkey
 from support.fakes import FakeClock
 from support.identities import link
+from support.tables import statements
 
 from usersctl.errors import UsersError
 from usersctl.models import Actor, Client, EmailState, User
@@ -200,6 +201,39 @@ def test_a_user_without_a_password_gets_in_by_email_or_provider(service: Service
     )
 
 
+def test_a_passkey_is_enough_to_sign_in(service: Service) -> None:
+    ada = create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
+    link(service, ada.id, "77", "https://former.example.com")
+    with service.store.write() as tx:
+        store_passkey(tx, ada.id, "phone", rp_id="id.example.com")
+    explanation = explained(service, ada, base_url="https://id.example.com", **PROVIDER)
+    assert explanation.shut is None
+    assert gate(explanation, "password")[:4] == (
+        "note",
+        "password",
+        "not set; the user signs in with a passkey",
+        f"usersctl link reset {ada.id}",
+    )
+    assert gate(explanation, "provider").state == "note"
+    message = "a passkey signs in without a password; after one is set, it is asked for: 1 passkey"
+    assert gate(explanation, "second-factor").message == message
+    elsewhere = explained(service, ada, base_url="https://new.example.com", **PROVIDER)
+    assert stopped_by(elsewhere) == ("password", f"usersctl link reset {ada.id}")
+    link(service, ada.id, "77", PROVIDER["oauth_issuer"])
+    explanation = explained(service, ada, base_url="https://id.example.com", **PROVIDER)
+    both = "not set; the user signs in through the provider or with a passkey"
+    assert gate(explanation, "password").message == both
+    assert gate(explanation, "second-factor").message == "asked for after the provider: 1 passkey"
+
+
+def test_an_authenticator_app_alone_opens_nothing(service: Service) -> None:
+    ada = create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
+    add_authenticator_apps(service, ada.id)
+    explanation = explained(service, ada)
+    assert stopped_by(explanation) == ("password", f"usersctl link reset {ada.id}")
+    assert gate(explanation, "second-factor").message == "asked for after the password: authenticator app"
+
+
 def test_a_link_to_a_former_provider_names_its_table_beside_another_that_is_configured(
     service: Service,
 ) -> None:
@@ -242,6 +276,17 @@ def test_an_address_without_an_account_is_explained(service: Service, add: Calla
     for reference in ("eve@example.com", str(eve.id)):
         output = gate(explained(service, reference), "exists").message
         assert output.startswith(f"was user {eve.id}, eve@example.com; last: delete at")
+
+
+def test_of_a_deleted_account_only_the_last_row_of_the_trail_is_read(
+    service: Service, add: Callable[..., User]
+) -> None:
+    eve = add("eve")
+    service.accounts.delete([eve.id], by=OPERATOR)
+    with statements(service) as run:
+        explained(service, str(eve.id))
+    (of_the_trail,) = [statement for statement in run if "FROM audit" in statement]
+    assert "LIMIT" in of_the_trail
 
 
 def test_an_address_without_an_account_is_throttled_like_any_other(service: Service) -> None:

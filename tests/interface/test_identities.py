@@ -8,8 +8,12 @@ from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import serving
 from support.identities import At, link, link_of
 from support.oauth_site import IDENTITIES, Browser, OAuthSite, error_of, oauth_site
+from support.passkeys import ORIGIN, use_passkey, with_passkey
 from support.postbox import last_link, sent
+from support.tables import store_hash
+from support.web import Site
 
+from usersctl.models import UNUSABLE
 from usersctl.service import Service
 
 CONFIGURED = '[auth.oauth]\nclientId = "x"\nclientSecret = "y"\nissuer = "{}"\n'
@@ -62,6 +66,23 @@ def test_the_last_way_into_an_account_is_not_disconnected(site: OAuthSite, brows
     again = site.browser()
     again.sign_in()
     assert again.client.delete(f"{IDENTITIES}/oauth").status == 200
+
+
+def test_a_provider_is_disconnected_if_a_passkey_is_another_way_in(make_site: Callable[..., Site]) -> None:
+    configured = {"oauth_client_id": "x", "oauth_client_secret": "y", "oauth_issuer": HERE}
+    here = make_site(base_url=ORIGIN, **configured)
+    owner = here.add("ada")
+    device = with_passkey(here.signed_in(owner)).device
+    store_hash(here.service, owner, UNUSABLE)
+    link(here.service, owner.id, "7", HERE)
+    browser = here.client()
+    assert use_passkey(browser, device).status == 200
+    assert (
+        'data-api="/api/users/me/identities/oauth" data-method="DELETE"'
+        in browser.get("/account").body.decode()
+    )
+    assert browser.delete(f"{IDENTITIES}/oauth").json == {"success": True}
+    assert use_passkey(here.client(), device).status == 200
 
 
 def test_a_provider_that_is_not_linked_is_not_disconnected(site: OAuthSite, browser: Browser) -> None:

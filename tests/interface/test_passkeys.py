@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support.authenticator import EDDSA, RS256, Authenticator, from_base64
 from support.commands import OPERATOR, PASSWORD
+from support.factors import store_passkey
 from support.fakes import FakeClock
 from support.passkeys import (
     OPTIONS,
@@ -22,8 +23,10 @@ from support.passkeys import (
 )
 from support.postbox import last_link, sent
 from support.second_factors import CONFIRM, SECOND_STEP, enrol, finish, second_step
-from support.tables import audit, query
+from support.tables import audit, query, store_hash
 from support.web import Site
+
+from usersctl.models import UNUSABLE
 
 ADA = "ada@example.com"
 FACTORS = "/api/users/me/factors"
@@ -320,6 +323,21 @@ def test_a_passkey_is_renamed_and_removed_by_its_owner_only(here: Site, ada: Per
     assert ada.client.get(FACTORS).json["recoveryCodes"] == 0
     assert len(sent(here.service, ADA)) == 2
     assert here.client().login(ADA, PASSWORD).status == 200  # without a factor the password is enough
+
+
+def test_the_last_way_into_an_account_is_not_removed(here: Site, ada: Person) -> None:
+    store_hash(here.service, here.service.accounts.get(1), UNUSABLE)
+    with here.service.store.write() as tx:
+        store_passkey(tx, 1, "old", rp_id="former.example")
+    reply = ada.client.delete(f"{OWN}/1")
+    assert (reply.status, reply.message) == (
+        400,
+        "This is the only way into the account: set a password first",
+    )
+    assert use_passkey(here.client(), ada.device).status == 200
+    assert ada.client.delete(f"{OWN}/2").status == 200  # it opens nothing here
+    assert add_passkey(ada.client, Authenticator(ORIGIN)).status == 200
+    assert ada.client.delete(f"{OWN}/1").json == {"success": True}
 
 
 def test_what_was_not_me_takes_the_passkey_back(here: Site, ada: Person) -> None:

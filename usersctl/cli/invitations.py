@@ -40,7 +40,7 @@ def send(
         bool,
         Option(
             "--without-password",
-            help="Instead of addresses: all active accounts that no password and no provider signs in to.",
+            help="Instead of addresses: all active accounts that no password, provider or passkey signs in to.",
         ),
     ] = False,
     dry_run: Annotated[

@@ -1,7 +1,6 @@
 """All settings: each key with its name in the file, what it may be, what it means, and its default."""
 
 import re
-from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -12,7 +11,7 @@ from usersctl.config.providers import PRESETS, PROVIDERS, ProviderSettings
 from usersctl.config.values import Kind
 from usersctl.config.webhooks import Webhook, webhook_tables
 from usersctl.identity_headers import DEFAULT as IDENTITY_HEADERS
-from usersctl.models import OAUTH, Identity, Role
+from usersctl.models import OAUTH, Role
 from usersctl.store.conninfo import Conninfo, Database
 
 PENDING_COOKIE = "auth_pending"
@@ -343,10 +342,6 @@ class Settings(NamedTuple):
         """Whether a link to this provider and issuer ("": not known yet) signs in."""
         configured = self.provider(provider)
         return configured is not None and issuer in ("", configured.issuer_of_links)
-
-    def opens_any(self, identities: Iterable[Identity]) -> bool:
-        """Whether one of them signs in."""
-        return any(self.opens(identity.provider, identity.issuer) for identity in identities)
 
     def redirect_uri(self, provider: ProviderSettings) -> str:
         """Where the identity provider sends the browser back to."""

@@ -16,6 +16,7 @@ from usersctl.permissions import Check, admit
 from usersctl.secrets import digest, in_base64, keyed_digest
 from usersctl.store.signing_keys import USER_HANDLES
 from usersctl.store.transaction import Transaction
+from usersctl.ways_in import LAST_WAY, ways_into
 
 MOST_PASSKEYS = 20  # of one account
 
@@ -130,8 +131,13 @@ class Passkeys(NamedTuple):
         with self.factors.store.write() as tx:
             admit(tx, by)
             user = self.factors.owner(tx, user_id, by)
-            if tx.delete_passkey(user_id, passkey_id) is None:
+            removed = tx.delete_passkey(user_id, passkey_id)
+            if removed is None:
                 raise NotFound("Passkey not found")
+            settings = self.factors.settings
+            # One that was made for another host may go: it opens nothing here.
+            if removed.rp_id == settings.rp_id and not ways_into(tx, settings, user_id):
+                raise Invalid(LAST_WAY)
             changes.removed(tx, self.factors.emails, user, changes.PASSKEY, passkey_id=passkey_id, by=by)
 
     # --- used ---

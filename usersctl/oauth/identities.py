@@ -7,10 +7,9 @@ from usersctl.config.providers import ProviderSettings, known_as, name_of_issuer
 from usersctl.errors import Invalid, NotFound
 from usersctl.mail.kinds import ACCOUNT_UNLINKED, PASSWORD_ENDED, EmailQueue
 from usersctl.models import Actor, Identity, User
-from usersctl.passwords import password_is_set
 from usersctl.permissions import admit, require_fresh
 from usersctl.store.store import Store
-from usersctl.store.transaction import Transaction
+from usersctl.ways_in import LAST_WAY, ways_into
 
 
 class Linked(NamedTuple):
@@ -69,7 +68,7 @@ class Identities(NamedTuple):
                     True,
                     identity.email,
                     identity.linked_at,
-                    self._has_another_way_in(tx, user_id, identity.provider),
+                    bool(ways_into(tx, self.settings, user_id, but=identity.provider)),
                 )
                 for identity in tx.identities_of(user_id)
             ]
@@ -115,17 +114,11 @@ class Identities(NamedTuple):
             user = tx.user(user_id)
             if user is None or tx.identity_of(user_id, name) is None:
                 raise NotFound("No such provider is linked")
-            if not self._has_another_way_in(tx, user_id, name):
-                raise Invalid("This is the only way into the account: set a password first")
+            if not ways_into(tx, self.settings, user_id, but=name):
+                raise Invalid(LAST_WAY)
             (identity,) = tx.delete_identities(user_id, name)
             self.emails.add(tx, ACCOUNT_UNLINKED, user, user.email)
             tx.audit(by, "unlink", user, provider=name, issuer=identity.issuer)
-
-    def _has_another_way_in(self, tx: Transaction, user_id: int, name: str) -> bool:
-        if password_is_set(tx.credentials_of(user_id)):
-            return True
-        others = [identity for identity in tx.identities_of(user_id) if identity.provider != name]
-        return self.settings.opens_any(others)
 
     def bind(self) -> list[Bound]:
         """Gives links without an issuer the configured one, so that ids of another provider never match them later."""

@@ -4,13 +4,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from usersctl.addresses import has_lapsed
+from usersctl.config import Settings
 from usersctl.errors import LastAdmin, Taken
-from usersctl.models import Role, Standing, User
-from usersctl.passwords import password_is_set
+from usersctl.models import Role, Standing
 from usersctl.state.lines import Place
 from usersctl.state.reading import Broken, Problem, State, WantedUser
 from usersctl.store.transaction import Transaction
 from usersctl.text import counted
+from usersctl.ways_in import ways_into_each
 
 T = TypeVar("T")
 
@@ -56,9 +57,9 @@ class Conflicts(Taken):
         self.problems = problems
 
 
-def plan(tx: Transaction, state: State, options: Options) -> list[Change]:
+def plan(tx: Transaction, settings: Settings, state: State, options: Options) -> list[Change]:
     """In an order that depends on names and addresses alone: groups that are made, accounts, groups that are deleted."""
-    planning = _Planning(tx, state, options)
+    planning = _Planning(tx, settings, state, options)
     parts = (planning.groups(), planning.users(), planning.pruned_groups())
     changes = [change for part in parts for change in sorted(part, key=_place)]
     if planning.unknown:
@@ -73,8 +74,9 @@ def plan(tx: Transaction, state: State, options: Options) -> list[Change]:
 
 
 class _Planning:
-    def __init__(self, tx: Transaction, state: State, options: Options) -> None:
+    def __init__(self, tx: Transaction, settings: Settings, state: State, options: Options) -> None:
         self.tx = tx
+        self.settings = settings
         self.state = state
         self.options = options
         self.conflicts: list[Problem] = []
@@ -113,11 +115,13 @@ class _Planning:
             missing = [email for email in emails if email not in standings]
             in_use = self.tx.emails_in_use(missing) if missing else set()
             invited = self.tx.applied_invitations(emails)
+            to_invite = [wanted.email for wanted in batch if wanted.invite and wanted.email not in invited]
+            stuck = self._without_way_in(standings, to_invite)
             for wanted in batch:
                 self._refuse_unknown_groups(wanted)
                 standing = standings.get(wanted.email)
                 if standing is not None and not standing.user.awaiting_confirmation:
-                    yield from self._changed(wanted, standing, is_invited=wanted.email in invited)
+                    yield from self._changed(wanted, standing, needs_invitation=wanted.email in stuck)
                     continue
                 if standing is not None:
                     yield from self._unconfirmed(wanted, standing)
@@ -150,7 +154,7 @@ class _Planning:
         before = {"name": standing.user.name, "created_at": standing.user.created_at}
         yield Change(DELETED, REGISTRATION, wanted.email, before, None)
 
-    def _changed(self, wanted: WantedUser, standing: Standing, *, is_invited: bool) -> Iterator[Change]:
+    def _changed(self, wanted: WantedUser, standing: Standing, *, needs_invitation: bool) -> Iterator[Change]:
         user, before = standing.user, _view(standing)
         if standing.managed_by != self.state.name and not self.options.adopt:
             self._may_manage(wanted.place(), f"user {user.id} ({user.email})", standing.managed_by)
@@ -165,15 +169,15 @@ class _Planning:
             after["invited"] = before["invited"] and wanted.active
             if user.delete_at is not None:  # the owner asked for it, and the file decides otherwise
                 before["deleted_at"], after["deleted_at"] = user.delete_at, None
-        may_invite = wanted.invite and not is_invited and not before["invited"]
-        if may_invite and after["active"] and self._has_no_way_in(user):
+        if needs_invitation and after["active"] and not before["invited"]:
             after |= {"invited": True, "sends_invitation": True}
         if after != before:
             yield Change(UPDATED, USER, user.email, before, after)
 
-    def _has_no_way_in(self, user: User) -> bool:
-        has_provider = bool(self.tx.identities_of(user.id))
-        return not (has_provider or user.factors or password_is_set(self.tx.credentials_of(user.id)))
+    def _without_way_in(self, standings: dict[str, Standing], emails: list[str]) -> set[str]:
+        ids = {email: standings[email].user.id for email in emails if email in standings}
+        ways = ways_into_each(self.tx, self.settings, list(ids.values()))
+        return {email for email, user_id in ids.items() if not ways[user_id]}
 
     def _pruned_users(self) -> Iterator[Change]:
         listed = {wanted.email for wanted in self.state.users}

@@ -3,6 +3,7 @@
 from collections.abc import Generator
 from typing import NamedTuple
 
+from usersctl.config import Settings
 from usersctl.errors import Forbidden
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import Actor, Standing
@@ -15,11 +16,12 @@ from usersctl.store.store import Store
 
 class DesiredState(NamedTuple):
     store: Store
+    settings: Settings
     emails: EmailQueue
 
     def plan(self, state: State, options: Options) -> list[Change]:
         with self.store.read() as tx:
-            return plan(tx, state, options)
+            return plan(tx, self.settings, state, options)
 
     def apply(
         self,
@@ -33,7 +35,7 @@ class DesiredState(NamedTuple):
         """All changes, or none. `shown`: the plan to which the operator agreed, which has to be the plan still."""
         with self.store.write() as tx:
             admit(tx, by)
-            changes = plan(tx, state, options)
+            changes = plan(tx, self.settings, state, options)
             if shown is not None and changes != shown:
                 raise Forbidden(
                     "The accounts changed since the plan was shown; nothing was done",

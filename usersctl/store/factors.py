@@ -1,11 +1,13 @@
 """The tables of second factors, and of what waits for one: sign-ins and enrolments."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from usersctl.clock import stamp
 from usersctl.models import Passkey, PendingSignIn, TotpSecret
 from usersctl.store.statements import Statements
+from usersctl.store.users import places
 
 _TOTP = ", ".join(TotpSecret._fields)
 _PASSKEY = ", ".join(Passkey._fields)
@@ -103,6 +105,11 @@ class Factors(Statements):
     def passkeys(self, user_id: int) -> list[Passkey]:
         statement = f"SELECT {_PASSKEY} FROM passkeys WHERE user_id = ? ORDER BY id"
         return list(map(_passkey, self._run(statement, (user_id,))))
+
+    def users_with_passkey(self, user_ids: Sequence[int], rp_id: str) -> set[int]:
+        """Those of these users who have one that was made for this host."""
+        statement = f"SELECT user_id FROM passkeys WHERE user_id IN ({places(user_ids)}) AND rp_id = ?"
+        return {user_id for (user_id,) in self._run(statement, (*user_ids, rp_id))}
 
     def passkey(self, credential_id: bytes) -> Passkey | None:
         return self._first(

@@ -19,6 +19,10 @@ class Identities(Statements):
         statement = f"SELECT {_COLUMNS} FROM identities WHERE user_id = ? ORDER BY id"
         return list(map(Identity._make, self._run(statement, (user_id,))))
 
+    def identities_of_each(self, user_ids: Sequence[int]) -> list[Identity]:
+        statement = f"SELECT {_COLUMNS} FROM identities WHERE user_id IN ({places(user_ids)})"
+        return list(map(Identity._make, self._run(statement, tuple(user_ids))))
+
     def identity_of(self, user_id: int, provider: str) -> Identity | None:
         statement = f"SELECT {_COLUMNS} FROM identities WHERE user_id = ? AND provider = ?"
         return self._first(Identity._make, statement, (user_id, provider))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from usersctl.models import Credentials, Invitation, User
+from usersctl.models import Invitation, User
 from usersctl.store.statements import Statements
 from usersctl.store.users import USER, user_of
 
@@ -29,15 +29,15 @@ class Invitations(Statements):
         for row in self._run(statement):
             yield user_of(row, self), _invitation(row[-4:]), row[-1]
 
-    def users_to_invite(self, after: int, at_most: int) -> list[Credentials]:
+    def users_to_invite(self, after: int, at_most: int) -> list[User]:
         """Active users without an invitation that waits for them, in the order of their ids."""
         statement = (
             # +: by their ids, and not by the index of active users
-            f"SELECT {USER}, password_hash FROM users WHERE +active = 1 AND id > :after"
+            f"SELECT {USER} FROM users WHERE +active = 1 AND id > :after"
             " AND (invited_at IS NULL OR invitation_expires_at <= :now) ORDER BY users.id LIMIT :most"
         )
         rows = self._run(statement, {"after": after, "now": self.now_text, "most": at_most})
-        return [Credentials(user_of(row, self), row[-1]) for row in rows]
+        return [user_of(row, self) for row in rows]
 
 
 def _invitation(row: tuple[str, str, int]) -> Invitation:

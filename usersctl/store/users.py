@@ -49,6 +49,10 @@ class Users(Statements):
     def credentials_of(self, user_id: int) -> Credentials | None:
         return self._first(self._credentials, f"{_CREDENTIALS} WHERE id = ?", (user_id,))
 
+    def credentials_of_each(self, user_ids: Sequence[int]) -> list[Credentials]:
+        rows = self._run(f"{_CREDENTIALS} WHERE id IN ({places(user_ids)})", tuple(user_ids))
+        return list(map(self._credentials, rows))
+
     def all_credentials(self) -> Iterator[Credentials]:
         return map(self._credentials, self._stream(f"{_CREDENTIALS} ORDER BY users.id"))
 

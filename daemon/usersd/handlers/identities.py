@@ -11,7 +11,7 @@ from usersd.openapi.schemas import DONE, array, model, named, string
 from usersd.request import Request
 
 _REFUSALS = CONFIRM_FIRST | {
-    400: "It is the only way into the account, which has no password.",
+    400: "It is the only way into the account, which has no password, passkey or other provider.",
     404: "No such provider is linked.",
 }
 _WAY = model("WayToProvider", {"url": string("https://id.example.com/authorize?client_id=users")})

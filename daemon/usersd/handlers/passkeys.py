@@ -134,7 +134,14 @@ def rename(request: Request, service: Service) -> dict[str, Any]:
     return {"success": True}
 
 
-@Operation("removeMyPasskey", OWN, DONE, refusals=CONFIRM_FIRST | _NOT_FOUND)
+@Operation(
+    "removeMyPasskey",
+    OWN,
+    DONE,
+    refusals=CONFIRM_FIRST
+    | _NOT_FOUND
+    | {400: "It is the only way into the account, which has no password, provider or other passkey."},
+)
 def remove(request: Request, service: Service) -> dict[str, Any]:
     """Remove a passkey of yours. The recovery codes end with the last factor."""
     service.passkeys.remove(request.signed_in.id, request.ids["passkey_id"], by=request.actor)
