@@ -218,7 +218,7 @@ def test_mail_test_ends_with_exit_code_7_when_the_server_refuses(usersctl: Comma
 
 def test_mail_test_without_a_server_writes_to_the_folder(usersctl: Command) -> None:
     done = usersctl.ok("mail", "test", ADA)
-    assert done.stdout == f"Sent to {ADA}: written to {usersctl.folder / 'mail' / '0.eml'}\n"
+    assert done.stdout == f"No mail server is configured: written to {usersctl.folder / 'mail' / '0.eml'}\n"
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,8 @@ def test(ctx: Context, to: Annotated[str, Argument(metavar="TO", help="The addre
     except sending.Undeliverable as error:
         run.out.error(error, code="undeliverable", hint="see: usersctl config show --origin")
         raise typer.Exit(ExitCode.PARTLY_FAILED) from None
-    run.out.result(f"Sent to {address}: {answer}", {"to": address, "answer": answer})
+    told = f"Sent to {address}" if settings.mailer_host else "No mail server is configured"
+    run.out.result(f"{told}: {answer}", {"to": address, "answer": answer})
 
 
 def link(
