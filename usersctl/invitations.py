@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar
 
 from usersctl import invited
 from usersctl.addresses import TAKEN, make_free
+from usersctl.clock import moment, stamp
 from usersctl.config import Settings
 from usersctl.credentials import dead_link, end_links_of_other_addresses, shut_out
 from usersctl.durations import span
@@ -247,6 +248,11 @@ def lifetime_of(expires: str | None) -> timedelta:
     if not SHORTEST <= lifetime <= LONGEST_INVITATION:
         raise Invalid("An invitation expires after 1h to 90d", value=expires)
     return lifetime
+
+
+def expiry(invited: User, lifetime: timedelta) -> str:
+    """Of an invitation that has just begun."""
+    return stamp(moment(str(invited.invited_at)) + lifetime)
 
 
 def _invited(tx: Transaction, token_hash: bytes, email: str) -> tuple[User, Invitation]:

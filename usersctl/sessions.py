@@ -383,9 +383,9 @@ class Sessions(NamedTuple):
         with self.store.write() as tx:
             return _sign_out(tx, token, ip)
 
-    def listed(self, user_id: int | None = None, *, live: bool = True) -> list[Session]:
+    def listed(self, user_id: int | None = None) -> list[Session]:
         with self.store.read() as tx:
-            return list(tx.tokens(user_id, live=live))
+            return list(tx.tokens(user_id, live=True))
 
     def revoke(
         self, token_id: int, *, by: Actor, user_id: int | None = None, kind: TokenKind | None = None

@@ -4,8 +4,6 @@ import io
 import json
 import random
 import stat
-import subprocess
-import sys
 import tomllib
 from contextlib import suppress
 from datetime import timedelta
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import OPERATOR, PASSWORD, Command, by_hand
+from support.commands import OPERATOR, PASSWORD, Command, Measured, by_hand
 from support.faults import LONG
 from support.states import EMAILS, GROUPS, apply, disturb, random_state, read, world
 
@@ -225,29 +223,15 @@ def test_show_names_the_file_of_an_account(usersctl: Command, people: Path) -> N
     assert "managed_by" not in usersctl.ok("show", "grace@example.com").stdout
 
 
-# A small process in between, because a child inherits the peak of the memory of its parent.
-MEASURE = """
-import json, resource, subprocess, sys
-code = subprocess.call([sys.executable, "-m", "usersctl", *sys.argv[1:]])
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(json.dumps([code, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]))
-"""
-
-
 @pytest.mark.slow
 def test_ten_thousand_accounts_take_seconds_and_little_memory(usersctl: Command, people: Path) -> None:
-    env = {name: value for name, value in usersctl.env.items() if not name.startswith("COVERAGE")}
-
-    def measured(count: int) -> tuple[int, float, float]:
+    def measured(count: int) -> Measured:
         entries = (
             f'[[users]]\nemail = "u{number}@example.com"\nname = "User {number}"\ngroups = ["staff"]\n'
             for number in range(count)
         )
         people.write_text('name = "people"\n[[groups]]\nname = "staff"\n' + "".join(entries), "utf-8")
-        words = [sys.executable, "-c", MEASURE, "apply", str(people), "--quiet"]
-        done = subprocess.run(words, env=env, check=True, capture_output=True)
-        code, seconds, megabytes = json.loads(done.stdout)
-        return code, seconds, megabytes
+        return usersctl.measured("apply", people, "--quiet")
 
     _, _, for_one = measured(1)
     for _ in range(2):
@@ -348,6 +332,29 @@ def exported(service: Service, *, as_json: bool) -> str:
     target = io.StringIO()
     write_state(target, service, as_json=as_json)
     return target.getvalue()
+
+
+class MovingOn(io.StringIO):
+    """Before the first line is written, another process adds an account to a new group."""
+
+    def __init__(self, usersctl: Command) -> None:
+        super().__init__()
+        self.usersctl = usersctl
+
+    def write(self, text: str) -> int:
+        if not self.tell():
+            self.usersctl.ok("group", "create", "late")
+            self.usersctl.ok("group", "add", "late", "1")
+        return super().write(text)
+
+
+def test_an_export_is_of_one_moment(usersctl: Command) -> None:
+    usersctl.add("ada")
+    target = MovingOn(usersctl)
+    with usersctl.service() as service:
+        write_state(target, service, as_json=False)
+    assert "late" not in target.getvalue()
+    usersctl.ok("apply", "-", "--adopt", stdin=target.getvalue())
 
 
 def disturb_further(service: Service, chance: random.Random) -> None:

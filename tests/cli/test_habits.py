@@ -705,7 +705,7 @@ JOURNEYS = {
         ("list --inactive", {"accounts"}, set()),
         ("create ada@example.com --if-missing", {"accounts"}, set()),
         ("cleanup-tokens", {"tokens"}, set()),
-        ("token list", {"tokens"}, {"sessions"}),
+        ("token list", {"tokens"}, set()),
         ("audit", {"audit"}, set()),
         ("mail list", {"mail"}, set()),
         ("lockdown status", {"lockdown"}, set()),

@@ -1,11 +1,16 @@
 """usersctl invite: one address or many, listed, sent again, withdrawn; and accounts that came without a password."""
 
 import json
+import signal
+import subprocess
+from typing import Any
 
 import pytest
-from support.commands import HASH, OPERATOR, PASSWORD, Command, create_user
+from support.commands import HASH, OPERATOR, PASSWORD, Command, by_hand, create_user
 from support.factors import add_authenticator_apps, store_passkey
 from support.postbox import link_in, sent
+
+from usersctl.invitations import BATCH
 
 pytestmark = pytest.mark.slow
 
@@ -133,6 +138,10 @@ def test_accounts_without_a_password_are_invited_once(usersctl: Command) -> None
     assert would.stdout == f"Would invite {BOB} (user 2)\n"
     assert usersctl.ok("invite", "--without-password").stdout.startswith(f"Invited {BOB} (user 2), until ")
     assert usersctl.ok("invite", "--without-password").stdout == "Nobody to invite; nothing to do\n"
+    by_hand(
+        usersctl.database, "UPDATE users SET invitation_expires_at = '2001-01-01T00:00:00.000Z' WHERE id = 2"
+    )
+    assert usersctl.ok("invite", "--without-password", "--dry-run").stdout == would.stdout
     done = usersctl.ok("invite", "revoke", BOB)
     assert done.stdout == f"Withdrawn: {BOB}, whose account stays\n"
 
@@ -149,6 +158,59 @@ def test_an_account_with_a_passkey_is_not_among_those_that_nothing_opens(usersct
         add_authenticator_apps(service, 3)
     would = usersctl.ok("invite", "--without-password", "--dry-run")
     assert would.stdout == f"Would invite {BOB} (user 2)\nWould invite {EVE} (user 3)\n"
+
+
+def add_without_password(usersctl: Command, count: int) -> None:
+    with usersctl.service() as service, service.store.write() as tx:
+        tx._run(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
+            " INSERT INTO users (email, name, password_hash, role, active, created_at, updated_at)"
+            " SELECT 'user' || i || '@example.com', 'User', '!', 'user', 1, 'x', 'x' FROM n",
+            (count,),
+        )
+
+
+def test_an_interrupted_invitation_of_many_has_told_whom_it_invited(usersctl: Command) -> None:
+    add_without_password(usersctl, 3_000)  # whose lines no pipe holds
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
+    process = usersctl.start("invite", "--without-password", measured=False, **pipes)
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    rest, told = process.communicate(timeout=20)
+    assert (process.returncode, told) == (130, b"usersctl: interrupted\n")
+    lines = (first + rest).decode().splitlines()
+    waiting = {row["email"]: row["expires_at"] for row in usersctl.ok("invite", "list", "--json").json}
+    assert len(waiting) < 3_000
+    assert len(waiting) - len(lines) <= BATCH
+    for number, line in enumerate(lines, 1):
+        email = f"user{number}@example.com"
+        assert line == f"Invited {email} (user {number}), until {waiting[email]}"
+
+
+@pytest.mark.parametrize(
+    ("words", "output", "code"),
+    [("", "| head -1", 0), ("", "> /dev/full", 6), ("--json", "> /dev/full", 6), ("--quiet", "", 0)],
+)
+def test_a_report_that_nobody_reads_keeps_nobody_from_being_invited(
+    usersctl: Command, words: str, output: str, code: int
+) -> None:
+    add_without_password(usersctl, 2 * BATCH)
+    done = usersctl.shell(f"set -o pipefail; usersctl invite --without-password {words} {output}")
+    assert done.code == code
+    assert ("the command has done its work" in done.stderr) == (code == 6)
+    assert len(done.stdout.splitlines()) == output.count("head")
+    assert len(invited(usersctl)) == 2 * BATCH
+
+
+def test_invitations_in_json_are_one_document(usersctl: Command) -> None:
+    add_without_password(usersctl, BATCH + 1)
+    would = usersctl.ok("invite", "--without-password", "--dry-run", "--json").json
+    assert [(user["id"], user["expires_at"]) for user in would] == [(n, None) for n in range(1, BATCH + 2)]
+    done = usersctl.ok("invite", "--without-password", "--json").json
+    until = {row["id"]: row["expires_at"] for row in usersctl.ok("invite", "list", "--json").json}
+    assert {user["id"]: user["expires_at"] for user in done} == until
+    assert usersctl.ok("invite", "--without-password", "--json").stdout == "[]\n"
 
 
 def test_an_import_invites_new_accounts_that_nothing_opens(usersctl: Command) -> None:

@@ -3,9 +3,16 @@
 import csv
 import io
 import json
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command, by_hand
+
+from usersctl.cli.invocation import Invocation
+from usersctl.clock import stamp, utc_now
+
+MANY = 10_000  # rows of a long list
 
 # --- list ---
 
@@ -40,6 +47,50 @@ def test_a_list_in_a_pipe_is_complete_and_not_cut(usersctl: Command) -> None:
     assert len(usersctl.ok("list", "--jsonl").stdout.splitlines()) == 120
     assert len(usersctl.ok("list", "--limit", "9" * 30).rows) == 120
     assert usersctl.ok("list", "--limit", "9" * 30, "--page", "9" * 30).rows == []
+
+
+def fill(usersctl: Command, count: int) -> None:
+    """So many users, each with a token and an email."""
+    with usersctl.service() as service, service.store.write() as tx:
+        tx._run(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
+            " INSERT INTO users (email, name, password_hash, role, active, created_at, updated_at)"
+            " SELECT 'user' || i || '@example.com', 'User', '!', 'user', 1, 'x', 'x' FROM n",
+            (count,),
+        )
+        tx._run(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
+            " INSERT INTO outbox (kind, user_id, email, message_id, created_at, due_at)"
+            " SELECT 'reset', i, 'user' || i || '@example.com', 'message' || i, 'x', 'x' FROM n",
+            (count,),
+        )
+        until = stamp(utc_now() + timedelta(days=1))
+        for number in range(1, count + 1):
+            tx.add_token(number, b"%d" % number, kind="api", name="ci", expires_at=until)
+
+
+def test_a_long_list_of_tokens_or_emails_takes_little_memory(tmp_path: Path) -> None:
+    for name in ("few", "many"):
+        (tmp_path / name).mkdir()
+    few, many = Command(tmp_path / "few"), Command(tmp_path / "many")
+    fill(few, 1)
+    fill(many, MANY)
+    for words in ("token list", "token list --json", "mail list", "mail list --json"):
+        of_one, of_all = (usersctl.measured(*words.split()) for usersctl in (few, many))
+        assert (of_one.code, of_all.code) == (0, 0)
+        assert of_all.megabytes < of_one.megabytes + 3, words
+    assert len(many.ok("token", "list").rows) == len(many.ok("mail", "list", "--json").json) == MANY
+
+
+@pytest.mark.parametrize("words", ["token list", "mail list"])
+def test_a_list_in_json_is_one_line_in_a_pipe(usersctl: Command, words: str) -> None:
+    usersctl.ok("db", "init")
+    assert usersctl.ok(*words.split(), "--json").stdout == "[]\n"
+    fill(usersctl, 2)
+    printed = usersctl.ok(*words.split(), "--json")
+    assert printed.stdout == json.dumps(printed.json) + "\n"
+    on_terminal = usersctl.on_terminal(*words.split(), "--json")
+    assert on_terminal.text == json.dumps(printed.json, indent=2) + "\n"
 
 
 def test_all_formats_of_a_list_have_the_same_content(usersctl: Command) -> None:
@@ -102,6 +153,16 @@ def test_lists_are_filtered_by_state_and_group(usersctl: Command) -> None:
     refused = usersctl("list", "--group", "ghosts")
     assert (refused.code, "Unknown group" in refused.stderr) == (2, True)
     assert usersctl("list", "--state", "gone").code == 2
+
+
+def test_a_command_opens_its_store_once(usersctl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    usersctl.ok("db", "init")
+    for name in ("USERS_CONFIG", "USERS_DATABASE", "USERS_SECRET_KEY"):
+        monkeypatch.setenv(name, usersctl.env.get(name, ""))
+    run = Invocation(["list", "--state", "locked"])
+    service = run.service(write=False)
+    assert run.store(write=False) is service.store
+    run.close()
 
 
 def test_a_list_goes_on_behind_a_user(usersctl: Command) -> None:

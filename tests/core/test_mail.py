@@ -509,15 +509,18 @@ def test_an_unwritable_folder_keeps_the_email_waiting(tmp_path: Path) -> None:
     assert "File exists" in str(error.value)
 
 
-def test_newest_emails_come_first_and_other_files_are_ignored(tmp_path: Path) -> None:
+def test_newest_emails_come_first_and_other_files_are_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sender = FolderSender(tmp_path)
     for number, second in ((2, 1), (9, 2), (10, 2), (1, 3)):
         sender(written(), TO, number)
         os.utime(tmp_path / f"{number}.eml", (second, second))
     (tmp_path / "note.eml").write_text("mine")
     assert [email.number for email in mail_folder.newest_emails(tmp_path)] == [1, 10, 9, 2]
-    assert [email.number for email in mail_folder.newest_emails(tmp_path, 1)] == [1]
     assert mail_folder.newest_emails(tmp_path / "nowhere") == []
+    monkeypatch.setattr(mail_folder, "MOST_SHOWN", 1)
+    assert [email.number for email in mail_folder.newest_emails(tmp_path)] == [1]
 
 
 # --- SMTP ---

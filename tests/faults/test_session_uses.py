@@ -77,8 +77,8 @@ def make_stale(usersctl: Command) -> None:
 
 
 def stored(usersctl: Command) -> list[Session]:
-    with opened(usersctl) as service:
-        return service.sessions.listed(live=False)
+    with opened(usersctl) as service, service.store.read() as tx:
+        return list(tx.tokens())
 
 
 def signed_in(daemon: Daemon, token: str) -> bool:

@@ -34,6 +34,13 @@ HASH = "$2b$04$DZjf2yWbEECu6xQJQPFZwOg3eSwnkIaZkZfkb/aa2KvpeJSf8wCAW"
 # SQL that gives account 1 a claim to another person's address.
 CLAIM = "UPDATE users SET claimed_email = 'ceo@example.com', claim_expires_at = '2099-01-01T00:00:00.000Z' WHERE id = 1"
 OPERATOR = Actor("cli:tester", "local")
+# A small process in between, because a child inherits the peak of the memory of its parent.
+_MEASURE = """
+import json, resource, subprocess, sys
+code = subprocess.call([sys.executable, "-m", "usersctl", *sys.argv[1:]], stdout=subprocess.DEVNULL)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([code, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]))
+"""
 USERSCTL = str(Path(sys.executable).with_name("usersctl"))
 TIME_LIMIT = 30
 
@@ -113,6 +120,12 @@ class Result(NamedTuple):
         return [line.split("\t") for line in self.stdout.splitlines()[1:]]
 
 
+class Measured(NamedTuple):
+    code: int
+    seconds: float  # of the processor
+    megabytes: float
+
+
 class Command:
     """`usersctl` with a configuration and a database in one folder."""
 
@@ -188,6 +201,13 @@ class Command:
         """With `measured=False` coverage is off, because a signal's exception can leave its lock held for ever."""
         env = {name: value for name, value in self.env.items() if measured or not name.startswith("COVERAGE")}
         return subprocess.Popen([sys.executable, "-m", "usersctl", *words], env=env, cwd=self.folder, **more)
+
+    def measured(self, *words: str | Path) -> Measured:
+        """What a command takes; its output is dropped."""
+        env = {name: value for name, value in self.env.items() if not name.startswith("COVERAGE")}
+        start = [sys.executable, "-c", _MEASURE, *words]
+        done = subprocess.run(start, env=env, cwd=self.folder, check=True, capture_output=True)
+        return Measured(*json.loads(done.stdout))
 
     def on_terminal(
         self, *words: str | Path, typed: Sequence[tuple[str, str]] = (), columns: int = 100

@@ -1,6 +1,7 @@
 """invite: accounts that wait for their owners to accept."""
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,13 +9,16 @@ from typer import Argument, Context, Option
 
 from usersctl.cli import questions
 from usersctl.cli.questions import UserArguments, invocation
+from usersctl.cli.show.cells import clean
+from usersctl.cli.show.listing import print_json_list
 from usersctl.errors import Invalid
 from usersctl.models import Role, User
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from usersctl.cli.invocation import Invocation
     from usersctl.invitations import Waiting
-    from usersctl.service import Service
 
 MOST = 5_000  # people in one transaction, which logins wait for
 COLUMNS = ("id", "email", "name", "role", "invited_at", "expires_at", "state", "last_email")
@@ -63,10 +67,9 @@ def send(
             )
         service = run.service(write=not dry_run)
         if dry_run:
-            _report(run, service, service.invitations.without_password(), "Would invite")
-            return
-        invited = service.invitations.invite_without_password(lifetime, by=run.actor)
-        _report(run, service, invited, "Invited")
+            _print(run, "Would invite", ((user, None) for user in service.invitations.without_password()))
+        else:
+            _report(run, service.invitations.invite_without_password(lifetime, by=run.actor), lifetime)
         return
     if not email:
         raise Invalid("Nobody to invite", hint="give addresses, - for standard input, or --without-password")
@@ -80,7 +83,7 @@ def send(
     if name is not None and len(guests) > 1:
         raise Invalid("--name is for one address", hint="invite each person who has a name with a command")
     service = run.service()
-    _report(run, service, service.invitations.invite(guests, lifetime, by=run.actor), "Invited")
+    _report(run, service.invitations.invite(guests, lifetime, by=run.actor), lifetime)
 
 
 def list_(ctx: Context) -> None:
@@ -105,7 +108,7 @@ def resend(ctx: Context, user: UserArguments, expires: Expires = None) -> None:
     lifetime = lifetime_of(expires)
     service = run.service()
     ids = [account.id for account in questions.users(service, user)]
-    _report(run, service, service.invitations.again(ids, lifetime, by=run.actor), "Invited")
+    _report(run, service.invitations.again(ids, lifetime, by=run.actor), lifetime)
 
 
 def revoke(ctx: Context, user: UserArguments) -> None:
@@ -125,15 +128,34 @@ def revoke(ctx: Context, user: UserArguments) -> None:
     run.out.result("\n".join(lines) or "No users given; nothing to do", as_json)
 
 
-def _report(run: "Invocation", service: "Service", accounts: Iterable[User], verb: str) -> None:
-    lines, as_json = [], []
-    for account in accounts:
-        with service.store.glance() as tx:
-            invitation = tx.invitation_of(account.id)
-        until = invitation and invitation.expires_at
-        lines.append(f"{verb} {account.email} (user {account.id})" + (f", until {until}" if until else ""))
-        as_json.append(account.as_json() | {"expires_at": until})
-    run.out.result("\n".join(lines) or "Nobody to invite; nothing to do", as_json)
+def _report(run: "Invocation", invited: Iterable[User], lifetime: "timedelta") -> None:
+    from usersctl.invitations import expiry
+
+    _print(run, "Invited", ((account, expiry(account, lifetime)) for account in invited))
+
+
+def _print(run: "Invocation", verb: str, accounts: Iterator[tuple[User, str | None]]) -> None:
+    """Each as it comes: a long work that is interrupted has told what it did."""
+    try:
+        if run.out.json:
+            print_json_list(run, (account.as_json() | {"expires_at": until} for account, until in accounts))
+        else:
+            _print_lines(run, verb, accounts)
+    except OSError:
+        deque(accounts, maxlen=0)  # a report that cannot be written keeps nobody from being invited
+        run.out.is_done = True
+        raise
+    run.out.is_done = True
+
+
+def _print_lines(run: "Invocation", verb: str, accounts: Iterator[tuple[User, str | None]]) -> None:
+    line = ""
+    for account, until in accounts:
+        line = f"{verb} {account.email} (user {account.id})" + (f", until {until}" if until else "")
+        if not run.out.quiet:
+            print(clean(line), flush=True)
+    if not line:
+        run.out.result("Nobody to invite; nothing to do", [])
 
 
 def _as_json(waiting: "Waiting") -> dict[str, Any]:

@@ -37,16 +37,23 @@ class Invocation:
         return sources.load(config=self.options.config, flags={"database": self.options.db, **self.flags})
 
     def service(self, *, create: bool = False, write: bool = True) -> "Service":
-        """`create` makes a database if there is none; without `write` an old one is refused, not migrated."""
+        """On the store, which is opened as `create` and `write` say."""
         from usersctl.service import Service  # late: a list needs no journeys
 
         return Service(self.loaded.settings, self.store(create=create, write=write))
 
     def store(self, *, create: bool = False, write: bool = True) -> "Store":
+        """Opened at the first call: `create` makes a database if there is none; without `write` an old one is refused, not
+        migrated."""
+        if self._store is None:
+            self._store = self._opened(create=create, write=write)
+        return self._store
+
+    def _opened(self, *, create: bool, write: bool) -> "Store":
         from usersctl.store.opening import open_store
 
         database, why = self.loaded.settings.database, self.loaded.origins["database"].source
-        self._store = store = open_store(database, create=create, write=write, why=why)
+        store = open_store(database, create=create, write=write, why=why)
         if store.migrated is not None:
             for note in store.migrated.notes:
                 self.out.note(f"Note: {note}")
@@ -58,6 +65,7 @@ class Invocation:
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
+            self._store = None
 
     @property
     def may_ask(self) -> bool:

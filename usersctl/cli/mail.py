@@ -10,6 +10,7 @@ from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.questions import UserArgument, invocation, one_user
 from usersctl.cli.show.cells import clean
+from usersctl.cli.show.listing import print_json_list
 from usersctl.clock import moment, stamp, utc_now
 from usersctl.errors import Forbidden, NotFound
 from usersctl.fields import normal_email
@@ -36,12 +37,12 @@ def list_(ctx: Context) -> None:
     """List the emails that wait, have failed, or are done."""
     run = invocation(ctx)
     with run.store(write=False).read() as tx:
-        emails = list(tx.queued_emails())
-    if run.out.json:
-        run.out.write_json([_as_json(queued) for queued in emails])
-        return
-    rows = ([values[name] for name in COLUMNS] for values in map(_as_json, emails))
-    run.out.table(COLUMNS, rows, empty="No emails.", steps=_steps() if run.out.terminal else ())
+        emails = map(_as_json, tx.queued_emails())
+        if run.out.json:
+            print_json_list(run, emails)
+            return
+        rows = ([values[name] for name in COLUMNS] for values in emails)
+        run.out.table(COLUMNS, rows, empty="No emails.", steps=_steps() if run.out.terminal else ())
 
 
 def _steps() -> "Sequence[Step]":

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterable
-from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, NoReturn
@@ -170,10 +169,9 @@ def export_state(run: "Invocation", file: str) -> None:
 
 def write_state(target: IO[str], service: "Service", *, as_json: bool) -> int:
     """Returns how many users it has."""
-    state = service.desired_state
     write = _write_json if as_json else _write_toml
-    with closing(state.standings()) as standings:
-        return write(target, state.name(), state.groups(), map(_entry, standings))
+    with service.desired_state.present() as present:
+        return write(target, present.name, present.groups, map(_entry, present.standings))
 
 
 def _write_json(target: IO[str], name: str, groups: list[str], users: Iterable[dict[str, object]]) -> int:

@@ -13,6 +13,7 @@ from usersctl.cli.questions import (
     one_user,
     users,
 )
+from usersctl.cli.show.listing import print_json_list
 from usersctl.durations import span
 from usersctl.errors import Invalid, NotFound
 from usersctl.fields import normal_name
@@ -120,20 +121,15 @@ def list_(
     run = invocation(ctx)
     service = run.service(write=False)
     user_id = one_user(service, user, also_claimed=True).id if user is not None else None
-    sessions = service.sessions.listed(user_id)
     with service.store.read() as tx:
-        owners = {number: tx.user(number) for number in {session.user_id for session in sessions}}
-    rows = []
-    for session in sessions:
-        owner = owners[session.user_id]
-        rows.append(_as_json(session) | {"email": owner and owner.email})
-    if run.out.json:
-        run.out.write_json(rows)
-    elif run.out.terminal:
-        _draw(run, rows)
-    else:
-        columns = (*COLUMNS, "email", *LIMITS)
-        run.out.table(columns, ([_in_cell(row[name]) for name in columns] for row in rows))
+        rows = (_as_json(session) | {"email": email} for session, email in tx.live_tokens(user_id))
+        if run.out.json:
+            print_json_list(run, rows)
+        elif run.out.terminal:
+            _draw(run, list(rows))
+        else:
+            columns = (*COLUMNS, "email", *LIMITS)
+            run.out.table(columns, ([_in_cell(row[name]) for name in columns] for row in rows))
 
 
 def _draw(run: "Invocation", rows: list[dict[str, Any]]) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 TRIAL = "users-dev.db"  # the database of `serve --dev`
+MOST_SHOWN = 50  # emails
 
 
 def mail_folder(settings: Settings) -> Path:
@@ -70,11 +71,11 @@ class SavedEmail(NamedTuple):
     parts: list[str]  # paragraphs of its text
 
 
-def newest_emails(folder: Path, at_most: int = 50) -> list[SavedEmail]:
+def newest_emails(folder: Path) -> list[SavedEmail]:
     files = [file for file in folder.glob("*.eml") if file.stem.isdigit()]
     # Sorted by time, because a new database numbers its emails from 1 again.
     files.sort(key=lambda file: (file.stat().st_mtime_ns, int(file.stem)), reverse=True)
-    return [read(file) for file in files[:at_most]]
+    return [read(file) for file in files[:MOST_SHOWN]]
 
 
 def read(file: Path) -> SavedEmail:

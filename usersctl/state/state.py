@@ -1,6 +1,7 @@
 """The journey of desired state: a plan, its execution in one transaction, and a file of what there is."""
 
-from collections.abc import Generator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from usersctl.config import Settings
@@ -12,6 +13,14 @@ from usersctl.state.applying import Applying
 from usersctl.state.planning import Change, Options, plan
 from usersctl.state.reading import State
 from usersctl.store.store import Store
+
+
+class Present(NamedTuple):
+    """What there is."""
+
+    name: str  # under which everything is managed; "users" if there is no such name, or several
+    groups: list[str]
+    standings: Iterator[Standing]  # of all accounts but unconfirmed registrations, without holding them all
 
 
 class DesiredState(NamedTuple):
@@ -49,19 +58,13 @@ class DesiredState(NamedTuple):
             Applying(tx, self.emails, state.name, by=by).carry_out(changes)
         return changes
 
-    def groups(self) -> list[str]:
-        with self.store.read() as tx:
-            return list(tx.managers_of_groups())
-
-    def name(self) -> str:
-        """Under which everything is managed; "users" if there is no such name, or several."""
+    @contextmanager
+    def present(self) -> Iterator[Present]:
+        """All in one snapshot, which lasts as long as the block."""
         with self.store.read() as tx:
             names = tx.managers()
-        return names[0] if len(names) == 1 else "users"
-
-    def standings(self) -> Generator[Standing, None, None]:
-        """Of all accounts but unconfirmed registrations, without holding them all."""
-        with self.store.read() as tx:
-            for standing in tx.standings():
-                if not standing.user.awaiting_confirmation:
-                    yield standing
+            yield Present(
+                names[0] if len(names) == 1 else "users",
+                list(tx.managers_of_groups()),
+                (standing for standing in tx.standings() if not standing.user.awaiting_confirmation),
+            )

@@ -1,6 +1,6 @@
 """The table of tokens that sign a user in: sessions of browsers, and API tokens."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from usersctl.models import FACTOR_METHODS, PROVIDER, UNUSABLE, Method, Session, TokenKind, User
@@ -116,8 +116,14 @@ class AuthTokens(Statements):
         if live:
             where += " AND (expires_at IS NULL OR expires_at > :now)"
         statement = f"SELECT {_SESSION} FROM auth_tokens WHERE {where} ORDER BY id"
-        read: Callable[..., Iterable[Any]] = self._stream if user_id is None else self._run
-        return map(_session_of, read(statement, {"user": user_id, "now": self.now_text}))
+        return map(_session_of, self._run(statement, {"user": user_id, "now": self.now_text}))
+
+    def live_tokens(self, user_id: int | None = None) -> Iterator[tuple[Session, str]]:
+        """Those that have not expired, of one user or of all, with the address of their user."""
+        where = "(expires_at IS NULL OR expires_at > :now)"
+        if user_id is not None:
+            where += " AND user_id = :user"
+        return self._with_emails(where, user=user_id, now=self.now_text)
 
     def proofs(self, token_hash: bytes) -> tuple[str, ...]:
         """When the user of this session proved who they are: by its sign-in, and since. Empty without, and for an API token.
@@ -217,11 +223,14 @@ class AuthTokens(Statements):
 
     def sign_ins_after(self, session_id: int) -> Iterator[tuple[Session, str]]:
         """The sessions that were opened since this one, with the address of their user."""
+        return self._with_emails("auth_tokens.id > :id AND kind <> 'api'", id=session_id)
+
+    def _with_emails(self, where: str, **values: Any) -> Iterator[tuple[Session, str]]:
         statement = (
             f"SELECT {_SESSION}, email FROM auth_tokens JOIN users ON users.id = user_id"
-            " WHERE auth_tokens.id > ? AND kind <> 'api' ORDER BY auth_tokens.id"
+            f" WHERE {where} ORDER BY auth_tokens.id"
         )
-        return ((Session(*row[:_COLUMNS]), row[_COLUMNS]) for row in self._stream(statement, (session_id,)))
+        return ((Session(*row[:_COLUMNS]), row[_COLUMNS]) for row in self._stream(statement, values))
 
     def last_logins(self, at_most: int) -> list[tuple[int, str]]:
         """(user, address) of the newest sessions."""

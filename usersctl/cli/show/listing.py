@@ -106,17 +106,26 @@ def _cells(user: User, columns: Iterable[str], *, on_terminal: bool) -> tuple[Ce
     return tuple(values[column] for column in columns)
 
 
-def print_json_array(items: Iterable[object], to: IO[str] | None = None) -> int:
+def print_json_list(run: Invocation, items: Iterable[object]) -> None:
+    """As `write_json` prints a list, but in a pipe never all in memory."""
+    if run.out.terminal:
+        run.out.write_json(list(items))
+    else:
+        print_json_array(items, in_one_line=True)
+
+
+def print_json_array(items: Iterable[object], to: IO[str] | None = None, *, in_one_line: bool = False) -> int:
     """One object a line, written in batches; `[]` if there is none. Returns the number of objects."""
     target = to or sys.stdout
-    count, before, lines = 0, "[\n", []
+    before, between, end = ("[", ", ", "]\n") if in_one_line else ("[\n", ",\n", "\n]\n")
+    count, lines = 0, []
     for item in items:
         lines.append(before + to_json(item))
-        before = ",\n"
+        before = between
         count += 1
         if len(lines) == LINES_AT_ONCE:
             target.write("".join(lines))
             lines.clear()
-    lines.append("\n]\n" if count else "[]\n")
+    lines.append(end if count else "[]\n")
     target.write("".join(lines))
     return count
