@@ -146,6 +146,18 @@ def test_accounts_without_a_password_are_invited_once(usersctl: Command) -> None
     assert done.stdout == f"Withdrawn: {BOB}, whose account stays\n"
 
 
+def test_without_a_mail_server_invite_names_the_folder_and_the_other_way(usersctl: Command) -> None:
+    done = usersctl.ok("invite", ADA)
+    folder = usersctl.folder / "mail"
+    assert (
+        done.stderr
+        == f"Note: no mail server: emails go into {folder}; a link for each: usersctl link invite USER\n"
+    )
+    assert usersctl.ok("invite", BOB, "--json").stderr == usersctl.ok("invite", EVE, "--quiet").stderr == ""
+    usersctl.configure('mailer.host = "mail.example.com"\n')
+    assert usersctl.ok("invite", "resend", ADA).stderr == ""
+
+
 def test_an_account_with_a_passkey_is_not_among_those_that_nothing_opens(usersctl: Command) -> None:
     usersctl.configure('baseUrl = "http://localhost"\n')
     with usersctl.service() as service:

@@ -132,6 +132,14 @@ def _report(run: "Invocation", invited: Iterable[User], lifetime: "timedelta") -
     from usersctl.invitations import expiry
 
     _print(run, "Invited", ((account, expiry(account, lifetime)) for account in invited))
+    settings = run.loaded.settings
+    if settings.mailer_host is None and not run.out.json:
+        from usersctl.mail.folder import mail_folder
+
+        folder = mail_folder(settings)
+        run.out.note(
+            f"Note: no mail server: emails go into {folder}; a link for each: usersctl link invite USER"
+        )
 
 
 def _print(run: "Invocation", verb: str, accounts: Iterator[tuple[User, str | None]]) -> None:
