@@ -147,6 +147,7 @@ def test_accounts_without_a_password_are_invited_once(usersctl: Command) -> None
 
 
 def test_without_a_mail_server_invite_names_the_folder_and_the_other_way(usersctl: Command) -> None:
+    usersctl.add("root", role="admin")
     done = usersctl.ok("invite", ADA)
     folder = usersctl.folder / "mail"
     assert (
@@ -154,6 +155,7 @@ def test_without_a_mail_server_invite_names_the_folder_and_the_other_way(usersct
         == f"Note: no mail server: emails go into {folder}; a link for each: usersctl link invite USER\n"
     )
     assert usersctl.ok("invite", BOB, "--json").stderr == usersctl.ok("invite", EVE, "--quiet").stderr == ""
+    assert usersctl.ok("invite", "--without-password").stderr == ""  # there is nobody
     usersctl.configure('mailer.host = "mail.example.com"\n')
     assert usersctl.ok("invite", "resend", ADA).stderr == ""
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from usersctl.invitations import Waiting
 
 MOST = 5_000  # people in one transaction, which logins wait for
+INVITED = "Invited"
 COLUMNS = ("id", "email", "name", "role", "invited_at", "expires_at", "state", "last_email")
 
 Expires = Annotated[str | None, Option(metavar="SPAN", help="How long, from 1h to 90d. Default: 7d.")]
@@ -131,15 +132,7 @@ def revoke(ctx: Context, user: UserArguments) -> None:
 def _report(run: "Invocation", invited: Iterable[User], lifetime: "timedelta") -> None:
     from usersctl.invitations import expiry
 
-    _print(run, "Invited", ((account, expiry(account, lifetime)) for account in invited))
-    settings = run.loaded.settings
-    if settings.mailer_host is None and not run.out.json:
-        from usersctl.mail.folder import mail_folder
-
-        folder = mail_folder(settings)
-        run.out.note(
-            f"Note: no mail server: emails go into {folder}; a link for each: usersctl link invite USER"
-        )
+    _print(run, INVITED, ((account, expiry(account, lifetime)) for account in invited))
 
 
 def _print(run: "Invocation", verb: str, accounts: Iterator[tuple[User, str | None]]) -> None:
@@ -164,6 +157,13 @@ def _print_lines(run: "Invocation", verb: str, accounts: Iterator[tuple[User, st
             print(clean(line), flush=True)
     if not line:
         run.out.result("Nobody to invite; nothing to do", [])
+    elif verb == INVITED and run.loaded.settings.mailer_host is None:
+        from usersctl.mail.folder import mail_folder
+
+        folder = mail_folder(run.loaded.settings)
+        run.out.note(
+            f"Note: no mail server: emails go into {folder}; a link for each: usersctl link invite USER"
+        )
 
 
 def _as_json(waiting: "Waiting") -> dict[str, Any]:
