@@ -75,6 +75,12 @@ def remove_registration(tx: Transaction, user: User, *, by: Actor) -> None:
     tx.audit(by, "registration-expired", user)
 
 
+def overrule_registration(tx: Transaction, user: User, *, by: Actor) -> None:
+    """An admin vouches for the address, which a stranger may have registered. Its reader decides."""
+    tx.delete_user(user.id)
+    tx.audit(by, "delete", user, unconfirmed=True)
+
+
 # --- an owner's change: a claim ---
 
 

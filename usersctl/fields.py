@@ -54,6 +54,11 @@ def lookup(email: str) -> tuple[str, bool]:
         return email.strip().lower().encode("utf-8", "backslashreplace").decode(), False
 
 
+def name_of(email: str) -> str:
+    """What an account is called until somebody gives a name."""
+    return email.partition("@")[0]
+
+
 def lookup_key(email: str) -> str:
     return lookup(email)[0]
 

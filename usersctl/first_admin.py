@@ -9,7 +9,7 @@ from usersctl.addresses import holder_of, make_free, remove_registration
 from usersctl.config import Settings
 from usersctl.config.sources import read_secret
 from usersctl.errors import ConfigError, Invalid, Taken
-from usersctl.fields import newcomer, normal_email
+from usersctl.fields import name_of, newcomer, normal_email
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import SYSTEM, Actor, Newcomer, Purpose, Role, User
@@ -77,7 +77,7 @@ class FirstAdmin(NamedTuple):
             holder = holder_of(tx, address)
         if holder is not None and not holder.awaiting_confirmation:
             return None
-        new = Newcomer(address, address.partition("@")[0], role=Role.ADMIN)
+        new = Newcomer(address, name_of(address), role=Role.ADMIN)
         password = read_secret(Path(file), "USERS_ADMIN_PASSWORD_FILE")
         try:
             check_password(self.settings, password, new)

@@ -5,13 +5,13 @@ from datetime import timedelta
 from typing import NamedTuple, TypeVar
 
 from usersctl import invited
-from usersctl.addresses import TAKEN, make_free
+from usersctl.addresses import TAKEN, make_free, overrule_registration
 from usersctl.clock import moment, stamp
 from usersctl.config import Settings
 from usersctl.credentials import dead_link, end_links_of_other_addresses, shut_out
 from usersctl.durations import span
 from usersctl.errors import Forbidden, Invalid, Taken
-from usersctl.fields import lookup_key, normal_email, normal_group, normal_name, normal_role
+from usersctl.fields import lookup_key, name_of, normal_email, normal_group, normal_name, normal_role
 from usersctl.groups import set_groups
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import LONGEST_INVITATION, USUAL_INVITATION, EmailQueue
@@ -85,14 +85,12 @@ class Invitations(NamedTuple):
         if holder is not None and holder.awaits_owner:
             return self._change(tx, holder, guest, lifetime, by)
         if holder is not None and holder.awaiting_confirmation:
-            # A stranger's, perhaps. The admin vouches for the address, and its reader decides.
-            tx.delete_user(holder.id)
-            tx.audit(by, "delete", holder, unconfirmed=True)
+            overrule_registration(tx, holder, by=by)
         elif holder is not None:
             hint = f"user {holder.id} has it; without a password: usersctl invite resend {holder.id}"
             raise Taken(TAKEN, hint=hint, value=guest.email)
         make_free(tx, self.emails, guest.email, by=by)
-        name = guest.name or guest.email.partition("@")[0]
+        name = guest.name or name_of(guest.email)
         made = tx.add_user(Newcomer(guest.email, name, role=guest.role or Role.USER, active=False))
         if guest.groups is not None:
             set_groups(tx, made, guest.groups, by=by)

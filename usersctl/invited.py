@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from usersctl.clock import stamp
+from usersctl.fields import name_of
 from usersctl.mail.kinds import INVITATION, EmailQueue
 from usersctl.models import Actor, Invitation, Purpose, User
 from usersctl.store.transaction import Transaction
@@ -49,7 +50,7 @@ def send(tx: Transaction, emails: EmailQueue, user: User, *, former: User) -> Us
     """Sends the link of an invited account to its new address. A name that was taken from the former one follows."""
     invitation = tx.invitation_of(user.id)
     if invitation is not None and needs_name(former, invitation):
-        user = tx.change_user(user.id, name=user.email.partition("@")[0])
+        user = tx.change_user(user.id, name=name_of(user.email))
     tx.end_invite_links(Purpose.INVITE_REPLACED, user.id)
     emails.add_for_admin(tx, INVITATION, user)
     return user
@@ -57,7 +58,7 @@ def send(tx: Transaction, emails: EmailQueue, user: User, *, former: User) -> Us
 
 def needs_name(user: User, invitation: Invitation) -> bool:
     """An admin may have given one since."""
-    return invitation.is_nameless and user.name == user.email.partition("@")[0]
+    return invitation.is_nameless and user.name == name_of(user.email)
 
 
 def accept(tx: Transaction, user: User, *, by: Actor, through: str, **changes: Any) -> User:

@@ -11,7 +11,7 @@ from usersctl.cli.questions import ReadUserArgument, UserArgument, UserArguments
 from usersctl.cli.show.cells import Cell
 from usersctl.cli.show.listing import ON_A_TERMINAL, list_users
 from usersctl.errors import Invalid, Taken
-from usersctl.fields import newcomer, normal_group, search_text
+from usersctl.fields import name_of, newcomer, normal_group, search_text
 from usersctl.models import Identity, Role, TokenKind, User, UserFilter, UserState
 from usersctl.passwords import password_is_set
 from usersctl.store.conninfo import Conninfo
@@ -61,7 +61,7 @@ def create(
     if admin:
         role = Role.ADMIN
     if name is None:
-        name = email.strip().lower().partition("@")[0]
+        name = name_of(email.strip().lower())
     new = newcomer(email, name, role or Role.USER)
     # Look before asking for a password; and do not create a database for an account that is refused.
     service = None

@@ -12,7 +12,7 @@ from usersctl.addresses import end_claim, holder_of, make_free
 from usersctl.config.providers import ProviderSettings
 from usersctl.credentials import end_links, shut_out
 from usersctl.errors import Invalid, SignInRefused, Taken
-from usersctl.fields import MAX_NAME, normal_email
+from usersctl.fields import MAX_NAME, name_of, normal_email
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import ACCOUNT_LINKED, PASSWORD_ENDED, EmailQueue
 from usersctl.models import UNUSABLE, Actor, Identity, Link, Newcomer, Purpose, User
@@ -252,7 +252,7 @@ class OAuthSignIn(NamedTuple):
             make_free(tx, self.emails, email, by=by)
         except Taken:
             raise refused("the address is reserved for another account") from None
-        name, picture = _name(profile.name) or email.partition("@")[0], _picture(profile.picture)
+        name, picture = _name(profile.name) or name_of(email), _picture(profile.picture)
         made = tx.add_user(Newcomer(email, name, email_proven_at=tx.now_text, profile_picture=picture))
         self._add_link(tx, made, email, profile)
         user = tx.user(made.id) or made

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from usersctl import invited
-from usersctl.addresses import has_lapsed, make_free, remove_registration
+from usersctl.addresses import has_lapsed, make_free, overrule_registration, remove_registration
 from usersctl.changes import ASKED, changes_of, delete_users, make_changes
+from usersctl.fields import name_of
 from usersctl.groups import create_group, delete_group, group_named, set_groups
 from usersctl.mail.kinds import USUAL_INVITATION, EmailQueue
 from usersctl.models import Actor, Newcomer, Standing, User
@@ -60,11 +61,8 @@ class Applying:
                 yield change, standings[change.key]
 
     def _remove_registration(self, standing: Standing) -> None:
-        if has_lapsed(self.tx, standing.user):
-            remove_registration(self.tx, standing.user, by=self.by)
-            return
-        self.tx.delete_user(standing.user.id)
-        self.tx.audit(self.by, "delete", standing.user, unconfirmed=True)
+        remove = remove_registration if has_lapsed(self.tx, standing.user) else overrule_registration
+        remove(self.tx, standing.user, by=self.by)
 
     def _create(self, changes: Sequence[Change]) -> None:
         """All by the same statements: one for each account would keep other writers waiting."""
@@ -144,4 +142,4 @@ class Applying:
 
 def _is_nameless(newcomer: Newcomer) -> bool:
     """Whether the owner has to give a name: the account has that of its address."""
-    return newcomer.name == newcomer.email.partition("@")[0]
+    return newcomer.name == name_of(newcomer.email)

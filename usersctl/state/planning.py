@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 from usersctl.addresses import has_lapsed
 from usersctl.config import Settings
 from usersctl.errors import LastAdmin, Taken
+from usersctl.fields import name_of
 from usersctl.models import Role, Standing
 from usersctl.state.lines import Place
 from usersctl.state.reading import Broken, Problem, State, WantedUser
@@ -133,7 +134,7 @@ class _Planning:
 
     def _created(self, wanted: WantedUser, *, is_invited: bool) -> Change:
         view = {
-            "name": wanted.name or wanted.email.partition("@")[0],
+            "name": wanted.name or name_of(wanted.email),
             "role": wanted.role or str(Role.USER),
             "active": wanted.active is not False and not wanted.invite,
             "groups": list(wanted.groups or ()),

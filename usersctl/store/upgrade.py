@@ -11,7 +11,7 @@ from typing import Any
 
 from usersctl.clock import stamp, utc_now
 from usersctl.errors import Busy, Invalid, StoreUnusable
-from usersctl.fields import lookup_key, normal_time
+from usersctl.fields import lookup_key, name_of, normal_time
 from usersctl.folding import FOLDED_COLUMNS, with_folded
 from usersctl.models import OAUTH, UNUSABLE, USER_FIELDS, Role
 from usersctl.store import database_file
@@ -297,7 +297,7 @@ def _adopted(row: dict[str, Any], notes: list[str], path: Path) -> dict[str, Any
     return {
         "id": number,
         "email": email,
-        "name": str(row.get("name") or "").strip() or email.partition("@")[0],
+        "name": str(row.get("name") or "").strip() or name_of(email),
         "password_hash": password if isinstance(password, str) else UNUSABLE,
         "role": str(role),
         "active": int(str(row.get("active", 1)).strip().lower() in ("1", "true", "t", "yes")),

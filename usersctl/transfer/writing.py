@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from usersctl.addresses import holder_of, make_free
 from usersctl.credentials import shut_out
 from usersctl.errors import Invalid
+from usersctl.fields import name_of
 from usersctl.groups import create_group, set_groups
 from usersctl.invited import NOT_INVITED, begin, settle
 from usersctl.mail.kinds import EmailQueue
@@ -115,7 +116,7 @@ class Writing:
         self._record()
         newcomers = []
         for row in rows:
-            fields = {"name": row["email"].partition("@")[0], **row}
+            fields = {"name": name_of(row["email"]), **row}
             for name in ("identities", "groups"):
                 fields.pop(name, None)
             newcomers.append(Newcomer(**fields))
