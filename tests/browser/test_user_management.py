@@ -156,7 +156,7 @@ def test_an_account_that_awaits_its_confirmation_does_not_look_deactivated(ada: 
     ada.site.add("zora", active=False)
     ada.fills(Search_by_name_or_email="zo")
     expect(row(ada, "zoe")).to_contain_text("Not confirmed")
-    expect(row(ada, "zora")).to_contain_text("Inactive")
+    expect(row(ada, "zora")).to_contain_text("Deactivated")
 
 
 def test_a_row_leads_to_the_page_of_its_user(ada: Visitor) -> None:
@@ -305,7 +305,7 @@ def test_all_that_a_list_holds_are_chosen_deactivated_and_activated(ada: Visitor
     ada.sees("Chosen: 56")
     acts(ada, "Deactivate")
     ada.sees("Deactivated: 56. All of their sessions have ended.")
-    expect(row(ada, "user00")).to_contain_text("Inactive")
+    expect(row(ada, "user00")).to_contain_text("Deactivated")
     ada.misses("Chosen:")
     ada.has_focus_on(ada.page.get_by_label("Choose all on this page"))
     box(ada, "grace").check()

@@ -97,7 +97,7 @@ function manageUsers() {
   function row(user, awaiting, invited) {
     const roleName = t(user.role === "admin" ? "role.admin" : "role.user");
     const status = make("span", "badge " + (user.active ? "on" : "off"), t(statusOf(user, awaiting, invited)));
-    if (!user.active && status.textContent !== t("users.inactive")) status.className = "badge";
+    if (!user.active && status.textContent !== t("users.deactivated")) status.className = "badge";
     const tags = make("span", "tags", make("span", "badge " + user.role, roleName));
     if (!user.active) tags.append(" ", status.cloneNode(true));
     const link = makeLink("name", user.name, "/users/" + user.id);
@@ -120,7 +120,7 @@ function manageUsers() {
   function statusOf(user, awaiting, invited) {
     if (user.active) return "users.active";
     const among = (ids) => ids.includes(String(user.id));
-    return among(invited) ? "users.invited" : among(awaiting) ? "users.awaiting" : "users.inactive";
+    return among(invited) ? "users.invited" : among(awaiting) ? "users.awaiting" : "users.deactivated";
   }
 
   // The own account is no part of a change of many.
