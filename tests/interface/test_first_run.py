@@ -147,6 +147,7 @@ def test_with_an_admin_the_log_warns_of_a_base_url_that_was_never_set(usersctl: 
     with serving(usersctl) as daemon:
         (warning,) = daemon.events("default-address")
         assert str(warning["message"]).startswith("baseUrl is not set")
+        assert "its processes run tasks without a session" in str(warning["message"])
     usersctl.configure('baseUrl = "http://127.0.0.1:8080"\n')
     with serving(usersctl) as daemon:
         assert daemon.events("default-address") == []
