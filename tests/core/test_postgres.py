@@ -441,8 +441,11 @@ def test_silent_name_servers_keep_the_caller_no_longer_than_a_silent_server(
 ) -> None:
     name_servers.silent = {b"db1", b"db2", b"db3"}
     began = time.monotonic()
-    with pytest.raises(ServerAway, match="is away: the name of its host is not known"):
+    with pytest.raises(ServerAway, match="is away: the name of its host is not known") as refused:
         open_store(Conninfo("postgresql://db1,db2,db3/users"))
+    assert refused.value.hint == (
+        "check host and port of `database`, or start the server; a daemon goes on by itself when it is back"
+    )
     assert 0.9 < time.monotonic() - began < 1.5
 
 
