@@ -244,7 +244,7 @@ def test_processes_that_start_at_once_make_the_tables_once(postgres_database: Ma
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("UPDATE installation SET version = version + 1", f"is of schema version {VERSION + 1}"),
+        ("UPDATE installation SET version = version + 1", f"is of version {VERSION + 1}"),
         ("UPDATE installation SET moved_to = 'users.db'", "was moved to users.db"),
         ("DROP TABLE installation", "is not a database of usersctl"),
     ],

@@ -93,7 +93,7 @@ def is_current(connection: sqlite3.Connection, path: Path) -> bool:
 
 
 def newer(name: str, version: int) -> OtherVersion:
-    message = f"{name} is of schema version {version}, this usersctl knows {VERSION}"
+    message = f"{name} is of version {version}, this usersctl knows {VERSION}"
     return OtherVersion(message, hint="install the newer usersctl that wrote it")
 
 

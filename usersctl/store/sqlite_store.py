@@ -53,6 +53,10 @@ class SQLiteStore(Store):
     def _is_current_on(self, connection: sqlite3.Connection) -> bool:
         return database_file.is_current(connection, self._path)
 
+    def _version_on(self, connection: sqlite3.Connection) -> int:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        return int(version)
+
     def _is_empty(self, connection: sqlite3.Connection) -> bool:
         return database_file.is_empty(connection)
 
