@@ -165,6 +165,49 @@ def test_modes_and_owner_of_the_database_are_checked(
     assert doctor.finds("database-owners")[0] == "hint"
 
 
+@pytest.mark.sqlite  # modes of files
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_database_that_its_owner_cannot_write_is_a_problem(doctor: Doctor, tmp_path: Path) -> None:
+    database = doctor.service.settings.database
+    doctor.service.close()
+    for path in (tmp_path, *tmp_path.glob("users.db*")):
+        os.chown(path, 12345, -1)
+    for path, mode in ((database, 0o400), (tmp_path, 0o500)):
+        allowed = path.stat().st_mode
+        path.chmod(mode)
+        assert doctor.finds("database-modes") == ("problem", f"{path} is read-only", f"chmod u+w {path}")
+        path.chmod(allowed)
+    assert doctor.finds("database-modes")[0] == "ok"
+    beside = tmp_path / "users.db-shm"
+    for path in (database, beside):
+        path.touch()
+        os.chown(path, 12345, -1)
+        path.chmod(0o400)
+    assert doctor.finds("database-modes")[2] == f"chmod u+w {database} {beside}"
+    beside.unlink()
+    os.chown(database, 0, -1)
+    database.chmod(0o400)  # root may write whatever the modes say
+    assert doctor.finds("database-modes")[0] == "ok"
+
+
+@pytest.mark.sqlite  # modes of files
+def test_a_database_that_this_owner_cannot_write_is_a_problem_whatever_its_mode(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is mounted read-only, or a folder of somebody else."""
+    database, real = doctor.service.settings.database, os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != database and real(path, mode))
+    assert doctor.finds("database-modes") == (
+        "problem",
+        f"{database} is read-only",
+        f"findmnt -T {database}; lsattr -d {database}",
+    )
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path and real(path, mode))
+    assert doctor.finds("database-modes")[1] == f"{tmp_path} is read-only"
+    os.chown(tmp_path, 12345, -1)
+    assert doctor.finds("database-modes")[2] == f"chown root {tmp_path}"
+
+
 @pytest.mark.sqlite  # pages of a file
 def test_a_damaged_page_is_a_finding_and_crashes_no_check(doctor: Doctor) -> None:
     database = doctor.service.settings.database

@@ -108,6 +108,9 @@ def schema(installation: Installation) -> Result:
 
 def modes(installation: Installation) -> Result:
     folder = installation.database.parent
+    read_only = _read_only(installation)
+    if read_only is not None:
+        return read_only
     mode = folder.stat().st_mode
     if mode & 0o002 and not mode & stat.S_ISVTX:
         return problem(f"every user may put files into {folder}", f"chmod o-w {shlex.quote(str(folder))}")
@@ -117,6 +120,31 @@ def modes(installation: Installation) -> Result:
     if exposed:
         return problem(f"other users can access {_names(exposed)}", f"chmod go= {_quoted(exposed)}")
     return ok("only the owner has access")
+
+
+def _read_only(installation: Installation) -> Result | None:
+    """What the owner of the database, as whom a daemon runs, cannot write."""
+    database = installation.database
+    owner = database.stat().st_uid
+    logs = filter(Path.exists, (installation.log, Path(f"{database}-shm")))
+    paths = [path for path in (database, *logs, database.parent) if not _may_write(owner, path)]
+    if not paths:
+        return None
+    message, quoted = f"{paths[0]} is read-only", _quoted(paths[:1])
+    if paths[0].stat().st_uid != owner:
+        return problem(message, f"chown {_user(owner)} {quoted}")
+    lacking = [path for path in paths if not path.stat().st_mode & stat.S_IWUSR]
+    if lacking:
+        return problem(message, f"chmod u+w {_quoted(lacking)}")
+    return problem(message, f"findmnt -T {quoted}; lsattr -d {quoted}")
+
+
+def _may_write(owner: int, path: Path) -> bool:
+    """As far as this user can tell. Root may whatever the mode is, but not on a read-only disk."""
+    status = path.stat()
+    if status.st_uid == owner != 0 and not status.st_mode & stat.S_IWUSR:
+        return False
+    return os.geteuid() not in (0, owner) or os.access(path, os.W_OK)
 
 
 def owners(installation: Installation) -> Result:

@@ -319,6 +319,13 @@ _PROBLEMS = {
     sqlite3.SQLITE_CANTOPEN: "cannot be opened",
     sqlite3.SQLITE_PERM: "may not be opened by this user",
 }
+_HINTS = {
+    sqlite3.SQLITE_READONLY: "this user has to be able to write the file and its folder; see: usersctl doctor",
+}
+
+
+def damaged(path: Path, how: str = "is damaged") -> StoreUnusable:
+    return StoreUnusable(f"{path} {how}", hint=database_file.replaced(path))
 
 
 def _primary(error: sqlite3.Error) -> int:
@@ -340,4 +347,4 @@ def store_error(error: sqlite3.Error, path: Path) -> UsersError:
         problem = f"is not whole ({error}): restore a backup"
     if problem is None:
         raise error
-    return StoreUnusable(f"{path} {problem}")
+    return StoreUnusable(f"{path} {problem}", hint=_HINTS.get(primary))
