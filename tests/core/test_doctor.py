@@ -400,13 +400,32 @@ def test_logins_all_from_one_address_are_a_finding(doctor: Doctor, add: Callable
 
 def test_the_state_of_the_daemon_is_a_finding(doctor: Doctor) -> None:
     doctor.daemon_reason = os.strerror(111)
-    assert doctor.finds("daemon") == (
-        "warning",
-        "nothing listens at 127.0.0.1:8080",
-        "systemctl start usersd",
-    )
+    assert doctor.finds("daemon")[:2] == ("warning", "nothing listens at 127.0.0.1:8080")
     doctor.daemon_reason = "answers 404"
     assert doctor.finds("daemon")[0] == "problem"
+
+
+@pytest.mark.sqlite  # the log of a file
+def test_a_unit_of_systemd_is_named_where_there_is_one(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installation, "UNITS", [tmp_path / "usersd.service"])
+    monkeypatch.setattr(files, "LARGE_LOG", 100)
+
+    def mends() -> list[str | None]:
+        named = []
+        for reason in (os.strerror(111), "answers 404"):
+            doctor.daemon_reason = reason
+            named.append(doctor.finds("daemon")[2])
+        return [*named, doctor.finds("database-log")[2]]
+
+    assert mends() == ["usersctl serve", "see its log", "stop the daemon, then: usersctl serve"]
+    (tmp_path / "usersd.service").touch()
+    assert mends() == [
+        "systemctl start usersd",
+        "journalctl -u usersd -o cat",
+        "systemctl restart usersd",
+    ]
 
 
 # --- online ---

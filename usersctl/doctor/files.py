@@ -206,7 +206,7 @@ def log(installation: Installation) -> Result:
         size = log.stat().st_size
     if size > LARGE_LOG:
         reason = "a process keeps reading an old state of the database"
-        return warning(f"{log.name} has grown to {_size(size)}: {reason}", "systemctl restart usersd")
+        return warning(f"{log.name} has grown to {_size(size)}: {reason}", installation.restart)
     return ok(_size(size))
 
 

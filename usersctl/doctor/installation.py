@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 QUERY_AT_MOST = 5.0  # seconds, because some checks read every page or every row
 MAIL_AT_MOST = 15.0
+UNITS = [Path(folder, "usersd.service") for folder in ("/etc/systemd/system", "/lib/systemd/system")]
 
 
 class Severity(StrEnum):
@@ -91,6 +92,19 @@ class Installation:
 
     def command(self, words: str) -> str:
         return f"usersctl {words}{self.options}"
+
+    def mend_of(self, error: UsersError) -> str | None:
+        return with_options(error.hint, self.options)
+
+    @property
+    def has_unit(self) -> bool:
+        return any(path.exists() for path in UNITS)
+
+    @property
+    def restart(self) -> str:
+        if self.has_unit:
+            return "systemctl restart usersd"
+        return f"stop the daemon, then: {self.command('serve')}"
 
     @property
     def configuration(self) -> Loaded:
