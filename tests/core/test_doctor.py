@@ -594,6 +594,32 @@ def test_a_damaged_database_is_a_finding_of_the_command(usersctl: Command) -> No
     assert sorted(usersctl.folder.iterdir()) == before
 
 
+@pytest.mark.sqlite  # files
+def test_what_mends_an_empty_or_damaged_database_works_on_this_database(usersctl: Command) -> None:
+    usersctl.add("ada")
+    usersctl.ok("db", "backup", "saved.db")
+    short, empty = usersctl.folder / "short.db", usersctl.folder / "empty.db"
+    short.write_bytes((usersctl.folder / "saved.db").read_bytes()[:9000])
+    empty.touch()
+    _, findings = run_doctor(usersctl, "--db", "empty.db")
+    assert findings["database"]["mend"] == (
+        "make a new one with: usersctl db init --db empty.db;"
+        " or restore a backup: usersctl db restore FILE --db empty.db"
+    )
+    _, findings = run_doctor(usersctl, "--db", "short.db")
+    assert findings["database"]["message"] == f"{short} is damaged"
+    mend = f"stop the daemon, move {short} and its -wal and -shm away, then: usersctl db restore FILE --db short.db"
+    assert findings["database"]["mend"] == mend
+    restore = ("db", "restore", "saved.db", "--yes", "--db", "short.db")
+    refused = usersctl(*restore)
+    assert (refused.code, refused.stderr) == (
+        6,
+        f"usersctl: {short} is damaged\n  nothing was replaced; {mend}\n",
+    )
+    short.unlink()
+    usersctl.ok(*restore)
+
+
 def test_an_unusable_configuration_is_a_finding(usersctl: Command) -> None:
     usersctl.configure("server.prot = 80\n")
     exit_code, findings = run_doctor(usersctl)

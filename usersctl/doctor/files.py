@@ -14,6 +14,8 @@ from usersctl.doctor.installation import Installation, Result, UncheckedError, h
 from usersctl.errors import Outdated, UsersError
 from usersctl.mail.folder import mail_folder
 from usersctl.store.conninfo import Conninfo, file_of
+from usersctl.store.database_file import replaced
+from usersctl.text import with_options
 
 LARGE_LOG = 64 * 1024 * 1024
 LITTLE_ROOM = 100 * 1024 * 1024
@@ -23,7 +25,7 @@ SAME_FILES = {"python-crontab": "crontab", "jwt": "pyjwt"}  # packages that inst
 def config(installation: Installation) -> Result:
     loaded = installation.loaded
     if isinstance(loaded, UsersError):
-        return problem(str(loaded), loaded.hint or installation.command("config check"))
+        return problem(str(loaded), installation.mend_of(loaded) or installation.command("config check"))
     installation.check_files(loaded)
     return ok(str(loaded.file or "no file, so the defaults apply"))
 
@@ -85,7 +87,7 @@ def database(installation: Installation) -> Result:
         return problem(str(opened), installation.command("db init"))
     if not os.access(path, os.R_OK):
         return problem(str(opened), f"sudo -u {_user(path.stat().st_uid)} {installation.command('doctor')}")
-    return problem(str(opened), opened.hint or installation.command("db restore FILE"))
+    return problem(str(opened), with_options(opened.hint or replaced(path), installation.options))
 
 
 def _on_server(installation: Installation, conninfo: Conninfo) -> Result:
@@ -94,7 +96,7 @@ def _on_server(installation: Installation, conninfo: Conninfo) -> Result:
         return ok(f"{opened.name}: PostgreSQL {installation.server.version}, {installation.server.encoding}")
     if isinstance(opened, Outdated):
         return ok(conninfo.shown)
-    return problem(str(opened), opened.hint or installation.command("db init"))
+    return problem(str(opened), installation.mend_of(opened) or installation.command("db init"))
 
 
 def schema(installation: Installation) -> Result:

@@ -18,6 +18,7 @@ from usersctl.store.inspection import Server
 from usersctl.store.opening import open_store
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
+from usersctl.text import with_options
 
 if TYPE_CHECKING:  # slow to import, and only checks over the network use them
     from usersctl.config.providers import ProviderSettings
@@ -67,7 +68,7 @@ def for_each_provider(
             try:
                 result = look(installation, provider)
             except UsersError as error:
-                result = problem(str(error), error.hint)
+                result = problem(str(error), installation.mend_of(error))
             if result is not None:
                 results.append(result._replace(message=named(provider.name, result.message)))
         return results

@@ -207,10 +207,11 @@ class Replacement:
                 if isinstance(error, ServerAway):
                     error.hint = "nothing was replaced: restore again when the server is back"
             if isinstance(error, StoreUnusable) and isinstance(self.database, Path):
-                error.hint = error.hint or (
-                    "nothing was replaced; if that database is beyond repair, stop the daemon, move it away with its"
-                    " -wal and -shm, and restore again"
+                way_on = error.hint or (
+                    "if that database is beyond repair, stop the daemon, move it away with its -wal and -shm, and"
+                    " restore again"
                 )
+                error.hint = f"nothing was replaced; {way_on}"
             raise
 
     def _keep(self, source: Store) -> None:

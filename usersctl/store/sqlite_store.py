@@ -291,7 +291,7 @@ class SQLiteStore(Store):
 
     def in_words(self, error: sqlite3.Error | UnicodeDecodeError) -> UsersError:
         if isinstance(error, UnicodeDecodeError):  # in SQLite's message about a damaged schema
-            return StoreUnusable(f"{self._path} {DAMAGED}")
+            return damaged(self._path)
         if _primary(error) in _LASTING:
             self._forget()
         return store_error(error, self._path)
@@ -308,11 +308,9 @@ def _set(connection: sqlite3.Connection, pragmas: dict[str, int]) -> None:
         connection.execute(f"PRAGMA {name} = {value}")
 
 
-DAMAGED = "is damaged: restore a backup"
 _LASTING = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _PROBLEMS = {
     sqlite3.SQLITE_NOTADB: "is not a database",
-    sqlite3.SQLITE_CORRUPT: DAMAGED,
     sqlite3.SQLITE_READONLY: "is read-only",
     sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
     sqlite3.SQLITE_IOERR: "cannot be read or written: the disk is full or failing",
@@ -340,11 +338,13 @@ def store_error(error: sqlite3.Error, path: Path) -> UsersError:
         return Busy("The database is busy, please try again", retry_after=2, hint=hint)
     if primary == sqlite3.SQLITE_CANTOPEN and path.exists() and not os.access(path, os.R_OK):
         return StoreUnusable(f"{path} may not be read by this user", hint="see: usersctl doctor")
+    if primary == sqlite3.SQLITE_CORRUPT:
+        return damaged(path)
+    if str(error).startswith("no such table"):
+        return damaged(path, f"is not whole ({error})")
     problem = _PROBLEMS.get(primary)
     if problem is None and str(error).startswith("Could not decode"):
         problem = "holds text that is not UTF-8"
-    if problem is None and str(error).startswith("no such table"):
-        problem = f"is not whole ({error}): restore a backup"
     if problem is None:
         raise error
     return StoreUnusable(f"{path} {problem}", hint=_HINTS.get(primary))
