@@ -125,6 +125,7 @@ def test_a_damaged_database_is_reported_in_one_line(usersctl: Command) -> None:
         done = usersctl(*words)
         assert done.code == 6, done
         assert "is damaged" in done.stderr
+        assert "restore a backup: usersctl db restore FILE" in done.stderr
 
 
 @pytest.mark.sqlite  # the version in the head of a file

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from usersctl.config.settings import key_called
 from usersctl.doctor.installation import Installation, Result, UncheckedError, hint, ok, problem, warning
-from usersctl.errors import Outdated, UsersError
+from usersctl.errors import Damaged, Outdated, UsersError
 from usersctl.mail.folder import mail_folder
 from usersctl.store.conninfo import Conninfo, file_of
 from usersctl.store.database_file import replaced
@@ -87,7 +87,10 @@ def database(installation: Installation) -> Result:
         return problem(str(opened), installation.command("db init"))
     if not os.access(path, os.R_OK):
         return problem(str(opened), f"sudo -u {_user(path.stat().st_uid)} {installation.command('doctor')}")
-    return problem(str(opened), with_options(opened.hint or replaced(path), installation.options))
+    way_on = opened.hint
+    if way_on is None or isinstance(opened, Damaged):
+        way_on = replaced(path)
+    return problem(str(opened), with_options(way_on, installation.options))
 
 
 def _on_server(installation: Installation, conninfo: Conninfo) -> Result:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from usersctl.clock import Clock
-from usersctl.errors import Invalid, ServerAway, StoreUnusable, UsersError
+from usersctl.errors import Damaged, Invalid, ServerAway, StoreUnusable, UsersError
 from usersctl.models import Actor
 from usersctl.store import database_file
 from usersctl.store.checks import BackupProblem, BackupReport, check, check_on_server
@@ -211,6 +211,8 @@ class Replacement:
                     "if that database is beyond repair, stop the daemon, move it away with its -wal and -shm, and"
                     " restore again"
                 )
+                if isinstance(error, Damaged):
+                    way_on = database_file.replaced(self.database)
                 error.hint = f"nothing was replaced; {way_on}"
             raise
 

@@ -99,7 +99,7 @@ def newer(name: str, version: int) -> OtherVersion:
 
 
 def replaced(path: Path) -> str:
-    """How a backup takes the place of a file that cannot be opened, which a restore leaves as it is."""
+    """How a backup takes the place of a file that cannot be opened. A restore leaves such a file as it is."""
     return f"stop the daemon, move {path} and its -wal and -shm away, then: usersctl db restore FILE"
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from usersctl.clock import Clock
-from usersctl.errors import Busy, StoreUnusable, UsersError
+from usersctl.errors import Busy, Damaged, StoreUnusable, UsersError
 from usersctl.store import database_file
 from usersctl.store.lock_file import FileLocks
 from usersctl.store.store import PATIENCE_WHILE_HELD, Progress, Store
@@ -322,8 +322,8 @@ _HINTS = {
 }
 
 
-def damaged(path: Path, how: str = "is damaged") -> StoreUnusable:
-    return StoreUnusable(f"{path} {how}", hint=database_file.replaced(path))
+def damaged(path: Path, how: str = "is damaged") -> Damaged:
+    return Damaged(f"{path} {how}", hint="restore a backup: usersctl db restore FILE")
 
 
 def _primary(error: sqlite3.Error) -> int:
