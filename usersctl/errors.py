@@ -172,6 +172,10 @@ class StoreUnusable(UsersError):
     code = "database"
 
 
+class Damaged(StoreUnusable):
+    """A file that is cut off or overwritten, or that lacks a table."""
+
+
 class ServerAway(StoreUnusable):
     """The database is on a server that does not answer, and may come back."""
 

@@ -1,4 +1,4 @@
-"""Text of messages: control characters made visible, a count with its noun, a list that is cut."""
+"""Text of messages: control characters made visible, a count with its noun, a list that is cut, commands in a hint."""
 
 from collections.abc import Sequence
 
@@ -21,3 +21,12 @@ def listed(items: Sequence[str], at_most: int) -> str:
     if len(items) > at_most:
         shown.append("…")
     return ", ".join(shown)
+
+
+def with_options(text: str | None, options: str) -> str | None:
+    """The commands that a text suggests, at its beginning or after a colon, with these options."""
+    if not text or not options:
+        return text
+    import re  # late: few texts need it
+
+    return re.sub(r"(^|: )usersctl [^;,]+", lambda command: command[0] + options, text)

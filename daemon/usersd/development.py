@@ -3,6 +3,7 @@
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from usersctl.config import Settings
 from usersctl.config.sources import COMMAND_LINE, Loaded, Origin
 from usersctl.config.values import is_loopback
 from usersctl.errors import Invalid
@@ -44,11 +45,7 @@ def for_development(loaded: Loaded, trial: Trial) -> tuple[Loaded, tuple[Route, 
     if loaded.has_default_address:
         # Browsers make no passkey for an address that is no name. http://127.0.0.1 leads here as well.
         settings = settings._replace(base_url=f"http://localhost:{settings.port}")
-    if not is_loopback(settings.host) or not is_loopback(urlsplit(settings.base_url).hostname or ""):
-        raise Invalid(
-            f"--dev serves this machine only, not {settings.host} as {settings.base_url}",
-            hint="leave --dev out, or --host and --base-url",
-        )
+    refuse_others(settings, loaded.origins)
     if settings.socket is not None:
         raise Invalid(
             "--dev is for a browser, which cannot open a Unix socket",
@@ -71,6 +68,21 @@ def for_development(loaded: Loaded, trial: Trial) -> tuple[Loaded, tuple[Route, 
     if trial.app is not None:
         behind = application_at(trial.app, settings)
     return loaded._replace(settings=settings, origins=origins), table, behind
+
+
+def refuse_others(settings: Settings, origins: dict[str, Origin]) -> None:
+    """Raises Invalid for an address that is not of this machine."""
+    needed = {}
+    if not is_loopback(settings.host):
+        needed["server.host"] = "--host 127.0.0.1"
+    if not is_loopback(urlsplit(settings.base_url).hostname or ""):
+        needed["baseUrl"] = f"--base-url http://localhost:{settings.port}"
+    if needed:
+        sources = ", ".join(f"{key}: {origins[key].source}" for key in needed)
+        raise Invalid(
+            f"--dev serves this machine only, not {settings.host} as {settings.base_url} ({sources})",
+            hint=f"use {' '.join(needed.values())}, or leave --dev out",
+        )
 
 
 def add_people(service: Service) -> int:

@@ -61,7 +61,7 @@ def start(
 
             host, port = settings.metrics_host, settings.metrics_port
             metrics = stack.enter_context(measuring(host, port, table, settings.processes))
-        begin = partial(first_run, loaded, log, at_terminal=sys.stdout.isatty(), trial=trial)
+        begin = partial(first_run, loaded, log, address=address, at_terminal=sys.stdout.isatty(), trial=trial)
         when_the_server_is_there(begin, log)
         log_mail(settings, log, dev=trial is not None)
 
@@ -112,8 +112,16 @@ def when_the_server_is_there(begin: Callable[[], None], log: Log) -> None:
             time.sleep(1)
 
 
-def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False, trial: "Trial | None" = None) -> None:
-    """Makes or migrates the database and announces how to make the first admin, before any process is forked."""
+def first_run(
+    loaded: Loaded,
+    log: Log,
+    *,
+    address: str | None = None,
+    at_terminal: bool = False,
+    trial: "Trial | None" = None,
+) -> None:
+    """Makes or migrates the database and announces how to make the first admin, before any process is forked.
+    `address`: the one that it listens on, if known."""
     with closing(build(loaded.settings, admin_command=admin_command(loaded))) as service:
         is_new = announce(service, log)
         if trial is not None and trial.samples:
@@ -124,7 +132,8 @@ def first_run(loaded: Loaded, log: Log, *, at_terminal: bool = False, trial: "Tr
             # The link is a secret, so it goes to the terminal and not into the log.
             show_link(service.first_admin.link())
         elif not is_new and loaded.has_default_address and trial is None:
-            message = "baseUrl is not set, so links lead to this machine, and its processes run tasks without a session. "
+            opens_tasks = ", and its processes run tasks without a session" * is_loopback(address or "")
+            message = f"baseUrl is not set, so links lead to this machine{opens_tasks}. "
             log.event("default-address", message=message + "Set it before you put a proxy in front.")
 
 

@@ -125,6 +125,7 @@ def test_a_damaged_database_is_reported_in_one_line(usersctl: Command) -> None:
         done = usersctl(*words)
         assert done.code == 6, done
         assert "is damaged" in done.stderr
+        assert "restore a backup: usersctl db restore FILE" in done.stderr
 
 
 @pytest.mark.sqlite  # the version in the head of a file
@@ -203,7 +204,7 @@ def test_a_reader_refuses_an_old_database_and_a_writer_migrates_it(usersctl: Com
     for words in EVERY_READER[:3]:
         done = usersctl(*words)
         assert done.code == 6
-        assert "older version" in done.stderr
+        assert "is of an older deployment" in done.stderr
         assert "db migrate" in done.stderr
     assert usersctl.database.read_bytes() == before
     done = usersctl.ok("update", "7", "--name", "Ada L")
@@ -220,7 +221,7 @@ def test_a_dry_run_migrates_nothing(usersctl: Command, words: list[str]) -> None
     before = usersctl.database.read_bytes()
     done = usersctl(*words)
     assert (done.code, done.stdout) == (6, "")
-    assert "older version" in done.stderr
+    assert "is of an older deployment" in done.stderr
     assert "usersctl db migrate" in done.stderr
     assert usersctl.database.read_bytes() == before
     assert {path.name for path in usersctl.folder.glob("users.db*")} == {"users.db"}

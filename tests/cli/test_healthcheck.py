@@ -146,7 +146,7 @@ def test_control_characters_in_an_answer_are_made_visible(usersctl: Command) -> 
         ({"host": "::"}, "http://[::1]:8080/ready"),
         ({"host": "[::1]"}, "http://[::1]:8080/ready"),
         ({"host": "192.0.2.7"}, "http://192.0.2.7:8080/ready"),
-        ({"socket": Path("/run/usersd/usersd.sock")}, "unix:/run/usersd/usersd.sock"),
+        ({"socket": Path("/run/users/usersd.sock")}, "unix:/run/users/usersd.sock"),
     ],
 )
 def test_the_target_comes_from_the_configuration(changes: dict[str, object], url: str) -> None:

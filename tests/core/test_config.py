@@ -638,7 +638,7 @@ def test_metrics_need_another_port_than_the_service(load_keys: LoadKeys, host: s
     there = {"server.host": host, "server.port": 9180, "metrics.host": metrics}
     assert "choose another" in error_of(load_keys, there | {"metrics.port": 9180})
     assert load_keys(there | {"metrics.port": 9181})
-    assert load_keys(there | {"metrics.port": 9180, "server.socket": "/run/usersd/usersd.sock"})
+    assert load_keys(there | {"metrics.port": 9180, "server.socket": "/run/users/usersd.sock"})
     assert load_keys(there | {"metrics.port": 9180, "metrics.host": "192.0.2.7"})
 
 

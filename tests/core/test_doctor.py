@@ -165,6 +165,49 @@ def test_modes_and_owner_of_the_database_are_checked(
     assert doctor.finds("database-owners")[0] == "hint"
 
 
+@pytest.mark.sqlite  # modes of files
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_database_that_its_owner_cannot_write_is_a_problem(doctor: Doctor, tmp_path: Path) -> None:
+    database = doctor.service.settings.database
+    doctor.service.close()
+    for path in (tmp_path, *tmp_path.glob("users.db*")):
+        os.chown(path, 12345, -1)
+    for path, mode in ((database, 0o400), (tmp_path, 0o500)):
+        allowed = path.stat().st_mode
+        path.chmod(mode)
+        assert doctor.finds("database-modes") == ("problem", f"{path} is read-only", f"chmod u+w {path}")
+        path.chmod(allowed)
+    assert doctor.finds("database-modes")[0] == "ok"
+    beside = tmp_path / "users.db-shm"
+    for path in (database, beside):
+        path.touch()
+        os.chown(path, 12345, -1)
+        path.chmod(0o400)
+    assert doctor.finds("database-modes")[2] == f"chmod u+w {database} {beside}"
+    beside.unlink()
+    os.chown(database, 0, -1)
+    database.chmod(0o400)  # root may write whatever the modes say
+    assert doctor.finds("database-modes")[0] == "ok"
+
+
+@pytest.mark.sqlite  # modes of files
+def test_a_database_that_this_owner_cannot_write_is_a_problem_whatever_its_mode(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is mounted read-only, or a folder of somebody else."""
+    database, real = doctor.service.settings.database, os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != database and real(path, mode))
+    assert doctor.finds("database-modes") == (
+        "problem",
+        f"{database} is read-only",
+        f"findmnt -T {database}; lsattr -d {database}",
+    )
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path and real(path, mode))
+    assert doctor.finds("database-modes")[1] == f"{tmp_path} is read-only"
+    os.chown(tmp_path, 12345, -1)
+    assert doctor.finds("database-modes")[2] == f"chown root {tmp_path}"
+
+
 @pytest.mark.sqlite  # pages of a file
 def test_a_damaged_page_is_a_finding_and_crashes_no_check(doctor: Doctor) -> None:
     database = doctor.service.settings.database
@@ -357,13 +400,32 @@ def test_logins_all_from_one_address_are_a_finding(doctor: Doctor, add: Callable
 
 def test_the_state_of_the_daemon_is_a_finding(doctor: Doctor) -> None:
     doctor.daemon_reason = os.strerror(111)
-    assert doctor.finds("daemon") == (
-        "warning",
-        "nothing listens at 127.0.0.1:8080",
-        "systemctl start usersd",
-    )
+    assert doctor.finds("daemon")[:2] == ("warning", "nothing listens at 127.0.0.1:8080")
     doctor.daemon_reason = "answers 404"
     assert doctor.finds("daemon")[0] == "problem"
+
+
+@pytest.mark.sqlite  # the log of a file
+def test_a_unit_of_systemd_is_named_where_there_is_one(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installation, "UNITS", [tmp_path / "usersd.service"])
+    monkeypatch.setattr(files, "LARGE_LOG", 100)
+
+    def mends() -> list[str | None]:
+        named = []
+        for reason in (os.strerror(111), "answers 404"):
+            doctor.daemon_reason = reason
+            named.append(doctor.finds("daemon")[2])
+        return [*named, doctor.finds("database-log")[2]]
+
+    assert mends() == ["usersctl serve", "see its log", "stop the daemon, then: usersctl serve"]
+    (tmp_path / "usersd.service").touch()
+    assert mends() == [
+        "systemctl start usersd",
+        "journalctl -u usersd -o cat",
+        "systemctl restart usersd",
+    ]
 
 
 # --- online ---
@@ -530,6 +592,32 @@ def test_a_damaged_database_is_a_finding_of_the_command(usersctl: Command) -> No
     assert findings["database"]["mend"]
     assert set(findings) == set(OFFLINE) - {"provider", "provider-links", "factor-rules", "webhooks"}
     assert sorted(usersctl.folder.iterdir()) == before
+
+
+@pytest.mark.sqlite  # files
+def test_what_mends_an_empty_or_damaged_database_works_on_this_database(usersctl: Command) -> None:
+    usersctl.add("ada")
+    usersctl.ok("db", "backup", "saved.db")
+    short, empty = usersctl.folder / "short.db", usersctl.folder / "empty.db"
+    short.write_bytes((usersctl.folder / "saved.db").read_bytes()[:9000])
+    empty.touch()
+    _, findings = run_doctor(usersctl, "--db", "empty.db")
+    assert findings["database"]["mend"] == (
+        "make a new one with: usersctl db init --db empty.db;"
+        " or restore a backup: usersctl db restore FILE --db empty.db"
+    )
+    _, findings = run_doctor(usersctl, "--db", "short.db")
+    assert findings["database"]["message"] == f"{short} is damaged"
+    mend = f"stop the daemon, move {short} and its -wal and -shm away, then: usersctl db restore FILE --db short.db"
+    assert findings["database"]["mend"] == mend
+    restore = ("db", "restore", "saved.db", "--yes", "--db", "short.db")
+    refused = usersctl(*restore)
+    assert (refused.code, refused.stderr) == (
+        6,
+        f"usersctl: {short} is damaged\n  nothing was replaced; {mend}\n",
+    )
+    short.unlink()
+    usersctl.ok(*restore)
 
 
 def test_an_unusable_configuration_is_a_finding(usersctl: Command) -> None:

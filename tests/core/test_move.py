@@ -522,7 +522,9 @@ def test_an_older_database_on_a_server_is_upgraded_by_one_of_those_who_come(on_s
     database = on_server.store.database
     before = content(database)
     older(database)
-    with pytest.raises(Outdated, match="older version") as refused:
+    with pytest.raises(
+        Outdated, match=f"is of version {VERSION - 1}, this usersctl knows {VERSION}$"
+    ) as refused:
         open_store(database, write=False)
     assert refused.value.hint == "bring it up to date with: usersctl db migrate"
     opened: list[Store] = []
@@ -621,7 +623,7 @@ def test_a_service_of_another_version_is_refused_by_name_while_it_runs(on_server
     with postgres.opened(database) as connection:
         connection.execute("UPDATE installation SET version = ?", (VERSION + 1,))
     assert on_server.readiness.failing() == ["schema"]
-    with pytest.raises(OtherVersion, match=f"of schema version {VERSION + 1}, this usersctl knows {VERSION}"):
+    with pytest.raises(OtherVersion, match=f"of version {VERSION + 1}, this usersctl knows {VERSION}"):
         open_store(database)
     with postgres.opened(database) as connection:
         connection.run(

@@ -244,7 +244,7 @@ def test_processes_that_start_at_once_make_the_tables_once(postgres_database: Ma
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("UPDATE installation SET version = version + 1", f"is of schema version {VERSION + 1}"),
+        ("UPDATE installation SET version = version + 1", f"is of version {VERSION + 1}"),
         ("UPDATE installation SET moved_to = 'users.db'", "was moved to users.db"),
         ("DROP TABLE installation", "is not a database of usersctl"),
     ],
@@ -441,8 +441,11 @@ def test_silent_name_servers_keep_the_caller_no_longer_than_a_silent_server(
 ) -> None:
     name_servers.silent = {b"db1", b"db2", b"db3"}
     began = time.monotonic()
-    with pytest.raises(ServerAway, match="is away: the name of its host is not known"):
+    with pytest.raises(ServerAway, match="is away: the name of its host is not known") as refused:
         open_store(Conninfo("postgresql://db1,db2,db3/users"))
+    assert refused.value.hint == (
+        "check host and port of `database`, or start the server; a daemon goes on by itself when it is back"
+    )
     assert 0.9 < time.monotonic() - began < 1.5
 
 

@@ -36,6 +36,7 @@ from usersctl.secrets import digest
 from usersctl.service import Service
 from usersctl.store import upgrade
 from usersctl.store.backup import check, checked_copy
+from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
 
 pytestmark = pytest.mark.sqlite  # older files
@@ -317,11 +318,19 @@ def test_a_current_database_is_not_migrated_again(path: Path) -> None:
 def test_reading_an_old_database_says_how_to_migrate_it_and_changes_nothing(path: Path) -> None:
     make(path, OLD, old_row())
     before = path.read_bytes()
-    with pytest.raises(StoreUnusable, match="is of an older version") as refused:
+    with pytest.raises(StoreUnusable, match="is of an older deployment of this service") as refused:
         open_store(path, write=False)
     assert "db migrate" in str(refused.value.hint)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_reading_an_older_version_tells_which_one_it_is(path: Path) -> None:
+    open_store(path, create=True).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 5")
+    with pytest.raises(StoreUnusable, match=f"is of version 5, this usersctl knows {VERSION}$"):
+        open_store(path, write=False)
 
 
 # --- variants ---

@@ -266,7 +266,13 @@ def test_a_database_that_becomes_read_only_is_read_and_written_again_afterwards(
     words = [sys.executable, "-m", "without_rights", "serve", "--port", str(free_port())]
     refused = subprocess.run(words, env=usersctl.env, capture_output=True, text=True, timeout=60, check=False)
     assert refused.returncode == 6
-    assert refused.stderr == f"usersctl: {usersctl.database} is read-only\n"
+    assert refused.stderr == (
+        f"usersctl: {usersctl.database} is read-only\n"
+        "  this user has to be able to write the file and its folder; see: usersctl doctor\n"
+    )
+    words[3:] = ["doctor", "--quiet"]
+    found = subprocess.run(words, env=usersctl.env, capture_output=True, text=True, timeout=60, check=False)
+    assert f"{usersctl.database} is read-only\tchmod u+w {usersctl.database}" in found.stdout
     assert [path.name for path in folder.iterdir()] == ["users.db"]
     allow(0o700, 0o600)
     with serving(usersctl, module=("without_rights", "serve")) as daemon, usersctl.service() as service:

@@ -147,6 +147,7 @@ def test_with_an_admin_the_log_warns_of_a_base_url_that_was_never_set(usersctl: 
     with serving(usersctl) as daemon:
         (warning,) = daemon.events("default-address")
         assert str(warning["message"]).startswith("baseUrl is not set")
+        assert "its processes run tasks without a session" in str(warning["message"])
     usersctl.configure('baseUrl = "http://127.0.0.1:8080"\n')
     with serving(usersctl) as daemon:
         assert daemon.events("default-address") == []
@@ -356,7 +357,25 @@ def test_dev_on_another_host_is_refused_before_anything_is_opened(
 ) -> None:
     refused = start(usersctl, "--dev", *words)
     assert (refused.code, "--dev serves this machine only" in refused.stderr) == (2, True), refused
+    assert re.search(f"use {words[0]} [^,]+, or leave --dev out\\n", refused.stderr)
     assert usersctl.is_unused
+
+
+def test_dev_with_the_configuration_of_a_public_service_names_the_options_that_it_needs(
+    usersctl: Command,
+) -> None:
+    usersctl.configure('baseUrl = "https://users.example.com"\nserver.host = "192.0.2.1"\n')
+    refused = start(usersctl, "--dev")
+    source = usersctl.config
+    assert refused.code == 2
+    assert refused.stderr == (
+        "usersctl: --dev serves this machine only, not 192.0.2.1 as https://users.example.com"
+        f" (server.host: {source}, baseUrl: {source})\n"
+        "  use --host 127.0.0.1 --base-url http://localhost:8080, or leave --dev out\n"
+    )
+    options = ["--host", "127.0.0.1", "--base-url", "http://localhost:8080"]
+    with serving(usersctl, "--dev", *options) as daemon:
+        assert daemon.client().get("/register").status == 200
 
 
 @pytest.mark.parametrize("base_url", ["http://[::1]:8080", "http://[::1]", "http://localhost"])

@@ -374,6 +374,24 @@ def test_the_log_of_another_server_says_that_it_serves_no_metrics(
     assert ("metrics.port is set, but only usersctl serve has metrics" in done.stderr) == bool(port)
 
 
+def test_under_another_server_no_task_is_without_a_session_and_the_log_does_not_say_so(
+    usersctl: Command,
+) -> None:
+    code = """
+from usersd import wsgi
+
+told = []
+environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/_tasks/", "REMOTE_ADDR": "127.0.0.1", "HTTP_HOST": "localhost"}
+list(wsgi.application(environ | {"SERVER_PROTOCOL": "HTTP/1.1"}, lambda *answer: told.append(answer[0])))
+print(*told)
+"""
+    usersctl.add("root", role="admin")
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, env=usersctl.env, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "401 Unauthorized\n"
+    assert "so links lead to this machine. Set it before" in done.stderr
+
+
 # --- nothing of ours crosses a fork ---
 
 FORK = """

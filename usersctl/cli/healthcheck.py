@@ -69,7 +69,7 @@ def configured(settings: Settings) -> Target:
 def _from_url(url: str) -> Target:
     from http.client import HTTPConnection, HTTPSConnection
 
-    error = Invalid(f"{url!r} is not a URL such as http://127.0.0.1:8080 or unix:/run/usersd/usersd.sock")
+    error = Invalid(f"{url!r} is not a URL such as http://127.0.0.1:8080 or unix:/run/users/usersd.sock")
     if url.startswith("unix:/"):
         return _at_socket(url.removeprefix("unix:"))
     try:

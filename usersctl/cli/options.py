@@ -5,6 +5,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from usersctl.text import with_options
+
 
 class Options(NamedTuple):
     config: Path | None = None
@@ -31,12 +33,7 @@ class Options(NamedTuple):
 
     def repeated_in(self, text: str | None) -> str | None:
         """The commands that a text suggests work on the configuration and database of this one."""
-        options = self.to_repeat()
-        if not text or not options:
-            return text
-        import re  # late: few texts need it
-
-        return re.sub(r"(^|: )usersctl [^;,]+", lambda command: command[0] + options, text)
+        return with_options(text, self.to_repeat())
 
 
 VALUES = ("--config", "--db")

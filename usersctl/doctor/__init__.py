@@ -91,7 +91,7 @@ def _result_of(check: Check, installation: Installation) -> Result | list[Result
     except UncheckedError as reason:
         return Result(Severity.UNCHECKED, str(reason))
     except UsersError as error:
-        return problem(str(error), error.hint)
+        return problem(str(error), installation.mend_of(error))
     except OSError as error:
         message = f"{error.filename or 'the system'}: {error.strerror or type(error).__name__}"
         return problem(message, f"sudo {installation.command('doctor')}")

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from usersctl.config.settings import key_called
 from usersctl.doctor.installation import Installation, Result, UncheckedError, hint, ok, problem, warning
-from usersctl.errors import Outdated, UsersError
+from usersctl.errors import Damaged, Outdated, UsersError
 from usersctl.mail.folder import mail_folder
 from usersctl.store.conninfo import Conninfo, file_of
+from usersctl.store.database_file import replaced
+from usersctl.text import with_options
 
 LARGE_LOG = 64 * 1024 * 1024
 LITTLE_ROOM = 100 * 1024 * 1024
@@ -23,7 +25,7 @@ SAME_FILES = {"python-crontab": "crontab", "jwt": "pyjwt"}  # packages that inst
 def config(installation: Installation) -> Result:
     loaded = installation.loaded
     if isinstance(loaded, UsersError):
-        return problem(str(loaded), loaded.hint or installation.command("config check"))
+        return problem(str(loaded), installation.mend_of(loaded) or installation.command("config check"))
     installation.check_files(loaded)
     return ok(str(loaded.file or "no file, so the defaults apply"))
 
@@ -85,7 +87,10 @@ def database(installation: Installation) -> Result:
         return problem(str(opened), installation.command("db init"))
     if not os.access(path, os.R_OK):
         return problem(str(opened), f"sudo -u {_user(path.stat().st_uid)} {installation.command('doctor')}")
-    return problem(str(opened), opened.hint or installation.command("db restore FILE"))
+    way_on = opened.hint
+    if way_on is None or isinstance(opened, Damaged):
+        way_on = replaced(path)
+    return problem(str(opened), with_options(way_on, installation.options))
 
 
 def _on_server(installation: Installation, conninfo: Conninfo) -> Result:
@@ -94,7 +99,7 @@ def _on_server(installation: Installation, conninfo: Conninfo) -> Result:
         return ok(f"{opened.name}: PostgreSQL {installation.server.version}, {installation.server.encoding}")
     if isinstance(opened, Outdated):
         return ok(conninfo.shown)
-    return problem(str(opened), opened.hint or installation.command("db init"))
+    return problem(str(opened), installation.mend_of(opened) or installation.command("db init"))
 
 
 def schema(installation: Installation) -> Result:
@@ -108,6 +113,9 @@ def schema(installation: Installation) -> Result:
 
 def modes(installation: Installation) -> Result:
     folder = installation.database.parent
+    read_only = _read_only(installation)
+    if read_only is not None:
+        return read_only
     mode = folder.stat().st_mode
     if mode & 0o002 and not mode & stat.S_ISVTX:
         return problem(f"every user may put files into {folder}", f"chmod o-w {shlex.quote(str(folder))}")
@@ -117,6 +125,31 @@ def modes(installation: Installation) -> Result:
     if exposed:
         return problem(f"other users can access {_names(exposed)}", f"chmod go= {_quoted(exposed)}")
     return ok("only the owner has access")
+
+
+def _read_only(installation: Installation) -> Result | None:
+    """What the owner of the database, as whom a daemon runs, cannot write."""
+    database = installation.database
+    owner = database.stat().st_uid
+    logs = filter(Path.exists, (installation.log, Path(f"{database}-shm")))
+    paths = [path for path in (database, *logs, database.parent) if not _may_write(owner, path)]
+    if not paths:
+        return None
+    message, quoted = f"{paths[0]} is read-only", _quoted(paths[:1])
+    if paths[0].stat().st_uid != owner:
+        return problem(message, f"chown {_user(owner)} {quoted}")
+    lacking = [path for path in paths if not path.stat().st_mode & stat.S_IWUSR]
+    if lacking:
+        return problem(message, f"chmod u+w {_quoted(lacking)}")
+    return problem(message, f"findmnt -T {quoted}; lsattr -d {quoted}")
+
+
+def _may_write(owner: int, path: Path) -> bool:
+    """As far as this user can tell. Root may whatever the mode is, but not on a read-only disk."""
+    status = path.stat()
+    if status.st_uid == owner != 0 and not status.st_mode & stat.S_IWUSR:
+        return False
+    return os.geteuid() not in (0, owner) or os.access(path, os.W_OK)
 
 
 def owners(installation: Installation) -> Result:
@@ -178,7 +211,7 @@ def log(installation: Installation) -> Result:
         size = log.stat().st_size
     if size > LARGE_LOG:
         reason = "a process keeps reading an old state of the database"
-        return warning(f"{log.name} has grown to {_size(size)}: {reason}", "systemctl restart usersd")
+        return warning(f"{log.name} has grown to {_size(size)}: {reason}", installation.restart)
     return ok(_size(size))
 
 

@@ -18,6 +18,7 @@ from usersctl.store.inspection import Server
 from usersctl.store.opening import open_store
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
+from usersctl.text import with_options
 
 if TYPE_CHECKING:  # slow to import, and only checks over the network use them
     from usersctl.config.providers import ProviderSettings
@@ -28,6 +29,7 @@ T = TypeVar("T")
 
 QUERY_AT_MOST = 5.0  # seconds, because some checks read every page or every row
 MAIL_AT_MOST = 15.0
+UNITS = [Path(folder, "usersd.service") for folder in ("/etc/systemd/system", "/lib/systemd/system")]
 
 
 class Severity(StrEnum):
@@ -66,7 +68,7 @@ def for_each_provider(
             try:
                 result = look(installation, provider)
             except UsersError as error:
-                result = problem(str(error), error.hint)
+                result = problem(str(error), installation.mend_of(error))
             if result is not None:
                 results.append(result._replace(message=named(provider.name, result.message)))
         return results
@@ -91,6 +93,19 @@ class Installation:
 
     def command(self, words: str) -> str:
         return f"usersctl {words}{self.options}"
+
+    def mend_of(self, error: UsersError) -> str | None:
+        return with_options(error.hint, self.options)
+
+    @property
+    def has_unit(self) -> bool:
+        return any(path.exists() for path in UNITS)
+
+    @property
+    def restart(self) -> str:
+        if self.has_unit:
+            return "systemctl restart usersd"
+        return f"stop the daemon, then: {self.command('serve')}"
 
     @property
     def configuration(self) -> Loaded:

@@ -75,8 +75,10 @@ def daemon(installation: Installation) -> Result:
     if reason is None:
         return ok(f"ready at {where}")
     if reason in NOTHING_LISTENS:
-        return warning(f"nothing listens at {where}", "systemctl start usersd")
-    return problem(f"the daemon at {where} is not ready: {reason}", "journalctl -u usersd -o cat")
+        mend = "systemctl start usersd" if installation.has_unit else installation.command("serve")
+        return warning(f"nothing listens at {where}", mend)
+    mend = "journalctl -u usersd -o cat" if installation.has_unit else "see its log"
+    return problem(f"the daemon at {where} is not ready: {reason}", mend)
 
 
 def mail(installation: Installation) -> Result:

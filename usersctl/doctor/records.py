@@ -167,7 +167,7 @@ def _links_of_provider(installation: Installation, provider: ProviderSettings) -
         return warning(message, f"set {table_of(provider.name)} to that provider again, or {unlink}")
     if waiting:
         message = f"{counted(waiting, 'linked account')} will belong to {issuer} at the next start"
-        return hint(message, "systemctl restart usersd")
+        return hint(message, installation.restart)
     return ok(f"all of {issuer}")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from usersctl.clock import Clock
-from usersctl.errors import Invalid, ServerAway, StoreUnusable, UsersError
+from usersctl.errors import Damaged, Invalid, ServerAway, StoreUnusable, UsersError
 from usersctl.models import Actor
 from usersctl.store import database_file
 from usersctl.store.checks import BackupProblem, BackupReport, check, check_on_server
@@ -207,10 +207,13 @@ class Replacement:
                 if isinstance(error, ServerAway):
                     error.hint = "nothing was replaced: restore again when the server is back"
             if isinstance(error, StoreUnusable) and isinstance(self.database, Path):
-                error.hint = error.hint or (
-                    "nothing was replaced; if that database is beyond repair, stop the daemon, move it away with its"
-                    " -wal and -shm, and restore again"
+                way_on = error.hint or (
+                    "if that database is beyond repair, stop the daemon, move it away with its -wal and -shm, and"
+                    " restore again"
                 )
+                if isinstance(error, Damaged):
+                    way_on = database_file.replaced(self.database)
+                error.hint = f"nothing was replaced; {way_on}"
             raise
 
     def _keep(self, source: Store) -> None:

@@ -16,6 +16,7 @@ APPLICATION_ID = 0x75737273  # "usrs": marks a database of this program, also fo
 
 BUSY_SECONDS = 5.0
 NOT_OURS = "is not a database of usersctl"
+NAME_ANOTHER = "name another file, with --db or USERS_DATABASE"
 
 
 class Migrated(NamedTuple):
@@ -85,16 +86,21 @@ def is_current(connection: sqlite3.Connection, path: Path) -> bool:
     if application == APPLICATION_ID and version < 0:
         raise moved(str(path), *connection.execute("SELECT moved_to FROM usersctl_moved").fetchone())
     if application not in (APPLICATION_ID, 0) or version != 0:
-        raise StoreUnusable(f"{path} {NOT_OURS}")
+        raise StoreUnusable(f"{path} {NOT_OURS}", hint=NAME_ANOTHER)
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
     if tables and "users" not in (name.lower() for name in tables):
-        raise StoreUnusable(f"{path} {NOT_OURS}: it has no table of users")
+        raise StoreUnusable(f"{path} {NOT_OURS}: it has no table of users", hint=NAME_ANOTHER)
     return False
 
 
 def newer(name: str, version: int) -> OtherVersion:
-    message = f"{name} is of schema version {version}, this usersctl knows {VERSION}"
+    message = f"{name} is of version {version}, this usersctl knows {VERSION}"
     return OtherVersion(message, hint="install the newer usersctl that wrote it")
+
+
+def replaced(path: Path) -> str:
+    """How a backup takes the place of a file that cannot be opened. A restore leaves such a file as it is."""
+    return f"stop the daemon, move {path} and its -wal and -shm away, then: usersctl db restore FILE"
 
 
 def moved(name: str, moved_to: str) -> OtherVersion:

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from usersctl.clock import Clock
-from usersctl.errors import Busy, StoreUnusable, UsersError
+from usersctl.errors import Busy, Damaged, StoreUnusable, UsersError
 from usersctl.store import database_file
 from usersctl.store.lock_file import FileLocks
 from usersctl.store.store import PATIENCE_WHILE_HELD, Progress, Store
@@ -52,6 +52,10 @@ class SQLiteStore(Store):
 
     def _is_current_on(self, connection: sqlite3.Connection) -> bool:
         return database_file.is_current(connection, self._path)
+
+    def _version_on(self, connection: sqlite3.Connection) -> int:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        return int(version)
 
     def _is_empty(self, connection: sqlite3.Connection) -> bool:
         return database_file.is_empty(connection)
@@ -287,7 +291,7 @@ class SQLiteStore(Store):
 
     def in_words(self, error: sqlite3.Error | UnicodeDecodeError) -> UsersError:
         if isinstance(error, UnicodeDecodeError):  # in SQLite's message about a damaged schema
-            return StoreUnusable(f"{self._path} {DAMAGED}")
+            return damaged(self._path)
         if _primary(error) in _LASTING:
             self._forget()
         return store_error(error, self._path)
@@ -304,17 +308,22 @@ def _set(connection: sqlite3.Connection, pragmas: dict[str, int]) -> None:
         connection.execute(f"PRAGMA {name} = {value}")
 
 
-DAMAGED = "is damaged: restore a backup"
 _LASTING = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _PROBLEMS = {
     sqlite3.SQLITE_NOTADB: "is not a database",
-    sqlite3.SQLITE_CORRUPT: DAMAGED,
     sqlite3.SQLITE_READONLY: "is read-only",
     sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
     sqlite3.SQLITE_IOERR: "cannot be read or written: the disk is full or failing",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened",
     sqlite3.SQLITE_PERM: "may not be opened by this user",
 }
+_HINTS = {
+    sqlite3.SQLITE_READONLY: "this user has to be able to write the file and its folder; see: usersctl doctor",
+}
+
+
+def damaged(path: Path, how: str = "is damaged") -> Damaged:
+    return Damaged(f"{path} {how}", hint="restore a backup: usersctl db restore FILE")
 
 
 def _primary(error: sqlite3.Error) -> int:
@@ -329,11 +338,13 @@ def store_error(error: sqlite3.Error, path: Path) -> UsersError:
         return Busy("The database is busy, please try again", retry_after=2, hint=hint)
     if primary == sqlite3.SQLITE_CANTOPEN and path.exists() and not os.access(path, os.R_OK):
         return StoreUnusable(f"{path} may not be read by this user", hint="see: usersctl doctor")
+    if primary == sqlite3.SQLITE_CORRUPT:
+        return damaged(path)
+    if str(error).startswith("no such table"):
+        return damaged(path, f"is not whole ({error})")
     problem = _PROBLEMS.get(primary)
     if problem is None and str(error).startswith("Could not decode"):
         problem = "holds text that is not UTF-8"
-    if problem is None and str(error).startswith("no such table"):
-        problem = f"is not whole ({error}): restore a backup"
     if problem is None:
         raise error
-    return StoreUnusable(f"{path} {problem}")
+    return StoreUnusable(f"{path} {problem}", hint=_HINTS.get(primary))

@@ -15,7 +15,7 @@ from usersctl.clock import Clock
 from usersctl.errors import OtherVersion, Outdated, StoreUnusable, UsersError
 from usersctl.store.audit import Told
 from usersctl.store.conninfo import Database, file_of, shown
-from usersctl.store.database_file import Migrated
+from usersctl.store.database_file import VERSION, Migrated
 from usersctl.store.locks import Locks
 from usersctl.store.transaction import Transaction
 
@@ -74,9 +74,18 @@ class Store(ABC):
                 hint = "make a new one with: usersctl db init; or restore a backup: usersctl db restore FILE"
                 raise StoreUnusable(f"{self.name} is empty", hint=hint)
             if self.read_only:
-                hint = "bring it up to date with: usersctl db migrate"
-                raise Outdated(f"{self.name} is of an older version", hint=hint)
+                raise self._outdated(self._version_on(connection))
             self._upgrade(connection)
+
+    def _outdated(self, version: int | None) -> Outdated:
+        made = f"version {version}, this usersctl knows {VERSION}"
+        if not version:
+            made = "an older deployment of this service"
+        return Outdated(f"{self.name} is of {made}", hint="bring it up to date with: usersctl db migrate")
+
+    @abstractmethod
+    def _version_on(self, connection: Any) -> int | None:
+        """None or 0 where the tables have no version."""
 
     @abstractmethod
     def _is_current_on(self, connection: Any) -> bool:

@@ -327,9 +327,8 @@ class PostgresStore(Store):
             hint = "check `database` of the configuration, and the roles and databases of the server"
             return StoreUnusable(f"{self.name} cannot be used: {error}", hint=hint)
         problem = _PROBLEMS.get(getattr(error, "state", ""), "is away")
-        return ServerAway(
-            f"{self.name} {problem}: {error}", hint="it heals by itself when the server is back"
-        )
+        hint = "check host and port of `database`, or start the server; a daemon goes on by itself when it is back"
+        return ServerAway(f"{self.name} {problem}: {error}", hint=hint)
 
 
 def _begin(patience: float | None, *, alone: bool) -> str:
