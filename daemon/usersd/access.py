@@ -11,7 +11,7 @@ from usersctl.config.values import is_loopback
 from usersctl.models import Session, TokenKind
 from usersctl.scopes import Scope, permits
 from usersctl.service import Service
-from usersd.assurance import is_through
+from usersd.assurance import has_two_factors, is_through
 from usersd.request import Request
 from usersd.response import Header, Response, error_response, redirect_to
 
@@ -59,26 +59,25 @@ def drop_without_scope(request: Request) -> Response | None:
     return refusal
 
 
-def must_enrol(request: Request) -> bool:
-    """Whether the caller must have a second factor and has none: the session opens little else than its enrolment. A provider
-    that vouches for a second factor is as good as one."""
+def factor_page(request: Request) -> str:
+    """Where the caller must have a second factor: the page that comes before all else, to add one, or to prove it in a session
+    that began without; empty if neither is missing. A provider that vouches for a second factor is as good as one."""
     user, session, settings = request.user, request.session, request.settings
-    return (
-        user is not None
-        and not user.factors
-        and user.role in settings.roles_with_factor
-        and session is not None
-        and session.kind != TokenKind.API
-        and not is_through(session, settings.trusted_providers)
-    )
+    if user is None or session is None or session.kind == TokenKind.API:
+        return ""
+    if user.role not in settings.roles_with_factor or is_through(session, settings.trusted_providers):
+        return ""
+    if not user.factors:
+        return ENROLMENT
+    return "" if has_two_factors(session, ()) else SECOND_STEP
 
 
-def drops_unenrolled(request: Request) -> bool:
-    """To applications, a user who must enrol first is a visitor without a session."""
-    if not must_enrol(request):
-        return False
-    request.user = request.session = None
-    return True
+def drop_without_factor(request: Request) -> str:
+    """To applications, a user whose second factor comes first is a visitor without a session. Returns its page."""
+    page = factor_page(request)
+    if page:
+        request.user = request.session = None
+    return page
 
 
 def renew_cookie(request: Request, session: Session, token: str, now: datetime) -> None:
@@ -129,11 +128,11 @@ def sign_in_first(request: Request) -> Response:
     return _to_page_and_back(page, request)
 
 
-def enrol_first(request: Request) -> Response:
-    """403; a browser that is about to show a page is led to the enrolment, and back."""
+def factor_first(request: Request, page: str) -> Response:
+    """403; a browser that is about to show a page is led to this one, and back."""
     if is_api(request.path) or not wants_a_page(request.environ, request.method):
         return error_response(403, "Second factor required")
-    return _to_page_and_back(ENROLMENT, request)
+    return _to_page_and_back(page, request)
 
 
 def _to_page_and_back(page: str, request: Request) -> Response:

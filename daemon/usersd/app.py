@@ -111,7 +111,7 @@ class App:
             request.read_segments(match.segments)
         request.as_admin = route.access.is_for_admins
         refusal = (
-            self._must_enrol(request, route)
+            self._factor_first(request, route)
             or access.refuse_scope(request, route.scope)
             or self._forbidden(request, route, request.user)
         )
@@ -119,10 +119,14 @@ class App:
             refusal = error_response(403, "Sign in to change this")
         return refusal or self._run(request, route)
 
-    def _must_enrol(self, request: Request, route: Route) -> Response | None:
-        if not self._asks_for_factors or route.enrols or not route.access.needs_session:
+    def _factor_first(self, request: Request, route: Route) -> Response | None:
+        if not self._asks_for_factors or not route.access.needs_session:
             return None
-        return access.enrol_first(request) if access.must_enrol(request) else None
+        page = access.factor_page(request)
+        # The page that adds a factor is of no use to those who have one.
+        if not page or (route.enrols and (page == access.ENROLMENT or access.is_api(request.path))):
+            return None
+        return access.factor_first(request, page)
 
     def _forbidden(self, request: Request, route: Route, user: User | None) -> Response | None:
         """For a caller with the wrong role, and for a route that is closed to all."""

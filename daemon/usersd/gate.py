@@ -72,14 +72,14 @@ class Gate:
 
     def _refusal(self, request: Request) -> Response | None:
         scope_refusal = access.drop_without_scope(request)
-        enrols = access.drops_unenrolled(request)
+        factor_page = access.drop_without_factor(request)
         verdict = self.access.verdict(request.user, request.path, request.session)
         if verdict == 200:
             return None
         if scope_refusal is not None:
             return scope_refusal
-        if enrols:
-            return access.enrol_first(request)
+        if factor_page:
+            return access.factor_first(request, factor_page)
         if verdict == 401:
             return access.sign_in_first(request)
         refusal = self.access.refusal(request.user, request.path)

@@ -290,6 +290,7 @@ STATES = (
     "its cookie as a session",
     "its cookie as a token",
     "one factor",
+    "one factor is enough",
     "two factors",
     "must enrol",
     "API token",
@@ -344,7 +345,7 @@ class States:
             client.cookies["auth_token"] = session
             return client
         add_factors(service, user.id)
-        if state == "one factor":
+        if state.startswith("one factor"):
             client.cookies["auth_token"] = session
             return client
         pending = service.sessions.login(user.email, PASSWORD).token
@@ -390,7 +391,12 @@ def expected_in(  # noqa: PLR0911 - one for each rule
         is_proven = path == "/api/users/<id>/factors"
         return 403 if is_own or is_proven else status
     one, two = NEEDS_A_FACTOR.get((method, path), (status, status))
-    return one if state == "one factor" else two
+    if state == "one factor":
+        if path == DECIDES_ITSELF:
+            return 401
+        is_api = (method, path) in ENROLS and path != "/account"
+        return one if is_open or is_api else 403
+    return two if state == "two factors" else one
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -401,7 +407,7 @@ def test_each_route_in_each_state_of_second_factors(
         listening=None,
         base_url="http://localhost:8080",
         whitelist=("/register",),
-        second_factor="everyone",
+        second_factor="optional" if state == "one factor is enough" else "everyone",
         limits_enabled=False,
     )
     states, wrong = States(site), []

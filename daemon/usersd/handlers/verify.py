@@ -14,8 +14,8 @@ from usersctl.service import Service
 from usersd.access import (
     ENROLMENT,
     SECOND_STEP,
+    drop_without_factor,
     drop_without_scope,
-    drops_unenrolled,
     identify,
     own_path,
     wants_a_page,
@@ -107,7 +107,7 @@ def verify(request: Request, service: Service) -> Response:
     identify(request, service, renews=False, groups=True)  # a proxy drops our cookies
     is_wrong = _signs_in_wrongly(request, service)
     scope_refusal = drop_without_scope(request)
-    enrols = drops_unenrolled(request)
+    factor_page = drop_without_factor(request)
     settings = request.settings
     original = UNKNOWN_PAGE
     # A signed-in user may see every page, unless a rule or an assertion depends on which page it is.
@@ -129,7 +129,7 @@ def verify(request: Request, service: Service) -> Response:
         if _is_page(request, original):
             return layout.forbidden(request, refusal.page)
         return error_response(403, refusal.message)
-    refused = scope_refusal or _missing_factor(request, original, enrols=enrols)
+    refused = scope_refusal or _missing_factor(request, original, factor_page)
     if refused is not None:
         return refused
     response = _sign_in_first(request, original)
@@ -171,10 +171,10 @@ def _sign_in_first(request: Request, original: Original) -> Response:
     return error_response(401, "Authentication required", ("Location", login), _challenge(request))
 
 
-def _missing_factor(request: Request, original: Original, *, enrols: bool) -> Response | None:
-    if enrols:
+def _missing_factor(request: Request, original: Original, factor_page: str) -> Response | None:
+    if factor_page == ENROLMENT:
         return _second_factor_first(request, original, 403, ENROLMENT)
-    if request.user is not None:
+    if factor_page or request.user is not None:
         return _second_factor_first(request, original, 401, SECOND_STEP)
     return None
 

@@ -4,7 +4,7 @@ import json
 from typing import Any, NamedTuple
 
 from usersctl.service import Service
-from usersd.access import must_enrol
+from usersd.access import ENROLMENT, factor_page
 from usersd.request import Request
 
 
@@ -38,7 +38,7 @@ def content(request: Request, service: Service) -> dict[str, Any]:
         "factors": factors,
         "methods": factors.methods,
         "may_enrol": settings.second_factor != "off",
-        "must_enrol": must_enrol(request),
+        "must_enrol": factor_page(request) == ENROLMENT,
         "rp_id": settings.rp_id,
         "accepted": json.dumps(service.passkeys.accepted(user.id)),
     }
