@@ -96,8 +96,8 @@ class Deletion(NamedTuple):
             user = owner_of(tx, tx.take_one_time_token(Purpose.UNDO, digest(token)))
             if user is None or user.email != lookup_key(email) or user.delete_at is None:
                 raise dead_link()
-            # The undo proves the address, as a reset does.
-            active = tx.change_user(user.id, active=True, delete_at=None, email_proven_at=tx.now_text)
+            # It does not prove the address: unlike a reset, it leaves the password, which another person may know.
+            active = tx.change_user(user.id, active=True, delete_at=None)
             tx.audit(by, "undo-deletion", active)
 
     def carry_out(self, *, by: Actor) -> int:

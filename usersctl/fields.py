@@ -8,6 +8,7 @@ from usersctl.errors import Invalid
 from usersctl.models import Newcomer, Role
 
 MAX_NAME = 200
+MAX_EMAIL = 320  # characters before a closer look, which takes long for long texts; a valid one has fewer
 _ROLES = frozenset(Role)
 
 # Addresses that need no closer look: letters and digits, with single signs between them. Hyphens side by side are left
@@ -19,6 +20,8 @@ _PLAIN_EMAIL = rf"{_WORD}([._+-]{_WORD})*@({_WORD}(-{_WORD})*\.)+[a-z]+"
 def normal_email(value: str) -> str:
     """The one form in which an address is stored; Invalid if it is no address."""
     text = value.strip()
+    if len(text) > MAX_EMAIL:
+        raise Invalid("Invalid email format", value=text)
     if len(text) <= 64 and text.isascii() and re.fullmatch(_PLAIN_EMAIL, text.lower()):
         return text.lower()
     return checked_email(text)

@@ -376,10 +376,11 @@ class Sessions(NamedTuple):
     # --- ended ---
 
     def end(self, token: str, *, ip: str | None = None) -> Session | None:
-        """Logout. An unknown token costs no write."""
+        """Logout. An unknown token costs no write, and nor does one that may not be used from this address."""
         with self.store.glance() as tx:
-            if tx.session(digest(token), expired=True) is None:
-                return None
+            known = tx.session(digest(token), expired=True)
+        if known is None or (known[0].ranges is not None and not is_within(ip, known[0].ranges)):
+            return None
         with self.store.write() as tx:
             return _sign_out(tx, token, ip)
 

@@ -48,13 +48,15 @@ _END = re.compile(r"[?#\0]")  # where some parsers stop reading the path
 
 
 def _is_ambiguous(path: str) -> bool:
-    """True if another server could parse this path differently (dot segments, backslashes, parameters, double encoding,
+    """True if another server could parse this path differently (dot segments, a host, backslashes, parameters, double encoding,
     Unicode forms, characters that it drops or stops at), or if it is too long to look at in the main thread."""
     if len(path.encode(errors="surrogatepass")) > LONGEST:
         return True
     shape = [bool(part) for part in path.split("/")]
     for _ in range(3):
         path = unicodedata.normalize("NFKC", unquote(path))
+        if path[1:2] in ("/", "\\"):
+            return True  # a parser of URLs takes what follows for a host
         *inner, last = re.split(r"[/\\]", path)
         if any(map(_END.search, inner)):
             return True

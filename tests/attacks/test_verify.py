@@ -160,6 +160,7 @@ def test_a_factor_rule_holds_wherever_a_role_rule_does(path: str) -> None:
         ("/x/*/y", "/x/1/y", True), ("/x/*/y", "/x/1/2/y", True), ("/x/*/y", "/x/y", True), ("/x/*/y", "/x/1/y/z", False),
         ("/x/*/y", "/x/1/yy", False), ("/x/*/y/*", "/x/1/y/z", True), ("/admin.php", "/admin.php", True), ("/admin.php", "/admin", False),
         ("/admin.php/*", "/admin.php/x", True), ("/a%20b", "/a b", True), ("/A", "/a", True), ("/\u00e4", "/\u00c4", True),
+        ("/admin/*", "//evil/admin/x", True), ("/admin", "/%2fevil/admin", True), ("/admin", "/\\evil/admin", True),
         ("/x", "/y/../x", True), ("/x", "/y/../z", True), ("/x", "/y%2fz", True), ("/x", "/y\\z", True), ("/x", None, True),
     ],
 )  # fmt: skip

@@ -95,7 +95,7 @@ def test_an_email_to_the_address_of_the_account_undoes_the_deletion(
     assert site.client().login(ADA, PASSWORD).status == 200
     user = site.service.accounts.get(ada.id)
     assert (user.active, user.delete_at) == (True, None)
-    assert user.email_proven_at is not None
+    assert user.email_proven_at is None, "a password that another person knows stays"
     assert actions(site, ada)[-1] == "undo-deletion"
     again = undo(site, gone)
     assert (again.status, again.message) == (400, "Invalid or expired link")
@@ -434,6 +434,19 @@ def test_a_sign_in_through_the_provider_neither_undoes_the_deletion_nor_gets_in(
         assert browser.me() is None
         assert error_of(browser.sign_in()) == "account_inactive"
         assert there.service.accounts.get(user["id"]).delete_at is not None
+
+
+def test_an_undone_deletion_leaves_no_stranger_in_an_account_whose_owner_comes_by_the_provider(
+    make_service: Callable[..., Service],
+) -> None:
+    with oauth_site(make_service) as there:
+        ada = there.site.add("ada")  # a stranger knows the password that the operator gave
+        deleted(there.site.signed_in(ada))
+        assert undo(there.site, last_link(there.service, ADA)).status == 200
+        browser = there.browser()
+        browser.sign_in()
+        assert (browser.me() or {})["id"] == ada.id
+        assert there.site.client().login(ADA, PASSWORD).status == 401
 
 
 # --- sign out everywhere else ---
