@@ -120,6 +120,7 @@ def test_misuse_is_one_line_with_a_hint_at_the_help(usersctl: Command, words: li
         (["list", "--sort", "age"], "'--sort': 'age' is not one of 'name', 'email', 'created', 'last-login'"),
         (["healthcheck", "--timeout", "soon"], "'--timeout': 'soon' is not a number"),
         (["show"], "Missing argument 'USER'"),
+        (["link"], "Choose from: confirm, reset, email, invite\n"),
         (["list", "--limt", "5"], "No such option: --limt (Possible options: --limit"),
     ],
 )

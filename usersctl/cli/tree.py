@@ -294,6 +294,7 @@ def _report_misuse(run: Invocation, error: TyperException) -> None:
     hint = f"see: {path} --help"
     is_help = type(error).__name__ == "NoArgsIsHelpError"
     message = "Missing command" if is_help else error.format_message()  # it names the option
+    message = message.replace("\n\t", " ")  # choices stand one a line
     if message.startswith("No such command"):
         from usersctl.cli.guesses import command_for
 
