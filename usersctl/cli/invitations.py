@@ -80,6 +80,8 @@ def send(
     if name is not None and len(guests) > 1:
         raise Invalid("--name is for one address", hint="invite each person who has a name with a command")
     service = run.service()
+    for group_name in group or ():
+        service.groups.get(group_name)  # an unknown one is named as in all commands
     _report(run, service, service.invitations.invite(guests, lifetime, by=run.actor), "Invited")
 
 

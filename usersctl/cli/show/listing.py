@@ -33,6 +33,10 @@ def list_users(
     if limit is None and on_terminal:
         limit = ON_A_TERMINAL
     with store.read() as tx:
+        if wanted.group is not None:
+            from usersctl.groups import group_named  # late: most lists are of no group
+
+            group_named(tx, wanted.group)
         if limit is None or (after is None and not on_terminal):
             _print(run, tx.users(wanted, limit=limit, offset=(page - 1) * (limit or 0)), form)
             return
