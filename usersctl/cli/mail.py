@@ -190,7 +190,8 @@ def _hours_of_invitation(service: "Service", account: User) -> float:
 def _refuse_nothing_to_confirm(run: Invocation, account: User) -> None:
     activate = f"usersctl activate {account.id}"
     if not account.awaiting_confirmation:
-        raise Forbidden(f"{account.email} has nothing to confirm", hint=None if account.active else activate)
+        hint = f"see: usersctl why {account.id}" if account.active else activate
+        raise Forbidden(f"{account.email} has nothing to confirm", hint=hint)
     if not run.loaded.settings.registration_is_open:
         hint = f'add "/register" to auth.whitelist, or: {activate}'
         raise Forbidden("Registration is closed, and its confirmation with it", hint=hint)

@@ -17,7 +17,7 @@ from usersctl.fields import (
 )
 from usersctl.models import Role
 from usersctl.state.lines import Place, Places, twin_of_json
-from usersctl.text import counted, visible
+from usersctl.text import counted, problem_of_toml, visible
 
 LARGEST = 64 * 1024 * 1024  # bytes
 MOST_GROUPS = 1_000  # of one account
@@ -96,7 +96,7 @@ def _parsed(content: bytes) -> "_Reading":
         return _Reading(tomllib.loads(text), Places(text, is_json=False))
     except (ValueError, RecursionError) as error:
         # Also of a number with thousands of digits, without a place.
-        message, has_place, place = str(error).rpartition(" (at ")
+        message, has_place, place = problem_of_toml(error).rpartition(" (at ")
         if not has_place:
             message, place = place, "file)"
         raise Broken([Problem(place.removesuffix(")"), f"it is not TOML: {message}")]) from None
