@@ -125,6 +125,14 @@ def test_delete_asks_for_confirmation(usersctl: Command, answer: str, code: int)
     assert usersctl.emails() == ([] if code == 0 else ["ada@example.com"])
 
 
+def test_an_answer_that_is_neither_yes_nor_no_is_asked_again(usersctl: Command) -> None:
+    usersctl.add("ada")
+    typed = [("[y/N]: ", "nein\n"), ("usersctl: answer y or n", ""), ("[y/N]: ", " YES \n")]
+    screen = usersctl.on_terminal("delete", "1", typed=typed)
+    assert (screen.code, usersctl.emails()) == (0, [])
+    assert "Error" not in screen.text
+
+
 # --- tables ---
 
 
