@@ -1,6 +1,5 @@
-"""Text of messages: control characters made visible, a count with its noun, a list that is cut, and a mistake in TOML."""
+"""Text of messages: control characters made visible, a count with its noun, a list that is cut."""
 
-import re
 from collections.abc import Sequence
 
 
@@ -14,12 +13,6 @@ def visible(text: str) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 row`, `2 rows`."""
     return f"{count} {noun}{'s' * (count != 1)}"
-
-
-def problem_of_toml(error: Exception) -> str:
-    """In the words of a person: tomllib names a table as ('auth', 'oauth')."""
-    named = re.sub(r"\('(.*?)',?\)", lambda parts: "[" + parts[1].replace("', '", ".") + "]", str(error))
-    return re.sub(r"Cannot declare (\[.*\]) twice", r"table \1 stands twice", named)
 
 
 def listed(items: Sequence[str], at_most: int) -> str:

@@ -30,10 +30,9 @@ from usersctl.config.values import (
     redirect,
 )
 from usersctl.errors import ConfigError, Invalid
-from usersctl.fields import unique_keys
+from usersctl.fields import problem_of_toml, unique_keys
 from usersctl.models import OAUTH
 from usersctl.store.conninfo import Conninfo
-from usersctl.text import problem_of_toml
 
 COMMAND_LINE = "command line"
 MOST_BYTES = 1024 * 1024  # of a configuration file or a secret's file

@@ -13,11 +13,12 @@ from usersctl.fields import (
     normal_group,
     normal_name,
     normal_role,
+    problem_of_toml,
     unique_keys,
 )
 from usersctl.models import Role
 from usersctl.state.lines import Place, Places, twin_of_json
-from usersctl.text import counted, problem_of_toml, visible
+from usersctl.text import counted, visible
 
 LARGEST = 64 * 1024 * 1024  # bytes
 MOST_GROUPS = 1_000  # of one account
