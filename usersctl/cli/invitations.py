@@ -12,6 +12,8 @@ from usersctl.errors import Invalid
 from usersctl.models import Role, User
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from usersctl.cli.invocation import Invocation
     from usersctl.invitations import Waiting
     from usersctl.service import Service
@@ -61,12 +63,7 @@ def send(
             raise Invalid(
                 "--without-password is for accounts that exist: only --expires and --dry-run go with it"
             )
-        service = run.service(write=not dry_run)
-        if dry_run:
-            _report(run, service, service.invitations.without_password(), "Would invite")
-            return
-        invited = service.invitations.invite_without_password(lifetime, by=run.actor)
-        _report(run, service, invited, "Invited")
+        _send_without_password(run, lifetime, dry_run=dry_run)
         return
     if not email:
         raise Invalid("Nobody to invite", hint="give addresses, - for standard input, or --without-password")
@@ -83,6 +80,15 @@ def send(
     for group_name in group or ():
         service.groups.get(group_name)  # an unknown one is named as in all commands
     _report(run, service, service.invitations.invite(guests, lifetime, by=run.actor), "Invited")
+
+
+def _send_without_password(run: "Invocation", lifetime: "timedelta", *, dry_run: bool) -> None:
+    service = run.service(write=not dry_run)
+    if dry_run:
+        _report(run, service, service.invitations.without_password(), "Would invite")
+        return
+    invited = service.invitations.invite_without_password(lifetime, by=run.actor)
+    _report(run, service, invited, "Invited")
 
 
 def list_(ctx: Context) -> None:
