@@ -249,7 +249,11 @@ def test_audit_filters_by_action_and_shows_the_newest_rows(usersctl: Command) ->
     assert [row["id"] for row in usersctl.ok("audit", "--limit", "2", "--json").json] == [3, 4]
     newest = usersctl.ok("audit", "--limit", "1", "--action", "create", "--jsonl").json
     assert (newest["id"], newest["action"]) == (3, "create")
-    assert usersctl.ok("audit", "--action", "nothing", "--json").json == []
+    refused = usersctl("audit", "--action", "crete", "--json")
+    assert (refused.code, refused.stdout, refused.error["hint"]) == (2, "", "did you mean create?")
+    assert refused.error["message"].startswith("action must be one of accept-invitation, ")
+    assert usersctl("audit", "--follow", "--action", "nothing").code == 2
+    assert usersctl.ok("audit", "--action", "lockdown-on", "--json").json == []
     assert usersctl("audit", "--limit", "0").code == 2
     assert usersctl("audit", "--limit", "1", "--follow").code == 2
     assert usersctl("audit", "--limit", "1", "verify").code == 2
