@@ -225,7 +225,10 @@ def test_a_named_configuration_file_must_exist(usersctl: Command) -> None:
     for words in (["--config", "nowhere.toml"], ["--config", "."], ["--config", ""], ["--config="]):
         done = usersctl(*words, "list")
         assert done.code == 6
-        assert "no such configuration file\n  --config names it; without that, /etc/users/users.toml or" in done.stderr
+        assert (
+            "no such configuration file\n  --config names it; without that, /etc/users/users.toml or"
+            in done.stderr
+        )
     done = usersctl("list", env={"USERS_CONFIG": "/nowhere/users.toml"})
     assert (done.code, "/nowhere/users.toml" in done.stderr) == (6, True)
     assert "\n  USERS_CONFIG names it; without that, /etc/users/users.toml or" in done.stderr

@@ -8,6 +8,9 @@ from rich.cells import cell_len
 from support.commands import PASSWORD, Command
 from support.databases import add_crowd
 
+from usersctl.cli.snippet import Snippet
+from usersctl.config.settings import KEYS
+
 pytestmark = pytest.mark.slow
 
 
@@ -249,6 +252,18 @@ def test_the_trail_on_a_terminal_begins_with_the_newest_row_and_keeps_one_line_f
     assert max(map(len, [title, *lines[:50]])) <= columns
     assert screen.lines[-1].startswith("The newest 50 rows; see more with --limit N")
     assert len(usersctl.on_terminal("audit", "--limit", "3", columns=columns).text.split("import")) == 4
+
+
+@pytest.mark.parametrize("columns", [120, 80])
+def test_a_long_fact_and_a_long_help_are_broken_between_words(usersctl: Command, columns: int) -> None:
+    screen = usersctl.on_terminal("config", "explain", "auth.secretKey", columns=columns)
+    assert max(map(len, screen.lines)) <= columns
+    meaning = screen.lines[4:]
+    assert meaning[0].startswith("meaning      The key that seals")
+    assert " ".join(line[13:] for line in meaning) == KEYS["auth.secretKey"].help
+    names = usersctl.on_terminal("snippet", "--help", columns=columns).text
+    assert set(re.findall(r"\w+", names)) >= set(Snippet)
+    assert "systemd|" not in names
 
 
 def test_no_color_prints_no_colours(usersctl: Command) -> None:

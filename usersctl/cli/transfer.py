@@ -265,7 +265,9 @@ def _pairs(option: str, given: list[str]) -> dict[str, str]:
 
 def export(
     ctx: Context,
-    file: Annotated[str, Argument(metavar="[FILE|-]", help="The file to write. Default: stdout.")] = "-",
+    file: Annotated[
+        str, Argument(metavar="[FILE|-]", help="The file to write. Default: stdout.", show_default=False)
+    ] = "-",
     form: Annotated[Format | None, Option("--format", help="Default: by the suffix; CSV on stdout.")] = None,
     with_hashes: Annotated[bool, Option("--with-hashes", help="Also the secret password hashes.")] = False,
     safe: Annotated[
